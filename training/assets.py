@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import logging
 import os
 import re
 import shutil
@@ -140,7 +141,7 @@ HELD_FONTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 # Licences of the packages whose copyright file is free text.
 FREE_TEXT_LICENCES = {
-    "fonts-liberation": "OFL-1.1 (the fonts' own licence record; version 1 was GPL-2 with exceptions)",
+    "fonts-liberation": "GPL-2 with font exceptions (Liberation Fonts licence)",
     "fonts-gfs-didot": "OFL-1.1",
     "wamerican": "SCOWL: public domain sources and a permissive notice",
     "libespeak-ng1": "GPL-3+",
@@ -157,8 +158,8 @@ _UNWANTED = re.compile(
     )
 )
 
-# What libespeak-ng imports from libpcaudio. We only take samples through a callback, so a library that has the names and
-# opens no device replaces it, and with it the sound servers that the real one links to.
+# What libespeak-ng imports from libpcaudio. Samples only come through a callback, so a library that has these names and
+# opens no device replaces the real one, and with it the sound servers that one links to.
 _SILENT_PCAUDIO = """
 typedef void audio;
 audio *create_audio_device_object(const char *d, const char *a, const char *n) { return 0; }
@@ -181,6 +182,7 @@ def collect_fonts(out: Path, fonts: dict[str, tuple[str, str, tuple[str, ...]]])
     """Write every face of ``fonts`` into ``out``, reduced to printable ASCII. Returns how many there are."""
     from fontTools import subset  # training/requirements.txt
 
+    logging.getLogger("fontTools").setLevel(logging.ERROR)  # old fonts have odd dates
     out.mkdir(parents=True, exist_ok=True)
     count = 0
     for folder, suffix, faces in fonts.values():
