@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import codecs
 import logging
-import os
 import re
 import shutil
 import subprocess
@@ -26,7 +25,6 @@ from pathlib import Path
 FONT_ROOT = Path("/usr/share/fonts")
 WORD_LIST = Path("/usr/share/dict/american-english")
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
-ASSETS_VARIABLE = "KVMM_TRAIN_ASSETS"
 
 # package: (folder below FONT_ROOT, suffix, faces)
 TRAIN_FONTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -171,11 +169,6 @@ int audio_object_drain(audio *o) { return 0; }
 int audio_object_flush(audio *o) { return 0; }
 const char *audio_object_strerror(audio *o, int e) { return ""; }
 """
-
-
-def assets_folder() -> Path:
-    """The folder that training reads its fonts, words and synthesiser from; it need not exist."""
-    return Path(os.environ.get(ASSETS_VARIABLE, ".train-assets"))
 
 
 def collect_fonts(out: Path, fonts: dict[str, tuple[str, str, tuple[str, ...]]]) -> int:
