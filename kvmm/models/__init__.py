@@ -1,0 +1,17 @@
+"""Models: which families are supported, how they are loaded, and conversations with them."""
+
+from kvmm.models.conversation import Conversation, Progress
+from kvmm.models.families import FAMILIES, Family, family_of
+from kvmm.models.loading import assets_folder, load_model
+from kvmm.models.processors import load_processor
+
+__all__ = [
+    "FAMILIES",
+    "Conversation",
+    "Family",
+    "Progress",
+    "assets_folder",
+    "family_of",
+    "load_model",
+    "load_processor",
+]

@@ -1,0 +1,174 @@
+"""``load_model``: a model and its processor from the embedded folder, a local folder or the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+from kvmm.errors import KVMMError
+from kvmm.models.families import family_of
+from kvmm.models.processors import load_processor
+
+DEFAULT_MODEL_ENV = "KVMM_DEFAULT_MODEL"
+EMBEDDED_MODEL = "tiny-omni"
+# Loading needs the weights once, plus buffers and activations.
+MEMORY_HEADROOM = 1.15
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def assets_folder() -> Path:
+    """The folder with the embedded model and the samples: in a checkout, else where the wheel installed it."""
+    checkout = Path(__file__).resolve().parents[2] / "assets"
+    return checkout if checkout.is_dir() else Path(sysconfig.get_path("data")) / "share" / "kvmm" / "assets"
+
+
+def load_model(
+    name_or_path: str | os.PathLike[str] | None = None,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> tuple[PreTrainedModel, ProcessorMixin | PreTrainedTokenizerBase]:
+    """Load a model, in evaluation mode, with its processor (the tokenizer for a text-only model).
+
+    Args:
+        name_or_path: a folder or a hub id such as "Qwen/Qwen2.5-VL-3B-Instruct". None is the folder that the
+            environment variable ``KVMM_DEFAULT_MODEL`` names or, without it, the small omni model in ``assets``.
+        device: torch device; default is the first CUDA GPU, else the CPU.
+        dtype: torch dtype or its name; default is bfloat16 on a GPU, float32 on a CPU when that fits in memory.
+
+    Raises:
+        KVMMError: the folder is missing or incomplete, the hub cannot be reached or does not know the id, the family
+            is not supported, or the weights do not fit in memory.
+    """
+    folder = _resolve(name_or_path)
+    device = _resolve_device(device)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise KVMMError(f"{folder} has no config.json that transformers can read: {_one_line(error)}") from error
+    family = family_of(config)
+    dtype = _resolve_dtype(dtype, folder, device)
+    _check_memory(folder, device, dtype)
+    try:
+        processor = load_processor(folder, family, config)
+        model = getattr(transformers, family.model_class).from_pretrained(folder, dtype=dtype, use_safetensors=True)
+        model = model.to(device).eval()
+    except torch.OutOfMemoryError as error:
+        raise KVMMError(
+            f"{folder.name} does not fit in the memory of {device}: choose a smaller model or device='cpu'."
+        ) from error
+    except (OSError, ValueError, ImportError) as error:
+        raise KVMMError(f"{folder} cannot be loaded as a {config.model_type} model: {_one_line(error)}") from error
+    return model, processor
+
+
+def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
+    """The folder that holds the model, downloaded when it is a hub id."""
+    if name_or_path is None:
+        name_or_path = os.environ.get(DEFAULT_MODEL_ENV) or assets_folder() / EMBEDDED_MODEL
+        if not (Path(name_or_path) / "config.json").is_file():
+            raise KVMMError(
+                f"The default model is not at {name_or_path}: clone the whole repository, or name a folder or a hub id."
+            )
+    folder = Path(name_or_path).expanduser()
+    if folder.is_dir():
+        return folder
+    name = os.fspath(name_or_path)
+    # A hub id is "name" or "owner/name"; anything else was meant as a folder.
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1 or folder.exists():
+        raise KVMMError(f"There is no model folder {name}: check the path, or give a hub id such as owner/name.")
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except GatedRepoError as error:
+        raise KVMMError(
+            f"The hub wants you to accept the terms of {name}: do so there, then `hf auth login`."
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise KVMMError(f"There is no folder and no hub model called {name}: check the name.") from error
+    except Exception as error:  # the hub client raises errors of several HTTP libraries
+        raise KVMMError(
+            f"{name} is neither a folder nor in the local hub cache, and the hub cannot be reached: "
+            "connect to the network or give a local folder."
+        ) from error
+
+
+def _resolve_device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(device)
+    except RuntimeError as error:
+        raise KVMMError(f"'{device}' is not a device: use cpu, cuda or cuda:N.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise KVMMError("There is no CUDA GPU that torch can use here: use device='cpu'.")
+    return device
+
+
+def _resolve_dtype(dtype: str | torch.dtype | None, folder: Path, device: torch.device) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype is not None:
+        if dtype not in _DTYPES:
+            raise KVMMError(f"'{dtype}' is not a dtype kvmm runs in: use {', '.join(_DTYPES)}.")
+        return _DTYPES[dtype]
+    if device.type != "cpu":
+        return torch.bfloat16
+    # Most CPUs have no bfloat16 arithmetic, so float32 is the faster one wherever it fits.
+    needed = _parameters(folder) * torch.float32.itemsize * MEMORY_HEADROOM
+    return torch.float32 if needed <= _free_bytes(device) else torch.bfloat16
+
+
+def _check_memory(folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+    needed, free = _parameters(folder) * dtype.itemsize * MEMORY_HEADROOM, _free_bytes(device)
+    if needed > free:
+        raise KVMMError(
+            f"{folder.name} needs about {needed / 2**30:.1f} GiB in {str(dtype).removeprefix('torch.')} and "
+            f"{free / 2**30:.1f} GiB are free on {device}: choose a smaller model or another device."
+        )
+
+
+def _parameters(folder: Path) -> int:
+    """Number of stored parameters, read from the headers of the safetensors files; 0 if there are none."""
+    return sum(_safetensors_elements(path) for path in folder.glob("*.safetensors"))
+
+
+def _safetensors_elements(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    except (OSError, ValueError, MemoryError, OverflowError) as error:
+        raise KVMMError(f"{path} is not a complete safetensors file: copy or download it again.") from error
+    total = 0
+    for name, entry in header.items():
+        if name != "__metadata__":
+            count = 1
+            for size in entry["shape"]:
+                count *= size
+            total += count
+    return total
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Memory that loading may use: free on the GPU, available (free and reclaimable) on the host."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        import psutil  # a dependency of accelerate
+
+        return psutil.virtual_memory().available
+    except ImportError:
+        return 1 << 62
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,127 @@
+"""Processors for images and audio that do not need torchvision.
+
+transformers builds the processors of the Qwen VL and omni families around a video processor, which needs torchvision.
+kvmm reads video only when torchvision is there; without it the same processor classes work with a stand-in that
+refuses videos. Images always go through the Pillow backend, so that the pixels a model sees do not depend on
+whether torchvision happens to be installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import transformers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin, WhisperFeatureExtractor
+
+from kvmm.errors import KVMMError
+from kvmm.media import NO_VIDEO
+from kvmm.models.families import Family
+
+# Module of each image processor class; the Pillow version is `<name>Pil` in `image_processing_pil_<module>`.
+_IMAGE_PROCESSOR_MODULES = {
+    "Qwen2VLImageProcessor": "qwen2_vl",
+    "CLIPImageProcessor": "clip",
+    "SiglipImageProcessor": "siglip",
+    "LlavaImageProcessor": "llava",
+    "LlavaNextImageProcessor": "llava_next",
+    "LlavaOnevisionImageProcessor": "llava_onevision",
+    "GotOcr2ImageProcessor": "got_ocr2",
+    "Gemma3ImageProcessor": "gemma3",
+}
+
+
+def load_processor(folder: Path, family: Family, config: Any) -> ProcessorMixin | PreTrainedTokenizerBase:
+    """The processor in ``folder``; the tokenizer alone for a text-only family.
+
+    ``config`` is the model's configuration: it supplies the number of mel bins when the folder has no settings for the
+    audio features. Raises what transformers raises when files are missing or unreadable.
+    """
+    if family.processor_class is None:
+        return AutoTokenizer.from_pretrained(folder)
+    base = getattr(transformers, family.processor_class)
+
+    class Processor(base):
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
+            if isinstance(argument, NoVideoProcessor):
+                return NoVideoProcessor
+            return super().check_argument_for_proper_class(argument_name, argument)
+
+        def to_dict(self) -> dict[str, Any]:
+            parts = super().to_dict()
+            if isinstance(parts.get("video_processor"), NoVideoProcessor):
+                del parts["video_processor"]
+            return parts
+
+        @classmethod
+        def _get_arguments_from_pretrained(cls, path: Any, processor_dict: dict | None = None, **kwargs: Any) -> list:
+            parts = {
+                "tokenizer": lambda: AutoTokenizer.from_pretrained(folder),
+                "image_processor": lambda: _load_image_processor(folder, family),
+                "feature_extractor": lambda: _load_feature_extractor(folder, config),
+                "video_processor": lambda: _load_video_processor(folder, family),
+            }
+            return [parts[name]() for name in cls.get_attributes()]
+
+    # Saved processors name their class: keep the one transformers can find again.
+    Processor.__name__ = Processor.__qualname__ = base.__name__
+    return Processor.from_pretrained(folder)
+
+
+class NoVideoProcessor:
+    """Stands where transformers wants a video processor: it has the sizes some processors look up, and no video."""
+
+    model_input_names: ClassVar[list[str]] = []
+
+    def __init__(self, image_processor: Any) -> None:
+        self.merge_size = getattr(image_processor, "merge_size", 1)
+        self.temporal_patch_size = getattr(image_processor, "temporal_patch_size", 1)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise KVMMError(NO_VIDEO)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to save."""
+
+
+def torchvision_available() -> bool:
+    """Whether video can be read: torchvision is importable."""
+    return importlib.util.find_spec("torchvision") is not None
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """The processor files of a folder as one dictionary; newer checkpoints nest each part in processor_config.json."""
+    settings: dict[str, Any] = {}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (folder / name).is_file():
+            settings.update(json.loads((folder / name).read_text(encoding="utf-8")))
+    return settings
+
+
+def _load_image_processor(folder: Path, family: Family) -> Any:
+    settings = _settings(folder)
+    settings = settings.get("image_processor", settings)
+    name = str(settings.get("image_processor_type", "")).removesuffix("Fast").removesuffix("Pil")
+    if name not in _IMAGE_PROCESSOR_MODULES:
+        name = family.image_processor
+    module = importlib.import_module(
+        f"transformers.models.{_IMAGE_PROCESSOR_MODULES[name]}.image_processing_pil_{_IMAGE_PROCESSOR_MODULES[name]}"
+    )
+    return getattr(module, f"{name}Pil").from_pretrained(folder)
+
+
+def _load_feature_extractor(folder: Path, config: Any) -> WhisperFeatureExtractor:
+    settings = _settings(folder)
+    if "feature_extractor" in settings or "feature_size" in settings:
+        return WhisperFeatureExtractor.from_pretrained(folder)
+    thinker = getattr(config, "thinker_config", config)
+    return WhisperFeatureExtractor(feature_size=thinker.audio_config.num_mel_bins)
+
+
+def _load_video_processor(folder: Path, family: Family) -> Any:
+    if torchvision_available():
+        return transformers.AutoVideoProcessor.from_pretrained(folder)
+    return NoVideoProcessor(_load_image_processor(folder, family))
