@@ -1,0 +1,260 @@
+"""``KVMMCache``: the cache object given to ``generate(past_key_values=...)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import DynamicCache
+from transformers.cache_utils import Cache, DynamicLayer
+
+from kvmm.attention import use_kvmm_attention
+from kvmm.cache.layer import KVMMLayer
+from kvmm.cache.memory import MemoryReport, measure
+from kvmm.cache.table import TokenTable
+from kvmm.errors import KVMMError
+from kvmm.modality import PADDING, TEXT, check_map, install_hook, label_ids, placeholder_ids
+from kvmm.policy import KVPolicy, get_policy
+
+
+class KVMMCache(Cache):
+    """A KV cache of one to two bits a value, by modality.
+
+    ```python
+    cache = KVMMCache.for_model(model, policy="balanced")
+    out = model.generate(**inputs, past_key_values=cache)
+    cache.memory()
+    ```
+
+    The prompt is read with exact attention. It is packed at the first decode step, or when :meth:`pack` is called.
+    A cache belongs to one conversation; a model serves any number of caches.
+    """
+
+    def __init__(self, config: Any, policy: str | KVPolicy = "balanced", **overrides: Any):
+        """Make a cache for a configuration; :meth:`for_model` also prepares the model and is what you want.
+
+        Args:
+            config: the model's configuration.
+            policy: a preset's name or a :class:`KVPolicy`.
+            **overrides: see :func:`kvmm.get_policy`.
+
+        Raises:
+            KVMMError: for an unknown policy or a model without a full-attention KV cache.
+        """
+        self.policy = get_policy(policy, **overrides)
+        self.table = TokenTable(self.policy)
+        self.placeholders = placeholder_ids(config)
+        config = getattr(config, "thinker_config", None) or config
+        text_config = config.get_text_config(decoder=True)
+        # DynamicCache knows which layer is what (sliding, linear, full) in every version of transformers
+        layers = [
+            KVMMLayer(self.policy, self.table, text_config) if type(layer) is DynamicLayer else layer
+            for layer in DynamicCache(config=text_config).layers
+        ]
+        self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
+        if not self.packed_layers:
+            raise KVMMError(
+                f"{type(config).__name__} has no full-attention layer whose keys and values could be packed; "
+                "use transformers' own cache for this model."
+            )
+        super().__init__(layers=layers)
+        self._explicit: torch.Tensor | None = None
+        self._pending: torch.Tensor | None = None
+
+    @classmethod
+    def for_model(
+        cls, model: nn.Module, policy: str | KVPolicy = "balanced", *, modality: Any = None, **overrides: Any
+    ) -> KVMMCache:
+        """A cache for ``model``, which is prepared on the first call.
+
+        Preparing installs one forward pre-hook (how the cache learns modalities and padding) and sets the decoder's
+        attention implementation to ``"kvmm"``, which is SDPA for everything but packed layers.
+
+        Args:
+            model: a decoder-only transformers model, text-only, vision-language or omni.
+            policy: a preset's name (:func:`kvmm.policies`) or a :class:`KVPolicy`.
+            modality: integer ``[B, T]`` of modality codes for the first call; needed only with ``inputs_embeds``.
+            **overrides: ``key_bits``, ``value_bits``, ``group_size``, ``residual_length``, ``num_sink_tokens``.
+
+        Raises:
+            KVMMError: for an unknown policy or an unsupported model.
+        """
+        model = getattr(model, "thinker", model)
+        cache = cls(_checked_config(model), policy, **overrides)
+        use_kvmm_attention(model)
+        install_hook(model)
+        if modality is not None:
+            cache.set_modality(modality)
+        return cache
+
+    # -- what the tokens are ----------------------------------------------------------------------------------------
+
+    def set_modality(self, modality: Any) -> None:
+        """Give the modality map of the next call yourself: integer ``[B, T]``, one code a new token, -1 for padding."""
+        self._explicit = torch.as_tensor(modality)
+
+    def announce(
+        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, attention_mask: Any
+    ) -> None:
+        """Learn what the tokens of the call that starts now are; the model's pre-hook calls it.
+
+        Args:
+            input_ids: integer ``[B, q]`` or None.
+            inputs_embeds: ``[B, q, hidden]`` or None.
+            attention_mask: ``[B, T]`` over all tokens so far (0 is padding); other shapes say nothing of padding.
+
+        Raises:
+            KVMMError: for ``inputs_embeds`` of a multimodal model without an explicit map.
+        """
+        given = inputs_embeds if input_ids is None else input_ids
+        if given is None:
+            return
+        batch, count = given.shape[:2]
+        if self._explicit is not None:
+            codes = check_map(self._explicit, batch, count).to(given.device)
+            self._explicit = None
+        elif input_ids is not None:
+            codes = label_ids(input_ids, self.placeholders)
+        elif self.placeholders and count > 1:
+            raise KVMMError(
+                "With inputs_embeds the cache cannot tell images from text: pass modality= to KVMMCache.for_model, or "
+                "call cache.set_modality first."
+            )
+        else:
+            codes = torch.zeros(batch, count, dtype=torch.int8, device=given.device)
+        if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2 and attention_mask.shape[1] >= count:
+            codes = codes.masked_fill(attention_mask[:, -count:].to(codes.device) == 0, PADDING)
+        self._pending = codes
+
+    # -- update and packing -----------------------------------------------------------------------------------------
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any]:
+        """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns."""
+        if layer_idx == self.packed_layers[0]:
+            self._begin(key_states)
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    def _begin(self, key_states: torch.Tensor) -> None:
+        """Once a forward pass, before the first full-attention layer: pack what is due, note the new tokens."""
+        batch, _, count, _ = key_states.shape
+        codes, self._pending = self._pending, None
+        if codes is None:  # the decoder was called without its top-level model: text without padding
+            codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=key_states.device)
+        if tuple(codes.shape) != (batch, count):
+            raise KVMMError(
+                f"The modality map has shape {list(codes.shape)} but the model wrote keys of {batch} sequences of {count} "
+                "tokens; call cache.set_modality with one code a token."
+            )
+        if count == 1 and self.table.length:
+            self._pack()
+        self.table.append(codes.to(key_states.device))
+
+    def _pack(self) -> None:
+        plan = self.table.plan()
+        if plan is None:
+            return
+        for index in self.packed_layers:
+            self.layers[index].apply(plan)
+        self.table.commit(plan)
+
+    def pack(self) -> KVMMCache:
+        """Pack now all that may be packed; otherwise it happens at the next decode step. Returns the cache."""
+        self._pack()
+        return self
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the prompt has been packed."""
+        return self.table.packed
+
+    def memory(self) -> MemoryReport:
+        """Measured memory; see :class:`MemoryReport`."""
+        return measure(self)
+
+    # -- the rest of transformers' contract -------------------------------------------------------------------------
+
+    @property
+    def batch_size(self) -> int:
+        """Number of sequences, -1 while empty."""
+        return -1 if self.table.modality is None else self.table.modality.shape[0]
+
+    @property
+    def is_croppable(self) -> bool:
+        """True: the residual can be rolled back; :meth:`crop` says so where a page would have to be cut."""
+        return all(layer.is_croppable for i, layer in enumerate(self.layers) if i not in self.packed_layers)
+
+    def reset(self) -> None:
+        """Forget all tokens; the cache can be used for a new prompt."""
+        super().reset()
+        self.table.clear()
+        self._pending = self._explicit = None
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the last tokens.
+
+        Args:
+            tokens_to_remove: a negative number of tokens to remove; a positive number is the length to keep.
+
+        Raises:
+            KVMMError: if a token is already in a packed page.
+        """
+        count = -tokens_to_remove if tokens_to_remove <= 0 else max(self.table.length - tokens_to_remove, 0)
+        count = min(count, self.table.length)
+        if count:
+            width = self.table.crop(count)
+            for index in self.packed_layers:
+                self.layers[index].keep_columns(width, self.table.length)
+        for index, layer in enumerate(self.layers):
+            if index not in self.packed_layers:
+                layer.crop(-count)
+
+    def _index_batch(self, index: torch.Tensor) -> None:
+        if self.table.modality is None:
+            return
+        self.table.index_batch(index.to(self.table.modality.device))
+        for i in self.packed_layers:
+            layer = self.layers[i]
+            if layer.is_initialized:
+                layer.index_batch(index.to(layer.device))
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Reorder the sequences for beam search: ``beam_idx`` int64 ``[B]``."""
+        self._index_batch(beam_idx)
+        for index, layer in enumerate(self.layers):
+            if index not in self.packed_layers:
+                layer.reorder_cache(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every sequence ``repeats`` times, in place."""
+        if self.table.modality is not None:
+            batch = self.table.modality.shape[0]
+            self._index_batch(torch.arange(batch).repeat_interleave(repeats))
+        for index, layer in enumerate(self.layers):
+            if index not in self.packed_layers:
+                layer.batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep only the sequences ``indices`` (int64, or a bool mask ``[B]``)."""
+        indices = torch.as_tensor(indices)
+        self._index_batch(indices.nonzero().flatten() if indices.dtype == torch.bool else indices)
+        for index, layer in enumerate(self.layers):
+            if index not in self.packed_layers:
+                layer.batch_select_indices(indices)
+
+
+def _checked_config(model: nn.Module) -> Any:
+    """The configuration of a supported model, or a clear error."""
+    config = getattr(model, "config", None)
+    name = type(model).__name__
+    if config is None or not hasattr(config, "get_text_config"):
+        raise KVMMError(f"{name} is not a transformers model; pass the model that has generate().")
+    if getattr(config, "is_encoder_decoder", False):
+        raise KVMMError(f"{name} is an encoder-decoder model; kvmm packs the cache of decoder-only models.")
+    if not getattr(model, "_supports_sdpa", True):
+        raise KVMMError(f"{name} does not run with SDPA attention, which kvmm uses to read the prompt.")
+    if getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None):
+        raise KVMMError(f"{name} caps its attention logits, which kvmm's attention does not do.")
+    return config

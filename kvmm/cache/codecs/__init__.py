@@ -1,0 +1,38 @@
+"""The codecs, one file a method. To add one: write its file, then add one line to ``_CODECS``."""
+
+from __future__ import annotations
+
+from kvmm.cache.codecs.base import Codec, Packed, Side
+from kvmm.cache.codecs.bf16 import BF16
+from kvmm.errors import KVMMError
+from kvmm.policy import CodecSpec
+
+_CODECS: dict[str, type[Codec]] = {
+    "bf16": BF16,
+}
+
+
+def codec_names() -> tuple[str, ...]:
+    """The names of the registered codecs."""
+    return tuple(_CODECS)
+
+
+def codec_class(name: str) -> type[Codec]:
+    """The class of a registered codec; :class:`KVMMError` lists the names if there is none."""
+    if name not in _CODECS:
+        raise KVMMError(f"Unknown codec {name!r}; choose one of: {', '.join(_CODECS)}.")
+    return _CODECS[name]
+
+
+def check_spec(spec: CodecSpec) -> None:
+    """Raise :class:`KVMMError` if a spec names an unknown codec, option or value."""
+    codec_class(spec.codec).check(spec)
+
+
+def build_codec(spec: CodecSpec, side: Side) -> Codec:
+    """The codec of a spec for keys or values."""
+    check_spec(spec)
+    return codec_class(spec.codec)(spec, side)
+
+
+__all__ = ["Codec", "Packed", "Side", "build_codec", "check_spec", "codec_class", "codec_names"]

@@ -1,0 +1,143 @@
+"""What a codec is.
+
+A codec stores one tensor (the keys or the values of one modality). It is a pure pair ``encode`` / ``decode`` plus how
+the codes meet a query: ``scores`` for keys, ``mix`` for values, both in the codec's own *basis* (a rotation, for
+instance), which the driver applies to the query and undoes on the output once for all stores that share it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from kvmm.errors import KVMMError
+from kvmm.kernels.quantize import BITS
+from kvmm.policy import CodecSpec
+
+Side = Literal["key", "value"]
+PAGE_SIZE = 128  # tokens
+_MIN_PAGE_SIZE = 32
+
+
+@dataclass
+class Packed:
+    """What ``encode`` returns and a page store keeps.
+
+    Attributes:
+        tensors: named tensors ``[B, H, n, ...]`` that grow along dimension 2 (pages or groups). The name says what
+            ``memory()`` counts it as: ``codes``, ``scale``, ``zero_point``, ``norm``, ``values``, ...
+        page_size: tokens a page.
+        page_group: int64 ``[P]``, the group of each page where a group is longer than a page and there is more than
+            one; else None.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    page_size: int
+    page_group: torch.Tensor | None = None
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
+
+
+def page_size_for(tokens: int) -> int:
+    """Tokens a page for a store that starts with ``tokens`` tokens.
+
+    128, unless the last page would then leave more than 1/16 of the store unused: a single image of a few hundred
+    tokens gets pages of 64 or 32, so that padding does not eat what the codec saves.
+    """
+    size = PAGE_SIZE
+    while size > _MIN_PAGE_SIZE and -tokens % size > tokens / 16:
+        size //= 2
+    return size
+
+
+def paged(x: torch.Tensor, page_size: int) -> torch.Tensor:
+    """``[B, H, T, D]`` as float32 pages ``[B, H, P, page_size, D]``, filled up with copies of the last token.
+
+    A copy instead of zeros keeps the fill out of minima and maxima.
+    """
+    missing = -x.shape[2] % page_size
+    if missing:
+        x = torch.cat((x, x[:, :, -1:].expand(-1, -1, missing, -1)), 2)
+    return x.float().unflatten(2, (-1, page_size))
+
+
+class Codec(ABC):
+    """Base of all codecs. Subclasses are registered in :mod:`kvmm.cache.codecs`."""
+
+    name: ClassVar[str]
+    bits: ClassVar[tuple[int, ...]] = BITS
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # option -> the values it may take, the default first
+    adjusts_scores: bool = False
+
+    def __init__(self, spec: CodecSpec, side: Side):
+        self.spec = spec
+        self.side = side
+
+    @classmethod
+    def check(cls, spec: CodecSpec) -> None:
+        """Raise :class:`KVMMError` if the spec asks for something the codec does not offer."""
+        if spec.bits not in cls.bits:
+            raise KVMMError(f"Codec {cls.name} stores {_either(cls.bits)} bits, not {spec.bits}.")
+        group = spec.group_size
+        if group is not None and (not isinstance(group, int) or group < 16 or group & (group - 1)):
+            raise KVMMError(f"group_size must be a power of two of at least 16, not {group!r}.")
+        for name, value in spec.options:
+            if name not in cls.options:
+                raise KVMMError(f"Codec {cls.name} has no option {name!r}; it has: {', '.join(cls.options) or 'none'}.")
+            allowed = cls.options[name]
+            if len(allowed) > 1 and value not in allowed:
+                raise KVMMError(f"Codec {cls.name}: {name} must be {_either(allowed)}, not {value!r}.")
+
+    def option(self, name: str) -> Any:
+        """An option's value, or its default."""
+        return self.spec.option(name, self.options[name][0])
+
+    @property
+    def basis(self) -> Hashable:
+        """Codecs with equal bases share one transform of the query, or of the output."""
+        return "identity"
+
+    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
+        """Take queries ``[B, H, Q, D]`` into the basis in which keys are stored."""
+        return query
+
+    def restore_output(self, output: torch.Tensor) -> torch.Tensor:
+        """Take mixed values ``[B, H, Q, D]`` back from the basis in which values are stored."""
+        return output
+
+    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Adjust the scaled scores ``[B, H, Q, T]`` of this store before the softmax (``adjusts_scores``).
+
+        ``bias`` is ``[B, 1, q or 1, T]``, very negative at slots that hold no token, or None.
+        """
+        return scores
+
+    @abstractmethod
+    def encode(self, x: torch.Tensor, valid: torch.Tensor | None, page_size: int) -> Packed:
+        """Encode ``x`` ``[B, H, T, D]``.
+
+        ``valid`` is bool ``[B, T]``, False at slots that hold no token (their ``x`` copies a real token of the same
+        sequence, so minima and maxima may ignore it; means must not), or None if all do.
+        """
+
+    @abstractmethod
+    def decode(self, packed: Packed) -> torch.Tensor:
+        """Decode to float32 ``[B, H, P * page_size, D]``, in the model's basis."""
+
+    def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
+        """``q . k``: transformed queries ``[B, H, Q, D]`` to ``[B, H, Q, P * page_size]``. For keys."""
+        raise KVMMError(f"Codec {self.name} does not store keys.")
+
+    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+        """``sum_t p_t v_t``: ``[B, H, Q, P * page_size]`` to ``[B, H, Q, D]`` in the codec's basis. For values."""
+        raise KVMMError(f"Codec {self.name} does not store values.")
+
+
+def _either(values: tuple[Any, ...]) -> str:
+    names = [str(v) for v in values]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

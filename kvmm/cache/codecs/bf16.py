@@ -1,0 +1,29 @@
+"""The control: pages in the model's own dtype, without loss."""
+
+from __future__ import annotations
+
+import torch
+
+from kvmm.cache.codecs.base import Codec, Packed
+
+
+class BF16(Codec):
+    """Keys or values as they are (bf16, or whatever dtype the model has), in the same pages as every other codec."""
+
+    name = "bf16"
+    bits = (16,)
+
+    def encode(self, x: torch.Tensor, valid: torch.Tensor | None, page_size: int) -> Packed:
+        missing = -x.shape[2] % page_size
+        if missing:
+            x = torch.cat((x, x[:, :, -1:].expand(-1, -1, missing, -1)), 2)
+        return Packed({"values": x.unflatten(2, (-1, page_size)).contiguous()}, page_size)
+
+    def decode(self, packed: Packed) -> torch.Tensor:
+        return packed["values"].flatten(2, 3).float()
+
+    def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
+        return query @ self.decode(packed).transpose(-1, -2)
+
+    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+        return probabilities @ self.decode(packed)

@@ -1,0 +1,224 @@
+"""One full-attention layer of the cache: full-precision columns and packed parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+from kvmm.cache.codecs import build_codec
+from kvmm.cache.pages import PageStore, Part
+from kvmm.cache.table import Plan, TokenTable
+from kvmm.kernels.decode import attend
+from kvmm.policy import KVPolicy
+
+
+class Shared:
+    """A reference that ``copy.deepcopy`` shares instead of copying (the configuration every attention module holds)."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __deepcopy__(self, memo: dict) -> Shared:
+        return self
+
+
+class PackedHandle:
+    """What a packed layer returns in place of keys and values; :mod:`kvmm.attention` takes it to the kernel."""
+
+    def __init__(self, layer: KVMMLayer):
+        self.layer = layer
+
+
+class KVMMLayer(CacheLayerMixin):
+    """Keys and values of one layer.
+
+    Until it is packed, a layer is a dense cache: ``update`` returns the exact keys and values, so that a prompt is read
+    with exact attention. Afterwards it holds sinks and residual (``dense_key``, ``dense_value``, model dtype) and one
+    :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
+    """
+
+    is_compileable = False
+    is_croppable = False
+    is_sliding = False
+
+    def __init__(self, policy: KVPolicy, table: TokenTable, config: Any = None):
+        super().__init__()
+        self.policy = policy
+        self.table = table
+        self.config = Shared(config)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.dense_key: torch.Tensor | None = None  # [B, H, capacity, D]
+        self.dense_value: torch.Tensor | None = None
+        self.num_dense = 0
+        self.seen = 0
+        self.parts: dict[int, Part] = {}
+        self.packed = False
+        self.is_initialized = False
+
+    # -- the transformers contract --------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        """The keys ``[B, H, T, D]`` in the order of the sequence; decoded if packed, so do not read it in a loop."""
+        return self.dense()[0] if self.is_initialized else None
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """The values, like :attr:`keys`."""
+        return self.dense()[1] if self.is_initialized else None
+
+    @keys.setter
+    def keys(self, value: None) -> None:
+        self._refuse(value)
+
+    @values.setter
+    def values(self, value: None) -> None:
+        self._refuse(value)
+
+    def _refuse(self, value: None) -> None:
+        if value is not None:
+            raise AttributeError("the keys and values of a packed layer are written by update()")
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        batch, heads, _, dim = key_states.shape
+        self.dense_key = key_states.new_empty(batch, heads, 0, dim)
+        self.dense_value = value_states.new_empty(batch, value_states.shape[1], 0, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any]:
+        """Append keys and values ``[B, H, q, D]``.
+
+        Returns:
+            The exact keys and values ``[B, H, T, D]`` while nothing is packed; a handle twice afterwards (decoded keys
+            and values if the model's attention is not ``"kvmm"``).
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self._append(key_states, value_states)
+        if not self.packed:
+            return self.dense_key[:, :, : self.num_dense], self.dense_value[:, :, : self.num_dense]
+        if getattr(self.config.value, "_attn_implementation", "kvmm") != "kvmm":
+            return self.dense()
+        handle = PackedHandle(self)
+        return handle, handle
+
+    def get_seq_length(self) -> int:
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.seen + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    @property
+    def batch_size(self) -> int:
+        """Number of sequences, -1 before the first update."""
+        return self.dense_key.shape[0] if self.is_initialized else -1
+
+    def reset(self) -> None:
+        self._clear()
+
+    # -- storage --------------------------------------------------------------------------------------------------
+
+    def _append(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        end = self.num_dense + key.shape[2]
+        if end > self.dense_key.shape[2]:
+            # a prompt is stored without slack, a decode step leaves room for the next ones
+            room = 0 if self.num_dense == 0 else max(8, end // 8)
+            self.dense_key = _grown(self.dense_key, self.num_dense, end + room)
+            self.dense_value = _grown(self.dense_value, self.num_dense, end + room)
+        self.dense_key[:, :, self.num_dense : end] = key
+        self.dense_value[:, :, self.num_dense : end] = value
+        self.num_dense = end
+        self.seen += key.shape[2]
+
+    def apply(self, plan: Plan) -> None:
+        """Carry out a packing plan of the token table."""
+        if not self.is_initialized:
+            return
+        for move in plan.moves:
+            part = self.parts.get(move.modality)
+            if part is None:
+                specs = self.policy.specs(move.modality)
+                part = self.parts[move.modality] = Part(
+                    PageStore(build_codec(specs.key, "key"), move.page_size),
+                    PageStore(build_codec(specs.value, "value"), move.page_size),
+                )
+            part.key.append(_columns(self.dense_key, move.index), move.valid)
+            part.value.append(_columns(self.dense_value, move.index), move.valid)
+        self.parts = dict(sorted(self.parts.items()))
+        self.dense_key = _columns(self.dense_key, plan.stay)
+        self.dense_value = _columns(self.dense_value, plan.stay)
+        self.num_dense = plan.stay.shape[1]
+        self.packed = True
+
+    def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
+        key, value = self.dense_key[:, :, : self.num_dense], self.dense_value[:, :, : self.num_dense]
+        if not self.packed:
+            return key, value
+        slots = self.table.slots()[:, None, :, None]
+        keys = [part.key.decode() for part in self.parts.values()]
+        values = [part.value.decode() for part in self.parts.values()]
+        return _in_order([*keys, key], slots, self.seen), _in_order([*values, value], slots, self.seen)
+
+    def attend(self, query: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
+        """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`."""
+        return attend(
+            query,
+            list(self.parts.values()),
+            self.dense_key[:, :, : self.num_dense],
+            self.dense_value[:, :, : self.num_dense],
+            self.table.bias(mask, query.shape[2]),
+            scaling,
+        )
+
+    def index_batch(self, index: torch.Tensor) -> None:
+        """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
+        if not self.is_initialized:
+            return
+        self.dense_key = self.dense_key.index_select(0, index)
+        self.dense_value = self.dense_value.index_select(0, index)
+        for part in self.parts.values():
+            part.key.index_batch(index)
+            part.value.index_batch(index)
+
+    def keep_columns(self, width: int, seen: int) -> None:
+        """Drop the full-precision columns from ``width`` on, leaving ``seen`` tokens."""
+        if not self.is_initialized:
+            return
+        self.num_dense = width
+        self.seen = seen
+
+
+def _grown(buffer: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
+    shape = list(buffer.shape)
+    shape[2] = capacity
+    grown = buffer.new_empty(shape)
+    grown[:, :, :used] = buffer[:, :, :used]
+    return grown
+
+
+def _columns(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Columns ``index`` ``[B, n]`` of ``x`` ``[B, H, T, D]``."""
+    if index.shape[0] == 1:
+        return x.index_select(2, index[0])
+    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
+
+
+def _in_order(pieces: list[torch.Tensor], slots: torch.Tensor, length: int) -> torch.Tensor:
+    dtype = pieces[-1].dtype
+    joined = torch.cat([piece.to(dtype) for piece in pieces], 2)
+    batch, heads, _, dim = joined.shape
+    # one spare row takes the slots that hold no token
+    ordered = joined.new_zeros(batch, heads, length + 1, dim)
+    index = torch.where(slots < 0, length, slots).long().expand(-1, heads, -1, dim)
+    return ordered.scatter_(2, index, joined)[:, :, :length]

@@ -1,0 +1,277 @@
+"""The token table: which token lies in which slot. One a cache, shared by its layers.
+
+Attention does not depend on the order of keys after RoPE, so tokens may be gathered by modality. The table keeps, for
+each slot of each store, the position of its token in the sequence (-1: no token), which is all that masks need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kvmm.cache.codecs.base import page_size_for
+from kvmm.errors import KVMMError
+from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT, VIDEO
+from kvmm.policy import KVPolicy
+
+MASKED = -1e30  # finite, so that a row without any visible key gives no NaN
+
+
+@dataclass
+class Move:
+    """Tokens that go from the full-precision columns into the pages of one modality.
+
+    Attributes:
+        modality: where to.
+        index: int64 ``[B, n]`` columns; a slot without a token repeats a real one of the same sequence.
+        valid: bool ``[B, n]``, or None if every slot holds a token.
+        positions: int32 ``[B, P * page_size]``, -1 for slots without a token.
+        page_size: tokens a page.
+    """
+
+    modality: int
+    index: torch.Tensor
+    valid: torch.Tensor | None
+    positions: torch.Tensor
+    page_size: int
+
+
+@dataclass
+class Plan:
+    """What one packing step does, the same in every layer: moves, then the columns that stay."""
+
+    moves: list[Move]
+    stay: torch.Tensor
+    stay_positions: torch.Tensor
+    num_sinks: int
+
+
+def _pick(selected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Columns where ``selected`` ``[B, n]``, in order: index ``[B, m]`` and validity (None if all valid)."""
+    counts = selected.sum(1, keepdim=True)
+    width = int(counts.max())
+    order = torch.sort(~selected, dim=1, stable=True).indices[:, :width]
+    slot = torch.arange(width, device=selected.device)
+    index = order.gather(1, torch.minimum(slot, (counts - 1).clamp_min(0)))
+    valid = slot < counts
+    return index, None if bool(valid.all()) else valid
+
+
+def _fill(positions: torch.Tensor, valid: torch.Tensor | None, width: int) -> torch.Tensor:
+    if valid is not None:
+        positions = positions.masked_fill(~valid, -1)
+    if width > positions.shape[1]:
+        positions = torch.nn.functional.pad(positions, (0, width - positions.shape[1]), value=-1)
+    return positions
+
+
+class TokenTable:
+    """Positions and modalities of all tokens a cache holds."""
+
+    def __init__(self, policy: KVPolicy):
+        self.policy = policy
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.length = 0  # tokens seen, padding included
+        self.modality: torch.Tensor | None = None  # int8 [B, capacity], PADDING where there is no token
+        self.dense: torch.Tensor | None = None  # int32 [B, n]: position of each full-precision column
+        self.stores: dict[int, torch.Tensor] = {}  # modality -> int32 [B, slots]
+        self.page_sizes: dict[int, int] = {}
+        self.num_sinks = 0
+        self.packed = False
+        self.packed_end = 0  # 1 + the last position that is in pages
+        self._next_check = 0
+        self._bias: tuple | None = None
+
+    # -- new tokens ---------------------------------------------------------------------------------------------
+
+    def append(self, modality: torch.Tensor) -> None:
+        """Add new tokens at the end: ``modality`` int8 ``[B, q]``, ``PADDING`` where there is none."""
+        batch, count = modality.shape
+        start, end = self.length, self.length + count
+        if self.modality is None:
+            self.modality = modality.clone()
+        else:
+            if end > self.modality.shape[1]:
+                self.modality = torch.nn.functional.pad(
+                    self.modality, (0, max(end, start + start // 8 + 8) - self.modality.shape[1]), value=PADDING
+                )
+            self.modality[:, start:end] = modality
+        positions = torch.arange(start, end, dtype=torch.int32, device=modality.device).expand(batch, -1)
+        positions = positions.masked_fill(modality == PADDING, -1)
+        self.dense = positions if self.dense is None else torch.cat((self.dense, positions), 1)
+        self.length = end
+        self._bias = None
+        if count > 1:
+            self._next_check = 0
+
+    # -- packing ------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """Decide what to pack now, or None if there is nothing to do.
+
+        Sinks stay, images, video and audio go entirely; text goes in whole pages, oldest first, as far as
+        ``residual_length`` newest text tokens remain.
+        """
+        if self.dense is None or self.dense.shape[1] < self._next_check:
+            return None
+        policy, dense = self.policy, self.dense
+        valid = dense >= 0
+        modality = self.modality.gather(1, dense.clamp_min(0).long())
+        if self.packed:
+            sink = valid & (torch.arange(dense.shape[1], device=dense.device) < self.num_sinks)
+        else:
+            sink = valid & (valid.cumsum(1) <= policy.num_sink_tokens)
+        rest = valid & ~sink
+        moves = []
+
+        text = rest & (modality == TEXT)
+        surplus = (text.sum(1, keepdim=True) - policy.residual_length).clamp_min(0)
+        most = int(surplus.max())
+        page = self.page_sizes.get(TEXT) or _text_page_size(most)
+        flush = text & (text.cumsum(1) <= surplus // page * page)
+        if most >= page:
+            moves.append(self._move(TEXT, flush, page))
+        for kind in (IMAGE, VIDEO, AUDIO):
+            selected = rest & (modality == kind)
+            count = int(selected.sum(1).max())
+            if count:
+                moves.append(self._move(kind, selected, self.page_sizes.get(kind) or page_size_for(count)))
+        stay, stay_valid = _pick(sink | (text & ~flush))
+        # columns to wait for before it is worth looking again
+        self._next_check = stay.shape[1] + max(1, page - most % page)
+        if not moves and self.packed:
+            return None
+        num_sinks = self.num_sinks if self.packed else int(sink.sum(1).max())
+        return Plan(moves, stay, _fill(dense.gather(1, stay), stay_valid, 0), num_sinks)
+
+    def _move(self, modality: int, selected: torch.Tensor, page_size: int) -> Move:
+        index, valid = _pick(selected)
+        slots = -(-index.shape[1] // page_size) * page_size
+        return Move(modality, index, valid, _fill(self.dense.gather(1, index), valid, slots), page_size)
+
+    def commit(self, plan: Plan) -> None:
+        """Record that every layer has carried out ``plan``."""
+        for move in plan.moves:
+            old = self.stores.get(move.modality)
+            self.stores[move.modality] = move.positions if old is None else torch.cat((old, move.positions), 1)
+            self.page_sizes[move.modality] = move.page_size
+            self.packed_end = max(self.packed_end, int(move.positions.max()) + 1)
+        self.dense = plan.stay_positions
+        self.num_sinks = plan.num_sinks
+        self.packed = True
+        self._bias = None
+
+    # -- masks --------------------------------------------------------------------------------------------------
+
+    def slots(self) -> torch.Tensor:
+        """int32 ``[B, N]``: the position in every slot, stores in order of modality, then the dense columns."""
+        return torch.cat([self.stores[m] for m in sorted(self.stores)] + [self.dense], 1)
+
+    def bias(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
+        """What to add to the scores of all slots.
+
+        Args:
+            mask: what the model's attention got: None, bool ``[B, T]``, or bool or float ``[B, 1, q, T]`` over all
+                ``T`` positions.
+            queries: number of new tokens ``q``, the last ones of the sequence.
+
+        Returns:
+            float32 ``[B, 1, q or 1, N]``, or None if nothing is masked. All layers of a step share it.
+
+        Raises:
+            KVMMError: if the mask has another length than the cache, or one a head.
+        """
+        if self._bias is not None and self._bias[0] is mask and self._bias[1] == queries:
+            return self._bias[2]
+        self._bias = (mask, queries, self._make_bias(mask, queries))
+        return self._bias[2]
+
+    def _make_bias(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
+        slots = self.slots()
+        visible = (slots >= 0).unsqueeze(1)  # [B, 1, N]
+        index = slots.clamp_min(0).long()
+        added = None
+        if mask is None:
+            if queries > 1:
+                last = torch.arange(self.length - queries, self.length, device=slots.device)
+                visible = visible & (slots.unsqueeze(1) <= last.view(1, -1, 1))
+        else:
+            if mask.shape[-1] != self.length:
+                raise KVMMError(
+                    f"The attention mask covers {mask.shape[-1]} tokens but the cache holds {self.length}; pass the mask "
+                    "of the whole sequence."
+                )
+            if mask.dim() == 4:
+                if mask.shape[1] != 1:
+                    raise KVMMError("A packed cache takes one attention mask for all heads.")
+                mask = mask[:, 0]
+            else:
+                mask = mask.unsqueeze(1)
+            mask = mask.expand(slots.shape[0], -1, -1)
+            mask = mask.gather(2, index.unsqueeze(1).expand(-1, mask.shape[1], -1))
+            if mask.is_floating_point():
+                added = mask.float().clamp_min(MASKED)
+            else:
+                visible = visible & mask
+        if added is not None:
+            return added.masked_fill(~visible, MASKED).unsqueeze(1)
+        if bool(visible.all()):
+            return None
+        return torch.where(visible, 0.0, MASKED).unsqueeze(1)
+
+    # -- batch and length ---------------------------------------------------------------------------------------
+
+    def index_batch(self, index: torch.Tensor) -> None:
+        """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
+        self.modality = self.modality.index_select(0, index)
+        self.dense = self.dense.index_select(0, index)
+        self.stores = {m: positions.index_select(0, index) for m, positions in self.stores.items()}
+        self._bias = None
+
+    def crop(self, count: int) -> torch.Tensor:
+        """Forget the last ``count`` tokens.
+
+        Returns:
+            int64: the number of full-precision columns that remain, counted from the left.
+
+        Raises:
+            KVMMError: if one of them is already in a page.
+        """
+        end = self.length - count
+        if end < self.packed_end:
+            raise KVMMError(
+                f"Cannot crop to {max(end, 0)} tokens: the cache is packed up to token {self.packed_end}; use a larger "
+                "residual_length, or start a new cache."
+            )
+        self.dense = self.dense.masked_fill(self.dense >= end, -1)
+        kept = (self.dense >= 0).any(0).nonzero()
+        width = int(kept[-1]) + 1 if kept.numel() else 0
+        self.dense = self.dense[:, :width]
+        self.modality[:, end:] = PADDING
+        self.length = end
+        self.num_sinks = min(self.num_sinks, width)
+        self._next_check = 0
+        self._bias = None
+        return width
+
+    def counts(self, positions: torch.Tensor) -> dict[int, int]:
+        """Tokens by modality among slots ``positions`` int32 ``[B, n]``."""
+        modality = self.modality.gather(1, positions.clamp_min(0).long())[positions >= 0]
+        return {m: int((modality == m).sum()) for m in (TEXT, IMAGE, VIDEO, AUDIO)}
+
+    def nbytes(self) -> int:
+        """Bytes of the table's tensors."""
+        tensors = [self.modality, self.dense, *self.stores.values()]
+        return sum(t.untyped_storage().nbytes() for t in tensors if t is not None)
+
+
+def _text_page_size(tokens: int) -> int:
+    """Page size for text that is flushed in whole pages: the largest that leaves at most 1/16 unpacked, else 32."""
+    for size in (128, 64):
+        if tokens >= size and tokens % size <= tokens / 16:
+            return size
+    return 32

@@ -1,0 +1,204 @@
+"""Decode attention over packed parts, the reference and the CPU path.
+
+Nothing is dequantised for a few queries: scales are folded into the query (or the probabilities) once a group and the
+product runs over bare codes,
+
+    q . (c * s + z) = (q * s) . c + q . z          sum_t p_t (c_t s_t + z_t) = sum_t (p_t s_t) c_t + sum_t p_t z_t
+
+(CalibQuant's post-scaling, arXiv 2502.14882, written for any group). For more query rows than a group has tokens the
+folded query would be larger than the codes, so the page is expanded instead; both give the same result.
+
+Shapes: queries ``[B, H, Q, D]`` with ``Q = R * q`` rows a KV head; key codes ``[B, H, P, N, D]`` and value codes
+``[B, H, P, D, N]`` of ``P`` pages of ``N`` tokens; scores and probabilities ``[B, H, Q, P * N]``. All float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+
+def _by_page(parameter: torch.Tensor, page_group: torch.Tensor | None) -> torch.Tensor:
+    return parameter if page_group is None else parameter.index_select(2, page_group)
+
+
+def scores_per_channel(
+    query: torch.Tensor,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    page_group: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``q . k`` for keys with one scale a channel and group of tokens.
+
+    Args:
+        query: ``[B, H, Q, D]``, already multiplied by the softmax scale.
+        codes: float ``[B, H, P, N, D]``.
+        scale, zero_point: ``[B, H, G, D]``. ``G`` groups of equal length inside the pages, or, with ``page_group``,
+            groups of whole pages; ``G = 1`` serves all pages.
+        page_group: int64 ``[P]``, the group of each page, or None.
+
+    Returns:
+        ``[B, H, Q, P * N]``.
+    """
+    batch, heads, pages, tokens, dim = codes.shape
+    rows, groups = query.shape[2], scale.shape[2]
+    scale, zero_point = scale.float(), zero_point.float()
+    if groups == 1:
+        folded = query * scale
+        bias = query @ zero_point.transpose(-1, -2)  # [B, H, Q, 1]
+        return (folded @ codes.flatten(2, 3).transpose(-1, -2)).add_(bias)
+    scale, zero_point = _by_page(scale, page_group), _by_page(zero_point, page_group)
+    groups = scale.shape[2]
+    grouped = codes.reshape(batch, heads, groups, pages * tokens // groups, dim)
+    if rows > grouped.shape[3]:
+        keys = torch.addcmul(zero_point.unsqueeze(3), grouped, scale.unsqueeze(3)).flatten(2, 3)
+        return query @ keys.transpose(-1, -2)
+    folded = query.unsqueeze(2) * scale.unsqueeze(3)  # [B, H, G, Q, D]
+    bias = zero_point @ query.transpose(-1, -2)  # [B, H, G, Q]
+    scores = (folded @ grouped.transpose(-1, -2)).add_(bias.unsqueeze(-1))
+    return scores.transpose(2, 3).flatten(3)
+
+
+def scores_per_token(
+    query: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor
+) -> torch.Tensor:
+    """``q . k`` for keys with one scale a token and group of channels.
+
+    Args:
+        query: ``[B, H, Q, D]``.
+        codes: float ``[B, H, P, N, D]``.
+        scale, zero_point: ``[B, H, P, C, N]`` for ``C`` groups of channels.
+
+    Returns:
+        ``[B, H, Q, P * N]``.
+    """
+    groups = scale.shape[3]
+    scale, zero_point = (p.float().transpose(2, 3).flatten(3).unsqueeze(3) for p in (scale, zero_point))
+    split = query.unflatten(-1, (groups, -1)).transpose(2, 3)  # [B, H, C, Q, Dc]
+    keys = codes.flatten(2, 3).unflatten(-1, (groups, -1)).transpose(2, 3)  # [B, H, C, T, Dc]
+    return ((split @ keys.transpose(-1, -2)) * scale + split.sum(-1, keepdim=True) * zero_point).sum(2)
+
+
+def mix_per_token(
+    probabilities: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor
+) -> torch.Tensor:
+    """``sum_t p_t v_t`` for values with one scale a token and group of channels.
+
+    Args:
+        probabilities: ``[B, H, Q, P * N]``.
+        codes: float ``[B, H, P, D, N]``.
+        scale, zero_point: ``[B, H, P, C, N]`` for ``C`` groups of channels.
+
+    Returns:
+        ``[B, H, Q, D]``.
+    """
+    pages, dim, tokens = codes.shape[2:]
+    groups = scale.shape[3]
+    paged = probabilities.unflatten(-1, (pages, tokens)).transpose(2, 3)  # [B, H, P, Q, N]
+    scale, zero_point = scale.float(), zero_point.float()
+    if groups == 1:
+        mixed = (paged * scale) @ codes.transpose(-1, -2)  # [B, H, P, Q, D]
+        offset = paged @ zero_point.transpose(-1, -2)  # [B, H, P, Q, 1]
+        return mixed.add_(offset).sum(2)
+    folded = paged.unsqueeze(3) * scale.unsqueeze(4)  # [B, H, P, C, Q, N]
+    mixed = folded @ codes.unflatten(3, (groups, dim // groups)).transpose(-1, -2)  # [B, H, P, C, Q, Dc]
+    offset = zero_point @ paged.transpose(-1, -2)  # [B, H, P, C, Q]
+    return mixed.add_(offset.unsqueeze(-1)).sum(2).transpose(2, 3).flatten(3)
+
+
+def mix_per_channel(
+    probabilities: torch.Tensor,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    page_group: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``sum_t p_t v_t`` for values with one scale a channel and group of tokens.
+
+    Args:
+        probabilities: ``[B, H, Q, P * N]``.
+        codes: float ``[B, H, P, D, N]``.
+        scale, zero_point: ``[B, H, G, D]``, grouped as in :func:`scores_per_channel`.
+        page_group: int64 ``[P]``, the group of each page, or None.
+
+    Returns:
+        ``[B, H, Q, D]``.
+    """
+    pages, dim, tokens = codes.shape[2:]
+    paged = probabilities.unflatten(-1, (pages, tokens)).transpose(2, 3)  # [B, H, P, Q, N]
+    scale, zero_point = scale.float(), zero_point.float()
+    if scale.shape[2] == 1:
+        mixed = (paged @ codes.transpose(-1, -2)).sum(2)
+        return torch.addcmul(probabilities.sum(-1, keepdim=True) * zero_point, mixed, scale)
+    scale, zero_point = _by_page(scale, page_group), _by_page(zero_point, page_group)
+    inside = scale.shape[2] // pages  # groups a page
+    if inside > 1:
+        paged = paged.unflatten(-1, (inside, tokens // inside)).transpose(3, 4).flatten(2, 3)  # [B, H, G, Q, n]
+        codes = codes.unflatten(-1, (inside, tokens // inside)).transpose(3, 4).flatten(2, 3)  # [B, H, G, D, n]
+    mixed = (paged @ codes.transpose(-1, -2)) * scale.unsqueeze(3)
+    return mixed.add_(paged.sum(-1, keepdim=True) * zero_point.unsqueeze(3)).sum(2)
+
+
+def attend(
+    query: torch.Tensor,
+    parts: Sequence,
+    dense_key: torch.Tensor,
+    dense_value: torch.Tensor,
+    bias: torch.Tensor | None,
+    scaling: float,
+) -> torch.Tensor:
+    """Attention of new queries over packed parts and the tokens kept in full precision.
+
+    Args:
+        query: ``[B, H_q, q, D]``.
+        parts: packed stores in slot order. Each has ``key`` and ``value``, and each of these ``codec`` and
+            ``packed``; see :mod:`kvmm.cache.codecs.base` for what a codec answers.
+        dense_key, dense_value: ``[B, H_kv, n, D]``, sinks and residual, the new tokens last.
+        bias: float32 ``[B, 1, q or 1, N]`` added to the scores of all ``N`` slots (packed, then dense), or None.
+        scaling: the softmax scale.
+
+    Returns:
+        ``[B, H_q, q, D]`` in the query's dtype.
+    """
+    batch, query_heads, length, dim = query.shape
+    heads = dense_key.shape[1]
+    rows = query_heads // heads * length
+    grouped = query.float().mul(scaling).reshape(batch, heads, rows, dim)
+    if bias is not None and bias.shape[2] > 1:
+        bias = bias.repeat(1, 1, query_heads // heads, 1)
+
+    transformed: dict = {}  # one transform of the query serves all stores of a codec
+    scores, start = [], 0
+    for part in parts:
+        codec = part.key.codec
+        if codec.basis not in transformed:
+            transformed[codec.basis] = codec.transform_query(grouped)
+        part_scores = codec.scores(transformed[codec.basis], part.key.packed)
+        end = start + part_scores.shape[-1]
+        if codec.adjusts_scores:
+            part_scores = codec.adjust_scores(part_scores, None if bias is None else bias[..., start:end])
+        scores.append(part_scores)
+        start = end
+    scores.append(grouped @ dense_key.float().transpose(-1, -2))
+    joined = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
+    if bias is not None:
+        joined += bias
+    probabilities = joined.softmax(-1)
+
+    sizes = [part.shape[-1] for part in scores]
+    pieces = probabilities.split(sizes, -1)
+    output = pieces[-1] @ dense_value.float()
+    mixed: dict = {}  # sums of values, one a basis
+    for part, piece in zip(parts, pieces[:-1], strict=True):
+        codec = part.value.codec
+        result = codec.mix(piece, part.value.packed)
+        if codec.basis in mixed:
+            mixed[codec.basis] = (codec, mixed[codec.basis][1] + result)
+        else:
+            mixed[codec.basis] = (codec, result)
+    for codec, result in mixed.values():
+        output = output + codec.restore_output(result)
+    return output.reshape(batch, query_heads, length, dim).to(query.dtype)

@@ -1,0 +1,106 @@
+"""Affine quantisation and plane packing, the reference.
+
+Codes are packed along tokens in planes. A page of ``T`` tokens at ``b`` bits is ``T * b / 8`` byte rows; plane ``s`` of
+row ``j`` (bits ``s * b`` to ``s * b + b - 1``) is the code of token ``s * rows + j``. One shift and one mask of a
+contiguous byte tile therefore give the codes of a contiguous run of tokens.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+BITS = (1, 2, 4, 8)  # code widths that fill a byte
+
+
+@lru_cache(maxsize=64)
+def _shifts(bits: int, tail: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(0, 8, bits, dtype=torch.uint8, device=device).reshape(-1, *[1] * tail)
+
+
+def pack_planes(codes: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
+    """Pack codes into bytes along one dimension.
+
+    Args:
+        codes: uint8 ``[..., T, ...]`` below ``2 ** bits``; ``T`` (the size of ``dim``) a multiple of ``8 / bits``.
+        bits: 1, 2, 4 or 8.
+        dim: the token dimension, negative.
+
+    Returns:
+        uint8 with ``T * bits / 8`` in place of ``T``.
+    """
+    planes = 8 // bits
+    if planes == 1:
+        return codes.contiguous()
+    shape = list(codes.shape)
+    size = len(shape) + dim
+    split = codes.reshape(*shape[:size], planes, shape[size] // planes, *shape[size + 1 :])
+    packed = split.select(size, 0).clone()
+    for plane in range(1, planes):
+        packed |= split.select(size, plane) << (plane * bits)
+    return packed
+
+
+def unpack_planes(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
+    """The inverse of :func:`pack_planes`: uint8 ``[..., rows, ...]`` to uint8 codes ``[..., rows * 8 / bits, ...]``."""
+    planes = 8 // bits
+    if planes == 1:
+        return packed
+    codes = packed.unsqueeze(dim - 1) >> _shifts(bits, -dim, packed.device)
+    if bits * (planes - 1) < 8:
+        codes = codes.bitwise_and_(2**bits - 1)
+    return codes.flatten(dim - 1, dim)
+
+
+def affine_parameters(
+    low: torch.Tensor,
+    high: torch.Tensor,
+    bits: int,
+    *,
+    dtype: torch.dtype,
+    integer_zero: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and zero point of asymmetric min/max quantisation, rounded to the type they are stored in.
+
+    Codes must be made from the returned, rounded values: then the rounding only moves the grid a little and does not
+    add to the error of every element. That matters for keys with a large constant offset.
+
+    Args:
+        low, high: float ``[..., n]``, the range of each group.
+        bits: bits a code.
+        dtype: type of the stored parameters.
+        integer_zero: round the zero point to a whole number of steps, as OScaR's code does, instead of keeping the
+            group's minimum in floating point (KIVI).
+
+    Returns:
+        ``(scale, zero_point)`` of ``dtype``, shaped like ``low``: ``x ~ code * scale + zero_point``. A group whose
+        elements are all equal gets a scale of 0.
+    """
+    levels = 2**bits - 1
+    limit = torch.finfo(dtype).max
+    if integer_zero:
+        # the range must hold 0 exactly on the grid, whatever the sign of low
+        scale = ((high - low) / levels).to(dtype)
+        step = torch.where(scale == 0, 1.0, scale.float())
+        zero_point = torch.where(scale == 0, low, torch.round(low / step) * step)
+        return scale, zero_point.clamp(-limit, limit).to(dtype)
+    zero_point = low.clamp(-limit, limit).to(dtype)
+    scale = ((high - zero_point.float()).clamp_min_(0) / levels).clamp_max_(limit).to(dtype)
+    return scale, zero_point
+
+
+def affine_codes(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, bits: int) -> torch.Tensor:
+    """Quantise with given parameters.
+
+    Args:
+        x: float ``[...]``.
+        scale, zero_point: what :func:`affine_parameters` returned, broadcastable to ``x``.
+        bits: bits a code.
+
+    Returns:
+        uint8 codes shaped like ``x``; 0 where the scale is 0.
+    """
+    step = scale.float()
+    inverse = torch.where(step == 0, 0.0, 1.0 / step)
+    return ((x - zero_point.float()) * inverse).round_().clamp_(0, 2**bits - 1).to(torch.uint8)
