@@ -1,0 +1,319 @@
+"""Blocks of a page (headings, fields, tables, paragraphs, columns) and the many ways of setting them.
+
+Content and style are drawn independently: the same invoice fields appear as "label: value", as a grid of boxes, as a
+bordered table. Every element carries its facts; a fact enters the page only when all of its text was really drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from training.pages.canvas import Canvas, Face, face, random_faces
+from training.pages.values import Rng
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something the page says.
+
+    ``key`` names the kind of fact ("total", "field", "cell", ...), ``label`` is the wording printed beside the value (or
+    the column of a table), ``subject`` what it is about (an item, a row of a table).
+    """
+
+    key: str
+    value: str
+    label: str = ""
+    subject: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Two facts with one identity cannot be told apart by a question."""
+        by_label = self.key in ("field", "cell")
+        return self.key, self.label.lower() if by_label else "", self.subject.lower()
+
+
+@dataclass
+class Style:
+    """Typography of one page."""
+
+    body: Face
+    bold: Face
+    small: Face
+    title: Face
+    leading: int
+    margin: int
+    fields: str
+    rule: int
+    table: str
+    grey: int
+
+    @classmethod
+    def random(cls, r: Rng, width: int, held: bool) -> Style:
+        body_path, bold_path = random_faces(r, held)
+        sizes = (11, 12, 13, 14, 15, 16, 18, 20, 23)
+        weights = (2, 3, 4, 4, 4, 4, 3, 1, 0.6)
+        if width < 400:
+            sizes, weights = sizes[:7], weights[:7]
+        size = r.choices(sizes, weights)[0]
+        return cls(
+            body=face(body_path, size),
+            bold=face(bold_path, size + r.pick((0, 0, 0, 1))),
+            small=face(r.pick((body_path, bold_path)), max(11, size - r.randint(0, 3))),
+            title=face(bold_path, size + r.randint(2, 14)),
+            leading=r.randint(1, 8),
+            margin=r.randint(8, 44) if width >= 400 else r.randint(8, 22),
+            fields=r.pick(FIELD_STYLES),
+            rule=r.pick((255, 190, 140, 90)),
+            table=r.pick(TABLE_STYLES),
+            grey=r.pick((255, 255, 200, 160)),
+        )
+
+
+FIELD_STYLES = ("colon", "colon", "tab", "tab", "right", "above", "above", "boxed", "grid", "dots", "ruled")
+TABLE_STYLES = ("plain", "plain", "rule", "rule", "grid", "zebra", "header", "boxed")
+
+
+@dataclass
+class Box:
+    """A column of the page being filled from the top."""
+
+    x0: float
+    x1: float
+    y: float
+    bottom: float
+
+    @property
+    def width(self) -> float:
+        return self.x1 - self.x0
+
+    def fits(self, height: float) -> bool:
+        return self.y + height <= self.bottom
+
+
+@dataclass
+class Setter:
+    """Draws blocks on a canvas and collects the facts that can be read there."""
+
+    canvas: Canvas
+    style: Style
+    r: Rng
+    facts: list[Fact] = field(default_factory=list)
+
+    def put(self, box: Box, x: float, text: str, f: Face, align: str = "l", fill: int = 255) -> bool:
+        return self.canvas.text(x, box.y + f.ascent, text, f, align, fill)
+
+    def advance(self, box: Box, f: Face, extra: float = 0) -> None:
+        box.y += f.height + self.style.leading + extra
+
+    def heading(self, box: Box, text: str, facts: Sequence[Fact] = (), align: str | None = None) -> bool:
+        r, f = self.r, self.style.title
+        while f.width(text) > box.width and f.size > 11:
+            f = face(f.path, f.size - 1)
+        if f.width(text) > box.width or not box.fits(f.height + 4):
+            return False
+        align = align or r.pick("lllccr")
+        x = {"l": box.x0, "c": (box.x0 + box.x1) / 2, "r": box.x1}[align]
+        fill = 255
+        if r.chance(0.16):  # a dark banner
+            self.canvas.rect(box.x0 - 5, box.y - 3, box.x1 + 5, box.y + f.height + 3, fill=r.pick((255, 230, 180)))
+            fill = 0
+        if not self.put(box, x, text, f, align, fill):
+            return False
+        self.facts += facts
+        self.advance(box, f, r.randint(0, 9))
+        if r.chance(0.12):
+            self.rule(box)
+        return True
+
+    def rule(self, box: Box) -> None:
+        if self.r.chance(0.7) and box.fits(6):
+            self.canvas.line(box.x0, box.y, box.x1, box.y, self.style.rule, self.r.pick((1, 1, 1, 2)))
+        box.y += self.r.randint(3, 9)
+
+    def gap(self, box: Box) -> None:
+        box.y += self.r.randint(2, 16)
+
+    def lines(
+        self, box: Box, entries: Sequence[tuple[str, Fact | None]], align: str = "l", small: bool = False
+    ) -> None:
+        """Lines without labels, for example an address."""
+        f = self.style.small if small else self.style.body
+        for text, fact in entries:
+            x = {"l": box.x0, "c": (box.x0 + box.x1) / 2, "r": box.x1}[align]
+            if f.width(text) <= box.width and box.fits(f.height) and self.put(box, x, text, f, align):
+                if fact:
+                    self.facts.append(fact)
+                self.advance(box, f)
+
+    def paragraph(self, box: Box, text: str, facts: Sequence[Fact] = ()) -> bool:
+        """Wrapped text. All or nothing: a fact must not be cut off."""
+        f, rows, row = self.style.body, [], ""
+        for token in text.split():
+            longer = f"{row} {token}".strip()
+            if f.width(longer) > box.width:
+                if not row:
+                    return False
+                rows.append(row)
+                row = token
+            else:
+                row = longer
+        rows.append(row)
+        if not box.fits(len(rows) * (f.height + self.style.leading)):
+            return False
+        for row in rows:
+            if not self.put(box, box.x0, row, f):
+                return False
+            self.advance(box, f)
+        self.facts += facts
+        return True
+
+    def fields(self, box: Box, entries: Sequence[tuple[str, str, Fact | None]], style: str | None = None) -> int:
+        """Labelled values; returns how many were drawn. ``entries`` are (label, value, fact)."""
+        style = style or self.style.fields
+        columns = 1
+        if style in ("above", "boxed", "grid"):
+            columns = self.r.pick((1, 2, 2, 3, 4)) if box.width > 260 else self.r.pick((1, 2))
+            return self._fields_above(box, entries, style, columns)
+        s, drawn = self.style, 0
+        separator = self.r.pick((":", ":", "", " :")) if style != "colon" else self.r.pick((":", ":", ":", " -"))
+        tab = box.x0 + box.width * self.r.uniform(0.28, 0.5)
+        spacing = self.r.randint(0, 5)
+        top = box.y
+        for label, value, fact in entries:
+            lead = label + separator
+            label_width, value_width = s.bold.width(lead), s.body.width(value)
+            if not box.fits(s.body.height + 2):
+                break
+            if style == "colon":
+                x, align = box.x0 + label_width + s.bold.advance[32] + self.r.randint(0, 6), "l"
+            elif style in ("tab", "ruled"):
+                x, align = max(tab, box.x0 + label_width + 8), "l"
+            else:
+                x, align = box.x1, "r"
+            left = x if align == "l" else x - value_width
+            if left + value_width > box.x1 + 1 or left < box.x0 + label_width + 5:
+                continue
+            if not (self.put(box, box.x0, lead, s.bold) and self.put(box, x, value, s.body, align)):
+                continue
+            if style == "dots":
+                baseline, x0 = int(box.y + s.body.ascent) - 1, int(box.x0 + label_width + 4)
+                for dot in range(x0, int(left) - 3, 5):
+                    self.canvas.rect(dot, baseline, dot + 1, baseline + 1, fill=200)
+            drawn += 1
+            if fact:
+                self.facts.append(fact)
+            self.advance(box, s.body, spacing)
+            if style == "ruled":
+                self.canvas.line(box.x0, box.y - spacing / 2 - 1, box.x1, box.y - spacing / 2 - 1, s.rule)
+        if drawn and self.r.chance(0.08):
+            self.canvas.rect(box.x0 - 4, top - 3, box.x1 + 4, box.y, outline=s.rule)
+        return drawn
+
+    def _fields_above(self, box: Box, entries, style: str, columns: int) -> int:
+        """The label above its value, in a grid of ``columns``."""
+        s, gutter, drawn = self.style, 10, 0
+        width = (box.width - gutter * (columns - 1)) / columns
+        height = s.small.height + s.body.height + 3
+        below = self.r.chance(0.06)  # the label under the value, as on forms that are signed
+        column = 0
+        for label, value, fact in entries:
+            pad = 4 if style != "above" else 0
+            if max(s.small.width(label), s.body.width(value)) > width - 2 * pad:
+                continue
+            if not box.fits(height + 6):
+                break
+            x = box.x0 + column * (width + gutter) + pad
+            y_label, y_value = box.y + s.small.ascent + 1, box.y + s.small.height + 2 + s.body.ascent
+            if below:
+                y_value, y_label = box.y + s.body.ascent + 1, box.y + s.body.height + 2 + s.small.ascent
+            if not (
+                self.canvas.text(x, y_label, label, s.small, fill=s.grey)
+                and self.canvas.text(x, y_value, value, s.body)
+            ):
+                continue
+            if style != "above":
+                self.canvas.rect(x - pad, box.y - 1, x - pad + width, box.y + height + 1, outline=s.rule)
+            drawn += 1
+            if fact:
+                self.facts.append(fact)
+            column = (column + 1) % columns
+            if column == 0:
+                box.y += height + s.leading + (3 if style != "grid" else 1)
+        if column:
+            box.y += height + s.leading + 3
+        return drawn
+
+    def table(
+        self,
+        box: Box,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        align: Sequence[str],
+        weights: Sequence[float],
+        show_header: bool = True,
+    ) -> tuple[list[bool], list[int]]:
+        """A table; returns which columns have a visible header and which rows were drawn whole."""
+        s, r, style = self.style, self.r, self.style.table
+        total, edges, x = sum(weights), [], box.x0
+        for weight in weights:
+            edges.append((x, x + box.width * weight / total))
+            x = edges[-1][1]
+        pad = 4 if style in ("grid", "boxed") else 2
+        extra = r.randint(0, 5)
+        shown, top = [False] * len(header), box.y
+
+        def cell(i: int, text: str, f: Face, fill: int = 255) -> bool:
+            x0, x1 = edges[i]
+            if f.width(text) > x1 - x0 - 2 * pad:
+                return False
+            x = {"l": x0 + pad, "c": (x0 + x1) / 2, "r": x1 - pad}[align[i]]
+            return self.put(box, x, text, f, align[i], fill)
+
+        if show_header and box.fits(s.bold.height * 2):
+            dark = style == "header" and r.chance(0.6)
+            if style in ("header", "boxed"):
+                self.canvas.rect(
+                    box.x0, box.y - 2, box.x1, box.y + s.bold.height + 1, fill=r.pick((255, 220)) if dark else 35
+                )
+            shown = [bool(title) and cell(i, title, s.bold, 0 if dark else 255) for i, title in enumerate(header)]
+            self.advance(box, s.bold, extra)
+            if style != "plain":
+                self.canvas.line(box.x0, box.y - 2, box.x1, box.y - 2, s.rule)
+        drawn = []
+        for n, row in enumerate(rows):
+            if not box.fits(s.body.height + 2):
+                break
+            widths_fit = all(
+                s.body.width(text) <= edges[i][1] - edges[i][0] - 2 * pad for i, text in enumerate(row) if text
+            )
+            if not widths_fit:
+                continue
+            if style == "zebra" and n % 2:
+                self.canvas.rect(box.x0, box.y - 1, box.x1, box.y + s.body.height, fill=28)
+            if all(cell(i, text, s.body) for i, text in enumerate(row) if text):
+                drawn.append(n)
+            self.advance(box, s.body, extra)
+            if style == "grid":
+                self.canvas.line(box.x0, box.y - 2, box.x1, box.y - 2, s.rule)
+        if style in ("grid", "boxed") and drawn:
+            self.canvas.rect(box.x0, top - 2, box.x1, box.y - 2, outline=s.rule)
+            if style == "grid":
+                for _, x in edges[:-1]:
+                    self.canvas.line(x, top - 2, x, box.y - 2, s.rule)
+        box.y += r.randint(2, 10)
+        return shown, drawn
+
+    def columns(self, box: Box, *fill) -> None:
+        """Side-by-side columns; each ``fill`` is a function of its own :class:`Box`."""
+        gutter = self.r.randint(12, 30)
+        share = self.r.uniform(0.42, 0.58)
+        widths = [share, 1 - share] if len(fill) == 2 else [1 / len(fill)] * len(fill)
+        x, bottom = box.x0, box.y
+        for width, function in zip(widths, fill, strict=True):
+            x1 = x + (box.width + gutter) * width - gutter
+            inner = Box(x, x1, box.y, box.bottom)
+            function(inner)
+            bottom = max(bottom, inner.y)
+            x = x1 + gutter
+        box.y = bottom + self.r.randint(0, 8)

@@ -1,0 +1,156 @@
+"""An ink canvas that knows which characters it shows and in which lines: pixels, transcription and character map in one."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from training.pages.values import Rng, assets_dir
+
+CELL_HEIGHT, CELL_WIDTH = 14, 7  # one character cell of the auxiliary loss: a 28-pixel merged token has 2 x 4 of them
+PHASES = 3  # sub-pixel positions of a glyph
+BASELINE_TOLERANCE = 5  # items whose baselines differ by no more are one line of the transcription
+
+
+class Face:
+    """A font at a size, with the advance widths of printable ASCII at hand."""
+
+    def __init__(self, path: str, size: int):
+        self.path, self.size = path, size
+        self.font = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
+        self.ascent, self.descent = self.font.getmetrics()
+        self.height = self.ascent + self.descent
+        self.advance = np.zeros(128, np.float32)
+        for c in range(32, 127):
+            self.advance[c] = self.font.getlength(chr(c))
+        self.cap_height = -self.font.getbbox("H", anchor="ls")[1]
+        self._glyphs: dict[tuple[int, int], tuple[int, int, np.ndarray]] = {}
+
+    def glyph(self, char: int, phase: int) -> tuple[int, int, np.ndarray]:
+        """Offset (x, y) from the pen and coverage uint8 ``[h, w]`` of a character at sub-pixel ``phase`` of ``PHASES``.
+
+        Cached: rendering text afresh took four fifths of a page's time.
+        """
+        key = char, phase
+        if key not in self._glyphs:
+            x0, y0, x1, y1 = self.font.getbbox(chr(char), anchor="ls")
+            x0, y0 = int(x0) - 1, int(y0) - 1
+            image = Image.new("L", (max(int(x1) + 3 - x0, 1), max(int(y1) + 2 - y0, 1)), 0)
+            ImageDraw.Draw(image).text((-x0 + phase / PHASES, -y0), chr(char), font=self.font, fill=255, anchor="ls")
+            self._glyphs[key] = x0, y0, np.asarray(image).copy()
+        return self._glyphs[key]
+
+    def width(self, text: str) -> float:
+        return float(self.advance[np.frombuffer(text.encode("ascii"), np.uint8)].sum())
+
+
+@lru_cache(4096)
+def face(path: str, size: int) -> Face:
+    """A cached :class:`Face`."""
+    return Face(path, size)
+
+
+@lru_cache(None)
+def font_files(held: bool) -> tuple[str, ...]:
+    """Font files of the training split, or of the held-out one (families never seen in training)."""
+    folder = assets_dir() / "fonts" / ("held" if held else "train")
+    files = tuple(sorted(str(p) for p in Path(folder).iterdir() if p.suffix in (".ttf", ".otf")))
+    if not files:
+        raise FileNotFoundError(f"no fonts in {folder}; run: python -m training.assets --out {assets_dir()}")
+    return files
+
+
+class Canvas:
+    """Ink on a page of ``height`` x ``width`` pixels.
+
+    ``ink()`` is its coverage (0 background, 255 ink); ``chars`` holds, for every 14 x 7 cell, ``ord(c) - 32`` of the
+    character centred there (0 for none); ``lines()`` is the transcription, row by row.
+    """
+
+    def __init__(self, height: int, width: int):
+        self.height, self.width = height, width
+        self._ink = np.zeros((height, width), np.uint8)
+        self.chars = np.zeros((height // CELL_HEIGHT, width // CELL_WIDTH), np.uint8)
+        self.items: list[tuple[float, float, str]] = []
+
+    def rect(self, x0: float, y0: float, x1: float, y1: float, fill: int | None = None, outline: int | None = None):
+        x0, y0, x1, y1 = max(int(x0), 0), max(int(y0), 0), min(int(x1), self.width - 1), min(int(y1), self.height - 1)
+        if x1 < x0 or y1 < y0:
+            return
+        if fill is not None:
+            self._ink[y0 : y1 + 1, x0 : x1 + 1] = fill
+        if outline is not None:
+            for edge in (
+                np.s_[y0, x0 : x1 + 1],
+                np.s_[y1, x0 : x1 + 1],
+                np.s_[y0 : y1 + 1, x0],
+                np.s_[y0 : y1 + 1, x1],
+            ):
+                self._ink[edge] = outline
+
+    def line(self, x0: float, y0: float, x1: float, y1: float, fill: int = 255, width: int = 1):
+        """A horizontal or vertical line."""
+        wide, high = (0, width - 1) if abs(x1 - x0) > abs(y1 - y0) else (width - 1, 0)
+        self.rect(x0, y0, x1 + wide, y1 + high, fill=fill)
+
+    def _draw(self, x: float, baseline: float, codes: np.ndarray, advance: np.ndarray, f: Face, fill: int) -> None:
+        for code, pen in zip(codes.tolist(), (x + np.cumsum(advance) - advance).tolist(), strict=True):
+            if code == 32:
+                continue
+            at = int(pen * PHASES + 0.5)
+            gx, gy, mask = f.glyph(code, at % PHASES)
+            gx, gy = gx + at // PHASES, gy + int(baseline)
+            top, left = max(-gy, 0), max(-gx, 0)
+            mask = mask[top : self.height - gy, left : self.width - gx]
+            region = self._ink[gy + top : gy + top + mask.shape[0], gx + left : gx + left + mask.shape[1]]
+            if fill == 0:
+                np.minimum(region, 255 - mask, out=region)
+            else:
+                np.maximum(
+                    region, mask if fill == 255 else (mask.astype(np.uint16) * fill // 255).astype(np.uint8), out=region
+                )
+
+    def text(self, x: float, baseline: float, text: str, f: Face, align: str = "l", fill: int = 255) -> bool:
+        """Draw ``text``; ``align`` says whether ``x`` is its left, centre or right. False, and nothing drawn, if it
+        would leave the page."""
+        width = f.width(text)
+        x -= {"l": 0.0, "c": width / 2, "r": width}[align]
+        x = float(int(x))
+        if x < 2 or x + width > self.width - 2 or baseline - f.cap_height < 1 or baseline + 2 > self.height:
+            return False
+        codes = np.frombuffer(text.encode("ascii"), np.uint8)
+        advance = f.advance[codes]
+        self._draw(x, baseline, codes, advance, f, fill)
+        centre = x + np.cumsum(advance) - advance / 2
+        visible = codes > 32
+        rows, cols = self.chars.shape
+        row = min(max(int(baseline - f.cap_height / 2) // CELL_HEIGHT, 0), rows - 1)
+        col = np.minimum((centre[visible] / CELL_WIDTH).astype(int), cols - 1)
+        # assigned in reverse, so that the first of several characters in a cell wins
+        self.chars[row, col[::-1]] = (codes[visible] - 32)[::-1]
+        self.items.append((baseline, x, text))
+        return True
+
+    def lines(self) -> list[str]:
+        """The page's text, top to bottom, items of one baseline joined by a space from left to right."""
+        rows: list[tuple[float, list[tuple[float, str]]]] = []
+        for baseline, x, text in sorted(self.items):
+            if rows and abs(rows[-1][0] - baseline) <= BASELINE_TOLERANCE:
+                rows[-1][1].append((x, text))
+            else:
+                rows.append((baseline, [(x, text)]))
+        return [" ".join(text for _, text in sorted(cells)) for _, cells in rows]
+
+    def ink(self) -> np.ndarray:
+        """uint8 ``[height, width]``."""
+        return self._ink
+
+
+def random_faces(r: Rng, held: bool) -> tuple[str, str]:
+    """Font files for the text and for what stands out (headings, labels), often the same one."""
+    files = font_files(held)
+    body = r.pick(files)
+    return body, (r.pick(files) if r.chance(0.5) else body)
