@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from kvmm.cache.codecs.base import Codec, Packed, Side
 from kvmm.cache.codecs.bf16 import BF16
+from kvmm.cache.codecs.calibquant import CalibQuant
+from kvmm.cache.codecs.kivi import KIVI
+from kvmm.cache.codecs.oscar import OScaR
 from kvmm.errors import KVMMError
 from kvmm.policy import CodecSpec
 
 _CODECS: dict[str, type[Codec]] = {
     "bf16": BF16,
+    "kivi": KIVI,
+    "oscar": OScaR,
+    "calibquant": CalibQuant,
 }
 
 

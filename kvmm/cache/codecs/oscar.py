@@ -1,0 +1,98 @@
+"""OScaR (arXiv 2605.19660): canalized rotation, then omni-token scaling, then per-channel codes.
+
+Keys: ``K_h = H k / sqrt(D)``; the token's norm ``n`` is divided out, ``K_h / n`` is coded per channel over
+``group_size`` tokens, and the logit is ``((H q / sqrt(D)) . decoded) * n``. The order matters: dividing the norm out
+before rotating makes new outliers. Values are rotated, then coded per token over ``group_size`` channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+
+from kvmm.cache.codecs.affine import AffineCodec, page_weight
+from kvmm.cache.codecs.base import Packed, Side, paged
+from kvmm.kernels.hadamard import rotate, unrotate
+from kvmm.policy import CodecSpec
+
+
+class OScaR(AffineCodec):
+    """OScaR, with the choices in which the paper and its code differ as options.
+
+    Options:
+        norm_scope: ``head`` (one norm a token and KV head, the paper's text) or ``token`` (one a token, shared by all KV
+            heads, the authors' code).
+        norm: ``l2``, ``rsqrt`` (square root of the l2 norm), ``max`` (largest magnitude), ``mean`` (mean magnitude), or
+            ``none`` for the ablation without scaling.
+        rotation: False for the ablation without rotation.
+        zero_point: ``float`` (the group's minimum) or ``integer`` (rounded to whole steps, the authors' code).
+        parameters: ``float16`` or ``float32`` scales, zero points and norms.
+    """
+
+    name = "oscar"
+    options = {  # noqa: RUF012 - declared by the base class as ClassVar
+        "norm_scope": ("head", "token"),
+        "norm": ("l2", "rsqrt", "max", "mean", "none"),
+        "rotation": (True, False),
+        "zero_point": ("float", "integer"),
+        "parameters": ("float16", "float32"),
+    }
+
+    def __init__(self, spec: CodecSpec, side: Side):
+        super().__init__(spec, side)
+        self.rotation = self.option("rotation")
+        self.norm = self.option("norm") if side == "key" else "none"
+        self.norm_scope = self.option("norm_scope")
+        self.integer_zero = self.option("zero_point") == "integer"
+        self.parameter_dtype = getattr(torch, self.option("parameters"))
+
+    @property
+    def basis(self) -> Hashable:
+        return "hadamard" if self.rotation else "identity"
+
+    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
+        return rotate(query) if self.rotation else query
+
+    def restore_output(self, output: torch.Tensor) -> torch.Tensor:
+        return unrotate(output) if self.rotation else output
+
+    def token_norm(self, x: torch.Tensor) -> torch.Tensor:
+        """The factor of every token of pages ``[B, H, P, N, D]``: ``[B, H or 1, P, N]`` as it is stored."""
+        over = -1 if self.norm_scope == "head" else (1, -1)
+        if self.norm == "max":
+            norm = x.abs().amax(over, keepdim=True)
+        elif self.norm == "mean":
+            norm = x.abs().mean(over, keepdim=True)
+        else:
+            norm = torch.linalg.vector_norm(x, dim=over, keepdim=True)
+            if self.norm == "rsqrt":
+                norm = norm.sqrt()
+        # a zero key has no direction; any norm does
+        norm = norm.squeeze(-1).clamp_max(torch.finfo(self.parameter_dtype).max).to(self.parameter_dtype)
+        return torch.where(norm == 0, torch.ones_like(norm), norm)
+
+    def encode(self, x: torch.Tensor, valid: torch.Tensor | None, page_size: int) -> Packed:
+        pages = paged(x, page_size)
+        if self.rotation:
+            pages = rotate(pages)
+        norm = None
+        if self.norm != "none":
+            norm = self.token_norm(pages)
+            pages = pages / norm.float().unsqueeze(-1)
+        packed = self.encode_pages(pages, page_weight(valid, x.shape[2], page_size))
+        if norm is not None:
+            packed.tensors["norm"] = norm
+        return packed
+
+    def decode(self, packed: Packed) -> torch.Tensor:
+        pages = self.decode_pages(packed)
+        if "norm" in packed.tensors:
+            pages = pages * packed["norm"].float().unsqueeze(-1)
+        return (unrotate(pages) if self.rotation else pages).flatten(2, 3)
+
+    def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
+        scores = super().scores(query, packed)
+        if "norm" in packed.tensors:
+            scores = scores.mul_(packed["norm"].float().flatten(2).unsqueeze(2))
+        return scores
