@@ -161,9 +161,10 @@ def load_pdf(source: Source, max_pages: int | None = None) -> list[Image.Image]:
         try:
             document = pypdfium2.PdfDocument(data)
         except pypdfium2.PdfiumError as error:
-            if "password" in str(error).lower():
+            # PDFium does not clear its last error: trust "password" only from a file that is encrypted.
+            if "password" in str(error).lower() and b"/Encrypt" in data:
                 raise KVMMError(f"{name} is protected by a password: save a copy without the password.") from error
-            raise KVMMError(f"{name} is damaged or cut off: save or download the PDF again.") from error
+            raise KVMMError(f"{name} has no pages or is damaged: save or download the PDF again.") from error
         try:
             count = len(document)
             if count == 0:
@@ -347,13 +348,13 @@ def _open(source: Source, limit: int | None) -> io.BufferedIOBase:
     else:
         path = Path(source).expanduser()
         try:
-            if path.is_dir():
-                raise KVMMError(f"{path} is a folder: give a file.")
-            size, opener = path.stat().st_size, lambda: path.open("rb")
+            size, opener, is_folder = path.stat().st_size, lambda: path.open("rb"), path.is_dir()
         except (FileNotFoundError, NotADirectoryError) as error:
             raise KVMMError(f"There is no file {path}: check the path.") from error
         except (OSError, ValueError) as error:
-            raise KVMMError(f"{path} cannot be opened: check its name and permissions.") from error
+            raise KVMMError(f"{path!s} cannot be opened: check its name and permissions.".replace("\0", "")) from error
+        if is_folder:
+            raise KVMMError(f"{path} is a folder: give a file.")
     if size == 0:
         raise KVMMError(f"{_name(source)} is an empty file: save or download it again.")
     if limit is not None and size > limit:

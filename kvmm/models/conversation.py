@@ -9,6 +9,7 @@ generations on one model take turns, because of that state and because modalitie
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -29,14 +30,13 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 
+from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.media import SAMPLE_RATE, Media, load_video
 from kvmm.models.families import family_of
 
 if TYPE_CHECKING:
     from transformers import Cache
-
-    from kvmm.cache import MemoryReport
 
 DYNAMIC = "dynamic"  # transformers' own cache: the reference that needs no kvmm code
 MIN_ANSWER_TOKENS = 16  # a prompt that leaves less room than this is refused
@@ -87,6 +87,16 @@ class _Turn:
     text: str  # the rendered template, with one placeholder a medium
     media: tuple[Media, ...]
     positions: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class _Prompt:
+    """What one call of ``generate`` needs, on the model's device, and what is remembered of it."""
+
+    inputs: dict[str, torch.Tensor]
+    history: dict[str, torch.Tensor]  # the position inputs of all turns
+    ids: torch.Tensor  # [1, T] all token ids, on the CPU
+    per_token: dict[str, torch.Tensor]  # other [1, T] inputs, on the CPU
 
 
 class Conversation:
@@ -160,20 +170,20 @@ class Conversation:
             media = (*self._stopped_media, *(item for item in media if item not in self._stopped_media))
             message = self._message(question, media)
             turn = _Turn(self._render(message), media)
-            inputs, ids, per_token = self._prepare(turn)
-            room = self._window() - ids.shape[1]
+            prompt = self._prepare(turn)
+            room = self._window() - prompt.ids.shape[1]
             if room < MIN_ANSWER_TOKENS:
-                raise self._too_long(ids.shape[1], turn)
+                raise self._too_long(prompt.ids.shape[1], turn)
             cache = self.cache if self.cache is not None else self._new_cache()
             budget = max(1, min(max_new_tokens, room))
-            worker = _Worker(self.model, cache, inputs, budget, stop)
+            worker = _Worker(self.model, cache, prompt, budget, stop)
             yield from self._stream(worker, begin)
             if worker.error is not None:
                 raise worker.error
-            stopped = stop.is_set()
+            stopped = stop.is_set() and not worker.finished
             final = self._progress(worker, begin, done=True, stopped=stopped)
             if not stopped:
-                self._commit(turn, message, final.text, cache, worker, ids, per_token)
+                self._commit(turn, message, final.text, prompt, worker)
                 committed = True
             else:
                 self._stopped_media = media
@@ -255,28 +265,30 @@ class Conversation:
                 f"The recording is {longest:.0f} seconds long and this model hears {limit:.0f}: cut it into parts."
             )
 
-    def _prepare(self, turn: _Turn) -> tuple[dict[str, Any], torch.Tensor, dict[str, torch.Tensor]]:
-        """The arguments of ``generate`` for one more turn, all token ids and the other inputs of shape ``[1, T]``."""
+    def _prepare(self, turn: _Turn) -> _Prompt:
+        """The next call of ``generate``: all ids, but pixels and sounds only of what the cache does not hold."""
         encoded = self._encode(turn)
         new_ids = encoded.pop("input_ids")
         encoded.pop("attention_mask", None)
-        is_per_token = {name: value.shape == new_ids.shape for name, value in encoded.items()}
-        per_token = {
-            name: torch.cat([self._per_token.get(name, torch.zeros_like(self._ids)), encoded.pop(name)], dim=1)
-            for name, same in is_per_token.items()
-            if same
-        }
         turn.positions = {name: encoded[name] for name in _POSITION_INPUTS if name in encoded}
+        same_shape = [name for name, value in encoded.items() if value.shape == new_ids.shape]
+        per_token = {}
+        for name in same_shape:
+            new = encoded.pop(name)
+            past = self._per_token.get(name, torch.zeros_like(self._ids, dtype=new.dtype))
+            per_token[name] = torch.cat([past, new], dim=1)
         ids = torch.cat([self._ids, new_ids], dim=1)
-        if self.cache is None and self._turns:
+        if self.cache is None:
             encoded = _merge([*(self._media_inputs(earlier) for earlier in self._turns), encoded])
-        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **per_token, **encoded}
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **per_token, **encoded}
         history = _merge([earlier.positions for earlier in (*self._turns, turn)])
         device, dtype = self.model.device, self.model.dtype
-        inputs = {n: v.to(device, dtype if v.is_floating_point() else None) for n, v in inputs.items()}
-        history = {name: value.to(device) for name, value in history.items()}
-        inputs |= _positions(self.model, inputs, history, per_token)
-        return inputs, ids, per_token
+        return _Prompt(
+            {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()},
+            {name: value.to(device) for name, value in history.items()},
+            ids,
+            per_token,
+        )
 
     def _media_inputs(self, turn: _Turn) -> dict[str, torch.Tensor]:
         encoded = self._encode(turn)
@@ -290,10 +302,6 @@ class Conversation:
         if self.policy == DYNAMIC:
             if self.overrides:
                 raise KVMMError("The policy 'dynamic' takes no overrides: use 'bf16' or leave them out.")
-            return DynamicCache(config=self.model.config.get_text_config(decoder=True))
-        try:
-            from kvmm.cache import KVMMCache
-        except ImportError:  # until kvmm.cache is complete
             return DynamicCache(config=self.model.config.get_text_config(decoder=True))
         return KVMMCache.for_model(self.model, policy=self.policy, **self.overrides)
 
@@ -321,28 +329,19 @@ class Conversation:
         tokenizer = getattr(self.processor, "tokenizer", self.processor)
         return tokenizer.decode(tokens, skip_special_tokens=True).strip()
 
-    def _commit(
-        self,
-        turn: _Turn,
-        message: dict[str, Any],
-        answer: str,
-        cache: Cache,
-        worker: _Worker,
-        ids: torch.Tensor,
-        per_token: dict[str, torch.Tensor],
-    ) -> None:
+    def _commit(self, turn: _Turn, message: dict[str, Any], answer: str, prompt: _Prompt, worker: _Worker) -> None:
         tokens = list(worker.tokens)
         # The end-of-turn token was generated but not forwarded; the next rendered turn begins with it.
         if tokens and tokens[-1] in worker.eos_token_ids:
             tokens.pop()
-        self._ids = torch.cat([ids, torch.tensor([tokens], dtype=torch.long)], dim=1)
+        self._ids = torch.cat([prompt.ids, torch.tensor([tokens], dtype=torch.long)], dim=1)
         padding = torch.zeros(1, len(tokens), dtype=torch.long)
         self._per_token = {
-            name: torch.cat([value, padding.to(value.dtype)], dim=1) for name, value in per_token.items()
+            name: torch.cat([value, padding.to(value.dtype)], dim=1) for name, value in prompt.per_token.items()
         }
         self._turns.append(turn)
         self.messages += [message, {"role": "assistant", "content": self._answer_content(answer)}]
-        self.cache = cache
+        self.cache = worker.cache
         self._memory = worker.memory
         self._stopped_media = ()
 
@@ -397,34 +396,42 @@ def _merge(parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return out
 
 
-def _positions(
-    model: PreTrainedModel, inputs: dict[str, Any], history: dict[str, torch.Tensor], per_token: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
+def _positions(model: PreTrainedModel, prompt: _Prompt) -> dict[str, torch.Tensor]:
     """Explicit ``position_ids`` of all tokens, for families whose positions depend on the media; else nothing.
 
     transformers reads ``rope_deltas`` from the model only when it has to guess positions, so giving them keeps
-    conversations apart. The value the model had is put back for code that relies on it.
+    conversations apart.
     """
     if type(model)._prepare_position_ids_for_generation is GenerationMixin._prepare_position_ids_for_generation:
         return {}
-    ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    holder = model.model if hasattr(model, "model") else model
-    kept = getattr(holder, "rope_deltas", None)
-    arguments = {"input_ids": ids, "attention_mask": mask, **{n: inputs[n] for n in per_token}, **history}
+    names = ("input_ids", "attention_mask", *prompt.per_token)
+    arguments = {name: prompt.inputs[name] for name in names} | prompt.history
+    return {"position_ids": model._prepare_position_ids_for_generation(prompt.inputs["input_ids"], arguments)}
+
+
+@contextlib.contextmanager
+def _kept_rope_deltas(model: PreTrainedModel) -> Iterator[None]:
+    """Leave the model's ``rope_deltas`` as they were, for code outside kvmm that relies on them."""
+    kept = [
+        (module, module.rope_deltas)
+        for module in (model, getattr(model, "model", None))
+        if hasattr(module, "rope_deltas")
+    ]
     try:
-        return {"position_ids": model._prepare_position_ids_for_generation(ids, arguments)}
+        yield
     finally:
-        holder.rope_deltas = kept
+        for module, value in kept:
+            module.rope_deltas = value
 
 
 class _Worker(threading.Thread):
     """One ``generate`` call in a thread of its own, so that its tokens can be consumed while it runs."""
 
     def __init__(
-        self, model: PreTrainedModel, cache: Cache, inputs: dict[str, Any], max_new_tokens: int, stop: threading.Event
+        self, model: PreTrainedModel, cache: Cache, prompt: _Prompt, max_new_tokens: int, stop: threading.Event
     ) -> None:
         super().__init__(name="kvmm-generate", daemon=True)
-        self.model, self.cache, self.inputs, self.max_new_tokens, self.stop = model, cache, inputs, max_new_tokens, stop
+        self.model, self.cache, self.prompt, self.max_new_tokens, self.stop = model, cache, prompt, max_new_tokens, stop
         self.error: BaseException | None = None
         self.memory: MemoryReport | None = None
         self.tokens: list[int] = []  # consumed by the caller, see wait()
@@ -447,6 +454,11 @@ class _Worker(threading.Thread):
                 return True
         return False
 
+    @property
+    def finished(self) -> bool:
+        """Whether the answer ended by itself or by its length, not by Stop."""
+        return bool(self.tokens) and (self.tokens[-1] in self.eos_token_ids or len(self.tokens) >= self.max_new_tokens)
+
     def run(self) -> None:
         try:
             while not (lock := model_lock(self.model)).acquire(timeout=0.1):
@@ -466,11 +478,10 @@ class _Worker(threading.Thread):
     def _generate(self) -> None:
         config = self.model.generation_config
         pad = config.pad_token_id if config.pad_token_id is not None else next(iter(self.eos_token_ids), None)
-        holder = self.model.model if hasattr(self.model, "model") else self.model
-        kept = getattr(holder, "rope_deltas", None)
-        try:
+        with _kept_rope_deltas(self.model):
             self.model.generate(
-                **self.inputs,
+                **self.prompt.inputs,
+                **_positions(self.model, self.prompt),
                 past_key_values=self.cache,
                 max_new_tokens=self.max_new_tokens,
                 do_sample=False,
@@ -482,9 +493,6 @@ class _Worker(threading.Thread):
                 streamer=_Tokens(self),
                 stopping_criteria=StoppingCriteriaList([_StopOnEvent(self.stop)]),
             )
-        finally:
-            if hasattr(holder, "rope_deltas"):
-                holder.rope_deltas = kept
         self._queue.put(([], time.perf_counter(), self._measure()))
 
     def emit(self, tokens: list[int]) -> None:

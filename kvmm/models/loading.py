@@ -28,8 +28,10 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 def assets_folder() -> Path:
     """The folder with the embedded model and the samples: in a checkout, else where the wheel installed it."""
-    checkout = Path(__file__).resolve().parents[2] / "assets"
-    return checkout if checkout.is_dir() else Path(sysconfig.get_path("data")) / "share" / "kvmm" / "assets"
+    root = Path(__file__).resolve().parents[2]
+    if (root / "pyproject.toml").is_file():
+        return root / "assets"
+    return Path(sysconfig.get_path("data")) / "share" / "kvmm" / "assets"
 
 
 def load_model(
