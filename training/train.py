@@ -1,0 +1,426 @@
+"""Trains the embedded model on one GPU.
+
+    python -m training.train --out runs/omni
+
+trains from scratch for `--total-minutes`. Where a command may only run for minutes, chain runs: each continues the last one's schedule.
+
+    python -m training.train --out runs/omni --minutes 9 --total-minutes 45        # repeat five times
+
+Two things are written. `--state` (default: `<out>-state`) holds float32 weights and optimiser state and is picked up by the next run on the same
+machine. `--out` holds bf16 weights in at most five files below 15 MiB plus `progress.json`: small enough to carry elsewhere, enough to continue from
+with `--init`, and what `python -m training.export --weights <out>` turns into the checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before numpy: a BLAS thread pool in every data worker starves the thread that launches GPU kernels.
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+import argparse
+import contextlib
+import importlib
+import json
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from training.augment import render_mel, render_pages
+from training.loader import Loader, ring_name, spec_group, to_device
+from training.model import OmniModel, compile_token_functions, use_eager_token_functions
+from training.optim import Optimizer
+
+MAX_FILE_BYTES = 15 * 2**20 - 2**16  # of a weight file in --out, with room for the header
+STATISTICS = (
+    "transcription",
+    "transcription tokens",
+    "answer",
+    "answer tokens",
+    "answer hits",
+    "characters hit",
+    "characters",
+)
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for bf16 weights and progress.json")
+    add("--state", type=Path, help="folder for the full state of this machine's chain of runs (default: <out>-state)")
+    add("--init", type=Path, help="continue from the weights of such an --out folder when there is no state")
+    add("--fresh", action="store_true", help="ignore an existing state")
+    add(
+        "--minutes",
+        type=float,
+        help="wall-clock minutes of this run, start-up and saving included (default: the rest of the total)",
+    )
+    add(
+        "--total-minutes",
+        type=float,
+        default=50.0,
+        help="minutes of the whole chain; the learning rate follows them (default 50)",
+    )
+    add(
+        "--elapsed-minutes",
+        type=float,
+        help="minutes of the schedule already used, instead of what the checkpoint says",
+    )
+    add("--steps", type=int, default=10**9, help="stop after so many updates in this run")
+    add(
+        "--accumulate",
+        type=int,
+        default=2,
+        help="micro-batches an update (default 2: one with pages only, one with audio)",
+    )
+    add("--lr", type=float, default=2.2e-3, help="peak learning rate of both optimisers (default 2.2e-3)")
+    add("--warmup", type=int, default=50, help="updates of linear warm-up (default 50)")
+    add("--decay", type=float, default=0.6, help="last part of the schedule with linear decay to zero (default 0.6)")
+    add("--aux-weight", type=float, default=0.6, help="weight of the auxiliary character loss (default 0.6)")
+    add("--audio-weight", type=float, default=0.5, help="weight of micro-batches of audio without pages (default 0.5)")
+    add("--workers", type=int, default=12, help="data processes (default 12)")
+    add("--slots", type=int, default=20, help="micro-batches of each kind kept ready (default 20)")
+    add("--seed", type=int, default=0, help="of weights and data; every run of a chain draws fresh data")
+    add("--dataset", default="training.dataset", help="module with SPECS and make_step (default training.dataset)")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="torch.compile the per-token functions (default: on CUDA)",
+    )
+    add("--log-every", type=int, default=50, help="updates between log lines (default 50)")
+    add(
+        "--eval-minutes", type=float, default=2.5, help="minutes between measurements on held-out batches (default 2.5)"
+    )
+    add(
+        "--save-minutes", type=float, default=4.0, help="minutes between checkpoints (default 4; always one at the end)"
+    )
+    args = parser.parse_args(arguments)
+    args.state = args.state or args.out.with_name(args.out.name + "-state")
+    args.compile = args.device.startswith("cuda") if args.compile is None else args.compile
+    return args
+
+
+@dataclass
+class Progress:
+    """What a chain of runs carries from one to the next besides tensors."""
+
+    step: int = 0
+    minutes: float = 0.0  # of the schedule
+    runs: int = 0  # part of every data seed
+    history: list[dict] = field(default_factory=list)  # held-out measurements
+
+
+class Trainer:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.started = args, time.perf_counter()
+        self.progress, source = self.find_checkpoint()
+        self.resumed_minutes = self.progress.minutes
+        remaining = max(args.total_minutes - self.resumed_minutes, 0.0)
+        self.minutes = remaining if args.minutes is None else args.minutes
+        self.reserve = (
+            20.0 if args.device.startswith("cuda") else 0.0
+        )  # seconds for the last checkpoint and measurement
+        # The workers are forked here, before anything touches CUDA.
+        dataset = importlib.import_module(args.dataset)
+        self.specs = list(dataset.SPECS)
+        if hasattr(dataset, "prepare"):
+            dataset.prepare()
+        self.progress.runs += 1
+        self.loader = Loader(
+            self.specs, dataset.make_step, args.workers, args.slots, (1, args.seed, self.progress.runs)
+        )
+        self.device = torch.device(args.device)
+        torch.manual_seed(step_salt := args.seed * 1000 + self.progress.runs)
+        torch.set_float32_matmul_precision("high")
+        self.model = OmniModel().to(self.device)
+        self.optimizer = Optimizer(self.model, args.lr)
+        self.warm_from, self.warm_steps = 0, args.warmup
+        if source is not None:
+            self.load(source)
+        self.loader.start(self.device)
+        self.held_out: list | None = None
+        sizes = sum(p.numel() for p in self.model.export_weights().values()) / 1e6
+        self.say(
+            f"{sizes:.2f}M parameters, {len(self.specs)} specs, run {self.progress.runs}, seed {step_salt}, from {source or 'scratch'}"
+        )
+
+    # ---- time and log ----
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
+
+    def say(self, text: str) -> None:
+        print(f"[{self.seconds:6.1f}s] {text}", flush=True)
+
+    def learning_rate(self) -> float:
+        """Warm-up, constant, linear decay over the last `--decay` of the total time."""
+        total = self.args.total_minutes * 60 - self.reserve
+        left = 1 - (self.resumed_minutes * 60 + self.seconds) / total
+        scale = min(1.0, max(left / self.args.decay, 0.005)) if self.args.decay else 1.0
+        return self.args.lr * scale * min(1.0, (self.progress.step - self.warm_from + 1) / self.warm_steps)
+
+    # ---- checkpoints ----
+
+    def find_checkpoint(self) -> tuple[Progress, Path | None]:
+        args = self.args
+        for folder in (None if args.fresh else args.state, args.init):
+            if folder is not None and (folder / "progress.json").is_file():
+                saved = json.loads((folder / "progress.json").read_text())
+                progress = Progress(**{k: saved[k] for k in Progress.__dataclass_fields__})
+                if args.elapsed_minutes is not None:
+                    progress.minutes = args.elapsed_minutes
+                return progress, folder
+        if args.init is not None:
+            sys.exit(f"--init {args.init}: no progress.json there; name the --out folder of an earlier run")
+        return Progress(minutes=args.elapsed_minutes or 0.0), None
+
+    @torch.no_grad()
+    def load(self, folder: Path) -> None:
+        """Full state from a --state folder, or bf16 weights from an --out folder; without optimiser state the learning rate warms up again."""
+        self.model.load_state_dict(load_weights(folder))
+        if (folder / "optimizer.safetensors").is_file():
+            saved = load_file(folder / "optimizer.safetensors")
+            for name, tensor in self.optimizer.tensors().items():
+                tensor.copy_(saved[name])
+        else:
+            self.warm_from, self.warm_steps = self.progress.step, 30
+
+    def save(self) -> None:
+        self.progress.minutes = self.resumed_minutes + self.seconds / 60
+        weights = {name: t.detach().cpu().contiguous() for name, t in self.model.state_dict().items()}
+        if not all(t.isfinite().all() for t in weights.values()):
+            raise FloatingPointError("the weights are no longer finite; the last checkpoint is kept")
+        progress = json.dumps(asdict(self.progress), indent=1)
+        with replaced(self.args.state) as folder:
+            save_file(weights, folder / "weights-0.safetensors")
+            save_file(
+                {n: t.cpu().contiguous() for n, t in self.optimizer.tensors().items()}, folder / "optimizer.safetensors"
+            )
+            (folder / "progress.json").write_text(progress)
+        with replaced(self.args.out) as folder:
+            for i, part in enumerate(split_weights({n: t.bfloat16() for n, t in weights.items()})):
+                save_file(part, folder / f"weights-{i}.safetensors")
+            (folder / "progress.json").write_text(progress)
+
+    # ---- one step ----
+
+    def autocast(self):
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+
+    def losses(self, batch: dict[str, torch.Tensor], training: bool) -> dict[str, torch.Tensor]:
+        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        pages = mel = keep = None
+        if "pages" in batch:
+            pages, keep = render_pages(batch["pages"], batch["shade"], training, dtype)
+        if "mel" in batch:
+            mel = render_mel(batch["mel"], training, dtype)
+        with self.autocast():
+            return self.model(batch, pages, mel, keep)
+
+    def accumulate_gradients(self, spec, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        out = self.losses(batch, training=True)
+        weight = self.args.audio_weight if spec_group(spec) == "audio" else 1.0
+        (weight * (out["loss"] + self.args.aux_weight * out["aux"])).backward()
+        return out
+
+    def try_compiled(self) -> None:
+        """Compiles on first batches of every kind and falls back to eager functions if that fails: a run is slower rather than lost."""
+        if not self.args.compile:
+            return
+        compile_token_functions()
+        kinds = {ring_name(spec) for spec, _ in self.specs}
+        try:
+            while kinds:
+                spec, batch = self.loader.next()
+                self.accumulate_gradients(spec, batch)
+                kinds.discard(ring_name(spec))
+            self.say("compiled")
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self.say(f"torch.compile failed, running eagerly: {error!r:.800}")
+            use_eager_token_functions()
+        for p in self.model.parameters():
+            p.grad = None
+
+    @staticmethod
+    def statistics(out: dict[str, torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
+        """Sums in the order of STATISTICS, float32 `[7]`, left on the device."""
+        transcription, answer = weight == 1, weight >= 2
+        sums = [(out["ce"] * transcription).sum(), transcription.sum(), (out["ce"] * answer).sum(), answer.sum()]
+        sums += [(out["hit"] & answer).sum(), out["aux_hits"], out["aux_count"]]
+        return torch.stack([s.float() for s in sums])
+
+    # ---- measuring ----
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        """Teacher-forced figures on held-out batches, by group: losses, token accuracy, branches with every answer token right."""
+        if self.held_out is None:
+            self.held_out = self.loader.held_out()
+        self.model.eval()
+        sums, exact = {}, {}
+        for spec, step in self.held_out:
+            batch = to_device(step, self.device)
+            out, group = self.losses(batch, training=False), spec_group(spec)
+            sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
+            branch = batch["target_branch"]
+            wrong = torch.zeros(int(step["target_branch"].max()) + 1, device=self.device)
+            wrong.index_add_(0, branch[branch >= 0], (~out["hit"][branch >= 0]).float())
+            right, count = exact.get(group, (0, 0))
+            exact[group] = right + int((wrong == 0).sum()), count + len(wrong)
+        self.model.train()
+        record = {"step": self.progress.step, "minutes": round(self.resumed_minutes + self.seconds / 60, 2)}
+        for group, values in sums.items():
+            right, count = exact[group]
+            record[group] = {**describe(values), "exact": round(right / max(count, 1), 4), "branches": count}
+        self.progress.history.append(record)
+        self.say(f"HELD OUT step {self.progress.step} " + " | ".join(f"{g}: {line(record[g])}" for g in sums))
+
+    # ---- the loop ----
+
+    def run(self) -> None:
+        args, deadline = self.args, self.minutes * 60 - self.reserve
+        self.model.train()
+        self.try_compiled()
+        sums: dict[str, torch.Tensor] = {}
+        saved = measured = window = self.seconds
+        waited, first = self.loader.waited, self.progress.step
+        while self.seconds < deadline and self.progress.step - first < args.steps:
+            for _ in range(args.accumulate):
+                spec, batch = self.loader.next()
+                out = self.accumulate_gradients(spec, batch)
+                group = spec_group(spec)
+                sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
+            rate = self.learning_rate()
+            self.optimizer.step(rate)
+            self.progress.step += 1
+            if (self.progress.step - first) % args.log_every:
+                continue
+            described = {g: describe(v) for g, v in sorted(sums.items())}  # waits for the device
+            ms, wait = (
+                (b - a) / args.log_every * 1e3 for a, b in ((window, self.seconds), (waited, self.loader.waited))
+            )
+            groups = " | ".join(f"{g}: {line(d)}" for g, d in described.items())
+            self.say(f"step {self.progress.step} {ms:.0f} ms wait {wait:.0f} lr {rate:.2e} {groups}")
+            if any(d["answer"] != d["answer"] for d in described.values()):
+                raise FloatingPointError("the loss is no longer finite; the last checkpoint is kept")
+            sums.clear()
+            if self.seconds - saved > args.save_minutes * 60:
+                self.save()
+                saved = self.seconds
+            if self.seconds - measured > args.eval_minutes * 60:
+                self.evaluate()
+                measured = self.seconds
+            window, waited = self.seconds, self.loader.waited
+        self.save()
+        self.say(f"saved step {self.progress.step}, {self.progress.minutes:.2f} of {args.total_minutes:g} minutes")
+        self.evaluate()
+        history = json.dumps(asdict(self.progress), indent=1)
+        (args.out / "progress.json").write_text(history)
+
+
+def describe(values: torch.Tensor) -> dict[str, float]:
+    """Means from the sums of STATISTICS."""
+    tr, tr_n, answer, answer_n, hits, chars_hit, chars = values.tolist()
+    means = dict(transcription=tr / max(tr_n, 1), answer=answer / max(answer_n, 1), accuracy=hits / max(answer_n, 1))
+    if chars:
+        means["characters"] = chars_hit / chars
+    return {k: round(v, 4) for k, v in means.items()}
+
+
+def line(means: dict[str, float]) -> str:
+    short = dict(transcription="tr", answer="an", accuracy="acc", characters="aux", exact="em", branches="n")
+    return " ".join(f"{short[k]} {v:.3f}" if isinstance(v, float) else f"{short[k]} {v}" for k, v in means.items())
+
+
+def split_weights(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """Parts below MAX_FILE_BYTES, in order."""
+    parts, size = [{}], 0
+    for name, tensor in weights.items():
+        if size + tensor.nbytes > MAX_FILE_BYTES:
+            parts.append({})
+            size = 0
+        parts[-1][name] = tensor
+        size += tensor.nbytes
+    return parts
+
+
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a --state or --out folder, float32.
+
+    Raises:
+        FileNotFoundError: no weights there.
+    """
+    files = sorted(folder.glob("weights-*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{folder}: no weights-*.safetensors; name the --out folder of a training run")
+    return {name: t.float() for file in files for name, t in load_file(file).items()}
+
+
+@contextlib.contextmanager
+def replaced(folder: Path):
+    """A fresh folder that takes the place of `folder`'s files once everything in it is written; a run cut short leaves the old ones."""
+    fresh = folder.with_name(folder.name + ".tmp")
+    fresh.mkdir(parents=True, exist_ok=True)
+    yield fresh
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in fresh.iterdir():
+        os.replace(file, folder / file.name)
+    fresh.rmdir()
+
+
+def main() -> None:
+    trainer = Trainer(parse_arguments())
+
+    def watch() -> None:
+        """Ends a run that overstays, whatever it hangs in: a command cut off from outside would take its files with it."""
+        time.sleep(max(trainer.minutes * 60 + 15 - trainer.seconds, 1))
+        trainer.say("out of time: ending without another checkpoint")
+        trainer.loader.close()
+        os._exit(3)
+
+    if trainer.device.type == "cuda":
+        threading.Thread(target=watch, daemon=True).start()
+    status = 1
+    try:
+        # cuDNN's attention is the fastest on Hopper for these shapes; the others take what it refuses.
+        order = [
+            SDPBackend.CUDNN_ATTENTION,
+            SDPBackend.FLASH_ATTENTION,
+            SDPBackend.EFFICIENT_ATTENTION,
+            SDPBackend.MATH,
+        ]
+        with sdpa_kernel(order, set_priority=True) if trainer.device.type == "cuda" else contextlib.nullcontext():
+            trainer.run()
+        trainer.say("done")
+        status = 0
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+    trainer.loader.close()
+    with contextlib.suppress(Exception):  # compile workers left behind would keep the output pipe open
+        from torch._inductor.async_compile import shutdown_compile_workers
+
+        shutdown_compile_workers()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: queue threads, the prefetch thread and CUDA's own would wait for workers that no longer exist.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
