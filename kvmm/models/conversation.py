@@ -357,10 +357,8 @@ class Conversation:
         text = f"The prompt has {length} tokens and this model's window holds {window}: "
         pages = sum(item.kind == "image" for item in turn.media)
         if pages > 1:
-            grids = turn.positions.get("image_grid_thw")
-            merge = getattr(getattr(self.processor, "image_processor", None), "merge_size", 1) ** 2
-            page_tokens = int(grids.prod(-1).sum()) // merge if grids is not None else length - self._ids.shape[1]
-            fit = int((window - MIN_ANSWER_TOKENS - (length - page_tokens)) / (page_tokens / pages))
+            past = self._ids.shape[1]
+            fit = int((window - MIN_ANSWER_TOKENS - past) / ((length - past) / pages))
             if fit >= 1:
                 return KVMMError(f"{text}about {fit} of the {pages} pages fit, so ask about fewer at a time.")
         if self._turns:

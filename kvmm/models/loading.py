@@ -46,7 +46,8 @@ def load_model(
         name_or_path: a folder or a hub id such as "Qwen/Qwen2.5-VL-3B-Instruct". None is the folder that the
             environment variable ``KVMM_DEFAULT_MODEL`` names or, without it, the small omni model in ``assets``.
         device: torch device; default is the first CUDA GPU, else the CPU.
-        dtype: torch dtype or its name; default is bfloat16 on a GPU, float32 on a CPU when that fits in memory.
+        dtype: torch dtype or its name; default is bfloat16 on a GPU and on a CPU that has instructions for it,
+            else float32 when that fits in memory.
 
     Raises:
         KVMMError: the folder is missing or incomplete, the hub cannot be reached or does not know the id, the family
@@ -125,9 +126,17 @@ def _resolve_dtype(dtype: str | torch.dtype | None, folder: Path, device: torch.
         return _DTYPES[dtype]
     if device.type != "cpu":
         return torch.bfloat16
-    # Most CPUs have no bfloat16 arithmetic, so float32 is the faster one wherever it fits.
+    if _cpu_multiplies_bfloat16():
+        return torch.bfloat16
+    # Emulated bfloat16 is slow, so float32 wherever it fits.
     needed = _parameters(folder) * torch.float32.itemsize * MEMORY_HEADROOM
     return torch.float32 if needed <= _free_bytes(device) else torch.bfloat16
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    """Whether this CPU has bfloat16 instructions: a prompt is then read about a third faster than in float32."""
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
 
 
 def _check_memory(folder: Path, device: torch.device, dtype: torch.dtype) -> None:

@@ -1,0 +1,15 @@
+"""``kvmm policies``: the names a cache policy can have."""
+
+from __future__ import annotations
+
+import typer
+
+import kvmm
+
+
+def command() -> None:
+    """List the cache policies, one line each."""
+    presets = kvmm.policies()
+    width = max(map(len, presets))
+    for name, line in presets.items():
+        typer.echo(f"{name:<{width}}  {line}")
