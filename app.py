@@ -1,0 +1,74 @@
+"""kvmm in the browser: ``python app.py``, then open the address it prints."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+# Before Gradio is imported: no analytics, no version check, nothing leaves this machine.
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="app.py", description="Ask images, PDFs and recordings with a KV cache of one to two bits a value."
+    )
+    parser.add_argument("--model", help="folder or hub id of a supported model; default: the embedded one")
+    parser.add_argument("--device", help="torch device; default: the first GPU, else the CPU")
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: chosen for the device")
+    parser.add_argument("--policy", default="balanced", help="cache policy selected first (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
+    parser.add_argument("--port", type=int, help="port; default: the first free one from 7860")
+    parser.add_argument("--auth", metavar="USER:PASSWORD", help="ask visitors for this user name and password")
+    parser.add_argument("--max-pages", type=int, help="most pages taken from one PDF")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=256, help="length limit of an answer (default: %(default)s)"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the default browser")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    from kvmm.errors import KVMMError
+
+    try:
+        user, colon, password = (args.auth or "").partition(":")
+        if args.auth and not (user and colon and password):
+            raise KVMMError("--auth takes a user name and a password with a colon between them")
+        if args.max_pages is not None and args.max_pages < 1:
+            raise KVMMError("--max-pages takes a number from 1")
+        if args.max_new_tokens < 1:
+            raise KVMMError("--max-new-tokens takes a number from 1")
+
+        from kvmm import load_model
+        from kvmm.ui import build_demo, launch_options
+
+        model, processor = load_model(args.model, device=args.device, dtype=args.dtype)
+        demo = build_demo(
+            model,
+            processor,
+            policy=args.policy,
+            model_name=args.model or "tiny-omni (embedded)",
+            max_pages=args.max_pages,
+            max_new_tokens=args.max_new_tokens,
+        )
+        try:
+            demo.launch(
+                server_name=args.host,
+                server_port=args.port,
+                auth=(user, password) if args.auth else None,
+                inbrowser=args.open,
+                **launch_options(),
+            )
+        except OSError as error:  # Gradio found no free port
+            raise KVMMError(f"cannot listen on {args.host}: {error}".splitlines()[0]) from error
+    except KVMMError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Look of the page: theme, style sheet, head. System fonts and inline SVG only, so a page load never leaves the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gradio as gr
+
+CSS_PATH = Path(__file__).with_name("style.css")
+FONT = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif")
+MONO = ("ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "DejaVu Sans Mono", "monospace")
+
+# Gradio follows the system's colour scheme; the choice made with the button outlives a reload.
+HEAD = """
+<meta name="color-scheme" content="light dark">
+<script>
+(() => {
+  const apply = () => {
+    const saved = localStorage.getItem("kvmm-scheme");
+    if (saved) document.body.classList.toggle("dark", saved === "dark");
+  };
+  window.kvmmToggleScheme = () => {
+    const dark = document.body.classList.toggle("dark");
+    localStorage.setItem("kvmm-scheme", dark ? "dark" : "light");
+  };
+  document.addEventListener("DOMContentLoaded", () => {
+    apply();
+    // Gradio sets the class once more when it mounts.
+    const observer = new MutationObserver(() => { apply(); if (document.querySelector("#kvmm-header")) observer.disconnect(); });
+    observer.observe(document.body, { childList: true, subtree: true });
+  });
+})();
+</script>
+"""
+
+# Two stacked cache pages, the lower one a quarter of the height: what a two-bit page is to a dense one.
+LOGO = (
+    '<svg viewBox="0 0 32 32" width="34" height="34" aria-hidden="true"><rect width="32" height="32" rx="8" fill="#0072B2"/>'
+    '<rect x="7" y="7" width="18" height="11" rx="2" fill="#fff" opacity=".35"/>'
+    '<rect x="7" y="21" width="18" height="4" rx="1.5" fill="#E69F00"/></svg>'
+)
+_SCHEME = (
+    '<svg viewBox="0 0 24 24" width="18" height="18" fill="none" stroke="currentColor" stroke-width="2" aria-hidden="true">'
+    '<circle cx="12" cy="12" r="8"/><path d="M12 4a8 8 0 0 1 0 16z" fill="currentColor"/></svg>'
+)
+
+
+def header(model: str, device: str) -> str:
+    """HTML of the page's header; ``model`` and ``device`` are already escaped."""
+    return f"""
+<header id="kvmm-header">
+  {LOGO}
+  <div class="title"><h1>kvmm</h1><p>Ask a page, a picture or a recording, with a KV cache of one to two bits a value</p></div>
+  <div class="chips"><span class="chip" title="model">{model}</span><span class="chip" title="device">{device}</span></div>
+  <button class="scheme" type="button" onclick="kvmmToggleScheme()" aria-label="Switch between light and dark">{_SCHEME}</button>
+</header>"""
+
+
+def theme() -> gr.themes.Base:
+    """Neutral surfaces, one blue for actions, small radii."""
+    blue = gr.themes.Color(
+        name="kvmm",
+        c50="#eef6fb",
+        c100="#d6e9f5",
+        c200="#aed3ea",
+        c300="#7ab7db",
+        c400="#3f95c8",
+        c500="#0072B2",
+        c600="#00639b",
+        c700="#005382",
+        c800="#06456a",
+        c900="#0a3a58",
+        c950="#07253a",
+    )
+    return gr.themes.Base(
+        primary_hue=blue, secondary_hue=blue, neutral_hue="slate", radius_size="md", font=FONT, font_mono=MONO
+    ).set(
+        body_background_fill="#f6f7f9",
+        body_background_fill_dark="#0d1117",
+        block_background_fill="#ffffff",
+        block_background_fill_dark="#151b24",
+        block_border_color="#e3e6eb",
+        block_border_color_dark="#262e3a",
+        block_shadow="none",
+        block_shadow_dark="none",
+        block_label_text_weight="500",
+        block_title_text_weight="600",
+        input_background_fill="#ffffff",
+        input_background_fill_dark="#10161e",
+        input_border_color="#d5dae1",
+        input_border_color_dark="#2c3644",
+        button_primary_background_fill="*primary_500",
+        button_primary_background_fill_hover="*primary_600",
+        button_primary_background_fill_dark="*primary_500",
+        button_primary_background_fill_hover_dark="*primary_400",
+        button_secondary_background_fill="#ffffff",
+        button_secondary_background_fill_hover="#f0f3f7",
+        button_secondary_background_fill_dark="#1b2330",
+        button_secondary_background_fill_hover_dark="#243044",
+        button_secondary_border_color="#d5dae1",
+        button_secondary_border_color_dark="#2c3644",
+        color_accent_soft="*primary_50",
+        color_accent_soft_dark="#10273a",
+    )
