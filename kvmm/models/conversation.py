@@ -142,6 +142,27 @@ class Conversation:
         """Bytes the cache held after the last answer; None before it, and for "dynamic", which is not measured."""
         return self._memory
 
+    def prompt_inputs(self) -> dict[str, torch.Tensor]:
+        """Everything said and shown so far, answers included, as the arguments of one forward pass.
+
+        ``input_ids`` and ``attention_mask`` ``[1, T]``, the media of all turns, and ``position_ids`` where the family
+        needs them. Raises ``KVMMError`` before the first answer.
+        """
+        if not self._turns:
+            raise KVMMError("There is no prompt yet: ask a question first.")
+        inputs = {"input_ids": self._ids, "attention_mask": torch.ones_like(self._ids), **self._per_token}
+        inputs |= _merge([self._media_inputs(turn) for turn in self._turns])
+        history = _merge([turn.positions for turn in self._turns])
+        device, dtype = self.model.device, self.model.dtype
+        prompt = _Prompt(
+            {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()},
+            {name: value.to(device) for name, value in history.items()},
+            self._ids,
+            self._per_token,
+        )
+        with model_lock(self.model), _kept_rope_deltas(self.model):
+            return prompt.inputs | _positions(self.model, prompt)
+
     def ask(
         self,
         question: str = "",
