@@ -22,10 +22,9 @@ TRANSCRIPT, ANSWER = 1, 2  # values of ``weight``
 MEDIA_CELL = 28  # pixels a side of one visual token
 FRAMES_PER_TOKEN = 4  # mel frames of one audio token
 NOTHING_ADDED = "Please add a page, a picture or a recording."
-TRANSCRIBE_AUDIO = (
-    "Transcribe the audio.", "What is said?", "Write down what you hear.", "Transcribe the recording.", "What does the person say?", "",
-    "Write down the words.", "What is being said?", "Transcribe this.",
-)  # fmt: skip
+# other ways of asking for a recording's words; a recording sent without any question is transcribed
+TRANSCRIBE_AUDIO = ("", "", "", "What is being said?", "Transcribe this.", "Read it to me.", "Transcribe.")
+CHARACTERS_A_FRAME = 0.2  # faster speech than any voice's: longer texts need not be tried
 
 PAGE_SHAPES = ((560, 448), (756, 532), (812, 588), (448, 560), (784, 308), (504, 784), (616, 560), (336, 616))
 
@@ -410,13 +409,15 @@ def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray
         else:
             mel = None
             while mel is None:
-                spoken = utter(r, held, spec.frames / 100)
-                mel = _clip(r, spoken.text, spec.frames, held)
+                spoken = utter(r, held, "memo" if spec.frames > 600 and r.chance(0.7) else None)
+                if len(spoken.text) < CHARACTERS_A_FRAME * spec.frames:
+                    mel = _clip(r, spoken.text, spec.frames, held)
             mels.append(mel)
             sequence.prefix_text([BOS, *encode(["user\n"])[0]])
             sequence.prefix_audio(spec.frames)
-            questions = [(r.pick(TRANSCRIBE_AUDIO), spoken.transcript, ANSWER)]
-            questions += [(question, answer, ANSWER) for _, question, answer in spoken.qa]
+            questions = [(question, answer, ANSWER) for _, question, answer in (*spoken.qa, *spoken.unanswerable[:1])]
+            if r.chance(0.5):
+                questions.append((r.pick(TRANSCRIBE_AUDIO), spoken.transcript, ANSWER))
             r.shuffle(questions)
             _fill_with_questions(r, sequence, questions)
         if r.chance(0.04):
