@@ -41,7 +41,11 @@ TRAIN_VOICES = tuple(_voice(accent, variant) for accent in ACCENTS for variant i
 HELD_VOICES = tuple(_voice(accent, variant) for accent in (*ACCENTS, HELD_ACCENT) for variant in HELD_VARIANTS)
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
-_SYNCHRONOUS, _DONT_EXIT, _UTF8 = 2, 0x8000, 1  # names of speak_lib.h: AUDIO_OUTPUT_..., espeakINITIALIZE_..., ...CHARS_...
+_SYNCHRONOUS, _DONT_EXIT, _UTF8 = (
+    2,
+    0x8000,
+    1,
+)  # names of speak_lib.h: AUDIO_OUTPUT_..., espeakINITIALIZE_..., ...CHARS_...
 _RATE, _PITCH, _RANGE, _WORD_GAP = 1, 3, 4, 7
 
 
@@ -165,7 +169,9 @@ def _noise(rng: Rng, n: int) -> np.ndarray:
         t = np.arange(n, dtype=np.float32) / SAMPLE_RATE
         base = rng.pick((50.0, 60.0))
         phases = [rng.uniform(0, 2 * math.pi) for _ in range(4)]
-        noise = sum(np.sin(2 * math.pi * base * k * t + phase) / k for k, phase in zip((1, 2, 3, 5), phases, strict=True))
+        noise = sum(
+            np.sin(2 * math.pi * base * k * t + phase) / k for k, phase in zip((1, 2, 3, 5), phases, strict=True)
+        )
     else:
         noise = np.random.default_rng(rng.getrandbits(63)).standard_normal(n, dtype=np.float32)
         if kind == "pink":
