@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import DynamicCache
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from kvmm.attention import use_kvmm_attention
 from kvmm.cache.layer import KVMMLayer
@@ -52,13 +52,16 @@ class KVMMCache(Cache):
             KVMMLayer(self.policy, self.table, text_config) if type(layer) is DynamicLayer else layer
             for layer in DynamicCache(config=text_config).layers
         ]
+        # sliding-window layers hold a short window already and stay as they are
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
-        if not self.packed_layers:
+        attention = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
+        if not attention:
             raise KVMMError(
-                f"{type(config).__name__} has no full-attention layer whose keys and values could be packed; "
-                "use transformers' own cache for this model."
+                f"{type(config).__name__} has no attention layer with keys and values to pack; use transformers' own "
+                "cache for this model."
             )
         super().__init__(layers=layers)
+        self._first_layer = self.packed_layers[0] if self.packed_layers else attention[0]
         self._explicit: torch.Tensor | None = None
         self._pending: torch.Tensor | None = None
 
@@ -133,7 +136,7 @@ class KVMMCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any]:
         """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns."""
-        if layer_idx == self.packed_layers[0]:
+        if layer_idx == self._first_layer:
             self._begin(key_states)
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
@@ -153,7 +156,7 @@ class KVMMCache(Cache):
         self.table.append(codes.to(key_states.device))
 
     def _pack(self) -> None:
-        plan = self.table.plan()
+        plan = self.table.plan() if self.packed_layers else None
         if plan is None:
             return
         for index in self.packed_layers:

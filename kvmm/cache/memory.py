@@ -48,8 +48,7 @@ class MemoryReport:
 def measure(cache: KVMMCache) -> MemoryReport:
     """Measure a cache; works before and after packing."""
     table = cache.table
-    layers = [layer for layer in cache.layers if isinstance(layer, KVMMLayer) and layer.is_initialized]
-    if not layers or table.modality is None:
+    if table.modality is None:
         return MemoryReport()
     components: Counter[str] = Counter()
     modality_bytes: Counter[int] = Counter()
