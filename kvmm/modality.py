@@ -108,6 +108,6 @@ def check_map(modality: torch.Tensor, batch: int, length: int) -> torch.Tensor:
             f"modality= has shape {list(modality.shape)} but the call has {batch} sequences of {length} new tokens; "
             "pass one code a token."
         )
-    if modality.numel() and not (PADDING <= int(modality.min()) and int(modality.max()) <= AUDIO):
+    if modality.numel() and not (int(modality.min()) >= PADDING and int(modality.max()) <= AUDIO):
         raise KVMMError("modality= must hold 0 (text), 1 (image), 2 (video), 3 (audio) or -1 (padding).")
     return modality.to(torch.int8).repeat_interleave(batch // modality.shape[0], dim=0)

@@ -97,9 +97,7 @@ class KVMMCache(Cache):
         """Give the modality map of the next call yourself: integer ``[B, T]``, one code a new token, -1 for padding."""
         self._explicit = torch.as_tensor(modality)
 
-    def announce(
-        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, attention_mask: Any
-    ) -> None:
+    def announce(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, attention_mask: Any) -> None:
         """Learn what the tokens of the call that starts now are; the model's pre-hook calls it.
 
         Args:
@@ -148,8 +146,8 @@ class KVMMCache(Cache):
             codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=key_states.device)
         if tuple(codes.shape) != (batch, count):
             raise KVMMError(
-                f"The modality map has shape {list(codes.shape)} but the model wrote keys of {batch} sequences of {count} "
-                "tokens; call cache.set_modality with one code a token."
+                f"The modality map has shape {list(codes.shape)} but the model wrote keys of {batch} sequences of "
+                f"{count} tokens; call cache.set_modality with one code a token."
             )
         if count == 1 and self.table.length:
             self._pack()

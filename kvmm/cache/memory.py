@@ -64,7 +64,9 @@ def measure(cache: KVMMCache) -> MemoryReport:
 
     for layer in cache.layers:
         if isinstance(layer, KVMMLayer) and layer.is_initialized:
-            nbytes, width = _measure_layer(layer, table.num_sinks, dense_counts, components, modality_bytes, packed_bytes)
+            nbytes, width = _measure_layer(
+                layer, table.num_sinks, dense_counts, components, modality_bytes, packed_bytes
+            )
             kvmm_values_per_token += width
             by_layer.append({"nbytes": nbytes, "nbytes_dense": 2 * width * tokens})
             values_per_token += width

@@ -9,8 +9,8 @@ Stored tensors: ``codes`` uint8, keys ``[B, H, P, N * bits / 8, D]``, values tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -75,14 +75,20 @@ class TokenGroups:
 
 
 class AffineCodec(Codec):
-    """Min/max affine codes in one layout; subclasses choose it, and may normalise, rotate or refit."""
+    """Min/max affine codes in one layout; subclasses choose it, and may normalise, rotate or refit.
 
-    parameter_dtype = torch.float16  # ten bits of mantissa; bf16 would lose the zero point of keys with a large bias
+    Options:
+        parameters: ``float16`` or ``float32`` scales, zero points and norms. Half precision has ten bits of mantissa;
+            bf16 would lose the zero point of keys with a large bias.
+    """
+
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {"parameters": ("float16", "float32")}
     integer_zero = False
 
     def __init__(self, spec: CodecSpec, side: Side):
         super().__init__(spec, side)
         self.axis: Axis = "channel" if side == "key" else "token"
+        self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
 
     # -- parameters -------------------------------------------------------------------------------------------------
 
@@ -118,7 +124,11 @@ class AffineCodec(Codec):
         else:
             split = pages.unflatten(-1, (self.channel_groups(pages.shape[-1]), -1))  # [B, H, P, N, C, Dc]
             scale, zero_point = affine_parameters(
-                split.amin(-1), split.amax(-1), self.spec.bits, dtype=self.parameter_dtype, integer_zero=self.integer_zero
+                split.amin(-1),
+                split.amax(-1),
+                self.spec.bits,
+                dtype=self.parameter_dtype,
+                integer_zero=self.integer_zero,
             )
             codes = affine_codes(split, scale.unsqueeze(-1), zero_point.unsqueeze(-1), self.spec.bits).flatten(-2)
             scale, zero_point = (p.transpose(-1, -2).contiguous() for p in (scale, zero_point))

@@ -6,7 +6,8 @@ vanishes; post-scaling (section 3.2) folds the scale into the query. Tokens that
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
@@ -32,14 +33,13 @@ class CalibQuant(AffineCodec):
         calibration: ``(tau1, tau2)``: logits of the span, which lie in ``[gamma, delta]``, are mapped linearly onto
             ``[gamma - tau1, delta - tau2]`` before the softmax (section 3.3). Where that line would not rise
             (``delta - gamma <= tau2 - tau1``) it would turn the ranking of tokens around, so such rows are left alone.
-        parameters: ``float16`` or ``float32`` scales and zero points.
     """
 
     name = "calibquant"
-    options = {  # noqa: RUF012 - declared by the base class as ClassVar
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **AffineCodec.options,
         "levels": ("paper", "code", "mean"),
         "calibration": (None,),
-        "parameters": ("float16", "float32"),
     }
 
     def __init__(self, spec: CodecSpec, side: Side):
@@ -48,7 +48,6 @@ class CalibQuant(AffineCodec):
         self.levels = self.option("levels")
         self.tau = self.option("calibration")
         self.adjusts_scores = side == "key" and self.tau is not None
-        self.parameter_dtype = getattr(torch, self.option("parameters"))
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:

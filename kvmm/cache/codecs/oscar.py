@@ -7,7 +7,8 @@ before rotating makes new outliers. Values are rotated, then coded per token ove
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from typing import Any, ClassVar
 
 import torch
 
@@ -23,20 +24,19 @@ class OScaR(AffineCodec):
     Options:
         norm_scope: ``head`` (one norm a token and KV head, the paper's text) or ``token`` (one a token, shared by all KV
             heads, the authors' code).
-        norm: ``l2``, ``rsqrt`` (square root of the l2 norm), ``max`` (largest magnitude), ``mean`` (mean magnitude), or
-            ``none`` for the ablation without scaling.
+        norm: ``l2``; ``rsqrt``, the same factor under the authors' name for it; ``max`` (largest magnitude), ``mean``
+            (mean magnitude), or ``none`` for the ablation without scaling.
         rotation: False for the ablation without rotation.
         zero_point: ``float`` (the group's minimum) or ``integer`` (rounded to whole steps, the authors' code).
-        parameters: ``float16`` or ``float32`` scales, zero points and norms.
     """
 
     name = "oscar"
-    options = {  # noqa: RUF012 - declared by the base class as ClassVar
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **AffineCodec.options,
         "norm_scope": ("head", "token"),
         "norm": ("l2", "rsqrt", "max", "mean", "none"),
         "rotation": (True, False),
         "zero_point": ("float", "integer"),
-        "parameters": ("float16", "float32"),
     }
 
     def __init__(self, spec: CodecSpec, side: Side):
@@ -45,7 +45,6 @@ class OScaR(AffineCodec):
         self.norm = self.option("norm") if side == "key" else "none"
         self.norm_scope = self.option("norm_scope")
         self.integer_zero = self.option("zero_point") == "integer"
-        self.parameter_dtype = getattr(torch, self.option("parameters"))
 
     @property
     def basis(self) -> Hashable:
@@ -66,8 +65,6 @@ class OScaR(AffineCodec):
             norm = x.abs().mean(over, keepdim=True)
         else:
             norm = torch.linalg.vector_norm(x, dim=over, keepdim=True)
-            if self.norm == "rsqrt":
-                norm = norm.sqrt()
         # a zero key has no direction; any norm does
         norm = norm.squeeze(-1).clamp_max(torch.finfo(self.parameter_dtype).max).to(self.parameter_dtype)
         return torch.where(norm == 0, torch.ones_like(norm), norm)

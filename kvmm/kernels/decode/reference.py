@@ -19,7 +19,6 @@ from collections.abc import Sequence
 import torch
 
 
-
 def _by_page(parameter: torch.Tensor, page_group: torch.Tensor | None) -> torch.Tensor:
     return parameter if page_group is None else parameter.index_select(2, page_group)
 

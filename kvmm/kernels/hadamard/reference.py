@@ -71,7 +71,9 @@ def hadamard_matrix(n: int, device: torch.device | str = "cpu") -> torch.Tensor:
     """
     signs = _signs(n)
     if signs is None:
-        raise KVMMError(f"No Hadamard matrix of order {n}: use a policy without rotation (such as kivi2) on this model.")
+        raise KVMMError(
+            f"No Hadamard matrix of order {n}: use a policy without rotation (such as kivi2) on this model."
+        )
     return (signs / n**0.5).to(device=device, dtype=torch.float32)
 
 
