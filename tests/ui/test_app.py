@@ -1,0 +1,215 @@
+"""What a visitor does, in a real browser."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+
+QUESTION = "What is the total?"
+
+
+def ask(page, question: str, *files: Path) -> None:
+    box = page.locator("#ask-box")
+    if files:
+        with page.expect_file_chooser() as chooser:
+            box.get_by_test_id("upload-button").click()
+        chooser.value.set_files([str(path) for path in files])
+        expect(box.locator(".thumbnail-item")).to_have_count(len(files))
+    box.get_by_test_id("textbox").fill(question)
+    box.get_by_test_id("submit-button").click()
+
+
+def answers(page, chat: str = "chat-kvmm"):
+    """Bubbles of the model; the notes about memory are not among them."""
+    return page.locator(f"#{chat} [data-testid=bot] .message-content:not(.thought-group *)")
+
+
+def notes(page, chat: str = "chat-kvmm"):
+    return page.locator(f"#{chat} .thought-group .title-text", has_text="KV ")
+
+
+def number(page, stat: str) -> float:
+    return float(re.search(r"[\d.,]+", page.locator(f"[data-stat={stat}]").inner_text())[0].replace(",", ""))
+
+
+def test_an_invoice_is_asked_and_the_memory_is_shown(visit, screenshot, invoice):
+    page = visit()
+    expect(page.get_by_role("heading", name="kvmm", exact=True)).to_be_visible()
+    expect(page.get_by_text("Invoice: the total")).to_be_visible()
+    expect(page.get_by_text("gone", exact=True)).to_have_count(0)  # a sample whose file is missing
+    screenshot(page, "start-1280")
+    ask(page, QUESTION, invoice)
+    expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
+    expect(notes(page)).to_have_count(1)
+    plot = page.locator("#memory-plot .js-plotly-plot")
+    expect(plot).to_be_visible()
+    expect(plot.locator(".ytick").filter(has_text="image")).to_have_count(1)
+    expect(plot.locator(".bartext").filter(has_text=re.compile(r"[\d.]+ KiB · [\d.]+ bits"))).to_have_count(2)
+    assert number(page, "ratio") > 1.5
+    assert 0 < number(page, "bits") < 16
+    assert number(page, "speed") > 0
+    screenshot(page, "answer-1280")
+
+    # A follow-up needs no upload: the page is in the cache.
+    ask(page, "What is the invoice number?")
+    expect(page.locator("#chat-kvmm")).to_contain_text("INV-40712")
+    expect(notes(page)).to_have_count(2)
+
+    page.locator("#new-conversation").click()
+    expect(notes(page)).to_have_count(0)
+    expect(page.get_by_text("Invoice: the total")).to_be_visible()
+
+
+def test_a_sample_is_one_click_away_and_can_be_compared(visit, screenshot):
+    page = visit()
+    page.get_by_label("Compare with full precision").check()
+    expect(page.locator("#chat-full")).to_be_visible()
+    page.get_by_text("Invoice: the total").click()
+    expect(page.locator("#chat-full")).to_contain_text("$1,274.94")
+    expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
+    expect(page.locator("#verdict")).to_contain_text("Identical")
+    expect(page.locator("#stats-box")).to_contain_text("full precision")
+    screenshot(page, "compare-1280")
+
+
+def test_another_policy_reads_the_page_again(visit, invoice):
+    page = visit()
+    ask(page, QUESTION, invoice)
+    expect(notes(page)).to_have_count(1)
+    page.locator("#policy input").click()
+    page.get_by_role("option", name="kivi4", exact=True).click()
+    expect(page.locator("#policy-line")).to_contain_text("KIVI")
+    ask(page, QUESTION)
+    expect(notes(page)).to_have_count(2)
+    expect(page.locator("#chat-kvmm")).to_contain_text("Earlier pages read again")
+    expect(page.locator("#chat-kvmm").get_by_text("$1,274.94")).to_have_count(2)
+
+
+def test_a_bad_file_is_one_line_and_the_conversation_goes_on(visit, screenshot, invoice, tmp_path):
+    bad = tmp_path / "notes.png"
+    bad.write_text("This is not a picture.\n")
+    page = visit()
+    ask(page, QUESTION, invoice)
+    expect(notes(page)).to_have_count(1)
+    ask(page, "What is this?", bad)
+    warning = answers(page).filter(has_text="⚠️")
+    expect(warning).to_contain_text("is a text file")
+    assert "\n" not in warning.inner_text().strip()
+    screenshot(page, "bad-file-1280")
+    ask(page, QUESTION)
+    expect(notes(page)).to_have_count(2)
+    expect(page.locator("#chat-kvmm").get_by_text("$1,274.94")).to_have_count(2)
+
+
+def test_a_question_without_anything_is_refused_with_a_toast(visit):
+    page = visit()
+    page.locator("#ask-box").get_by_test_id("textbox").fill(" ")
+    page.locator("#ask-box").get_by_test_id("submit-button").click()
+    expect(page.get_by_text("Type a question")).to_be_visible()
+
+
+def test_two_visitors_do_not_see_each_other(visit, invoice):
+    first, second = visit(), visit()
+    ask(first, QUESTION, invoice)
+    expect(notes(first)).to_have_count(1)
+    expect(second.locator("#chat-kvmm")).not_to_contain_text("1,274.94")
+    ask(second, "Write one word.")
+    expect(notes(second)).to_have_count(1)
+    expect(second.locator("#chat-kvmm")).not_to_contain_text("1,274.94")
+    expect(second.locator("#memory-plot .ytick").filter(has_text="image")).to_have_count(0)
+    ask(first, "What is the invoice number?")
+    expect(first.locator("#chat-kvmm")).to_contain_text("INV-40712")
+    second.reload()
+    expect(notes(second)).to_have_count(0)
+
+
+def test_stop_ends_an_answer_and_the_next_question_works(visit, invoice, model_and_processor, monkeypatch):
+    """The model is held at its third token until the visitor has pressed Stop, so the test does not race."""
+    model, _ = model_and_processor
+    pressed, steps = threading.Event(), []
+    forward = model.forward
+
+    def slow(*args, **kwargs):
+        steps.append(1)
+        if len(steps) == 3:
+            pressed.wait(60)
+        return forward(*args, **kwargs)
+
+    page = visit()
+    monkeypatch.setattr(model, "forward", slow)
+    ask(page, QUESTION, invoice)
+    stop = page.locator("#ask-box").get_by_test_id("stop-button")
+    expect(stop).to_be_visible()
+    with page.expect_response(lambda response: "/queue/" in response.url or "/run/" in response.url):
+        stop.click()
+    pressed.set()
+    expect(answers(page).last).to_contain_text("stopped")
+    expect(page.locator("#ask-box").get_by_test_id("submit-button")).to_be_visible()
+    ask(page, QUESTION)  # the page that was sent with the stopped question is still at hand
+    expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
+
+
+def test_a_recording_is_taken(visit, recording):
+    page = visit()
+    ask(page, "", recording)
+    expect(notes(page)).to_have_count(1)
+    expect(page.locator("#memory-plot .ytick").filter(has_text="audio")).to_have_count(1)
+
+
+def test_token_norms(visit, screenshot, invoice):
+    page = visit()
+    page.get_by_role("tab", name="Token norms").click()
+    expect(page.locator("#norms-summary")).to_contain_text("Ask something first")
+    page.get_by_role("tab", name="Ask").click()
+    ask(page, QUESTION, invoice)
+    expect(notes(page)).to_have_count(1)
+    page.get_by_role("tab", name="Token norms").click()
+    expect(page.locator("#norm-summary")).to_contain_text("image")
+    expect(page.locator("#norm-heatmap .heatmaplayer image")).to_have_count(2)  # the ribbon and the norms
+    expect(page.locator("#norm-boxes .boxes .box").first).to_be_visible()
+    expect(page.locator("#norm-boxes .legendtext")).to_have_text(["text", "image"])
+    screenshot(page, "norms-1280")
+    page.get_by_label("Queries").check()
+    expect(page.locator("#norm-boxes .ytitle")).to_have_text("Query norm")
+    slider = page.locator("#norm-layer input[type=number]")
+    slider.fill("3")
+    slider.press("Enter")
+    expect(page.locator("#norm-outliers")).to_contain_text("layer 3")
+
+
+@pytest.mark.parametrize("name, options", [
+    ("phone-390", {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}),
+    ("dark-1280", {"color_scheme": "dark"}),
+])
+def test_phone_and_dark_mode(visit, screenshot, name, options):
+    page = visit(**options)
+    page.get_by_text("Invoice: the total").click()
+    expect(notes(page)).to_have_count(1)
+    expect(page.locator("#memory-plot .bartext").first).to_be_visible()
+    width = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert width[0] <= width[1], "the page scrolls sideways"
+    assert page.evaluate("document.body.classList.contains('dark')") == ("dark" in name)
+    screenshot(page, name)
+    page.get_by_role("tab", name="Token norms").click()
+    expect(page.locator("#norm-heatmap .heatmaplayer image")).to_have_count(2)
+    screenshot(page, f"norms-{name}")
+    if "dark" in name:
+        page.get_by_label("Switch between light and dark").click()
+        assert not page.evaluate("document.body.classList.contains('dark')")
+
+
+def test_the_documented_endpoint(url, invoice):
+    from gradio_client import Client, handle_file
+
+    client = Client(url, verbose=False)
+    assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/ask"]
+    result = client.predict([handle_file(invoice)], QUESTION, "kivi4", api_name="/ask")
+    assert result["answer"] == "$1,274.94"
+    assert result["policy"] == "kivi4"
+    assert result["memory"]["by_modality"]["image"]["tokens"] > 100
