@@ -1,7 +1,8 @@
 """Page and recording augmentation on the accelerator, training only.
 
-The generator draws ink coverage; here each page gets its colours and, for about two pages in three, the marks of a camera or a scanner. Every effect
-draws its own random subset of pages with its own strengths. Nothing waits for the device: subset sizes are drawn on the host, members on the device.
+The generator draws ink coverage; here each page gets its colours and, for about two pages in three, the marks of a
+camera or a scanner. Every effect draws its own random subset of pages with its own strengths. Nothing waits for the
+device: subset sizes are drawn on the host, members on the device.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ IMAGE_STD = (0.26862954, 0.26130258, 0.27577711)
 CLEAN_SHARE = 0.35  # of pages left as drawn
 
 JPEG_LUMA = (
-    16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29, 51, 87, 80, 62,
-    18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92, 49, 64, 78, 87, 103, 121, 120, 101, 72, 92, 95, 98, 112, 100, 103, 99,
+    16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29, 51,
+    87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92, 49, 64, 78, 87, 103, 121, 120, 101,
+    72, 92, 95, 98, 112, 100, 103, 99,
 )  # fmt: skip
 JPEG_CHROMA = (
-    17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99, 47, 66, 99, 99, 99, 99, 99, 99,
-    *[99] * 32,
+    17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99, 47, 66, 99, 99, 99,
+    99, 99, 99, *[99] * 32,
 )  # fmt: skip
 RGB_TO_YCC = ((0.299, 0.587, 0.114), (-0.168736, -0.331264, 0.5), (0.5, -0.418688, -0.081312))
 YCC_TO_RGB = ((1.0, 0.0, 1.402), (1.0, -0.344136, -0.714136), (1.0, 1.772, 0.0))
@@ -58,7 +60,7 @@ def normalise(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def warp(ink: Tensor, degrees: float = 2.0) -> Tensor:
-    """Slight rotation, shear, shrinking, shift and perspective of `ink [n, 1, H, W]`; outside the page there is no ink."""
+    """Slight rotation, shear, shrinking, shift and perspective of `ink [n, 1, H, W]`; beyond the page lies no ink."""
     n, _, height, width = ink.shape
     device = ink.device
     draw = lambda scale: (torch.rand(n, device=device) * 2 - 1) * scale  # noqa: E731
@@ -131,7 +133,7 @@ def add_noise(x: Tensor) -> Tensor:
 
 
 def jpeg(x: Tensor) -> Tensor:
-    """JPEG-like loss on `x [n, 3, H, W]` in 0..1: 8 x 8 DCT of Y, Cb and Cr, quantised with the standard tables at quality 25-90."""
+    """JPEG-like loss on `x [n, 3, H, W]` in 0..1: 8 x 8 DCT of Y, Cb and Cr quantised at quality 25-90."""
     n, _, height, width = x.shape
     rows, columns = height // 8, width // 8  # a rest of fewer than 8 pixels stays as it is
     k = torch.arange(8, device=x.device).float()
@@ -157,7 +159,7 @@ def jpeg(x: Tensor) -> Tensor:
 
 
 def page_colours(shade: Tensor, dirty: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Background and ink `[N, 3, 1, 1]` in 0..1 from `shade uint8 [N, 6]`; `dirty` pages get tints and another contrast."""
+    """Paper and ink `[N, 3, 1, 1]` in 0..1 from `shade uint8 [N, 6]`; `dirty` pages get tints and another contrast."""
     colour = shade.float().div(255).view(-1, 2, 3)
     if dirty is not None:
         n, device = len(dirty), shade.device
@@ -215,7 +217,7 @@ def render_pages(
 
 @torch.no_grad()
 def render_mel(mel: Tensor, training: bool, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Log-mel `[M, F, 128]`; in training half of the clips get another spectral tilt, a little noise and one masked band of up to 14 bins."""
+    """Log-mel `[M, F, 128]`; in training half of the clips get a spectral tilt, noise and a masked band."""
     x = mel.float()
     if training and (i := subset(torch.arange(len(mel), device=mel.device), 0.5)) is not None:
         part, n, bins = x[i], len(i), mel.shape[-1]

@@ -321,7 +321,7 @@ def _transcription(r: Rng, page: Page, number: int | None) -> list[tuple[str, st
     if number is not None:
         question = r.pick((f"Transcribe page {number}.", f"Read page {number}.", f"What does page {number} say?"))
     lines = page.lines
-    if number is None and r.chance(0.3):
+    if number is None and lines and r.chance(0.3):
         at = r.randint(0, len(lines) - 1)
         question = f"Continue from: {' '.join(lines[at].split()[:2])}"
         lines = lines[at:]
@@ -360,6 +360,16 @@ def _clip(r: Rng, text: str, frames: int, held: bool) -> np.ndarray | None:
     return log_mel(place(r, wave, frames * 160)).astype(np.float16)
 
 
+def spoken_classes(texts: list[str]) -> np.ndarray:
+    """What is said as classes 1-26 (letters), 27 (space), 28 (apostrophe), 0 after the end: uint8 ``[M, L]``."""
+    table = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz '", 1)}
+    rows = [[table[c] for c in " ".join(text.lower().replace("-", " ").split()) if c in table] for text in texts]
+    out = np.zeros((len(rows), max(map(len, rows))), np.uint8)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
 def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray]:
     """One step's arrays.
 
@@ -370,12 +380,13 @@ def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray
 
     Returns:
         ``ids`` int16 [B, S], ``pos`` int16 [3, B, S], ``seg`` and ``weight`` uint8 [B, S]; with pages also ``pages`` uint8
-        [N, H, W], ``shade`` uint8 [N, 6], ``chars`` uint8 [N, H // 14, W // 7]; with recordings ``mel`` float16 [M, F, 128].
+        [N, H, W], ``shade`` uint8 [N, 6], ``chars`` uint8 [N, H // 14, W // 7]; with recordings ``mel`` float16 [M, F, 128]
+        and ``spoken`` uint8 [M, L], the classes of :func:`spoken_classes`.
     """
     from training.utterances import spoken_question, utter
 
     r = Rng(seed)
-    sequences, pages_all, mels = [], [], []
+    sequences, pages_all, mels, spoken_texts = [], [], [], []
     for _ in range(spec.sequences):
         sequence = Sequence(spec.seq_len)
         if spec.pages:
@@ -390,13 +401,15 @@ def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray
                 if len(fact.subject) > 24 or len(fact.label) > 24 or fact.key in ("line_start", "numbered_line"):
                     continue
                 question = wordings.phrase_question(r, fact, held)
-                mel = _clip(r, spoken_question(r, question), spec.frames, held)
+                said = spoken_question(r, question)
+                mel = _clip(r, said, spec.frames, held)
                 if mel is None:
                     continue
                 ids, weight = turns_tokens([("", fact.value, ANSWER)])
                 audio = _audio(spec.frames)
                 if sequence.branch(audio + ids, [0] * len(audio) + weight):
                     mels.append(mel)
+                    spoken_texts.append(said)
                     clips += 1
                 else:
                     raise ValueError(
@@ -413,6 +426,7 @@ def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray
                 if len(spoken.text) < CHARACTERS_A_FRAME * spec.frames:
                     mel = _clip(r, spoken.text, spec.frames, held)
             mels.append(mel)
+            spoken_texts.append(spoken.transcript)
             sequence.prefix_text([BOS, *encode(["user\n"])[0]])
             sequence.prefix_audio(spec.frames)
             questions = [(question, answer, ANSWER) for _, question, answer in (*spoken.qa, *spoken.unanswerable[:1])]
@@ -448,4 +462,5 @@ def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray
         step["chars"] = np.stack([page.chars for page in pages_all])
     if mels:
         step["mel"] = np.stack(mels)
+        step["spoken"] = spoken_classes(spoken_texts)
     return step

@@ -2,12 +2,14 @@
 
     python -m training.export --weights runs/omni --out assets/tiny-omni
 
-writes bf16 weights, `config.json`, `generation_config.json`, tokenizer, chat template and processor files. Nothing in them needs torchvision.
+writes bf16 weights, `config.json`, `generation_config.json`, tokenizer, chat template and processor files. Nothing in
+them needs torchvision.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import torch
@@ -21,7 +23,7 @@ from transformers import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from training.model import AUDIO_TOKEN, CELL, HEAD_DIM, IMAGE_TOKEN, MERGE, PATCH, ModelConfig
+from training.model import AUDIO_TOKEN, AUXILIARY, CELL, HEAD_DIM, IMAGE_TOKEN, MERGE, PATCH, ModelConfig
 from training.train import load_weights
 
 MIN_TOKENS, MAX_TOKENS = 256, 640  # merged visual tokens of a page
@@ -50,34 +52,38 @@ CHAT_TEMPLATE = (
 def hf_config(config: ModelConfig | None = None, user_token_id: int = 872) -> Qwen2_5OmniThinkerConfig:
     """The transformers configuration of a training `ModelConfig`.
 
-    The frequencies of the text rotary embedding go through rope type "longrope", the one that takes a divisor for each of them; short and long factors
-    are equal and both scalings 1, so nothing depends on the length.
+    The frequencies of the text rotary embedding go through rope type "longrope", the one that takes a divisor for each
+    of them; short and long factors are equal and both scalings 1, so nothing depends on the length.
     """
     c = config or ModelConfig()
     text = dict(
-        vocab_size=c.vocab_size, hidden_size=c.hidden_size, intermediate_size=c.intermediate_size, num_hidden_layers=c.num_layers,
-        num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads, max_position_embeddings=c.max_positions, rms_norm_eps=1e-6,
-        hidden_act="silu", attention_dropout=0.0, use_sliding_window=False, tie_word_embeddings=True, pad_token_id=0, eos_token_id=2, bos_token_id=None,
+        vocab_size=c.vocab_size, hidden_size=c.hidden_size, intermediate_size=c.intermediate_size,
+        num_hidden_layers=c.num_layers, num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads,
+        max_position_embeddings=c.max_positions, rms_norm_eps=1e-6, hidden_act="silu", attention_dropout=0.0,
+        use_sliding_window=False, tie_word_embeddings=True, pad_token_id=0, eos_token_id=2, bos_token_id=None,
         rope_parameters=dict(
-            rope_type="longrope", rope_theta=c.rope_theta, mrope_section=list(c.mrope_section), short_factor=c.rope_factors, long_factor=c.rope_factors,
-            factor=1.0, attention_factor=1.0, original_max_position_embeddings=c.max_positions,
+            rope_type="longrope", rope_theta=c.rope_theta, mrope_section=list(c.mrope_section),
+            short_factor=c.rope_factors, long_factor=c.rope_factors, factor=1.0, attention_factor=1.0,
+            original_max_position_embeddings=c.max_positions,
         ),
     )  # fmt: skip
     vision = dict(
-        depth=c.vision_layers, hidden_size=c.vision_size, intermediate_size=c.vision_intermediate_size, num_heads=c.vision_size // HEAD_DIM,
-        in_channels=3, patch_size=PATCH, spatial_merge_size=MERGE, temporal_patch_size=2, window_size=112,
-        fullatt_block_indexes=list(range(c.vision_layers)), out_hidden_size=c.hidden_size, hidden_act="silu",
+        depth=c.vision_layers, hidden_size=c.vision_size, intermediate_size=c.vision_intermediate_size,
+        num_heads=c.vision_size // HEAD_DIM, in_channels=3, patch_size=PATCH, spatial_merge_size=MERGE,
+        temporal_patch_size=2, window_size=112, fullatt_block_indexes=list(range(c.vision_layers)),
+        out_hidden_size=c.hidden_size, hidden_act="silu",
     )  # fmt: skip
     audio = dict(
         num_mel_bins=c.num_mel_bins, encoder_layers=c.audio_layers, encoder_attention_heads=c.audio_size // HEAD_DIM,
-        encoder_ffn_dim=c.audio_intermediate_size, d_model=c.audio_size, n_window=c.n_window, max_source_positions=c.max_source_positions,
-        output_dim=c.hidden_size, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, activation_function="gelu", scale_embedding=False,
+        encoder_ffn_dim=c.audio_intermediate_size, d_model=c.audio_size, n_window=c.n_window,
+        max_source_positions=c.max_source_positions, output_dim=c.hidden_size, dropout=0.0, attention_dropout=0.0,
+        activation_dropout=0.0, activation_function="gelu", scale_embedding=False,
     )  # fmt: skip
     return Qwen2_5OmniThinkerConfig(
         text_config=text, vision_config=vision, audio_config=audio, tie_word_embeddings=True, pad_token_id=0,
-        audio_token_index=AUDIO_TOKEN, audio_start_token_id=4, audio_end_token_id=5, image_token_index=IMAGE_TOKEN, video_token_index=10,
-        vision_start_token_id=6, vision_end_token_id=7, vision_token_id=8, user_token_id=user_token_id,
-        position_id_per_seconds=25, seconds_per_chunk=2,
+        audio_token_index=AUDIO_TOKEN, audio_start_token_id=4, audio_end_token_id=5, image_token_index=IMAGE_TOKEN,
+        video_token_index=10, vision_start_token_id=6, vision_end_token_id=7, vision_token_id=8,
+        user_token_id=user_token_id, position_id_per_seconds=25, seconds_per_chunk=2,
     )  # fmt: skip
 
 
@@ -124,7 +130,7 @@ def export(weights: dict[str, Tensor], tokenizer_file: Path, out: Path) -> None:
     """Writes the checkpoint folder.
 
     Args:
-        weights: training weights; the auxiliary head is left out.
+        weights: training weights; the auxiliary heads are left out.
         tokenizer_file: `tokenizer.json`. out: folder, made if needed.
 
     Raises:
@@ -135,7 +141,7 @@ def export(weights: dict[str, Tensor], tokenizer_file: Path, out: Path) -> None:
     if len(tokenizer) > config.vocab_size:
         raise ValueError(f"{tokenizer_file}: {len(tokenizer)} tokens, the model has {config.vocab_size}")
     user = tokenizer.encode("user", add_special_tokens=False)
-    model = hf_model({n: t for n, t in weights.items() if not n.startswith("aux_head")}, config, user_token_id=user[0])
+    model = hf_model({n: t for n, t in weights.items() if not n.startswith(AUXILIARY)}, config, user_token_id=user[0])
     model = model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=0, use_cache=True)
     model.save_pretrained(out)
@@ -145,6 +151,11 @@ def export(weights: dict[str, Tensor], tokenizer_file: Path, out: Path) -> None:
         size=dict(shortest_edge=MIN_TOKENS * pixels, longest_edge=MAX_TOKENS * pixels),
         patch_size=PATCH, temporal_patch_size=2, merge_size=MERGE,
     ).save_pretrained(out)  # fmt: skip
+    # One file for images and audio, as the published omni checkpoints have it.
+    file = out / "preprocessor_config.json"
+    audio = WhisperFeatureExtractor(feature_size=config.num_mel_bins, return_attention_mask=True).to_dict()
+    settings = audio | json.loads(file.read_text()) | {"processor_class": "Qwen2_5OmniProcessor"}
+    file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
     size = (out / "model.safetensors").stat().st_size
     if size > MAX_BYTES:
         raise ValueError(f"{out}/model.safetensors has {size} bytes, more than {MAX_BYTES}")

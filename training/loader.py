@@ -1,7 +1,8 @@
 """Training steps made in worker processes, passed through shared memory, copied to the device ahead of time.
 
-Workers are forked before CUDA is initialised and write numpy arrays into slots of anonymous shared memory (no torch tensors through queues, no
-/dev/shm limit). Micro-batches come in the groups of `spec_group`; every group has slots of its own, so a slow group cannot be crowded out.
+Workers are forked before CUDA is initialised and write numpy arrays into slots of anonymous shared memory (no torch
+tensors through queues, no /dev/shm limit). Micro-batches come in the groups of `spec_group`; every group has slots of
+its own, so a slow group cannot be crowded out.
 """
 
 from __future__ import annotations
@@ -82,15 +83,15 @@ def index_step(step: Step, branches: bool = False) -> Step:
     """Adds what the model needs as flat indices, so that nothing on the device has to be counted.
 
     Args:
-        step: `ids`, `pos`, `seg`, `weight` and optionally `pages`, `shade`, `chars`, `mel`, as `training.dataset.make_step` returns them.
+        step: `ids`, `pos`, `seg`, `weight` and optionally `pages`, `shade`, `chars`, `mel`, as
+            `training.dataset.make_step` returns them.
         branches: also number the answer branches (`target_branch`, -1 elsewhere), for exact match.
 
     Raises:
         ValueError: placeholders and media do not match.
     """
     out = {name: array for name, array in step.items() if name != "weight" and array.size}
-    rows, length = step["ids"].shape
-    padding = -length % SEQUENCE_MULTIPLE
+    padding = -step["ids"].shape[1] % SEQUENCE_MULTIPLE
     weight = step["weight"].copy()
     if padding:
         widths = ((0, 0), (0, padding))
@@ -138,7 +139,7 @@ def to_device(step: Step, device: torch.device) -> dict[str, torch.Tensor]:
 def run_worker(
     index: int, workers: int, rings: dict, specs, make_step: Callable, seed_key: tuple[int, ...], parent: int
 ) -> None:
-    """Worker process: first its share of the held-out steps, then training steps for ever, or until the parent is gone."""
+    """Worker process: first its share of the held-out steps, then training steps until the parent is gone."""
     torch.set_num_threads(1)
     for spec_index in range(index, len(specs), workers):
         try:  # the seed depends on the spec only, so every run of a chain is measured on the same steps
@@ -277,7 +278,7 @@ class Loader:
         return spec, batch
 
     def held_out(self, timeout: float = 30.0) -> list[tuple[object, Step]]:
-        """One indexed held-out step a spec, as copies on the host; without those that are not there `timeout` seconds after the one before."""
+        """One indexed held-out step a spec, on the host; leaves out what is not there after `timeout` idle seconds."""
         steps = {}
         for _ in self.specs:
             try:

@@ -1,11 +1,13 @@
-"""Training form of `Qwen2_5OmniThinkerForConditionalGeneration`: same parameter names, fixed shapes, no per-sample loops.
+"""Training form of `Qwen2_5OmniThinkerForConditionalGeneration`: same parameter names, no per-sample loops.
 
-The Hugging Face module walks over images, audio chunks and windows in Python, which is right for inference and slow for training. Here every tower
-works on flattened tokens `[T, d]`: the per-token half-blocks are plain functions of tensors, so `torch.compile` traces each of them once with a dynamic
-token count and all layers and all batch shapes share the result; only scaled-dot-product attention in between sees the batch structure.
+The Hugging Face module walks over images, audio chunks and windows in Python, which is right for inference and slow for
+training. Here every tower works on flattened tokens `[T, d]`: the per-token half-blocks are plain functions of tensors,
+so `torch.compile` traces each of them once with a dynamic token count and all layers and all batch shapes share the
+result; only scaled-dot-product attention in between sees the batch structure.
 
-Names of parameters follow the checkpoint layout of transformers (`visual.*`, `audio_tower.*`, `model.*`, tied `lm_head`), so the weights load with
-`from_pretrained`; `tests/training/test_model.py` checks that the logits agree. `aux_head` exists for training only.
+Names of parameters follow the checkpoint layout of transformers (`visual.*`, `audio_tower.*`, `model.*`, tied
+`lm_head`), so the weights load with `from_pretrained`; `tests/training/test_model.py` checks that the logits agree.
+`aux_head` and `ctc_head` exist for training only.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ HEAD_DIM = 64  # of all three towers
 PATCH, MERGE = 14, 2
 CELL = PATCH * MERGE  # pixels a side of one merged visual token
 NUM_CHARS = 95  # classes of the auxiliary head: 0 for none, else ord(c) - 32 of a printable ASCII character
+NUM_SPOKEN = 29  # classes of the spoken auxiliary head: 0 blank, 1-26 letters, 27 space, 28 apostrophe
 CELLS_PER_TOKEN = 8  # 2 x 4 sub-cells of 14 x 7 pixels
+AUXILIARY = ("aux_head", "ctc_head")  # parameters that are dropped at export
 PREFIX, STANDALONE, PADDING = 0, 254, 255  # values of `seg` with a meaning of their own; others number the branches
 MASKED = -3e4  # additive mask; finite, so that a fully masked row stays a number in bf16
 
@@ -61,8 +65,9 @@ class ModelConfig:
     def rope_factors(self) -> list[float]:
         """Per-frequency divisors for rope type "longrope": `factor_i = theta ** (-i / 32) / target_i`.
 
-        The default frequencies of a three-axis rotary embedding give each axis a different band (time gets only the fast ones), far too fast for
-        positions that a page advances by its width. Here each axis has its own geometric ladder instead.
+        The default frequencies of a three-axis rotary embedding give each axis a different band (time gets only the
+        fast ones), far too fast for positions that a page advances by its width. Here each axis has its own geometric
+        ladder instead.
         """
         targets: list[float] = []
         for count, (high, low) in zip(
@@ -73,7 +78,7 @@ class ModelConfig:
         return [round(self.rope_theta ** (-i / half) / target, 10) for i, target in enumerate(targets)]
 
     def inverse_frequencies(self) -> Tensor:
-        """Angular frequencies of the text rotary embedding, float32 `[32]`, by the formula transformers uses for "longrope"."""
+        """Angular frequencies of the text rotary embedding, float32 `[32]`, by the "longrope" formula."""
         exponent = torch.arange(0, HEAD_DIM, 2, dtype=torch.int64).float() / HEAD_DIM
         return 1.0 / (torch.tensor(self.rope_factors, dtype=torch.float32) * self.rope_theta**exponent)
 
@@ -95,7 +100,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rotary_qkv(x, cos, sin, norm, q_w, q_b, k_w, k_b, v_w, v_b) -> tuple[Tensor, Tensor, Tensor]:
-    """RMS norm, projections and rotation: `x [T, d]` -> q, k, v `[T, heads, 64]`; keys and values repeated for grouped queries."""
+    """RMS norm, projections, rotation: `x [T, d]` -> q, k, v `[T, heads, 64]`, k and v repeated for grouped queries."""
     y = rms_norm(x, norm)
     q, k, v = (F.linear(y, w, b).unflatten(-1, (-1, HEAD_DIM)) for w, b in ((q_w, q_b), (k_w, k_b), (v_w, v_b)))
     q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -152,7 +157,14 @@ def fused(function: Callable) -> Callable:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, batch: int, bias: Tensor | None = None) -> Tensor:
-    """Attention within each of `batch` equally long rows: q, k, v `[batch * L, heads, 64]` -> `[batch * L, heads * 64]`."""
+    """Attention within each of `batch` rows of equal length L.
+
+    Args:
+        q, k, v: `[batch * L, heads, 64]`. bias: additive, broadcastable to `[batch, heads, L, L]`.
+
+    Returns:
+        `[batch * L, heads * 64]`.
+    """
     q, k, v = (t.view(batch, -1, *t.shape[1:]).transpose(1, 2) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).reshape(-1, q.shape[1] * HEAD_DIM)
 
@@ -220,7 +232,7 @@ class PatchMerger(nn.Module):
 
 
 class VisionTower(nn.Module):
-    """Pages to merged visual tokens. All layers attend over the whole page, so tokens stay in merge-block raster order throughout."""
+    """Pages to merged visual tokens; no layer is windowed, so tokens stay in merge-block raster order throughout."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -252,7 +264,7 @@ class VisionTower(nn.Module):
             .permute(0, 2, 5, 3, 6, 1, 4, 7)
             .reshape(-1, 3 * PATCH * PATCH)
         )
-        # A still image fills both frames of a temporal patch, so the two temporal slices of the kernel act as their sum.
+        # A still image fills both frames of a temporal patch, so the kernel's two temporal slices act as their sum.
         x = F.linear(patches, self.patch_embed.proj.weight.sum(2).flatten(1))
         cos, sin = (t.repeat(count, 1) for t in self.angles(height, width, pages.device))
         for block in self.blocks:
@@ -308,26 +320,28 @@ class AudioTower(nn.Module):
         self.register_buffer("positions", torch.cat([angle.sin(), angle.cos()], 1), persistent=False)
 
     def encode(self, mel: Tensor) -> Tensor:
-        """Equal chunks `[C, f, 128]`, f a multiple of 4 -> `[C, f / 4, d]`."""
+        """Equal chunks `[C, f, 128]`, f a multiple of 4 -> `[C, f / 2, d]`, before the pooling of neighbours."""
         x = F.gelu(self.conv1(mel.transpose(1, 2)))
         x = F.gelu(self.conv2(x)).transpose(1, 2)
         chunks, length, size = x.shape
         x = (x + self.positions[:length].to(x.dtype)).reshape(-1, size).contiguous()
         for layer in self.layers:
             x = layer(x, chunks)
-        return x.view(chunks, length // 2, 2, size).mean(2)
+        return x.view(chunks, length, size)
 
-    def forward(self, mel: Tensor) -> Tensor:
-        """`mel [M, F, 128]`, F a multiple of 4 -> `[M * F / 4, hidden_size]`."""
+    def forward(self, mel: Tensor) -> tuple[Tensor, Tensor]:
+        """`mel [M, F, 128]`, F a multiple of 4 -> audio tokens `[M * F / 4, hidden_size]` and, for the auxiliary loss, the
+        normalised features before pooling `[M, F / 2, d]`."""
         clips, frames, bins = mel.shape
         whole = frames // self.chunk * self.chunk
         parts = []
         if whole:
-            parts.append(self.encode(mel[:, :whole].reshape(-1, self.chunk, bins)).view(clips, whole // 4, -1))
+            parts.append(self.encode(mel[:, :whole].reshape(-1, self.chunk, bins)).view(clips, whole // 2, -1))
         if whole < frames:
             parts.append(self.encode(mel[:, whole:]))
         x = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
-        return self.proj(self.ln_post(x)).flatten(0, 1)
+        pooled = x.view(clips, frames // 4, 2, -1).mean(2)
+        return self.proj(self.ln_post(pooled)).flatten(0, 1), self.ln_post(x)
 
 
 class TextAttention(nn.Module):
@@ -378,7 +392,7 @@ def attention_bias(seg: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class OmniModel(nn.Module):
-    """The thinker (vision, audio, text) and the auxiliary character head."""
+    """The thinker (vision, audio, text) and two auxiliary heads that read characters, one of pages, one of speech."""
 
     def __init__(self, config: ModelConfig | None = None) -> None:
         super().__init__()
@@ -387,6 +401,7 @@ class OmniModel(nn.Module):
         self.audio_tower = AudioTower(config)
         self.model = TextModel(config)
         self.aux_head = nn.Linear(config.hidden_size, CELLS_PER_TOKEN * NUM_CHARS)
+        self.ctc_head = nn.Linear(config.audio_size, NUM_SPOKEN)
         self.register_buffer("inv_freq", config.inverse_frequencies(), persistent=False)
         axis = torch.arange(3).repeat_interleave(torch.tensor(config.mrope_section))
         self.register_buffer("rope_axis", axis, persistent=False)
@@ -394,10 +409,10 @@ class OmniModel(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Matrices get variance 0.49 / fan-in, those that write to a residual stream 0.044 / fan-in; embeddings std 0.02."""
+        """Embeddings: std 0.02; matrices: 0.7 / sqrt(fan-in), 0.3 times that where they write to a residual stream."""
         residual = ("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight", "attn.proj.weight")
         for name, p in self.named_parameters():
-            if "embed_tokens" in name or "aux_head.weight" in name:
+            if "embed_tokens" in name or "_head.weight" in name:
                 p.normal_(0, 0.02)
             elif p.ndim >= 2:
                 p.normal_(0, 0.7 * p[0].numel() ** -0.5 * (0.3 if name.endswith(residual) else 1.0))
@@ -405,8 +420,8 @@ class OmniModel(nn.Module):
                 p.zero_()
 
     def export_weights(self) -> dict[str, Tensor]:
-        """The checkpoint's tensors by their transformers names: all but the auxiliary head."""
-        return {name: t for name, t in self.state_dict().items() if not name.startswith("aux_head")}
+        """The checkpoint's tensors by their transformers names: all but the auxiliary heads."""
+        return {name: t for name, t in self.state_dict().items() if not name.startswith(AUXILIARY)}
 
     def hidden_states(
         self, ids: Tensor, pos: Tensor, seg: Tensor,
@@ -417,7 +432,8 @@ class OmniModel(nn.Module):
 
         Args:
             ids: int `[B, S]`. pos: int `[3, B, S]` (time, height, width). seg: uint8 `[B, S]`.
-            visual, audio: media embeddings `[n, d]`, placed at the rows `image_index`, `audio_index` (int64 `[n]`) of the flattened sequence.
+            visual, audio: media embeddings `[n, d]`, placed at the rows `image_index`, `audio_index` (int64 `[n]`) of
+                the flattened sequence.
 
         Returns:
             `[B * S, d]`.
@@ -446,16 +462,18 @@ class OmniModel(nn.Module):
         """Losses of one step.
 
         Args:
-            batch: `ids`, `pos`, `seg` as in `hidden_states`; `image_index`, `audio_index`; `target_index` int64 `[n]` (rows whose next token is a
-                target), `target_ids` int64 `[n]`, `target_weight` float `[n]` (0 = filler); `chars` uint8 `[N, H / 14, W / 7]` with pages.
+            batch: `ids`, `pos`, `seg`, `image_index`, `audio_index` as in `hidden_states`; `target_index` int64 `[n]`
+                (rows whose next token is a target), `target_ids` int64 `[n]`, `target_weight` float `[n]` (0 = filler);
+                with pages `chars` uint8 `[N, H / 14, W / 7]`.
             pages: normalised `[N, 3, H, W]` or None. mel: `[M, F, 128]` or None.
             aux_keep: bool `[N]`, False for pages whose pixels no longer match `chars`.
 
         Returns:
-            `loss` (weighted mean over targets), `aux` (0 without pages), and for the log: `ce`, `hit` per target, `aux_hits`, `aux_count`.
+            `loss` (weighted mean over targets), `aux` (0 without pages), and for the log: `ce`, `hit` per target,
+            `aux_hits`, `aux_count`.
         """
         visual = None if pages is None else self.visual(pages)
-        audio = None if mel is None else self.audio_tower(mel)
+        audio, heard = (None, None) if mel is None else self.audio_tower(mel)
         hidden = self.hidden_states(
             batch["ids"], batch["pos"], batch["seg"], visual, batch.get("image_index"), audio, batch.get("audio_index")
         )
@@ -467,7 +485,20 @@ class OmniModel(nn.Module):
         out.update(ce=ce.detach(), hit=logits.detach().argmax(-1) == batch["target_ids"])
         if visual is not None and "chars" in batch:
             out.update(self.auxiliary_loss(visual, batch["chars"], aux_keep))
+        if heard is not None and "spoken" in batch:
+            out["aux"] = out["aux"] + self.spoken_loss(heard, batch["spoken"])
         return out
+
+    def spoken_loss(self, features: Tensor, spoken: Tensor) -> Tensor:
+        """Connectionist temporal classification of what is said (Graves et al., 2006), a character mean.
+
+        Without it the audio tower learns slowly from answers alone. features `[M, F / 2, d]`; spoken uint8 `[M, L]`,
+        classes of `NUM_SPOKEN`, 0 after the end.
+        """
+        logits = self.ctc_head(features).float().log_softmax(-1).transpose(0, 1)
+        lengths = (spoken > 0).sum(1)
+        steps = torch.full_like(lengths, features.shape[1])
+        return F.ctc_loss(logits, spoken.long(), steps, lengths, zero_infinity=True)
 
     def auxiliary_loss(self, visual: Tensor, chars: Tensor, keep: Tensor | None) -> dict[str, Tensor]:
         """Characters of the 2 x 4 sub-cells of every merged token; blank cells, by far the most, count 0.15."""

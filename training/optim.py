@@ -13,7 +13,7 @@ NS_STEPS = 5
 
 
 def orthogonalise(g: Tensor) -> Tensor:
-    """Approximates `U V^T` of every matrix in a stack `g [n, rows, columns]` by Newton-Schulz iteration in bf16; float32 result."""
+    """Approximates `U V^T` of every matrix in a stack `[n, rows, columns]`: Newton-Schulz in bf16, float32 result."""
     a, b, c = NS_COEFFICIENTS
     x = g.bfloat16()
     tall = x.shape[1] > x.shape[2]
@@ -29,7 +29,8 @@ def orthogonalise(g: Tensor) -> Tensor:
 class Muon:
     """Momentum orthogonalised by Newton-Schulz, batched over matrices of one shape and tower.
 
-    Updates have RMS about 0.2 ("Muon is scalable", Liu et al. 2025: factor `0.2 * sqrt(max(rows, columns))`), so AdamW's learning rate fits both.
+    Updates have RMS about 0.2 ("Muon is scalable", Liu et al. 2025: factor `0.2 * sqrt(max(rows, columns))`), so
+    AdamW's learning rate fits both.
     """
 
     def __init__(self, named: dict[str, nn.Parameter], weight_decay: float = 0.02, momentum: float = 0.95) -> None:
@@ -68,7 +69,7 @@ class Optimizer:
         matrices = {
             n: p
             for n, p in named.items()
-            if p.ndim == 2 and not any(k in n for k in ("embed_tokens", "aux_head", "audio_bos_eos"))
+            if p.ndim == 2 and not any(k in n for k in ("embed_tokens", "_head", "audio_bos_eos"))
         }
         self.rest = {n: p for n, p in named.items() if n not in matrices}
         self.parameters, self.clip, self.updates = list(named.values()), clip, 0

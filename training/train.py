@@ -2,19 +2,22 @@
 
     python -m training.train --out runs/omni
 
-trains from scratch for `--total-minutes`. Where a command may only run for minutes, chain runs: each continues the last one's schedule.
+trains from scratch for `--total-minutes`. Where a command may only run for minutes, chain runs: each continues the last
+one's schedule.
 
     python -m training.train --out runs/omni --minutes 9 --total-minutes 45        # repeat five times
 
-Two things are written. `--state` (default: `<out>-state`) holds float32 weights and optimiser state and is picked up by the next run on the same
-machine. `--out` holds bf16 weights in at most five files below 15 MiB plus `progress.json`: small enough to carry elsewhere, enough to continue from
-with `--init`, and what `python -m training.export --weights <out>` turns into the checkpoint.
+Two things are written. `--state` (default: `<out>-state`) holds float32 weights and optimiser state and is picked up by
+the next run on the same machine. `--out` holds bf16 weights in at most five files below 15 MiB plus `progress.json`:
+small enough to carry elsewhere, enough to continue from with `--init`, and what `python -m training.export --weights
+<out>` turns into the checkpoint.
 """
 
 from __future__ import annotations
 
 import os
 
+# ruff: noqa: E402
 # Before numpy: a BLAS thread pool in every data worker starves the thread that launches GPU kernels.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"
@@ -35,7 +38,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from training.augment import render_mel, render_pages
 from training.loader import Loader, ring_name, spec_group, to_device
-from training.model import OmniModel, compile_token_functions, use_eager_token_functions
+from training.model import AUXILIARY, OmniModel, compile_token_functions, use_eager_token_functions
 from training.optim import Optimizer
 
 MAX_FILE_BYTES = 15 * 2**20 - 2**16  # of a weight file in --out, with room for the header
@@ -80,13 +83,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--accumulate",
         type=int,
         default=2,
-        help="micro-batches an update (default 2: one with pages only, one with audio)",
+        help="micro-batches an update (default 2); kinds take turns by their share in SPECS",
     )
     add("--lr", type=float, default=2.2e-3, help="peak learning rate of both optimisers (default 2.2e-3)")
     add("--warmup", type=int, default=50, help="updates of linear warm-up (default 50)")
     add("--decay", type=float, default=0.6, help="last part of the schedule with linear decay to zero (default 0.6)")
-    add("--aux-weight", type=float, default=0.6, help="weight of the auxiliary character loss (default 0.6)")
-    add("--audio-weight", type=float, default=0.5, help="weight of micro-batches of audio without pages (default 0.5)")
+    add("--aux-weight", type=float, default=0.6, help="weight of the auxiliary character losses (default 0.6)")
+    add("--audio-weight", type=float, default=1.0, help="weight of micro-batches of audio without pages (default 1)")
     add("--workers", type=int, default=12, help="data processes (default 12)")
     add("--slots", type=int, default=20, help="micro-batches of each kind kept ready (default 20)")
     add("--seed", type=int, default=0, help="of weights and data; every run of a chain draws fresh data")
@@ -141,7 +144,7 @@ class Trainer:
             self.specs, dataset.make_step, args.workers, args.slots, (1, args.seed, self.progress.runs)
         )
         self.device = torch.device(args.device)
-        torch.manual_seed(step_salt := args.seed * 1000 + self.progress.runs)
+        torch.manual_seed(args.seed * 1000 + self.progress.runs)
         torch.set_float32_matmul_precision("high")
         self.model = OmniModel().to(self.device)
         self.optimizer = Optimizer(self.model, args.lr)
@@ -152,7 +155,8 @@ class Trainer:
         self.held_out: list | None = None
         sizes = sum(p.numel() for p in self.model.export_weights().values()) / 1e6
         self.say(
-            f"{sizes:.2f}M parameters, {len(self.specs)} specs, run {self.progress.runs}, seed {step_salt}, from {source or 'scratch'}"
+            f"{sizes:.2f}M parameters, {len(self.specs)} specs, run {self.progress.runs}, from {source or 'scratch'}, "
+            f"{self.minutes:.1f} minutes, {self.resumed_minutes:.1f} of {args.total_minutes:g} used"
         )
 
     # ---- time and log ----
@@ -188,8 +192,11 @@ class Trainer:
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Full state from a --state folder, or bf16 weights from an --out folder; without optimiser state the learning rate warms up again."""
-        self.model.load_state_dict(load_weights(folder))
+        """Full state from a --state folder, or bf16 weights from an --out folder; without optimiser state the learning
+        rate warms up again.
+        """
+        fresh = {name: t for name, t in self.model.state_dict().items() if name.startswith(AUXILIARY)}
+        self.model.load_state_dict(fresh | load_weights(folder))
         if (folder / "optimizer.safetensors").is_file():
             saved = load_file(folder / "optimizer.safetensors")
             for name, tensor in self.optimizer.tensors().items():
@@ -236,7 +243,7 @@ class Trainer:
         return out
 
     def try_compiled(self) -> None:
-        """Compiles on first batches of every kind and falls back to eager functions if that fails: a run is slower rather than lost."""
+        """Compiles on first batches of every kind; if that fails the run goes on eagerly, slower rather than lost."""
         if not self.args.compile:
             return
         compile_token_functions()
@@ -267,7 +274,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Teacher-forced figures on held-out batches, by group: losses, token accuracy, branches with every answer token right."""
+        """Teacher-forced figures of held-out batches by group: losses, token accuracy, share of exact branches."""
         if self.held_out is None:
             self.held_out = self.loader.held_out()
         self.model.eval()
@@ -329,7 +336,8 @@ class Trainer:
         self.say(f"saved step {self.progress.step}, {self.progress.minutes:.2f} of {args.total_minutes:g} minutes")
         self.evaluate()
         history = json.dumps(asdict(self.progress), indent=1)
-        (args.out / "progress.json").write_text(history)
+        for folder in (args.out, args.state):
+            (folder / "progress.json").write_text(history)
 
 
 def describe(values: torch.Tensor) -> dict[str, float]:
@@ -372,7 +380,7 @@ def load_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def replaced(folder: Path):
-    """A fresh folder that takes the place of `folder`'s files once everything in it is written; a run cut short leaves the old ones."""
+    """A fresh folder whose files replace those of `folder` once all are written: a run cut short leaves the old."""
     fresh = folder.with_name(folder.name + ".tmp")
     fresh.mkdir(parents=True, exist_ok=True)
     yield fresh
@@ -386,7 +394,7 @@ def main() -> None:
     trainer = Trainer(parse_arguments())
 
     def watch() -> None:
-        """Ends a run that overstays, whatever it hangs in: a command cut off from outside would take its files with it."""
+        """Ends a run that overstays, whatever it hangs in: one cut off from outside might take its files with it."""
         time.sleep(max(trainer.minutes * 60 + 15 - trainer.seconds, 1))
         trainer.say("out of time: ending without another checkpoint")
         trainer.loader.close()

@@ -53,7 +53,7 @@ def compare(models, pages=None, mel=None) -> float:
         hidden = model.hidden_states(
             ids, pos, torch.zeros_like(ids, dtype=torch.uint8),
             None if pages is None else model.visual(pages), (ids[0] == IMAGE).nonzero()[:, 0],
-            None if mel is None else model.audio_tower(mel), (ids[0] == AUDIO).nonzero()[:, 0],
+            None if mel is None else model.audio_tower(mel)[0], (ids[0] == AUDIO).nonzero()[:, 0],
         )  # fmt: skip
         return (model.logits(hidden) - expected).abs().max().item()
 
