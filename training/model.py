@@ -330,8 +330,9 @@ class AudioTower(nn.Module):
         return x.view(chunks, length, size)
 
     def forward(self, mel: Tensor) -> tuple[Tensor, Tensor]:
-        """`mel [M, F, 128]`, F a multiple of 4 -> audio tokens `[M * F / 4, hidden_size]` and, for the auxiliary loss, the
-        normalised features before pooling `[M, F / 2, d]`."""
+        """`mel [M, F, 128]`, F a multiple of 4 -> audio tokens `[M * F / 4, hidden_size]` and, for the auxiliary loss,
+        the normalised features before pooling `[M, F / 2, d]`.
+        """
         clips, frames, bins = mel.shape
         whole = frames // self.chunk * self.chunk
         parts = []

@@ -200,7 +200,7 @@ class Trainer:
         if (folder / "optimizer.safetensors").is_file():
             saved = load_file(folder / "optimizer.safetensors")
             for name, tensor in self.optimizer.tensors().items():
-                tensor.copy_(saved[name])
+                tensor.copy_(saved.get(name, tensor))  # a head added since starts from nothing
         else:
             self.warm_from, self.warm_steps = self.progress.step, 30
 

@@ -54,4 +54,5 @@ def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray
         step["chars"] = rng.integers(0, 95, (shape[0], spec.height // 14, spec.width // 7)).astype(np.uint8)
     if spec.frames:
         step["mel"] = rng.standard_normal((b, spec.frames, 128)).astype(np.float16)
+        step["spoken"] = rng.integers(1, 29, (b, 4)).astype(np.uint8)
     return step
