@@ -1,8 +1,8 @@
 """Training steps: pages, recordings and packed conversations as arrays, from seeds.
 
-A sequence is a shared prefix (the pages or the recording) followed by independent *branches*: a transcription, one or more
-turns of questions, a spoken question. A block mask lets each branch see the prefix and itself only, so one rendered page
-trains about ten conversations. Positions restart in every branch, exactly as they would stand after the prefix alone.
+A sequence is a shared prefix (the pages or the recording) followed by independent *branches*: a transcription, one or
+more turns of questions, a spoken question. A block mask lets each branch see the prefix and itself only, so one rendered
+page trains about ten conversations. Positions restart in every branch, as they would stand after the prefix alone.
 """
 
 from __future__ import annotations
@@ -192,9 +192,11 @@ def absent_facts(r: Rng, pages: list[Page], n: int) -> list[Fact]:
 
 # facts a page may lack; rivals are facts whose presence would make "it does not say" wrong or debatable
 ABSENT_KEYS = (
-    "total subtotal tax shipping discount invoice_number receipt_number order_number customer_number date due_date due_date terms customer store time "
-    "cashier table_number contact phone email website meeting_date meeting_place meeting_time reference train_time office project rent password "
-    "interview deadline speaker budget hotel flight delivery_date contract salary dinner recipient sender subject change guest_count box_count"
+    "total subtotal tax shipping discount invoice_number receipt_number order_number customer_number date "
+    "due_date terms customer store time cashier table_number contact phone email website meeting_date "
+    "meeting_place meeting_time reference train_time office project rent password interview deadline "
+    "speaker budget hotel flight delivery_date contract salary dinner recipient sender subject change "
+    "guest_count box_count"
 ).split()
 _DATES = ("date", "due_date", "meeting_date", "interview", "deadline", "delivery_date", "sign_date")
 _TIMES = ("time", "meeting_time", "train_time", "dinner", "sign_time")
@@ -244,7 +246,10 @@ COMMON_WORDS = {
 
 # facts every page has: in a document they need the page's number
 LOCAL_KEYS = frozenset(
-    "title kind first_line last_line numbered_line line_start next_word first_item last_item item_count row_count first_row last_row dearest_item".split()
+    (
+        "title kind first_line last_line numbered_line line_start next_word first_item last_item item_count "
+        "row_count first_row last_row dearest_item"
+    ).split()
 )
 
 
@@ -379,9 +384,9 @@ def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray
         held: fonts, voices and wordings kept out of training.
 
     Returns:
-        ``ids`` int16 [B, S], ``pos`` int16 [3, B, S], ``seg`` and ``weight`` uint8 [B, S]; with pages also ``pages`` uint8
-        [N, H, W], ``shade`` uint8 [N, 6], ``chars`` uint8 [N, H // 14, W // 7]; with recordings ``mel`` float16 [M, F, 128]
-        and ``spoken`` uint8 [M, L], the classes of :func:`spoken_classes`.
+        ``ids`` int16 [B, S], ``pos`` int16 [3, B, S], ``seg`` and ``weight`` uint8 [B, S]; with pages also ``pages``
+        uint8 [N, H, W], ``shade`` uint8 [N, 6], ``chars`` uint8 [N, H // 14, W // 7]; with recordings ``mel`` float16
+        [M, F, 128] and ``spoken`` uint8 [M, L], the classes of :func:`spoken_classes`.
     """
     from training.utterances import spoken_question, utter
 
@@ -395,7 +400,7 @@ def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray
             _pages_prefix(r, sequence, spec)
             clips = 0
             while clips < spec.clips:
-                fact, number = r.pick(document_facts(pages) or [(Fact("kind", pages[0].kind), None)])
+                fact, _ = r.pick(document_facts(pages) or [(Fact("kind", pages[0].kind), None)])
                 if r.chance(0.12):
                     fact = (absent_facts(r, pages, 1) or [fact])[0]
                 if len(fact.subject) > 24 or len(fact.label) > 24 or fact.key in ("line_start", "numbered_line"):

@@ -119,7 +119,7 @@ WORDINGS: dict[str, Wording] = {
     "card": _w("payment method | way of payment", "How was it paid? | What was used to pay?", "How did the customer pay?"),
     "contact": _w("contact | contact person | name of the contact", "Who should be contacted? | Whom can I ask? | Who can I contact? | Who can I ask for details?", "Who is the contact? | Whom should I contact?"),
     "iban": _w("bank account | account number | account | IBAN", "Which account is it paid to? | Where should the money go?", "To which account should I pay?"),
-    "phone": _w("phone number | telephone number | phone | telephone | number to call", "Which number can I call? | What number should I call? | How can I call them?", "Which phone number can I call? | What is the number to call?"),
+    "phone": _w("phone number | telephone number | phone | telephone | number to call", "Which number can I call? | What number should I call? | How can I call them?", "Which phone number can I call? | What number can I call?"),
     "email": _w("email address | email | e-mail | mail address", "Where can I write to? | Which email can I use? | Where should the reply go?", "Which email address can I write to?"),
     "website": _w("website | web address | web page", "Where is it on the web?", "Which website is given?"),
     "title": _w("title | heading | headline | title of the page | title of the document", "What is it called? | What does the heading say? | How is it titled?", "What does the title say? | What is the document called?"),

@@ -17,8 +17,8 @@ from training.pages.values import Rng
 class Fact:
     """Something the page says.
 
-    ``key`` names the kind of fact ("total", "field", "cell", ...), ``label`` is the wording printed beside the value (or
-    the column of a table), ``subject`` what it is about (an item, a row of a table).
+    ``key`` names the kind of fact ("total", "field", "cell", ...), ``label`` is what is printed beside the value (or the
+    column of a table), ``subject`` what it is about (an item, a row of a table).
     """
 
     key: str

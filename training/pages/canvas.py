@@ -1,4 +1,4 @@
-"""An ink canvas that knows which characters it shows and in which lines: pixels, transcription and character map in one."""
+"""An ink canvas that knows which characters it shows and where: pixels, transcription and character map in one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,117 @@
+"""The page generator and the packed sequences: what a question asks for is on the page, and nothing leaks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.usefixtures("train_assets")
+
+NOT_PRINTED = {"kind", "item_count", "row_count", "numbered_line", "dearest_item"}  # counted, named or chosen, not read
+
+
+@pytest.fixture(scope="module")
+def pages(train_assets):
+    from training.dataset import PAGE_SHAPES
+    from training.pages import make_page
+
+    return [make_page(seed, *PAGE_SHAPES[seed % len(PAGE_SHAPES)]) for seed in range(48)]
+
+
+def test_pages_are_reproducible(pages):
+    from training.dataset import PAGE_SHAPES
+    from training.pages import make_page
+
+    again = make_page(7, *PAGE_SHAPES[7])
+    assert np.array_equal(again.ink, pages[7].ink) and again.facts == pages[7].facts
+    other = make_page(8, *PAGE_SHAPES[7])
+    assert not np.array_equal(other.ink, pages[7].ink)
+
+
+def test_facts_are_printed_and_unambiguous(pages):
+    for page in pages:
+        printed = "\n".join(page.lines)
+        identities = [fact.identity for fact in page.facts]
+        assert len(identities) == len(set(identities))
+        for fact in page.facts:
+            if fact.key not in NOT_PRINTED:
+                assert fact.value in printed, (page.kind, fact)
+            if fact.key in ("field", "cell"):
+                assert fact.label in printed, (page.kind, fact)
+
+
+def test_character_map_matches_the_ink(pages):
+    """Cells that hold a character hold ink, and the map spells what the transcription does."""
+    for page in pages[:12]:
+        rows, columns = np.nonzero(page.chars)
+        assert len(rows) > 0
+        contrast = [
+            np.ptp(page.ink[14 * y : 14 * y + 14, 7 * x : 7 * x + 7]) for y, x in zip(rows, columns, strict=True)
+        ]
+        assert np.mean(np.array(contrast) > 60) > 0.9
+        letters = {chr(c + 32) for c in np.unique(page.chars[page.chars > 0])}
+        assert letters <= set("".join(page.lines))
+
+
+def test_held_out_wordings_never_occur_in_training():
+    from training.pages import Fact, Rng
+    from training.wordings import FRAMES, HELD_FRAMES, WORDINGS, phrase_question
+
+    assert not set(FRAMES) & set(HELD_FRAMES)
+    r = Rng(0)
+    for key, wording in WORDINGS.items():
+        assert not set(wording.direct) & set(wording.held), key
+        fact = Fact(key, "x", "Label", "Subject")
+        seen = {phrase_question(r, fact).lower() for _ in range(300)}
+        held = {phrase_question(r, fact, held=True).lower() for _ in range(60)}
+        assert not seen & held, (key, seen & held)
+
+
+def test_absent_facts_are_absent(pages):
+    from training.dataset import absent_facts
+    from training.pages import Rng
+    from training.wordings import NOT_STATED
+
+    r, n = Rng(3), 0
+    for page in pages:
+        for fact in absent_facts(r, [page], 6):
+            n += 1
+            assert fact.value == NOT_STATED
+            assert fact.identity not in {known.identity for known in page.facts}
+            if fact.subject:
+                assert fact.subject not in "\n".join(page.lines)
+    assert n > 100
+
+
+def test_a_document_names_the_page_only_where_it_must(pages):
+    from training.dataset import document_facts
+
+    first, second = pages[0], pages[1]
+    assert all(number is None for _, number in document_facts([first]))
+    for fact, number in document_facts([first, second]):
+        if number is None:
+            assert sum(fact.identity in {f.identity for f in page.facts} for page in (first, second)) == 1
+    assert {number for _, number in document_facts([first, first])} == {1, 2}
+
+
+def test_sequences_hold_what_the_mask_needs(pages):
+    from training.dataset import ANSWER, PADDING, PREFIX, SPECS, make_step
+    from training.tokenizer import EOS, IMAGE
+
+    spec = replace(next(s for s, _ in SPECS if s.pages == 2), sequences=2)
+    step = make_step(11, spec)
+    assert step["ids"].shape == step["seg"].shape == step["weight"].shape == (2, spec.seq_len)
+    assert (step["ids"] == IMAGE).sum() == 2 * 2 * spec.page_tokens
+    for ids, seg, weight, pos in zip(
+        step["ids"], step["seg"], step["weight"], step["pos"].transpose(1, 0, 2), strict=True
+    ):
+        starts = set()
+        for branch in sorted(set(seg.tolist()) - {PREFIX, PADDING}):
+            own = seg == branch
+            assert weight[own].max() > 0 and np.all(np.diff(np.flatnonzero(own)) == 1)
+            assert np.all(np.diff(pos[0, own]) == 1)
+            starts.add(int(pos[0, own][0]))
+            if ANSWER in weight[own]:
+                assert ids[own][-1] == EOS
+        assert len(starts - {0}) == 1  # every branch continues the same prefix
+        assert weight[seg == PADDING].max(initial=0) == 0

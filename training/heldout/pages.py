@@ -1,0 +1,104 @@
+"""Sets made with the page generator: unseen fonts, values and layout seeds; unseen wordings; tables; documents; turns."""
+
+from __future__ import annotations
+
+from training import wordings
+from training.dataset import PAGE_SHAPES, absent_facts, document_facts
+from training.heldout.writer import Writer, turn
+from training.pages import Fact, Page, Rng, make_page
+
+DOCUMENT_SHAPES = {2: (616, 560), 3: (616, 560), 4: (616, 476), 5: (616, 476), 6: (560, 448), 7: (560, 448), 8: (560, 448)}
+READING = ("next_word", "kind", "title", "first_line", "last_line", "line_start", "numbered_line")  # of every page
+
+
+def _page(r: Rng, shape: tuple[int, int] | None = None, kind: str | None = None) -> Page:
+    height, width = shape or r.pick(PAGE_SHAPES)
+    return make_page(r.getrandbits(48), height, width, held_fonts=True, kind=kind)
+
+
+def pick_facts(r: Rng, pages: list[Page], n: int) -> list[tuple[Fact, int | None]]:
+    """Up to ``n`` facts of different kinds with the page to name; reading tasks are rarer than facts of the document."""
+    groups: dict[str, list[tuple[Fact, int | None]]] = {}
+    for fact, number in document_facts(pages):
+        groups.setdefault(fact.key, []).append((fact, number))
+    chosen: list[tuple[Fact, int | None]] = []
+    while groups and len(chosen) < n:
+        keys = list(groups)
+        weights = [min(len(groups[key]), 5) * (0.3 if key in READING else 1.0) for key in keys]
+        key = r.choices(keys, weights)[0]
+        chosen.append(groups[key].pop(r.randint(0, len(groups[key]) - 1)))
+        if not groups[key] or key not in ("field", "cell"):
+            del groups[key]
+    return chosen
+
+
+def _ask(r: Rng, fact: Fact, held: bool, number: int | None = None) -> dict:
+    question, answer = wordings.ask(r, fact, held, number)
+    return turn(question, answer, "absent" if answer == wordings.NOT_STATED else fact.key)
+
+
+def single_pages(writer: Writer, name: str, seed: int, pages: int, held_wordings: bool, questions: int = 4) -> None:
+    """Questions about one page each, every one its own conversation."""
+    r = Rng(seed)
+    for number in range(pages):
+        page = _page(r)
+        path = writer.image(f"{name}-{number:03d}", page.rgb())
+        for fact, _ in pick_facts(r, [page], questions):
+            writer.add(name, page.kind, [path], None, [_ask(r, fact, held_wordings)])
+
+
+def tables(writer: Writer, seed: int, pages: int) -> None:
+    """Look-ups in tables: a cell by its row and column."""
+    r = Rng(seed)
+    for number in range(pages):
+        page = _page(r, kind="table")
+        path = writer.image(f"tables-{number:03d}", page.rgb())
+        cells = [fact for fact in page.facts if fact.key == "cell"]
+        for fact in r.sample(cells, min(5, len(cells))):
+            writer.add("tables", page.kind, [path], None, [_ask(r, fact, False)])
+
+
+def transcriptions(writer: Writer, seed: int, pages: int) -> None:
+    """All text of a page."""
+    r = Rng(seed)
+    for number in range(pages):
+        page = _page(r)
+        path = writer.image(f"transcription-{number:03d}", page.rgb())
+        question = turn(r.pick(wordings.TRANSCRIBE), "\n".join(page.lines), "transcription", metric="cer")
+        writer.add("transcription", page.kind, [path], None, [question])
+
+
+def unanswerable(writer: Writer, seed: int, pages: int) -> None:
+    """Plausible questions whose answer the page does not hold, in wordings of training."""
+    r = Rng(seed)
+    for number in range(pages):
+        page = _page(r, kind=r.pick(("invoice", "receipt", "form", "letter", "table")))
+        path = writer.image(f"unanswerable-{number:03d}", page.rgb())
+        for fact in absent_facts(r, [page], 3):
+            writer.add("unanswerable", page.kind, [path], None, [_ask(r, fact, False)])
+
+
+def documents(writer: Writer, name: str, seed: int, counts: list[int], questions: int) -> None:
+    """Documents of several pages; a question names its page only where it would be ambiguous without."""
+    r = Rng(seed)
+    kinds = ["invoice", "receipt", "form", "letter", "table", "text"]
+    for number, count in enumerate(counts):
+        chosen = r.sample(kinds, min(count, 6)) + [r.pick(("text", "form", "table", "letter")) for _ in range(count - 6)]
+        r.shuffle(chosen)
+        pages = [_page(r, DOCUMENT_SHAPES[count], kind) for kind in chosen]
+        paths = [writer.image(f"{name}-{number:03d}-{i}", page.rgb()) for i, page in enumerate(pages, 1)]
+        for fact, page_number in pick_facts(r, pages, questions):
+            writer.add(name, f"{count} pages", paths, None, [_ask(r, fact, False, page_number)])
+
+
+def conversations(writer: Writer, seed: int, count: int) -> None:
+    """Three questions in one conversation, any kind of fact at any turn."""
+    r = Rng(seed)
+    for number in range(count):
+        page = _page(r)
+        facts = pick_facts(r, [page], 3)
+        if len(facts) < 3:
+            continue
+        r.shuffle(facts)
+        path = writer.image(f"turns-{number:03d}", page.rgb())
+        writer.add("turns", page.kind, [path], None, [_ask(r, fact, False) for fact, _ in facts])
