@@ -4,8 +4,8 @@ OScaR (arXiv 2605.19660) traces the failure of per-channel INT2 keys to *token n
 group a few tokens of unusual norm stretch the range of every channel and leave the others a single code. Its remedy,
 dividing each token by its norm before quantising, helps where the imbalance is large, so it is worth a look first.
 
-One prefill is enough. The norms are taken where the cache receives keys (after RoPE) and values; only the norms are kept,
-never the keys, so memory stays at one float a token, head and layer.
+One prefill is enough. The norms are taken where the cache receives keys (after RoPE) and values; only the norms are
+kept, never the keys, so memory stays at one float a token, head and layer.
 """
 
 from __future__ import annotations
@@ -144,11 +144,11 @@ def _query_norms(model: torch.nn.Module, tokens: int) -> Iterator[dict[int, torc
     handles = []
 
     def record(layer: int, head_dim: int, output: torch.Tensor) -> None:
-        # q_proj gives [B, T, H_q * D], q_norm [B, T, H_q, D] or, in Gemma, [B, H_q, T, D]. With T = H_q the shapes agree
-        # and the strides, which element-wise operations keep, tell: the token axis is the outer one.
-        if output.ndim == 4 and output.shape[2] == tokens:
-            if output.shape[1] != tokens or output.stride(2) > output.stride(1):
-                output = output.transpose(1, 2)
+        # q_proj gives [B, T, H_q * D], q_norm [B, T, H_q, D] or, in Gemma, [B, H_q, T, D]. With T = H_q the shapes
+        # agree and the strides, which element-wise operations keep, tell: the token axis is the outer one.
+        heads_first = output.ndim == 4 and output.shape[2] == tokens
+        if heads_first and (output.shape[1] != tokens or output.stride(2) > output.stride(1)):
+            output = output.transpose(1, 2)
         heads = output.reshape(*output.shape[:2], -1, head_dim)  # [B, T, H_q, D]
         norms[layer] = heads.float().norm(dim=-1).mul_(scaling).transpose(1, 2).cpu()
 

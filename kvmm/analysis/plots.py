@@ -1,7 +1,7 @@
 """Every figure of kvmm once, as plotly functions that the app, the command line and reports share.
 
-Figures have a transparent background and mid-grey text, readable on light and dark pages alike. Modalities keep one colour
-everywhere, from the Okabe-Ito palette, which readers with colour-vision deficiencies can tell apart.
+Figures have a transparent background and mid-grey text, readable on light and dark pages alike. Modalities keep one
+colour everywhere, from the Okabe-Ito palette, which readers with colour-vision deficiencies can tell apart.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ NORM_NAMES = {"key": "Key", "value": "Value", "query": "Query"}
 
 def format_bytes(nbytes: float) -> str:
     """``nbytes`` in binary units with three significant digits: ``"38.2 KiB"``, ``"1.50 MiB"``."""
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            break
+    value, units = float(nbytes), ["B", "KiB", "MiB", "GiB"]
+    while value >= 1000 and len(units) > 1:
         value /= 1024
-    else:
-        unit = "GiB"
-    digits = 0 if unit == "B" or value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{digits}f} {unit}"
+        units.pop(0)
+    digits = 0 if units[0] == "B" or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {units[0]}"
 
 
 def _layout(figure: go.Figure, *, height: int, revision: str, **layout: Any) -> go.Figure:
@@ -84,21 +81,21 @@ def memory_by_modality(report: Any) -> go.Figure:
         name="bf16",
         offset=0.02,
         marker={"color": DENSE_COLOR, "cornerradius": 3},
-        text=[f"{format_bytes(n * 1024)} in bf16" for n in dense],
+        text=[f"{format_bytes(n * 1024)} bf16" for n in dense],
         hovertemplate="%{text}<extra></extra>",
         **common,
     )
     top = max([*dense, *packed], default=1.0)
     _layout(
         figure,
-        height=64 + 74 * max(len(names), 1),
+        height=90 + 74 * max(len(names), 1),
         revision="memory",
         showlegend=False,
         barmode="overlay",
-        margin={"l": 8, "r": 8, "t": 8, "b": 30},
+        margin={"l": 8, "r": 8, "t": 34, "b": 30},
     )
     # Room on the right for the labels outside the bars, which plotly leaves out of its own range.
-    figure.update_xaxes(title_text="KiB", title_standoff=4, range=[0, top * 1.42], nticks=5)
+    figure.update_xaxes(title_text="KiB", title_standoff=4, range=[0, top * 1.55], nticks=5)
     figure.update_yaxes(showgrid=False)
     return figure
 
@@ -156,9 +153,9 @@ def norm_heatmap(report: NormReport, kind: str = "key") -> go.Figure:
         figure.add_scatter(x=[None], y=["modality"], mode="markers", marker=marker, name=name, row=1, col=1)
     _layout(
         figure,
-        height=110 + 26 * max(len(layers), 6),
+        height=150 + 24 * max(len(layers), 6),
         revision=f"heatmap-{kind}",
-        margin={"l": 8, "r": 8, "t": 34, "b": 40},
+        margin={"l": 8, "r": 8, "t": 66, "b": 40},
     )
     figure.update_xaxes(showgrid=False)
     figure.update_xaxes(title_text="token", row=2, col=1)
@@ -171,7 +168,7 @@ def norm_heatmap(report: NormReport, kind: str = "key") -> go.Figure:
 def norm_boxes(report: NormReport, kind: str = "key", layer: int | None = None) -> go.Figure:
     """Box plots of the norms by modality, all layers side by side; ``layer`` (a row) is shaded.
 
-    The quartiles are computed here and the whiskers are the 5 and 95 % quantiles, so the figure carries five numbers a box.
+    The quartiles are computed here and the whiskers are the 5 and 95 % quantiles: five numbers a box travel.
     """
     layers = [str(i) for i in report.layers]
     figure = go.Figure()
@@ -191,7 +188,7 @@ def norm_boxes(report: NormReport, kind: str = "key", layer: int | None = None) 
         )
     if layer is not None:
         figure.add_vrect(x0=layer - 0.5, x1=layer + 0.5, fillcolor=GRID_COLOR, line_width=0, layer="below")
-    _layout(figure, height=320, revision=f"boxes-{kind}", boxmode="group", margin={"l": 8, "r": 8, "t": 34, "b": 40})
+    _layout(figure, height=340, revision=f"boxes-{kind}", boxmode="group", margin={"l": 8, "r": 8, "t": 66, "b": 40})
     figure.update_xaxes(title_text="layer", type="category", showgrid=False)
     figure.update_yaxes(title_text=f"{NORM_NAMES[kind]} norm", rangemode="tozero")
     return figure
@@ -219,7 +216,7 @@ def norm_imbalance(report: NormReport, kind: str = "key", layer: int | None = No
         hovertemplate="layer %{x}: %{y:.3f}<extra></extra>",
         showlegend=False,
     )
-    _layout(figure, height=240, revision=f"imbalance-{kind}", margin={"l": 8, "r": 8, "t": 12, "b": 40})
+    _layout(figure, height=340, revision=f"imbalance-{kind}", margin={"l": 8, "r": 8, "t": 44, "b": 40})
     figure.update_xaxes(title_text="layer", type="category", showgrid=False)
     figure.update_yaxes(title_text="std / mean of the norms", rangemode="tozero")
     return figure

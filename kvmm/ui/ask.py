@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import mimetypes
 import re
 import time
 from collections.abc import Iterator
@@ -22,11 +23,12 @@ from kvmm.ui.session import Difference, Session, Turn, first_difference
 TEXT_SECONDS = 0.06  # between two updates of the text ...
 PLOT_SECONDS = 0.5  # ... and of the plot, which costs the browser more
 FILE_TYPES = ["image", "audio", ".pdf"]
+WELCOME = "### What is on your page?\nDrop an image, a PDF or a recording below and ask, or take one of these."
 
 logger = logging.getLogger(__name__)
 
 
-# -- what is shown ------------------------------------------------------------------------------------------------------
+# -- what is shown -----------------------------------------------------------------------------------------------
 
 
 def escape_markdown(text: str) -> str:
@@ -36,13 +38,14 @@ def escape_markdown(text: str) -> str:
 
 def user_messages(turn: Turn) -> list[dict[str, Any]]:
     """One bubble a file, then the question."""
-    content = [
-        {"role": "user", "content": [{"type": "file", "file": {"path": path, "orig_name": Path(path).name}}]}
-        for path in turn.files
-    ]
+    messages = []
+    for path in turn.files:
+        # The MIME type decides whether the browser shows a picture, a player or a link.
+        file = {"path": path, "orig_name": Path(path).name, "mime_type": mimetypes.guess_type(path)[0]}
+        messages.append({"role": "user", "content": [{"type": "file", "file": file}]})
     if turn.question:
-        content.append({"role": "user", "content": [{"type": "text", "text": turn.question}]})
-    return content
+        messages.append({"role": "user", "content": [{"type": "text", "text": escape_markdown(turn.question)}]})
+    return messages
 
 
 def bubble(text: str) -> dict[str, Any]:
@@ -82,7 +85,9 @@ def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
     if progress is None or progress.memory is None:
         return '<div class="hint">The cache is measured while an answer streams: bytes, bits a value, speed.</div>'
     report = progress.memory
-    share = 100 * report.nbytes / max(report.nbytes_dense, 1)
+    share = min(100 * report.nbytes / max(report.nbytes_dense, 1), 100)
+    packed, dense = format_bytes(report.nbytes), format_bytes(report.nbytes_dense)
+    speed = f"{progress.tokens_per_second:.1f}"
     ttft = "…" if progress.ttft is None else f"{progress.ttft:.2f} s"
     beside = {"speed": "", "ttft": ""}
     if full is not None:
@@ -90,11 +95,11 @@ def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
         beside["ttft"] = "" if full.ttft is None else f"<small>full precision {full.ttft:.2f} s</small>"
     return f"""
 <div class="stats" id="stats">
-  <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{format_bytes(report.nbytes)}</strong>
-    <div class="bar"><i style="width:{share:.1f}%"></i></div><small>of {format_bytes(report.nbytes_dense)} in bf16</small></div>
+  <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{packed}</strong>
+    <div class="bar"><i style="width:{share:.1f}%"></i></div><small>of {dense} in bf16</small></div>
   <div class="stat"><span>Smaller by</span><strong data-stat="ratio">{report.ratio:.1f}×</strong></div>
   <div class="stat"><span>Bits a value</span><strong data-stat="bits">{report.bits_per_value:.2f}</strong></div>
-  <div class="stat"><span>Tokens a second</span><strong data-stat="speed">{progress.tokens_per_second:.1f}</strong>{beside["speed"]}</div>
+  <div class="stat"><span>Tokens a second</span><strong data-stat="speed">{speed}</strong>{beside["speed"]}</div>
   <div class="stat"><span>First token after</span><strong data-stat="ttft">{ttft}</strong>{beside["ttft"]}</div>
 </div>"""
 
@@ -104,14 +109,15 @@ def verdict_html(difference: Difference | None) -> str:
         return ""
     if difference.index is None:
         words = "1 word" if difference.words == 1 else f"{difference.words} words"
-        return f'<div class="verdict same" id="verdict"><b>Identical</b><span>{words}, the same as full precision</span></div>'
+        text = f"<b>Identical</b><span>{words}, the same as full precision</span>"
+        return f'<div class="verdict same" id="verdict">{text}</div>'
 
     def word(text: str) -> str:
         return f"<code>{html.escape(text)}</code>" if text else "the end of the answer"
 
     return (
-        f'<div class="verdict differs" id="verdict"><b>Differs</b><span>from word {difference.index}: full precision has '
-        f"{word(difference.full)}, kvmm {word(difference.kvmm)}</span></div>"
+        f'<div class="verdict differs" id="verdict"><b>Differs</b><span>from word {difference.index}: '
+        f"full precision has {word(difference.full)}, kvmm {word(difference.kvmm)}</span></div>"
     )
 
 
@@ -119,7 +125,7 @@ def policy_html(name: str) -> str:
     return f'<div class="policy-line">{html.escape(policies()[name])}</div>'
 
 
-# -- what happens --------------------------------------------------------------------------------------------------------
+# -- what happens ------------------------------------------------------------------------------------------------
 
 
 def begin(message: dict[str, Any] | None, session: Session | None, new_session: Any) -> Session:
@@ -160,7 +166,8 @@ def answer(session: Session, policy: str, compare: bool) -> Iterator[tuple[Any, 
             plot = memory_by_modality(progress.memory)
         stats = stats_html(progress, last.get("full")) if progress else gr.skip()
         full = session.chats["full"] if compare else gr.skip()
-        return full, session.chats["kvmm"], gr.skip() if verdict is None else verdict, stats, plot
+        said = gr.skip() if verdict is None else gr.HTML(verdict, visible=bool(verdict))
+        return full, session.chats["kvmm"], said, stats, plot
 
     try:
         yield frame("")
@@ -224,7 +231,7 @@ def build_ask(
                 chat = gr.Chatbot(
                     label=f"kvmm · {default_policy}",
                     elem_id="chat-kvmm",
-                    placeholder="### What is on your page?\nDrop an image, a PDF or a recording below and ask, or take one of these.",
+                    placeholder=WELCOME,
                     examples=[
                         {
                             "text": sample.question,
@@ -236,7 +243,7 @@ def build_ask(
                     ],
                     **options,
                 )
-            verdict = gr.HTML(elem_id="verdict-box", container=False)
+            verdict = gr.HTML(elem_id="verdict-box", padding=False, visible=False)
             box = gr.MultimodalTextbox(
                 show_label=False,
                 placeholder="Ask about a page, a picture or a recording",
@@ -252,9 +259,9 @@ def build_ask(
             policy = gr.Dropdown(
                 list(names), value=default_policy, label="Cache policy", elem_id="policy", filterable=False
             )
-            line = gr.HTML(policy_html(default_policy), elem_id="policy-line", container=False)
+            line = gr.HTML(policy_html(default_policy), elem_id="policy-line", padding=False)
             compare = gr.Checkbox(False, label="Compare with full precision", elem_id="compare", container=False)
-            stats = gr.HTML(stats_html(None), elem_id="stats-box", container=False)
+            stats = gr.HTML(stats_html(None), elem_id="stats-box", padding=False)
             plot = gr.Plot(label="KV memory by modality", elem_id="memory-plot", visible=False)
 
     private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
@@ -266,7 +273,7 @@ def build_ask(
         return state, state.chats["full"], state.chats["kvmm"], waiting, gr.Plot(visible=True)
 
     def start_sample(event: gr.SelectData, state: Session | None) -> tuple[Any, ...]:
-        # The browser sends the place of the example only; the files are named here, so it cannot ask for any other path.
+        # The browser sends the example's place only; the files are named here, so it cannot ask for other paths.
         sample = samples[int(event.index)]
         return start({"text": sample.question, "files": [str(path) for path in sample.files]}, state)
 
@@ -279,7 +286,15 @@ def build_ask(
         if state is not None:
             state.reset()
         box_value = gr.MultimodalTextbox(value=None, submit_btn=True, stop_btn=False)
-        return state, [], [], "", stats_html(None), gr.Plot(value=None, visible=False), box_value
+        return (
+            state,
+            [],
+            [],
+            gr.HTML("", visible=False),
+            stats_html(None),
+            gr.Plot(value=None, visible=False),
+            box_value,
+        )
 
     def stop(state: Session | None) -> None:
         if state is not None:
@@ -298,7 +313,8 @@ def build_ask(
     connect(box.submit, start, [box, session])
     connect(chat.example_select, start_sample, [session])
     box.stop(stop, session, None, **at_once)
-    fresh.click(clear, session, [session, full, chat, verdict, stats, plot, box], **at_once)
+    for event in (fresh.click, chat.clear, full.clear):
+        event(clear, session, [session, full, chat, verdict, stats, plot, box], **at_once)
     policy.change(lambda name: (policy_html(name), gr.Chatbot(label=f"kvmm · {name}")), policy, [line, chat], **at_once)
     compare.change(
         lambda on, state: gr.Chatbot(visible=on, value=state.chats["full"] if state else []),

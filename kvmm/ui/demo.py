@@ -102,7 +102,7 @@ def build_demo(
     demo.icons_folder = icons  # lives, and is deleted, with the app
     with demo:
         session = gr.State(None, time_to_live=IDLE_SECONDS, delete_callback=lambda s: s.close() if s else None)
-        gr.HTML(header(html.escape(model_name), html.escape(device)), container=False, padding=False)
+        gr.HTML(header(html.escape(model_name), html.escape(device)), padding=False)
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Ask", id="ask"):
                 build_ask(

@@ -23,11 +23,12 @@ def summary_html(report: NormReport, kind: str) -> str:
     worst, widest = int(variation.argmax()), int(gap.argmax())
     counts = ", ".join(f"{int((report.modality == code).sum()):,} {name}" for code, name in _present(report))
     text = (
-        f"<b>{report.modality.size:,} tokens</b> ({counts}). Norms vary most in layer {report.layers[worst]}: their standard "
-        f"deviation is <b>{variation[worst]:.2f}</b> of the mean."
+        f"<b>{report.modality.size:,} tokens</b> ({counts}). Norms vary most in layer {report.layers[worst]}: "
+        f"their standard deviation is <b>{variation[worst]:.2f}</b> of the mean."
     )
     if len(report.modalities()) > 1:
-        text += f" Modalities are furthest apart in layer {report.layers[widest]}: medians differ <b>{gap[widest]:.2f}×</b>."
+        text += f" Modalities are furthest apart in layer {report.layers[widest]}: their medians differ "
+        text += f"<b>{gap[widest]:.2f}×</b>."
     return f'<div class="hint" id="norm-summary">{text}</div>'
 
 
@@ -42,7 +43,8 @@ def outliers_html(report: NormReport, kind: str, layer: int) -> str:
     if not rows:
         return f'{head}<div class="hint">None: every norm is within 3.5 robust deviations of the median.</div>'
     body = "".join(
-        f'<tr><td>{row["position"]}</td><td><span class="dot" style="background:{MODALITY_COLORS[row["modality"]]}"></span>'
+        f"<tr><td>{row['position']}</td>"
+        f'<td><span class="dot" style="background:{MODALITY_COLORS[row["modality"]]}"></span>'
         f"{row['modality']}</td><td><code>{html.escape(row['token'])}</code></td><td>{row['norm']:.2f}</td>"
         f"<td>{row['ratio']:.2f}×</td></tr>"
         for row in rows
@@ -56,7 +58,7 @@ def outliers_html(report: NormReport, kind: str, layer: int) -> str:
 def build_norms(session: gr.State, tab: gr.Tab, num_layers: int) -> None:
     """Lay out the tab inside the current context; it measures when it is opened after a new answer."""
     empty = '<div class="hint">Ask something first: this page measures the tokens of your last prompt.</div>'
-    summary = gr.HTML(empty, elem_id="norms-summary", container=False)
+    summary = gr.HTML(empty, elem_id="norms-summary", padding=False)
     with gr.Row(visible=False) as controls:
         kind = gr.Radio(list(KINDS), value="Keys", label="Norms of", elem_id="norm-kind")
         layer = gr.Slider(0, max(num_layers - 1, 1), value=0, step=1, label="Layer", elem_id="norm-layer")
@@ -67,7 +69,7 @@ def build_norms(session: gr.State, tab: gr.Tab, num_layers: int) -> None:
                 boxes = gr.Plot(label="By modality: median, quartiles, 5 and 95 %", elem_id="norm-boxes")
             with gr.Column(scale=5, min_width=300):
                 imbalance = gr.Plot(label="Imbalance: mean and range of the heads", elem_id="norm-imbalance")
-        outliers = gr.HTML(elem_id="norm-outliers", container=False)
+        outliers = gr.HTML(elem_id="norm-outliers", padding=False)
 
     def detail(report: NormReport, kind: str, row: int) -> tuple[Any, ...]:
         return norm_boxes(report, kind, row), norm_imbalance(report, kind, row), outliers_html(report, kind, row)

@@ -1,7 +1,7 @@
 """One visitor: their conversation, the full-precision twin of it, and what was shown.
 
-Nothing here knows Gradio, so the flow can be tested without a browser. A session lives in the server's memory only, is never
-shared, and drops its caches when it is closed.
+Nothing here knows Gradio, so the flow can be tested without a browser. A session lives in the server's memory only, is
+never shared, and drops its caches when it is closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Look of the page: theme, style sheet, head. System fonts and inline SVG only, so a page load never leaves the machine."""
+"""Look of the page: theme, style sheet, head. System fonts and inline SVG: loading it never leaves the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ HEAD = """
   document.addEventListener("DOMContentLoaded", () => {
     apply();
     // Gradio sets the class once more when it mounts.
-    const observer = new MutationObserver(() => { apply(); if (document.querySelector("#kvmm-header")) observer.disconnect(); });
+    const observer = new MutationObserver(() => {
+      apply();
+      if (document.querySelector("#kvmm-header")) observer.disconnect();
+    });
     observer.observe(document.body, { childList: true, subtree: true });
   });
 })();
@@ -35,12 +38,13 @@ HEAD = """
 
 # Two stacked cache pages, the lower one a quarter of the height: what a two-bit page is to a dense one.
 LOGO = (
-    '<svg viewBox="0 0 32 32" width="34" height="34" aria-hidden="true"><rect width="32" height="32" rx="8" fill="#0072B2"/>'
+    '<svg viewBox="0 0 32 32" width="34" height="34" aria-hidden="true">'
+    '<rect width="32" height="32" rx="8" fill="#0072B2"/>'
     '<rect x="7" y="7" width="18" height="11" rx="2" fill="#fff" opacity=".35"/>'
     '<rect x="7" y="21" width="18" height="4" rx="1.5" fill="#E69F00"/></svg>'
 )
 _SCHEME = (
-    '<svg viewBox="0 0 24 24" width="18" height="18" fill="none" stroke="currentColor" stroke-width="2" aria-hidden="true">'
+    '<svg viewBox="0 0 24 24" width="18" height="18" fill="none" stroke="currentColor" stroke-width="2">'
     '<circle cx="12" cy="12" r="8"/><path d="M12 4a8 8 0 0 1 0 16z" fill="currentColor"/></svg>'
 )
 
@@ -50,9 +54,17 @@ def header(model: str, device: str) -> str:
     return f"""
 <header id="kvmm-header">
   {LOGO}
-  <div class="title"><h1>kvmm</h1><p>Ask a page, a picture or a recording, with a KV cache of one to two bits a value</p></div>
-  <div class="chips"><span class="chip" title="model">{model}</span><span class="chip" title="device">{device}</span></div>
-  <button class="scheme" type="button" onclick="kvmmToggleScheme()" aria-label="Switch between light and dark">{_SCHEME}</button>
+  <div class="title">
+    <h1>kvmm</h1>
+    <p>Ask a page, a picture or a recording, with a KV cache of few bits a value</p>
+  </div>
+  <div class="chips">
+    <span class="chip" title="model">{model}</span>
+    <span class="chip" title="device">{device}</span>
+  </div>
+  <button class="scheme" type="button" onclick="kvmmToggleScheme()" aria-label="Switch between light and dark">
+    {_SCHEME}
+  </button>
 </header>"""
 
 

@@ -26,12 +26,12 @@ def ask(page, question: str, *files: Path) -> None:
 
 
 def answers(page, chat: str = "chat-kvmm"):
-    """Bubbles of the model; the notes about memory are not among them."""
-    return page.locator(f"#{chat} [data-testid=bot] .message-content:not(.thought-group *)")
+    """What the model said, the notes about memory included."""
+    return page.locator(f"#{chat} [data-testid=bot]")
 
 
 def notes(page, chat: str = "chat-kvmm"):
-    return page.locator(f"#{chat} .thought-group .title-text", has_text="KV ")
+    return page.locator(f"#{chat} .thought-group .title", has_text="KV ")
 
 
 def number(page, stat: str) -> float:
@@ -183,10 +183,13 @@ def test_token_norms(visit, screenshot, invoice):
     expect(page.locator("#norm-outliers")).to_contain_text("layer 3")
 
 
-@pytest.mark.parametrize("name, options", [
-    ("phone-390", {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}),
-    ("dark-1280", {"color_scheme": "dark"}),
-])
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("phone-390", {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}),
+        ("dark-1280", {"color_scheme": "dark"}),
+    ],
+)
 def test_phone_and_dark_mode(visit, screenshot, name, options):
     page = visit(**options)
     page.get_by_text("Invoice: the total").click()
