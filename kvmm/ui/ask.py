@@ -128,29 +128,30 @@ def policy_html(name: str) -> str:
 # -- what happens ------------------------------------------------------------------------------------------------
 
 
-def begin(message: dict[str, Any] | None, session: Session | None, new_session: Any) -> Session:
-    """Take a message from the textbox into the session. Raises :class:`gr.Error` when there is nothing to answer."""
-    session = session or new_session()
+def begin(message: dict[str, Any] | None, session: Session) -> bool:
+    """Take a message from the textbox into the session; when that cannot be, say why in a toast and return False."""
     text = ((message or {}).get("text") or "").strip()
     files = tuple((message or {}).get("files") or ())
-    if session.turn is not None:
-        raise gr.Error(
-            "The last question is still being answered: wait, or press stop.", duration=5, print_exception=False
-        )
+    if session.turn is not None or session.running:
+        gr.Warning("The last question is still being answered: wait, or press stop.", duration=5)
+        return False
     if not text and not files:
-        raise gr.Error("Type a question, or attach a recording that asks one.", duration=5, print_exception=False)
+        gr.Warning("Type a question, or attach a recording that asks one.", duration=5)
+        return False
     session.turn = Turn(text, files)
     session.stop.clear()
     for chat in session.chats.values():
         chat.extend(user_messages(session.turn))
-    return session
+    return True
 
 
 def answer(session: Session, policy: str, compare: bool) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
     """Stream ``(chat-full, chat-kvmm, verdict, stats, plot)``; the session's chats are complete when it ends."""
     turn, epoch = session.turn, session.epoch
-    if turn is None:
+    if turn is None:  # refused, or a new conversation began while this one waited for the model
+        yield (gr.skip(),) * 5
         return
+    session.turn, session.running = None, True
     heads = {side: len(chat) for side, chat in session.chats.items()}
     last: dict[str, Progress] = {}
     shown_text = shown_plot = 0.0
@@ -163,7 +164,7 @@ def answer(session: Session, policy: str, compare: bool) -> Iterator[tuple[Any, 
         progress, plot = last.get("kvmm"), gr.skip()
         if progress and progress.memory and (final or time.monotonic() - shown_plot > PLOT_SECONDS):
             shown_plot = time.monotonic()
-            plot = memory_by_modality(progress.memory)
+            plot = gr.Plot(memory_by_modality(progress.memory), visible=True)
         stats = stats_html(progress, last.get("full")) if progress else gr.skip()
         full = session.chats["full"] if compare else gr.skip()
         said = gr.skip() if verdict is None else gr.HTML(verdict, visible=bool(verdict))
@@ -206,7 +207,7 @@ def answer(session: Session, policy: str, compare: bool) -> Iterator[tuple[Any, 
         yield frame("")
     finally:
         if session.epoch == epoch:
-            session.turn = None
+            session.running = False
 
 
 def build_ask(
@@ -267,18 +268,22 @@ def build_ask(
     private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     at_once: dict[str, Any] = {**private, "queue": False}
 
-    def start(message: Any, state: Session | None) -> tuple[Any, ...]:
-        state = begin(message, state, new_session)
+    def start(message: Any, state: Session | None, request: gr.Request) -> tuple[Any, ...]:
+        state = state or new_session(request)
+        if not begin(message, state):
+            return state, gr.skip(), gr.skip(), gr.skip()
         waiting = gr.MultimodalTextbox(value=None, submit_btn=False, stop_btn=True)
-        return state, state.chats["full"], state.chats["kvmm"], waiting, gr.Plot(visible=True)
+        return state, state.chats["full"], state.chats["kvmm"], waiting
 
-    def start_sample(event: gr.SelectData, state: Session | None) -> tuple[Any, ...]:
+    def start_sample(state: Session | None, event: gr.SelectData, request: gr.Request) -> tuple[Any, ...]:
         # The browser sends the example's place only; the files are named here, so it cannot ask for other paths.
         sample = samples[int(event.index)]
-        return start({"text": sample.question, "files": [str(path) for path in sample.files]}, state)
+        return start({"text": sample.question, "files": [str(path) for path in sample.files]}, state, request)
 
     def ready(state: Session | None) -> Any:
-        if state is not None and state.turn is not None:  # a new conversation has already asked its first question
+        if state is not None and (
+            state.turn is not None or state.running
+        ):  # a new conversation has already asked its first question
             return gr.skip()
         return gr.MultimodalTextbox(submit_btn=True, stop_btn=False)
 
@@ -301,7 +306,7 @@ def build_ask(
             state.stop.set()
 
     def connect(event: Any, fn: Any, inputs: list[Any]) -> None:
-        event(fn, inputs, [session, full, chat, box, plot], **at_once).success(
+        event(fn, inputs, [session, full, chat, box], concurrency_limit=None, **private).success(
             answer,
             [session, policy, compare],
             [full, chat, verdict, stats, plot],

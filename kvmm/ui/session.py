@@ -92,6 +92,7 @@ class Session:
         self.epoch += 1
         self.chats = {"full": [], "kvmm": []}
         self.turn = self.last = self.norms = None
+        self.running = False
         self._conversations.clear()
         self._policies.clear()
         self._turns.clear()
