@@ -66,8 +66,8 @@ def exact_match(prediction: str, answers: str | Sequence[str]) -> bool:
 def ocrbench_hit(prediction: str, answers: str | Sequence[str], dataset: str = "") -> bool:
     """OCRBench's rule (Liu et al. 2023): a reference occurs in the prediction.
 
-    Both are lower-cased, stripped, newlines made spaces. For ``dataset`` "HME100k" (handwritten formulas) case stays and
-    all spaces go.
+    Both are lower-cased, stripped, newlines made spaces. For ``dataset`` "HME100k" (handwritten formulas) case stays
+    and all spaces go.
     """
 
     def prepare(text: str) -> str:

@@ -4,8 +4,8 @@
 
 writes pictures, recordings and ``heldout.jsonl``, one conversation a line:
 
-    {"id", "set", "kind", "images": [...], "audio": path or null, "turns": [{"question", "answers": [...], "key", "metric"?}]}
+    {"id", "set", "kind", "images": [...], "audio": path or null, "turns": [...]}
 
-Paths are relative to the folder. ``metric`` is "cer" for transcriptions, otherwise answers are scored by exact match and
-ANLS. The sets ``layouts`` and ``scans`` are rendered by Chromium through playwright.
+A turn is ``{"question", "answers": [...], "key"}``. Paths are relative to the folder. Turns with ``"metric": "cer"`` are
+transcriptions; other answers are scored by exact match and ANLS. The sets ``layouts`` and ``scans`` are rendered by Chromium through playwright.
 """

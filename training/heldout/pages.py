@@ -1,4 +1,4 @@
-"""Sets made with the page generator: unseen fonts, values and layout seeds; unseen wordings; tables; documents; turns."""
+"""Sets made with the page generator: unseen fonts, values and layout seeds; unseen wordings; documents; turns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from training.dataset import PAGE_SHAPES, absent_facts, document_facts
 from training.heldout.writer import Writer, turn
 from training.pages import Fact, Page, Rng, make_page
 
-DOCUMENT_SHAPES = {2: (616, 560), 3: (616, 560), 4: (616, 476), 5: (616, 476), 6: (560, 448), 7: (560, 448), 8: (560, 448)}
+DOCUMENT_SHAPES = {
+    2: (616, 560),
+    3: (616, 560),
+    4: (616, 476),
+    5: (616, 476),
+    6: (560, 448),
+    7: (560, 448),
+    8: (560, 448),
+}
 READING = ("next_word", "kind", "title", "first_line", "last_line", "line_start", "numbered_line")  # of every page
 
 
@@ -17,7 +25,7 @@ def _page(r: Rng, shape: tuple[int, int] | None = None, kind: str | None = None)
 
 
 def pick_facts(r: Rng, pages: list[Page], n: int) -> list[tuple[Fact, int | None]]:
-    """Up to ``n`` facts of different kinds with the page to name; reading tasks are rarer than facts of the document."""
+    """Up to ``n`` facts of different kinds with the page to name; reading tasks are rarer than others."""
     groups: dict[str, list[tuple[Fact, int | None]]] = {}
     for fact, number in document_facts(pages):
         groups.setdefault(fact.key, []).append((fact, number))
@@ -83,7 +91,9 @@ def documents(writer: Writer, name: str, seed: int, counts: list[int], questions
     r = Rng(seed)
     kinds = ["invoice", "receipt", "form", "letter", "table", "text"]
     for number, count in enumerate(counts):
-        chosen = r.sample(kinds, min(count, 6)) + [r.pick(("text", "form", "table", "letter")) for _ in range(count - 6)]
+        chosen = r.sample(kinds, min(count, 6)) + [
+            r.pick(("text", "form", "table", "letter")) for _ in range(count - 6)
+        ]
         r.shuffle(chosen)
         pages = [_page(r, DOCUMENT_SHAPES[count], kind) for kind in chosen]
         paths = [writer.image(f"{name}-{number:03d}-{i}", page.rgb()) for i, page in enumerate(pages, 1)]

@@ -54,7 +54,9 @@ def spoken_questions(writer: Writer, seed: int, pages: int) -> None:
         page = make_page(r.getrandbits(48), height, width, held_fonts=True)
         path = writer.image(f"spoken-{number:03d}", page.rgb())
         facts = [fact for fact, _ in pick_facts(r, [page], 6)]
-        facts = [f for f in facts if len(f.subject + f.label) <= 24 and f.key not in ("line_start", "numbered_line")][:2]
+        facts = [f for f in facts if len(f.subject + f.label) <= 24 and f.key not in ("line_start", "numbered_line")][
+            :2
+        ]
         if r.chance(0.25):
             facts = facts[:1] + absent_facts(r, [page], 1)
         for fact in facts:
