@@ -1,6 +1,6 @@
 """Tiny random models of every supported family, and inputs for them; shared by the tests.
 
-``build(family)`` gives the model, ``inputs(family, model, batch)`` the arguments of ``generate`` for one sequence, or for a
+``build(family)`` gives the model, ``inputs(family, batch)`` the arguments of ``generate`` for one sequence, or for a
 left-padded batch of two. Nothing is downloaded and no processor is needed: pixel and mel tensors are random, and their
 placeholders are counted here.
 """
@@ -49,7 +49,7 @@ def _text(**changes: Any) -> dict[str, Any]:
     return {**_TEXT, **changes}
 
 
-# -- models --------------------------------------------------------------------------------------------------------------
+# -- models --------------------------------------------------------------------------------
 
 
 def _llama() -> Any:
@@ -275,7 +275,7 @@ def build(family: str) -> Any:
     return _BUILDERS[family]().eval()
 
 
-# -- inputs --------------------------------------------------------------------------------------------------------------
+# -- inputs --------------------------------------------------------------------------------
 
 
 def _grid_images(count: int, generator: torch.Generator) -> tuple[list[list[int]], dict[str, torch.Tensor]]:
@@ -338,8 +338,8 @@ _MEDIA: dict[str, Callable] = {
 def inputs(family: str, batch: int = 1, seed: int = 0) -> dict[str, Any]:
     """Arguments of ``generate`` (or of the first forward): ids, mask and media.
 
-    The first sequence has two media segments between three runs of text; with ``batch=2`` a shorter second sequence with
-    one (for omni models: two) is padded on the left.
+    The first sequence has two media segments between three runs of text; with ``batch=2`` a shorter second sequence
+    with one (for omni models: two) is padded on the left.
     """
     generator = torch.Generator().manual_seed(seed)
 

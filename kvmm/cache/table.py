@@ -190,6 +190,10 @@ class TokenTable:
         self._bias = (mask, queries, self._make_bias(mask, queries))
         return self._bias[2]
 
+    def clear_bias(self) -> None:
+        """Drop the bias of the last step, which is workspace and not part of the cache."""
+        self._bias = None
+
     def _make_bias(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
         slots = self.slots()
         visible = (slots >= 0).unsqueeze(1)  # [B, 1, N]
@@ -202,8 +206,8 @@ class TokenTable:
         else:
             if mask.shape[-1] != self.length:
                 raise KVMMError(
-                    f"The attention mask covers {mask.shape[-1]} tokens but the cache holds {self.length}; pass the mask "
-                    "of the whole sequence."
+                    f"The attention mask covers {mask.shape[-1]} tokens but the cache holds {self.length}; pass the "
+                    "mask of the whole sequence."
                 )
             if mask.dim() == 4:
                 if mask.shape[1] != 1:

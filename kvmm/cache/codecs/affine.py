@@ -183,7 +183,7 @@ class AffineCodec(Codec):
 
 
 def page_weight(valid: torch.Tensor | None, tokens: int, page_size: int) -> torch.Tensor | None:
-    """Weights float ``[B or 1, 1, P, N, 1]`` of the slots of pages: 1 for tokens, 0 for fill; None if all are tokens."""
+    """Weights float ``[B or 1, 1, P, N, 1]`` of the slots of pages: 1 for tokens, 0 for fill; None if no fill."""
     missing = -tokens % page_size
     if valid is None and not missing:
         return None

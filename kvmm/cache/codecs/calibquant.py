@@ -27,8 +27,8 @@ class CalibQuant(AffineCodec):
     """Span-wide per-channel codes.
 
     Options:
-        levels: ``paper`` (minimum and maximum are the outer levels), ``code`` (both shrunk about zero, by 0.5 for keys and
-            0.3 for values, as the authors' code does at 1 bit), or ``mean`` (least-squares levels: at 1 bit the two
+        levels: ``paper`` (minimum and maximum are the outer levels), ``code`` (both shrunk about zero, by 0.5 for keys
+            and 0.3 for values, as the authors' code does at 1 bit), or ``mean`` (least-squares levels: at 1 bit the two
             conditional means of the channel; same storage).
         calibration: ``(tau1, tau2)``: logits of the span, which lie in ``[gamma, delta]``, are mapped linearly onto
             ``[gamma - tau1, delta - tau2]`` before the softmax (section 3.3). Where that line would not rise

@@ -22,8 +22,8 @@ class OScaR(AffineCodec):
     """OScaR, with the choices in which the paper and its code differ as options.
 
     Options:
-        norm_scope: ``head`` (one norm a token and KV head, the paper's text) or ``token`` (one a token, shared by all KV
-            heads, the authors' code).
+        norm_scope: ``head`` (one norm a token and KV head, the paper's text) or ``token`` (one a token, shared by all
+            KV heads, the authors' code).
         norm: ``l2``; ``rsqrt``, the same factor under the authors' name for it; ``max`` (largest magnitude), ``mean``
             (mean magnitude), or ``none`` for the ablation without scaling.
         rotation: False for the ablation without rotation.

@@ -126,7 +126,7 @@ def mix_per_channel(
     Returns:
         ``[B, H, Q, D]``.
     """
-    pages, dim, tokens = codes.shape[2:]
+    pages, _, tokens = codes.shape[2:]
     paged = probabilities.unflatten(-1, (pages, tokens)).transpose(2, 3)  # [B, H, P, Q, N]
     scale, zero_point = scale.float(), zero_point.float()
     if scale.shape[2] == 1:

@@ -14,9 +14,12 @@ import torch
 BITS = (1, 2, 4, 8)  # code widths that fill a byte
 
 
+_WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
+
+
 @lru_cache(maxsize=64)
-def _shifts(bits: int, tail: int, device: torch.device) -> torch.Tensor:
-    return torch.arange(0, 8, bits, dtype=torch.uint8, device=device).reshape(-1, *[1] * tail)
+def _shifts(bits: int, tail: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.arange(0, 8, bits, device=device).to(dtype).reshape(-1, *[1] * tail)
 
 
 def pack_planes(codes: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
@@ -47,10 +50,11 @@ def unpack_planes(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
     planes = 8 // bits
     if planes == 1:
         return packed
-    codes = packed.unsqueeze(dim - 1) >> _shifts(bits, -dim, packed.device)
-    if bits * (planes - 1) < 8:
-        codes = codes.bitwise_and_(2**bits - 1)
-    return codes.flatten(dim - 1, dim)
+    # Several bytes at a time: a code never leaves its byte, so one wide shift and one wide mask do the same.
+    width, dtype = next(((w, t) for w, t in _WORDS if packed.shape[-1] % w == 0), (1, torch.uint8))
+    words = packed.view(dtype).unsqueeze(dim - 1) >> _shifts(bits, -dim, dtype, packed.device)
+    mask = int.from_bytes(bytes([2**bits - 1] * width), "little")
+    return words.bitwise_and_(mask).view(torch.uint8).flatten(dim - 1, dim)
 
 
 def affine_parameters(

@@ -1,0 +1,195 @@
+"""What ``generate`` and conversations ask of a cache: beams, sampling, several turns, crop, copies, fallbacks."""
+
+import copy
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from kvmm import KVMMCache, KVMMError
+from kvmm.modality import IMAGE, PADDING, TEXT
+from kvmm.policy import get_policy, spec
+from tests.cache.harness import Harness, layout, uniform
+from tests.tiny_models import NEW_TOKENS, build, generate, inputs
+
+LOSSLESS = {"policy": "bf16", "residual_length": 0, "num_sink_tokens": 2}
+
+
+def lossless(model):
+    return KVMMCache.for_model(model, **LOSSLESS)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2_5_vl", "qwen2_5_omni", "gemma3"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"num_beams": 3}, {"do_sample": True, "temperature": 1.5}, {"prompt_lookup_num_tokens": 3}],
+    ids=["beam", "sampling", "prompt-lookup"],
+)
+def test_decoding_modes(family, settings):
+    if "prompt_lookup_num_tokens" in settings and family == "gemma3":
+        pytest.skip("transformers does not roll its sliding layers back")
+    model = build(family)
+    batch = 1 if "prompt_lookup_num_tokens" in settings else 2
+    arguments = inputs(family, batch)
+    torch.manual_seed(0)
+    expected = generate(model, arguments, **settings)
+    torch.manual_seed(0)
+    # prompt lookup rolls drafts back, which must stay out of the pages
+    residual = {"residual_length": 16} if "prompt_lookup_num_tokens" in settings else {}
+    cache = KVMMCache.for_model(model, **{**LOSSLESS, **residual})
+    assert torch.equal(generate(model, arguments, past_key_values=cache, **settings), expected)
+
+
+@pytest.mark.parametrize("family", ["llama", "llava", "qwen2_audio"])
+def test_two_turns_and_teacher_forcing(family):
+    """A second turn of several tokens reads the packed past causally, as a dense cache does."""
+    model = build(family)
+    arguments = inputs(family, 1)
+    logits = []
+    for cache in (DynamicCache(config=model.config.get_text_config()), lossless(model)):
+        first = generate(model, arguments, past_key_values=cache)
+        more = torch.cat((first, torch.arange(3, 20)[None]), 1)
+        mask = torch.ones_like(more)
+        start = cache.get_seq_length()
+        with torch.no_grad():
+            out = model(input_ids=more[:, start:], attention_mask=mask, past_key_values=cache, use_cache=True)
+        logits.append(out.logits)
+    torch.testing.assert_close(logits[1], logits[0], atol=1e-3, rtol=1e-4)
+
+
+def test_pack_before_the_question():
+    model = build("llava")
+    arguments = inputs("llava", 1)
+    ids = arguments["input_ids"]
+    cut = ids.shape[1] - 6
+    expected = generate(model, arguments)
+    cache = lossless(model)
+    head = {**arguments, "input_ids": ids[:, :cut], "attention_mask": torch.ones(1, cut, dtype=torch.long)}
+    with torch.no_grad():
+        model(**head, past_key_values=cache, use_cache=True)
+    cache.pack()
+    assert cache.is_packed
+    answer = generate(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, past_key_values=cache)
+    assert torch.equal(answer, expected)
+
+
+def test_one_model_serves_many_caches():
+    model = build("qwen2_5_vl")
+    arguments = inputs("qwen2_5_vl", 1)
+    expected = generate(model, arguments)
+    caches = [lossless(model), KVMMCache.for_model(model, "kivi2")]
+    for cache in caches:
+        generate(model, inputs("qwen2_5_vl", 1, seed=5), past_key_values=cache)
+    assert torch.equal(generate(model, arguments, past_key_values=lossless(model)), expected)
+    assert torch.equal(generate(model, arguments, past_key_values=DynamicCache(config=model.config)), expected)
+    assert torch.equal(generate(model, arguments, cache_implementation="static"), expected)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_other_attention_implementations_still_work(implementation):
+    model = build("llama")
+    arguments = inputs("llama", 2)
+    cache = lossless(model)
+    model.set_attn_implementation(implementation)
+    expected = generate(model, arguments)
+    assert torch.equal(generate(model, arguments, past_key_values=cache), expected)
+    assert cache.is_packed
+
+
+def test_deepcopy_is_independent():
+    model = build("llama")
+    arguments = inputs("llama", 1)
+    cache = KVMMCache.for_model(model, "kivi2", residual_length=0)
+    ids = arguments["input_ids"]
+    with torch.no_grad():
+        model(**arguments, past_key_values=cache, use_cache=True)
+    cache.pack()
+    before = cache.memory()
+    twin = copy.deepcopy(cache)
+    assert twin.layers[0].table is twin.table is not cache.table
+    longer = {"input_ids": torch.cat((ids, ids[:, :5]), 1), "attention_mask": torch.ones(1, ids.shape[1] + 5).long()}
+    first = generate(model, longer, past_key_values=twin)
+    assert cache.memory() == before
+    assert torch.equal(generate(model, longer, past_key_values=cache), first)
+
+
+def fed(**fields):
+    h = Harness(uniform(spec("kivi", 4, 32), **fields))
+    h.feed([layout((TEXT, 40), (IMAGE, 64), (TEXT, 50)), layout((PADDING, 20), (TEXT, 20), (IMAGE, 64), (TEXT, 50))])
+    h.feed([[TEXT], [TEXT]])
+    return h
+
+
+def test_batch_operations():
+    index = torch.tensor([1, 0, 1])
+    h = fed()
+    keys, values = h.layer.dense()
+    h.cache.reorder_cache(index)
+    torch.testing.assert_close(h.layer.dense()[0], keys[index])
+    h.cache.batch_select_indices(torch.tensor([0, 1]))
+    torch.testing.assert_close(h.layer.dense()[1], values[index[:2]])
+    h.cache.batch_repeat_interleave(2)
+    torch.testing.assert_close(h.layer.dense()[0], keys[[1, 1, 0, 0]])
+    assert h.cache.batch_size == 4
+    assert h.layer.keys.shape == (4, 2, 155, 64)
+
+
+def test_crop_stays_in_the_residual():
+    h = fed(residual_length=16)
+    keys, _ = h.layer.dense()
+    h.cache.crop(-5)
+    assert h.cache.get_seq_length() == 150
+    torch.testing.assert_close(h.layer.dense()[0], keys[:, :, :150])
+    h.cache.crop(148)
+    assert h.cache.get_seq_length() == 148
+    with pytest.raises(KVMMError, match="Cannot crop"):
+        h.cache.crop(-60)
+    h.keys, h.values, h.valid = h.keys[:, :, :148], h.values[:, :, :148], h.valid[:, :148]
+    h.feed([[TEXT] * 3, [TEXT] * 3])
+    assert h.compare(3, "full") < 1e-4
+
+
+def test_crop_before_packing():
+    h = Harness(get_policy("kivi2"))
+    h.feed([[TEXT] * 30])
+    h.cache.crop(-10)
+    assert h.layer.keys.shape[2] == h.cache.get_seq_length() == 20
+    torch.testing.assert_close(h.layer.keys, h.keys[:, :, :20])
+
+
+def test_reset_starts_again():
+    h = fed()
+    h.cache.reset()
+    assert h.cache.get_seq_length() == 0
+    assert h.cache.memory().nbytes == 0
+    h.keys = h.values = h.valid = None
+    h.feed([[IMAGE] * 40])
+    h.feed([[TEXT]])
+    assert h.compare(1) < 1e-4
+
+
+def test_residual_is_flushed_while_decoding():
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=32, num_sink_tokens=4))
+    h.feed([layout((IMAGE, 50), (TEXT, 10))])
+    for _ in range(150):
+        h.feed([[TEXT]])
+    assert h.compare(1) < 1e-4
+    assert h.layer.num_dense <= 4 + 32 + 32 + 1
+    assert h.cache.table.stores[TEXT].shape[1] % 32 == 0
+
+
+def test_mask_of_the_wrong_length():
+    h = fed()
+    with pytest.raises(KVMMError, match="mask covers"):
+        h.layer.attend(torch.randn(2, 6, 1, 64), torch.ones(2, 9, dtype=torch.bool), 0.125)
+
+
+def test_half_precision_models():
+    model = build("qwen3")
+    arguments = inputs("qwen3", 2)
+    for dtype in (torch.bfloat16, torch.float16):
+        half = copy.deepcopy(model).to(dtype)
+        cache = KVMMCache.for_model(half, "bf16", residual_length=0)
+        tokens = generate(half, arguments, past_key_values=cache)
+        assert tokens.shape[1] == arguments["input_ids"].shape[1] + NEW_TOKENS
+        assert cache.layers[0].parts[TEXT].key.packed["values"].dtype == dtype

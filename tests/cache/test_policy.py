@@ -1,0 +1,64 @@
+"""Names, overrides and their errors."""
+
+import dataclasses
+
+import pytest
+
+from kvmm import KVMMError, KVPolicy, get_policy, policies
+from kvmm.cache.codecs import codec_class
+from kvmm.policy import KVSpec, spec
+
+NAMES = "bf16 kivi4 kivi2 oscar2 oscar2-g32 calibquant1 calibquant1-mean calibquant2 balanced small".split()
+
+
+def test_presets():
+    listed = policies()
+    assert set(NAMES) <= set(listed)
+    for name, line in listed.items():
+        assert line.strip() and "\n" not in line
+        assert get_policy(name).name == name
+    assert "only large models" in listed["calibquant1"]
+
+
+def test_policies_are_frozen_and_hashable():
+    policy = get_policy("oscar2")
+    assert hash(policy) == hash(get_policy("oscar2"))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        policy.residual_length = 1
+
+
+def test_overrides():
+    policy = get_policy("kivi2", key_bits=4, value_bits=1, group_size=64, residual_length=7, num_sink_tokens=0)
+    assert (policy.image.key.bits, policy.text.value.bits, policy.audio.key.group_size) == (4, 1, 64)
+    assert (policy.residual_length, policy.num_sink_tokens) == (7, 0)
+    mixed = get_policy("calibquant1", key_bits=2)
+    assert (mixed.image.key.bits, mixed.image.value.bits, mixed.text.key.codec) == (2, 1, "bf16")
+    assert get_policy("kivi2", key_bits=None) == get_policy("kivi2")
+    assert get_policy(KVPolicy("mine", image=KVSpec(spec("kivi", 2, 32), spec("kivi", 2, 32)))).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "says"),
+    [
+        ("oskar", {}, "choose one of: bf16, kivi4"),
+        (3, {}, "KVPolicy"),
+        ("kivi2", {"keybits": 2}, "Unknown override keybits"),
+        ("kivi2", {"key_bits": 3}, "1, 2, 4 or 8"),
+        ("kivi2", {"group_size": 48}, "power of two"),
+        ("kivi2", {"residual_length": -1}, "0 or more"),
+        ("bf16", {"key_bits": 2}, "quantises nothing"),
+        (KVPolicy(image=KVSpec(spec("oscar", 2, 32, norm="l3"), spec("oscar", 2, 32))), {}, "norm must be"),
+        (KVPolicy(image=KVSpec(spec("kivi", 2, 32, colour=1), spec("kivi", 2, 32))), {}, "no option 'colour'"),
+        (KVPolicy(image=KVSpec(spec("zip", 2), spec("zip", 2))), {}, "Unknown codec"),
+        (KVPolicy(text=KVSpec(spec("calibquant", 1, calibration=(1,)), spec("bf16"))), {}, "tau1, tau2"),
+    ],
+)
+def test_errors_are_one_clear_line(name, overrides, says):
+    with pytest.raises(KVMMError, match=says) as error:
+        get_policy(name, **overrides)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_codec_lists_the_names():
+    with pytest.raises(KVMMError, match="bf16, kivi, oscar, calibquant"):
+        codec_class("gzip")
