@@ -75,6 +75,7 @@ class NoVideoProcessor:
     """Stands where transformers wants a video processor: it has the sizes some processors look up, and no video."""
 
     model_input_names: ClassVar[list[str]] = []
+    _auto_class = None  # looked up when a processor is saved
 
     def __init__(self, image_processor: Any) -> None:
         self.merge_size = getattr(image_processor, "merge_size", 1)
