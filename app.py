@@ -8,6 +8,7 @@ import sys
 
 # Before Gradio is imported: no analytics, no version check, nothing leaves this machine.
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -63,7 +64,8 @@ def main(argv: list[str] | None = None) -> int:
                 **launch_options(),
             )
         except OSError as error:  # Gradio found no free port
-            raise KVMMError(f"cannot listen on {args.host}: {error}".splitlines()[0]) from error
+            where = f"{args.host}:{args.port}" if args.port else args.host
+            raise KVMMError(f"cannot listen on {where}: choose another --port or --host") from error
     except KVMMError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -36,12 +36,16 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", text)
 
 
-def user_messages(turn: Turn) -> list[dict[str, Any]]:
-    """One bubble a file, then the question."""
+def user_messages(turn: Turn, *, links: bool = False) -> list[dict[str, Any]]:
+    """One bubble a file, then the question. With ``links`` no file is displayed, because it may not be what it says."""
     messages = []
     for path in turn.files:
         # The MIME type decides whether the browser shows a picture, a player or a link.
-        file = {"path": path, "orig_name": Path(path).name, "mime_type": mimetypes.guess_type(path)[0]}
+        file = {
+            "path": path,
+            "orig_name": Path(path).name,
+            "mime_type": None if links else mimetypes.guess_type(path)[0],
+        }
         messages.append({"role": "user", "content": [{"type": "file", "file": file}]})
     if turn.question:
         messages.append({"role": "user", "content": [{"type": "text", "text": escape_markdown(turn.question)}]})
@@ -181,7 +185,8 @@ def answer(session: Session, policy: str, compare: bool) -> Iterator[tuple[Any, 
             if progress.stopped:
                 text = f"{text} *stopped*" if text else "*stopped*"
             if progress.done:
-                tail += [bubble(text), memory_note(progress)]
+                # The cache of a stopped answer is dropped, so there is nothing to note.
+                tail += [bubble(text), None if progress.stopped else memory_note(progress)]
             elif text:
                 tail.append(bubble(text))
             show(step.side, *filter(None, tail))
@@ -197,6 +202,9 @@ def answer(session: Session, policy: str, compare: bool) -> Iterator[tuple[Any, 
             show("full", bubble("*not asked*"))
         yield frame(verdict, final=True)
     except KVMMError as error:
+        sent = user_messages(turn, links=True)
+        for side, chat in session.chats.items():
+            chat[heads[side] - len(sent) : heads[side]] = sent
         for side in session.chats:
             show(side, bubble(f"⚠️ {escape_markdown(str(error))}"))
         yield frame("")

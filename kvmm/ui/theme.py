@@ -89,6 +89,13 @@ def theme() -> gr.themes.Base:
     ).set(
         body_background_fill="#f6f7f9",
         body_background_fill_dark="#0d1117",
+        body_text_color_subdued="#5b6472",
+        body_text_color_subdued_dark="#9aa4b2",
+        input_placeholder_color="#6b7482",
+        background_fill_primary_dark="#151b24",
+        background_fill_secondary_dark="#1b2330",
+        border_color_primary_dark="#262e3a",
+        block_label_background_fill_dark="#1b2330",
         block_background_fill="#ffffff",
         block_background_fill_dark="#151b24",
         block_border_color="#e3e6eb",

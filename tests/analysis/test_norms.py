@@ -16,6 +16,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvmm.analysis import NormReport, record_norms
 from kvmm.errors import KVMMError
@@ -60,6 +61,7 @@ def direct(model, inputs):
         return sdpa_attention_forward(module, query, key, value, *args, **kwargs)
 
     AttentionInterface.register("spy", spy)
+    AttentionMaskInterface.register("spy", sdpa_mask)  # without one there is no sliding window
     before = model.config._attn_implementation
     model.set_attn_implementation("spy")
     try:

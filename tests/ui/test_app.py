@@ -104,6 +104,7 @@ def test_a_bad_file_is_one_line_and_the_conversation_goes_on(visit, screenshot, 
     warning = answers(page).filter(has_text="⚠️")
     expect(warning).to_contain_text("is a text file")
     assert "\n" not in warning.inner_text().strip()
+    expect(page.locator("#chat-kvmm").get_by_text("notes.png", exact=True)).to_be_visible()  # a name, no broken picture
     screenshot(page, "bad-file-1280")
     ask(page, QUESTION)
     expect(notes(page)).to_have_count(2)
@@ -148,12 +149,12 @@ def test_stop_ends_an_answer_and_the_next_question_works(visit, invoice, model_a
     page = visit()
     monkeypatch.setattr(model, "forward", slow)
     ask(page, QUESTION, invoice)
+    expect(answers(page)).to_have_count(1)  # what was said before the third token
     stop = page.locator("#ask-box").locator(".stop-button")
-    expect(stop).to_be_visible()
     with page.expect_response(lambda response: response.request.method == "POST"):
         stop.click()
     pressed.set()
-    expect(answers(page).last).to_contain_text("stopped")
+    expect(answers(page)).to_contain_text("stopped")
     expect(page.locator("#ask-box").get_by_test_id("submit-button")).to_be_visible()
     ask(page, QUESTION)  # the page that was sent with the stopped question is still at hand
     expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
