@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from reportlab.pdfgen import canvas
 
 import kvmm
+from kvmm.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,8 +26,21 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
 
 
-def refused(*arguments: object, match: str, **environment: str) -> None:
-    result = run(*arguments, **environment)
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """``main()`` in this process: like ``run``, without the seconds that a new Python needs to import torch."""
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["kvmm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, exit_.value.code, out, err)
+
+    return call
+
+
+def assert_refused(result: subprocess.CompletedProcess[str], match: str) -> None:
     assert result.returncode == 2, result.stderr
     assert result.stdout == "" and "Traceback" not in result.stderr
     (line,) = result.stderr.splitlines()
@@ -67,8 +81,8 @@ def test_ask_streams_the_answer_then_the_memory_table(folder):
         assert word in table
 
 
-def test_compare_shows_both(folder):
-    result = run("ask", "--pdf", folder / "invoice.pdf", "--policy", "oscar2", "--compare", "What is the total?")
+def test_compare_shows_both(folder, call):
+    result = call("ask", "--pdf", folder / "invoice.pdf", "--policy", "oscar2", "--compare", "What is the total?")
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].startswith("oscar2: ") and lines[1] == "full precision: $42.50"
@@ -91,9 +105,9 @@ def test_json_is_one_object_and_nothing_else(folder):
     assert sum(entry["nbytes"] for entry in small["by_modality"].values()) == pytest.approx(small["nbytes"], rel=0.01)
 
 
-def test_overrides_reach_the_policy(folder):
+def test_overrides_reach_the_policy(folder, call):
     def image_bits(*options):
-        result = run(
+        result = call(
             "ask", "--image", folder / "invoice.png", "--policy", "kivi2", "--json", *options, "What is the total?"
         )
         return json.loads(result.stdout)["memory"]["by_modality"]["image"]["packed_bits_per_value"]
@@ -101,8 +115,8 @@ def test_overrides_reach_the_policy(folder):
     assert image_bits("--key-bits", 4, "--value-bits", 4) == pytest.approx(image_bits() + 2, abs=0.1)
 
 
-def test_policies_has_one_line_each():
-    result = run("policies")
+def test_policies_has_one_line_each(call):
+    result = call("policies")
     assert result.returncode == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == list(kvmm.policies())
     assert all(
@@ -110,23 +124,38 @@ def test_policies_has_one_line_each():
     )
 
 
-def test_errors_are_one_line_and_exit_code_2(folder):
-    refused("ask", "--image", folder / "missing.png", "Why?", match="There is no file")
-    refused("ask", "--image", folder / "notes.png", "Why?", match="notes.png is a text file")
-    refused("ask", "--image", folder / "invoice.pdf", "Why?", match="is a PDF, not an image")
-    refused("ask", "--audio", folder / "silence.wav", match="is silent")
-    refused("ask", "--image", folder / "invoice.png", match="no question")
+def test_an_error_is_one_line_and_exit_code_2(folder):
+    assert_refused(run("ask", "--image", folder / "missing.png", "Why?"), "There is no file")
 
 
-def test_errors_of_models_and_policies(folder):
-    page = ("--image", folder / "invoice.png", "Why?")
-    refused("ask", "--policy", "tiny", *page, match="tiny")
-    refused("ask", "--model", folder / "nothing", *page, match="There is no model folder")
-    refused("ask", "--model", folder, *page, match="config.json")
-    refused("ask", "--dtype", "int8", *page, match="not a dtype")
-    refused("ask", "--model", "owner/model", *page, match="hub", HF_HUB_OFFLINE="1")
+def test_errors_of_files(folder, call):
+    for option, name, match in [
+        ("--image", "notes.png", "notes.png is a text file"),
+        ("--image", "invoice.pdf", "is a PDF, not an image"),
+        ("--pdf", "invoice.png", "is an image, not a PDF"),
+        ("--audio", "silence.wav", "is silent"),
+        ("--audio", "missing.wav", "There is no file"),
+    ]:
+        assert_refused(call("ask", option, folder / name, "Why?"), match)
+    assert_refused(call("ask", "--image", folder / "invoice.png"), "no question")
 
 
-def test_usage_errors_have_the_same_exit_code():
-    result = run("ask", "--no-such-option", "Why?")
+def test_errors_of_models_and_policies(folder, call):
+    for option, value, match in [
+        ("--policy", "tiny", "tiny"),
+        ("--model", folder / "nothing", "There is no model folder"),
+        ("--model", folder, "config.json"),
+        ("--dtype", "int8", "not a dtype"),
+        ("--device", "toaster", "not a device"),
+    ]:
+        assert_refused(call("ask", option, value, "--image", folder / "invoice.png", "Why?"), match)
+
+
+def test_an_id_of_the_hub_without_a_network(folder):
+    arguments = ("ask", "--model", "owner/model", "--image", folder / "invoice.png", "Why?")
+    assert_refused(run(*arguments, HF_HUB_OFFLINE="1"), "hub")
+
+
+def test_usage_errors_have_the_same_exit_code(call):
+    result = call("ask", "--no-such-option", "Why?")
     assert result.returncode == 2 and "Traceback" not in result.stderr and result.stdout == ""
