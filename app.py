@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 
 # Before Gradio is imported: no analytics, no version check, nothing leaves this machine.
@@ -30,6 +31,17 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def check_address(host: str, port: int | None) -> None:
+    """Find out before the model loads whether the address is free; Gradio would end its server thread instead."""
+    from kvmm.errors import KVMMError
+
+    try:
+        socket.create_server((host, port or 0)).close()
+    except (OSError, OverflowError) as error:
+        where = f"{host}:{port}" if port else host
+        raise KVMMError(f"cannot listen on {where}: choose another --port or --host") from error
+
+
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     from kvmm.errors import KVMMError
@@ -42,6 +54,8 @@ def main(argv: list[str] | None = None) -> int:
             raise KVMMError("--max-pages takes a number from 1")
         if args.max_new_tokens < 1:
             raise KVMMError("--max-new-tokens takes a number from 1")
+
+        check_address(args.host, args.port)
 
         from kvmm import load_model
         from kvmm.ui import build_demo, launch_options
@@ -64,8 +78,7 @@ def main(argv: list[str] | None = None) -> int:
                 **launch_options(),
             )
         except OSError as error:  # Gradio found no free port
-            where = f"{args.host}:{args.port}" if args.port else args.host
-            raise KVMMError(f"cannot listen on {where}: choose another --port or --host") from error
+            raise KVMMError(f"cannot listen on {args.host}: choose another --port or --host") from error
     except KVMMError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

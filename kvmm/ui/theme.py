@@ -93,7 +93,7 @@ def theme() -> gr.themes.Base:
         body_text_color_subdued_dark="#9aa4b2",
         input_placeholder_color="#6b7482",
         background_fill_primary_dark="#151b24",
-        background_fill_secondary_dark="#1b2330",
+        background_fill_secondary_dark="#121821",
         border_color_primary_dark="#262e3a",
         block_label_background_fill_dark="#1b2330",
         block_background_fill="#ffffff",
