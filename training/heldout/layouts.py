@@ -41,7 +41,7 @@ def _font_face(path: Path) -> str:
 
 
 def html(layout: Layout, r: Rng, fonts: Path) -> str:
-    """The document with one font family for headings and one for the rest, both from ``fonts``, and an accent colour."""
+    """The document, with a font family for headings and one for the rest from ``fonts``, and an accent colour."""
     plain = [p for p in sorted(fonts.iterdir()) if not re.search("Light|Medium|Cond|Thin|DejaVuSans-Ob", p.stem)]
     families = sorted({_family(path) for path in plain})
     css = f":root{{--accent:{r.pick(ACCENTS)}}}"
