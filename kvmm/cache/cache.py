@@ -202,6 +202,7 @@ class KVMMCache(Cache):
         Raises:
             KVMMError: if a token is already in a packed page.
         """
+        tokens_to_remove = int(tokens_to_remove)  # assisted decoding passes a tensor
         count = -tokens_to_remove if tokens_to_remove <= 0 else max(self.table.length - tokens_to_remove, 0)
         count = min(count, self.table.length)
         if count:

@@ -5,8 +5,9 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def _two_threads():
+def _one_thread():
+    """Models this small only wait for a second thread."""
     before = torch.get_num_threads()
-    torch.set_num_threads(min(2, before))
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
