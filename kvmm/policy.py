@@ -182,6 +182,16 @@ def _with_changes(policy: KVPolicy, changes: Mapping[str, Any]) -> KVPolicy:
     return changed
 
 
+def check_head_dim(policy: KVPolicy, head_dim: int) -> None:
+    """Raise :class:`KVMMError` if a codec of the policy cannot store vectors of ``head_dim`` channels."""
+    from kvmm.cache.codecs import codec_class
+
+    for name in MODALITY_NAMES:
+        kv = getattr(policy, name)
+        for one in (kv.key, kv.value):
+            codec_class(one.codec).check_model(one, head_dim)
+
+
 def _check(policy: KVPolicy) -> None:
     from kvmm.cache.codecs import check_spec  # imported here: codecs read CodecSpec from this module
 
@@ -191,4 +201,4 @@ def _check(policy: KVPolicy) -> None:
         check_spec(kv.value)
 
 
-__all__ = ["CodecSpec", "KVPolicy", "KVSpec", "get_policy", "policies", "spec"]
+__all__ = ["CodecSpec", "KVPolicy", "KVSpec", "check_head_dim", "get_policy", "policies", "spec"]

@@ -15,7 +15,7 @@ from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.table import TokenTable
 from kvmm.errors import KVMMError
 from kvmm.modality import PADDING, TEXT, check_map, install_hook, label_ids, placeholder_ids
-from kvmm.policy import KVPolicy, get_policy
+from kvmm.policy import KVPolicy, check_head_dim, get_policy
 
 
 class KVMMCache(Cache):
@@ -60,6 +60,9 @@ class KVMMCache(Cache):
                 f"{type(config).__name__} has no attention layer with keys and values to pack; use transformers' own "
                 "cache for this model."
             )
+        if not hasattr(text_config, "v_head_dim"):  # with it, keys and values have lengths of their own
+            heads = text_config.num_attention_heads
+            check_head_dim(self.policy, getattr(text_config, "head_dim", None) or text_config.hidden_size // heads)
         super().__init__(layers=layers)
         self._first_layer = self.packed_layers[0] if self.packed_layers else attention[0]
         self._explicit: torch.Tensor | None = None

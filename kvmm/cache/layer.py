@@ -10,6 +10,7 @@ from transformers.cache_utils import CacheLayerMixin
 from kvmm.cache.codecs import build_codec
 from kvmm.cache.pages import PageStore, Part
 from kvmm.cache.table import Plan, TokenTable
+from kvmm.errors import KVMMError
 from kvmm.kernels.decode import attend
 from kvmm.policy import KVPolicy
 
@@ -125,6 +126,9 @@ class KVMMLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         self._clear()
+
+    def offload(self) -> None:
+        raise KVMMError("A packed layer is not offloaded: it is small already; make the cache without offloading.")
 
     # -- storage --------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class MemoryReport:
 def measure(cache: KVMMCache) -> MemoryReport:
     """Measure a cache; works before and after packing."""
     table = cache.table
+    table.clear_bias()
     if table.modality is None:
         return MemoryReport()
     components: Counter[str] = Counter()

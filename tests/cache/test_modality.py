@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import LlamaConfig, MambaConfig, T5Config, T5ForConditionalGeneration
 
 from kvmm import KVMMCache, KVMMError
 from kvmm.modality import AUDIO, IMAGE, MODALITY_NAMES, PADDING, TEXT, modality_of_ids
@@ -59,5 +59,9 @@ def test_unsupported_models():
     config = T5Config(d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2, vocab_size=32)
     with pytest.raises(KVMMError, match="encoder-decoder"):
         KVMMCache.for_model(T5ForConditionalGeneration(config))
+    with pytest.raises(KVMMError, match="No Hadamard matrix of order 6"):
+        KVMMCache(LlamaConfig(hidden_size=12, num_attention_heads=2, num_hidden_layers=1), "oscar2")
+    with pytest.raises(KVMMError, match="no attention layer"):
+        KVMMCache(MambaConfig(hidden_size=16, num_hidden_layers=1), "bf16")
     with pytest.raises(KVMMError, match="not a transformers model"):
         KVMMCache.for_model(torch.nn.Linear(2, 2))

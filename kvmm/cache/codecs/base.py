@@ -93,6 +93,10 @@ class Codec(ABC):
             if len(allowed) > 1 and value not in allowed:
                 raise KVMMError(f"Codec {cls.name}: {name} must be {_either(allowed)}, not {value!r}.")
 
+    @classmethod
+    def check_model(cls, spec: CodecSpec, head_dim: int) -> None:  # noqa: B027 - most codecs take any
+        """Raise :class:`KVMMError` if the codec cannot store vectors of ``head_dim`` channels."""
+
     def option(self, name: str) -> Any:
         """An option's value, or its default."""
         return self.spec.option(name, self.options[name][0])

@@ -14,7 +14,7 @@ import torch
 
 from kvmm.cache.codecs.affine import AffineCodec, page_weight
 from kvmm.cache.codecs.base import Packed, Side, paged
-from kvmm.kernels.hadamard import rotate, unrotate
+from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.policy import CodecSpec
 
 
@@ -45,6 +45,11 @@ class OScaR(AffineCodec):
         self.norm = self.option("norm") if side == "key" else "none"
         self.norm_scope = self.option("norm_scope")
         self.integer_zero = self.option("zero_point") == "integer"
+
+    @classmethod
+    def check_model(cls, spec: CodecSpec, head_dim: int) -> None:
+        if spec.option("rotation", True):
+            hadamard_matrix(head_dim)
 
     @property
     def basis(self) -> Hashable:

@@ -160,7 +160,7 @@ def attend(
         scaling: the softmax scale.
 
     Returns:
-        ``[B, H_q, q, D]`` in the query's dtype.
+        ``[B, H_q, q, D]`` (the values' ``D``) in the query's dtype.
     """
     batch, query_heads, length, dim = query.shape
     heads = dense_key.shape[1]
@@ -200,4 +200,4 @@ def attend(
             mixed[codec.basis] = (codec, result)
     for codec, result in mixed.values():
         output = output + codec.restore_output(result)
-    return output.reshape(batch, query_heads, length, dim).to(query.dtype)
+    return output.reshape(batch, query_heads, length, -1).to(query.dtype)
