@@ -1,1 +1,1 @@
-"""Training of the small omni model that kvmm ships: data from seeds, one GPU, one command (see ``training/README.md``)."""
+"""Training of the small omni model that kvmm ships: data from seeds, one GPU, one command (``training/README.md``)."""

@@ -1,8 +1,8 @@
 """Training steps: pages, recordings and packed conversations as arrays, from seeds.
 
 A sequence is a shared prefix (the pages or the recording) followed by independent *branches*: a transcription, one or
-more turns of questions, a spoken question. A block mask lets each branch see the prefix and itself only, so one rendered
-page trains about ten conversations. Positions restart in every branch, as they would stand after the prefix alone.
+more turns of questions, a spoken question. A block mask lets each branch see the prefix and itself only, so one page
+trains about ten conversations. Positions restart in every branch, as they would stand after the prefix alone.
 """
 
 from __future__ import annotations
@@ -156,6 +156,7 @@ def absent_facts(r: Rng, pages: list[Page], n: int) -> list[Fact]:
     """Facts that none of the pages states, plausible enough to be asked for; their value is the fixed answer."""
     text = "\n".join(line for page in pages for line in page.lines).lower()
     tokens = set("".join(c if c.isalnum() else " " for c in text).split())
+    tokens |= {word for page in pages for fact in page.facts if fact.key == "entry" for word in fact.label.split()}
     keys = {fact.key for page in pages for fact in page.facts}
     kinds = {page.kind for page in pages}
     found: list[Fact] = []
@@ -337,7 +338,7 @@ def document(r: Rng, spec: Spec, held: bool) -> list[Page]:
     """The pages of one sequence."""
     kinds: list[str | None] = [None] * spec.pages
     if spec.pages > 1 and r.chance(0.6):  # different kinds, so that questions need no page number
-        kinds = r.sample(["invoice", "receipt", "form", "letter", "table", "text"], min(spec.pages, 6))
+        kinds = r.sample(["invoice", "receipt", "form", "letter", "table", "text", "program"], min(spec.pages, 7))
         kinds += [r.pick(("text", "form", "table", "letter")) for _ in range(spec.pages - len(kinds))]
         r.shuffle(kinds)
     return [make_page(r.getrandbits(48), spec.height, spec.width, held, kind) for kind in kinds]

@@ -118,7 +118,7 @@ WORDINGS: dict[str, Wording] = {
     "table_number": _w("table | table number", "Which table was it? | At which table?", "Which table number is it?"),
     "card": _w("payment method | way of payment", "How was it paid? | What was used to pay?", "How did the customer pay?"),
     "contact": _w("contact | contact person | name of the contact", "Who should be contacted? | Whom can I ask? | Who can I contact? | Who can I ask for details?", "Who is the contact? | Whom should I contact?"),
-    "iban": _w("bank account | account number | account | IBAN", "Which account is it paid to? | Where should the money go?", "To which account should I pay?"),
+    "iban": _w("bank account | account number | account | IBAN", "Which account is it paid to? | Where should the money go? | Where do I transfer the money to? | Which account should I pay to?", "To which account should I pay?"),
     "phone": _w("phone number | telephone number | phone | telephone | number to call", "Which number can I call? | What number should I call? | How can I call them?", "Which phone number can I call? | What number can I call?"),
     "email": _w("email address | email | e-mail | mail address", "Where can I write to? | Which email can I use? | Where should the reply go?", "Which email address can I write to?"),
     "website": _w("website | web address | web page", "Where is it on the web?", "Which website is given?"),
@@ -150,6 +150,16 @@ WORDINGS: dict[str, Wording] = {
         "What is {subject}'s {label}? | What is listed under {label} for {subject}? | What does the table say for {subject} under {label}? | How much {label} does {subject} have?",
         "Which {label} is listed for {subject}? | What {label} is given for {subject}? | For {subject}, what is the {label}? | What does {subject} have under {label}?",
     ),
+    "entry": _w(
+        "{label} of {subject} | {label} of {subject} | {label} for {subject} | {subject} {label}",
+        "{subject}: {label}? | What {label} does {subject} have? | Which {label} does {subject} have? | {label} of {subject}? | What is {subject}'s {label}? | "
+        "What is the {label} at {subject}? | Which {label} belongs to {subject}?",
+        "Which {label} is listed for {subject}? | What {label} is given for {subject}? | For {subject}, what is the {label}?",
+    ),
+    "valid_until": _w("end of the offer | last day of the offer | expiry date", "Until when is it valid? | Until when is the offer valid? | How long is it valid? | When does the offer end? | Until when is the quote valid?", "Until what date is it valid? | When does it end?"),
+    "made_in": _w("country of origin | country it was made in", "Where was it made? | In which country was it made? | Where does it come from? | Which country is it from? | Where is it produced?", "In what country was it produced? | What country does it come from?"),
+    "work_time": _w("duration of the work | length of the work", "How long does the work take? | How long will it take? | How much time does the work need? | How long is the work?", "How much time does it take? | How long does it take?"),
+    "sign_guest": _w("guest | name of the guest | artist", "Who will be there? | Who is the guest? | Who plays?", "Who is going to be there?"),
     "row_count": _w("number of rows | number of entries", "How many rows does the table have? | How many entries are there? | How many rows are there?", "How many rows are listed? | How many entries does the table have?"),
     "first_row": _w("first {label} | first entry in the column {label}", "Which {label} is listed first? | What is the first {label} in the table?", "Which {label} comes first?"),
     "last_row": _w("last {label} | last entry in the column {label}", "Which {label} is listed last? | What is the last {label} in the table?", "Which {label} comes last?"),
@@ -184,7 +194,7 @@ WORDINGS: dict[str, Wording] = {
     "sign_date": _w("date | day", "When is it? | What date is shown?", "On which day is it?"),
     "sign_time": _w("time | hour", "At what time? | When does it start?", "What time does it start?"),
     "sign_price": _w("price | cost", "How much does it cost? | How much is it?", "What does it cost?"),
-    "sign_city": _w("city | place | town", "Where is it? | In which city?", "In which city is it?"),
+    "sign_city": _w("city | place | town", "Where is it? | In which city? | Where does it take place?", "In which city is it?"),
     "next_word": _w('word after "{subject}"', 'Which word comes after "{subject}"? | What comes after "{subject}"?', 'Which word is after "{subject}"?'),
     "first_line": _w("first line", "What does the first line say? | Read the first line.", "What is written in the first line?"),
     "last_line": _w("last line", "What does the last line say? | Read the last line.", "What is written in the last line?"),
@@ -231,7 +241,7 @@ def phrase_question(r: Rng, fact: Fact, held: bool = False) -> str:
     """A question for ``fact``, without the small variations of :func:`ask`."""
     wording = WORDINGS[fact.key]
     label = fact.label.rstrip(":")
-    if fact.key == "field" and label.lower() in SYNONYMS and r.chance(0.2):
+    if fact.key == "field" and label.lower() in SYNONYMS and r.chance(0.35):
         label = r.pick(SYNONYMS[label.lower()])
     if label and r.chance(0.4) and not label.isupper():
         label = label.lower()

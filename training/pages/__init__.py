@@ -90,11 +90,11 @@ def make_page(seed: int, height: int, width: int, held_fonts: bool = False, kind
     if r.chance(0.07):  # a frame around the page
         canvas.rect(3, 3, width - 4, height - 4, outline=style.rule)
     KINDS[kind][0](setter, box)
-    if kind not in ("sign", "text") and r.chance(0.45):
+    if kind not in ("sign", "text") and r.chance(0.5):
         appendix(setter, box)
     lines = canvas.lines()
     facts = unambiguous(setter.facts)
-    if kind != "sign":
+    if kind not in ("sign", "program"):
         facts.append(Fact("kind", kind))
     facts += _reading_facts(r, lines)
     bright = r.randint(205, 255) if r.chance(0.6) else 255

@@ -17,8 +17,8 @@ from training.pages.values import Rng
 class Fact:
     """Something the page says.
 
-    ``key`` names the kind of fact ("total", "field", "cell", ...), ``label`` is what is printed beside the value (or the
-    column of a table), ``subject`` what it is about (an item, a row of a table).
+    ``key`` names the kind of fact ("total", "field", "cell", ...), ``label`` is what is printed beside the value (or
+    the column of a table), ``subject`` what it is about (an item, a row of a table).
     """
 
     key: str
@@ -29,7 +29,7 @@ class Fact:
     @property
     def identity(self) -> tuple[str, str, str]:
         """Two facts with one identity cannot be told apart by a question."""
-        by_label = self.key in ("field", "cell")
+        by_label = self.key in ("field", "cell", "entry")
         return self.key, self.label.lower() if by_label else "", self.subject.lower()
 
 
@@ -70,7 +70,21 @@ class Style:
         )
 
 
-FIELD_STYLES = ("colon", "colon", "tab", "tab", "right", "above", "above", "boxed", "grid", "dots", "ruled")
+FIELD_STYLES = (
+    "colon",
+    "colon",
+    "tab",
+    "tab",
+    "right",
+    "above",
+    "above",
+    "boxed",
+    "grid",
+    "dots",
+    "ruled",
+    "inline",
+    "header",
+)
 TABLE_STYLES = ("plain", "plain", "rule", "rule", "grid", "zebra", "header", "boxed")
 
 
@@ -175,6 +189,10 @@ class Setter:
         if style in ("above", "boxed", "grid"):
             columns = self.r.pick((1, 2, 2, 3, 4)) if box.width > 260 else self.r.pick((1, 2))
             return self._fields_above(box, entries, style, columns)
+        if style == "inline":
+            return self._fields_inline(box, entries)
+        if style == "header":
+            return self._fields_header(box, entries)
         s, drawn = self.style, 0
         separator = self.r.pick((":", ":", "", " :")) if style != "colon" else self.r.pick((":", ":", ":", " -"))
         tab = box.x0 + box.width * self.r.uniform(0.28, 0.5)
@@ -209,6 +227,88 @@ class Setter:
         if drawn and self.r.chance(0.08):
             self.canvas.rect(box.x0 - 4, top - 3, box.x1 + 4, box.y, outline=s.rule)
         return drawn
+
+    def _fields_inline(self, box: Box, entries) -> int:
+        """One to three "label value" pairs a line, as in running text."""
+        between, link = self.r.pick((" | ", "   ", ", ", " - ", "; ")), self.r.pick((" ", " ", ": ", ". "))
+        align, entries, drawn = self.r.pick("llrc"), list(entries), 0
+        f = self.style.small if self.r.chance(0.3) else self.style.body
+        while entries and box.fits(f.height):
+            n = self.r.randint(1, 3)
+            while n > 1 and f.width(between.join(a + link + b for a, b, _ in entries[:n])) > box.width:
+                n -= 1
+            chosen, entries = entries[:n], entries[n:]
+            text = between.join(label + link + value for label, value, _ in chosen)
+            x = {"l": box.x0, "c": (box.x0 + box.x1) / 2, "r": box.x1}[align]
+            if f.width(text) <= box.width and self.put(box, x, text, f, align):
+                self.facts += [fact for *_, fact in chosen if fact]
+                drawn += n
+                self.advance(box, f)
+        return drawn
+
+    def _fields_header(self, box: Box, entries) -> int:
+        """Small tables whose header holds the labels and whose only row holds the values."""
+        drawn, align = 0, self.r.pick("llcr")
+        entries = list(entries)
+        while entries and box.fits(3 * self.style.body.height):
+            n = self.r.randint(2, 5) if box.width > 300 else 2
+            chosen, entries = entries[:n], entries[n:]
+            widths = [max(self.style.bold.width(a), self.style.body.width(b)) + 14 for a, b, _ in chosen]
+            while sum(widths) > box.width and len(chosen) > 1:
+                entries.insert(0, chosen.pop())
+                widths.pop()
+            labels, values = [c[0] for c in chosen], [c[1] for c in chosen]
+            shown, rows = self.table(box, labels, [values], [align] * len(chosen), widths)
+            if rows:
+                self.facts += [c[2] for c, visible in zip(chosen, shown, strict=True) if visible and c[2]]
+                drawn += len(chosen)
+        return drawn
+
+    def entries(self, box: Box, rows: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> None:
+        """A list of things with unlabelled details, such as the points of an agenda or the stations of a career.
+
+        ``rows`` are (subject, [(attribute, value), ...]) with one to three attributes, the same in every row. Each is
+        a fact "entry": the attribute's name is not printed, its place and look tell what it is.
+        """
+        s, r = self.style, self.r
+        order = r.sample(range(len(rows[0][1])), len(rows[0][1]))
+        layout, strong = r.randint(0, 3), r.chance(0.6)
+        left = box.x0 + box.width * r.uniform(0.16, 0.3)
+        boxed, spacing = r.chance(0.35), r.randint(0, 9)
+        for subject, details in rows:
+            values = [details[i][1] for i in order]
+            head = s.bold if strong else s.body
+            height = s.body.height * 2 + s.leading + 2
+            if not box.fits(height + 4):
+                break
+            y1, y2 = box.y + s.body.ascent + 1, box.y + s.body.height + s.leading + s.body.ascent + 1
+            if layout == 0:  # first detail on the left, subject beside it, the others below and at the right edge
+                places = [(left, y1, subject, head, "l"), (box.x0 + 4, y1, values[0], s.body, "l")]
+                places += [
+                    (left, y2, v, s.body, "l") if i == 0 else (box.x1 - 4, y1, v, s.body, "r")
+                    for i, v in enumerate(values[1:])
+                ]
+            elif layout == 1:  # subject, then one line of details
+                places = [
+                    (box.x0 + 4, y1, subject, head, "l"),
+                    (box.x0 + 4, y2, r.pick((", ", " - ", " | ")).join(values), s.body, "l"),
+                ]
+            elif layout == 2:  # subject and the first detail on one line, the rest below
+                places = [(box.x0 + 4, y1, subject, head, "l"), (box.x1 - 4, y1, values[0], s.body, "r")]
+                places += [(box.x0 + 4, y2, ", ".join(values[1:]), s.body, "l")] if values[1:] else []
+            else:  # everything on one line
+                places = [(box.x0 + 4, y1, values[0], s.body, "l"), (left, y1, subject, head, "l")]
+                places += [(box.x1 - 4, y1, ", ".join(values[1:]), s.body, "r")] if values[1:] else []
+            if not _clear(places, box):
+                continue
+            if all(self.canvas.text(x, y, text, f, align) for x, y, text, f, align in places):
+                self.facts += [Fact("entry", value, name, subject) for name, value in details]
+            two_lines = any(y == y2 for _, y, *_ in places)
+            if boxed:
+                self.canvas.rect(
+                    box.x0, box.y - 1, box.x1, box.y + (height if two_lines else s.body.height) + 3, outline=s.rule
+                )
+            box.y += (height if two_lines else s.body.height + s.leading) + spacing + (6 if boxed else 0)
 
     def _fields_above(self, box: Box, entries, style: str, columns: int) -> int:
         """The label above its value, in a grid of ``columns``."""
@@ -317,3 +417,15 @@ class Setter:
             bottom = max(bottom, inner.y)
             x = x1 + gutter
         box.y = bottom + self.r.randint(0, 8)
+
+
+def _clear(places: Sequence[tuple[float, float, str, Face, str]], box: Box) -> bool:
+    """Whether texts (x, baseline, text, face, align) stay in the column and apart from each other."""
+    spans: list[tuple[float, float, float]] = []
+    for x, y, text, f, align in places:
+        x0 = x if align == "l" else x - f.width(text)
+        x1 = x0 + f.width(text)
+        if x0 < box.x0 or x1 > box.x1 or any(y == row and x0 < end + 8 and start < x1 + 8 for row, start, end in spans):
+            return False
+        spans.append((y, x0, x1))
+    return True

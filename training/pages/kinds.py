@@ -317,7 +317,9 @@ def form(s: Setter, box: Box) -> None:
     r = s.r
     if r.chance(0.8):
         _title(s, box, r.pick(FORM_NAMES), v.phrase(r, 1, 2).title() + " Form", r.pick(FORM_NAMES))
-    if r.chance(0.2):
+    if r.chance(0.3):
+        _letterhead(s, box)
+    elif r.chance(0.25):
         name = v.company(r)
         s.lines(box, [(name, Fact("issuer", name))], r.pick("lcr"))
     entries = field_entries(r, r.randint(4, 30), made_up=r.pick((0.0, 0.15, 0.6)))
@@ -390,8 +392,93 @@ _TEXT_COLUMNS: tuple[tuple[str, Callable[[v.Rng], str]], ...] = (
 )  # fmt: skip
 
 
+def _letterhead(s: Setter, box: Box) -> None:
+    """A company on top and a customer's address, neither of them labelled."""
+    r = s.r
+    if r.chance(0.7):
+        company = v.company(r)
+        s.heading(box, company, [Fact("issuer", company)])
+    if r.chance(0.6):
+        customer = v.person(r)
+        extra = [(a, b, Fact("field", b, a)) for a, b in field_entries(r, r.randint(0, 2), 0)]
+        if r.chance(0.5):
+            s.columns(box, lambda b: _party(s, b, None, customer, "customer"), lambda b: s.fields(b, extra))
+        else:
+            _party(s, box, r.pick((None, None, "To", "Customer")), customer, "customer")
+            s.fields(box, extra)
+
+
+def program(s: Setter, box: Box) -> None:
+    """Lists of things with unlabelled details: agendas, careers, itineraries, menus, contact lists."""
+    r = s.r
+    theme = r.randint(0, 5)
+    things: list[tuple[str, Callable[[v.Rng], str]]]
+    room = lambda r: f"{r.pick(('Room', 'Hall', 'Stage', 'Floor'))} {r.pick(('', 'A', 'B', 'C'))}{r.randint(1, 40)}"  # noqa: E731
+    years = lambda r: f"{(y := r.randint(1985, 2020))}{r.pick(('-', ' - '))}{y + r.randint(1, 9)}"  # noqa: E731
+    if theme == 0:
+        titles, subject = ("Agenda", "Conference", "Festival", "Programme", "Course plan"), v.phrase
+        things = [("time", v.time_of_day), ("speaker", v.person), ("room", room)]
+    elif theme == 1:
+        titles, subject = (v.person(r), v.person(r)), v.company
+        things = [("job", lambda r: f"{r.pick(v.DEPARTMENTS)} {r.pick(v.JOBS)}"), ("period", years), ("city", v.city)]
+    elif theme == 2:
+        titles, subject = ("Itinerary", "Departures", "Arrivals", "Connections"), v.city
+        things = [
+            (r.pick(("departure", "arrival")), v.time_of_day),
+            ("platform", lambda r: str(r.randint(1, 24))),
+        ]
+    elif theme == 3:
+        titles, subject = ("Menu", "Price List", "Offers", "Our Services"), v.item
+        things = [
+            ("price", v.money_format(r)),
+            ("size", lambda r: f"{r.randint(1, 900)} {r.pick(('g', 'ml', 'kg', 'cm'))}"),
+        ]
+        render = things[0][1]
+        things[0] = ("price", lambda r: render(v.cents(r, 2, 4.5)))
+    elif theme == 4:
+        titles, subject = ("Contacts", "Our Team", "Members", "Staff"), v.person
+        things = [("phone number", v.phone), ("department", lambda r: r.pick(v.DEPARTMENTS)), ("email", v.email)]
+    else:
+        titles, subject = (
+            ("Education", "Schools", "Events", "Tasks"),
+            lambda r: f"{r.pick(('University', 'School', 'College'))} of {v.city(r)}",
+        )
+        things = [
+            (
+                "degree",
+                lambda r: (
+                    f"{r.pick(('Bachelor', 'Master', 'Diploma'))} of {r.pick(('Arts', 'Science', 'Law', 'Music'))}"
+                ),
+            ),
+            ("period", years),
+        ]
+    _title(s, box, *titles)
+    if r.chance(0.5):
+        day, place = v.date(r), f"{v.name_word(r)} {r.pick(('Hall', 'Centre', 'Theatre', 'Park'))}"
+        if theme == 0:
+            text, facts = (
+                r.pick((f"{day}, {place}", f"{day} - {place}", f"{place}, {day}")),
+                [Fact("date", day), Fact("meeting_place", place)],
+            )
+        else:
+            phone, email = v.phone(r), v.email(r)
+            text, facts = f"{email}{r.pick((', ', ' | ', '   '))}{phone}", [Fact("email", email), Fact("phone", phone)]
+        s.paragraph(box, text, facts)
+        s.gap(box)
+    chosen = r.sample(things, r.randint(1, len(things)))
+    rows, seen = [], set()
+    for _ in range(r.randint(2, 9)):
+        name = subject(r)
+        if name.lower() not in seen:
+            seen.add(name.lower())
+            rows.append((name, [(attribute, make(r)) for attribute, make in chosen]))
+    s.entries(box, rows)
+
+
 def table(s: Setter, box: Box) -> None:
     r = s.r
+    if r.chance(0.25):
+        _letterhead(s, box)
     if r.chance(0.7):
         _title(
             s,
@@ -437,12 +524,31 @@ def table(s: Setter, box: Box) -> None:
             rows.append([name] + ["-" if r.chance(0.015) else maker(r) for maker in makers])
     align = ["l"] + [r.pick("rrlc")] * len(names)
     weights = [r.uniform(1.4, 2.6)] + [1.0 if len(n) < 7 else 1.25 for n in names]
-    shown, drawn = s.table(box, [heading, *names], rows, align, weights)
+    header, main = [heading, *names], 0
+    lead, make_lead = r.pick(
+        (
+            ("Date", lambda r: v.date(r, 1)),
+            ("Day", lambda r: v.date(r, 1)[:6]),
+            ("Time", v.time_of_day),
+            ("No", v.count),
+            ("Code", v.code),
+        )
+    )
+    if r.chance(0.3) and lead not in header:  # what the rows are about stands in the second column
+        header, main = [lead, *header], 1
+        rows = [[make_lead(r), *row] for row in rows]
+        align, weights = ["l", *align], [1.2, *weights]
+        if r.chance(0.4):  # sums that belong to no row of their own
+            total = r.pick(("Opening balance", "Carried over", "Total", "Sum", "Closing balance"))
+            rows.insert(
+                r.pick((0, len(rows))), ["", total, *["" for _ in names[:-1]], number(r)] if names else ["", total]
+            )
+    shown, drawn = s.table(box, header, rows, align, weights)
     for i in drawn:
-        for j, name in enumerate(names, 1):
-            if shown[j]:
-                s.facts.append(Fact("cell", rows[i][j], name, rows[i][0]))
-    if drawn and shown[0]:
+        for j, name in enumerate(header):
+            if shown[j] and j != main and rows[i][j]:
+                s.facts.append(Fact("cell", rows[i][j], name, rows[i][main]))
+    if drawn and shown[0] and not main:
         s.facts.append(Fact("row_count", str(len(drawn)), heading)) if len(drawn) < 8 else None
         s.facts.append(Fact("first_row", rows[drawn[0]][0], heading))
         s.facts.append(Fact("last_row", rows[drawn[-1]][0], heading))
@@ -555,7 +661,15 @@ def sign(s: Setter, box: Box) -> None:
         )
     )
     s.heading(box, heading, [Fact("title", heading)], r.pick("ccl"))
+    before = {
+        "sign_price": ("", "Admission ", "Entry ", "Price: ", "Only ", "Tickets from "),
+        "phone": ("", "Call ", "Tickets: ", "Tel "),
+        "sign_city": ("", "in "),
+        "sign_time": ("", "at ", "from "),
+        "sign_guest": ("With ", "Guest: ", "Music: ", "Host: "),
+    }
     options = (
+        ("sign_guest", v.person),
         ("sign_date", v.date),
         ("sign_time", v.time_of_day),
         ("sign_price", v.money),
@@ -565,7 +679,7 @@ def sign(s: Setter, box: Box) -> None:
     )
     for key, make in r.sample(options, r.randint(0, 4)):
         value = make(r)
-        s.lines(box, [(value, Fact(key, value))], r.pick("ccl"))
+        s.lines(box, [(r.pick(before.get(key, ("",))) + value, Fact(key, value))], r.pick("ccl"))
         box.y += r.randint(0, 20)
 
 
@@ -603,5 +717,6 @@ KINDS: dict[str, tuple[Callable[[Setter, Box], None], float]] = {
     "letter": (letter, 13),
     "table": (table, 18),
     "text": (text, 8),
-    "sign": (sign, 3),
+    "sign": (sign, 5),
+    "program": (program, 15),
 }

@@ -74,5 +74,31 @@ STATEMENTS: tuple[Statement, ...] = (
     Statement("contract", v.code, ("Your contract number is {}.", "This is about contract {}.")),
     Statement("discount_offer", v.percent, ("We offer you a discount of {}.", "You get {} off.")),
     Statement("salary", v.money, ("Your new salary is {}.", "We can offer a salary of {}.")),
+    Statement(
+        "due_date", v.date, ("Please pay by {}.", "Payment is due on {}.", "To be paid before {}.", "Payable until {}.")
+    ),
+    Statement(
+        "valid_until",
+        v.date,
+        ("This offer is valid until {}.", "The quote is valid until {}.", "Offer ends on {}.", "Valid until {}"),
+    ),
+    Statement("made_in", v.country, ("Made in {}.", "Made in {}", "Product of {}.", "Produced in {}.")),
+    Statement(
+        "work_time",
+        lambda r: f"{r.randint(2, 20)} {r.pick(('weeks', 'days', 'months', 'hours'))}",
+        ("The work takes {}.", "We need {} for the work.", "Duration of the work: {}."),
+    ),
+    Statement(
+        "iban",
+        lambda r: f"{v.digits(r, 4)} {v.digits(r, 4)} {v.digits(r, 4)}",
+        ("Please transfer the amount to {}.", "Pay to account {}.", "Our account: {}"),
+    ),
+    Statement(
+        "order_number", v.code, ("This delivery belongs to order {}.", "Order {}", "It is part of your order {}.")
+    ),
+    Statement(
+        "total", v.money, ("The amount of {} is due.", "Please pay {}.", "You have to pay {}.", "The total is {}.")
+    ),
+    Statement("customer", v.person, ("For {}", "Delivered to {}.", "Prepared for {}.", "This was made for {}.")),
     Statement("dinner", v.time_of_day, ("Dinner is served at {}.", "Dinner starts at {}.")),
 )
