@@ -483,7 +483,7 @@ def flyer(r: Rng) -> Layout:
     16px 0 26px;line-height:1.1}h3{font-weight:normal;font-size:19px}.d{display:flex;justify-content:center;gap:34px;font-size:21px;font-weight:bold}.d div{
     border-top:3px solid var(--accent);padding-top:8px}h2{margin:36px 0;font-size:25px}p{font-size:18px;margin:10px}.t{margin-top:50px;font-size:17px}"""
     asks = (
-        ask("title", event, "What is the title?", "What is it called?", "What does the heading say?"),
+        ask("title", event, "What is the title?", "What is it called?", "What is the name of the event?"),
         ask("sign_date", date, "What is the date?", "When is it?", "What date is shown?"),
         ask("sign_time", time, "At what time?", "When does it start?"),
         ask("sign_city", place, "Where is it?", "What is the place?"),
@@ -586,7 +586,7 @@ def quote(r: Rng) -> Layout:
             "total", money(sum(costs)), "How much does it cost in total?", "What is the total?", "How much altogether?"
         ),
         ask("reference", number, "What is the number of the quote?", "What is the quote number?"),
-        ask("field", valid, "Until when is the quote valid?", "By when do I have to reply?"),
+        ask("field", valid, "Until when is the quote valid?", "What is the last day of the quote?"),
         ask("item_amount", money(cost), f"How much is {task}?", f"How much does {task} cost?"),
         ask("sender", author, "Who wrote this?", "Who signed the letter?"),
         ask("recipient", client, "Who is it addressed to?", "Who is it for?"),
