@@ -93,8 +93,8 @@ class Codec(ABC):
             if len(allowed) > 1 and value not in allowed:
                 raise KVMMError(f"Codec {cls.name}: {name} must be {_either(allowed)}, not {value!r}.")
 
-    @classmethod
-    def check_model(cls, spec: CodecSpec, head_dim: int) -> None:  # noqa: B027 - most codecs take any
+    @classmethod  # noqa: B027 - most codecs take any
+    def check_model(cls, spec: CodecSpec, head_dim: int) -> None:
         """Raise :class:`KVMMError` if the codec cannot store vectors of ``head_dim`` channels."""
 
     def option(self, name: str) -> Any:
