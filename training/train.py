@@ -41,6 +41,7 @@ from training.loader import Loader, ring_name, spec_group, to_device
 from training.model import AUXILIARY, OmniModel, compile_token_functions, use_eager_token_functions
 from training.optim import Optimizer
 
+CHECKPOINT = "model.safetensors"  # of training.export; its tensors keep their names here
 MAX_FILE_BYTES = 15 * 2**20 - 2**16  # of a weight file in --out, with room for the header
 STATISTICS = (
     "transcription",
@@ -60,7 +61,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder for bf16 weights and progress.json")
     add("--state", type=Path, help="folder for the full state of this machine's chain of runs (default: <out>-state)")
-    add("--init", type=Path, help="continue from the weights of such an --out folder when there is no state")
+    add("--init", type=Path, help="start from such an --out folder, or an exported checkpoint, when there is no state")
     add("--fresh", action="store_true", help="ignore an existing state")
     add(
         "--minutes",
@@ -187,7 +188,9 @@ class Trainer:
                     progress.minutes = args.elapsed_minutes
                 return progress, folder
         if args.init is not None:
-            sys.exit(f"--init {args.init}: no progress.json there; name the --out folder of an earlier run")
+            if not (args.init / CHECKPOINT).is_file():
+                sys.exit(f"--init {args.init}: no weights there; name the --out folder of an earlier run or a checkpoint")
+            return Progress(minutes=args.elapsed_minutes or 0.0), args.init
         return Progress(minutes=args.elapsed_minutes or 0.0), None
 
     @torch.no_grad()
@@ -367,12 +370,12 @@ def split_weights(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tens
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a --state or --out folder, float32.
+    """All tensors of a --state or --out folder, float32, or of an exported checkpoint, which lacks the auxiliary heads.
 
     Raises:
         FileNotFoundError: no weights there.
     """
-    files = sorted(folder.glob("weights-*.safetensors"))
+    files = sorted(folder.glob("weights-*.safetensors")) or sorted(folder.glob(CHECKPOINT))
     if not files:
         raise FileNotFoundError(f"{folder}: no weights-*.safetensors; name the --out folder of a training run")
     return {name: t.float() for file in files for name, t in load_file(file).items()}

@@ -76,6 +76,9 @@ def test_export_loads_with_from_pretrained(trained, tmp_path):
     )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
+    again, weights = load_weights(tmp_path / "omni"), load_weights(trained)  # training can start from a checkpoint too
+    assert all(torch.equal(t, weights[name]) for name, t in again.items())
+    assert {name.split(".")[0] for name in weights.keys() - again.keys()} == {"aux_head", "ctc_head"}
     assert model.lm_head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
     assert (model.generation_config.eos_token_id, model.generation_config.pad_token_id) == (2, 0)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "omni")
