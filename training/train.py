@@ -189,7 +189,7 @@ class Trainer:
                 return progress, folder
         if args.init is not None:
             if not (args.init / CHECKPOINT).is_file():
-                sys.exit(f"--init {args.init}: no weights there; name the --out folder of an earlier run or a checkpoint")
+                sys.exit(f"--init {args.init}: no weights there; name an --out folder or an exported checkpoint")
             return Progress(minutes=args.elapsed_minutes or 0.0), args.init
         return Progress(minutes=args.elapsed_minutes or 0.0), None
 
