@@ -86,7 +86,7 @@ SAMPLES = [
     {"title": "Letter: when to reply", "files": ["letter.png"], "question": "By when should I reply?"},
     {"title": "Table: look something up", "files": ["table.png"], "question": "What is the platform for Hamburg?"},
     {"title": "Form: find a field", "files": ["form.png"], "question": "What is the policy number?"},
-    {"title": "PDF of four pages", "files": ["report.pdf"], "question": "What is the budget?"},
+    {"title": "PDF of four pages", "files": ["report.pdf"], "question": "What are the visitors of July?"},
     {"title": "Voice memo", "files": ["memo.wav"], "question": "What is the phone number?"},
     {"title": "Ask the invoice aloud", "files": ["invoice.png", "question.wav"], "question": ""},
     {"title": "Not on the page", "files": ["receipt.png"], "question": "What is the due date?"},
