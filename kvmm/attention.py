@@ -40,6 +40,10 @@ def kvmm_attention_forward(
     Returns:
         ``([B, q, H_q, D], None)``.
     """
+    if not isinstance(key, torch.Tensor) and not key.layer.packed:
+        layer = key.layer
+        layer.observe(query)
+        key, value = layer.dense()
     if isinstance(key, torch.Tensor):
         if attention_mask is not None and attention_mask.dim() == 2:
             attention_mask = attention_mask[:, None, None, :]

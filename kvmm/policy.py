@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,14 +16,15 @@ class CodecSpec:
 
     Attributes:
         codec: a registered codec name, see :func:`kvmm.cache.codecs.codec_names`.
-        bits: bits a code; 16 for ``bf16``, which stores the model's own dtype.
+        bits: bits a code; 16 for ``bf16``, which stores the model's own dtype. Codecs that give channels different
+            numbers of bits take an average, such as 2.25.
         group_size: elements that share one scale: tokens for a per-channel code, channels for a per-token code
             (capped at ``head_dim``). ``None`` means the codec's own unit: the whole span of a modality.
         options: codec options as sorted pairs, so that a spec stays hashable. Use :func:`spec` to write them.
     """
 
     codec: str = "bf16"
-    bits: int = 16
+    bits: float = 16
     group_size: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -37,7 +38,7 @@ class CodecSpec:
         return dict(self.options).get(name, default)
 
 
-def spec(codec: str, bits: int = 16, group_size: int | None = None, **options: Any) -> CodecSpec:
+def spec(codec: str, bits: float = 16, group_size: int | None = None, **options: Any) -> CodecSpec:
     """Write a :class:`CodecSpec`; keyword arguments after ``group_size`` are codec options."""
     return CodecSpec(codec, bits, group_size, tuple(sorted(options.items())))
 
@@ -51,6 +52,22 @@ class KVSpec:
 
 
 @dataclass(frozen=True)
+class LayerOverride:
+    """Other specs for some layers.
+
+    Attributes:
+        layers: indices of decoder layers; negative ones count from the last.
+        text, image, video, audio: the specs there; None keeps the policy's.
+    """
+
+    layers: tuple[int, ...]
+    text: KVSpec | None = None
+    image: KVSpec | None = None
+    video: KVSpec | None = None
+    audio: KVSpec | None = None
+
+
+@dataclass(frozen=True)
 class KVPolicy:
     """What a :class:`kvmm.KVMMCache` does with every token.
 
@@ -58,6 +75,10 @@ class KVPolicy:
         name: the preset's name, or any name of your own.
         description: one line for pickers and help texts.
         text, image, video, audio: the specs of each modality.
+        skip_layers: indices of decoder layers kept in the model's dtype; negative ones count from the last.
+        overrides: other specs for some layers; later ones win, ``skip_layers`` wins over all.
+        calibration: a calibration file; None takes the one in the model's folder, if there is one.
+        budget: bytes that the cache may hold, for codecs with a retention controller; None sets no limit.
         num_sink_tokens: first tokens of each sequence kept in the model's dtype.
         residual_length: newest text tokens kept in the model's dtype. Images, video and audio are packed entirely.
     """
@@ -68,76 +89,52 @@ class KVPolicy:
     image: KVSpec = field(default_factory=KVSpec)
     video: KVSpec = field(default_factory=KVSpec)
     audio: KVSpec = field(default_factory=KVSpec)
+    skip_layers: tuple[int, ...] = ()
+    overrides: tuple[LayerOverride, ...] = ()
+    calibration: str | None = None
+    budget: int | None = None
     num_sink_tokens: int = 4
     residual_length: int = 32
 
-    def specs(self, modality: int) -> KVSpec:
-        """The specs of a modality code (``kvmm.modality``)."""
-        return getattr(self, MODALITY_NAMES[modality])
+    def specs(self, modality: int, layer: int = 0, num_layers: int = 1) -> KVSpec:
+        """The specs of a modality code (``kvmm.modality``) in decoder layer ``layer`` of ``num_layers``."""
+        name = MODALITY_NAMES[modality]
+        if _contains(self.skip_layers, layer, num_layers):
+            return KVSpec()
+        found = getattr(self, name)
+        for override in self.overrides:
+            if _contains(override.layers, layer, num_layers):
+                found = getattr(override, name) or found
+        return found
+
+    def all_specs(self) -> list[CodecSpec]:
+        """Every codec spec that some layer may use, without repetition."""
+        found = [getattr(self, name) for name in MODALITY_NAMES]
+        found += [kv for o in self.overrides for name in MODALITY_NAMES if (kv := getattr(o, name)) is not None]
+        return list(dict.fromkeys(one for kv in found for one in (kv.key, kv.value)))
+
+    def map_specs(self, change: Callable[[KVSpec], KVSpec]) -> KVPolicy:
+        """The policy with every :class:`KVSpec` replaced by ``change`` of it."""
+
+        def changed(holder: Any) -> dict[str, KVSpec]:
+            return {n: change(kv) for n in MODALITY_NAMES if (kv := getattr(holder, n)) is not None}
+
+        overrides = tuple(replace(override, **changed(override)) for override in self.overrides)
+        return replace(self, overrides=overrides, **changed(self))
 
 
-_BF16 = KVSpec()
-_OVERRIDES = ("key_bits", "value_bits", "group_size", "residual_length", "num_sink_tokens")
+def _contains(layers: tuple[int, ...], layer: int, num_layers: int) -> bool:
+    return layer in layers or layer - num_layers in layers
 
 
-def _kv(codec: str, bits: int, group_size: int | None, **options: Any) -> KVSpec:
-    return KVSpec(spec(codec, bits, group_size, **options), spec(codec, bits, group_size, **options))
-
-
-def _uniform(name: str, description: str, kv: KVSpec, **fields: Any) -> KVPolicy:
-    return KVPolicy(name, description, text=kv, image=kv, video=kv, audio=kv, **fields)
-
-
-def _media(name: str, description: str, kv: KVSpec, **fields: Any) -> KVPolicy:
-    return KVPolicy(name, description, image=kv, video=kv, audio=kv, **fields)
-
-
-_PRESETS: dict[str, KVPolicy] = {
-    p.name: p
-    for p in (
-        _uniform("bf16", "Full precision in the same pages: the lossless control.", _BF16),
-        _uniform("kivi4", "KIVI, 4 bits, groups of 32.", _kv("kivi", 4, 32)),
-        _uniform("kivi2", "KIVI, 2 bits, groups of 32.", _kv("kivi", 2, 32)),
-        _uniform("oscar2", "OScaR, 2 bits, groups of 128: rotation, then token norms.", _kv("oscar", 2, 128)),
-        _uniform("oscar2-g32", "OScaR, 2 bits, groups of 32: the setting of its text results.", _kv("oscar", 2, 32)),
-        _media(
-            "calibquant1",
-            "CalibQuant, 1 bit a channel over each image or recording, min/max levels: only large models (7B and up) "
-            "still answer.",
-            _kv("calibquant", 1, None, levels="paper"),
-        ),
-        _media(
-            "calibquant1-mean",
-            "CalibQuant's 1-bit storage with conditional-mean levels, far closer than min/max: small models still do "
-            "not answer.",
-            _kv("calibquant", 1, None, levels="mean"),
-        ),
-        _media(
-            "calibquant2",
-            "CalibQuant, 2 bits a channel over each image or recording: small models lose part of the answers.",
-            _kv("calibquant", 2, None, levels="paper"),
-        ),
-        # Keys decide which token is read, so they get the bits: 4 for keys and 2 for values lose fewer answers than the
-        # same bits the other way round.
-        _uniform(
-            "balanced",
-            "Near-lossless on every modality: rotated keys of 4 bits with token norms, values of 2. The default.",
-            KVSpec(spec("oscar", 4, 128), spec("oscar", 2, 128)),
-        ),
-        # Norms cost an eighth of a bit at a head dimension of 64; media tokens did as well without, text keeps them.
-        _media(
-            "small",
-            "The fewest bits that still answer: rotated keys and values of 2 bits, no token norms on media.",
-            _kv("oscar", 2, 128, norm="none"),
-            text=_kv("oscar", 2, 128),
-        ),
-    )
-}
+_OVERRIDES = ("key_bits", "value_bits", "group_size", "residual_length", "num_sink_tokens", "calibration", "budget")
 
 
 def policies() -> dict[str, str]:
     """The presets: ``{name: one line}``."""
-    return {name: p.description for name, p in _PRESETS.items()}
+    from kvmm.presets import PRESETS  # presets are built from this module's classes
+
+    return {name: p.description for name, p in PRESETS.items()}
 
 
 def get_policy(policy: str | KVPolicy = "balanced", **overrides: Any) -> KVPolicy:
@@ -146,15 +143,18 @@ def get_policy(policy: str | KVPolicy = "balanced", **overrides: Any) -> KVPolic
     Args:
         policy: a preset's name, or a :class:`KVPolicy` to start from.
         **overrides: ``key_bits``, ``value_bits`` and ``group_size`` change every spec that is not ``bf16``;
-            ``residual_length`` and ``num_sink_tokens`` count tokens. ``None`` leaves a value as it is.
+            ``residual_length`` and ``num_sink_tokens`` count tokens, ``budget`` counts bytes, ``calibration`` is a
+            file. ``None`` leaves a value as it is.
 
     Raises:
         KVMMError: for an unknown name, override or value.
     """
+    from kvmm.presets import PRESETS
+
     if isinstance(policy, str):
-        if policy not in _PRESETS:
-            raise KVMMError(f"Unknown policy {policy!r}; choose one of: {', '.join(_PRESETS)}.")
-        policy = _PRESETS[policy]
+        if policy not in PRESETS:
+            raise KVMMError(f"Unknown policy {policy!r}; choose one of: {', '.join(PRESETS)}.")
+        policy = PRESETS[policy]
     elif not isinstance(policy, KVPolicy):
         raise KVMMError(f"policy must be a preset's name or a KVPolicy, not {type(policy).__name__}.")
     if unknown := set(overrides) - set(_OVERRIDES):
@@ -167,6 +167,12 @@ def get_policy(policy: str | KVPolicy = "balanced", **overrides: Any) -> KVPolic
             if not isinstance(value, int) or value < 0:
                 raise KVMMError(f"{name} must be a number of tokens, 0 or more, not {value!r}.")
             policy = replace(policy, **{name: value})
+    if "calibration" in overrides:
+        policy = replace(policy, calibration=str(overrides["calibration"]))
+    if "budget" in overrides:
+        if not isinstance(overrides["budget"], int) or overrides["budget"] <= 0:
+            raise KVMMError(f"budget must be a number of bytes above 0, not {overrides['budget']!r}.")
+        policy = replace(policy, budget=overrides["budget"])
     changes = {name: overrides[name] for name in ("key_bits", "value_bits", "group_size") if name in overrides}
     if changes:
         policy = _with_changes(policy, changes)
@@ -182,12 +188,10 @@ def _with_changes(policy: KVPolicy, changes: Mapping[str, Any]) -> KVPolicy:
             old, bits=old.bits if bits is None else bits, group_size=changes.get("group_size", old.group_size)
         )
 
-    modalities = {}
-    for name in MODALITY_NAMES:
-        kv = getattr(policy, name)
-        modalities[name] = KVSpec(change(kv.key, changes.get("key_bits")), change(kv.value, changes.get("value_bits")))
-    changed = replace(policy, **modalities)
-    if changed == policy and all(getattr(policy, n).key.is_lossless for n in MODALITY_NAMES):
+    changed = policy.map_specs(
+        lambda kv: KVSpec(change(kv.key, changes.get("key_bits")), change(kv.value, changes.get("value_bits")))
+    )
+    if changed == policy and all(one.is_lossless for one in policy.all_specs()):
         raise KVMMError(
             f"Policy {policy.name!r} quantises nothing, so {', '.join(changes)} has no effect; choose another policy."
         )
@@ -198,19 +202,15 @@ def check_head_dim(policy: KVPolicy, head_dim: int) -> None:
     """Raise :class:`KVMMError` if a codec of the policy cannot store vectors of ``head_dim`` channels."""
     from kvmm.cache.codecs import codec_class
 
-    for name in MODALITY_NAMES:
-        kv = getattr(policy, name)
-        for one in (kv.key, kv.value):
-            codec_class(one.codec).check_model(one, head_dim)
+    for one in policy.all_specs():
+        codec_class(one.codec).check_model(one, head_dim)
 
 
 def _check(policy: KVPolicy) -> None:
     from kvmm.cache.codecs import check_spec  # imported here: codecs read CodecSpec from this module
 
-    for name in MODALITY_NAMES:
-        kv = getattr(policy, name)
-        check_spec(kv.key)
-        check_spec(kv.value)
+    for one in policy.all_specs():
+        check_spec(one)
 
 
-__all__ = ["CodecSpec", "KVPolicy", "KVSpec", "check_head_dim", "get_policy", "policies", "spec"]
+__all__ = ["CodecSpec", "KVPolicy", "KVSpec", "LayerOverride", "check_head_dim", "get_policy", "policies", "spec"]

@@ -13,6 +13,7 @@ from kvmm.attention import use_kvmm_attention
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.table import TokenTable
+from kvmm.calibration import Calibration, load_calibration
 from kvmm.errors import KVMMError
 from kvmm.modality import PADDING, TEXT, check_map, install_hook, label_ids, placeholder_ids
 from kvmm.policy import KVPolicy, check_head_dim, get_policy
@@ -31,12 +32,20 @@ class KVMMCache(Cache):
     A cache belongs to one conversation; a model serves any number of caches.
     """
 
-    def __init__(self, config: Any, policy: str | KVPolicy = "balanced", **overrides: Any):
+    def __init__(
+        self,
+        config: Any,
+        policy: str | KVPolicy = "balanced",
+        *,
+        calibration: Calibration | None = None,
+        **overrides: Any,
+    ):
         """Make a cache for a configuration; :meth:`for_model` also prepares the model and is what you want.
 
         Args:
             config: the model's configuration.
             policy: a preset's name or a :class:`KVPolicy`.
+            calibration: what ``kvmm calibrate`` fitted to the model, for the codecs that use it.
             **overrides: see :func:`kvmm.get_policy`.
 
         Raises:
@@ -48,9 +57,12 @@ class KVMMCache(Cache):
         config = getattr(config, "thinker_config", None) or config
         text_config = config.get_text_config(decoder=True)
         # DynamicCache knows which layer is what (sliding, linear, full) in every version of transformers
+        layers = DynamicCache(config=text_config).layers
         layers = [
-            KVMMLayer(self.policy, self.table, text_config) if type(layer) is DynamicLayer else layer
-            for layer in DynamicCache(config=text_config).layers
+            KVMMLayer(self.policy, self.table, text_config, index, len(layers), calibration)
+            if type(layer) is DynamicLayer
+            else layer
+            for index, layer in enumerate(layers)
         ]
         # sliding-window layers hold a short window already and stay as they are
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
@@ -87,7 +99,9 @@ class KVMMCache(Cache):
             KVMMError: for an unknown policy or an unsupported model.
         """
         model = getattr(model, "thinker", model)
-        cache = cls(_checked_config(model), policy, **overrides)
+        policy = get_policy(policy, **overrides)
+        config = _checked_config(model)
+        cache = cls(config, policy, calibration=load_calibration(model, policy))
         use_kvmm_attention(model)
         install_hook(model)
         if modality is not None:

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
-from kvmm.cache.codecs import build_codec
+from kvmm.cache.codecs import Site, build_codec
 from kvmm.cache.pages import PageStore, Part
 from kvmm.cache.table import Plan, TokenTable
+from kvmm.calibration import Calibration
 from kvmm.errors import KVMMError
 from kvmm.kernels.decode import attend
+from kvmm.modality import MODALITY_NAMES, PADDING
 from kvmm.policy import KVPolicy
 
 
@@ -26,7 +28,9 @@ class Shared:
 
 
 class PackedHandle:
-    """What a packed layer returns in place of keys and values; :mod:`kvmm.attention` takes it to the kernel."""
+    """What a layer returns in place of keys and values when it wants to see their queries: to read packed pages, or, for
+    a codec that weighs channels by them, during the prompt. :mod:`kvmm.attention` brings them together.
+    """
 
     def __init__(self, layer: KVMMLayer):
         self.layer = layer
@@ -44,11 +48,28 @@ class KVMMLayer(CacheLayerMixin):
     is_croppable = False
     is_sliding = False
 
-    def __init__(self, policy: KVPolicy, table: TokenTable, config: Any = None):
+    def __init__(
+        self,
+        policy: KVPolicy,
+        table: TokenTable,
+        config: Any = None,
+        index: int = 0,
+        num_layers: int = 1,
+        calibration: Calibration | None = None,
+    ):
         super().__init__()
         self.policy = policy
         self.table = table
         self.config = Shared(config)
+        self.index = index
+        self.codecs = {}  # modality -> (key codec, value codec)
+        for modality in range(len(MODALITY_NAMES)):
+            kv = policy.specs(modality, index, num_layers)
+            self.codecs[modality] = (
+                build_codec(kv.key, "key", Site(index, modality, calibration, kv.value)),
+                build_codec(kv.value, "value", Site(index, modality, calibration, kv.key)),
+            )
+        self.needs_queries = any(codec.needs_queries for pair in self.codecs.values() for codec in pair)
         self._clear()
 
     def _clear(self) -> None:
@@ -57,6 +78,10 @@ class KVMMLayer(CacheLayerMixin):
         self.num_dense = 0
         self.seen = 0
         self.parts: dict[int, Part] = {}
+        self.query_sum: torch.Tensor | None = (
+            None  # float32 [B, H_kv, D, D], the sum of q q^T over the prompt's queries
+        )
+        self.query_count: torch.Tensor | None = None  # float32 [B, 1, 1, 1]
         self.packed = False
         self.is_initialized = False
 
@@ -97,14 +122,14 @@ class KVMMLayer(CacheLayerMixin):
         """Append keys and values ``[B, H, q, D]``.
 
         Returns:
-            The exact keys and values ``[B, H, T, D]`` while nothing is packed; a handle twice afterwards (decoded keys
-            and values if the model's attention is not ``"kvmm"``).
+            The exact keys and values ``[B, H, T, D]`` while nothing is packed and no codec wants the queries; otherwise a
+            handle twice (decoded keys and values if the model's attention is not ``"kvmm"``).
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._append(key_states, value_states)
-        if not self.packed:
-            return self.dense_key[:, :, : self.num_dense], self.dense_value[:, :, : self.num_dense]
+        if not self.packed and not self.needs_queries:
+            return self.dense()
         if getattr(self.config.value, "_attn_implementation", "kvmm") != "kvmm":
             return self.dense()
         handle = PackedHandle(self)
@@ -151,18 +176,18 @@ class KVMMLayer(CacheLayerMixin):
         for move in plan.moves:
             part = self.parts.get(move.modality)
             if part is None:
-                specs = self.policy.specs(move.modality)
+                key, value = self.codecs[move.modality]
                 part = self.parts[move.modality] = Part(
-                    PageStore(build_codec(specs.key, "key"), move.page_size),
-                    PageStore(build_codec(specs.value, "value"), move.page_size),
+                    PageStore.for_codec(key, move.page_size), PageStore.for_codec(value, move.page_size)
                 )
-            part.key.append(_columns(self.dense_key, move.index), move.valid)
-            part.value.append(_columns(self.dense_value, move.index), move.valid)
+            part.key.append(_columns(self.dense_key, move.index), move.valid, self.query_moment)
+            part.value.append(_columns(self.dense_value, move.index), move.valid, self.query_moment)
         self.parts = dict(sorted(self.parts.items()))
         self.dense_key = _columns(self.dense_key, plan.stay)
         self.dense_value = _columns(self.dense_value, plan.stay)
         self.num_dense = plan.stay.shape[1]
         self.packed = True
+        self.query_sum = self.query_count = None  # have served: codecs keep what they need of them
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
@@ -173,6 +198,23 @@ class KVMMLayer(CacheLayerMixin):
         keys = [part.key.decode() for part in self.parts.values()]
         values = [part.value.decode() for part in self.parts.values()]
         return _in_order([*keys, key], slots, self.seen), _in_order([*values, value], slots, self.seen)
+
+    @property
+    def query_moment(self) -> torch.Tensor | None:
+        """float32 ``[B, H_kv, D, D]``: the mean of ``q q^T`` over the prompt's queries, or None if none were observed."""
+        return None if self.query_sum is None else self.query_sum / self.query_count.clamp_min(1)
+
+    def observe(self, query: torch.Tensor) -> None:
+        """Add the prompt's queries ``[B, H_q, q, D]`` to the query moments, padding left out."""
+        batch, query_heads, count, dim = query.shape
+        heads = self.dense_key.shape[1]
+        valid = self.table.modality[:, self.table.length - count : self.table.length] != PADDING
+        grouped = query.float() * valid[:, None, :, None]
+        grouped = grouped.reshape(batch, heads, query_heads // heads * count, dim)
+        moment = grouped.transpose(-1, -2) @ grouped
+        total = (valid.sum(1) * (query_heads // heads)).float().view(-1, 1, 1, 1)
+        self.query_sum = moment if self.query_sum is None else self.query_sum + moment
+        self.query_count = total if self.query_count is None else self.query_count + total
 
     def attend(self, query: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
         """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`."""
@@ -191,6 +233,9 @@ class KVMMLayer(CacheLayerMixin):
             return
         self.dense_key = self.dense_key.index_select(0, index)
         self.dense_value = self.dense_value.index_select(0, index)
+        if self.query_sum is not None:
+            self.query_sum = self.query_sum.index_select(0, index)
+            self.query_count = self.query_count.index_select(0, index)
         for part in self.parts.values():
             part.key.index_batch(index)
             part.value.index_batch(index)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, Packed
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
 
 
 class PageStore:
@@ -25,9 +25,17 @@ class PageStore:
         self.num_groups = 0
         self._view: Packed | None = None
 
-    def append(self, x: torch.Tensor, valid: torch.Tensor | None) -> None:
-        """Encode ``x`` ``[B, H, T, D]`` into new pages; ``valid`` as in :meth:`Codec.encode`."""
-        new = self.codec.encode(x, valid, self.page_size)
+    @classmethod
+    def for_codec(cls, codec: Codec, page_size: int) -> PageStore:
+        """The store of a codec: its own class if it has one."""
+        return (codec.store_class or cls)(codec, page_size)
+
+    def append(
+        self, x: torch.Tensor, valid: torch.Tensor | None = None, query_moment: torch.Tensor | None = None
+    ) -> None:
+        """Encode ``x`` ``[B, H, T, D]`` into new pages; the rest as in :class:`EncodeContext`."""
+        previous = self.packed if self.buffers else None
+        new = self.codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous))
         for name, tensor in new.tensors.items():
             used = self.sizes.get(name, 0)
             needed = used + tensor.shape[2]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from kvmm.cache.codecs import build_codec
+from kvmm.cache.codecs import EncodeContext, build_codec
 from kvmm.policy import spec
 
 VECTORS = Path(__file__).parents[1] / "data" / "vectors" / "codecs_d64.safetensors"
@@ -28,7 +28,7 @@ CASES = {
 def test_same_reconstruction(case, side, page_size):
     vectors = load_file(VECTORS)
     codec = build_codec(CASES[case], side)
-    decoded = codec.decode(codec.encode(vectors[side[0]], None, page_size))
+    decoded = codec.decode(codec.encode(vectors[side[0]], EncodeContext(page_size)))
     difference = (decoded - vectors[f"{case}.{side[0]}"]).abs()
     # an element on a rounding edge may fall on the other side
     assert int((difference > 1e-4).sum()) <= 4
@@ -40,7 +40,7 @@ def test_mean_levels_are_far_closer_than_the_paper_s(side):
     error = {}
     for levels in ("paper", "mean"):
         codec = build_codec(spec("calibquant", 1, levels=levels), side)
-        error[levels] = float((codec.decode(codec.encode(x, None, 128)) - x).pow(2).mean() / x.pow(2).mean())
+        error[levels] = float((codec.decode(codec.encode(x, EncodeContext())) - x).pow(2).mean() / x.pow(2).mean())
     assert error["mean"] < 0.45
     assert error["paper"] > 2 * error["mean"]
 
@@ -51,7 +51,7 @@ def test_token_norms_help_and_a_norm_a_head_helps_more():
 
     def error(**options):
         codec = build_codec(spec("oscar", 2, 128, **options), "key")
-        return float((codec.decode(codec.encode(key, None, 128)) - key).pow(2).mean())
+        return float((codec.decode(codec.encode(key, EncodeContext())) - key).pow(2).mean())
 
     both = error()
     assert both < error(norm="none")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvmm.cache.codecs.base import Codec, Packed, Side
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.bf16 import BF16
 from kvmm.cache.codecs.calibquant import CalibQuant
 from kvmm.cache.codecs.kivi import KIVI
@@ -35,10 +35,20 @@ def check_spec(spec: CodecSpec) -> None:
     codec_class(spec.codec).check(spec)
 
 
-def build_codec(spec: CodecSpec, side: Side) -> Codec:
-    """The codec of a spec for keys or values."""
+def build_codec(spec: CodecSpec, side: Side, site: Site | None = None) -> Codec:
+    """The codec of a spec for keys or values; ``site`` says of which layer, modality and model."""
     check_spec(spec)
-    return codec_class(spec.codec)(spec, side)
+    return codec_class(spec.codec)(spec, side, site)
 
 
-__all__ = ["Codec", "Packed", "Side", "build_codec", "check_spec", "codec_class", "codec_names"]
+__all__ = [
+    "Codec",
+    "EncodeContext",
+    "Packed",
+    "Side",
+    "Site",
+    "build_codec",
+    "check_spec",
+    "codec_class",
+    "codec_names",
+]

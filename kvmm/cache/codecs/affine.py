@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, Packed, Side, paged
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, paged
 from kvmm.kernels.decode import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
 from kvmm.kernels.quantize import affine_codes, affine_parameters, pack_planes, unpack_planes
 from kvmm.policy import CodecSpec
@@ -85,8 +85,8 @@ class AffineCodec(Codec):
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {"parameters": ("float16", "float32")}
     integer_zero = False
 
-    def __init__(self, spec: CodecSpec, side: Side):
-        super().__init__(spec, side)
+    def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
+        super().__init__(spec, side, site)
         self.axis: Axis = "channel" if side == "key" else "token"
         self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
 
@@ -109,8 +109,8 @@ class AffineCodec(Codec):
 
     # -- encode and decode ------------------------------------------------------------------------------------------
 
-    def encode(self, x: torch.Tensor, valid: torch.Tensor | None, page_size: int) -> Packed:
-        return self.encode_pages(paged(x, page_size), page_weight(valid, x.shape[2], page_size))
+    def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
+        return self.encode_pages(paged(x, context.page_size), page_weight(context, x.shape[2]))
 
     def encode_pages(self, pages: torch.Tensor, weight: torch.Tensor | None) -> Packed:
         """Encode float32 pages ``[B, H, P, N, D]``; ``weight`` as in :meth:`channel_parameters`."""
@@ -182,10 +182,10 @@ class AffineCodec(Codec):
         return mix_per_token(probabilities, codes, scale, zero_point)
 
 
-def page_weight(valid: torch.Tensor | None, tokens: int, page_size: int) -> torch.Tensor | None:
+def page_weight(context: EncodeContext, tokens: int) -> torch.Tensor | None:
     """Weights float ``[B or 1, 1, P, N, 1]`` of the slots of pages: 1 for tokens, 0 for fill; None if no fill."""
-    missing = -tokens % page_size
-    if valid is None and not missing:
+    missing = -tokens % context.page_size
+    if context.valid is None and not missing:
         return None
-    weight = torch.ones(1, tokens) if valid is None else valid.float()
-    return torch.nn.functional.pad(weight, (0, missing)).unflatten(1, (-1, page_size))[:, None, :, :, None]
+    weight = torch.ones(1, tokens) if context.valid is None else context.valid.float()
+    return torch.nn.functional.pad(weight, (0, missing)).unflatten(1, (-1, context.page_size))[:, None, :, :, None]

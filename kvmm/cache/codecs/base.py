@@ -10,13 +10,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
 from kvmm.errors import KVMMError
 from kvmm.kernels.quantize import BITS
+from kvmm.modality import TEXT
 from kvmm.policy import CodecSpec
+
+if TYPE_CHECKING:
+    from kvmm.cache.pages import PageStore
+    from kvmm.calibration import Calibration
 
 Side = Literal["key", "value"]
 PAGE_SIZE = 128  # tokens
@@ -41,6 +46,45 @@ class Packed:
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Whose keys or values a codec stores, for codecs that know the model.
+
+    Attributes:
+        layer: index of the decoder layer.
+        modality: a code of :mod:`kvmm.modality`.
+        calibration: what was fitted to this model offline, or None.
+        sibling: the spec of the other side (values for keys, keys for values), or None.
+    """
+
+    layer: int = 0
+    modality: int = TEXT
+    calibration: Calibration | None = None
+    sibling: CodecSpec | None = None
+
+    def __deepcopy__(self, memo: dict) -> Site:
+        return self  # immutable, and the calibration is shared by all caches of a model
+
+
+@dataclass(frozen=True)
+class EncodeContext:
+    """What a codec may know about the tokens it encodes.
+
+    Attributes:
+        page_size: tokens a page.
+        valid: bool ``[B, T]``, False at slots that hold no token (their values copy a real token of the same
+            sequence, so minima and maxima may ignore it; means must not), or None if all do.
+        query_moment: float32 ``[B, H_kv, D, D]``, the mean of ``q q^T`` over the prompt's queries of each KV head (before
+            the softmax scale), or None if the codec did not ask for it (``needs_queries``) or none is known.
+        previous: what the store already holds, or None.
+    """
+
+    page_size: int = PAGE_SIZE
+    valid: torch.Tensor | None = None
+    query_moment: torch.Tensor | None = None
+    previous: Packed | None = None
 
 
 def page_size_for(tokens: int) -> int:
@@ -72,11 +116,14 @@ class Codec(ABC):
     name: ClassVar[str]
     bits: ClassVar[tuple[int, ...]] = BITS
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # option -> the values it may take, the default first
+    store_class: ClassVar[type[PageStore] | None] = None  # None: the plain page store
     adjusts_scores: bool = False
+    needs_queries: bool = False  # whether ``encode`` wants the prompt's query moments
 
-    def __init__(self, spec: CodecSpec, side: Side):
+    def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         self.spec = spec
         self.side = side
+        self.site = site or Site()
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
@@ -122,12 +169,8 @@ class Codec(ABC):
         return scores
 
     @abstractmethod
-    def encode(self, x: torch.Tensor, valid: torch.Tensor | None, page_size: int) -> Packed:
-        """Encode ``x`` ``[B, H, T, D]``.
-
-        ``valid`` is bool ``[B, T]``, False at slots that hold no token (their ``x`` copies a real token of the same
-        sequence, so minima and maxima may ignore it; means must not), or None if all do.
-        """
+    def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
+        """Encode ``x`` ``[B, H, T, D]``, any float dtype, into pages."""
 
     @abstractmethod
     def decode(self, packed: Packed) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, Packed
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
 
 
 class BF16(Codec):
@@ -13,7 +13,8 @@ class BF16(Codec):
     name = "bf16"
     bits = (16,)
 
-    def encode(self, x: torch.Tensor, valid: torch.Tensor | None, page_size: int) -> Packed:
+    def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
+        page_size = context.page_size
         missing = -x.shape[2] % page_size
         if missing:
             x = torch.cat((x, x[:, :, -1:].expand(-1, -1, missing, -1)), 2)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import AffineCodec, TokenGroups
-from kvmm.cache.codecs.base import Side
+from kvmm.cache.codecs.base import Side, Site
 from kvmm.errors import KVMMError
 from kvmm.kernels.quantize import affine_codes, affine_parameters
 from kvmm.policy import CodecSpec
@@ -42,8 +42,8 @@ class CalibQuant(AffineCodec):
         "calibration": (None,),
     }
 
-    def __init__(self, spec: CodecSpec, side: Side):
-        super().__init__(spec, side)
+    def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
+        super().__init__(spec, side, site)
         self.axis = "channel"
         self.levels = self.option("levels")
         self.tau = self.option("calibration")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import AffineCodec, page_weight
-from kvmm.cache.codecs.base import Packed, Side, paged
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, paged
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.policy import CodecSpec
 
@@ -39,8 +39,8 @@ class OScaR(AffineCodec):
         "zero_point": ("float", "integer"),
     }
 
-    def __init__(self, spec: CodecSpec, side: Side):
-        super().__init__(spec, side)
+    def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
+        super().__init__(spec, side, site)
         self.rotation = self.option("rotation")
         self.norm = self.option("norm") if side == "key" else "none"
         self.norm_scope = self.option("norm_scope")
@@ -74,15 +74,15 @@ class OScaR(AffineCodec):
         norm = norm.squeeze(-1).clamp_max(torch.finfo(self.parameter_dtype).max).to(self.parameter_dtype)
         return torch.where(norm == 0, torch.ones_like(norm), norm)
 
-    def encode(self, x: torch.Tensor, valid: torch.Tensor | None, page_size: int) -> Packed:
-        pages = paged(x, page_size)
+    def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
+        pages = paged(x, context.page_size)
         if self.rotation:
             pages = rotate(pages)
         norm = None
         if self.norm != "none":
             norm = self.token_norm(pages)
             pages = pages / norm.float().unsqueeze(-1)
-        packed = self.encode_pages(pages, page_weight(valid, x.shape[2], page_size))
+        packed = self.encode_pages(pages, page_weight(context, x.shape[2]))
         if norm is not None:
             packed.tensors["norm"] = norm
         return packed

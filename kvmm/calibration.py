@@ -1,0 +1,138 @@
+"""Calibration files: what was fitted to one model offline, for the codecs that use it.
+
+A file is safetensors with JSON metadata. Tensors are named ``<codec>.<layer>.<side>.<modality>.<name>``; a codec reads
+those of its own name. The file carries the fingerprint of the model it was fitted to and is refused by any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from kvmm.errors import KVMMError
+from kvmm.modality import MODALITY_NAMES
+from kvmm.policy import KVPolicy
+
+FORMAT = "kvmm-calibration"
+FORMAT_VERSION = 1
+FILE_NAME = "kvmm_calibration.safetensors"  # in a model's folder, found without being asked for
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Fitted tensors of one model.
+
+    Attributes:
+        fingerprint: :func:`model_fingerprint` of the model.
+        tensors: by name, on the CPU.
+        metadata: how they were made: model, data, versions.
+    """
+
+    fingerprint: str
+    tensors: Mapping[str, torch.Tensor]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict) -> Calibration:
+        return self  # immutable, shared by every cache of the model
+
+    def site(self, codec: str, layer: int, side: str, modality: int) -> dict[str, torch.Tensor]:
+        """The tensors of one codec for the keys or values of one layer and modality; empty if there are none."""
+        prefix = site_name(codec, layer, side, modality)
+        return {name[len(prefix) :]: t for name, t in self.tensors.items() if name.startswith(prefix)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the file."""
+        header = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "fingerprint": self.fingerprint}
+        metadata = header | {"metadata": json.dumps(dict(self.metadata))}
+        save_file({name: t.contiguous() for name, t in self.tensors.items()}, path, metadata)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Read a file.
+
+        Raises:
+            KVMMError: if it is missing, damaged, no calibration or of another format version.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise KVMMError(f"No calibration file {path}; make one with: python -m kvmm calibrate --out {path}")
+        return _read(path, path.stat().st_mtime_ns)
+
+
+def site_name(codec: str, layer: int, side: str, modality: int) -> str:
+    """The prefix of a site's tensors in a file."""
+    return f"{codec}.{layer}.{side}.{MODALITY_NAMES[modality]}."
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _: int) -> Calibration:
+    try:
+        with safe_open(path, "pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError) as error:
+        raise KVMMError(f"{path} is not a complete safetensors file ({error}); make it again.") from None
+    if header.get("format") != FORMAT:
+        raise KVMMError(f"{path} is not a calibration file; name one that `kvmm calibrate` wrote.")
+    if header.get("format_version") != str(FORMAT_VERSION):
+        raise KVMMError(
+            f"{path} has calibration format {header.get('format_version')}, this kvmm reads {FORMAT_VERSION}; run "
+            "`kvmm calibrate` again."
+        )
+    return Calibration(header["fingerprint"], tensors, json.loads(header.get("metadata", "{}")))
+
+
+def model_fingerprint(model: nn.Module) -> str:
+    """What identifies a model's decoder: a SHA-256 over its geometry and a sample of its weights.
+
+    Device and dtype do not enter, so a file made in float32 on a CPU serves the same model in bfloat16 on a GPU.
+    """
+    cached = model.__dict__.get("_kvmm_fingerprint")
+    if cached is not None:
+        return cached
+    model_ = getattr(model, "thinker", model)
+    config = model_.config.get_text_config(decoder=True)
+    digest = hashlib.sha256()
+    geometry = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")
+    digest.update(json.dumps([str(getattr(config, name, None)) for name in geometry]).encode())
+    for name, weight in sorted(model_.named_parameters()):
+        if name.endswith(("k_proj.weight", "v_proj.weight", "qkv_proj.weight")) and weight.is_floating_point():
+            flat = weight.detach().flatten()
+            sample = flat[:: max(1, flat.numel() // 64)][:64].to("cpu", torch.float32).to(torch.bfloat16)
+            digest.update(name.rpartition("layers.")[2].encode() + sample.view(torch.int16).numpy().tobytes())
+    model.__dict__["_kvmm_fingerprint"] = digest.hexdigest()
+    return digest.hexdigest()
+
+
+def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
+    """The calibration of a policy for a model: the file it names, else the one in the model's folder, else None.
+
+    Raises:
+        KVMMError: if the file is damaged or was fitted to another model.
+    """
+    path = policy.calibration
+    if path is None:
+        found = Path(getattr(model, "name_or_path", "") or "") / FILE_NAME
+        if not found.is_file():
+            return None
+        path = str(found)
+    calibration = Calibration.load(path)
+    if calibration.fingerprint != model_fingerprint(model):
+        raise KVMMError(
+            f"{path} was fitted to another model ({calibration.metadata.get('model', 'unknown')}); run "
+            "`kvmm calibrate` for this one."
+        )
+    return calibration
+
+
+__all__ = ["FILE_NAME", "Calibration", "load_calibration", "model_fingerprint", "site_name"]

@@ -1,0 +1,64 @@
+"""The named policies. Their lines are what pickers and the README show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvmm.policy import KVPolicy, KVSpec, spec
+
+_BF16 = KVSpec()
+
+
+def _kv(codec: str, bits: int, group_size: int | None, **options: Any) -> KVSpec:
+    return KVSpec(spec(codec, bits, group_size, **options), spec(codec, bits, group_size, **options))
+
+
+def _uniform(name: str, description: str, kv: KVSpec, **fields: Any) -> KVPolicy:
+    return KVPolicy(name, description, text=kv, image=kv, video=kv, audio=kv, **fields)
+
+
+def _media(name: str, description: str, kv: KVSpec, **fields: Any) -> KVPolicy:
+    return KVPolicy(name, description, image=kv, video=kv, audio=kv, **fields)
+
+
+PRESETS: dict[str, KVPolicy] = {
+    p.name: p
+    for p in (
+        _uniform("bf16", "Full precision in the same pages: the lossless control.", _BF16),
+        _uniform("kivi4", "KIVI, 4 bits, groups of 32.", _kv("kivi", 4, 32)),
+        _uniform("kivi2", "KIVI, 2 bits, groups of 32.", _kv("kivi", 2, 32)),
+        _uniform("oscar2", "OScaR, 2 bits, groups of 128: rotation, then token norms.", _kv("oscar", 2, 128)),
+        _uniform("oscar2-g32", "OScaR, 2 bits, groups of 32: the setting of its text results.", _kv("oscar", 2, 32)),
+        _media(
+            "calibquant1",
+            "CalibQuant, 1 bit a channel over each image or recording, min/max levels: only large models (7B and up) "
+            "still answer.",
+            _kv("calibquant", 1, None, levels="paper"),
+        ),
+        _media(
+            "calibquant1-mean",
+            "CalibQuant's 1-bit storage with conditional-mean levels, far closer than min/max: small models still do "
+            "not answer.",
+            _kv("calibquant", 1, None, levels="mean"),
+        ),
+        _media(
+            "calibquant2",
+            "CalibQuant, 2 bits a channel over each image or recording: small models lose part of the answers.",
+            _kv("calibquant", 2, None, levels="paper"),
+        ),
+        # Keys decide which token is read, so they get the bits: 4 for keys and 2 for values lose fewer answers than the
+        # same bits the other way round.
+        _uniform(
+            "balanced",
+            "Near-lossless on every modality: rotated keys of 4 bits with token norms, values of 2. The default.",
+            KVSpec(spec("oscar", 4, 128), spec("oscar", 2, 128)),
+        ),
+        # Norms cost an eighth of a bit at a head dimension of 64; media tokens did as well without, text keeps them.
+        _media(
+            "small",
+            "The fewest bits that still answer: rotated keys and values of 2 bits, no token norms on media.",
+            _kv("oscar", 2, 128, norm="none"),
+            text=_kv("oscar", 2, 128),
+        ),
+    )
+}
