@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,6 +26,7 @@ from kvmm.policy import KVPolicy
 
 FORMAT = "kvmm-calibration"
 FORMAT_VERSION = 1
+_fingerprints: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 FILE_NAME = "kvmm_calibration.safetensors"  # in a model's folder, found without being asked for
 
 
@@ -69,6 +71,29 @@ class Calibration:
         return _read(path, path.stat().st_mtime_ns)
 
 
+@dataclass(frozen=True, eq=False)
+class SiteSamples:
+    """What a calibration run saw of the keys or the values of one layer and modality; codecs fit themselves to it.
+
+    Attributes:
+        side: ``key`` or ``value``.
+        vectors: float32 ``[H_kv, n, D]``, a sample of the tokens (keys after RoPE).
+        mean: float32 ``[H_kv, D]``, of all tokens seen.
+        covariance: float32 ``[H_kv, D, D]``, of all tokens seen.
+        importance: float32 ``[H_kv, D, D]``: the mean of ``g g^T`` over tokens, with ``g`` the gradient of the answers'
+            loss with respect to the token's vector; what an error there costs, in the same unit everywhere.
+        query_moment: float32 ``[H_kv, D, D]``, the mean of ``q q^T`` over queries (keys), or of the output
+            projection's ``W_o^T W_o`` over the head's group (values).
+    """
+
+    side: str
+    vectors: torch.Tensor
+    mean: torch.Tensor
+    covariance: torch.Tensor
+    importance: torch.Tensor
+    query_moment: torch.Tensor
+
+
 def site_name(codec: str, layer: int, side: str, modality: int) -> str:
     """The prefix of a site's tensors in a file."""
     return f"{codec}.{layer}.{side}.{MODALITY_NAMES[modality]}."
@@ -97,21 +122,19 @@ def model_fingerprint(model: nn.Module) -> str:
 
     Device and dtype do not enter, so a file made in float32 on a CPU serves the same model in bfloat16 on a GPU.
     """
-    cached = model.__dict__.get("_kvmm_fingerprint")
-    if cached is not None:
-        return cached
-    model_ = getattr(model, "thinker", model)
-    config = model_.config.get_text_config(decoder=True)
+    model = getattr(model, "thinker", model)
+    if model in _fingerprints:
+        return _fingerprints[model]
+    config = model.config.get_text_config(decoder=True)
     digest = hashlib.sha256()
     geometry = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")
     digest.update(json.dumps([str(getattr(config, name, None)) for name in geometry]).encode())
-    for name, weight in sorted(model_.named_parameters()):
+    for name, weight in sorted(model.named_parameters()):
         if name.endswith(("k_proj.weight", "v_proj.weight", "qkv_proj.weight")) and weight.is_floating_point():
             flat = weight.detach().flatten()
             sample = flat[:: max(1, flat.numel() // 64)][:64].to("cpu", torch.float32).to(torch.bfloat16)
             digest.update(name.rpartition("layers.")[2].encode() + sample.view(torch.int16).numpy().tobytes())
-    model.__dict__["_kvmm_fingerprint"] = digest.hexdigest()
-    return digest.hexdigest()
+    return _fingerprints.setdefault(model, digest.hexdigest())
 
 
 def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
@@ -135,4 +158,4 @@ def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
     return calibration
 
 
-__all__ = ["FILE_NAME", "Calibration", "load_calibration", "model_fingerprint", "site_name"]
+__all__ = ["FILE_NAME", "Calibration", "SiteSamples", "load_calibration", "model_fingerprint", "site_name"]

@@ -28,8 +28,8 @@ class Shared:
 
 
 class PackedHandle:
-    """What a layer returns in place of keys and values when it wants to see their queries: to read packed pages, or, for
-    a codec that weighs channels by them, during the prompt. :mod:`kvmm.attention` brings them together.
+    """What a layer returns in place of keys and values when it wants to see the queries: to read packed pages, or,
+    for a codec that weighs channels by them, during the prompt. :mod:`kvmm.attention` brings them together.
     """
 
     def __init__(self, layer: KVMMLayer):
@@ -78,9 +78,7 @@ class KVMMLayer(CacheLayerMixin):
         self.num_dense = 0
         self.seen = 0
         self.parts: dict[int, Part] = {}
-        self.query_sum: torch.Tensor | None = (
-            None  # float32 [B, H_kv, D, D], the sum of q q^T over the prompt's queries
-        )
+        self.query_sum: torch.Tensor | None = None  # float32 [B, H_kv, D, D], sum of q q^T over the prompt
         self.query_count: torch.Tensor | None = None  # float32 [B, 1, 1, 1]
         self.packed = False
         self.is_initialized = False
@@ -122,8 +120,8 @@ class KVMMLayer(CacheLayerMixin):
         """Append keys and values ``[B, H, q, D]``.
 
         Returns:
-            The exact keys and values ``[B, H, T, D]`` while nothing is packed and no codec wants the queries; otherwise a
-            handle twice (decoded keys and values if the model's attention is not ``"kvmm"``).
+            The exact keys and values ``[B, H, T, D]`` while nothing is packed and no codec wants the queries; otherwise
+            a handle twice (decoded keys and values if the model's attention is not ``"kvmm"``).
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -201,7 +199,7 @@ class KVMMLayer(CacheLayerMixin):
 
     @property
     def query_moment(self) -> torch.Tensor | None:
-        """float32 ``[B, H_kv, D, D]``: the mean of ``q q^T`` over the prompt's queries, or None if none were observed."""
+        """float32 ``[B, H_kv, D, D]``: the mean of ``q q^T`` over the prompt's queries, or None if there were none."""
         return None if self.query_sum is None else self.query_sum / self.query_count.clamp_min(1)
 
     def observe(self, query: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ from kvmm.policy import CodecSpec
 
 if TYPE_CHECKING:
     from kvmm.cache.pages import PageStore
-    from kvmm.calibration import Calibration
+    from kvmm.calibration import Calibration, SiteSamples
 
 Side = Literal["key", "value"]
 PAGE_SIZE = 128  # tokens
@@ -76,8 +76,8 @@ class EncodeContext:
         page_size: tokens a page.
         valid: bool ``[B, T]``, False at slots that hold no token (their values copy a real token of the same
             sequence, so minima and maxima may ignore it; means must not), or None if all do.
-        query_moment: float32 ``[B, H_kv, D, D]``, the mean of ``q q^T`` over the prompt's queries of each KV head (before
-            the softmax scale), or None if the codec did not ask for it (``needs_queries``) or none is known.
+        query_moment: float32 ``[B, H_kv, D, D]``, the mean of ``q q^T`` over the prompt's queries of each KV head
+            (before the softmax scale), or None if the codec did not ask for it (``needs_queries``) or none is known.
         previous: what the store already holds, or None.
     """
 
@@ -147,6 +147,14 @@ class Codec(ABC):
     def option(self, name: str) -> Any:
         """An option's value, or its default."""
         return self.spec.option(name, self.options[name][0])
+
+    @classmethod
+    def fit(cls, samples: SiteSamples) -> dict[str, torch.Tensor]:
+        """Tensors for the calibration file, fitted to one site; they come back through ``site.calibration``.
+
+        ``kvmm calibrate`` calls this for every codec, layer, side and modality. Most codecs need nothing.
+        """
+        return {}
 
     @property
     def basis(self) -> Hashable:
