@@ -58,20 +58,20 @@ class Spec:
 
 
 SPECS: list[tuple[Spec, float]] = [
-    (Spec("page", 56, 1, 560, 448, 0, 0, 832), 0.17),
-    (Spec("page", 40, 1, 756, 532, 0, 0, 1088), 0.15),
-    (Spec("page", 32, 1, 812, 588, 0, 0, 1216), 0.12),
-    (Spec("page", 56, 1, 448, 560, 0, 0, 832), 0.06),
-    (Spec("page", 56, 1, 784, 308, 0, 0, 832), 0.05),
-    (Spec("page", 40, 1, 504, 784, 0, 0, 1024), 0.06),
-    (Spec("pages", 24, 2, 616, 560, 0, 0, 1408), 0.04),
-    (Spec("pages", 12, 4, 616, 476, 0, 0, 2112), 0.05),
-    (Spec("pages", 8, 8, 560, 448, 0, 0, 3136), 0.05),
+    (Spec("page", 56, 1, 560, 448, 0, 0, 832), 0.14),
+    (Spec("page", 40, 1, 756, 532, 0, 0, 1088), 0.13),
+    (Spec("page", 32, 1, 812, 588, 0, 0, 1216), 0.11),
+    (Spec("page", 56, 1, 448, 560, 0, 0, 832), 0.05),
+    (Spec("page", 56, 1, 784, 308, 0, 0, 832), 0.04),
+    (Spec("page", 40, 1, 504, 784, 0, 0, 1024), 0.05),
+    (Spec("pages", 24, 2, 616, 560, 0, 0, 1408), 0.05),
+    (Spec("pages", 12, 4, 616, 476, 0, 0, 2112), 0.07),
+    (Spec("pages", 8, 8, 560, 448, 0, 0, 3136), 0.06),
     (Spec("pages", 5, 8, 672, 504, 0, 0, 3968), 0.03),
-    (Spec("speech", 64, 0, 0, 0, 1, 320, 256), 0.06),
-    (Spec("speech", 48, 0, 0, 0, 1, 1000, 512), 0.07),
+    (Spec("speech", 64, 0, 0, 0, 1, 320, 256), 0.05),
+    (Spec("speech", 48, 0, 0, 0, 1, 1000, 512), 0.06),
     (Spec("speech", 24, 0, 0, 0, 1, 2200, 832), 0.03),
-    (Spec("spoken", 24, 1, 560, 448, 5, 360, 1088), 0.09),
+    (Spec("spoken", 24, 1, 560, 448, 5, 360, 1088), 0.13),
 ]  # fmt: skip
 
 
@@ -197,9 +197,10 @@ ABSENT_KEYS = (
     "due_date terms customer store time cashier table_number contact phone email website meeting_date "
     "meeting_place meeting_time reference train_time office project rent password interview deadline "
     "speaker budget hotel flight delivery_date contract salary dinner recipient sender subject change "
-    "guest_count box_count"
+    "guest_count box_count warranty deposit start_date winner venue host weight fee degree university manager "
+    "valid_until made_in"
 ).split()
-_DATES = ("date", "due_date", "meeting_date", "interview", "deadline", "delivery_date", "sign_date")
+_DATES = "date due_date meeting_date interview deadline delivery_date sign_date start_date valid_until period".split()
 _TIMES = ("time", "meeting_time", "train_time", "dinner", "sign_time")
 RIVALS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("date",), _DATES),
@@ -210,14 +211,24 @@ RIVALS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("time", "meeting_time", "train_time", "dinner"), _TIMES),
     (("customer", "recipient"), ("customer", "recipient", "guest_count")),
     (("store", "sender"), ("store", "sender", "issuer")),
-    (("contact",), ("contact", "sender", "issuer", "replacement", "store")),
-    (("total", "subtotal"), ("total", "subtotal", "item_amount", "payment", "rent", "sign_price", "budget", "salary")),
+    (("contact",), ("contact", "sender", "issuer", "replacement", "store", "manager", "host")),
+    (
+        ("total", "subtotal"),
+        ("total", "subtotal", "item_amount", "payment", "rent", "sign_price", "budget", "salary", "fee", "deposit"),
+    ),
+    (("fee", "deposit"), ("fee", "deposit", "total", "payment", "shipping", "rent", "sign_price")),
+    (("weight",), ("weight", "item_quantity")),
+    (("host", "speaker", "manager"), ("host", "speaker", "manager", "sign_guest", "entry")),
+    (("degree", "university"), ("degree", "university", "entry")),
+    (("venue",), ("venue", "meeting_place", "sign_city", "office", "hotel", "entry", "address", "room", "title")),
+    (("start_date", "valid_until"), ("start_date", "valid_until", "date", "deadline", "due_date", "entry")),
+    (("warranty",), ("warranty", "notice", "work_time")),
     (("discount",), ("discount", "discount_offer")),
     (("change",), ("change",)),
     (("reference",), ("reference", "invoice_number", "order_number", "customer_number", "receipt_number", "contract")),
     (("invoice_number", "receipt_number", "order_number", "customer_number", "contract"), ("reference", "contract")),
-    (("store",), ("title", "sign_city")),
-    (("office", "meeting_place", "hotel"), ("office", "meeting_place", "sign_city", "hotel")),
+    (("store",), ("title", "sign_city", "venue")),
+    (("office", "meeting_place", "hotel"), ("office", "meeting_place", "sign_city", "hotel", "venue", "address")),
     (("subject",), ("subject", "title")),
     (("box_count", "guest_count"), ("box_count", "guest_count", "item_quantity")),
     (("email", "website"), ("email", "website")),
@@ -338,7 +349,9 @@ def document(r: Rng, spec: Spec, held: bool) -> list[Page]:
     """The pages of one sequence."""
     kinds: list[str | None] = [None] * spec.pages
     if spec.pages > 1 and r.chance(0.6):  # different kinds, so that questions need no page number
-        kinds = r.sample(["invoice", "receipt", "form", "letter", "table", "text", "program"], min(spec.pages, 7))
+        kinds = r.sample(
+            ["invoice", "receipt", "form", "letter", "table", "text", "program", "sheet"], min(spec.pages, 8)
+        )
         kinds += [r.pick(("text", "form", "table", "letter")) for _ in range(spec.pages - len(kinds))]
         r.shuffle(kinds)
     return [make_page(r.getrandbits(48), spec.height, spec.width, held, kind) for kind in kinds]

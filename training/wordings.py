@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from training.pages import values as v
 from training.pages.blocks import Fact
 from training.pages.fields import FIELDS
 from training.pages.values import Rng
@@ -156,9 +157,37 @@ WORDINGS: dict[str, Wording] = {
         "What is the {label} at {subject}? | Which {label} belongs to {subject}?",
         "Which {label} is listed for {subject}? | What {label} is given for {subject}? | For {subject}, what is the {label}?",
     ),
-    "valid_until": _w("end of the offer | last day of the offer | expiry date", "Until when is it valid? | Until when is the offer valid? | How long is it valid? | When does the offer end? | Until when is the quote valid?", "Until what date is it valid? | When does it end?"),
+    "section_first": _w("first point under {label} | first entry under {label}", "Which point comes first under {label}? | What is the first thing under {label}?", "What comes first under {label}?"),
+    "section_count": _w("number of points under {label}", "How many points are there under {label}? | How many things are named under {label}?", "How many points does {label} have?"),
+    "doc_number": _w(
+        "{label} number | number of the {label} | {label} no | {label} code | reference of the {label}",
+        "Which number does the {label} have? | What is the {label} called? | What number is the {label}?",
+        "What number does the {label} have?",
+    ),
+    "two_stage": _w("{subject}", "How high is the {subject}? | How much is the {subject}? | {subject}? | What stands for the {subject}?", "What does it say for the {subject} there?"),
+    "degree": _w("degree | academic degree | university degree", "Which degree was earned? | What degree does the person have?", "What degree was earned?"),
+    "university": _w("university | college | school attended | place of study", "Where did the person study? | Which university was it? | At which school was the degree earned?", "At which university did the person study?"),
+    "period": _w("period | billing period | month | time covered", "Which month is it for? | What period does it cover?", "Which period does it cover?"),
+    "start_date": _w("start date | first day | start | date of the start", "When does it begin? | From when does it run? | On which day does it begin?", "On what date does it begin?"),
+    "notice": _w("notice period | length of notice | notice", "How long is the notice period? | How much notice must be given?", "How much notice is needed?"),
+    "warranty": _w("warranty | length of the warranty | guarantee", "How long is the warranty? | How long is it guaranteed?", "How long does the warranty last?"),
+    "weight": _w("weight | weight of the parcel", "How heavy is it? | How much does it weigh? | What does it weigh?", "What is its weight?"),
+    "fee": _w("fee | amount of the fee | charge", "How much is the fee? | What fee applies? | What fee is charged?", "How much is charged as a fee?"),
+    "deposit": _w("deposit | amount of the deposit", "How much is the deposit? | How large is the deposit? | What deposit is required?", "How much deposit is required?"),
+    "seats": _w("number of seats", "How many seats are there? | How many seats are left?", "How many seats does it have?"),
+    "member_count": _w("number of members", "How many members are there? | How many members does the club have?", "How many people are members?"),
+    "winner": _w("winner | name of the winner", "Who won? | Who is the winner? | Who gets the first prize?", "Who has won?"),
+    "age": _w("age", "How old is the person? | How old is the writer?", "What age is the person?"),
+    "address": _w("address | street address | street", "Where can I find them? | At which address are they? | Where do they live? | What street is it in?", "At what address can I find them?"),
+    "host": _w("host | name of the host", "Who is the host? | Who hosts it? | Who will be the host?", "Who is hosting it?"),
+    "venue": _w("venue | place | location | place of the event", "Where is it? | Where will it be held? | Which place is it at? | Where do they meet? | Where do I have to go?", "Where is it held? | Where should I go?"),
+    "manager": _w("manager | name of the manager | head of the team", "Who is the manager? | Who leads the team?", "Who is the head of the team?"),
+    "language": _w("language", "Which language is spoken? | In which language is it?", "What language is spoken?"),
+    "order_item": _w("product ordered | item ordered | ordered item", "What was ordered? | Which product is it? | What did the customer order?", "Which product was ordered?"),
+    "speed": _w("speed", "How fast is it? | How fast does it go?", "At what speed does it run?"),
+    "valid_until": _w("end of the offer | last day of the offer | expiry date", "Until when is it valid? | Until when is the offer valid? | How long is it valid? | When does the offer end? | How long do the prices hold?", "Until what date is it valid? | When does it end?"),
     "made_in": _w("country of origin | country it was made in", "Where was it made? | In which country was it made? | Where does it come from? | Which country is it from? | Where is it produced?", "In what country was it produced? | What country does it come from?"),
-    "work_time": _w("duration of the work | length of the work", "How long does the work take? | How long will it take? | How much time does the work need? | How long is the work?", "How much time does it take? | How long does it take?"),
+    "work_time": _w("duration of the work | length of the work", "How long will the work last? | How long will it take? | How much time does the work need? | How long is the work?", "How much time does it take? | How long does it take?"),
     "sign_guest": _w("guest | name of the guest | artist", "Who will be there? | Who is the guest? | Who plays?", "Who is going to be there?"),
     "row_count": _w("number of rows | number of entries", "How many rows does the table have? | How many entries are there? | How many rows are there?", "How many rows are listed? | How many entries does the table have?"),
     "first_row": _w("first {label} | first entry in the column {label}", "Which {label} is listed first? | What is the first {label} in the table?", "Which {label} comes first?"),
@@ -194,7 +223,7 @@ WORDINGS: dict[str, Wording] = {
     "sign_date": _w("date | day", "When is it? | What date is shown?", "On which day is it?"),
     "sign_time": _w("time | hour", "At what time? | When does it start?", "What time does it start?"),
     "sign_price": _w("price | cost", "How much does it cost? | How much is it?", "What does it cost?"),
-    "sign_city": _w("city | place | town", "Where is it? | In which city? | Where does it take place?", "In which city is it?"),
+    "sign_city": _w("city | place | town", "Where is it? | In which city? | Where will it be?", "In which city is it?"),
     "next_word": _w('word after "{subject}"', 'Which word comes after "{subject}"? | What comes after "{subject}"?', 'Which word is after "{subject}"?'),
     "first_line": _w("first line", "What does the first line say? | Read the first line.", "What is written in the first line?"),
     "last_line": _w("last line", "What does the last line say? | Read the last line.", "What is written in the last line?"),
@@ -214,6 +243,38 @@ HELD_ON_PAGE = ("For page {n}: {q}", "{s} of page {n}{e}", "{s}, page {n}{e}")
 ORDINALS = "first second third fourth fifth sixth seventh eighth".split()
 _SHORT = "\nAnswer the question using a single word or phrase."
 
+# questions for a field whose value is a person, a date or an amount
+FIELD_QUESTIONS: dict[str, tuple[str, ...]] = {
+    "person": ("Who is named as the {0}?", "Who is given as {0}?", "Which person is the {0}?", "What name is given for the {0}?", "{0}: who is it?"),
+    "date": ("On what day is the {0}?", "Which date is given for {0}?", "For when is the {0} given?", "{0}: when?"),
+    "money": ("How high is the {0}?", "What amount is given for {0}?", "How much money is the {0}?", "{0}: how much?"),
+}  # fmt: skip
+VALUE_KINDS = {v.person: "person", v.date: "date", v.money: "money"}
+FIELD_KINDS = {label.lower(): VALUE_KINDS[make] for labels, make in FIELDS if make in VALUE_KINDS for label in labels}
+
+# Names of what an "entry" states, first the one that generators use, and questions of its own ({0} is the subject).
+ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "time": (("time", "start", "starting time", "hour"), ("When does {0} start?", "At what time does {0} begin?", "What time is {0}?", "When will {0} be?")),
+    "speaker": (("speaker", "presenter", "name of the speaker", "person"), ("Who presents {0}?", "Who talks about {0}?", "Who gives {0}?", "Who leads {0}?", "Who is in charge of {0}?")),
+    "room": (("room", "place", "location"), ("Where is {0}?", "In which room is {0}?", "Where does {0} take place?", "Where do I go for {0}?")),
+    "job": (("job", "role", "title", "position", "occupation", "post"), ("What did the person do at {0}?", "Which job was held at {0}?", "As what did the person work at {0}?", "Which role was held at {0}?")),
+    "period": (("period", "years", "dates", "time", "duration"), ("When was {0}?", "From when to when was {0}?", "During which years was {0}?")),
+    "city": (("city", "place", "town", "location"), ("Where is {0}?", "In which city is {0}?", "In which town is {0}?")),
+    "departure": (("departure", "departure time", "time"), ("When does the one to {0} leave?", "When does it leave for {0}?", "At what time does {0} depart?")),
+    "arrival": (("arrival", "arrival time", "time"), ("When does the one from {0} arrive?", "When does {0} arrive?")),
+    "platform": (("platform", "track"), ("From which platform does {0} go?", "Where does {0} leave from?")),
+    "price": (("price", "cost", "amount", "charge"), ("How much is {0}?", "How much does {0} cost?", "What does {0} cost?", "What is to be paid for {0}?")),
+    "size": (("size", "contents"), ("How much is in {0}?", "How large is {0}?", "How big is {0}?")),
+    "phone number": (("phone number", "phone", "number", "telephone"), ("Which number does {0} have?", "How can I call {0}?", "What number do I call for {0}?")),
+    "department": (("department", "division", "team"), ("Where does {0} work?", "In which department is {0}?", "Which team is {0} in?")),
+    "email": (("email", "email address", "e-mail"), ("Where can I write to {0}?", "How can I write to {0}?")),
+    "degree": (("degree", "qualification"), ("What was earned at {0}?", "Which degree comes from {0}?", "What was studied at {0}?")),
+    "date": (("date", "day"), ("When was {0}?", "On which day is {0}?", "What day was {0}?")),
+    "person": (("person", "name", "contact"), ("Who is responsible for {0}?", "Who does {0}?", "Who takes care of {0}?")),
+    "status": (("status", "state"), ("How far is {0}?", "What is the state of {0}?")),
+    "result": (("result", "score", "value"), ("What was measured for {0}?", "What did {0} score?", "How high is {0}?")),
+    "unit": (("unit",), ("In what is {0} measured?",)),
+}  # fmt: skip
 # other names of a form field: asking for the "telephone number" finds "Tel"
 SYNONYMS = {label.lower(): labels for labels, _ in FIELDS for label in labels}
 
@@ -243,6 +304,15 @@ def phrase_question(r: Rng, fact: Fact, held: bool = False) -> str:
     label = fact.label.rstrip(":")
     if fact.key == "field" and label.lower() in SYNONYMS and r.chance(0.35):
         label = r.pick(SYNONYMS[label.lower()])
+    if fact.key == "entry" and label in ATTRIBUTES:
+        names, direct = ATTRIBUTES[label]
+        if not held and r.chance(0.45):
+            question = r.pick(direct).format(f'"{fact.subject}"' if r.chance(0.1) else fact.subject)
+            return question[0].upper() + question[1:]
+        label = label if r.chance(0.5) else r.pick(names)
+    if fact.key == "field" and not held and label.lower() in FIELD_KINDS and r.chance(0.25):
+        question = r.pick(FIELD_QUESTIONS[FIELD_KINDS[label.lower()]]).format(label if r.chance(0.5) else label.lower())
+        return question[0].upper() + question[1:]
     if label and r.chance(0.4) and not label.isupper():
         label = label.lower()
     own = wording.held if held else wording.direct

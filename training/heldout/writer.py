@@ -55,8 +55,8 @@ class Writer:
         line = {"id": f"{set_name}-{number:04d}", "set": set_name, "kind": kind, "images": images, "audio": audio}
         self.lines.append({**line, "turns": turns})
 
-    def save(self) -> Path:
-        """Write ``heldout.jsonl``."""
-        path = self.folder / "heldout.jsonl"
+    def save(self, name: str = "heldout.jsonl") -> Path:
+        """Write the lines."""
+        path = self.folder / name
         path.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
         return path

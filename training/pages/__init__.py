@@ -8,10 +8,14 @@ import numpy as np
 
 from training.pages.blocks import Box, Fact, Setter, Style
 from training.pages.canvas import Canvas
-from training.pages.kinds import KINDS, appendix
+from training.pages.kinds import KINDS as SIMPLE_KINDS
+from training.pages.kinds import appendix
+from training.pages.sheets import sheet
 from training.pages.values import Rng
 
 __all__ = ["Fact", "Page", "Rng", "make_page"]
+
+KINDS = {**SIMPLE_KINDS, "sheet": (sheet, 34)}
 
 
 @dataclass(frozen=True)
@@ -90,11 +94,11 @@ def make_page(seed: int, height: int, width: int, held_fonts: bool = False, kind
     if r.chance(0.07):  # a frame around the page
         canvas.rect(3, 3, width - 4, height - 4, outline=style.rule)
     KINDS[kind][0](setter, box)
-    if kind not in ("sign", "text") and r.chance(0.5):
+    if kind not in ("sign", "text", "sheet") and r.chance(0.5):
         appendix(setter, box)
     lines = canvas.lines()
     facts = unambiguous(setter.facts)
-    if kind not in ("sign", "program"):
+    if kind not in ("sign", "program", "sheet"):
         facts.append(Fact("kind", kind))
     facts += _reading_facts(r, lines)
     bright = r.randint(205, 255) if r.chance(0.6) else 255

@@ -29,7 +29,7 @@ class Fact:
     @property
     def identity(self) -> tuple[str, str, str]:
         """Two facts with one identity cannot be told apart by a question."""
-        by_label = self.key in ("field", "cell", "entry")
+        by_label = self.key in ("field", "cell", "entry", "doc_number", "section_first", "section_count")
         return self.key, self.label.lower() if by_label else "", self.subject.lower()
 
 
@@ -47,6 +47,7 @@ class Style:
     rule: int
     table: str
     grey: int
+    value: Face | None = None  # of values with their label above or below, if not the body's
 
     @classmethod
     def random(cls, r: Rng, width: int, held: bool) -> Style:
@@ -67,6 +68,7 @@ class Style:
             rule=r.pick((255, 190, 140, 90)),
             table=r.pick(TABLE_STYLES),
             grey=r.pick((255, 255, 200, 160)),
+            value=face(r.pick((body_path, bold_path)), size + r.randint(0, 8)) if r.chance(0.3) else None,
         )
 
 
@@ -84,6 +86,7 @@ FIELD_STYLES = (
     "ruled",
     "inline",
     "header",
+    "strip",
 )
 TABLE_STYLES = ("plain", "plain", "rule", "rule", "grid", "zebra", "header", "boxed")
 
@@ -193,6 +196,8 @@ class Setter:
             return self._fields_inline(box, entries)
         if style == "header":
             return self._fields_header(box, entries)
+        if style == "strip":
+            return self._fields_strip(box, entries)
         s, drawn = self.style, 0
         separator = self.r.pick((":", ":", "", " :")) if style != "colon" else self.r.pick((":", ":", ":", " -"))
         tab = box.x0 + box.width * self.r.uniform(0.28, 0.5)
@@ -246,6 +251,42 @@ class Setter:
                 self.advance(box, f)
         return drawn
 
+    def _fields_strip(self, box: Box, entries) -> int:
+        """Two to four "label value" pairs spread evenly over a line, between rules or on a band."""
+        s, drawn, entries = self.style, 0, list(entries)
+        gap, plain, pad = s.bold.advance[32] + self.r.randint(1, 5), self.r.chance(0.3), self.r.randint(2, 7)
+        decoration = self.r.pick(("none", "rules", "rules", "band", "box"))
+        label_face, value_face = (s.bold, s.body) if self.r.chance(0.5) else (s.body, s.bold)
+        colon = self.r.pick(("", "", ":"))
+        while entries and box.fits(s.body.height + 2 * pad + 4):
+            n = self.r.randint(2, 4)
+            widths = [label_face.width(a + colon) + gap + value_face.width(b) for a, b, _ in entries[:n]]
+            while len(widths) > 1 and sum(widths) + 14 * (len(widths) - 1) > box.width - 8:
+                widths.pop()
+            chosen, entries = entries[: len(widths)], entries[len(widths) :]
+            if sum(widths) > box.width - 8:
+                continue
+            space = 18 if plain else (box.width - 8 - sum(widths)) / max(len(widths) - 1, 1)
+            x, top = box.x0 + 4, box.y
+            box.y += pad
+            for (label, value, fact), width in zip(chosen, widths, strict=True):
+                shown = self.put(box, x, label + colon, label_face)
+                if shown and self.put(box, x + label_face.width(label + colon) + gap, value, value_face):
+                    drawn += 1
+                    if fact:
+                        self.facts.append(fact)
+                x += width + space
+            box.y += max(s.body.height, s.bold.height) + pad
+            if decoration == "rules":
+                self.canvas.line(box.x0, top, box.x1, top, s.rule)
+                self.canvas.line(box.x0, box.y, box.x1, box.y, s.rule)
+            elif decoration == "band":
+                self.canvas.panel(box.x0, top, box.x1, box.y, 32)
+            elif decoration == "box":
+                self.canvas.rect(box.x0, top, box.x1, box.y, outline=s.rule)
+            box.y += s.leading + 3
+        return drawn
+
     def _fields_header(self, box: Box, entries) -> int:
         """Small tables whose header holds the labels and whose only row holds the values."""
         drawn, align = 0, self.r.pick("llcr")
@@ -274,7 +315,9 @@ class Setter:
         order = r.sample(range(len(rows[0][1])), len(rows[0][1]))
         layout, strong = r.randint(0, 3), r.chance(0.6)
         left = box.x0 + box.width * r.uniform(0.16, 0.3)
-        boxed, spacing = r.chance(0.35), r.randint(0, 9)
+        boxed, spacing, tint = r.chance(0.45), r.randint(0, 9), r.pick((0, 0, 0, 22, 36))
+        lead = s.body if r.chance(0.6) else s.bold
+        bar = r.randint(2, 6) if r.chance(0.3) else 0
         for subject, details in rows:
             values = [details[i][1] for i in order]
             head = s.bold if strong else s.body
@@ -283,7 +326,7 @@ class Setter:
                 break
             y1, y2 = box.y + s.body.ascent + 1, box.y + s.body.height + s.leading + s.body.ascent + 1
             if layout == 0:  # first detail on the left, subject beside it, the others below and at the right edge
-                places = [(left, y1, subject, head, "l"), (box.x0 + 4, y1, values[0], s.body, "l")]
+                places = [(left, y1, subject, head, "l"), (box.x0 + 8, y1, values[0], lead, "l")]
                 places += [
                     (left, y2, v, s.body, "l") if i == 0 else (box.x1 - 4, y1, v, s.body, "r")
                     for i, v in enumerate(values[1:])
@@ -297,39 +340,42 @@ class Setter:
                 places = [(box.x0 + 4, y1, subject, head, "l"), (box.x1 - 4, y1, values[0], s.body, "r")]
                 places += [(box.x0 + 4, y2, ", ".join(values[1:]), s.body, "l")] if values[1:] else []
             else:  # everything on one line
-                places = [(box.x0 + 4, y1, values[0], s.body, "l"), (left, y1, subject, head, "l")]
+                places = [(box.x0 + 8, y1, values[0], lead, "l"), (left, y1, subject, head, "l")]
                 places += [(box.x1 - 4, y1, ", ".join(values[1:]), s.body, "r")] if values[1:] else []
             if not _clear(places, box):
                 continue
             if all(self.canvas.text(x, y, text, f, align) for x, y, text, f, align in places):
                 self.facts += [Fact("entry", value, name, subject) for name, value in details]
             two_lines = any(y == y2 for _, y, *_ in places)
-            if boxed:
-                self.canvas.rect(
-                    box.x0, box.y - 1, box.x1, box.y + (height if two_lines else s.body.height) + 3, outline=s.rule
-                )
+            bottom = box.y + (height if two_lines else s.body.height) + 3
+            if boxed and tint:
+                self.canvas.panel(box.x0, box.y - 1, box.x1, bottom, tint)
+            elif boxed:
+                self.canvas.rect(box.x0, box.y - 1, box.x1, bottom, outline=s.rule)
+            if bar:
+                self.canvas.rect(box.x0 - 2, box.y - 1, box.x0 - 2 + bar, bottom, fill=s.rule)
             box.y += (height if two_lines else s.body.height + s.leading) + spacing + (6 if boxed else 0)
 
     def _fields_above(self, box: Box, entries, style: str, columns: int) -> int:
         """The label above its value, in a grid of ``columns``."""
         s, gutter, drawn = self.style, 10, 0
         width = (box.width - gutter * (columns - 1)) / columns
-        height = s.small.height + s.body.height + 3
+        large = s.value or s.body
+        height = s.small.height + large.height + 3
         below = self.r.chance(0.06)  # the label under the value, as on forms that are signed
         column = 0
         for label, value, fact in entries:
             pad = 4 if style != "above" else 0
-            if max(s.small.width(label), s.body.width(value)) > width - 2 * pad:
+            if max(s.small.width(label), large.width(value)) > width - 2 * pad:
                 continue
             if not box.fits(height + 6):
                 break
             x = box.x0 + column * (width + gutter) + pad
-            y_label, y_value = box.y + s.small.ascent + 1, box.y + s.small.height + 2 + s.body.ascent
+            y_label, y_value = box.y + s.small.ascent + 1, box.y + s.small.height + 2 + large.ascent
             if below:
-                y_value, y_label = box.y + s.body.ascent + 1, box.y + s.body.height + 2 + s.small.ascent
+                y_value, y_label = box.y + large.ascent + 1, box.y + large.height + 2 + s.small.ascent
             if not (
-                self.canvas.text(x, y_label, label, s.small, fill=s.grey)
-                and self.canvas.text(x, y_value, value, s.body)
+                self.canvas.text(x, y_label, label, s.small, fill=s.grey) and self.canvas.text(x, y_value, value, large)
             ):
                 continue
             if style != "above":
@@ -404,10 +450,30 @@ class Setter:
         box.y += r.randint(2, 10)
         return shown, drawn
 
+    def framed(self, box: Box, fill, dark: float = 0.12) -> None:
+        """``fill``, a function of its :class:`Box`, framed, tinted, reversed on a dark panel or plain."""
+        r, pad = self.r, self.r.randint(5, 14)
+        inner = Box(box.x0 + pad, box.x1 - pad, box.y + pad, box.bottom - pad)
+        fill(inner)
+        if inner.y <= box.y + pad:
+            return
+        x0, y0, x1, y1 = box.x0, box.y, box.x1, min(inner.y + pad - self.style.leading, box.bottom)
+        look = r.random()
+        if look < dark:
+            self.canvas.panel(x0, y0, x1, y1, r.pick((255, 255, 235, 200, 170)), inverted=True)
+        elif look < 0.35:
+            self.canvas.panel(x0, y0, x1, y1, r.randint(12, 44))
+        elif look < 0.8:
+            for i in range(r.pick((1, 1, 1, 2, 3))):
+                self.canvas.rect(x0 + i, y0 + i, x1 - i, y1 - i, outline=self.style.rule)
+        if r.chance(0.15):
+            self.canvas.rect(x0, y0, x0 + r.randint(2, 5), y1, fill=self.style.rule)
+        box.y = y1 + r.randint(3, 12)
+
     def columns(self, box: Box, *fill) -> None:
         """Side-by-side columns; each ``fill`` is a function of its own :class:`Box`."""
         gutter = self.r.randint(12, 30)
-        share = self.r.uniform(0.42, 0.58)
+        share = self.r.uniform(0.42, 0.58) if self.r.chance(0.8) else self.r.uniform(0.3, 0.7)
         widths = [share, 1 - share] if len(fill) == 2 else [1 / len(fill)] * len(fill)
         x, bottom = box.x0, box.y
         for width, function in zip(widths, fill, strict=True):

@@ -96,6 +96,15 @@ class Canvas:
         wide, high = (0, width - 1) if abs(x1 - x0) > abs(y1 - y0) else (width - 1, 0)
         self.rect(x0, y0, x1 + wide, y1 + high, fill=fill)
 
+    def panel(self, x0: float, y0: float, x1: float, y1: float, level: int, inverted: bool = False) -> None:
+        """Lay a background of coverage ``level`` under what is drawn there; ``inverted`` makes the drawing paper."""
+        x0, y0 = max(int(x0), 0), max(int(y0), 0)
+        region = self._ink[y0 : max(int(y1) + 1, y0), x0 : max(int(x1) + 1, x0)]
+        if inverted:
+            region[...] = level - (region.astype(np.uint16) * level // 255).astype(np.uint8)
+        else:
+            np.maximum(region, level, out=region)
+
     def _draw(self, x: float, baseline: float, codes: np.ndarray, advance: np.ndarray, f: Face, fill: int) -> None:
         for code, pen in zip(codes.tolist(), (x + np.cumsum(advance) - advance).tolist(), strict=True):
             if code == 32:

@@ -14,7 +14,7 @@ def _one_of(*options: str) -> Callable[[Rng], str]:
 
 
 def _big_money(r: Rng) -> str:
-    return v.money_format(r)(v.cents(r, 4, 7))
+    return v.money_format(r)(v.cents(r, 4, 7)) if r.chance(0.6) else v.money(r, 6.5)
 
 
 def _seat(r: Rng) -> str:
@@ -155,6 +155,33 @@ FIELDS: list[tuple[tuple[str, ...], Callable[[Rng], str]]] = [
     (("Row",), _range(1, 60)),
     (("Notes", "Remarks", "Comment", "Comments"), lambda r: v.phrase(r, 2, 4)),
     (("Signature", "Signed By"), v.last_name),
+    (("Languages", "Spoken Languages"), v.several(v.LANGUAGES)),
+    (("Services", "Work Done"), v.several(v.WORK)),
+    (("Departments", "Divisions"), v.several(v.DEPARTMENTS)),
+    (("Colours", "Available Colours"), v.several(v.COLOURS)),
+    (("Open Days", "Office Days"), v.several(v.WEEKDAYS)),
+    (("Offices", "Branches"), v.several(v.CITIES)),
+    (("Month", "Billing Period", "Period"), v.month),
+    (("Assessment Year", "Season"), lambda r: f"{(y := r.randint(1995, 2033))}/{(y + 1) % 100:02d}"),
+    (("Warranty", "Guarantee"), v.span),
+    (("Notice Period", "Notice"), v.span),
+    (("Voltage",), lambda r: f"{r.pick((12, 24, 110, 120, 220, 230, 400))} V"),
+    (("Capacity", "Volume"), lambda r: f"{r.random() * 100:.1f} {r.pick(('l', 'kg', 'GB', 'm3', 'gal'))}"),
+    (("Speed", "Top Speed"), _range(10, 320, " km/h")),
+    (("Area", "Living Space"), _range(12, 900, " m2")),
+    (("Overtime", "Overtime Pay"), v.money),
+    (("Allowance", "Travel Allowance"), v.money),
+    (("Social Security", "Health Insurance"), v.money),
+    (("Member", "Member Name", "Account Holder"), v.person),
+    (("Tenant", "Tenant Name"), v.person),
+    (("Landlord", "Owner"), v.person),
+    (("Inspector", "Technician"), v.person),
+    (("Agent", "Adviser"), v.person),
+    (("Event", "Event Name"), lambda r: f"{v.name_word(r)} {r.pick(('Gala', 'Party', 'Meeting', 'Tour', 'Show'))}"),
+    (("Deck", "Cabin", "Zone"), _seat),
+    (("Bus", "Line", "Train No"), _flight),
+    (("PIN", "Access Code"), lambda r: v.digits(r, r.randint(4, 8))),
+    (("Score", "Points"), _range(0, 100)),
 ]
 
 

@@ -124,8 +124,8 @@ def invoice(s: Setter, box: Box) -> None:
     _footer(s, box)
 
 
-def _items(s: Setter, box: Box, amount: Callable[[int], str], detailed: bool) -> int:
-    """The table of items; returns their sum in cents."""
+def _items(s: Setter, box: Box, amount: Callable[[int], str], detailed: bool, priced: bool = True) -> int:
+    """The table of items; returns their sum in cents. Not ``priced``: quantities only, as on a packing list."""
     r, f = s.r, s.style.body
     room = int((box.bottom - box.y) / (f.height + s.style.leading)) - 5
     n = max(1, min(r.randint(1, 9), room))
@@ -158,9 +158,15 @@ def _items(s: Setter, box: Box, amount: Callable[[int], str], detailed: bool) ->
             2.2,
         )
     )
-    if r.chance(0.15):
-        columns.insert(0, ("row", r.pick(("#", "No", "Pos")), "l", 0.8))
+    if not priced:
+        columns = [column for column in columns if column[0] in ("item", "quantity")]
+    if r.chance(0.15 if priced else 0.5):
+        columns.insert(r.pick((0, 0, 1)), ("code", r.pick(("Code", "Item No", "SKU", "Ref", "Part", "Id")), "l", 1.4))
+    if r.chance(0.15 if priced else 0.4):
+        columns.insert(0, ("row", r.pick(("#", "No", "Pos", "")), "l", 0.8))
+    codes = [v.digits(r, r.randint(3, 6)) if r.chance(0.6) else v.code(r) for _ in names]
     cells = {
+        "code": codes,
         "item": names,
         "quantity": [str(q) for q in quantities],
         "price": [amount(p) for p in prices],
@@ -168,12 +174,15 @@ def _items(s: Setter, box: Box, amount: Callable[[int], str], detailed: bool) ->
         "row": [str(i + 1) for i in range(n)],
     }
     rows = [[cells[key][i] for key, *_ in columns] for i in range(n)]
-    _, drawn = s.table(
+    shown, drawn = s.table(
         box, [c[1] for c in columns], rows, [c[2] for c in columns], [c[3] for c in columns], detailed or r.chance(0.3)
     )
     keys = [c[0] for c in columns]
     for i in drawn:
-        s.facts.append(Fact("item_amount", cells["amount"][i], subject=names[i]))
+        if "amount" in keys:
+            s.facts.append(Fact("item_amount", cells["amount"][i], subject=names[i]))
+        if "code" in keys and shown[keys.index("code")]:
+            s.facts.append(Fact("cell", codes[i], columns[keys.index("code")][1], names[i]))
         if "quantity" in keys:
             s.facts.append(Fact("item_quantity", cells["quantity"][i], subject=names[i]))
         if "price" in keys:
@@ -184,7 +193,7 @@ def _items(s: Setter, box: Box, amount: Callable[[int], str], detailed: bool) ->
         s.facts.append(Fact("item_count", str(len(drawn))))
         dearest = max(drawn, key=lambda i: prices[i] * quantities[i])
         ties = [i for i in drawn if prices[i] * quantities[i] == prices[dearest] * quantities[dearest]]
-        if len(ties) == 1 and len(drawn) > 1 and len(drawn) < 6:
+        if priced and len(ties) == 1 and len(drawn) > 1 and len(drawn) < 6:
             s.facts.append(Fact("dearest_item", names[dearest]))
     return sum(prices[i] * quantities[i] for i in drawn)
 
@@ -372,6 +381,9 @@ def _row_names(r: v.Rng) -> tuple[str, Callable[[v.Rng], str]]:
             (("Code", "ID", "Article No"), v.code),
             (("Date",), lambda r: v.date(r, 1)),
             (("Test", "Parameter", "Substance", "Dish"), v.name_word),
+            (("Booking", "Description", "Payee", "Text", "Shop"), v.shop),
+            (("Company", "Supplier", "Customer"), v.company),
+            (("Work", "Service", "Task", "Item"), lambda r: v.item(r, 0.7)),
         )
     )
     return r.pick(heading), make
@@ -381,6 +393,10 @@ def _amounts(render: Callable[[int], str]) -> Callable[[v.Rng], str]:
     return lambda r: render(v.cents(r, 2, 5))
 
 
+def _signed(render: Callable[[int], str]) -> Callable[[v.Rng], str]:
+    return lambda r: ("-" if r.chance(0.5) else r.pick(("", "", "+"))) + render(v.cents(r, 2, 5))
+
+
 _NUMBER_COLUMNS = (
     "Revenue Profit Cost Units Price Score Rank Age Weight Sales Stock Rate Goals Wins Points Hours Pages Votes Visits Orders "
     "Budget Balance Debit Credit Result Limit Fee Amount Total 2019 2020 2021 2022 2023 2024 2025 Q1 Q2 Q3 Q4"
@@ -388,6 +404,8 @@ _NUMBER_COLUMNS = (
 _TEXT_COLUMNS: tuple[tuple[str, Callable[[v.Rng], str]], ...] = (
     ("City", v.city), ("Manager", v.last_name), ("Date", lambda r: v.date(r, 1)), ("Start", v.time_of_day), ("End", v.time_of_day),
     ("Room", lambda r: str(r.randint(1, 400))), ("Status", lambda r: r.pick(("Open", "Done", "Late", "Paid", "New", "Yes", "No"))),
+    ("Unit", lambda r: r.pick(("mg", "ml", "kg", "g/l", "mmol", "m/s", "hours", "pieces", "%", "km", "mm", "U/l", "pg", "C"))),
+    ("Limits", lambda r: f"{r.randint(0, 60)}{r.pick((' - ', '-'))}{r.randint(61, 400)}"), ("Hours", lambda r: f"{r.randint(6, 11)}:00 - {r.randint(12, 22)}:30"),
     ("Code", v.code), ("Teacher", v.last_name), ("Type", v.name_word), ("Color", lambda r: r.pick(v.COLOURS)), ("Owner", v.first_name),
 )  # fmt: skip
 
@@ -408,16 +426,17 @@ def _letterhead(s: Setter, box: Box) -> None:
             s.fields(box, extra)
 
 
-def program(s: Setter, box: Box) -> None:
+def program(s: Setter, box: Box, headed: bool = True) -> None:
     """Lists of things with unlabelled details: agendas, careers, itineraries, menus, contact lists."""
     r = s.r
-    theme = r.randint(0, 5)
+    theme = r.randint(0, 7)
     things: list[tuple[str, Callable[[v.Rng], str]]]
     room = lambda r: f"{r.pick(('Room', 'Hall', 'Stage', 'Floor'))} {r.pick(('', 'A', 'B', 'C'))}{r.randint(1, 40)}"  # noqa: E731
     years = lambda r: f"{(y := r.randint(1985, 2020))}{r.pick(('-', ' - '))}{y + r.randint(1, 9)}"  # noqa: E731
     if theme == 0:
         titles, subject = ("Agenda", "Conference", "Festival", "Programme", "Course plan"), v.phrase
         things = [("time", v.time_of_day), ("speaker", v.person), ("room", room)]
+        subject = r.pick((v.phrase, v.phrase, lambda r: f"{v.name_word(r)} {r.pick(v.WORK)}", v.name_word))
     elif theme == 1:
         titles, subject = (v.person(r), v.person(r)), v.company
         things = [("job", lambda r: f"{r.pick(v.DEPARTMENTS)} {r.pick(v.JOBS)}"), ("period", years), ("city", v.city)]
@@ -438,9 +457,26 @@ def program(s: Setter, box: Box) -> None:
     elif theme == 4:
         titles, subject = ("Contacts", "Our Team", "Members", "Staff"), v.person
         things = [("phone number", v.phone), ("department", lambda r: r.pick(v.DEPARTMENTS)), ("email", v.email)]
+    elif theme == 5:
+        titles, subject = ("Tasks", "Plan", "To do", "Projects", "Minutes", "Repairs"), v.phrase
+        things = [
+            ("person", v.person),
+            ("date", v.date),
+            ("status", lambda r: r.pick(("open", "done", "late", "planned", "in work", "stopped"))),
+        ]
+    elif theme == 6:
+        titles, subject = (
+            ("Results", "Measurements", "Log", "Records", "Check"),
+            lambda r: r.pick((v.name_word, v.item))(r),
+        )
+        things = [
+            ("result", lambda r: f"{r.random() * 200:.1f} {r.pick(('mg', 'kg', 'points', 'cm', '%', 'ml'))}"),
+            ("date", v.date),
+            ("person", v.person),
+        ]
     else:
         titles, subject = (
-            ("Education", "Schools", "Events", "Tasks"),
+            ("Education", "Schools", "Events", "Courses"),
             lambda r: f"{r.pick(('University', 'School', 'College'))} of {v.city(r)}",
         )
         things = [
@@ -452,9 +488,10 @@ def program(s: Setter, box: Box) -> None:
             ),
             ("period", years),
         ]
-    _title(s, box, *titles)
-    if r.chance(0.5):
-        day, place = v.date(r), f"{v.name_word(r)} {r.pick(('Hall', 'Centre', 'Theatre', 'Park'))}"
+    if headed:
+        _title(s, box, *titles)
+    if headed and r.chance(0.5):
+        day, place = v.date(r), v.venue(r)
         if theme == 0:
             text, facts = (
                 r.pick((f"{day}, {place}", f"{day} - {place}", f"{place}, {day}")),
@@ -502,6 +539,7 @@ def table(s: Setter, box: Box) -> None:
             lambda r: f"{int(10 ** r.uniform(2, 5)):,}",
             lambda r: str(r.randint(1, 999)),
             _amounts(v.money_format(r)),
+            _signed(v.money_format(r)),
         )
     )
     n_columns = r.randint(1, 5) if box.width > 380 else r.randint(1, 3)
@@ -528,7 +566,7 @@ def table(s: Setter, box: Box) -> None:
     lead, make_lead = r.pick(
         (
             ("Date", lambda r: v.date(r, 1)),
-            ("Day", lambda r: v.date(r, 1)[:6]),
+            ("Day", lambda r: v.date(r, 1)[: r.pick((5, 6))]),
             ("Time", v.time_of_day),
             ("No", v.count),
             ("Code", v.code),
@@ -540,11 +578,13 @@ def table(s: Setter, box: Box) -> None:
         align, weights = ["l", *align], [1.2, *weights]
         if r.chance(0.4):  # sums that belong to no row of their own
             total = r.pick(("Opening balance", "Carried over", "Total", "Sum", "Closing balance"))
-            rows.insert(
-                r.pick((0, len(rows))), ["", total, *["" for _ in names[:-1]], number(r)] if names else ["", total]
-            )
+            if names:
+                sums = ["", total, *["" for _ in names[:-1]], number(r)]
+                rows.insert(r.pick((0, len(rows))), sums)
     shown, drawn = s.table(box, header, rows, align, weights)
     for i in drawn:
+        if rows[i][0] == "" and rows[i][-1] != "-":
+            s.facts.append(Fact("field", rows[i][-1], rows[i][1]))
         for j, name in enumerate(header):
             if shown[j] and j != main and rows[i][j]:
                 s.facts.append(Fact("cell", rows[i][j], name, rows[i][main]))
@@ -585,7 +625,8 @@ def letter(s: Setter, box: Box) -> None:
             s.lines(box, [(r.pick(("Subject: ", "Re: ", "About: ", "")) + subject, Fact("subject", subject))])
         s.lines(box, [(f"{r.pick(('Dear', 'Hello', 'Hi', 'Dear'))} {recipient},", Fact("recipient", recipient))])
         box.y += 4
-    for statement in r.sample(STATEMENTS, r.randint(1, 6)):
+    fixed = ("sender", "recipient", "date", "issuer")
+    for statement in [chosen for chosen in r.sample(STATEMENTS, r.randint(1, 7)) if chosen.key not in fixed]:
         value = statement.value(r)
         text = r.pick(statement.sentences).format(value)
         if r.chance(0.3):
@@ -662,22 +703,26 @@ def sign(s: Setter, box: Box) -> None:
     )
     s.heading(box, heading, [Fact("title", heading)], r.pick("ccl"))
     before = {
-        "sign_price": ("", "Admission ", "Entry ", "Price: ", "Only ", "Tickets from "),
+        "sign_price": ("", "Entry ", "Price: ", "Only ", "Tickets from ", "Ticket ", "At the door: ", "From "),
         "phone": ("", "Call ", "Tickets: ", "Tel "),
         "sign_city": ("", "in "),
         "sign_time": ("", "at ", "from "),
-        "sign_guest": ("With ", "Guest: ", "Music: ", "Host: "),
+        "sign_guest": ("With ", "Guest: ", "Music: ", "Special guest: ", "Featuring ", "Artist: "),
+        "venue": ("", "", "at the ", "Place: ", "@ "),
     }
+    r.chance(0.3) and s.lines(
+        box, [(r.pick(("Come and see", "Join us", "Live", "Tonight", "Once a year", "Free", "New")), None)], "c"
+    )
     options = (
         ("sign_guest", v.person),
         ("sign_date", v.date),
         ("sign_time", v.time_of_day),
-        ("sign_price", v.money),
+        ("sign_price", lambda r: v.money(r, 3.5) if r.chance(0.5) else f"${r.randint(1, 150)}"),
         ("phone", v.phone),
         ("website", v.website),
-        ("sign_city", v.city),
+        r.pick((("sign_city", v.city), ("venue", v.venue))),
     )
-    for key, make in r.sample(options, r.randint(0, 4)):
+    for key, make in r.sample(options, r.randint(0, 5)):
         value = make(r)
         s.lines(box, [(r.pick(before.get(key, ("",))) + value, Fact(key, value))], r.pick("ccl"))
         box.y += r.randint(0, 20)

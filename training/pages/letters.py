@@ -18,6 +18,10 @@ class Statement:
     sentences: tuple[str, ...]
 
 
+def _amount(r: Rng) -> str:
+    return v.money(r, 6.0)
+
+
 def _boxes(r: Rng) -> str:
     return str(r.randint(2, 900))
 
@@ -50,19 +54,28 @@ STATEMENTS: tuple[Statement, ...] = (
     Statement(
         "box_count",
         _boxes,
-        ("The order contains {} boxes.", "We have sent you {} boxes.", "There are {} boxes in your order."),
+        (
+            "The order contains {} boxes.",
+            "We have sent you {} boxes.",
+            "There are {} boxes in your order.",
+            "Packed in {} boxes.",
+            "Boxes: {}",
+            "{} boxes",
+        ),
     ),
     Statement("train_time", v.time_of_day, ("The train leaves at {}.", "Your train departs at {}.")),
     Statement("office", v.city, ("The new office is in {}.", "We have moved our office to {}.")),
     Statement("phone", v.phone, ("My phone number is {}.", "You can call me at {}.", "Please call {}.")),
     Statement("email", v.email, ("Please write to {}.", "My email address is {}.", "Send your reply to {}.")),
     Statement("project", v.name_word, ("The project is called {}.", "We have named the project {}.")),
-    Statement("rent", v.money, ("The rent will rise to {}.", "Your new rent is {}.")),
+    Statement("rent", _amount, ("The rent will rise to {}.", "Your new rent is {}.")),
     Statement("password", v.word, ("The password is {}.", "Please log in with the password {}.")),
     Statement("interview", v.date, ("Your interview is on {}.", "We invite you to an interview on {}.")),
     Statement("deadline", v.date, ("Please reply by {}.", "The deadline is {}.", "We need your answer before {}.")),
     Statement("speaker", v.person, ("The speech will be given by {}.", "Our guest speaker is {}.")),
-    Statement("budget", v.money, ("The budget is {}.", "We have a budget of {}.")),
+    Statement(
+        "budget", _amount, ("The budget is {}.", "We have a budget of {}.", "{} may be spent on it.", "Budget: {}")
+    ),
     Statement("guest_count", _boxes, ("We expect {} guests.", "There will be {} guests.")),
     Statement(
         "hotel", lambda r: f"{v.name_word(r)} Hotel", ("You will stay at the {}.", "We have booked a room at the {}.")
@@ -73,20 +86,41 @@ STATEMENTS: tuple[Statement, ...] = (
     Statement("delivery_date", v.date, ("Your order will arrive on {}.", "The goods will be delivered on {}.")),
     Statement("contract", v.code, ("Your contract number is {}.", "This is about contract {}.")),
     Statement("discount_offer", v.percent, ("We offer you a discount of {}.", "You get {} off.")),
-    Statement("salary", v.money, ("Your new salary is {}.", "We can offer a salary of {}.")),
+    Statement("salary", _amount, ("Your new salary is {}.", "We can offer a salary of {}.")),
     Statement(
-        "due_date", v.date, ("Please pay by {}.", "Payment is due on {}.", "To be paid before {}.", "Payable until {}.")
+        "due_date",
+        v.date,
+        (
+            "Please pay by {}.",
+            "Payment is due on {}.",
+            "To be paid before {}.",
+            "Payable until {}.",
+            "We ask for payment no later than {}.",
+            "Your payment must reach us by {}.",
+            "Pay before {}",
+        ),
     ),
     Statement(
         "valid_until",
         v.date,
-        ("This offer is valid until {}.", "The quote is valid until {}.", "Offer ends on {}.", "Valid until {}"),
+        (
+            "This offer is valid until {}.",
+            "Our prices hold until {}.",
+            "Offer ends on {}.",
+            "Valid until {}",
+            "Good through {}",
+        ),
     ),
     Statement("made_in", v.country, ("Made in {}.", "Made in {}", "Product of {}.", "Produced in {}.")),
     Statement(
         "work_time",
         lambda r: f"{r.randint(2, 20)} {r.pick(('weeks', 'days', 'months', 'hours'))}",
-        ("The work takes {}.", "We need {} for the work.", "Duration of the work: {}."),
+        (
+            "We need {} for the work.",
+            "Duration of the work: {}.",
+            "The work will be done within {}.",
+            "Expect {} of work.",
+        ),
     ),
     Statement(
         "iban",
@@ -97,8 +131,102 @@ STATEMENTS: tuple[Statement, ...] = (
         "order_number", v.code, ("This delivery belongs to order {}.", "Order {}", "It is part of your order {}.")
     ),
     Statement(
-        "total", v.money, ("The amount of {} is due.", "Please pay {}.", "You have to pay {}.", "The total is {}.")
+        "total",
+        _amount,
+        (
+            "The amount of {} is due.",
+            "Please pay {}.",
+            "You have to pay {}.",
+            "The total is {}.",
+            "In total: {}",
+            "This makes {} in total.",
+            "You owe us {}.",
+            "Altogether it comes to {}.",
+            "Sum: {}",
+        ),
     ),
-    Statement("customer", v.person, ("For {}", "Delivered to {}.", "Prepared for {}.", "This was made for {}.")),
+    Statement(
+        "customer",
+        v.person,
+        (
+            "For {}",
+            "Delivered to {}.",
+            "Prepared for {}.",
+            "This was made for {}.",
+            "Ordered by {}.",
+            "Your customer is {}.",
+            "Made out to {}.",
+        ),
+    ),
     Statement("dinner", v.time_of_day, ("Dinner is served at {}.", "Dinner starts at {}.")),
+    Statement(
+        "start_date",
+        v.date,
+        ("It begins on {}.", "The contract runs from {}.", "Starting on {}.", "The first day is {}.", "From {} on"),
+    ),
+    Statement(
+        "notice",
+        v.span,
+        ("Notice must be given {} in advance.", "The notice period is {}.", "You can leave with a notice of {}."),
+    ),
+    Statement(
+        "warranty",
+        v.span,
+        ("You have {} of warranty.", "The warranty lasts {}.", "Guaranteed for {}.", "Warranty: {}", "{} warranty"),
+    ),
+    Statement(
+        "weight",
+        lambda r: f"{r.random() * 60:.1f} {r.pick(('kg', 'lb', 'g', 't'))}",
+        ("The parcel weighs {}.", "It weighs {}.", "It has a weight of {}.", "Weighing {}"),
+    ),
+    Statement(
+        "fee",
+        v.money,
+        ("A fee of {} applies.", "We charge a fee of {}.", "The fee is {}.", "Each month you pay a fee of {}."),
+    ),
+    Statement(
+        "deposit",
+        _amount,
+        ("A deposit of {} is required.", "We keep a deposit of {}.", "The deposit is {}.", "Leave {} as a deposit."),
+    ),
+    Statement("seats", _boxes, ("{} seats are left.", "There are {} seats.", "The room has {} seats.", "{} seats")),
+    Statement("member_count", _boxes, ("The club has {} members.", "We are {} members now.", "{} members")),
+    Statement("winner", v.person, ("The winner is {}.", "The first prize goes to {}.", "{} has won.", "Winner: {}")),
+    Statement("age", lambda r: str(r.randint(3, 99)), ("My age is {}.", "I am {} years old.", "At the age of {}")),
+    Statement(
+        "address",
+        v.street,
+        ("You find us at {}.", "Our address is {}.", "We live at {}.", "Visit us at {}.", "Send it to {}."),
+    ),
+    Statement("sender", v.person, ("Written by {}.", "Written by {}", "Issued by {}.", "Signed: {}", "Prepared by {}")),
+    Statement(
+        "recipient", v.person, ("Attention: {}", "To {}", "To: {}", "For the attention of {}.", "Addressed to {}.")
+    ),
+    Statement(
+        "issuer",
+        v.company,
+        ("Sold by {}.", "A service of {}.", "Supplied by {}", "Brought to you by {}.", "{} thanks you."),
+    ),
+    Statement("date", v.date, ("Printed on {}.", "Dated {}", "Issued on {}.", "As of {}", "This was written on {}.")),
+    Statement(
+        "host", v.person, ("Hosted by {}.", "Your host is {}.", "The host will be {}.", "Host of the evening: {}")
+    ),
+    Statement(
+        "sign_guest", v.person, ("Special guest: {}", "Featuring {}", "Music by {}", "With {}", "{} will be there.")
+    ),
+    Statement(
+        "venue",
+        v.venue,
+        ("It takes place in the {}.", "We meet at {}.", "Come to {}.", "Place: {}", "Location: {}", "At {}"),
+    ),
+    Statement("manager", v.person, ("Your manager will be {}.", "You will report to {}.", "The team is led by {}.")),
+    Statement("language", lambda r: r.pick(v.LANGUAGES), ("The course is held in {}.", "We speak {}.", "I speak {}.")),
+    Statement(
+        "order_item",
+        v.item,
+        ("You ordered {}.", "Thank you for buying {}.", "We are sending you {}.", "Your choice: {}"),
+    ),
+    Statement(
+        "speed", lambda r: f"{r.randint(5, 300)} {r.pick(('km/h', 'mph', 'm/s'))}", ("It runs at {}.", "It reaches {}.")
+    ),
 )

@@ -87,6 +87,10 @@ DEPARTMENTS = (
 JOBS = (
     "Manager Engineer Clerk Analyst Director Nurse Teacher Driver Cook Designer Assistant Editor Lawyer Chemist".split()
 )
+VENUES = (
+    "Hall Centre Theatre Park Arena Square Library Museum Castle Gardens Stadium Gallery Church School Room House Pavilion Club"
+).split()
+LANGUAGES = "English French German Spanish Italian Polish Dutch Greek Danish Turkish Arabic Hindi Japanese Czech Finnish".split()
 
 
 class Rng(random.Random):
@@ -291,8 +295,37 @@ def money_format(r: Rng) -> Callable[[int], str]:
     return render
 
 
-def money(r: Rng) -> str:
-    return money_format(r)(cents(r))
+def money(r: Rng, high: float = 5.5) -> str:
+    """An amount, a third of them without decimals and up to millions."""
+    if r.chance(0.67):
+        return money_format(r)(cents(r, high=high))
+    amount = int(10 ** r.uniform(0.3, high + 1))
+    if r.chance(0.5):  # a round amount
+        step = 10 ** max(len(str(amount)) - r.randint(1, 3), 0)
+        amount = max(amount // step, 1) * step
+    text = f"{amount:,}" if r.chance(0.7) else f"{amount:,}".replace(",", r.pick(("", " ", ".")))
+    before = r.pick(("$", "$", "$", "", "", "EUR ", "USD ", "GBP ", "CHF ", "$ "))
+    return before + text + (r.pick((" EUR", " USD", " CHF", " dollars", ",-", "")) if not before else "")
+
+
+def venue(r: Rng) -> str:
+    """A named building or place."""
+    return f"{r.pick((name_word, last_name, city, lambda r: r.pick(STREETS)))(r)} {r.pick(VENUES)}"
+
+
+def span(r: Rng) -> str:
+    """A length of time."""
+    return f"{r.randint(2, 48)} {r.pick(('weeks', 'days', 'months', 'hours', 'minutes', 'years'))}"
+
+
+def month(r: Rng) -> str:
+    """A month with its year."""
+    return f"{r.pick(MONTHS)} {r.randint(1998, 2034)}"
+
+
+def several(options: Sequence[str]) -> Callable[[Rng], str]:
+    """Makes lists of two to four of ``options``, joined by commas."""
+    return lambda r: ", ".join(r.sample(list(options), r.randint(2, 4)))
 
 
 def percent(r: Rng) -> str:

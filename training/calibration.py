@@ -1,0 +1,88 @@
+"""Data for ``kvmm calibrate``: pages, documents and recordings of the training generators, with questions.
+
+    python -m training.calibration --out runs/calibration
+    python -m kvmm calibrate --data runs/calibration/questions.jsonl --out assets/tiny-omni/kvmm_calibration.safetensors
+
+Fonts, voices and wordings are those of training: nothing of the held-out set is seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from training import wordings
+from training.dataset import PAGE_SHAPES, absent_facts
+from training.heldout.pages import pick_facts
+from training.heldout.writer import Writer, turn
+from training.pages import Page, Rng, make_page
+from training.speech import SAMPLE_RATE, degrade, place, speak
+from training.utterances import spoken_question, utter
+
+SEED = 7001
+DOCUMENT_SHAPE = (616, 476)
+
+
+def _page(r: Rng, shape: tuple[int, int] | None = None) -> Page:
+    height, width = shape or r.pick(PAGE_SHAPES)
+    return make_page(r.getrandbits(48), height, width, held_fonts=False)
+
+
+def _questions(r: Rng, pages: list[Page]) -> list[dict]:
+    chosen = pick_facts(r, pages, 4) + [(fact, None) for fact in absent_facts(r, pages, 1) if r.chance(0.3)]
+    asked = [(fact.key, *wordings.ask(r, fact, False, number)) for fact, number in chosen]
+    return [turn(question, answer, key) for key, question, answer in asked]
+
+
+def _recording(writer: Writer, r: Rng, name: str, text: str) -> str:
+    clip = speak(r, text, held=False)
+    clip = degrade(r, clip) if r.chance(0.5) else clip
+    return writer.recording(name, place(r, clip, len(clip) + SAMPLE_RATE // 2))
+
+
+def write(writer: Writer, pages: int, documents: int, recordings: int, spoken: int) -> None:
+    """Fill a folder: so many single pages, documents of two to four pages, recordings, spoken questions."""
+    r = Rng(SEED)
+    for i in range(pages):
+        page = _page(r)
+        path = writer.image(f"page-{i:03d}", page.rgb())
+        for asked in _questions(r, [page]):
+            writer.add("page", page.kind, [path], None, [asked])
+        if i % 4 == 0:
+            read = turn(wordings.TRANSCRIBE[0], "\n".join(page.lines), "transcription")
+            writer.add("page", page.kind, [path], None, [read])
+    for i in range(documents):
+        several = [_page(r, DOCUMENT_SHAPE) for _ in range(r.randint(2, 4))]
+        paths = [writer.image(f"document-{i:03d}-{n}", page.rgb()) for n, page in enumerate(several, 1)]
+        for asked in _questions(r, several):
+            writer.add("document", f"{len(several)} pages", paths, None, [asked])
+    for i in range(recordings):
+        said = utter(r, False)
+        path = _recording(writer, r, f"recording-{i:03d}", said.text)
+        for key, question, answer in r.sample(said.qa, min(3, len(said.qa))):
+            writer.add("recording", said.kind, [], path, [turn(question, answer, key)])
+    for i in range(spoken):
+        page = _page(r)
+        image = writer.image(f"spoken-{i:03d}", page.rgb())
+        fact = pick_facts(r, [page], 1)[0][0]
+        asked = spoken_question(r, wordings.phrase_question(r, fact))
+        path = _recording(writer, r, f"spoken-{i:03d}", asked)
+        writer.add("spoken", page.kind, [image], path, [turn("", fact.value, fact.key)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.calibration", description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/calibration"))
+    parser.add_argument("--pages", type=int, default=60)
+    parser.add_argument("--documents", type=int, default=8)
+    parser.add_argument("--recordings", type=int, default=24)
+    parser.add_argument("--spoken", type=int, default=12)
+    args = parser.parse_args()
+    writer = Writer(args.out)
+    write(writer, args.pages, args.documents, args.recordings, args.spoken)
+    path = writer.save("questions.jsonl")
+    print(f"{path}: {len(writer.lines)} questions")
+
+
+if __name__ == "__main__":
+    main()
