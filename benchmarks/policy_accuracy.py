@@ -18,7 +18,6 @@ and without their share of sinks, residual and tables; means over the questions.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import statistics
 import sys
@@ -28,81 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
 from kvmm import KVMMCache, get_policy, policies
+from kvmm.eval.asking import DYNAMIC, Asker
 from kvmm.eval.metrics import anls, exact_match
-from kvmm.media import SAMPLE_RATE, load_audio, load_image
-from kvmm.modality import TEXT, modality_of_ids
 from kvmm.models import load_model
-
-DYNAMIC = "dynamic"
-
-
-class Asker:
-    """Asks the questions of one document after another; a document is read once when it is packed beforehand."""
-
-    def __init__(self, model: Any, processor: Any, max_new_tokens: int):
-        self.model, self.processor, self.max_new_tokens = model, processor, max_new_tokens
-        self._document: tuple | None = None
-        self._prefix: Cache | None = None
-        self._start = 0
-
-    def encode(self, line: dict[str, Any], folder: Path) -> dict[str, torch.Tensor]:
-        """The model's inputs for one question: ids, mask, pixels, audio features."""
-        images = [load_image(folder / path) for path in line["images"]]
-        content: list[dict[str, str]] = []
-        for page in range(len(images)):
-            if len(images) > 1:
-                content.append({"type": "text", "text": f"Page {page + 1}\n"})
-            content.append({"type": "image"})
-        media: dict[str, Any] = {"images": images} if images else {}
-        if line.get("audio"):
-            content.append({"type": "audio"})
-            media |= {"audio": [load_audio(folder / line["audio"])], "sampling_rate": SAMPLE_RATE}
-        if line["question"]:
-            content.append({"type": "text", "text": line["question"]})
-        text = self.processor.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
-        inputs = self.processor(text=[text], return_tensors="pt", add_special_tokens=False, **media)
-        return {
-            name: value.to(self.model.device, self.model.dtype if value.is_floating_point() else None)
-            for name, value in inputs.items()
-        }
-
-    def new_cache(self, policy: str) -> Cache:
-        """A cache of a policy, or transformers' own."""
-        if policy == DYNAMIC:
-            return DynamicCache(config=self.model.config.get_text_config(decoder=True))
-        return KVMMCache.for_model(self.model, policy)
-
-    def answer(self, inputs: dict[str, torch.Tensor], policy: str, document: tuple, before: bool) -> tuple[str, Cache]:
-        """Ask one question; ``document`` names the media, ``before`` packs them before the question is read."""
-        ids = inputs["input_ids"]
-        arguments = dict(inputs)
-        if before:
-            media = (modality_of_ids(ids, self.model.config) != TEXT).nonzero()
-            cut = int(media[-1, 1]) + 2 if len(media) else 1  # after the marker that closes the last medium
-            positions = self.model._prepare_position_ids_for_generation(ids, inputs)
-            if self._document != (policy, document):
-                prefix = self.new_cache(policy)
-                head = {name: value[:, :cut] if value.shape == ids.shape else value for name, value in inputs.items()}
-                self.model(**head, position_ids=positions[..., :cut], past_key_values=prefix, use_cache=True)
-                if isinstance(prefix, KVMMCache):
-                    prefix.pack()
-                self._document, self._prefix = (policy, document), prefix
-            cache = copy.deepcopy(self._prefix)
-            arguments = {name: value for name, value in inputs.items() if value.shape == ids.shape}
-            arguments["position_ids"] = positions
-        else:
-            cache = self.new_cache(policy)
-        tokens = self.model.generate(
-            **arguments, past_key_values=cache, max_new_tokens=self.max_new_tokens, do_sample=False
-        )
-        text = self.processor.batch_decode(tokens[:, ids.shape[1] :], skip_special_tokens=True)[0]
-        return text.strip(), cache
 
 
 def _bits(cache: Cache) -> dict[str, float]:
