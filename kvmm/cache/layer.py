@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,9 +12,8 @@ from transformers.cache_utils import CacheLayerMixin
 
 from kvmm.cache.codecs import Site, build_codec
 from kvmm.cache.pages import PageStore, Part
-from kvmm.cache.table import Plan, TokenTable
+from kvmm.cache.table import Cut, Plan, TokenTable
 from kvmm.calibration import Calibration
-from kvmm.errors import KVMMError
 from kvmm.kernels.decode import attend
 from kvmm.modality import MODALITY_NAMES, PADDING
 from kvmm.policy import KVPolicy
@@ -45,7 +47,7 @@ class KVMMLayer(CacheLayerMixin):
     """
 
     is_compileable = False
-    is_croppable = False
+    is_croppable = True
     is_sliding = False
 
     def __init__(
@@ -81,6 +83,8 @@ class KVMMLayer(CacheLayerMixin):
         self.query_sum: torch.Tensor | None = None  # float32 [B, H_kv, D, D], sum of q q^T over the prompt
         self.query_count: torch.Tensor | None = None  # float32 [B, 1, 1, 1]
         self.packed = False
+        self.offloaded = False
+        self._awaits_query = False  # a handle was given out and has not been read yet
         self.is_initialized = False
 
     # -- the transformers contract --------------------------------------------------------------------------------
@@ -125,11 +129,13 @@ class KVMMLayer(CacheLayerMixin):
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        self.prefetch()
         self._append(key_states, value_states)
         if not self.packed and not self.needs_queries:
             return self.dense()
         if getattr(self.config.value, "_attn_implementation", "kvmm") != "kvmm":
             return self.dense()
+        self._awaits_query = True
         handle = PackedHandle(self)
         return handle, handle
 
@@ -151,7 +157,35 @@ class KVMMLayer(CacheLayerMixin):
         self._clear()
 
     def offload(self) -> None:
-        raise KVMMError("A packed layer is not offloaded: it is small already; make the cache without offloading.")
+        """Move what is stored to the CPU, packed as it is; while a handle waits for its queries, after they came."""
+        self.offloaded = self.is_initialized and self.device.type != "cpu"
+        if self.offloaded and not self._awaits_query:
+            self._move("cpu")
+
+    def prefetch(self) -> None:
+        """Move what was offloaded back to the layer's device."""
+        if self.offloaded:
+            self._move(self.device)
+            self.offloaded = False
+
+    def _move(self, device: torch.device | str) -> None:
+        self.dense_key, self.dense_value = self.dense_key.to(device), self.dense_value.to(device)
+        if self.query_sum is not None:
+            self.query_sum, self.query_count = self.query_sum.to(device), self.query_count.to(device)
+        for part in self.parts.values():
+            for store in part.stores:
+                store.to(device)
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """What is stored is on the layer's device inside, and goes back to the CPU if it was offloaded."""
+        offloaded = self.offloaded
+        self.prefetch()
+        try:
+            yield
+        finally:
+            if offloaded:
+                self.offload()
 
     # -- storage --------------------------------------------------------------------------------------------------
 
@@ -171,39 +205,41 @@ class KVMMLayer(CacheLayerMixin):
         """Carry out a packing plan of the token table."""
         if not self.is_initialized:
             return
-        for move in plan.moves:
-            part = self.parts.get(move.modality)
-            if part is None:
-                key, value = self.codecs[move.modality]
-                part = self.parts[move.modality] = Part(
-                    PageStore.for_codec(key, move.page_size), PageStore.for_codec(value, move.page_size)
-                )
-            part.key.append(_columns(self.dense_key, move.index), move.valid, self.query_moment)
-            part.value.append(_columns(self.dense_value, move.index), move.valid, self.query_moment)
-        self.parts = dict(sorted(self.parts.items()))
-        self.dense_key = _columns(self.dense_key, plan.stay)
-        self.dense_value = _columns(self.dense_value, plan.stay)
-        self.num_dense = plan.stay.shape[1]
-        self.packed = True
-        self.query_sum = self.query_count = None  # have served: codecs keep what they need of them
+        with self._on_device():
+            for move in plan.moves:
+                part = self.parts.get(move.modality)
+                if part is None:
+                    key, value = self.codecs[move.modality]
+                    part = self.parts[move.modality] = Part(
+                        PageStore.for_codec(key, move.page_size), PageStore.for_codec(value, move.page_size)
+                    )
+                part.key.append(_columns(self.dense_key, move.index), move.valid, self.query_moment)
+                part.value.append(_columns(self.dense_value, move.index), move.valid, self.query_moment)
+            self.parts = dict(sorted(self.parts.items()))
+            self.dense_key = _columns(self.dense_key, plan.stay)
+            self.dense_value = _columns(self.dense_value, plan.stay)
+            self.num_dense = plan.stay.shape[1]
+            self.packed = True
+            self.query_sum = self.query_count = None  # have served: codecs keep what they need of them
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
-        key, value = self.dense_key[:, :, : self.num_dense], self.dense_value[:, :, : self.num_dense]
-        if not self.packed:
-            return key, value
-        slots = self.table.slots()[:, None, :, None]
-        keys = [part.key.decode() for part in self.parts.values()]
-        values = [part.value.decode() for part in self.parts.values()]
-        return _in_order([*keys, key], slots, self.seen), _in_order([*values, value], slots, self.seen)
+        with self._on_device():
+            key, value = self.dense_key[:, :, : self.num_dense], self.dense_value[:, :, : self.num_dense]
+            if not self.packed:
+                return key, value
+            slots = self.table.slots()[:, None, :, None]
+            keys = [part.key.decode() for part in self.parts.values()]
+            values = [part.value.decode() for part in self.parts.values()]
+            return _in_order([*keys, key], slots, self.seen), _in_order([*values, value], slots, self.seen)
 
     @property
     def query_moment(self) -> torch.Tensor | None:
         """float32 ``[B, H_kv, D, D]``: the mean of ``q q^T`` over the prompt's queries, or None if there were none."""
         return None if self.query_sum is None else self.query_sum / self.query_count.clamp_min(1)
 
-    def observe(self, query: torch.Tensor) -> None:
-        """Add the prompt's queries ``[B, H_q, q, D]`` to the query moments, padding left out."""
+    def observe(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add the prompt's queries ``[B, H_q, q, D]`` to the query moments, padding left out; :meth:`dense` for them."""
         batch, query_heads, count, dim = query.shape
         heads = self.dense_key.shape[1]
         valid = self.table.modality[:, self.table.length - count : self.table.length] != PADDING
@@ -213,10 +249,18 @@ class KVMMLayer(CacheLayerMixin):
         total = (valid.sum(1) * (query_heads // heads)).float().view(-1, 1, 1, 1)
         self.query_sum = moment if self.query_sum is None else self.query_sum + moment
         self.query_count = total if self.query_count is None else self.query_count + total
+        dense = self.dense()
+        self._was_read()
+        return dense
+
+    def _was_read(self) -> None:
+        self._awaits_query = False
+        if self.offloaded:
+            self.offload()
 
     def attend(self, query: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
         """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`."""
-        return attend(
+        output = attend(
             query,
             list(self.parts.values()),
             self.dense_key[:, :, : self.num_dense],
@@ -224,6 +268,8 @@ class KVMMLayer(CacheLayerMixin):
             self.table.bias(mask, query.shape[2]),
             scaling,
         )
+        self._was_read()
+        return output
 
     def index_batch(self, index: torch.Tensor) -> None:
         """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
@@ -238,12 +284,27 @@ class KVMMLayer(CacheLayerMixin):
             part.key.index_batch(index)
             part.value.index_batch(index)
 
-    def keep_columns(self, width: int, seen: int) -> None:
-        """Drop the full-precision columns from ``width`` on, leaving ``seen`` tokens."""
+    def crop(self, cut: Cut) -> None:
+        """Carry out what the table decided, once it has the new length."""
         if not self.is_initialized:
             return
-        self.num_dense = width
-        self.seen = seen
+        self.num_dense = cut.width
+        self.seen = self.table.length
+        for modality, appends in cut.appends.items():
+            if not appends:
+                del self.parts[modality]
+                continue
+            for store in self.parts[modality].stores:
+                store.rewind(appends)
+
+    def fork(self, table: TokenTable) -> KVMMLayer:
+        """A layer of its own that shares the packed parts; ``table`` is the fork's."""
+        twin = copy.copy(self)
+        twin.table = table
+        if self.is_initialized:
+            twin.dense_key, twin.dense_value = self.dense_key.clone(), self.dense_value.clone()
+        twin.parts = {modality: part.fork() for modality, part in self.parts.items()}
+        return twin
 
 
 def _grown(buffer: torch.Tensor, used: int, capacity: int) -> torch.Tensor:

@@ -79,12 +79,14 @@ class EncodeContext:
         query_moment: float32 ``[B, H_kv, D, D]``, the mean of ``q q^T`` over the prompt's queries of each KV head
             (before the softmax scale), or None if the codec did not ask for it (``needs_queries``) or none is known.
         previous: what the store already holds, or None.
+        keys: for values, the keys ``[B, H, T, D]`` of the same tokens, or None if they are not known.
     """
 
     page_size: int = PAGE_SIZE
     valid: torch.Tensor | None = None
     query_moment: torch.Tensor | None = None
     previous: Packed | None = None
+    keys: torch.Tensor | None = None
 
 
 def page_size_for(tokens: int) -> int:
