@@ -27,26 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache
 
-from kvmm import KVMMCache, get_policy, policies
-from kvmm.eval.asking import DYNAMIC, Asker
+from kvmm import get_policy, policies
+from kvmm.eval.asking import DYNAMIC, Asker, measured_bits
 from kvmm.eval.metrics import anls, exact_match
 from kvmm.models import load_model
-
-
-def _bits(cache: Cache) -> dict[str, float]:
-    if not isinstance(cache, KVMMCache):
-        return {}
-    report = cache.memory()
-    media = [numbers for name, numbers in report.by_modality.items() if name != "text"]
-    bits = {"bits": report.bits_per_value}
-    packed = [m for m in media if m["packed_tokens"]]
-    if packed:
-        tokens = sum(m["packed_tokens"] for m in packed)
-        bits["media_bits"] = 16 * sum(m["nbytes"] for m in media) / sum(m["nbytes_dense"] for m in media)
-        bits["media_packed_bits"] = sum(m["packed_bits_per_value"] * m["packed_tokens"] for m in packed) / tokens
-    return bits
 
 
 @torch.no_grad()
@@ -60,7 +45,7 @@ def measure(asker: Asker, lines: list[dict], folder: Path, policy: str, before: 
         answers.append(text)
         scores.append(anls(text, line["answers"]))
         exact.append(exact_match(text, line["answers"]))
-        bits.append(_bits(cache))
+        bits.append(measured_bits(cache))
     result: dict[str, Any] = {
         "policy": policy,
         "questions": len(lines),

@@ -16,9 +16,11 @@ from PIL import Image
 from transformers import DynamicCache, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
+from kvmm.attention import use_kvmm_attention
 from kvmm.cache import KVMMCache
+from kvmm.errors import KVMMError
 from kvmm.media import SAMPLE_RATE, load_audio, load_image
-from kvmm.modality import TEXT, modality_of_ids
+from kvmm.modality import TEXT, modality_of_ids, placeholder_ids
 from kvmm.policy import KVPolicy
 
 DYNAMIC = "dynamic"  # transformers' own cache: the reference that needs no kvmm code
@@ -88,16 +90,18 @@ def first_tokens(inputs: Mapping[str, torch.Tensor], count: int) -> dict[str, to
     return {name: value[:, :count] if is_per_token(value, inputs) else value for name, value in inputs.items()}
 
 
-def followed_by(inputs: Mapping[str, torch.Tensor], ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """``inputs`` with text tokens ``ids`` ``[1, n]`` after them."""
-    longer = dict(inputs)
-    for name, value in inputs.items():
-        if name == "input_ids":
-            longer[name] = torch.cat([value, ids.to(value)], dim=1)
-        elif is_per_token(value, inputs):  # masks grow by ones, token types by text
-            fill = 1 if name == "attention_mask" else 0
-            longer[name] = torch.cat([value, value.new_full(ids.shape, fill)], dim=1)
-    return longer
+def extended_position_ids(positions: torch.Tensor, count: int) -> torch.Tensor:
+    """Positions of all tokens and of ``count`` text tokens after them; the shapes of :func:`all_position_ids`.
+
+    Text counts on from the largest position so far. With M-RoPE that is the largest of the three axes, and the first
+    of four rows, which numbers the tokens, counts by itself.
+    """
+    last = positions.amax(-1, keepdim=True)
+    if last.dim() == 3:
+        rows = last[-3:]
+        last = torch.cat([last[:-3], rows.amax(0, keepdim=True).expand_as(rows)])
+    steps = torch.arange(1, count + 1, device=positions.device)
+    return torch.cat([positions, last + steps], dim=-1)
 
 
 def new_cache(model: Any, policy: str | KVPolicy) -> Cache:
@@ -105,6 +109,136 @@ def new_cache(model: Any, policy: str | KVPolicy) -> Cache:
     if policy == DYNAMIC:
         return DynamicCache(config=model.config.get_text_config(decoder=True))
     return KVMMCache.for_model(model, policy)
+
+
+def measured_bits(cache: Cache) -> dict[str, float]:
+    """Bits a value that a cache holds, from its tensors; empty for transformers' own.
+
+    ``bits`` counts everything and all tokens, ``packed_bits`` what is in packed pages; ``media_bits`` and
+    ``media_packed_bits`` the same of images, video and audio, and are absent without any.
+    """
+    if not isinstance(cache, KVMMCache):
+        return {}
+    report = cache.memory()
+    bits = {"bits": report.bits_per_value}
+    media = [numbers for name, numbers in report.by_modality.items() if name != "text"]
+    if media and any(m["packed_tokens"] for m in media):
+        bits["media_bits"] = 16 * sum(m["nbytes"] for m in media) / sum(m["nbytes_dense"] for m in media)
+        bits["media_packed_bits"] = _packed_bits(media)
+    if any(m["packed_tokens"] for m in report.by_modality.values()):
+        bits["packed_bits"] = _packed_bits(list(report.by_modality.values()))
+    return bits
+
+
+def _packed_bits(modalities: Sequence[Mapping[str, float]]) -> float:
+    tokens = sum(m["packed_tokens"] for m in modalities)
+    return sum(m["packed_bits_per_value"] * m["packed_tokens"] for m in modalities) / tokens
+
+
+class Document:
+    """The first tokens of a prompt, read exactly, once, and packed under any number of policies.
+
+    Args:
+        model: as ``load_model`` returns it.
+        inputs: the inputs of a prompt of one sequence that starts with the document.
+        length: tokens of the document; default :func:`document_length`.
+
+    Raises:
+        KVMMError: for several sequences, padding, or an empty document.
+    """
+
+    def __init__(self, model: Any, inputs: Mapping[str, torch.Tensor], length: int | None = None):
+        ids = inputs["input_ids"]
+        self.length = document_length(ids, model.config) if length is None else length
+        mask = inputs.get("attention_mask")
+        if ids.shape[0] != 1 or (mask is not None and not bool(mask.all())):
+            raise KVMMError("A document is one sequence without padding: pass the inputs of one prompt.")
+        if not 0 < self.length <= ids.shape[1]:
+            raise KVMMError(
+                f"The document has {self.length} of the prompt's {ids.shape[1]} tokens; it needs 1 or more."
+            )
+        self.model = model
+        self._ids = ids[:, : self.length]
+        self._head = first_tokens(inputs, self.length)
+        self._positions = all_position_ids(model, inputs)[..., : self.length]
+        self._packed: dict[Any, Cache] = {}
+        use_kvmm_attention(model)  # so that the exact pass is the one that KVMMCache would see
+        self._exact = self._read(new_cache(model, DYNAMIC))
+
+    @torch.no_grad()
+    def _read(self, cache: Cache) -> Cache:
+        self.model(**self._head, position_ids=self._positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return cache
+
+    def cache(self, policy: str | KVPolicy) -> Cache:
+        """A cache of ``policy`` that holds the document, packed; it is the caller's own."""
+        if policy == DYNAMIC:
+            return copy.deepcopy(self._exact)
+        if policy not in self._packed:
+            self._packed[policy] = self._filled(KVMMCache.for_model(self.model, policy)).pack()
+        return copy.deepcopy(self._packed[policy])
+
+    def _filled(self, cache: KVMMCache) -> KVMMCache:
+        """``cache`` after the document, without another forward pass unless a codec weighs by the prompt's queries."""
+        if not cache.packed_layers or any(cache.layers[index].needs_queries for index in cache.packed_layers):
+            return self._read(cache)
+        cache.announce(self._ids, None, None)
+        for index, layer in enumerate(self._exact.layers):
+            if index in cache.packed_layers:
+                cache.update(layer.keys, layer.values, index)
+            else:
+                cache.layers[index] = copy.deepcopy(layer)
+        return cache
+
+
+@torch.no_grad()
+def read_on(model: Any, inputs: Mapping[str, torch.Tensor], cache: Cache, continuation: torch.Tensor) -> torch.Tensor:
+    """Read the rest of a prompt and its continuation in one pass, over a cache that holds the prompt's beginning.
+
+    Args:
+        inputs: the inputs of the whole prompt, ``T`` tokens.
+        cache: from :meth:`Document.cache`; it is written to.
+        continuation: int64 ``[1, n]`` text tokens after the prompt.
+
+    Returns:
+        logits ``[T + n - length, V]`` after each of the tokens read, in the model's dtype.
+    """
+    start = cache.get_seq_length()
+    positions = extended_position_ids(all_position_ids(model, inputs), continuation.shape[1])
+    ids = torch.cat([inputs["input_ids"], continuation.to(inputs["input_ids"])], dim=1)
+    out = model(
+        input_ids=ids[:, start:],
+        attention_mask=torch.ones_like(ids),
+        position_ids=positions[..., start:],
+        past_key_values=cache,
+        use_cache=True,
+    )
+    return out.logits[0]
+
+
+def answer_tokens(
+    model: Any, inputs: Mapping[str, torch.Tensor], cache: Cache, max_new_tokens: int, **sampling: Any
+) -> torch.Tensor:
+    """Generate after a prompt whose beginning is in ``cache``: int64 ``[n]``, the end token included if it came.
+
+    ``sampling``: other arguments of ``generate``; greedy without any. Placeholders of media are never generated.
+    """
+    arguments = {name: value for name, value in inputs.items() if is_per_token(value, inputs)}
+    settings: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None, "num_beams": 1}
+    if placeholders := [token for token, _ in placeholder_ids(model.config)]:
+        settings["suppress_tokens"] = placeholders
+    config = model.generation_config
+    if config.pad_token_id is None and config.eos_token_id is not None:
+        eos = config.eos_token_id
+        settings["pad_token_id"] = eos if isinstance(eos, int) else eos[0]
+    tokens = model.generate(
+        **arguments,
+        position_ids=all_position_ids(model, inputs),
+        past_key_values=cache,
+        max_new_tokens=max_new_tokens,
+        **{**settings, **sampling},
+    )
+    return tokens[0, inputs["input_ids"].shape[1] :]
 
 
 class Asker:
@@ -154,11 +288,15 @@ class Asker:
 __all__ = [
     "DYNAMIC",
     "Asker",
+    "Document",
     "all_position_ids",
+    "answer_tokens",
     "document_length",
     "encode_question",
+    "extended_position_ids",
     "first_tokens",
-    "followed_by",
     "is_per_token",
+    "measured_bits",
     "new_cache",
+    "read_on",
 ]
