@@ -41,9 +41,7 @@ def kvmm_attention_forward(
         ``([B, q, H_q, D], None)``.
     """
     if not isinstance(key, torch.Tensor) and not key.layer.packed:
-        layer = key.layer
-        layer.observe(query)
-        key, value = layer.dense()
+        key, value = key.layer.observe(query)
     if isinstance(key, torch.Tensor):
         if attention_mask is not None and attention_mask.dim() == 2:
             attention_mask = attention_mask[:, None, None, :]

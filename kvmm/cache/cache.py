@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +16,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 from kvmm.attention import use_kvmm_attention
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
+from kvmm.cache.storage import load_cache, save_cache
 from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration
 from kvmm.errors import KVMMError
@@ -38,6 +43,7 @@ class KVMMCache(Cache):
         policy: str | KVPolicy = "balanced",
         *,
         calibration: Calibration | None = None,
+        offloading: bool = False,
         **overrides: Any,
     ):
         """Make a cache for a configuration; :meth:`for_model` also prepares the model and is what you want.
@@ -46,6 +52,8 @@ class KVMMCache(Cache):
             config: the model's configuration.
             policy: a preset's name or a :class:`KVPolicy`.
             calibration: what ``kvmm calibrate`` fitted to the model, for the codecs that use it.
+            offloading: keep the layers on the CPU and bring each to the GPU for its own turn; slower, and without
+                effect on a model on the CPU.
             **overrides: see :func:`kvmm.get_policy`.
 
         Raises:
@@ -75,14 +83,24 @@ class KVMMCache(Cache):
         if not hasattr(text_config, "v_head_dim"):  # with it, keys and values have lengths of their own
             heads = text_config.num_attention_heads
             check_head_dim(self.policy, getattr(text_config, "head_dim", None) or text_config.hidden_size // heads)
-        super().__init__(layers=layers)
+        # without CUDA there is nothing to offload from, and transformers would make a stream all the same
+        super().__init__(layers=layers, offloading=offloading and torch.cuda.is_available())
+        self.calibration = calibration
+        self.metadata: dict[str, Any] = {}
+        self._model: weakref.ref[nn.Module] | None = None
         self._first_layer = self.packed_layers[0] if self.packed_layers else attention[0]
         self._explicit: torch.Tensor | None = None
         self._pending: torch.Tensor | None = None
 
     @classmethod
     def for_model(
-        cls, model: nn.Module, policy: str | KVPolicy = "balanced", *, modality: Any = None, **overrides: Any
+        cls,
+        model: nn.Module,
+        policy: str | KVPolicy = "balanced",
+        *,
+        modality: Any = None,
+        offloading: bool = False,
+        **overrides: Any,
     ) -> KVMMCache:
         """A cache for ``model``, which is prepared on the first call.
 
@@ -91,7 +109,8 @@ class KVMMCache(Cache):
 
         Args:
             model: a decoder-only transformers model, text-only, vision-language or omni.
-            policy: a preset's name (:func:`kvmm.policies`) or a :class:`KVPolicy`.
+            policy: a preset's name (:func:`kvmm.policies`), a YAML file, or a :class:`KVPolicy`.
+            offloading: keep the layers on the CPU between their turns; see :class:`KVMMCache`.
             modality: integer ``[B, T]`` of modality codes for the first call; needed only with ``inputs_embeds``.
             **overrides: ``key_bits``, ``value_bits``, ``group_size``, ``residual_length``, ``num_sink_tokens``.
 
@@ -100,12 +119,20 @@ class KVMMCache(Cache):
         """
         model = getattr(model, "thinker", model)
         policy = get_policy(policy, **overrides)
-        config = _checked_config(model)
-        cache = cls(config, policy, calibration=load_calibration(model, policy))
-        use_kvmm_attention(model)
-        install_hook(model)
+        _checked_config(model)
+        cache = cls._prepared(model, policy, load_calibration(model, policy), offloading)
         if modality is not None:
             cache.set_modality(modality)
+        return cache
+
+    @classmethod
+    def _prepared(
+        cls, model: nn.Module, policy: KVPolicy, calibration: Calibration | None, offloading: bool = False
+    ) -> KVMMCache:
+        cache = cls(_checked_config(model), policy, calibration=calibration, offloading=offloading)
+        cache._model = weakref.ref(model)
+        use_kvmm_attention(model)
+        install_hook(model)
         return cache
 
     # -- what the tokens are ----------------------------------------------------------------------------------------
@@ -153,6 +180,7 @@ class KVMMCache(Cache):
         """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns."""
         if layer_idx == self._first_layer:
             self._begin(key_states)
+            self.offloading = self.offloading and key_states.device.type != "cpu"
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     def _begin(self, key_states: torch.Tensor) -> None:
@@ -188,6 +216,36 @@ class KVMMCache(Cache):
         """Whether the prompt has been packed."""
         return self.table.packed
 
+    # -- copies and files -------------------------------------------------------------------------------------------
+
+    def fork(self) -> KVMMCache:
+        """A cache that goes on from here on its own; the packed past is shared until one of the two adds to it.
+
+        Sinks, residual and sliding windows are copied. Adding to the pages of a modality copies those pages, so a fork
+        that asks another question about the same document shares the document's pages for good.
+        """
+        twin = copy.copy(self)
+        twin.table = self.table.fork()
+        twin.layers = [
+            layer.fork(twin.table) if isinstance(layer, KVMMLayer) else copy.deepcopy(layer) for layer in self.layers
+        ]
+        twin.metadata = dict(self.metadata)
+        return twin
+
+    def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
+        """Write the cache to a file, packed as it is; see :func:`kvmm.cache.storage.save_cache`."""
+        save_cache(self, path, metadata)
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module, *, calibration: str | Path | None = None) -> KVMMCache:
+        """Read a cache that :meth:`save` wrote for the same model; see :func:`kvmm.cache.storage.load_cache`."""
+        return load_cache(path, model, calibration=calibration)
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The model the cache was made for, if it still exists and the cache was made with :meth:`for_model`."""
+        return None if self._model is None else self._model()
+
     def memory(self) -> MemoryReport:
         """Measured memory; see :class:`MemoryReport`."""
         return measure(self)
@@ -199,11 +257,6 @@ class KVMMCache(Cache):
         """Number of sequences, -1 while empty."""
         return -1 if self.table.modality is None else self.table.modality.shape[0]
 
-    @property
-    def is_croppable(self) -> bool:
-        """True: the residual can be rolled back; :meth:`crop` says so where a page would have to be cut."""
-        return all(layer.is_croppable for i, layer in enumerate(self.layers) if i not in self.packed_layers)
-
     def reset(self) -> None:
         """Forget all tokens; the cache can be used for a new prompt."""
         super().reset()
@@ -211,24 +264,37 @@ class KVMMCache(Cache):
         self._pending = self._explicit = None
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens.
+        """Remove the last tokens, also from pages.
+
+        Slots of a page that lose their token stay empty; only what was packed last and loses all its tokens is freed.
 
         Args:
             tokens_to_remove: a negative number of tokens to remove; a positive number is the length to keep.
 
         Raises:
-            KVMMError: if a token is already in a packed page.
+            KVMMError: if a sliding-window layer has dropped tokens that would now come back.
         """
         tokens_to_remove = int(tokens_to_remove)  # assisted decoding passes a tensor
         count = -tokens_to_remove if tokens_to_remove <= 0 else max(self.table.length - tokens_to_remove, 0)
         count = min(count, self.table.length)
-        if count:
-            width = self.table.crop(count)
-            for index in self.packed_layers:
-                self.layers[index].keep_columns(width, self.table.length)
+        if count and count == self.table.length:
+            self.reset()
+            return
         for index, layer in enumerate(self.layers):
             if index not in self.packed_layers:
-                layer.crop(-count)
+                try:
+                    layer.crop(-count)
+                except RuntimeError as error:
+                    raise KVMMError(
+                        f"Layer {index} no longer holds the tokens that {count} fewer would need; call "
+                        "cache.activate_past_recording() before generating."
+                    ) from error
+        if count:
+            layers = [self.layers[index] for index in self.packed_layers]
+            stores = [store for layer in layers for part in layer.parts.values() for store in part.stores]
+            cut = self.table.crop(count, all(store.rewinds for store in stores))
+            for layer in layers:
+                layer.shorten(cut)
 
     def _index_batch(self, index: torch.Tensor) -> None:
         if self.table.modality is None:

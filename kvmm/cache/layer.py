@@ -260,14 +260,15 @@ class KVMMLayer(CacheLayerMixin):
 
     def attend(self, query: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
         """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`."""
-        output = attend(
-            query,
-            list(self.parts.values()),
-            self.dense_key[:, :, : self.num_dense],
-            self.dense_value[:, :, : self.num_dense],
-            self.table.bias(mask, query.shape[2]),
-            scaling,
-        )
+        with self._on_device():
+            output = attend(
+                query,
+                list(self.parts.values()),
+                self.dense_key[:, :, : self.num_dense],
+                self.dense_value[:, :, : self.num_dense],
+                self.table.bias(mask, query.shape[2]),
+                scaling,
+            )
         self._was_read()
         return output
 
@@ -275,16 +276,17 @@ class KVMMLayer(CacheLayerMixin):
         """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
         if not self.is_initialized:
             return
-        self.dense_key = self.dense_key.index_select(0, index)
-        self.dense_value = self.dense_value.index_select(0, index)
-        if self.query_sum is not None:
-            self.query_sum = self.query_sum.index_select(0, index)
-            self.query_count = self.query_count.index_select(0, index)
-        for part in self.parts.values():
-            part.key.index_batch(index)
-            part.value.index_batch(index)
+        with self._on_device():
+            self.dense_key = self.dense_key.index_select(0, index)
+            self.dense_value = self.dense_value.index_select(0, index)
+            if self.query_sum is not None:
+                self.query_sum = self.query_sum.index_select(0, index)
+                self.query_count = self.query_count.index_select(0, index)
+            for part in self.parts.values():
+                for store in part.stores:
+                    store.index_batch(index)
 
-    def crop(self, cut: Cut) -> None:
+    def shorten(self, cut: Cut) -> None:
         """Carry out what the table decided, once it has the new length."""
         if not self.is_initialized:
             return

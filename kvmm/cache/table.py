@@ -6,7 +6,8 @@ each slot of each store, the position of its token in the sequence (-1: no token
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, field
 
 import torch
 
@@ -47,6 +48,19 @@ class Plan:
     num_sinks: int
 
 
+@dataclass
+class Cut:
+    """What cropping leaves, the same in every layer.
+
+    Attributes:
+        width: full-precision columns that remain, counted from the left.
+        appends: modality -> how many of the appends to its pages remain; modalities not named keep all.
+    """
+
+    width: int
+    appends: dict[int, int] = field(default_factory=dict)
+
+
 def _pick(selected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Columns where ``selected`` ``[B, n]``, in order: index ``[B, m]`` and validity (None if all valid)."""
     counts = selected.sum(1, keepdim=True)
@@ -82,7 +96,7 @@ class TokenTable:
         self.page_sizes: dict[int, int] = {}
         self.num_sinks = 0
         self.packed = False
-        self.packed_end = 0  # 1 + the last position that is in pages
+        self.appends: dict[int, list[int]] = {}  # modality -> slots after each append to its pages
         self._next_check = 0
         self._bias: tuple | None = None
 
@@ -159,7 +173,7 @@ class TokenTable:
             old = self.stores.get(move.modality)
             self.stores[move.modality] = move.positions if old is None else torch.cat((old, move.positions), 1)
             self.page_sizes[move.modality] = move.page_size
-            self.packed_end = max(self.packed_end, int(move.positions.max()) + 1)
+            self.appends.setdefault(move.modality, []).append(self.stores[move.modality].shape[1])
         self.dense = plan.stay_positions
         self.num_sinks = plan.num_sinks
         self.packed = True
@@ -236,31 +250,47 @@ class TokenTable:
         self.stores = {m: positions.index_select(0, index) for m, positions in self.stores.items()}
         self._bias = None
 
-    def crop(self, count: int) -> torch.Tensor:
-        """Forget the last ``count`` tokens.
+    def crop(self, count: int, rewinds: bool = True) -> Cut:
+        """Forget the last ``count`` tokens, which must not be all.
 
-        Returns:
-            int64: the number of full-precision columns that remain, counted from the left.
-
-        Raises:
-            KVMMError: if one of them is already in a page.
+        A slot of a page that loses its token stays empty. Appends that lose all their tokens are taken back, from the
+        last one on, where the stores can do that (``rewinds``).
         """
         end = self.length - count
-        if end < self.packed_end:
-            raise KVMMError(
-                f"Cannot crop to {max(end, 0)} tokens: the cache is packed up to token {self.packed_end}; use a larger "
-                "residual_length, or start a new cache."
-            )
         self.dense = self.dense.masked_fill(self.dense >= end, -1)
         kept = (self.dense >= 0).any(0).nonzero()
-        width = int(kept[-1]) + 1 if kept.numel() else 0
-        self.dense = self.dense[:, :width]
+        cut = Cut(int(kept[-1]) + 1 if kept.numel() else 0)
+        self.dense = self.dense[:, : cut.width]
+        for modality, positions in list(self.stores.items()):
+            positions = positions.masked_fill(positions >= end, -1)
+            used = (positions >= 0).any(0).nonzero()
+            slots = int(used[-1]) + 1 if used.numel() else 0
+            sizes = self.appends[modality]
+            remain = sum(before < slots for before in [0, *sizes[:-1]])
+            if remain and not rewinds:
+                remain = len(sizes)
+            cut.appends[modality] = remain
+            if remain:
+                self.appends[modality] = sizes[:remain]
+                self.stores[modality] = positions[:, : sizes[remain - 1]]
+            else:
+                del self.stores[modality], self.appends[modality], self.page_sizes[modality]
         self.modality[:, end:] = PADDING
         self.length = end
-        self.num_sinks = min(self.num_sinks, width)
+        self.num_sinks = min(self.num_sinks, cut.width)
         self._next_check = 0
         self._bias = None
-        return width
+        return cut
+
+    def fork(self) -> TokenTable:
+        """A table of its own with the same tokens."""
+        twin = copy.copy(self)
+        twin.stores, twin.page_sizes = dict(self.stores), dict(self.page_sizes)
+        twin.appends = {modality: list(sizes) for modality, sizes in self.appends.items()}
+        if self.modality is not None:
+            twin.modality = self.modality.clone()  # the only tensor that is written in place
+        twin._bias = None
+        return twin
 
     def counts(self, positions: torch.Tensor) -> dict[int, int]:
         """Tokens by modality among slots ``positions`` int32 ``[B, n]``."""

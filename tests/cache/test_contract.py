@@ -134,19 +134,68 @@ def test_batch_operations():
     assert h.layer.keys.shape == (4, 2, 155, 64)
 
 
-def test_crop_stays_in_the_residual():
+def cropped(h, length):
+    """Crop a harness to ``length``, and what it expects too."""
+    h.cache.crop(length - h.cache.get_seq_length())
+    h.keys, h.values, h.valid = h.keys[:, :, :length], h.values[:, :, :length], h.valid[:, :length]
+
+
+def test_crop_in_the_residual():
     h = fed(residual_length=16)
     keys, _ = h.layer.dense()
     h.cache.crop(-5)
     assert h.cache.get_seq_length() == 150
     torch.testing.assert_close(h.layer.dense()[0], keys[:, :, :150])
-    h.cache.crop(148)
-    assert h.cache.get_seq_length() == 148
-    with pytest.raises(KVMMError, match="Cannot crop"):
-        h.cache.crop(-60)
-    h.keys, h.values, h.valid = h.keys[:, :, :148], h.values[:, :, :148], h.valid[:, :148]
+    cropped(h, 148)
     h.feed([[TEXT] * 3, [TEXT] * 3])
     assert h.compare(3, "full") < 1e-4
+
+
+@pytest.mark.parametrize("residual_length", [0, 16])
+@pytest.mark.parametrize("length", [130, 104, 70, 30, 3])
+def test_crop_inside_pages(length, residual_length):
+    """What is left is what was there before, and goes on: slots without a token stay out of everything."""
+    h = fed(residual_length=residual_length)
+    keys, values = h.layer.dense()
+    before = h.cache.memory()
+    cropped(h, length)
+    assert h.cache.get_seq_length() == length
+    assert h.layer.dense()[0].shape[2] == length
+    torch.testing.assert_close(h.layer.dense()[0], keys[:, :, :length])
+    torch.testing.assert_close(h.layer.dense()[1], values[:, :, :length])
+    after = h.cache.memory()
+    assert after.tokens == int(h.valid.sum()) and after.nbytes <= before.nbytes
+    h.feed([layout((TEXT, 4), (IMAGE, 40), (TEXT, 60)), layout((PADDING, 30), (TEXT, 74))])
+    assert h.compare(104, "full") < 1e-4
+    for _ in range(3):
+        h.feed([[TEXT], [TEXT]])
+    assert h.compare(1) < 1e-4
+
+
+def test_crop_frees_what_was_packed_last():
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=0))
+    h.feed([[IMAGE] * 256])
+    h.cache.pack()
+    before = h.cache.memory()
+    h.feed([[IMAGE] * 128])
+    h.cache.pack()
+    assert h.cache.memory().by_component["codes"] == 1.5 * before.by_component["codes"]
+    cropped(h, 260)  # the second image keeps four tokens, so its page stays
+    assert h.cache.memory().by_component["codes"] == 1.5 * before.by_component["codes"]
+    cropped(h, 250)
+    after = h.cache.memory()
+    assert after.by_component["codes"] == before.by_component["codes"] and after.tokens == 250
+    cropped(h, 3)  # only sinks
+    assert "codes" not in h.cache.memory().by_component and not h.layer.parts
+    h.feed([[IMAGE] * 40])
+    h.feed([[TEXT]])
+    assert h.compare(1) < 1e-4
+
+
+def test_crop_to_nothing_is_a_new_cache():
+    h = fed()
+    h.cache.crop(-h.cache.get_seq_length())
+    assert h.cache.get_seq_length() == 0 and not h.cache.is_packed and h.cache.memory().nbytes == 0
 
 
 def test_crop_before_packing():

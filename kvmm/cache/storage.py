@@ -1,0 +1,248 @@
+"""Caches in files: packed as they are, and readable only by the model that filled them.
+
+A file is safetensors with JSON in its header: format version, the model's fingerprint, a checksum, and the state that is
+no tensor (policy, lengths, page sizes). Nothing is decoded on the way out or in, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+from transformers.cache_utils import DynamicSlidingWindowLayer
+
+from kvmm.cache.layer import KVMMLayer
+from kvmm.cache.pages import PageStore, Part
+from kvmm.calibration import Calibration, load_calibration, model_fingerprint
+from kvmm.errors import KVMMError
+from kvmm.policy import KVPolicy
+
+if TYPE_CHECKING:
+    from kvmm.cache.cache import KVMMCache
+
+FORMAT = "kvmm-cache"
+FORMAT_VERSION = 1
+Tensors = dict[str, torch.Tensor]
+
+
+def save_cache(cache: KVMMCache, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
+    """Write a cache to a file; a file of that name is replaced once the new one is complete.
+
+    Args:
+        cache: a cache made with :meth:`KVMMCache.for_model` that holds tokens, packed or not.
+        path: the file.
+        metadata: what you need to go on, such as the token ids or the model's ``rope_deltas``: JSON values and tensors,
+            found again in ``cache.metadata``. Added to the metadata that the cache has already.
+
+    Raises:
+        KVMMError: if the cache is empty, its model is gone, a layer is of a kind that no file holds, a metadata value
+            is neither JSON nor a tensor, or the file cannot be written.
+    """
+    path = Path(path)
+    if cache.model is None:
+        raise KVMMError("Only a cache made with KVMMCache.for_model, of a model that still exists, can be saved.")
+    if cache.table.modality is None:
+        raise KVMMError("The cache is empty: run the model with it before saving it.")
+    tensors, table = _table_state(cache)
+    layers = []
+    for index, layer in enumerate(cache.layers):
+        state, found = _layer_state(layer, index)
+        layers.append(state)
+        tensors |= {f"layer.{index}.{name}": tensor for name, tensor in found.items()}
+    values = {**cache.metadata, **(metadata or {})}
+    tensors |= {f"metadata.{name}": value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    state = {
+        "policy": cache.policy.to_dict(),
+        "calibration": _digest(cache.calibration),
+        "dtype": str(cache.model.dtype).removeprefix("torch."),
+        "table": table,
+        "layers": layers,
+        "metadata": _plain({n: v for n, v in values.items() if not isinstance(v, torch.Tensor)}),
+    }
+    # clones: safetensors refuses tensors that share memory
+    tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(state)
+    header = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "fingerprint": model_fingerprint(cache.model),
+        "checksum": _checksum(text, tensors),
+        "state": text,
+    }
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        save_file(tensors, unfinished, header)
+        os.replace(unfinished, path)
+    except (OSError, SafetensorError) as error:
+        raise KVMMError(f"Cannot write {path}: {error}") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load_cache(path: str | Path, model: nn.Module, *, calibration: str | Path | None = None) -> KVMMCache:
+    """Read a cache that :func:`save_cache` wrote; generation goes on where it stopped.
+
+    Args:
+        path: the file.
+        model: the same model, on any device, in the same dtype.
+        calibration: the calibration file the cache was packed with, if it is no longer where it was.
+
+    Raises:
+        KVMMError: if the file is missing, damaged, no cache, of another format version, or belongs to another model,
+            dtype or calibration.
+    """
+    from kvmm.cache.cache import KVMMCache
+
+    path = Path(path)
+    model = getattr(model, "thinker", model)
+    header, tensors = _read(path)
+    if header.get("fingerprint") != model_fingerprint(model):
+        raise KVMMError(f"{path} was written by another model; load the model that filled this cache.")
+    text = header.get("state", "")
+    if header.get("checksum") != _checksum(text, tensors):
+        raise KVMMError(f"{path} is damaged (its checksum differs); save the cache again.")
+    state = json.loads(text)
+    dtype = str(model.dtype).removeprefix("torch.")
+    if state["dtype"] != dtype:
+        raise KVMMError(f"{path} was written in {state['dtype']} and this model is in {dtype}; load it in the same.")
+    try:
+        policy = KVPolicy.from_dict(state["policy"])
+    except KVMMError as error:
+        raise KVMMError(f"{path} needs a policy that this kvmm does not have: {error}") from None
+    if calibration is not None:
+        policy = replace(policy, calibration=str(calibration))
+    fitted = None
+    if state["calibration"] is not None:
+        fitted = load_calibration(model, policy)
+        if _digest(fitted) != state["calibration"]:
+            raise KVMMError(f"{path} was packed with another calibration file; pass it as calibration=.")
+    cache = KVMMCache._prepared(model, policy, fitted)
+    try:
+        _restore_table(cache, state["table"], _prefixed(tensors, "table.", model.device))
+        for index, layer in enumerate(cache.layers):
+            _restore_layer(layer, state["layers"][index], _prefixed(tensors, f"layer.{index}.", model.device))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise KVMMError(f"{path} does not hold a whole cache ({error!r}); save it again.") from None
+    cache.metadata = {**state["metadata"], **_prefixed(tensors, "metadata.", model.device)}
+    return cache
+
+
+def _read(path: Path) -> tuple[dict[str, str], Tensors]:
+    if not path.is_file():
+        raise KVMMError(f"There is no cache file {path}.")
+    try:
+        with safe_open(path, "pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") == FORMAT and header.get("format_version") == str(FORMAT_VERSION):
+                return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError) as error:
+        raise KVMMError(f"{path} is not a complete safetensors file ({error}); save the cache again.") from None
+    if header.get("format") != FORMAT:
+        raise KVMMError(f"{path} is not a saved cache; name a file that cache.save wrote.")
+    raise KVMMError(
+        f"{path} has cache format {header.get('format_version')} and this kvmm reads {FORMAT_VERSION}; read it with the "
+        "kvmm that wrote it."
+    )
+
+
+def _checksum(text: str, tensors: Tensors) -> str:
+    checksum = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        checksum = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), checksum)
+        checksum = zlib.crc32(tensor.flatten().view(torch.uint8).numpy(), checksum)
+    return f"{checksum:08x}"
+
+
+def _digest(calibration: Calibration | None) -> str | None:
+    return None if calibration is None else _checksum(calibration.fingerprint, dict(calibration.tensors))
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    for name, value in values.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise KVMMError(f"metadata {name!r} is neither a tensor nor a JSON value.") from None
+    return values
+
+
+def _prefixed(tensors: Tensors, prefix: str, device: torch.device) -> Tensors:
+    return {name.removeprefix(prefix): t.to(device) for name, t in tensors.items() if name.startswith(prefix)}
+
+
+# -- the parts of a cache ---------------------------------------------------------------------------------------------
+
+
+def _table_state(cache: KVMMCache) -> tuple[Tensors, dict[str, Any]]:
+    table = cache.table
+    tensors = {"table.modality": table.modality[:, : table.length], "table.dense": table.dense}
+    tensors |= {f"table.{modality}": positions for modality, positions in table.stores.items()}
+    values = {"length": table.length, "num_sinks": table.num_sinks, "packed": table.packed}
+    return tensors, {**values, "page_sizes": {str(m): size for m, size in table.page_sizes.items()}}
+
+
+def _restore_table(cache: KVMMCache, values: dict[str, Any], tensors: Tensors) -> None:
+    table = cache.table
+    table.length, table.num_sinks, table.packed = values["length"], values["num_sinks"], values["packed"]
+    table.modality, table.dense = tensors["modality"], tensors["dense"]
+    table.page_sizes = {int(modality): size for modality, size in values["page_sizes"].items()}
+    table.stores = {modality: tensors[str(modality)] for modality in table.page_sizes}
+    table.appends = {modality: [positions.shape[1]] for modality, positions in table.stores.items()}
+
+
+def _layer_state(layer: Any, index: int) -> tuple[dict[str, Any], Tensors]:
+    if isinstance(layer, KVMMLayer):
+        if not layer.is_initialized:
+            return {}, {}
+        tensors = {
+            "dense_key": layer.dense_key[:, :, : layer.num_dense],
+            "dense_value": layer.dense_value[:, :, : layer.num_dense],
+        }
+        if layer.query_sum is not None:
+            tensors |= {"query_sum": layer.query_sum, "query_count": layer.query_count}
+        parts: dict[str, Any] = {}
+        for modality, part in layer.parts.items():
+            for side, store in (("key", part.key), ("value", part.value)):
+                found, values = store.state()
+                tensors |= {f"{modality}.{side}.{name}": tensor for name, tensor in found.items()}
+                parts.setdefault(str(modality), {})[side] = values
+        return {"seen": layer.seen, "packed": layer.packed, "parts": parts}, tensors
+    if type(layer) is DynamicSlidingWindowLayer:
+        if not layer.is_initialized:
+            return {}, {}
+        return {"seen": layer.cumulative_length}, {"keys": layer.keys, "values": layer.values}
+    raise KVMMError(f"Layer {index} is a {type(layer).__name__}, which is not kept in a file.")
+
+
+def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors) -> None:
+    if not values:
+        return
+    if not isinstance(layer, KVMMLayer):
+        layer.lazy_initialization(tensors["keys"], tensors["values"])
+        layer.keys, layer.values, layer.cumulative_length = tensors["keys"], tensors["values"], values["seen"]
+        return
+    key, value = tensors["dense_key"], tensors["dense_value"]
+    layer.lazy_initialization(key, value)
+    layer.dense_key, layer.dense_value, layer.num_dense = key, value, key.shape[2]
+    layer.query_sum, layer.query_count = tensors.get("query_sum"), tensors.get("query_count")
+    layer.seen, layer.packed = values["seen"], values["packed"]
+    for modality, sides in sorted((int(m), sides) for m, sides in values["parts"].items()):
+        size = layer.table.page_sizes[modality]
+        codecs = dict(zip(("key", "value"), layer.codecs[modality], strict=True))
+        stores = {}
+        for side, codec in codecs.items():
+            prefix = f"{modality}.{side}."
+            found = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            stores[side] = PageStore.for_codec(codec, size)
+            stores[side].restore(found, sides[side])
+        layer.parts[modality] = Part(**stores)
