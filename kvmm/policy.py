@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
@@ -122,6 +123,26 @@ class KVPolicy:
         overrides = tuple(replace(override, **changed(override)) for override in self.overrides)
         return replace(self, overrides=overrides, **changed(self))
 
+    @classmethod
+    def from_file(cls, path: str | Path) -> KVPolicy:
+        """The policy in a YAML file; see :mod:`kvmm.policy_file` for its keys. Raises :class:`KVMMError`."""
+        from kvmm.policy_file import read_policy
+
+        return read_policy(path)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> KVPolicy:
+        """The policy that plain values describe; see :func:`kvmm.policy_file.policy_from_dict`."""
+        from kvmm.policy_file import policy_from_dict
+
+        return policy_from_dict(values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON or YAML, from which :meth:`from_dict` makes an equal policy."""
+        from kvmm.policy_file import policy_to_dict
+
+        return policy_to_dict(self)
+
 
 def _contains(layers: tuple[int, ...], layer: int, num_layers: int) -> bool:
     return layer in layers or layer - num_layers in layers
@@ -137,11 +158,11 @@ def policies() -> dict[str, str]:
     return {name: p.description for name, p in PRESETS.items()}
 
 
-def get_policy(policy: str | KVPolicy = "balanced", **overrides: Any) -> KVPolicy:
+def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> KVPolicy:
     """A policy by name, with overrides.
 
     Args:
-        policy: a preset's name, or a :class:`KVPolicy` to start from.
+        policy: a preset's name, a YAML file (``*.yaml``, ``*.yml``), or a :class:`KVPolicy` to start from.
         **overrides: ``key_bits``, ``value_bits`` and ``group_size`` change every spec that is not ``bf16``;
             ``residual_length`` and ``num_sink_tokens`` count tokens, ``budget`` counts bytes, ``calibration`` is a
             file. ``None`` leaves a value as it is.
@@ -149,11 +170,16 @@ def get_policy(policy: str | KVPolicy = "balanced", **overrides: Any) -> KVPolic
     Raises:
         KVMMError: for an unknown name, override or value.
     """
+    from kvmm.policy_file import is_policy_file, read_policy
     from kvmm.presets import PRESETS
 
+    if isinstance(policy, Path):
+        policy = str(policy)
     if isinstance(policy, str):
+        if is_policy_file(policy):
+            return get_policy(read_policy(policy), **overrides)
         if policy not in PRESETS:
-            raise KVMMError(f"Unknown policy {policy!r}; choose one of: {', '.join(PRESETS)}.")
+            raise KVMMError(f"Unknown policy {policy!r}; choose one of: {', '.join(PRESETS)}, or name a .yaml file.")
         policy = PRESETS[policy]
     elif not isinstance(policy, KVPolicy):
         raise KVMMError(f"policy must be a preset's name or a KVPolicy, not {type(policy).__name__}.")
@@ -198,6 +224,16 @@ def _with_changes(policy: KVPolicy, changes: Mapping[str, Any]) -> KVPolicy:
     return changed
 
 
+def check_layers(policy: KVPolicy, num_layers: int) -> None:
+    """Raise :class:`KVMMError` if ``skip_layers`` or an override names a layer that the model does not have."""
+    named = [layer for layers in (policy.skip_layers, *(o.layers for o in policy.overrides)) for layer in layers]
+    if wrong := [layer for layer in named if not -num_layers <= layer < num_layers]:
+        raise KVMMError(
+            f"Policy {policy.name!r} names layer {wrong[0]}, but the model has {num_layers}: 0 to {num_layers - 1}, or "
+            f"-{num_layers} to -1 from the end."
+        )
+
+
 def check_head_dim(policy: KVPolicy, head_dim: int) -> None:
     """Raise :class:`KVMMError` if a codec of the policy cannot store vectors of ``head_dim`` channels."""
     from kvmm.cache.codecs import codec_class
@@ -213,4 +249,14 @@ def _check(policy: KVPolicy) -> None:
         check_spec(one)
 
 
-__all__ = ["CodecSpec", "KVPolicy", "KVSpec", "LayerOverride", "check_head_dim", "get_policy", "policies", "spec"]
+__all__ = [
+    "CodecSpec",
+    "KVPolicy",
+    "KVSpec",
+    "LayerOverride",
+    "check_head_dim",
+    "check_layers",
+    "get_policy",
+    "policies",
+    "spec",
+]

@@ -21,7 +21,7 @@ from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration
 from kvmm.errors import KVMMError
 from kvmm.modality import PADDING, TEXT, check_map, install_hook, label_ids, placeholder_ids
-from kvmm.policy import KVPolicy, check_head_dim, get_policy
+from kvmm.policy import KVPolicy, check_head_dim, check_layers, get_policy
 
 
 class KVMMCache(Cache):
@@ -50,7 +50,7 @@ class KVMMCache(Cache):
 
         Args:
             config: the model's configuration.
-            policy: a preset's name or a :class:`KVPolicy`.
+            policy: a preset's name, a YAML file, or a :class:`KVPolicy`.
             calibration: what ``kvmm calibrate`` fitted to the model, for the codecs that use it.
             offloading: keep the layers on the CPU and bring each to the GPU for its own turn; slower, and without
                 effect on a model on the CPU.
@@ -72,6 +72,7 @@ class KVMMCache(Cache):
             else layer
             for index, layer in enumerate(layers)
         ]
+        check_layers(self.policy, len(layers))
         # sliding-window layers hold a short window already and stay as they are
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
         attention = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]

@@ -239,7 +239,7 @@ class KVMMLayer(CacheLayerMixin):
         return None if self.query_sum is None else self.query_sum / self.query_count.clamp_min(1)
 
     def observe(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the prompt's queries ``[B, H_q, q, D]`` to the query moments, padding left out; :meth:`dense` for them."""
+        """Add the prompt's queries ``[B, H_q, q, D]`` to the query moments, without padding; returns :meth:`dense`."""
         batch, query_heads, count, dim = query.shape
         heads = self.dense_key.shape[1]
         valid = self.table.modality[:, self.table.length - count : self.table.length] != PADDING

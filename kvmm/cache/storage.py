@@ -1,7 +1,7 @@
 """Caches in files: packed as they are, and readable only by the model that filled them.
 
-A file is safetensors with JSON in its header: format version, the model's fingerprint, a checksum, and the state that is
-no tensor (policy, lengths, page sizes). Nothing is decoded on the way out or in, and nothing is unpickled.
+A file is safetensors with JSON in its header: format version, the model's fingerprint, a checksum, and the state that
+is no tensor (policy, lengths, page sizes). Nothing is decoded on the way out or in, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def _read(path: Path) -> tuple[dict[str, str], Tensors]:
     if header.get("format") != FORMAT:
         raise KVMMError(f"{path} is not a saved cache; name a file that cache.save wrote.")
     raise KVMMError(
-        f"{path} has cache format {header.get('format_version')} and this kvmm reads {FORMAT_VERSION}; read it with the "
-        "kvmm that wrote it."
+        f"{path} has cache format {header.get('format_version')} and this kvmm reads {FORMAT_VERSION}; read it with "
+        "the kvmm that wrote it."
     )
 
 

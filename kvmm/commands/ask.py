@@ -23,7 +23,9 @@ def command(
     pdf: Annotated[list[Path] | None, typer.Option(help="A PDF, every page of it; repeat for several.")] = None,
     audio: Annotated[list[Path] | None, typer.Option(help="A recording; repeat for several.")] = None,
     video: Annotated[list[Path] | None, typer.Option(help="A video; needs torchvision.")] = None,
-    policy: Annotated[str, typer.Option(help="Cache policy; `kvmm policies` lists them.")] = "balanced",
+    policy: Annotated[
+        str, typer.Option(help="Cache policy: one that `kvmm policies` lists, or a .yaml file.")
+    ] = "balanced",
     key_bits: Annotated[int | None, typer.Option(help="Bits of a key value, instead of the policy's.")] = None,
     value_bits: Annotated[int | None, typer.Option(help="Bits of a value value, instead of the policy's.")] = None,
     group_size: Annotated[int | None, typer.Option(help="Values that share a scale.")] = None,
@@ -41,6 +43,8 @@ def command(
     import transformers
 
     from kvmm.models import Conversation, load_model
+    from kvmm.models.conversation import DYNAMIC
+    from kvmm.policy import get_policy
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -52,6 +56,8 @@ def command(
         "num_sink_tokens": num_sink_tokens,
     }
     overrides = {name: value for name, value in given.items() if value is not None}
+    if policy != DYNAMIC:
+        get_policy(policy, **overrides)  # wrong names and files are said before the model is loaded
     media = _load(image or (), pdf or (), audio or (), video or ())
     network, processor = load_model(model, device=device, dtype=dtype)
     talks = {policy: Conversation(network, processor, policy, **overrides)}

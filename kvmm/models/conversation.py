@@ -34,6 +34,8 @@ from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.media import SAMPLE_RATE, Media, load_video
 from kvmm.models.families import family_of
+from kvmm.policy import get_policy
+from kvmm.policy_file import is_policy_file
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -105,7 +107,7 @@ class Conversation:
     Args:
         model: a model of a supported family, as ``load_model`` returns it.
         processor: its processor; the tokenizer for a text-only model.
-        policy: name of a preset, a ``KVPolicy``, or "dynamic" for transformers' full-precision DynamicCache.
+        policy: name of a preset, a YAML file, a ``KVPolicy``, or "dynamic" for transformers' full-precision cache.
             "bf16" is the full-precision control in kvmm's own pages.
         overrides: ``key_bits``, ``value_bits``, ``group_size``, ``residual_length``, ``num_sink_tokens``.
 
@@ -122,7 +124,8 @@ class Conversation:
         self.model = model
         self.processor = processor
         self.family = family_of(model.config)
-        self.policy = policy
+        # a file is read once: editing it must not change a conversation that runs
+        self.policy = get_policy(policy) if isinstance(policy, str) and is_policy_file(policy) else policy
         self.overrides = overrides
         self._asking = threading.Lock()
         self._new_cache()  # an unknown policy is an error now, not at the first question

@@ -1,0 +1,230 @@
+"""Policies as plain values: what a YAML file and a saved cache hold.
+
+```yaml
+base: balanced            # a preset to start from; without it everything is full precision
+image: {codec: oscar, bits: 2, group_size: 128, norm: none}
+text:
+  key: {codec: kivi, bits: 4, group_size: 32}
+  value: bf16
+audio: small              # what another preset does with audio
+skip_layers: [0, -1]
+overrides:
+  - layers: [1, 2]
+    image: {bits: 4}      # a mapping without a codec changes what is there
+residual_length: 64
+budget: 512 MiB
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvmm.errors import KVMMError
+from kvmm.modality import MODALITY_NAMES
+from kvmm.policy import CodecSpec, KVPolicy, KVSpec, LayerOverride, get_policy
+
+_SUFFIXES = (".yaml", ".yml")
+_KEYS = ("base", *(field.name for field in fields(KVPolicy)))
+_UNITS = {"B": 1} | {f"{p}{b}": n**i for b, n in (("B", 1000), ("iB", 1024)) for i, p in enumerate("KMGT", start=1)}
+
+
+def is_policy_file(name: str) -> bool:
+    """Whether a policy's name is that of a file."""
+    return name.lower().endswith(_SUFFIXES)
+
+
+def read_policy(path: str | Path) -> KVPolicy:
+    """The policy in a YAML file. Relative paths inside it start at its folder.
+
+    Raises:
+        KVMMError: one line with the file and the key, if it is missing, no YAML, or holds something wrong.
+    """
+    path = Path(path)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise KVMMError(f"There is no policy file {path}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise KVMMError(f"Cannot read {path}: {' '.join(str(error).split())}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "wrong characters"
+        raise KVMMError(f"{path}{where}: this is not YAML ({problem}).") from None
+    try:
+        if not isinstance(values, dict):
+            raise KVMMError("write keys such as `base: balanced`, not a single value or a list.")
+        policy = policy_from_dict({"name": path.stem, "description": f"From {path.name}.", **values})
+    except KVMMError as error:
+        raise KVMMError(f"{path}: {error}") from None
+    if policy.calibration is not None and "calibration" in values:
+        policy = replace(policy, calibration=str(path.parent / policy.calibration))
+    return policy
+
+
+def policy_from_dict(values: Mapping[str, Any]) -> KVPolicy:
+    """The policy that plain values describe; :func:`policy_to_dict` writes the same form.
+
+    Args:
+        values: the keys of :class:`KVPolicy`, all optional, and ``base``, the policy to start from. A modality is a
+            preset's name, a codec mapping (``codec``, ``bits``, ``group_size`` and the codec's options) for keys and
+            values, or ``key`` and ``value`` with one mapping each. ``overrides`` is a list of ``layers`` with
+            modalities. ``budget`` is a number of bytes, or such as ``512 MiB``.
+
+    Raises:
+        KVMMError: one line that begins with the key.
+    """
+    _check_keys("", values, _KEYS)
+    base = values.get("base")
+    if base is not None and (not isinstance(base, str) or is_policy_file(base)):
+        raise KVMMError(f"base: must be a preset's name, not {base!r}.")
+    policy = KVPolicy() if base is None else _at("base", get_policy, base)
+    changes: dict[str, Any] = {}
+    for name in ("name", "description", "calibration"):
+        if values.get(name) is not None:
+            changes[name] = _typed(name, values[name], str, "text")
+    for name in ("num_sink_tokens", "residual_length"):
+        if values.get(name) is not None:
+            changes[name] = _typed(name, values[name], int, "a number of tokens")
+    if values.get("budget") is not None:
+        changes["budget"] = parse_bytes(values["budget"])
+    for name in MODALITY_NAMES:
+        if values.get(name) is not None:
+            changes[name] = _modality(name, values[name], name, getattr(policy, name))
+    if values.get("skip_layers") is not None:
+        changes["skip_layers"] = _layers("skip_layers", values["skip_layers"])
+    policy = replace(policy, **changes)
+    if values.get("overrides") is not None:
+        policy = replace(policy, overrides=tuple(_overrides(values["overrides"], policy)))
+    limits = {name: changes[name] for name in ("num_sink_tokens", "residual_length", "budget") if name in changes}
+    return get_policy(policy, **limits)
+
+
+def policy_to_dict(policy: KVPolicy) -> dict[str, Any]:
+    """Plain values, for JSON or YAML, from which :func:`policy_from_dict` makes an equal policy."""
+    values = {name: getattr(policy, name) for name in _KEYS if name != "base"}
+    values |= {name: _kv_to_dict(values[name]) for name in MODALITY_NAMES}
+    values["skip_layers"] = list(policy.skip_layers)
+    values["overrides"] = [
+        {"layers": list(override.layers)}
+        | {name: _kv_to_dict(kv) for name in MODALITY_NAMES if (kv := getattr(override, name)) is not None}
+        for override in policy.overrides
+    ]
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def parse_bytes(value: Any, key: str = "budget") -> int:
+    """Bytes from a number, or from text such as ``512 MiB``, ``1.5 GB``."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B)\s*", value) if isinstance(value, str) else None
+    if match is None or match[2] not in _UNITS or not (count := int(float(match[1]) * _UNITS[match[2]])):
+        raise KVMMError(f"{key}: must be a number of bytes above 0, such as 536870912 or 512 MiB, not {value!r}.")
+    return count
+
+
+def _kv_to_dict(kv: KVSpec) -> dict[str, Any]:
+    return {"key": _spec_to_dict(kv.key), "value": _spec_to_dict(kv.value)}
+
+
+def _spec_to_dict(spec: CodecSpec) -> dict[str, Any]:
+    values: dict[str, Any] = {"codec": spec.codec, "bits": spec.bits}
+    if spec.group_size is not None:
+        values["group_size"] = spec.group_size
+    return values | {name: list(value) if isinstance(value, tuple) else value for name, value in spec.options}
+
+
+def _modality(key: str, value: Any, modality: str, base: KVSpec) -> KVSpec:
+    if isinstance(value, Mapping) and ("key" in value or "value" in value):
+        _check_keys(key, value, ("key", "value"))
+        return KVSpec(
+            _side(f"{key}.key", value.get("key"), modality, "key", base),
+            _side(f"{key}.value", value.get("value"), modality, "value", base),
+        )
+    return KVSpec(_side(key, value, modality, "key", base), _side(key, value, modality, "value", base))
+
+
+def _side(key: str, value: Any, modality: str, side: str, base: KVSpec) -> CodecSpec:
+    from kvmm.cache.codecs import check_spec, codec_class
+
+    spec = getattr(base, side)
+    if value is None:
+        return spec
+    if isinstance(value, str):
+        if is_policy_file(value):
+            raise KVMMError(f"{key}: must be a preset's name or a mapping, not a file.")
+        return getattr(getattr(_at(key, get_policy, value), modality), side)
+    if not isinstance(value, Mapping):
+        raise KVMMError(f"{key}: must be a preset's name or a mapping with `codec` and `bits`, not {value!r}.")
+    values = dict(value)
+    if "codec" in values:
+        codec = _typed(f"{key}.codec", values.pop("codec"), str, "a codec's name")
+        widths = _at(f"{key}.codec", codec_class, codec).bits
+        if "bits" not in values and len(widths) != 1:
+            raise KVMMError(f"{key}.bits: is missing; codec {codec} needs it.")
+        spec = CodecSpec(codec, widths[0])
+    bits = values.pop("bits", spec.bits)
+    if isinstance(bits, bool) or not isinstance(bits, (int, float)):
+        raise KVMMError(f"{key}.bits: must be a number, not {bits!r}.")
+    group_size = values.pop("group_size", spec.group_size)
+    if group_size is not None:
+        _typed(f"{key}.group_size", group_size, int, "a number of elements")
+    options = dict(spec.options) | {
+        str(name): tuple(option) if isinstance(option, list) else option for name, option in values.items()
+    }
+    spec = CodecSpec(spec.codec, bits, group_size, tuple(sorted(options.items())))
+    _at(key, check_spec, spec)
+    return spec
+
+
+def _overrides(value: Any, policy: KVPolicy) -> Iterable[LayerOverride]:
+    if not isinstance(value, list):
+        raise KVMMError(f"overrides: must be a list of layers with modalities, not {value!r}.")
+    for number, entry in enumerate(value):
+        key = f"overrides[{number}]"
+        if not isinstance(entry, Mapping):
+            raise KVMMError(f"{key}: must be a mapping with `layers` and modalities, not {entry!r}.")
+        _check_keys(key, entry, ("layers", *MODALITY_NAMES))
+        if "layers" not in entry:
+            raise KVMMError(f"{key}.layers: is missing; list the layers, such as [0, 1] or [-1].")
+        given = {name: entry[name] for name in MODALITY_NAMES if entry.get(name) is not None}
+        specs = {n: _modality(f"{key}.{n}", value, n, getattr(policy, n)) for n, value in given.items()}
+        yield LayerOverride(_layers(f"{key}.layers", entry["layers"]), **specs)
+
+
+def _layers(key: str, value: Any) -> tuple[int, ...]:
+    layers = value if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(layer, bool) or not isinstance(layer, int) for layer in layers):
+        raise KVMMError(f"{key}: must be layer numbers, such as [0, 1] or [-1], not {value!r}.")
+    return tuple(layers)
+
+
+def _typed(key: str, value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise KVMMError(f"{key}: must be {what}, not {value!r}.")
+    return value
+
+
+def _check_keys(key: str, values: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    for name in values:
+        if name not in allowed:
+            where = f"{key}: " if key else ""
+            raise KVMMError(f"{where}unknown key {name!r}; use {', '.join(allowed)}.")
+
+
+def _at(key: str, call: Any, *arguments: Any) -> Any:
+    """Call, with the key in front of an error's message."""
+    try:
+        return call(*arguments)
+    except KVMMError as error:
+        raise KVMMError(f"{key}: {error}") from None
+
+
+__all__ = ["is_policy_file", "parse_bytes", "policy_from_dict", "policy_to_dict", "read_policy"]
