@@ -20,6 +20,10 @@ def matrix_specs() -> list[CodecSpec]:
     """Every registered codec at every width, with groups inside a page, of a page, and over the whole span."""
     specs = []
     for name in codec_names():
+        own = getattr(codec_class(name), "matrix_specs", None)
+        if own is not None:
+            specs += own()
+            continue
         bits = codec_class(name).bits
         groups = (32, 128, None) if name != "bf16" else (None,)
         specs += [spec(name, b, g) for b in bits for g in groups]

@@ -5,8 +5,14 @@ from __future__ import annotations
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.bf16 import BF16
 from kvmm.cache.codecs.calibquant import CalibQuant
+from kvmm.cache.codecs.kitty import Kitty
 from kvmm.cache.codecs.kivi import KIVI
 from kvmm.cache.codecs.oscar import OScaR
+from kvmm.cache.codecs.spherical import Spherical
+from kvmm.cache.codecs.ott import OTT
+from kvmm.cache.codecs.quarot import QuaRot
+from kvmm.cache.codecs.rotatekv import RotateKV
+from kvmm.cache.codecs.turboquant import TurboQuant
 from kvmm.errors import KVMMError
 from kvmm.policy import CodecSpec
 
@@ -15,6 +21,12 @@ _CODECS: dict[str, type[Codec]] = {
     "kivi": KIVI,
     "oscar": OScaR,
     "calibquant": CalibQuant,
+    "spherical": Spherical,
+    "kitty": Kitty,
+    "quarot": QuaRot,
+    "rotatekv": RotateKV,
+    "ott": OTT,
+    "turboquant": TurboQuant,
 }
 
 

@@ -9,13 +9,14 @@ Stored tensors: ``codes`` uint8, keys ``[B, H, P, N * bits / 8, D]``, values tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, paged
 from kvmm.kernels.decode import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
+from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import affine_codes, affine_parameters, pack_planes, unpack_planes
 from kvmm.policy import CodecSpec
 
@@ -107,6 +108,16 @@ class AffineCodec(Codec):
             integer_zero=self.integer_zero,
         )
 
+    def token_parameters(self, split: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and zero point ``[B, H, P, N, C]`` of pages in groups of channels ``[B, H, P, N, C, D / C]``."""
+        return affine_parameters(
+            split.amin(-1),
+            split.amax(-1),
+            self.spec.bits,
+            dtype=self.parameter_dtype,
+            integer_zero=self.integer_zero,
+        )
+
     # -- encode and decode ------------------------------------------------------------------------------------------
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
@@ -123,13 +134,7 @@ class AffineCodec(Codec):
             page_group = groups.page_group
         else:
             split = pages.unflatten(-1, (self.channel_groups(pages.shape[-1]), -1))  # [B, H, P, N, C, Dc]
-            scale, zero_point = affine_parameters(
-                split.amin(-1),
-                split.amax(-1),
-                self.spec.bits,
-                dtype=self.parameter_dtype,
-                integer_zero=self.integer_zero,
-            )
+            scale, zero_point = self.token_parameters(split)
             codes = affine_codes(split, scale.unsqueeze(-1), zero_point.unsqueeze(-1), self.spec.bits).flatten(-2)
             scale, zero_point = (p.transpose(-1, -2).contiguous() for p in (scale, zero_point))
             page_group = None
@@ -180,6 +185,35 @@ class AffineCodec(Codec):
         if self.axis == "channel":
             return mix_per_channel(probabilities, codes, scale, zero_point, packed.page_group)
         return mix_per_token(probabilities, codes, scale, zero_point)
+
+
+class RotatedAffineCodec(AffineCodec):
+    """Affine codes of vectors that a Hadamard rotation of the head dimension has spread out."""
+
+    rotation: bool = True
+
+    @classmethod
+    def check_model(cls, spec: CodecSpec, head_dim: int) -> None:
+        if spec.option("rotation", True):
+            hadamard_matrix(head_dim)
+
+    @property
+    def basis(self) -> Hashable:
+        return "hadamard" if self.rotation else "identity"
+
+    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
+        return rotate(query) if self.rotation else query
+
+    def restore_output(self, output: torch.Tensor) -> torch.Tensor:
+        return unrotate(output) if self.rotation else output
+
+    def rotated(self, pages: torch.Tensor) -> torch.Tensor:
+        """``[..., D]`` in the basis of the codes."""
+        return rotate(pages) if self.rotation else pages
+
+    def restored(self, pages: torch.Tensor) -> torch.Tensor:
+        """The inverse of :meth:`rotated`."""
+        return unrotate(pages) if self.rotation else pages
 
 
 def page_weight(context: EncodeContext, tokens: int) -> torch.Tensor | None:

@@ -7,18 +7,17 @@ before rotating makes new outliers. Values are rotated, then coded per token ove
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.affine import AffineCodec, page_weight
+from kvmm.cache.codecs.affine import RotatedAffineCodec, page_weight
 from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, paged
-from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.policy import CodecSpec
 
 
-class OScaR(AffineCodec):
+class OScaR(RotatedAffineCodec):
     """OScaR, with the choices in which the paper and its code differ as options.
 
     Options:
@@ -27,39 +26,28 @@ class OScaR(AffineCodec):
         norm: ``l2``; ``rsqrt``, the same factor under the authors' name for it; ``max`` (largest magnitude), ``mean``
             (mean magnitude), or ``none`` for the ablation without scaling.
         rotation: False for the ablation without rotation.
+        value_rotation: ``online`` (values are rotated as they are stored, and the output back), or ``fused``: the
+            model's weights do it (:func:`kvmm.cache.fuse.fuse_value_rotation`, the authors' way), so values are stored
+            as they come.
         zero_point: ``float`` (the group's minimum) or ``integer`` (rounded to whole steps, the authors' code).
     """
 
     name = "oscar"
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **AffineCodec.options,
+        **RotatedAffineCodec.options,
         "norm_scope": ("head", "token"),
         "norm": ("l2", "rsqrt", "max", "mean", "none"),
         "rotation": (True, False),
+        "value_rotation": ("online", "fused"),
         "zero_point": ("float", "integer"),
     }
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
-        self.rotation = self.option("rotation")
+        self.rotation = self.option("rotation") and not (side == "value" and self.option("value_rotation") == "fused")
         self.norm = self.option("norm") if side == "key" else "none"
         self.norm_scope = self.option("norm_scope")
         self.integer_zero = self.option("zero_point") == "integer"
-
-    @classmethod
-    def check_model(cls, spec: CodecSpec, head_dim: int) -> None:
-        if spec.option("rotation", True):
-            hadamard_matrix(head_dim)
-
-    @property
-    def basis(self) -> Hashable:
-        return "hadamard" if self.rotation else "identity"
-
-    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
-        return rotate(query) if self.rotation else query
-
-    def restore_output(self, output: torch.Tensor) -> torch.Tensor:
-        return unrotate(output) if self.rotation else output
 
     def token_norm(self, x: torch.Tensor) -> torch.Tensor:
         """The factor of every token of pages ``[B, H, P, N, D]``: ``[B, H or 1, P, N]`` as it is stored."""
@@ -75,9 +63,7 @@ class OScaR(AffineCodec):
         return torch.where(norm == 0, torch.ones_like(norm), norm)
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
-        pages = paged(x, context.page_size)
-        if self.rotation:
-            pages = rotate(pages)
+        pages = self.rotated(paged(x, context.page_size))
         norm = None
         if self.norm != "none":
             norm = self.token_norm(pages)
@@ -91,7 +77,7 @@ class OScaR(AffineCodec):
         pages = self.decode_pages(packed)
         if "norm" in packed.tensors:
             pages = pages * packed["norm"].float().unsqueeze(-1)
-        return (unrotate(pages) if self.rotation else pages).flatten(2, 3)
+        return self.restored(pages).flatten(2, 3)
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         scores = super().scores(query, packed)

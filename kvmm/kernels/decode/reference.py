@@ -61,6 +61,39 @@ def scores_per_channel(
     return scores.transpose(2, 3).flatten(3)
 
 
+def scores_second_digit(
+    query: torch.Tensor,
+    digits: torch.Tensor,
+    index: torch.Tensor,
+    scale: torch.Tensor,
+    page_group: torch.Tensor | None = None,
+    place: int = 4,
+) -> torch.Tensor:
+    """What the second digits of some channels add to the scores of the first ones (:func:`scores_per_channel`).
+
+    Args:
+        query: ``[B, H, Q, D]``.
+        digits: float ``[B, H, U, n, K]``, of ``K`` channels a unit of ``n`` tokens.
+        index: int64 ``[B, H, G, K]``, which channels of each group.
+        scale: ``[B, H, G, D]``.
+        page_group: int64 ``[U]``, the group of each unit, or None if every unit is one.
+        place: what a step of this digit is worth in steps of the first.
+
+    Returns:
+        ``[B, H, Q, U * n]``.
+    """
+    rows = query.shape[2]
+    scale = scale.float().gather(-1, index) * place  # [B, H, G, K]
+    if index.shape[2] == 1:
+        folded = query.gather(-1, index.expand(-1, -1, rows, -1)) * scale
+        return folded @ digits.flatten(2, 3).transpose(-1, -2)
+    index, scale = _by_page(index, page_group), _by_page(scale, page_group)
+    units, channels = index.shape[2:]
+    picked = query.unsqueeze(2).expand(-1, -1, units, -1, -1)
+    picked = picked.gather(-1, index.unsqueeze(3).expand(-1, -1, -1, rows, channels)) * scale.unsqueeze(3)
+    return (picked @ digits.transpose(-1, -2)).transpose(2, 3).flatten(3)  # from [B, H, U, Q, n]
+
+
 def scores_per_token(
     query: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor
 ) -> torch.Tensor:

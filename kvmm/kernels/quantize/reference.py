@@ -60,7 +60,7 @@ def unpack_planes(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
 def affine_parameters(
     low: torch.Tensor,
     high: torch.Tensor,
-    bits: int,
+    bits: int | torch.Tensor,
     *,
     dtype: torch.dtype,
     integer_zero: bool = False,
@@ -72,7 +72,7 @@ def affine_parameters(
 
     Args:
         low, high: float ``[..., n]``, the range of each group.
-        bits: bits a code.
+        bits: bits a code; a tensor that broadcasts to ``low`` gives every group its own.
         dtype: type of the stored parameters.
         integer_zero: round the zero point to a whole number of steps, as OScaR's code does, instead of keeping the
             group's minimum in floating point (KIVI).

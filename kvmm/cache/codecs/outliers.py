@@ -1,0 +1,98 @@
+"""A few tokens of a span kept in full precision, out of the codes and out of their statistics.
+
+The keys and the values of the *same* tokens are kept: those whose keys have the smallest norms. Such keys belong to
+attention sinks and to the tokens that massive activations mark; they widen the range of every channel, and they are
+read by every query.
+
+Stored: ``outlier`` ``[B, H, n, D]`` in the model's dtype and ``outlier_slot`` int32 ``[B, H, n]``, the slots they have
+in the store.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kvmm.cache.codecs.affine import page_weight
+from kvmm.cache.codecs.base import PAGE_SIZE, EncodeContext, Packed
+
+
+def num_outliers(tokens: int, pool: int, window: int | None, context: EncodeContext) -> int:
+    """How many of ``tokens`` new tokens are kept: ``pool`` in every ``window`` of them, or in the span if it is None.
+
+    A span of less than a page's 128 tokens behind another one keeps none: that is the text of an answer.
+    """
+    if context.previous is not None and tokens < PAGE_SIZE:
+        return 0
+    return min(tokens, pool * (1 if window is None else max(1, tokens // window)))
+
+
+def find_outliers(x: torch.Tensor, count: int, context: EncodeContext) -> torch.Tensor:
+    """Slots int64 ``[B, H, count]`` of the tokens with the smallest keys, in order.
+
+    The norm is the sum of magnitudes (OTT, section 3.2). For values, ``context.keys`` are the keys; without them the
+    values' own norms serve.
+    """
+    keys = x if context.keys is None else context.keys
+    norm = keys.float().abs().sum(-1)
+    if context.valid is not None:
+        norm = norm.masked_fill(~context.valid.unsqueeze(1).to(norm.device), torch.inf)
+    return norm.topk(count, -1, largest=False).indices.sort(-1).values
+
+
+def take_out(
+    x: torch.Tensor, pages: torch.Tensor, slots: torch.Tensor, context: EncodeContext
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Take tokens out of pages.
+
+    Args:
+        x: what is to be stored, ``[B, H, T, D]``, in the model's dtype.
+        pages: the same as float32 pages ``[B, H, P, N, D]``, in any basis.
+        slots: int64 ``[B, H, n]``.
+        context: what the codec was told.
+
+    Returns:
+        Pages in which these tokens, and fill, are replaced by the mean of the page's other tokens, and the tensors to
+        store.
+    """
+    batch, heads, count, page_size, dim = pages.shape
+    tokens = x.shape[2]
+    kept = {
+        "outlier": x.gather(2, slots.unsqueeze(-1).expand(-1, -1, -1, dim)),
+        "outlier_slot": (slots + (0 if context.previous is None else _slots(context.previous))).int(),
+    }
+    if not slots.shape[-1]:
+        return pages, kept
+    rest = torch.ones(batch, heads, count * page_size, device=pages.device)
+    weight = page_weight(context, tokens)
+    if weight is not None:
+        rest = rest * weight.to(pages.device).flatten(2)
+    rest = rest.scatter_(-1, slots, 0.0).view(batch, heads, count, page_size, 1)
+    number = rest.sum(3, keepdim=True)
+    total = (pages * rest).sum(3, keepdim=True)
+    mean = total / number.clamp_min(1)
+    # a page of nothing but outliers may still share its scales with others
+    span = total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
+    mean = torch.where(number > 0, mean, span)
+    return torch.where(rest > 0, pages, mean), kept
+
+
+def _slots(packed: Packed) -> int:
+    return packed["codes"].shape[2] * packed.page_size
+
+
+def put_back(decoded: torch.Tensor, packed: Packed) -> torch.Tensor:
+    """Put the kept tokens into decoded vectors ``[B, H, T, D]`` (the model's basis), in place."""
+    index = packed["outlier_slot"].long().unsqueeze(-1).expand_as(packed["outlier"])
+    return decoded.scatter_(2, index, packed["outlier"].float())
+
+
+def outlier_scores(scores: torch.Tensor, query: torch.Tensor, packed: Packed, outliers: torch.Tensor) -> torch.Tensor:
+    """Put ``q . k`` of the kept tokens, in the query's basis ``outliers`` ``[B, H, n, D]``, into scores, in place."""
+    index = packed["outlier_slot"].long().unsqueeze(2).expand(-1, -1, query.shape[2], -1)
+    return scores.scatter_(-1, index, query @ outliers.float().transpose(-1, -2))
+
+
+def split_probabilities(probabilities: torch.Tensor, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities ``[B, H, Q, T]`` without the kept tokens, and those of the kept tokens ``[B, H, Q, n]``."""
+    index = packed["outlier_slot"].long().unsqueeze(2).expand(-1, -1, probabilities.shape[2], -1)
+    return probabilities.scatter(-1, index, 0.0), probabilities.gather(-1, index)

@@ -1,0 +1,75 @@
+"""QuaRot (arXiv 2404.00456), its KV cache: keys and values per token after a Hadamard rotation of each head.
+
+The paper multiplies keys and queries by a Hadamard matrix after RoPE and folds that of the values into the weights;
+here both are rotated as they are stored. Each token has one asymmetric scale per ``group_size`` channels, with its
+range clipped a little. Not in the paper: the mean of the keys over the span is subtracted first
+(:mod:`kvmm.cache.codecs.offset`), without which a model with key biases is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from kvmm.cache.codecs.affine import RotatedAffineCodec
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.offset import add_offset, offset_scores, subtract_offset
+from kvmm.errors import KVMMError
+from kvmm.kernels.quantize import affine_parameters
+from kvmm.policy import CodecSpec
+
+
+class QuaRot(RotatedAffineCodec):
+    """Per-token codes of rotated keys and values.
+
+    Options:
+        clip: the part of a group's range that the levels span; 0.95 is the paper's for the cache (section 5).
+        offset: ``mean`` (stored once a span, for keys), or ``none`` as in the paper.
+    """
+
+    name = "quarot"
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **RotatedAffineCodec.options,
+        "clip": (0.95,),
+        "offset": ("mean", "none"),
+    }
+
+    def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
+        super().__init__(spec, side, site)
+        self.axis = "token"
+        self.clip = self.option("clip")
+        self.centred = side == "key" and self.option("offset") == "mean"
+
+    @classmethod
+    def check(cls, spec: CodecSpec) -> None:
+        super().check(spec)
+        clip = spec.option("clip", 0.95)
+        if not isinstance(clip, (int, float)) or not 0 < clip <= 1:
+            raise KVMMError(f"Codec {cls.name}: clip must be a part of the range, above 0 and up to 1, not {clip!r}.")
+
+    def token_parameters(self, split: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        low, high = split.amin(-1), split.amax(-1)
+        cut = (high - low) * ((1 - self.clip) / 2)  # about the middle, so that equal elements stay exact
+        return affine_parameters(low + cut, high - cut, self.spec.bits, dtype=self.parameter_dtype)
+
+    def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
+        pages = self.rotated(paged(x, context.page_size))
+        if not self.centred:
+            return self.encode_pages(pages, None)
+        pages, offset, group = subtract_offset(pages, x.shape[2], context, self.parameter_dtype)
+        packed = self.encode_pages(pages, None)
+        packed.tensors["offset"] = offset
+        packed.page_group = group
+        return packed
+
+    def decode(self, packed: Packed) -> torch.Tensor:
+        pages = self.decode_pages(packed)
+        if self.centred:
+            pages = add_offset(pages, packed)
+        return self.restored(pages).flatten(2, 3)
+
+    def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
+        scores = super().scores(query, packed)
+        return scores.add_(offset_scores(query, packed["offset"], packed)) if self.centred else scores

@@ -1,0 +1,182 @@
+"""RotateKV (arXiv 2501.16383): keys per token after a Hadamard rotation across several heads and a channel reorder.
+
+The paper rotates keys before RoPE, folded into the weights, sorts the rotated channels by their calibrated means so
+that a group of them has a narrow range, and rotates back before RoPE. A cache behind RoPE cannot do that. What is done
+instead, on keys after RoPE:
+
+- the heads of a group of ``head_group`` are rotated together, by one Hadamard matrix over all their channels;
+- the mean of the keys over the span is subtracted (:mod:`kvmm.cache.codecs.offset`), which takes away all of what the
+  paper sorts by; the channels are then sorted by their spread, so that wide ones share groups (``order="mean"`` with
+  ``offset="none"`` is the paper's way);
+- each token has one asymmetric scale per ``group_size`` sorted channels.
+
+Values are rotated a head and coded per token, as in the paper. It keeps 20 tokens with massive activations in full
+precision; hidden states are not seen by a cache, so presets keep 20 sinks, and the option ``pivots`` keeps the tokens
+with the smallest keys, which is how such tokens look in a cache.
+
+The query of one head meets the codes of its whole group, ``head_group`` times the products of other codecs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from math import gcd
+from typing import Any, ClassVar
+
+import torch
+
+from kvmm.cache.codecs.affine import RotatedAffineCodec, page_weight
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.offset import add_offset, offset_scores, subtract_offset
+from kvmm.cache.codecs.outliers import (
+    find_outliers,
+    num_outliers,
+    outlier_scores,
+    put_back,
+    split_probabilities,
+    take_out,
+)
+from kvmm.errors import KVMMError
+from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
+from kvmm.policy import CodecSpec
+
+
+class RotateKV(RotatedAffineCodec):
+    """Per-token codes of keys rotated across heads.
+
+    Stored besides the tensors of :class:`AffineCodec`, whose ``H`` counts groups of heads for keys: ``channel_order``
+    int16 ``[B, H, 1, D]`` (the channels of a group of heads in order, side by side), ``offset`` ``[B, H, G, D]``, and
+    the tokens of ``pivots``.
+
+    Options:
+        head_group: heads rotated together; a model whose number of KV heads it does not divide uses their greatest
+            common divisor.
+        order: what channels are sorted by: ``spread`` (standard deviation over the first span), ``mean`` or ``none``.
+        offset: ``mean`` (stored once a span) or ``none``.
+        pivots: tokens of each span kept in full precision, keys and values.
+    """
+
+    name = "rotatekv"
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **RotatedAffineCodec.options,
+        "head_group": (2,),
+        "order": ("spread", "mean", "none"),
+        "offset": ("mean", "none"),
+        "pivots": (0,),
+    }
+
+    def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
+        super().__init__(spec, side, site)
+        self.axis = "token"
+        self.head_group = self.option("head_group")
+        self.order = self.option("order")
+        self.centred = self.option("offset") == "mean"
+        self.pivots = self.option("pivots")
+
+    @classmethod
+    def check(cls, spec: CodecSpec) -> None:
+        super().check(spec)
+        heads, pivots = spec.option("head_group", 2), spec.option("pivots", 0)
+        if heads not in (1, 2, 4, 8):
+            raise KVMMError(f"Codec rotatekv: head_group must be 1, 2, 4 or 8 heads, not {heads!r}.")
+        if not isinstance(pivots, int) or pivots < 0:
+            raise KVMMError(f"Codec rotatekv: pivots must be a number of tokens, 0 or more, not {pivots!r}.")
+
+    # -- basis: keys of a group of heads side by side, g * D channels ------------------------------------------------
+
+    @property
+    def basis(self) -> Hashable:
+        return "hadamard" if self.side == "value" else (self.name, self.head_group)
+
+    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
+        """Queries (or single heads' keys) ``[B, H, Q, D]`` to ``[B, H, Q, g * D]``, zero for other heads, rotated."""
+        heads, dim = query.shape[1], query.shape[-1]
+        g = gcd(heads, self.head_group)
+        matrix = hadamard_matrix(g * dim, query.device).view(g * dim, g, dim)
+        return torch.einsum("bhjqd,wjd->bhjqw", query.float().unflatten(1, (-1, g)), matrix).flatten(1, 2)
+
+    @staticmethod
+    def _wide(x: torch.Tensor, g: int) -> torch.Tensor:
+        """``[B, H, ..., D]`` to ``[B, H / g, ..., g * D]``."""
+        return x.unflatten(1, (-1, g)).movedim(2, -2).flatten(-2)
+
+    @staticmethod
+    def _narrow(x: torch.Tensor, g: int) -> torch.Tensor:
+        """The inverse of :meth:`_wide`."""
+        return x.unflatten(-1, (g, -1)).movedim(-2, 2).flatten(1, 2)
+
+    # -- encode and decode ------------------------------------------------------------------------------------------
+
+    def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
+        pages = paged(x, context.page_size)
+        tensors: dict[str, torch.Tensor] = {}
+        if self.pivots:
+            slots = find_outliers(x, num_outliers(x.shape[2], self.pivots, None, context), context)
+            pages, tensors = take_out(x, pages, slots, context)
+        if self.side == "value":
+            packed = self.encode_pages(rotate(pages), None)
+            packed.tensors |= tensors
+            return packed
+        group = None
+        if self.centred:
+            pages, tensors["offset"], group = subtract_offset(pages, x.shape[2], context, self.parameter_dtype)
+        g = gcd(x.shape[1], self.head_group)
+        pages = rotate(self._wide(pages, g))
+        if context.previous is None:
+            order = tensors["channel_order"] = self._channel_order(pages, page_weight(context, x.shape[2]), g)
+        else:
+            order = context.previous["channel_order"]
+            tensors["channel_order"] = order[:, :, :0]
+        packed = self.encode_pages(pages.gather(-1, self._index(order, pages)), None)
+        packed.tensors |= tensors
+        packed.page_group = group
+        return packed
+
+    def _channel_order(self, pages: torch.Tensor, weight: torch.Tensor | None, g: int) -> torch.Tensor:
+        """int16 ``[B, H, 1, D]``: the rotated channels of each group of heads from the smallest up."""
+        if self.order == "none":
+            key = torch.arange(pages.shape[-1], device=pages.device).expand(*pages.shape[:2], -1)
+        else:
+            weight = torch.ones(1, 1, *pages.shape[2:4], 1) if weight is None else weight
+            weight = weight.to(pages.device)
+            count = weight.sum((2, 3)).clamp_min(1)
+            key = (pages * weight).sum((2, 3)) / count
+            if self.order == "spread":
+                key = (pages * pages * weight).sum((2, 3)) / count - key * key
+        return self._narrow(key.argsort(-1).to(torch.int16).unsqueeze(2), g)
+
+    def _index(self, order: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+        """A stored order as the int64 index of the last dimension of ``wide`` ``[B, H / g, ..., g * D]``."""
+        index = self._wide(order, order.shape[1] // wide.shape[1]).long()  # [B, H / g, 1, W]
+        return (index if wide.dim() == 4 else index.unsqueeze(3)).expand_as(wide)
+
+    def decode(self, packed: Packed) -> torch.Tensor:
+        pages = self.decode_pages(packed)
+        if self.side == "value":
+            decoded = unrotate(pages).flatten(2, 3)
+        else:
+            order = packed["channel_order"]
+            pages = torch.empty_like(pages).scatter_(-1, self._index(order, pages), pages)
+            pages = self._narrow(unrotate(pages), order.shape[1] // pages.shape[1])
+            decoded = (add_offset(pages, packed) if self.centred else pages).flatten(2, 3)
+        return put_back(decoded, packed) if self.pivots else decoded
+
+    # -- attention --------------------------------------------------------------------------------------------------
+
+    def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
+        heads, rows = query.shape[1:3]
+        g = heads // packed["codes"].shape[1]
+        sorted_query = query.unflatten(1, (-1, g)).flatten(2, 3)  # [B, H / g, g * Q, W]
+        sorted_query = sorted_query.gather(-1, self._index(packed["channel_order"], sorted_query))
+        scores = super().scores(sorted_query, packed).unflatten(2, (g, rows)).flatten(1, 2)
+        if self.centred:
+            scores = scores + offset_scores(query, self.transform_query(packed["offset"]), packed)
+        if self.pivots:
+            scores = outlier_scores(scores, query, packed, self.transform_query(packed["outlier"]))
+        return scores
+
+    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+        if not self.pivots:
+            return super().mix(probabilities, packed)
+        rest, kept = split_probabilities(probabilities, packed)
+        return super().mix(rest, packed) + kept @ rotate(packed["outlier"])
