@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvmm.policy import KVPolicy, KVSpec, spec
+from kvmm.policy import CodecSpec, KVPolicy, KVSpec, spec
 
 _BF16 = KVSpec()
 
@@ -19,6 +19,10 @@ def _uniform(name: str, description: str, kv: KVSpec, **fields: Any) -> KVPolicy
 
 def _media(name: str, description: str, kv: KVSpec, **fields: Any) -> KVPolicy:
     return KVPolicy(name, description, image=kv, video=kv, audio=kv, **fields)
+
+
+def _keys(name: str, description: str, bits: float) -> KVPolicy:
+    return _uniform(name, description, KVSpec(spec("spherical", bits), CodecSpec()))
 
 
 PRESETS: dict[str, KVPolicy] = {
@@ -46,6 +50,9 @@ PRESETS: dict[str, KVPolicy] = {
             "CalibQuant, 2 bits a channel over each image or recording: small models lose part of the answers.",
             _kv("calibquant", 2, None, levels="paper"),
         ),
+        _keys("spherical-high", "Spherical KV, keys of 6 bits and a length for 16 channels; exact values.", 0.875),
+        _keys("spherical-mid", "Spherical KV, keys of 4 bits and a length for 16 channels; exact values.", 0.75),
+        _keys("spherical-low", "Spherical KV, keys of 3 bits and a length for 32 channels; exact values.", 0.34375),
         # Keys decide which token is read, so they get the bits: 4 for keys and 2 for values lose fewer answers than the
         # same bits the other way round.
         _uniform(

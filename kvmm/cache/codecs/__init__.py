@@ -8,10 +8,10 @@ from kvmm.cache.codecs.calibquant import CalibQuant
 from kvmm.cache.codecs.kitty import Kitty
 from kvmm.cache.codecs.kivi import KIVI
 from kvmm.cache.codecs.oscar import OScaR
-from kvmm.cache.codecs.spherical import Spherical
 from kvmm.cache.codecs.ott import OTT
 from kvmm.cache.codecs.quarot import QuaRot
 from kvmm.cache.codecs.rotatekv import RotateKV
+from kvmm.cache.codecs.spherical import Spherical
 from kvmm.cache.codecs.turboquant import TurboQuant
 from kvmm.errors import KVMMError
 from kvmm.policy import CodecSpec

@@ -121,6 +121,8 @@ class Codec(ABC):
     store_class: ClassVar[type[PageStore] | None] = None  # None: the plain page store
     adjusts_scores: bool = False
     needs_queries: bool = False  # whether ``encode`` wants the prompt's query moments
+    pages_stand_alone: bool = False  # whether a page of one head can be read without the others
+    span_tensors: tuple[str, ...] = ()  # tensors that pages share, by ``page_group`` where there is one
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         self.spec = spec
@@ -193,6 +195,32 @@ class Codec(ABC):
     def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         """``sum_t p_t v_t``: ``[B, H, Q, P * page_size]`` to ``[B, H, Q, D]`` in the codec's basis. For values."""
         raise KVMMError(f"Codec {self.name} does not store values.")
+
+    # -- single pages, for stores that lower or drop them one by one (``pages_stand_alone``) ------------------------
+    # ``packed`` holds E pages as E heads of one page each; ``heads`` int64 ``[E]`` says which heads they belong to.
+
+    def page_scores(self, query: torch.Tensor, packed: Packed, heads: torch.Tensor) -> torch.Tensor:
+        """:meth:`scores` of single pages: ``[1, H, Q, D]`` to ``[1, E, Q, page_size]``."""
+        return self.scores(query.index_select(1, heads), packed)
+
+    def page_mix(
+        self, probabilities: torch.Tensor, packed: Packed, heads: torch.Tensor, num_heads: int
+    ) -> torch.Tensor:
+        """:meth:`mix` of single pages, added up by head: ``[1, E, Q, page_size]`` to ``[1, num_heads, Q, D]``."""
+        mixed = self.mix(probabilities, packed)
+        return mixed.new_zeros(1, num_heads, *mixed.shape[2:]).index_add_(1, heads, mixed)
+
+    def page_decode(self, packed: Packed, heads: torch.Tensor) -> torch.Tensor:
+        """:meth:`decode` of single pages: ``[1, E, page_size, D]``."""
+        return self.decode(packed)
+
+    def page_recode(self, x: torch.Tensor, packed: Packed, heads: torch.Tensor) -> dict[str, torch.Tensor]:
+        """For lower tiers: page tensors of ``x`` ``[1, E, page_size, D]``, with the span tensors of ``packed``."""
+        raise KVMMError(f"Codec {self.name} has no tiers.")
+
+    def lower_tier(self) -> Codec | None:
+        """The next codec down that can take over a page of this one, sharing its span tensors; None if none can."""
+        return None
 
 
 def _either(values: tuple[Any, ...]) -> str:
