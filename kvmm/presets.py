@@ -9,8 +9,12 @@ from kvmm.policy import CodecSpec, KVPolicy, KVSpec, spec
 _BF16 = KVSpec()
 
 
-def _kv(codec: str, bits: int, group_size: int | None, **options: Any) -> KVSpec:
+def _kv(codec: str, bits: float, group_size: int | None, **options: Any) -> KVSpec:
     return KVSpec(spec(codec, bits, group_size, **options), spec(codec, bits, group_size, **options))
+
+
+def _kitty(boost: float) -> KVSpec:
+    return KVSpec(spec("kitty", 2, 128, boost=boost), spec("kitty", 2, 128))
 
 
 def _uniform(name: str, description: str, kv: KVSpec, **fields: Any) -> KVPolicy:
@@ -49,6 +53,46 @@ PRESETS: dict[str, KVPolicy] = {
             "calibquant2",
             "CalibQuant, 2 bits a channel over each image or recording: small models lose part of the answers.",
             _kv("calibquant", 2, None, levels="paper"),
+        ),
+        _uniform(
+            "kitty",
+            "Kitty, 2 bits, and 4 for the strongest eighth of the key channels of every page.",
+            _kitty(0.125),
+            num_sink_tokens=32,
+            residual_length=128,
+        ),
+        _uniform(
+            "kitty-pro",
+            "Kitty-Pro, 2 bits, and 4 for the strongest quarter of the key channels of every page.",
+            _kitty(0.25),
+            num_sink_tokens=32,
+            residual_length=128,
+        ),
+        _uniform(
+            "quarot2",
+            "QuaRot's cache, 2 bits: rotated keys and values with a scale a token.",
+            _kv("quarot", 2, 128),
+        ),
+        _uniform(
+            "rotatekv2",
+            "RotateKV, 2 bits: keys rotated across heads, a scale a token; after RoPE, not before it as in the paper.",
+            _kv("rotatekv", 2, 128),
+            num_sink_tokens=20,
+        ),
+        _uniform(
+            "ott2",
+            "OTT, 2 bits: KIVI in groups of 128 with a few outlier tokens of each span in full precision.",
+            _kv("ott", 2, 128),
+        ),
+        _uniform(
+            "turboquant2",
+            "TurboQuant without its residual sketch, 2 bits: token norms, random rotation, a scalar code book.",
+            _kv("turboquant", 2, None),
+        ),
+        _uniform(
+            "turboquant2.5",
+            "TurboQuant without its residual sketch, 3 bits for half of the rotated channels, 2 for the others.",
+            _kv("turboquant", 2.5, None),
         ),
         _keys("spherical-high", "Spherical KV, keys of 6 bits and a length for 16 channels; exact values.", 0.875),
         _keys("spherical-mid", "Spherical KV, keys of 4 bits and a length for 16 channels; exact values.", 0.75),
