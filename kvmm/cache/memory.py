@@ -29,6 +29,7 @@ class MemoryReport:
         by_component: bytes of ``codes``, ``scale``, ``zero_point``, ``norm``, ``values`` (lossless pages), ``sink``,
             ``residual``, ``page_table``, ``sliding`` (sliding-window layers, left as they are), ...
         by_layer: bytes and ``nbytes_dense`` of each layer.
+        shared_nbytes: the part of ``nbytes`` that a fork of the cache holds in common with it.
     """
 
     nbytes: int = 0
@@ -39,6 +40,7 @@ class MemoryReport:
     by_modality: dict[str, dict[str, float]] = field(default_factory=dict)
     by_component: dict[str, int] = field(default_factory=dict)
     by_layer: list[dict[str, int]] = field(default_factory=list)
+    shared_nbytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, for JSON."""
@@ -112,6 +114,13 @@ def measure(cache: KVMMCache) -> MemoryReport:
         by_modality=by_modality,
         by_component=dict(components),
         by_layer=by_layer,
+        shared_nbytes=sum(
+            store.shared_nbytes()
+            for layer in cache.layers
+            if isinstance(layer, KVMMLayer)
+            for part in layer.parts.values()
+            for store in part.stores
+        ),
     )
 
 
@@ -136,7 +145,7 @@ def _measure_layer(
     _share(dense, dense_counts, modality_bytes)
     total = dense
     for modality, part in layer.parts.items():
-        for store in (part.key, part.value):
+        for store in part.stores:
             for name, nbytes in store.nbytes().items():
                 components[name] += nbytes
                 modality_bytes[modality] += nbytes

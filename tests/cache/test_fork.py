@@ -1,0 +1,151 @@
+"""Forks share the packed past and never see each other's tokens."""
+
+import copy
+import gc
+
+import pytest
+import torch
+
+from kvmm import KVMMCache, policies
+from kvmm.modality import IMAGE, PADDING, TEXT
+from kvmm.policy import spec
+from tests.cache.harness import Harness, layout, uniform
+from tests.tiny_models import build, generate, inputs
+
+FIELDS = {"residual_length": 0, "num_sink_tokens": 2}
+
+
+def buffers(cache):
+    """Every page buffer of a cache, by place."""
+    return {
+        (i, modality, side, name): buffer
+        for i in cache.packed_layers
+        for modality, part in cache.layers[i].parts.items()
+        for side, store in enumerate(part.stores)
+        for name, buffer in store.buffers.items()
+    }
+
+
+def pointers(cache, modality=None):
+    return {k: b.data_ptr() for k, b in buffers(cache).items() if modality is None or k[1] == modality}
+
+
+def state(cache):
+    """A copy of everything that tells what a cache holds."""
+    return [[x.clone() for x in cache.layers[i].dense()] for i in cache.packed_layers], cache.table.slots().clone()
+
+
+def same(a, b):
+    return torch.equal(a[1], b[1]) and all(
+        torch.equal(x, y) for p, q in zip(a[0], b[0], strict=True) for x, y in zip(p, q, strict=True)
+    )
+
+
+def fed():
+    h = Harness(uniform(spec("kivi", 2, 32), **FIELDS))
+    h.feed([layout((TEXT, 40), (IMAGE, 64), (TEXT, 50)), layout((PADDING, 20), (TEXT, 20), (IMAGE, 64), (TEXT, 50))])
+    h.cache.pack()
+    return h
+
+
+def with_cache(h, cache):
+    twin = copy.copy(h)
+    twin.cache, twin.layer = cache, cache.layers[0]
+    return twin
+
+
+def test_bytes_are_shared_until_written():
+    h = fed()
+    parent, fork = h.cache, h.cache.fork()
+    assert pointers(parent) == pointers(fork) and pointers(parent)
+    report = fork.memory()
+    assert report.shared_nbytes == sum(b.nbytes for b in buffers(fork).values()) > 0
+    assert report.nbytes == parent.memory().nbytes and parent.memory().shared_nbytes == report.shared_nbytes
+    before = pointers(parent)
+    twin = with_cache(h, fork)
+    for _ in range(70):  # enough for pages of text, none of images
+        twin.feed([[TEXT], [TEXT]])
+    assert pointers(fork, IMAGE) == pointers(parent, IMAGE)
+    assert not set(pointers(fork, TEXT).values()) & set(pointers(parent, TEXT).values())
+    assert pointers(parent) == before
+    assert 0 < parent.memory().shared_nbytes < report.shared_nbytes
+    del fork, twin
+    gc.collect()
+    assert parent.memory().shared_nbytes == 0
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_neither_changes_the_other(order):
+    h = fed()
+    h.feed([[TEXT] * 33, [TEXT] * 33])
+    h.cache.pack()  # buffers with room behind the pages, where two forks would meet
+    forks = [with_cache(h, cache) for cache in (h.cache, h.cache.fork(), h.cache.fork().fork())]
+    start = state(h.cache)
+    for number in order:
+        others = {i: state(forks[i].cache) for i in range(3) if i != number}
+        one = forks[number]
+        one.generator = torch.Generator().manual_seed(number)
+        one.feed([layout((IMAGE, 40), (TEXT, 30 + number)), layout((IMAGE, 40), (TEXT, 30 + number))])
+        for _ in range(40):
+            one.feed([[TEXT], [TEXT]])
+        assert one.compare(1) < 1e-4
+        for i, expected in others.items():
+            assert same(state(forks[i].cache), expected)
+    length = start[1].max() + 1
+    for one in forks:  # what they had in common is still there
+        torch.testing.assert_close(one.layer.dense()[0][:, :, : length - 40], start[0][0][0][:, :, : length - 40])
+    assert len({one.cache.get_seq_length() for one in forks}) == 3
+
+
+def test_crop_then_append_leaves_the_fork_alone():
+    h = fed()
+    fork = h.cache.fork()
+    expected = state(fork)
+    h.cache.crop(-60)
+    h.keys, h.values, h.valid = h.keys[:, :, :-60], h.values[:, :, :-60], h.valid[:, :-60]
+    h.feed([[TEXT] * 80] * 2)
+    h.cache.pack()
+    h.feed([[TEXT], [TEXT]])
+    assert h.compare(1) < 1e-4
+    assert same(state(fork), expected)
+    fork.crop(-40)
+    fork.reorder_cache(torch.tensor([1, 0]))
+    assert h.compare(1) < 1e-4
+
+
+def test_fork_before_packing_and_empty():
+    h = Harness(uniform(spec("kivi", 2, 32), **FIELDS))
+    assert h.cache.fork().get_seq_length() == 0
+    h.feed([layout((IMAGE, 64), (TEXT, 40))])
+    fork = h.cache.fork()
+    fork.pack()
+    assert fork.is_packed and not h.cache.is_packed
+    torch.testing.assert_close(h.layer.dense()[0], h.keys)
+    assert h.cache.memory().shared_nbytes == 0
+
+
+@pytest.mark.parametrize("policy", policies())
+@pytest.mark.parametrize("family", ["qwen2_5_omni", "gemma3"])
+def test_two_questions_about_one_document(family, policy):
+    """Each fork answers as a deep copy does, in whichever order they are asked; the parent stays as it was."""
+    model = build(family)
+    document = inputs(family)
+    ids = document["input_ids"]
+    parent = KVMMCache.for_model(model, policy, **FIELDS)
+    with torch.no_grad():
+        model(**document, past_key_values=parent, use_cache=True)
+    parent.pack()
+    before = state(parent)
+    questions = [torch.tensor([[5, 9, 11, 40]]), torch.tensor([[77, 3, 60, 12, 4]])]
+
+    def ask(cache, question):
+        both = torch.cat((ids, question), 1)
+        arguments = {"input_ids": both, "attention_mask": torch.ones_like(both)}
+        return generate(model, arguments, past_key_values=cache)
+
+    expected = [ask(copy.deepcopy(parent), question) for question in questions]
+    forks = [parent.fork() for _ in questions]
+    answers = [ask(fork, question) for fork, question in zip(forks, questions, strict=True)]
+    assert all(torch.equal(a, b) for a, b in zip(answers, expected, strict=True))
+    assert same(state(parent), before)
+    assert torch.equal(ask(parent, questions[0]), expected[0])
