@@ -115,6 +115,22 @@ def test_overrides_reach_the_policy(folder, call):
     assert image_bits("--key-bits", 4, "--value-bits", 4) == pytest.approx(image_bits() + 2, abs=0.1)
 
 
+def test_policies_from_a_file(folder, call, tmp_path):
+    policy = tmp_path / "mine.yaml"
+    policy.write_text("base: bf16\nimage: {codec: oscar, bits: 4, group_size: 128}\nskip_layers: [0]\n")
+    arguments = ("--image", folder / "invoice.png", "What is the total?")
+    result = call("ask", "--policy", policy, "--json", *arguments)
+    assert result.returncode == 0, result.stderr
+    out = json.loads(result.stdout)
+    layers = [layer["nbytes"] for layer in out["memory"]["by_layer"]]
+    assert out["answer"] == "$42.50" and 2 * layers[1] < layers[0]
+    policy.write_text("image: {codec: oscar, bits: 5}\n")
+    assert_refused(call("ask", "--policy", policy, *arguments), "mine.yaml: image: Codec oscar stores")
+    policy.write_text("skip_layers: [99]\n")
+    assert_refused(call("ask", "--policy", policy, *arguments), "names layer 99")
+    assert_refused(call("ask", "--policy", tmp_path / "none.yaml", *arguments), "There is no policy file")
+
+
 def test_policies_has_one_line_each(call):
     result = call("policies")
     assert result.returncode == 0
