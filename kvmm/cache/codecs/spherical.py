@@ -53,7 +53,8 @@ class Rate:
     @property
     def bits(self) -> float:
         """Bits a channel."""
-        return (self.index_bits + 8 * self.radius) / self.group
+        total = self.index_bits + 8 * self.radius
+        return total // self.group if total % self.group == 0 else total / self.group
 
     @property
     def name(self) -> str:

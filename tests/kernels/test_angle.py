@@ -1,0 +1,90 @@
+"""Tables, histograms and k-means against their definitions."""
+
+import pytest
+import torch
+
+from kvmm.kernels.angle import kmeans, mix_histogram, nearest, reconstruct, scores_lut
+
+RUNS, TOKENS, GROUPS, WORDS, SIZE, ROWS = 6, 40, 3, 16, 8, 5
+
+
+def random_codes(sets=RUNS, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    index = torch.randint(0, WORDS, (RUNS, TOKENS, GROUPS), generator=g).to(torch.uint8)
+    book = torch.randn(sets, GROUPS, WORDS, SIZE, generator=g)
+    radius = torch.rand(RUNS, TOKENS, GROUPS, generator=g)
+    return index, book, radius, torch.randn(sets, ROWS, GROUPS * SIZE, generator=g)
+
+
+def by_hand(index, book, radius, sets):
+    rows = []
+    for run in range(RUNS):
+        words = book[int(sets[run])]
+        rows.append(torch.cat([words[j][index[run, :, j].long()] * radius[run, :, j, None] for j in range(GROUPS)], -1))
+    return torch.stack(rows)
+
+
+def test_nearest_is_the_smallest_distance():
+    g = torch.Generator().manual_seed(1)
+    x, book = torch.randn(4, 3000, SIZE, generator=g), torch.randn(4, WORDS, SIZE, generator=g)
+    assert torch.equal(nearest(x, book).long(), torch.cdist(x, book).argmin(-1))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_runs_and_sets(shared):
+    """Each run meets the table and the codebook of its own set."""
+    index, book, radius, query = random_codes(2 if shared else RUNS)
+    sets = torch.tensor([1, 0, 0, 1, 1, 0]) if shared else None
+    chosen = sets if shared else torch.arange(RUNS)
+    vectors = by_hand(index, book, radius, chosen)
+    torch.testing.assert_close(reconstruct(index, book, radius, sets), vectors)
+    scores = scores_lut(query, index, book, radius, sets)
+    torch.testing.assert_close(scores, query[chosen] @ vectors.transpose(-1, -2), atol=1e-4, rtol=1e-4)
+    p = torch.rand(RUNS, ROWS, TOKENS)
+    mixed = mix_histogram(p, index, book, radius, sets, 2 if shared else None)
+    expected = p @ vectors
+    if shared:
+        expected = torch.stack([expected[chosen == s].sum(0) for s in range(2)])
+    torch.testing.assert_close(mixed, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_one_codebook_for_all():
+    index, book, radius, query = random_codes()
+    one = book[:1, :1]
+    full = one.expand(RUNS, GROUPS, -1, -1)
+    torch.testing.assert_close(scores_lut(query, index, one, radius), scores_lut(query, index, full, radius))
+    torch.testing.assert_close(reconstruct(index, one), reconstruct(index, full))
+    p = torch.rand(RUNS, ROWS, TOKENS)
+    torch.testing.assert_close(mix_histogram(p, index, one), mix_histogram(p, index, full))
+
+
+def test_kmeans_finds_the_clusters():
+    g = torch.Generator().manual_seed(2)
+    centres = 5 * torch.randn(3, 8, SIZE, generator=g)
+    which = torch.randint(0, 8, (3, 900), generator=g)
+    x = centres.gather(1, which.unsqueeze(-1).expand(-1, -1, SIZE)) + 0.01 * torch.randn(3, 900, SIZE, generator=g)
+    book = kmeans(x, 16)
+    assert float((x - book.gather(1, nearest(x, book).long().unsqueeze(-1).expand_as(x))).norm(dim=-1).max()) < 0.2
+    assert torch.equal(book, kmeans(x, 16))
+
+
+def test_unit_codewords_weigh_by_length():
+    """Spherical k-means: codewords of length 1, drawn to the long vectors."""
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(1, 500, SIZE, generator=g)
+    book = kmeans(x, 8, unit=True)
+    torch.testing.assert_close(book.norm(dim=-1), torch.ones(1, 8))
+    long = x.clone()
+    long[:, :50] *= 20
+    drawn = kmeans(long, 8, unit=True)
+
+    def cosine(codewords):
+        return float(torch.nn.functional.normalize(x[0, :50], dim=-1).matmul(codewords[0].T).amax(-1).mean())
+
+    assert cosine(drawn) > cosine(book) + 0.05
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_kmeans_with_too_few_or_equal_vectors(unit):
+    for x in (torch.randn(2, 3, SIZE), torch.ones(2, 50, SIZE), torch.zeros(2, 50, SIZE)):
+        assert torch.isfinite(kmeans(x, 16, unit=unit)).all()
