@@ -335,11 +335,85 @@ _MEDIA: dict[str, Callable] = {
 }
 
 
-def inputs(family: str, batch: int = 1, seed: int = 0) -> dict[str, Any]:
+def _grid_video(seconds: bool = False) -> Callable:
+    def make(generator: torch.Generator) -> tuple[list[int], dict[str, torch.Tensor]]:
+        grid = torch.tensor([[2, 8, 12]])
+        extra = {"video_second_per_grid": torch.tensor([1.0])} if seconds else {}
+        pixels = torch.randn(2 * 96, 3 * 2 * 4 * 4, generator=generator)
+        segment = [VISION_START] + [VIDEO] * 48 + [VISION_END]
+        return segment, {"pixel_values_videos": pixels, "video_grid_thw": grid, **extra}
+
+    return make
+
+
+def _timed_video(generator: torch.Generator) -> tuple[list[int], dict[str, torch.Tensor]]:
+    # every frame is a segment of its own, with its time in words before it
+    frame = [VISION_START] + [VIDEO] * 24 + [VISION_END]
+    return [31, 7, *frame, 32, 7, *frame], _grid_video()(generator)[1]
+
+
+def _pooled_video(generator: torch.Generator) -> tuple[list[int], dict[str, torch.Tensor]]:
+    # 4 x 4 features a frame are pooled to 2 x 2, and one newline feature ends the video
+    return [VIDEO] * (8 * 4 + 1), {"pixel_values_videos": torch.randn(1, 8, 3, 28, 28, generator=generator)}
+
+
+_VIDEO: dict[str, Callable] = {
+    "qwen2_vl": _grid_video(),
+    "qwen2_5_vl": _grid_video(),
+    "qwen3_vl": _timed_video,
+    "qwen3_vl_moe": _timed_video,
+    "llava_onevision": _pooled_video,
+    "qwen2_5_omni": _grid_video(seconds=True),
+    "qwen3_omni_moe": _grid_video(seconds=True),
+}
+VIDEO_FAMILIES = tuple(_VIDEO)
+# Their positions come from the media only if each token's type is given.
+_TYPED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+
+
+def _arguments(family: str, sequences: list[list[int]], media: dict[str, torch.Tensor]) -> dict[str, Any]:
+    length = max(map(len, sequences))
+    ids = torch.tensor([[PAD] * (length - len(s)) + s for s in sequences])
+    mask = torch.tensor([[0] * (length - len(s)) + [1] * len(s) for s in sequences])
+    return {"input_ids": ids, "attention_mask": mask, **media, **token_types(family, ids)}
+
+
+def token_types(family: str, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The per-token inputs that a family wants besides the ids."""
+    if family == "gemma3":
+        return {"token_type_ids": (ids == IMAGE).long()}
+    if family in _TYPED:
+        return {"mm_token_type_ids": (ids == IMAGE).int() + 2 * (ids == VIDEO).int()}
+    return {}
+
+
+def video_inputs(family: str, seed: int = 0) -> dict[str, Any]:
+    """Arguments of ``generate`` for one sequence: text, a video, text."""
+    generator = torch.Generator().manual_seed(seed)
+    segment, media = _VIDEO[family](generator)
+    before, after = torch.randint(3, 110, (2, 9), generator=generator).tolist()
+    return _arguments(family, [[1, *before, *segment, *after]], media)
+
+
+def turn_inputs(family: str, seed: int = 0) -> list[tuple[list[int], dict[str, torch.Tensor]]]:
+    """Three turns, each the ids that it adds and its own media: one medium, text around a new one, text only."""
+    generator = torch.Generator().manual_seed(seed)
+    first, second, third, fourth = torch.randint(3, 110, (4, 9), generator=generator).tolist()
+    media = _MEDIA.get(family)
+    if media is None:
+        return [([1, *first], {}), ([*second, *third], {}), (fourth, {})]
+    turns = []
+    for before, after in (([1, *first], []), (second, third)):
+        segments, extra = media(1, generator)
+        turns.append(([*before, *segments[0], *after], extra))
+    return [*turns, (fourth, {})]
+
+
+def inputs(family: str, batch: int = 1, seed: int = 0, bare_row: bool = False) -> dict[str, Any]:
     """Arguments of ``generate`` (or of the first forward): ids, mask and media.
 
     The first sequence has two media segments between three runs of text; with ``batch=2`` a shorter second sequence
-    with one (for omni models: two) is padded on the left.
+    with one (for omni models: two) is padded on the left; with ``bare_row`` it has only one token of text.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -348,17 +422,14 @@ def inputs(family: str, batch: int = 1, seed: int = 0) -> dict[str, Any]:
 
     media = _MEDIA.get(family)
     omni = "omni" in family
-    segments, extra = media(2 * batch if omni else 1 + batch, generator) if media else ([[]] * 4, {})
+    count = 2 if bare_row else 2 * batch if omni else 1 + batch
+    segments, extra = media(count, generator) if media else ([[]] * 4, {})
     sequences = [[1, *text(8), *segments[0], *text(7), *segments[1], *text(9)]]
-    if batch == 2:
+    if bare_row:
+        sequences.append([1])
+    elif batch == 2:
         sequences.append([1, *text(3), *segments[2], *text(6), *(segments[3] if omni else [])])
-    length = max(map(len, sequences))
-    ids = torch.tensor([[PAD] * (length - len(s)) + s for s in sequences])
-    mask = torch.tensor([[0] * (length - len(s)) + [1] * len(s) for s in sequences])
-    inputs = {"input_ids": ids, "attention_mask": mask, **extra}
-    if family == "gemma3":
-        inputs["token_type_ids"] = (ids == IMAGE).long()
-    return inputs
+    return _arguments(family, sequences, extra)
 
 
 def generate(model: Any, arguments: dict[str, Any], **kwargs: Any) -> torch.Tensor:
