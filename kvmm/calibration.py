@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from kvmm.errors import KVMMError
-from kvmm.modality import MODALITY_NAMES
+from kvmm.modality import IMAGE, MODALITY_NAMES, VIDEO
 from kvmm.policy import KVPolicy
 
 FORMAT = "kvmm-calibration"
@@ -48,9 +48,21 @@ class Calibration:
         return self  # immutable, shared by every cache of the model
 
     def site(self, codec: str, layer: int, side: str, modality: int) -> dict[str, torch.Tensor]:
-        """The tensors of one codec for the keys or values of one layer and modality; empty if there are none."""
-        prefix = site_name(codec, layer, side, modality)
-        return {name[len(prefix) :]: t for name, t in self.tensors.items() if name.startswith(prefix)}
+        """The tensors of one codec for the keys or values of one layer and modality; empty if there are none.
+
+        Frames of a video are images: without a fit of their own they take that of images.
+        """
+        for kind in (modality, IMAGE) if modality == VIDEO else (modality,):
+            prefix = site_name(codec, layer, side, kind)
+            if found := {name[len(prefix) :]: t for name, t in self.tensors.items() if name.startswith(prefix)}:
+                return found
+        return {}
+
+    def sites(self, codec: str, modality: int) -> list[tuple[int, str]]:
+        """``(layer, side)`` of every site that :meth:`site` has tensors for, in order."""
+        split = [name.split(".", 4) for name in self.tensors]
+        layers = sorted({(int(layer), side) for name, layer, side, _, _ in split if name == codec})
+        return [pair for pair in layers if self.site(codec, *pair, modality)]
 
     def save(self, path: str | Path) -> None:
         """Write the file."""
@@ -137,6 +149,11 @@ def model_fingerprint(model: nn.Module) -> str:
     return _fingerprints.setdefault(model, digest.hexdigest())
 
 
+def forget_fingerprint(model: nn.Module) -> None:
+    """Weights have changed: the next :func:`model_fingerprint` reads them again."""
+    _fingerprints.pop(getattr(model, "thinker", model), None)
+
+
 def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
     """The calibration of a policy for a model: the file it names, else the one in the model's folder, else None.
 
@@ -158,4 +175,12 @@ def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
     return calibration
 
 
-__all__ = ["FILE_NAME", "Calibration", "SiteSamples", "load_calibration", "model_fingerprint", "site_name"]
+__all__ = [
+    "FILE_NAME",
+    "Calibration",
+    "SiteSamples",
+    "forget_fingerprint",
+    "load_calibration",
+    "model_fingerprint",
+    "site_name",
+]

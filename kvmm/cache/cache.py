@@ -14,6 +14,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from kvmm.attention import use_kvmm_attention
+from kvmm.cache.fuse import check_value_rotation
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.storage import load_cache, save_cache
@@ -81,6 +82,7 @@ class KVMMCache(Cache):
                 f"{type(config).__name__} has no attention layer with keys and values to pack; use transformers' own "
                 "cache for this model."
             )
+        check_value_rotation(self.policy, text_config)
         if not hasattr(text_config, "v_head_dim"):  # with it, keys and values have lengths of their own
             heads = text_config.num_attention_heads
             check_head_dim(self.policy, getattr(text_config, "head_dim", None) or text_config.hidden_size // heads)
