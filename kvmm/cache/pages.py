@@ -33,6 +33,8 @@ class PageStore:
     """
 
     rewinds = True  # whether the last appends can be taken back
+    observes = False  # whether ``observe`` wants to see queries and probabilities
+    dropped = False  # whether some of the pages are gone
 
     def __init__(self, codec: Codec, page_size: int):
         self.codec = codec
@@ -79,7 +81,7 @@ class PageStore:
         if new.page_group is not None:
             shifted = new.page_group + self.num_groups
             self.page_group = shifted if self.page_group is None else torch.cat((self.page_group, shifted))
-            self.num_groups += int(new.page_group[-1]) + 1
+            self.num_groups = max(self.num_groups, int(shifted.max()) + 1)
         self._remember()
         self._view = None
 

@@ -75,7 +75,7 @@ def test_degenerate_statistics(spec):
 def test_one_token_prompt(spec):
     h = Harness(uniform(spec))
     keys, _ = h.feed([[TEXT]])
-    assert isinstance(keys, torch.Tensor)
+    assert isinstance(keys, torch.Tensor) != h.layer.needs_queries
     h.feed([[TEXT]])
     assert h.compare(1) < TOLERANCE
 

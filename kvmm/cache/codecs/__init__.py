@@ -10,6 +10,7 @@ from kvmm.cache.codecs.kivi import KIVI
 from kvmm.cache.codecs.oscar import OScaR
 from kvmm.cache.codecs.ott import OTT
 from kvmm.cache.codecs.quarot import QuaRot
+from kvmm.cache.codecs.rd import RD
 from kvmm.cache.codecs.rotatekv import RotateKV
 from kvmm.cache.codecs.spherical import Spherical
 from kvmm.cache.codecs.turboquant import TurboQuant
@@ -27,6 +28,7 @@ _CODECS: dict[str, type[Codec]] = {
     "rotatekv": RotateKV,
     "ott": OTT,
     "turboquant": TurboQuant,
+    "rd": RD,
 }
 
 

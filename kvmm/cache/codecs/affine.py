@@ -56,6 +56,19 @@ class TokenGroups:
             units = torch.cat((units, last.expand(-1, -1, missing, -1)), 2)
         return join(units.unflatten(2, (-1, self.pages_per_group)))
 
+    def join(self, x: torch.Tensor) -> torch.Tensor:
+        """``[B, H, P, N, ...]`` to whole groups ``[B, H, G, n, ...]``, a last, short one filled with zeros."""
+        if self.pages_per_group == 1:
+            return self.split(x)
+        missing = -x.shape[2] % self.pages_per_group
+        if missing:
+            x = torch.cat((x, torch.zeros_like(x[:, :, :1]).expand(-1, -1, missing, *x.shape[3:])), 2)
+        return x.unflatten(2, (-1, self.pages_per_group)).flatten(3, 4)
+
+    def whole(self, x: torch.Tensor) -> bool:
+        """Whether the pages ``[B, H, P, N, ...]`` fill every group."""
+        return x.shape[2] % self.pages_per_group == 0
+
     def minimum(self, x: torch.Tensor) -> torch.Tensor:
         """``[B, H, P, N, D]`` to ``[B, H, G, D]``."""
         return self.reduce(self.split(x).amin(3), lambda u: u.amin(3), fill=True)
@@ -84,6 +97,7 @@ class AffineCodec(Codec):
     """
 
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {"parameters": ("float16", "float32")}
+    span_tensors = ("scale", "zero_point")
     integer_zero = False
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):

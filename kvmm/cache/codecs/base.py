@@ -36,8 +36,9 @@ class Packed:
         tensors: named tensors ``[B, H, n, ...]`` that grow along dimension 2 (pages or groups). The name says what
             ``memory()`` counts it as: ``codes``, ``scale``, ``zero_point``, ``norm``, ``values``, ...
         page_size: tokens a page.
-        page_group: int64 ``[P]``, the group of each page where a group is longer than a page and there is more than
-            one; else None.
+        page_group: integer ``[P]``, the group of each page where a group is longer than a page and there is more than
+            one; else None. ``encode`` counts from the groups that the store already holds, so negative numbers reuse
+            those.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -137,6 +138,11 @@ class Codec(ABC):
         group = spec.group_size
         if group is not None and (not isinstance(group, int) or group < 16 or group & (group - 1)):
             raise KVMMError(f"group_size must be a power of two of at least 16, not {group!r}.")
+        cls.check_options(spec)
+
+    @classmethod
+    def check_options(cls, spec: CodecSpec) -> None:
+        """Raise :class:`KVMMError` for an unknown option or value."""
         for name, value in spec.options:
             if name not in cls.options:
                 raise KVMMError(f"Codec {cls.name} has no option {name!r}; it has: {', '.join(cls.options) or 'none'}.")

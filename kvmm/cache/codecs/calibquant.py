@@ -14,13 +14,10 @@ import torch
 from kvmm.cache.codecs.affine import AffineCodec, TokenGroups
 from kvmm.cache.codecs.base import Side, Site
 from kvmm.errors import KVMMError
-from kvmm.kernels.quantize import affine_codes, affine_parameters
+from kvmm.kernels.quantize import affine_parameters, fit_levels
 from kvmm.policy import CodecSpec
 
-# Half the distance between neighbouring levels, in standard deviations, of the best uniform quantiser of a Gaussian.
-_GAUSSIAN_HALF_STEP = {1: 0.798, 2: 0.498, 4: 0.168, 8: 0.0154}
 _SHRINK = {"key": 0.5, "value": 0.3}  # the authors' code at 1 bit
-_REFITS = 2
 
 
 class CalibQuant(AffineCodec):
@@ -36,6 +33,7 @@ class CalibQuant(AffineCodec):
     """
 
     name = "calibquant"
+    pages_stand_alone = True
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **AffineCodec.options,
         "levels": ("paper", "code", "mean"),
@@ -71,30 +69,15 @@ class CalibQuant(AffineCodec):
     def _fitted(
         self, x: torch.Tensor, groups: TokenGroups, weight: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Least-squares scale and offset given the codes, from a Gaussian start; fill has no weight."""
-        bits, levels = self.spec.bits, 2**self.spec.bits - 1
-        if weight is None:
-            weight = x.new_ones(1, 1, *x.shape[2:4], 1)
-        count = groups.sum(weight.to(x.device)).clamp_min(1)
-        weight = weight.to(x.device)
-        mean = groups.sum(x * weight) / count
-        units = groups.split(x)
-        centred = (units - groups.spread(mean)) * groups.split(weight)
-        pages = centred.flatten(2, 3).unflatten(2, tuple(x.shape[2:4]))
-        deviation = (groups.sum(pages * pages) / count).sqrt()
-        scale = 2 * _GAUSSIAN_HALF_STEP[bits] * deviation
-        zero_point = mean - scale * levels / 2
-        for _ in range(_REFITS):
-            codes = affine_codes(units, groups.spread(scale), groups.spread(zero_point), bits).float()
-            codes = codes.flatten(2, 3).unflatten(2, tuple(x.shape[2:4]))
-            code_mean = groups.sum(codes * weight) / count
-            spread = groups.sum(codes * codes * weight) / count - code_mean**2
-            fitted = groups.sum(codes * pages) / count / spread.clamp_min(1e-12)
-            # a channel whose tokens share one code has nothing to fit
-            scale = torch.where(spread > 1e-6, fitted, scale)
-            zero_point = mean - scale * code_mean
+        """Least-squares levels; fill has no weight."""
+        if weight is None and groups.whole(x):
+            x, weight = groups.join(x), None
+        else:
+            weight = x.new_ones(1, 1, *x.shape[2:4], 1) if weight is None else weight.to(x)
+            x, weight = groups.join(x), groups.join(weight)
+        bits = torch.full((x.shape[-1],), self.spec.bits)
         limit = torch.finfo(self.parameter_dtype).max
-        return tuple(p.clamp(-limit, limit).to(self.parameter_dtype) for p in (scale, zero_point))
+        return tuple(p.squeeze(3).clamp(-limit, limit).to(self.parameter_dtype) for p in fit_levels(x, weight, bits))
 
     def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         tau1, tau2 = self.tau

@@ -2,10 +2,22 @@
 
 from kvmm.kernels.quantize.reference import (
     BITS,
+    GAUSSIAN_HALF_STEP,
     affine_codes,
     affine_parameters,
+    fit_levels,
     pack_planes,
+    uniform_codes,
     unpack_planes,
 )
 
-__all__ = ["BITS", "affine_codes", "affine_parameters", "pack_planes", "unpack_planes"]
+__all__ = [
+    "BITS",
+    "GAUSSIAN_HALF_STEP",
+    "affine_codes",
+    "affine_parameters",
+    "fit_levels",
+    "pack_planes",
+    "uniform_codes",
+    "unpack_planes",
+]

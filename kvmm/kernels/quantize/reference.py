@@ -14,6 +14,9 @@ import torch
 BITS = (1, 2, 4, 8)  # code widths that fill a byte
 
 
+# Half the distance between neighbouring levels, in standard deviations, of the best uniform quantiser of a Gaussian.
+GAUSSIAN_HALF_STEP = {0: 0.0, 1: 0.798, 2: 0.498, 3: 0.293, 4: 0.168, 6: 0.052, 8: 0.0154}
+
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
 
@@ -108,3 +111,53 @@ def affine_codes(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor,
     step = scale.float()
     inverse = torch.where(step == 0, 0.0, 1.0 / step)
     return ((x - zero_point.float()) * inverse).round_().clamp_(0, 2**bits - 1).to(torch.uint8)
+
+
+def fit_levels(
+    x: torch.Tensor, weight: torch.Tensor | None, bits: torch.Tensor, *, refits: int = 2
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Least-squares scale and zero point a channel: the levels that suit the codes, the codes that suit the levels.
+
+    Starts from the best uniform quantiser of a Gaussian. With one bit the two levels end as the channel's conditional
+    means; without bits the level is the mean.
+
+    Args:
+        x: float32 ``[..., n, D]``.
+        weight: float ``[..., n, 1]``, 0 at slots that hold no token, or None if all count.
+        bits: int64 ``[D]``, bits of each channel, of those in ``GAUSSIAN_HALF_STEP``.
+        refits: rounds of alternation.
+
+    Returns:
+        ``(scale, zero_point)`` float32 ``[..., 1, D]``; the scale is 0 where there are no bits or nothing varies.
+    """
+    half_step = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits.tolist()], device=x.device)
+    levels = (2**bits - 1).to(x)
+    if weight is None:
+        count = x.new_full((), x.shape[-2])
+        mean = x.mean(-2, keepdim=True)
+        centred = x - mean
+    else:
+        weight = weight.to(x)
+        count = weight.sum(-2, keepdim=True).clamp_min(1)
+        mean = (x * weight).sum(-2, keepdim=True) / count
+        centred = (x - mean) * weight
+    scale = 2 * half_step * ((centred * centred).sum(-2, keepdim=True) / count).sqrt()
+    zero_point = mean - scale * levels / 2
+    for _ in range(refits):
+        codes = uniform_codes(x, scale, zero_point, levels)
+        weighted = codes if weight is None else codes * weight
+        code_mean = weighted.sum(-2, keepdim=True) / count
+        spread = (codes * weighted).sum(-2, keepdim=True) / count - code_mean * code_mean
+        fitted = (codes * centred).sum(-2, keepdim=True) / count / spread.clamp_min(1e-12)
+        # a channel whose tokens share one code has nothing to fit
+        scale = torch.where(spread > 1e-6, fitted, scale)
+        zero_point = mean - scale * code_mean
+    return scale, zero_point
+
+
+def uniform_codes(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
+    """Codes of channels with bits of their own, in floating point: ``x`` float32 ``[..., n, D]``, the highest code
+    ``levels`` ``[D]``; 0 where the scale is 0.
+    """
+    inverse = torch.where(scale == 0, 0.0, 1.0 / scale)
+    return ((x - zero_point) * inverse).round_().clamp_min_(0).minimum(levels)

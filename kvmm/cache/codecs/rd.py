@@ -1,0 +1,496 @@
+"""rd: rate-distortion transform coding of keys and values, kvmm's own codec.
+
+An affine code of a linear transform, with the transform and the bits chosen for what an error costs:
+
+1. *Transform.* With ``M`` the importance of a site (one layer's keys or values of one modality), an error ``e`` costs
+   ``e^T M e``. ``z = U^T M^(1/2) (x - mean)``, with ``U`` the eigenvectors of the covariance of ``M^(1/2) x``, makes
+   the channels uncorrelated and their errors cost the same (the Karhunen-Loeve transform of the weighted vector).
+2. *Bits.* Reverse water-filling gives bits to channels of the whole model, keys and values together: a layer that does
+   not matter for this modality gets next to none (:mod:`kvmm.cache.codecs.waterfill`).
+3. *Levels.* Least-squares scale and offset a channel over the whole span of a modality, so that metadata vanish and the
+   scale folds into the query.
+
+``M`` is the mean of ``g g^T`` over tokens, ``g`` being the gradient of the answers' loss with respect to a key or a
+value (a Fisher matrix), from ``kvmm calibrate``; or, without gradients, ``E[q q^T]`` for keys and ``W_o^T W_o`` for
+values. Without a calibration file the transform is a Hadamard rotation, or is fitted to the prompt (``fit="prompt"``).
+
+Stored tensors: ``codes`` uint8, two-bit digits, keys ``[B, H, P, N / 4, J2]``, values ``[B, H, P, J2, N / 4]``;
+``codes_1bit`` uint8 in the same way with ``N / 8``; ``scale`` ``[B, H, G, C]`` of the channels that have bits;
+``zero_point`` ``[B, H, G, D]``; ``norm`` ``[B, H, P, N]`` and ``transform`` ``[B, H, 1, D, D]`` where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+
+from kvmm.cache.codecs.affine import page_weight
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.waterfill import DISTORTION, waterfill
+from kvmm.errors import KVMMError
+from kvmm.kernels.decode import mix_per_channel, scores_per_channel
+from kvmm.kernels.hadamard import hadamard_matrix
+from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, fit_levels, pack_planes, uniform_codes, unpack_planes
+from kvmm.policy import CodecSpec
+
+if TYPE_CHECKING:
+    from kvmm.calibration import Calibration, SiteSamples
+
+SHORT_SPAN = 128  # tokens below which levels of its own cost a span more than they gain
+_SHRINKAGE = 0.05  # of the importance towards a multiple of the identity, for directions that calibration never saw
+_NORM_BITS = 16  # what a stored norm costs a token and head
+
+
+class Layout:
+    """Where the bits of a site's channels lie. Channels come in the order of falling bits.
+
+    Attributes:
+        bits: int64 ``[D]``.
+        coded: channels with any bits, the first of all.
+        digits: ``(place, channels)`` of the two-bit digits: the digit of that place of the first so many channels.
+        one_bit: the range of channels of one bit.
+    """
+
+    def __init__(self, bits: torch.Tensor):
+        if bool((bits[1:] > bits[:-1]).any()):
+            raise ValueError("channels must come in the order of falling bits")
+        self.bits = bits
+        self.coded = int((bits > 0).sum())
+        self.digits = [(place, n) for place in range(4) if (n := int((bits >= 2 * place + 2).sum()))]
+        self.one_bit = range(int((bits >= 2).sum()), self.coded)
+
+    def pack(self, codes: torch.Tensor, dim: int) -> dict[str, torch.Tensor]:
+        """Bytes of uint8 codes ``[..., N, C]``, packed along tokens; ``dim`` -2 keeps, -1 swaps the last two."""
+        found = {}
+        if self.digits:
+            found["codes"] = torch.cat([codes[..., :n] >> (2 * place) & 3 for place, n in self.digits], -1)
+        if self.one_bit:
+            found["codes_1bit"] = codes[..., self.one_bit.start :]
+        widths = {"codes": 2, "codes_1bit": 1}
+        if dim == -1:
+            found = {name: c.transpose(-1, -2).contiguous() for name, c in found.items()}
+        return {name: pack_planes(c, widths[name], dim) for name, c in found.items()}
+
+    def unpack(self, tensors: Mapping[str, torch.Tensor], dim: int) -> torch.Tensor:
+        """float32 codes, keys (``dim`` -2) ``[B, H, P, N, C]``, values (``dim`` -1) ``[B, H, P, C, N]``."""
+        channels = -3 - dim  # the other one of the last two dimensions
+        digits = unpack_planes(tensors["codes"], 2, dim) if self.digits else None
+        parts, start = [], 0
+        for place, n in self.digits:
+            digit = digits.narrow(channels, start, n)
+            start += n
+            if place:
+                parts[0].narrow(channels, 0, n).add_(digit, alpha=4**place)
+            else:
+                parts.append(digit.float())
+        if self.one_bit:
+            parts.append(unpack_planes(tensors["codes_1bit"], 1, dim).float())
+        return torch.cat(parts, channels)
+
+
+class Transform:
+    """What one site's codec does to vectors before and after the codes.
+
+    Attributes:
+        forward: float32 ``[H or 1, D, D]``, ``z = forward x``.
+        inverse: float32, its inverse.
+        offset: float32 ``[H or 1, D]``, ``forward mean``.
+        variance: float32 ``[D]``, what each channel costs without bits, summed over heads.
+        deviation: float32 ``[H or 1, D]``, the standard deviation of each channel; None where it is not known.
+        norm: whether calibration found that dividing out token norms pays.
+    """
+
+    def __deepcopy__(self, memo: dict) -> Transform:
+        return self  # immutable, shared by all caches
+
+    def __init__(
+        self,
+        forward: torch.Tensor,
+        mean: torch.Tensor | None = None,
+        deviation: torch.Tensor | None = None,
+        variance: torch.Tensor | None = None,
+        norm: bool = False,
+    ):
+        self.forward = forward.float()
+        self.inverse = torch.linalg.inv(self.forward)
+        dim = forward.shape[-1]
+        self.offset = forward.new_zeros(1, dim) if mean is None else (self.forward @ mean.float()[..., None])[..., 0]
+        self.deviation = None if deviation is None else deviation.float()
+        self.variance = torch.ones(dim) if variance is None else variance.float()
+        self.norm = norm
+
+
+class RD(Codec):
+    """Rate-distortion transform coding. ``bits`` is the average a channel, such as 1.5 or 2.25, codes only.
+
+    Options:
+        fit: ``auto`` (the calibration file if it has this site, else a rotation), ``offline`` (the file or an error),
+            ``prompt`` (to the keys, values and queries of the prompt; the transform is stored with the pages), or
+            ``none`` (a rotation).
+        rotation: without a fit, ``hadamard`` or ``identity``.
+        pool: who shares the bits: ``model`` (all layers, keys and values), ``side`` (all layers' keys, all layers'
+            values), ``site`` (each layer's keys, each layer's values), or ``auto``: the widest for which costs have one
+            unit, which is ``model`` if the importance comes from gradients and both sides ask for the same average.
+        norm: divide token norms out first: ``auto`` (where calibration found that it pays), ``l2`` or ``none``.
+        parameters: ``float16`` or ``float32`` scales, zero points and norms.
+    """
+
+    name = "rd"
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "fit": ("auto", "offline", "prompt", "none"),
+        "rotation": ("hadamard", "identity"),
+        "pool": ("auto", "model", "side", "site"),
+        "norm": ("auto", "l2", "none"),
+        "parameters": ("float16", "float32"),
+    }
+    span_tensors = ("scale", "zero_point", "transform")
+
+    def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
+        super().__init__(spec, side, site)
+        self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
+        self.fit_kind = self.option("fit")
+        self.needs_queries = self.fit_kind == "prompt" and side == "key"
+        self.token_dim = -2 if side == "key" else -1
+        self._layouts: dict[int, Layout] = {}
+
+    @classmethod
+    def check(cls, spec: CodecSpec) -> None:
+        if not isinstance(spec.bits, (int, float)) or not 0 < spec.bits <= 8:
+            raise KVMMError(f"Codec rd stores an average of more than 0 and at most 8 bits, not {spec.bits!r}.")
+        if spec.group_size is not None:
+            raise KVMMError("Codec rd has no group_size: levels belong to the whole span of a modality.")
+        cls.check_options(spec)
+
+    @classmethod
+    def check_model(cls, spec: CodecSpec, head_dim: int) -> None:
+        if spec.option("rotation", "hadamard") == "hadamard":
+            hadamard_matrix(head_dim)
+
+    @classmethod
+    def matrix_specs(cls) -> list[CodecSpec]:
+        return [
+            CodecSpec("rd", 1),
+            CodecSpec("rd", 1.5, None, (("norm", "l2"),)),
+            CodecSpec("rd", 2.25, None, (("fit", "prompt"),)),
+            CodecSpec("rd", 3, None, (("rotation", "identity"),)),
+            CodecSpec("rd", 8),
+        ]
+
+    # -- offline --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def fit(cls, samples: SiteSamples) -> dict[str, torch.Tensor]:
+        """The transform of one site, its channels' deviations and costs, and whether token norms pay.
+
+        ``transform`` float16 ``[H, D, D]`` maps to channels in the order of falling variance and cost; ``mean``
+        float32 ``[H, D]``; ``variance`` float32 ``[H, D]``, the cost of a channel without bits; ``norm`` uint8 ``[1]``.
+        """
+        importance = samples.importance if samples.importance is not None else samples.query_moment
+        plain = _klt(samples.mean, samples.covariance, importance)
+        found = plain
+        length = torch.linalg.vector_norm(samples.vectors.float(), dim=-1, keepdim=True).clamp_min(1e-6)
+        unit = samples.vectors.float() / length
+        mean = unit.mean(1)
+        covariance = (unit.transpose(1, 2) @ unit) / unit.shape[1] - mean[:, :, None] * mean[:, None, :]
+        normed = _klt(mean, covariance, importance * length.square().mean(1, keepdim=True))
+        # at equal bits: what a norm costs a channel is taken from the codes
+        spent = 2.0
+        if _cost(normed["variance"], spent - _NORM_BITS / unit.shape[-1]) < _cost(plain["variance"], spent):
+            found = normed
+        return found | {"norm": torch.tensor([found is normed], dtype=torch.uint8)}
+
+    # -- transform and bits -----------------------------------------------------------------------------------------
+
+    def transform(self, dim: int, device: torch.device) -> Transform:
+        """The transform of this site for vectors of ``dim`` channels, without the prompt."""
+        fitted = None
+        if self.fit_kind in ("auto", "offline") and self.site.calibration is not None:
+            fitted = _offline(self.site.calibration, self.site.layer, self.side, self.site.modality, device)
+        if fitted is None and self.fit_kind == "offline":
+            raise KVMMError(
+                "Codec rd with fit='offline' needs a calibration file with this layer and modality; make one with "
+                "`kvmm calibrate`, or use fit='auto'."
+            )
+        return _rotation(self.option("rotation"), dim, device) if fitted is None else fitted
+
+    def uses_norm(self, transform: Transform) -> bool:
+        """Whether token norms are divided out."""
+        norm = self.option("norm")
+        return transform.norm if norm == "auto" else norm == "l2"
+
+    def layout(self, dim: int, transform: Transform) -> Layout:
+        """The bits of this site's channels."""
+        if dim not in self._layouts:
+            self._layouts[dim] = Layout(self._bits(transform))
+        return self._layouts[dim]
+
+    def _bits(self, transform: Transform) -> torch.Tensor:
+        average, calibration, pool = float(self.spec.bits), self.site.calibration, self.option("pool")
+        offline = transform.deviation is not None and self.fit_kind in ("auto", "offline")
+        if not offline or pool == "site":
+            return waterfill(transform.variance, average)
+        comparable = calibration.metadata.get("importance") == "gradient"
+        same = self.site.sibling is not None and (self.site.sibling.codec, self.site.sibling.bits) == (
+            self.name,
+            self.spec.bits,
+        )
+        if pool == "auto":
+            pool = "site" if not comparable else "model" if same else "side"
+        shared = _pooled(calibration, self.site.modality, average, None if pool == "model" else self.side)
+        return shared[self.site.layer, self.side]
+
+    # -- encode and decode ------------------------------------------------------------------------------------------
+
+    def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
+        pages = paged(x, context.page_size)
+        dim, tensors = pages.shape[-1], {}
+        transform = self.transform(dim, x.device)
+        weight = page_weight(context, x.shape[2])
+        if self.uses_norm(transform):
+            norm = torch.linalg.vector_norm(pages, dim=-1).clamp_max(65504.0).to(self.parameter_dtype)
+            norm = torch.where(norm == 0, torch.ones_like(norm), norm)
+            tensors["norm"] = norm
+            pages = pages / norm.float().unsqueeze(-1)
+        if self.fit_kind == "prompt":
+            z = self._prompt_coordinates(pages, weight, context, tensors)
+        else:
+            z = pages @ transform.forward.transpose(-1, -2).unsqueeze(1) - _heads(transform.offset, 5)
+        layout = self.layout(dim, transform)
+        flat = z.flatten(2, 3)
+        span_weight = None if weight is None else weight.flatten(2, 3)
+        scale, zero_point, group = self._levels(flat, span_weight, layout, transform, context)
+        coded = layout.coded
+        levels = (2 ** layout.bits[:coded] - 1).to(flat)
+        codes = uniform_codes(flat[..., :coded], scale.float(), zero_point[..., :coded].float(), levels).to(torch.uint8)
+        codes = codes.unflatten(2, (-1, context.page_size))
+        tensors |= layout.pack(codes, self.token_dim)
+        if group is None:
+            tensors |= {"scale": scale, "zero_point": zero_point}
+        elif context.previous is None:
+            tensors |= {"scale": scale[:, :, :0], "zero_point": zero_point[:, :, :0]}
+        page_group = torch.full((pages.shape[2],), group or 0, dtype=torch.int32, device=x.device)
+        return Packed(tensors, context.page_size, page_group)
+
+    def _levels(
+        self,
+        z: torch.Tensor,
+        weight: torch.Tensor | None,
+        layout: Layout,
+        transform: Transform,
+        context: EncodeContext,
+    ) -> tuple[torch.Tensor, torch.Tensor, int | None]:
+        """Scale ``[B, H, 1, C]``, zero point ``[B, H, 1, D]`` and which group they are; None is a new one."""
+        held = 0 if context.previous is None else context.previous["scale"].shape[2]
+        if z.shape[2] < SHORT_SPAN:
+            if transform.deviation is not None and self.fit_kind != "prompt":
+                scale, zero_point = self._offline_levels(layout, transform)
+                shape = (*z.shape[:2], 1, -1)
+                return scale.expand(shape), zero_point.expand(shape), -1 - held
+            if held:
+                previous = context.previous
+                return previous["scale"][:, :, -1:], previous["zero_point"][:, :, -1:], -1
+        scale, zero_point = fit_levels(z, weight, layout.bits.to(z.device))
+        limit = torch.finfo(self.parameter_dtype).max
+        scale, zero_point = (p.clamp(-limit, limit).to(self.parameter_dtype) for p in (scale, zero_point))
+        return scale[..., : layout.coded].contiguous(), zero_point, None
+
+    def _offline_levels(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale ``[1, H, 1, C]`` and zero point ``[1, H, 1, D]`` of a Gaussian with the calibrated deviations."""
+        bits = layout.bits
+        half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits.tolist()], device=transform.forward.device)
+        scale = 2 * half * transform.deviation
+        zero_point = -scale * (2**bits - 1).to(scale) / 2
+        scale, zero_point = (p.to(self.parameter_dtype)[None, :, None] for p in (scale, zero_point))
+        return scale[..., : layout.coded], zero_point
+
+    def _parameters(self, packed: Packed, transform: Transform, layout: Layout) -> tuple[Any, Any, Any]:
+        """Scale and zero point ``[B, H, G, ...]`` float32 with the transform's offset, and each page's group."""
+        scale, zero_point, group = packed["scale"].float(), packed["zero_point"].float(), packed.page_group
+        if transform.deviation is not None and self.fit_kind != "prompt":
+            offline = self._offline_levels(layout, transform)
+            scale, zero_point = (
+                torch.cat((own, other.float().expand(*own.shape[:2], 1, -1)), 2)
+                for own, other in zip((scale, zero_point), offline, strict=True)
+            )
+            group = torch.where(group < 0, scale.shape[2] - 1, group)
+        if self.fit_kind != "prompt":
+            zero_point = zero_point + _heads(transform.offset, 4)
+        if scale.shape[2] > 1 and bool((group == group[0]).all()):
+            one = int(group[0])
+            scale, zero_point = scale[:, :, one : one + 1], zero_point[:, :, one : one + 1]
+        return scale, zero_point, group if scale.shape[2] > 1 else None
+
+    def decode(self, packed: Packed) -> torch.Tensor:
+        transform, layout, codes = self._unpacked(packed)
+        if self.side == "value":
+            codes = codes.transpose(-1, -2)
+        scale, zero_point, group = self._parameters(packed, transform, layout)
+        if group is not None:
+            scale, zero_point = (p.index_select(2, group) for p in (scale, zero_point))
+        pages = zero_point.unsqueeze(3).expand(-1, -1, codes.shape[2], codes.shape[3], -1).clone()
+        pages[..., : layout.coded] += codes * scale.unsqueeze(3)
+        inverse = self._inverse(packed, transform)
+        x = pages.flatten(2, 3) @ inverse.transpose(-1, -2)
+        return x * packed["norm"].float().flatten(2).unsqueeze(-1) if "norm" in packed.tensors else x
+
+    def _unpacked(self, packed: Packed) -> tuple[Transform, Layout, torch.Tensor]:
+        dim = packed["zero_point"].shape[-1]
+        transform = self.transform(dim, packed["zero_point"].device)
+        layout = self.layout(dim, transform)
+        return transform, layout, layout.unpack(packed.tensors, self.token_dim)
+
+    def _inverse(self, packed: Packed, transform: Transform) -> torch.Tensor:
+        """``[B or 1, H or 1, D, D]``."""
+        if self.fit_kind == "prompt":
+            return torch.linalg.inv(packed["transform"][:, :, 0].float())
+        return transform.inverse[None]
+
+    def _prompt_coordinates(
+        self, pages: torch.Tensor, weight: torch.Tensor | None, context: EncodeContext, tensors: dict
+    ) -> torch.Tensor:
+        """Coordinates in a basis fitted to the first span; later spans use the same."""
+        flat = pages.flatten(2, 3)
+        if context.previous is not None:
+            forward = context.previous["transform"][:, :, 0].float()
+        else:
+            share = flat.new_ones(1, 1, 1, 1) if weight is None else weight.flatten(2, 3).to(flat)
+            count = share.sum(2, keepdim=True).clamp_min(1) if weight is not None else flat.shape[2]
+            mean = (flat * share).sum(2, keepdim=True) / count
+            centred = (flat - mean) * share
+            covariance = centred.transpose(-1, -2) @ centred / count
+            moment = context.query_moment if self.side == "key" else None
+            forward = _klt(mean[:, :, 0], covariance, moment)["transform"]
+            tensors["transform"] = forward.to(torch.float16).unsqueeze(2)
+            forward = tensors["transform"][:, :, 0].float()
+        return (flat @ forward.transpose(-1, -2)).unflatten(2, tuple(pages.shape[2:4]))
+
+    # -- attention --------------------------------------------------------------------------------------------------
+
+    @property
+    def basis(self) -> Hashable:
+        if self.fit_kind == "prompt":
+            return "identity"
+        if self.fit_kind != "none" and self.site.calibration is not None:
+            return (self.name, self.fit_kind, self.site.layer, self.side, self.site.modality)
+        return "hadamard" if self.option("rotation") == "hadamard" else "identity"
+
+    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
+        if self.fit_kind == "prompt":
+            return query
+        return query @ self.transform(query.shape[-1], query.device).inverse
+
+    def restore_output(self, output: torch.Tensor) -> torch.Tensor:
+        if self.fit_kind == "prompt":
+            return output
+        return output @ self.transform(output.shape[-1], output.device).inverse.transpose(-1, -2)
+
+    def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
+        transform, layout, codes = self._unpacked(packed)
+        scale, zero_point, group = self._parameters(packed, transform, layout)
+        if self.fit_kind == "prompt":
+            query = query @ self._inverse(packed, transform)
+        coded = layout.coded
+        scores = scores_per_channel(query[..., :coded], codes, scale, zero_point[..., :coded], group)
+        rest = query[..., coded:] @ zero_point[..., coded:].transpose(-1, -2)  # [B, H, Q, G]
+        if group is None:
+            scores = scores + rest
+        else:
+            scores = scores + rest.index_select(-1, group).repeat_interleave(packed.page_size, -1)
+        if "norm" in packed.tensors:
+            scores = scores * packed["norm"].float().flatten(2).unsqueeze(2)
+        return scores
+
+    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+        transform, layout, codes = self._unpacked(packed)
+        scale, zero_point, group = self._parameters(packed, transform, layout)
+        if "norm" in packed.tensors:
+            probabilities = probabilities * packed["norm"].float().flatten(2).unsqueeze(2)
+        coded = layout.coded
+        mixed = mix_per_channel(probabilities, codes, scale, zero_point[..., :coded], group)
+        if group is None:
+            rest = probabilities.sum(-1, keepdim=True) * zero_point[..., coded:]
+        else:
+            by_page = probabilities.unflatten(-1, (-1, packed.page_size)).sum(-1)  # [B, H, Q, P]
+            rest = by_page @ zero_point[..., coded:].index_select(2, group)
+        output = torch.cat((mixed, rest), -1)
+        return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
+
+
+def _heads(x: torch.Tensor, dims: int) -> torch.Tensor:
+    """``[H or 1, D]`` with dimensions put between, to meet ``[B, H, ..., D]`` of ``dims`` dimensions."""
+    return x.reshape(1, x.shape[0], *[1] * (dims - 3), x.shape[1])
+
+
+def _klt(mean: torch.Tensor, covariance: torch.Tensor, importance: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """The weighted Karhunen-Loeve transform of ``[..., D]`` vectors with ``covariance`` and ``importance``
+    ``[..., D, D]`` (None: the identity), to channels in the order of falling variance and cost.
+    """
+    dim = covariance.shape[-1]
+    identity = torch.eye(dim, device=covariance.device)
+    covariance = covariance.float()
+    if importance is None:
+        root = identity
+        weighted = covariance
+    else:
+        importance = importance.float()
+        size = importance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+        size = torch.where(size > 0, size, 1.0)
+        values, vectors = torch.linalg.eigh(importance / size * (1 - _SHRINKAGE) + _SHRINKAGE * identity)
+        values = values.clamp_min(_SHRINKAGE / 2)
+        root = (vectors * values.sqrt().unsqueeze(-2)) @ vectors.transpose(-1, -2)
+        weighted = root @ covariance @ root
+    variance, basis = torch.linalg.eigh(weighted)
+    variance, basis = variance.flip(-1), basis.flip(-1)
+    variance = variance.clamp_min(0)
+    # the first channel gets unit variance, so that half precision suffices for transform and levels
+    largest = torch.where(variance[..., :1] > 1e-12, variance[..., :1], 1.0)
+    forward = basis.transpose(-1, -2) @ root / largest.sqrt().unsqueeze(-1)
+    if importance is not None:
+        variance = variance * size[..., 0]
+    return {"transform": forward.to(torch.float16), "mean": mean.float(), "variance": variance}
+
+
+def _cost(variance: torch.Tensor, average: float) -> float:
+    """What is left of the cost of ``[H, D]`` channels at an average of bits."""
+    ranks = variance.sum(0)
+    table = torch.tensor([DISTORTION.get(b, 0.0) for b in range(9)])
+    return float((ranks * table[waterfill(ranks, average)]).sum())
+
+
+@lru_cache(maxsize=32)
+def _rotation(name: str, dim: int, device: torch.device) -> Transform:
+    return Transform((hadamard_matrix(dim) if name == "hadamard" else torch.eye(dim))[None].to(device))
+
+
+_offline_transforms: WeakKeyDictionary[Calibration, dict] = WeakKeyDictionary()
+
+
+def _offline(calibration: Calibration, layer: int, side: str, modality: int, device: torch.device) -> Transform | None:
+    """The transform of a site of a calibration file, or None if it has none."""
+    known = _offline_transforms.setdefault(calibration, {})
+    key = (layer, side, modality, device)
+    if key not in known:
+        site = {n: t.to(device) for n, t in calibration.site(RD.name, layer, side, modality).items()}
+        known[key] = None
+        if site:
+            variance = site["variance"].float()
+            deviation = (variance / variance[:, :1].clamp_min(1e-30)).sqrt()
+            known[key] = Transform(site["transform"], site["mean"], deviation, variance.sum(0), bool(site["norm"]))
+    return known[key]
+
+
+@lru_cache(maxsize=32)
+def _pooled(
+    calibration: Calibration, modality: int, average: float, side: str | None
+) -> dict[tuple[int, str], torch.Tensor]:
+    """Bits of every site of a modality that share one budget: ``{(layer, side): int64 [D]}``."""
+    sites = {}
+    for layer, other in calibration.sites(RD.name, modality):
+        if side in (None, other):
+            sites[layer, other] = calibration.site(RD.name, layer, other, modality)["variance"].sum(0)
+    bits = waterfill(torch.cat(list(sites.values())), average)
+    return dict(zip(sites, bits.split([len(v) for v in sites.values()]), strict=True))
