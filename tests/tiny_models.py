@@ -396,7 +396,10 @@ def video_inputs(family: str, seed: int = 0) -> dict[str, Any]:
 
 
 def turn_inputs(family: str, seed: int = 0) -> list[tuple[list[int], dict[str, torch.Tensor]]]:
-    """Three turns, each the ids that it adds and its own media: one medium, text around a new one, text only."""
+    """Three turns, each the ids that it adds and its own media: media first, text around new ones, text only.
+
+    Omni models get an image and a recording a turn, the others one medium.
+    """
     generator = torch.Generator().manual_seed(seed)
     first, second, third, fourth = torch.randint(3, 110, (4, 9), generator=generator).tolist()
     media = _MEDIA.get(family)
@@ -404,8 +407,8 @@ def turn_inputs(family: str, seed: int = 0) -> list[tuple[list[int], dict[str, t
         return [([1, *first], {}), ([*second, *third], {}), (fourth, {})]
     turns = []
     for before, after in (([1, *first], []), (second, third)):
-        segments, extra = media(1, generator)
-        turns.append(([*before, *segments[0], *after], extra))
+        segments, extra = media(2 if "omni" in family else 1, generator)
+        turns.append(([*before, *(token for segment in segments for token in segment), *after], extra))
     return [*turns, (fourth, {})]
 
 
