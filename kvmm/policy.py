@@ -69,6 +69,66 @@ class LayerOverride:
 
 
 @dataclass(frozen=True)
+class RetentionSettings:
+    """How a cache with a ``budget`` chooses what to lower and what to drop; see :mod:`kvmm.cache.retention`.
+
+    Attributes:
+        mode: ``joint``: lower or drop next what costs least for the bytes it frees; ``decoupled``: lower all pages
+            first, whatever their importance, then drop the least important; ``retain``: only drop; ``quantize``: only
+            lower.
+        heads: ``adaptive``: every KV head of a layer on its own; ``uniform``: all heads of a layer alike.
+        interval: decode steps between two runs; a cache over its budget is run at once.
+        decay: share of the old value in the moving average of attention mass, one decode step.
+        segment_weights: factors of importance for the prefix, what was retrieved into the middle, and the recent end.
+        prefix_length, recent_length: tokens of the first and the last segment.
+        modality_weights: factors of importance for text, image, video and audio.
+        margin_gate: keep pages of the two largest logits in a tier whose largest logit error fits between the two, as
+            long as the budget can be met otherwise.
+        hysteresis: how many times better than a lowering done before an undoing must be (1 or more).
+        cooldown: runs in which a page that changed its tier stays, unless the budget cannot be met otherwise.
+        backing: ``none``, or ``host``: keep the first codes of lowered pages in the host's memory, outside the budget,
+            so that they can rise again. Without it pages only ever go down.
+    """
+
+    mode: str = "joint"
+    heads: str = "adaptive"
+    interval: int = 16
+    decay: float = 0.9
+    segment_weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    prefix_length: int = 64
+    recent_length: int = 256
+    modality_weights: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
+    margin_gate: bool = False
+    hysteresis: float = 1.5
+    cooldown: int = 2
+    backing: str = "none"
+
+    def __post_init__(self) -> None:
+        for name, choices in _RETENTION_CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise KVMMError(f"retention {name} must be {' or '.join(choices)}, not {getattr(self, name)!r}.")
+        for name, least in (("interval", 1), ("prefix_length", 0), ("recent_length", 0), ("cooldown", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise KVMMError(f"retention {name} must be a whole number of at least {least}, not {value!r}.")
+        for name, count in (("segment_weights", 3), ("modality_weights", 4)):
+            value = getattr(self, name)
+            if isinstance(value, list):
+                object.__setattr__(self, name, value := tuple(value))
+            if not (isinstance(value, tuple) and len(value) == count and all(w >= 0 for w in value)):
+                raise KVMMError(f"retention {name} must be {count} factors of at least 0, not {value!r}.")
+        if not 0 <= self.decay < 1 or self.hysteresis < 1:
+            raise KVMMError("retention decay must be at least 0 and below 1, hysteresis at least 1.")
+
+
+_RETENTION_CHOICES = {
+    "mode": ("joint", "decoupled", "retain", "quantize"),
+    "heads": ("adaptive", "uniform"),
+    "backing": ("none", "host"),
+}
+
+
+@dataclass(frozen=True)
 class KVPolicy:
     """What a :class:`kvmm.KVMMCache` does with every token.
 
@@ -79,7 +139,8 @@ class KVPolicy:
         skip_layers: indices of decoder layers kept in the model's dtype; negative ones count from the last.
         overrides: other specs for some layers; later ones win, ``skip_layers`` wins over all.
         calibration: a calibration file; None takes the one in the model's folder, if there is one.
-        budget: bytes that the cache may hold, for codecs with a retention controller; None sets no limit.
+        budget: bytes that the packed cache may hold; pages are lowered or dropped to stay below. None sets no limit.
+        retention: how they are chosen.
         num_sink_tokens: first tokens of each sequence kept in the model's dtype.
         residual_length: newest text tokens kept in the model's dtype. Images, video and audio are packed entirely.
     """
@@ -94,6 +155,7 @@ class KVPolicy:
     overrides: tuple[LayerOverride, ...] = ()
     calibration: str | None = None
     budget: int | None = None
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     num_sink_tokens: int = 4
     residual_length: int = 32
 
@@ -148,7 +210,10 @@ def _contains(layers: tuple[int, ...], layer: int, num_layers: int) -> bool:
     return layer in layers or layer - num_layers in layers
 
 
-_OVERRIDES = ("key_bits", "value_bits", "group_size", "residual_length", "num_sink_tokens", "calibration", "budget")
+_OVERRIDES = (
+    *("key_bits", "value_bits", "group_size", "residual_length", "num_sink_tokens", "calibration", "budget"),
+    "retention",
+)
 
 
 def policies() -> dict[str, str]:
@@ -165,7 +230,7 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
         policy: a preset's name, a YAML file (``*.yaml``, ``*.yml``), or a :class:`KVPolicy` to start from.
         **overrides: ``key_bits``, ``value_bits`` and ``group_size`` change every spec that is not ``bf16``;
             ``residual_length`` and ``num_sink_tokens`` count tokens, ``budget`` counts bytes, ``calibration`` is a
-            file. ``None`` leaves a value as it is.
+            file, ``retention`` a :class:`RetentionSettings`. ``None`` leaves a value as it is.
 
     Raises:
         KVMMError: for an unknown name, override or value.
@@ -199,6 +264,10 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
         if not isinstance(overrides["budget"], int) or overrides["budget"] <= 0:
             raise KVMMError(f"budget must be a number of bytes above 0, not {overrides['budget']!r}.")
         policy = replace(policy, budget=overrides["budget"])
+    if "retention" in overrides:
+        if not isinstance(overrides["retention"], RetentionSettings):
+            raise KVMMError(f"retention must be RetentionSettings, not {overrides['retention']!r}.")
+        policy = replace(policy, retention=overrides["retention"])
     changes = {name: overrides[name] for name in ("key_bits", "value_bits", "group_size") if name in overrides}
     if changes:
         policy = _with_changes(policy, changes)
@@ -243,10 +312,15 @@ def check_head_dim(policy: KVPolicy, head_dim: int) -> None:
 
 
 def _check(policy: KVPolicy) -> None:
-    from kvmm.cache.codecs import check_spec  # imported here: codecs read CodecSpec from this module
+    from kvmm.cache.codecs import check_spec, codec_class  # imported here: codecs read CodecSpec from this module
 
     for one in policy.all_specs():
         check_spec(one)
+        if policy.budget is not None and not codec_class(one.codec).pages_stand_alone:
+            raise KVMMError(
+                f"budget= cannot lower pages of codec {one.codec}, which are not read one by one; choose a policy of "
+                "spherical, kivi, oscar, calibquant or bf16, or leave budget out."
+            )
 
 
 __all__ = [
@@ -254,6 +328,7 @@ __all__ = [
     "KVPolicy",
     "KVSpec",
     "LayerOverride",
+    "RetentionSettings",
     "check_head_dim",
     "check_layers",
     "get_policy",

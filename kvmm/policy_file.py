@@ -13,6 +13,7 @@ overrides:
     image: {bits: 4}      # a mapping without a codec changes what is there
 residual_length: 64
 budget: 512 MiB
+retention: {mode: joint, heads: uniform}
 ```
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import yaml
 
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
-from kvmm.policy import CodecSpec, KVPolicy, KVSpec, LayerOverride, get_policy
+from kvmm.policy import CodecSpec, KVPolicy, KVSpec, LayerOverride, RetentionSettings, get_policy
 
 _SUFFIXES = (".yaml", ".yml")
 _KEYS = ("base", *(field.name for field in fields(KVPolicy)))
@@ -93,6 +94,13 @@ def policy_from_dict(values: Mapping[str, Any]) -> KVPolicy:
     for name in ("num_sink_tokens", "residual_length"):
         if values.get(name) is not None:
             changes[name] = _typed(name, values[name], int, "a number of tokens")
+    if values.get("retention") is not None:
+        settings = _typed("retention", values["retention"], Mapping, "a mapping of settings")
+        _check_keys("retention", settings, tuple(field.name for field in fields(RetentionSettings)))
+        try:
+            changes["retention"] = replace(policy.retention, **settings)
+        except TypeError:
+            raise KVMMError("retention: a setting has a value of the wrong kind.") from None
     if values.get("budget") is not None:
         changes["budget"] = parse_bytes(values["budget"])
     for name in MODALITY_NAMES:
@@ -111,6 +119,9 @@ def policy_to_dict(policy: KVPolicy) -> dict[str, Any]:
     """Plain values, for JSON or YAML, from which :func:`policy_from_dict` makes an equal policy."""
     values = {name: getattr(policy, name) for name in _KEYS if name != "base"}
     values |= {name: _kv_to_dict(values[name]) for name in MODALITY_NAMES}
+    values["retention"] = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in asdict(policy.retention).items()
+    }
     values["skip_layers"] = list(policy.skip_layers)
     values["overrides"] = [
         {"layers": list(override.layers)}

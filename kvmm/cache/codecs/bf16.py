@@ -11,6 +11,7 @@ class BF16(Codec):
     """Keys or values as they are (bf16, or whatever dtype the model has), in the same pages as every other codec."""
 
     name = "bf16"
+    pages_stand_alone = True
     bits = (16,)
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:

@@ -12,3 +12,4 @@ class KIVI(AffineCodec):
     """
 
     name = "kivi"
+    pages_stand_alone = True

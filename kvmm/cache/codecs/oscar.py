@@ -33,6 +33,7 @@ class OScaR(RotatedAffineCodec):
     """
 
     name = "oscar"
+    pages_stand_alone = True
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **RotatedAffineCodec.options,
         "norm_scope": ("head", "token"),

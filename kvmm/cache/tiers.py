@@ -1,0 +1,451 @@
+"""Page stores whose pages can be lowered to a coarser code, or dropped, one head at a time.
+
+A plain :class:`PageStore` keeps all pages of a tensor in one code. Here every (page, KV head) is an *entry* with a
+tier: 0 is the codec of the policy, then its lower tiers (:meth:`Codec.lower_tier`), and the last number means dropped:
+no bytes, and scores that no softmax sees. Each tier keeps its entries' tensors and nothing else, so what lowering frees
+is really free. Which entry goes where is the business of :mod:`kvmm.cache.retention`.
+
+Codes cannot be undone: a lower tier is encoded from what the tier above decodes to, and an entry can rise again only if
+the store keeps the first tier's codes in the host's memory (``backing``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
+from kvmm.cache.pages import PageStore
+from kvmm.cache.table import MASKED
+from kvmm.errors import KVMMError
+
+Tensors = dict[str, torch.Tensor]
+
+
+class TierReader:
+    """How attention reads a store of entries: a codec to :func:`kvmm.kernels.decode.attend`, without state."""
+
+    adjusts_scores = False
+
+    def __init__(self, tiers: list[Codec]):
+        self.tiers = tiers
+
+    @property
+    def basis(self) -> Any:
+        return self.tiers[0].basis
+
+    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
+        return self.tiers[0].transform_query(query)
+
+    def restore_output(self, output: torch.Tensor) -> torch.Tensor:
+        return self.tiers[0].restore_output(output)
+
+    def scores(self, query: torch.Tensor, store: TieredStore) -> torch.Tensor:
+        """``[1, H, Q, D]`` to ``[1, H, Q, P * page_size]``."""
+        rows, tokens = query.shape[2], store.page_size
+        scores = query.new_full((store.num_pages * store.num_heads, rows, tokens), MASKED)
+        for tier, codec in enumerate(self.tiers):
+            entries, packed = store.tier(tier)
+            if len(entries):
+                scores[entries] = codec.page_scores(query, packed, entries % store.num_heads)[0]
+        return scores.unflatten(0, (-1, store.num_heads)).permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
+
+    def mix(self, probabilities: torch.Tensor, store: TieredStore) -> torch.Tensor:
+        """``[1, H, Q, P * page_size]`` to ``[1, H, Q, D]``."""
+        split = probabilities[0].unflatten(-1, (store.num_pages, -1)).permute(2, 0, 1, 3).flatten(0, 1)
+        total = split.new_zeros(1, store.num_heads, split.shape[1], store.dim)
+        for tier, codec in enumerate(self.tiers):
+            entries, packed = store.tier(tier)
+            if len(entries):
+                piece = split.index_select(0, entries).unsqueeze(0)
+                total += codec.page_mix(piece, packed, entries % store.num_heads, store.num_heads)
+        return total
+
+
+class TieredStore(PageStore):
+    """Entries of keys or values by tier, for one sequence.
+
+    Buffers: ``<tier>.<name>`` ``[1, E, k, ...]``, the tensors of the codec with its pages as entries;
+    ``<tier>.entries`` int32 ``[1, 1, E]``, ascending numbers ``page * H + head``; ``span.<name>`` ``[1, H, G, ...]``,
+    what pages share.
+
+    Attributes:
+        num_tiers: tiers with codes; the tier of that number means dropped.
+        importance: float32 ``[P, H]``, moving average of the attention mass of each entry (keys).
+        error, largest_error: float32 ``[num_tiers, P, H]``, mean square and largest length of the error that a tier
+            makes in a key of the entry.
+        margin: float32 ``[P, H]``, smallest distance between the two largest logits while one of the two was in the
+            entry, since the margins were last read.
+        energy: float32 ``[H]``, moving average of the mean square of a scaled query's channels.
+        changed, flips: int64 arrays ``[P, H]``, the controller's run in which an entry last changed its tier, and how
+            often it did.
+    """
+
+    rewinds = False
+    observes = True
+
+    def __init__(self, codec: Codec, page_size: int, decay: float = 0.9, gated: bool = False, backing: bool = False):
+        tiers = [codec]
+        while codec.side == "key" and (lower := tiers[-1].lower_tier()) is not None:
+            tiers.append(lower)
+        super().__init__(TierReader(tiers), page_size)
+        self.tiers = tiers
+        self.num_tiers = len(tiers)
+        self.decay = decay
+        self.gated = gated  # whether margins are wanted
+        self.keeps_backing = backing
+        self.backing: Tensors = {}
+        self.num_pages = 0
+        self.num_heads = 0
+        self.dim = 0
+        self.importance = self.margin = self.energy = self.error = self.largest_error = None
+        self.changed = self.flips = np.zeros((0, 0), dtype=np.int64)
+
+    # -- contents ---------------------------------------------------------------------------------------------------
+
+    def tier(self, tier: int) -> tuple[torch.Tensor, Packed]:
+        """Entry numbers int64 ``[E]`` of a tier, and their codes as ``E`` heads of one page each."""
+        entries = self.buffers[f"{tier}.entries"][0, 0].long()
+        return entries, self._as_heads(self._named(f"{tier}."), entries)
+
+    def _named(self, prefix: str) -> Tensors:
+        skip = len(prefix)
+        return {n[skip:]: t for n, t in self.buffers.items() if n.startswith(prefix) and n[skip:] != "entries"}
+
+    def _as_heads(self, tensors: Tensors, entries: torch.Tensor) -> Packed:
+        span = self._named("span.")
+        if not span:
+            return Packed(tensors, self.page_size, None)
+        page, head = entries // self.num_heads, entries % self.num_heads
+        group = self.page_group.long()[page]
+        span = {name: t[:, head, group].unsqueeze(2) for name, t in span.items()}
+        return Packed(tensors | span, self.page_size, torch.zeros(1, dtype=torch.int32, device=entries.device))
+
+    def tier_map(self) -> np.ndarray:
+        """int64 ``[P, H]``: the tier of every entry."""
+        tiers = np.full(self.num_pages * self.num_heads, self.num_tiers, dtype=np.int64)
+        for tier in range(self.num_tiers):
+            tiers[self.buffers[f"{tier}.entries"][0, 0].cpu().numpy()] = tier
+        return tiers.reshape(self.num_pages, self.num_heads)
+
+    @property
+    def packed(self) -> TieredStore:
+        """The store itself, which :class:`TierReader` reads."""
+        return self
+
+    @property
+    def dropped(self) -> bool:
+        """Whether some entry is gone."""
+        kept = sum(self.buffers[f"{tier}.entries"].shape[2] for tier in range(self.num_tiers))
+        return kept < self.num_pages * self.num_heads
+
+    def decode(self) -> torch.Tensor:
+        """float32 ``[1, H, P * page_size, D]``, zeros where entries were dropped."""
+        shape = (self.num_pages * self.num_heads, self.page_size, self.dim)
+        pages = torch.zeros(shape, device=self.buffers["0.entries"].device)
+        for tier, codec in enumerate(self.tiers):
+            entries, packed = self.tier(tier)
+            if len(entries):
+                pages[entries] = codec.page_decode(packed, entries % self.num_heads)[0]
+        return pages.unflatten(0, (-1, self.num_heads)).transpose(0, 1).flatten(1, 2).unsqueeze(0)
+
+    # -- new pages --------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        x: torch.Tensor,
+        valid: torch.Tensor | None = None,
+        query_moment: torch.Tensor | None = None,
+        keys: torch.Tensor | None = None,
+        mass: torch.Tensor | None = None,
+    ) -> None:
+        """Encode ``x`` ``[1, H, T, D]`` into new pages of tier 0.
+
+        ``mass`` float ``[1, H, T]`` is the attention that the tokens are known to have got; without it new pages are as
+        important as the mean of the others.
+        """
+        if x.shape[0] != 1:
+            raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
+        codec, heads = self.tiers[0], x.shape[1]
+        pages = -(-x.shape[2] // self.page_size)
+        previous = Packed(self._named("span."), self.page_size, self.page_group) if self.num_pages else None
+        new = codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous, keys))
+        first = self.num_pages * heads
+        entries = torch.arange(first, first + pages * heads, dtype=torch.int32, device=x.device)
+        fresh: Tensors = {}
+        buffers = dict(self.buffers)
+        for name, tensor in new.tensors.items():
+            if new.page_group is not None and name in codec.span_tensors:
+                _extend(buffers, f"span.{name}", tensor)
+                continue
+            if tensor.shape[1] != heads or tensor.shape[2] % pages:
+                raise KVMMError(
+                    f"budget= cannot lower pages of codec {codec.name} with these options, whose {name} serves several "
+                    "heads or pages; use groups inside a page and norm_scope=head, or leave budget out."
+                )
+            fresh[name] = tensor[0].unflatten(1, (pages, -1)).transpose(0, 1).flatten(0, 1).unsqueeze(0)
+        if new.page_group is not None:
+            shifted = new.page_group + self.num_groups
+            self.page_group = shifted if self.page_group is None else torch.cat((self.page_group, shifted))
+            self.num_groups = max(self.num_groups, int(shifted.max()) + 1)
+        for name, tensor in fresh.items():
+            _extend(buffers, f"0.{name}", tensor, dim=1)
+        _extend(buffers, "0.entries", entries.view(1, 1, -1))
+        self.num_heads, self.dim = heads, x.shape[-1]
+        self.num_pages += pages
+        self._set(buffers)
+        self._begin(pages)
+        if codec.side == "key":
+            packed = self._as_heads(fresh, entries.long())
+            self._note(pages, mass, self._chain(packed, entries.long(), x, valid))
+
+    def _chain(
+        self, packed: Packed, entries: torch.Tensor, x: torch.Tensor, valid: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Make every lower tier exist, if only empty, and measure all: float32 ``[2, num_tiers, pages, H]``."""
+        missing = -x.shape[2] % self.page_size
+        exact = torch.nn.functional.pad(x.float(), (0, 0, 0, missing))
+        exact = exact[0].unflatten(1, (-1, self.page_size)).transpose(0, 1).flatten(0, 1)  # [E, N, D]
+        weight = x.new_ones(1, x.shape[2], dtype=torch.float32) if valid is None else valid.float()
+        weight = torch.nn.functional.pad(weight, (0, missing)).view(-1, 1, self.page_size)
+        heads = entries % self.num_heads
+        buffers, found = dict(self.buffers), []
+        for tier, codec in enumerate(self.tiers):
+            if tier:
+                tensors = codec.page_recode(decoded, packed, heads)  # noqa: F821 - of the tier before
+                packed = self._as_heads(tensors, entries)
+                for name, tensor in tensors.items():
+                    buffers.setdefault(f"{tier}.{name}", tensor[:, :0].clone())
+                buffers.setdefault(f"{tier}.entries", entries[:0].int().view(1, 1, 0))
+            decoded = codec.page_decode(packed, heads)
+            square = (decoded[0] - exact).square().sum(-1).unflatten(0, (-1, self.num_heads)) * weight
+            found.append(torch.stack((square.sum(-1) / weight.sum(-1).clamp_min(1), square.amax(-1).sqrt())))
+        self._set(buffers)
+        return torch.stack(found, 1)
+
+    def _begin(self, pages: int) -> None:
+        rows = np.zeros((pages, self.num_heads), dtype=np.int64)
+        self.changed = rows - 1 if not self.changed.size else np.concatenate((self.changed, rows - 1))
+        self.flips = rows if not self.flips.size else np.concatenate((self.flips, rows))
+
+    def _note(self, pages: int, mass: torch.Tensor | None, errors: torch.Tensor) -> None:
+        def longer(old: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+            return new if old is None else torch.cat((old, new), -2)
+
+        heads, device = self.num_heads, errors.device
+        self.error, self.largest_error = longer(self.error, errors[0]), longer(self.largest_error, errors[1])
+        if self.gated:
+            self.margin = longer(self.margin, torch.full((pages, heads), torch.inf, device=device))
+        if self.energy is None:
+            self.energy = torch.full((heads,), torch.nan, device=device)
+        if mass is not None:
+            missing = -mass.shape[2] % self.page_size
+            fresh = torch.nn.functional.pad(mass.float(), (0, missing))[0].unflatten(1, (pages, -1)).sum(-1).T
+        elif self.importance is None:
+            fresh = torch.full((pages, heads), 1.0 / pages, device=device)
+        else:
+            fresh = self.importance.mean(0, keepdim=True).expand(pages, -1)
+        self.importance = longer(self.importance, fresh.contiguous())
+
+    # -- what attention shows ---------------------------------------------------------------------------------------
+
+    def observe(self, query: torch.Tensor, probabilities: torch.Tensor, start: int, end: int) -> None:
+        """Learn from one decode step.
+
+        Args:
+            query: ``[1, H, Q, D]``, multiplied by the softmax scale.
+            probabilities: ``[1, H, Q, N]`` over all slots of the layer, of which ``start`` to ``end`` are this store's.
+        """
+        own = probabilities[0, :, :, start:end]
+        mass = own.mean(1).unflatten(-1, (self.num_pages, -1)).sum(-1).T
+        self.importance = self.decay * self.importance + (1 - self.decay) * mass
+        self.note_energy(query)
+        if self.gated and probabilities.shape[-1] > 1:
+            self._note_margin(*probabilities[0].topk(2, dim=-1), start, end)
+
+    def _note_margin(self, largest: torch.Tensor, slots: torch.Tensor, start: int, end: int) -> None:
+        """Note the distance between the two largest logits, ``[H, Q, 2]`` each, at the entries that hold them."""
+        gap = (largest[..., :1].log() - largest[..., 1:].clamp_min(1e-30).log()).expand_as(largest)
+        inside = (slots >= start) & (slots < end)
+        page = (slots - start).div(self.page_size, rounding_mode="floor")
+        head = torch.arange(self.num_heads, device=page.device).view(-1, 1, 1)
+        index = torch.where(inside, page * self.num_heads + head, 0).flatten()
+        gap = torch.where(inside, gap, torch.inf).flatten()
+        self.margin = self.margin.flatten().scatter_reduce(0, index, gap, "amin").view_as(self.margin)
+
+    def note_energy(self, query: torch.Tensor) -> None:
+        """Learn the size of scaled queries ``[1, H, Q, D]``."""
+        energy = query.float().square().mean((0, 2, 3))
+        known = self.decay * self.energy + (1 - self.decay) * energy
+        self.energy = torch.where(self.energy.isnan(), energy, known)
+
+    # -- moving entries ---------------------------------------------------------------------------------------------
+
+    def entry_nbytes(self) -> list[int]:
+        """Bytes of one entry in every tier, dropped (0) last."""
+        sizes = []
+        for tier in range(self.num_tiers):
+            tensors = self._named(f"{tier}.").values()
+            sizes.append(sum(t[0, :1].nbytes if t.shape[1] else _row(t) for t in tensors) + 4)
+        return [*sizes, 0]
+
+    def move(self, target: np.ndarray, run: int = 0) -> None:
+        """Give every entry the tier of ``target`` int ``[P, H]``.
+
+        Raises:
+            KVMMError: if an entry should rise and its first codes are gone.
+        """
+        current = self.tier_map()
+        moving = np.flatnonzero((target != current).ravel())
+        if not len(moving):
+            return
+        self.flips = self.flips + (target != current)
+        self.changed = np.where(target != current, run, self.changed)
+        now, then = current.ravel(), target.ravel()
+        rising = moving[then[moving] < now[moving]]
+        pieces: dict[int, list[tuple[np.ndarray, Tensors]]] = {tier: [] for tier in range(self.num_tiers)}
+        backed = self.backing.get("entries")
+        if len(rising):
+            if backed is None or not np.isin(rising, backed[0, 0].numpy()).all():
+                raise KVMMError(
+                    "The codes of a higher tier are gone; use RetentionSettings(backing='host') to keep them."
+                )
+            rows = np.searchsorted(backed[0, 0].numpy(), rising)
+            tensors = {n: t[:, rows] for n, t in self.backing.items() if n != "entries"}
+            device = self.buffers["0.entries"].device
+            self._lowered(rising, {n: t.to(device) for n, t in tensors.items()}, 0, then, pieces)
+        for tier in range(self.num_tiers):
+            entries = self.buffers[f"{tier}.entries"][0, 0].cpu().numpy()
+            tensors = self._named(f"{tier}.")
+            stays = np.flatnonzero(then[entries] == tier)
+            falls = np.flatnonzero(then[entries] > tier)
+            pieces[tier].append((entries[stays], _rows(tensors, stays)))
+            if len(falls):
+                if tier == 0 and self.keeps_backing:
+                    self._back(entries[falls], _rows(tensors, falls))
+                self._lowered(entries[falls], _rows(tensors, falls), tier, then, pieces)
+        buffers = {name: t for name, t in self.buffers.items() if name.startswith("span.")}
+        for tier, found in pieces.items():
+            numbers = np.concatenate([entries for entries, _ in found])
+            order = np.argsort(numbers, kind="stable")
+            device = self.buffers["0.entries"].device
+            buffers[f"{tier}.entries"] = torch.as_tensor(numbers[order].astype(np.int32), device=device).view(1, 1, -1)
+            for name in self._named(f"{tier}."):
+                joined = torch.cat([tensors[name] for _, tensors in found], 1)
+                buffers[f"{tier}.{name}"] = joined[:, torch.as_tensor(order, device=joined.device)]
+        self._set(buffers)
+        self._forget(np.flatnonzero(then == 0))
+
+    def _lowered(
+        self,
+        entries: np.ndarray,
+        tensors: Tensors,
+        tier: int,
+        then: np.ndarray,
+        pieces: dict[int, list[tuple[np.ndarray, Tensors]]],
+    ) -> None:
+        """Take entries of ``tier`` down step by step, leaving each in ``pieces`` at the tier ``then`` names."""
+        while len(entries) and tier < self.num_tiers:
+            there = np.flatnonzero(then[entries] == tier)
+            if len(there):
+                pieces[tier].append((entries[there], _rows(tensors, there)))
+            on = np.flatnonzero((then[entries] > tier) & (then[entries] < self.num_tiers))
+            if not len(on):
+                return
+            entries, tensors = entries[on], _rows(tensors, on)
+            index = torch.as_tensor(entries, device=next(iter(tensors.values())).device).long()
+            packed, heads = self._as_heads(tensors, index), index % self.num_heads
+            decoded = self.tiers[tier].page_decode(packed, heads)
+            tier += 1
+            tensors = self.tiers[tier].page_recode(decoded, packed, heads)
+
+    def _back(self, entries: np.ndarray, tensors: Tensors) -> None:
+        rows = {name: t.to("cpu", copy=True) for name, t in tensors.items()}
+        backing = dict(self.backing)
+        for name, tensor in rows.items():
+            _extend(backing, name, tensor, dim=1)
+        _extend(backing, "entries", torch.as_tensor(entries.astype(np.int32)).view(1, 1, -1))
+        order = backing["entries"][0, 0].argsort(stable=True)
+        self.backing = {n: t[:, :, order] if n == "entries" else t[:, order] for n, t in backing.items()}
+
+    def _forget(self, entries: np.ndarray) -> None:
+        """Drop the backing of entries that are in the first tier again."""
+        if not self.backing:
+            return
+        kept = np.flatnonzero(~np.isin(self.backing["entries"][0, 0].numpy(), entries))
+        rows = torch.as_tensor(kept)
+        self.backing = {n: t[:, :, rows] if n == "entries" else t[:, rows] for n, t in self.backing.items()}
+
+    # -- the rest of a store ----------------------------------------------------------------------------------------
+
+    def _set(self, buffers: Tensors) -> None:
+        self._replace(dict(buffers))
+        self.sizes = {name: tensor.shape[2] for name, tensor in self.buffers.items()}
+
+    def index_batch(self, index: torch.Tensor) -> None:
+        if index.tolist() != [0]:
+            raise KVMMError("A cache with a budget holds one sequence and cannot be repeated; leave budget out.")
+
+    def to(self, device: torch.device | str) -> None:
+        super().to(device)
+        for name, tensor in self._state_tensors().items():
+            setattr(self, name, tensor.to(device))
+
+    def _state_tensors(self) -> Tensors:
+        names = ("importance", "margin", "energy", "error", "largest_error")
+        return {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
+
+    def state(self) -> tuple[Tensors, dict[str, Any]]:
+        tensors = dict(self.buffers) | {f"state.{n}": t for n, t in self._state_tensors().items()}
+        tensors |= {f"backing.{name}": tensor for name, tensor in self.backing.items()}
+        if self.page_group is not None:
+            tensors["page_group"] = self.page_group
+        values = {name: getattr(self, name) for name in ("num_pages", "num_heads", "num_groups", "dim")}
+        return tensors, values | {"changed": self.changed.tolist(), "flips": self.flips.tolist()}
+
+    def restore(self, tensors: Tensors, values: Mapping[str, Any]) -> None:
+        tensors = dict(tensors)
+        self.page_group = tensors.pop("page_group", None)
+        for name in [n for n in tensors if n.startswith("state.")]:
+            setattr(self, name.removeprefix("state."), tensors.pop(name))
+        backing = [n for n in tensors if n.startswith("backing.")]
+        self.backing = {name.removeprefix("backing."): tensors.pop(name).cpu() for name in backing}
+        self.num_pages, self.num_heads = int(values["num_pages"]), int(values["num_heads"])
+        self.num_groups, self.dim = int(values["num_groups"]), int(values["dim"])
+        shape = (self.num_pages, self.num_heads)
+        self.changed, self.flips = (np.array(values[n], dtype=np.int64).reshape(shape) for n in ("changed", "flips"))
+        self._set(tensors)
+
+    def nbytes(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for name, tensor in self.buffers.items():
+            kind = name.partition(".")[2]
+            kind = "page_table" if kind == "entries" else kind
+            sizes[kind] = sizes.get(kind, 0) + tensor.nbytes
+        if self.page_group is not None:
+            sizes["page_table"] = sizes.get("page_table", 0) + self.page_group.nbytes
+        if state := sum(t.nbytes for t in self._state_tensors().values()):
+            sizes["retention"] = state
+        if self.backing:
+            sizes["backing"] = sum(t.nbytes for t in self.backing.values())
+        return sizes
+
+
+def _extend(buffers: Tensors, name: str, tensor: torch.Tensor, dim: int = 2) -> None:
+    old = buffers.get(name)
+    buffers[name] = tensor if old is None else torch.cat((old, tensor), dim)
+
+
+def _rows(tensors: Tensors, rows: np.ndarray) -> Tensors:
+    return {name: t[:, torch.as_tensor(rows, device=t.device)] for name, t in tensors.items()}
+
+
+def _row(tensor: torch.Tensor) -> int:
+    """Bytes of one entry of an empty buffer."""
+    count = tensor.element_size()
+    for size in tensor.shape[2:]:
+        count *= size
+    return count
