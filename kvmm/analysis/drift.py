@@ -192,6 +192,7 @@ class ForcedText:
             raise KVMMError("There is no position to compare: the continuation needs a token more.")
         self.full = self._logits(document.cache(DYNAMIC))
 
+    @torch.no_grad()
     def _logits(self, cache: Any) -> torch.Tensor:
         return read_on(self.document.model, self.inputs, cache, self.read)[self.first :]
 

@@ -111,6 +111,11 @@ def new_cache(model: Any, policy: str | KVPolicy) -> Cache:
     return KVMMCache.for_model(model, policy)
 
 
+def own_copy(cache: Cache) -> Cache:
+    """A cache that goes on by itself; packed pages are shared until one of the two adds to them."""
+    return cache.fork() if isinstance(cache, KVMMCache) else copy.deepcopy(cache)
+
+
 def measured_bits(cache: Cache) -> dict[str, float]:
     """Bits a value that a cache holds, from its tensors; empty for transformers' own.
 
@@ -173,10 +178,10 @@ class Document:
     def cache(self, policy: str | KVPolicy) -> Cache:
         """A cache of ``policy`` that holds the document, packed; it is the caller's own."""
         if policy == DYNAMIC:
-            return copy.deepcopy(self._exact)
+            return own_copy(self._exact)
         if policy not in self._packed:
             self._packed[policy] = self._filled(KVMMCache.for_model(self.model, policy)).pack()
-        return copy.deepcopy(self._packed[policy])
+        return own_copy(self._packed[policy])
 
     def _filled(self, cache: KVMMCache) -> KVMMCache:
         """``cache`` after the document, without another forward pass unless a codec weighs by the prompt's queries."""
@@ -191,14 +196,21 @@ class Document:
         return cache
 
 
-@torch.no_grad()
-def read_on(model: Any, inputs: Mapping[str, torch.Tensor], cache: Cache, continuation: torch.Tensor) -> torch.Tensor:
+def read_on(
+    model: Any,
+    inputs: Mapping[str, torch.Tensor],
+    cache: Cache,
+    continuation: torch.Tensor,
+    *,
+    gradients: bool = False,
+) -> torch.Tensor:
     """Read the rest of a prompt and its continuation in one pass, over a cache that holds the prompt's beginning.
 
     Args:
         inputs: the inputs of the whole prompt, ``T`` tokens.
         cache: from :meth:`Document.cache`; it is written to.
         continuation: int64 ``[1, n]`` text tokens after the prompt.
+        gradients: record the graph, to differentiate the logits.
 
     Returns:
         logits ``[T + n - length, V]`` after each of the tokens read, in the model's dtype.
@@ -206,13 +218,14 @@ def read_on(model: Any, inputs: Mapping[str, torch.Tensor], cache: Cache, contin
     start = cache.get_seq_length()
     positions = extended_position_ids(all_position_ids(model, inputs), continuation.shape[1])
     ids = torch.cat([inputs["input_ids"], continuation.to(inputs["input_ids"])], dim=1)
-    out = model(
-        input_ids=ids[:, start:],
-        attention_mask=torch.ones_like(ids),
-        position_ids=positions[..., start:],
-        past_key_values=cache,
-        use_cache=True,
-    )
+    with torch.set_grad_enabled(gradients):
+        out = model(
+            input_ids=ids[:, start:],
+            attention_mask=torch.ones_like(ids),
+            position_ids=positions[..., start:],
+            past_key_values=cache,
+            use_cache=True,
+        )
     return out.logits[0]
 
 
@@ -273,7 +286,7 @@ class Asker:
                 if isinstance(prefix, KVMMCache):
                     prefix.pack()
                 self._document, self._prefix = (policy, document), prefix
-            cache = copy.deepcopy(self._prefix)
+            cache = own_copy(self._prefix)
             arguments = {name: value for name, value in inputs.items() if is_per_token(value, inputs)}
             arguments["position_ids"] = positions
         else:
@@ -298,5 +311,6 @@ __all__ = [
     "is_per_token",
     "measured_bits",
     "new_cache",
+    "own_copy",
     "read_on",
 ]

@@ -1,0 +1,315 @@
+"""Witness tests on answers: what a reader would notice of a policy, where logit drift says how far it moved.
+
+Each function compares the answers of a policy with those of full precision to the same prompts, in the same order, and
+returns plain figures. They follow the witness tests of Spherical KV: length drift, early stop, seed sensitivity,
+refusal flips, tier-flip rate and retrieval raggedness.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from kvmm.errors import KVMMError
+from kvmm.eval.metrics import levenshtein, normalise
+
+REFUSALS = ("It does not say.",)  # the embedded model's answer to a question that its page does not answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One generated answer.
+
+    Attributes:
+        tokens: its token ids, the end token left out.
+        text: the decoded answer.
+        ended: whether an end token came before the length limit.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    ended: bool
+
+
+@dataclass(frozen=True)
+class LengthDrift:
+    """Lengths in tokens: means of both, and of the signed and absolute differences (policy minus full precision)."""
+
+    answers: int
+    mean_tokens: float
+    mean_tokens_full: float
+    mean_difference: float
+    mean_absolute_difference: float
+    max_absolute_difference: int
+    same_length: float
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """Shares of the answers.
+
+    ``earlier`` ended by themselves in fewer tokens than full precision took; ``truncated`` of those are a beginning of
+    the full-precision answer, cut off; ``runs_on`` reached the length limit where full precision ended.
+    """
+
+    answers: int
+    earlier: float
+    truncated: float
+    runs_on: float
+
+
+@dataclass(frozen=True)
+class AnswerAgreement:
+    """``identical``: share of answers with the same text; ``similarity``: mean of ``1 - edit distance / length``."""
+
+    answers: int
+    identical: float
+    similarity: float
+
+
+@dataclass(frozen=True)
+class SeedSensitivity:
+    """Sampled answers over seeds.
+
+    Similarities are means over prompts and pairs of different seeds, so that chance plays the same part in all of
+    them: ``policy_full`` between a policy's answer and a full-precision one, ``full_full`` between two of full
+    precision, ``policy_policy`` between two of the policy. ``gap = full_full - policy_full`` is what the policy adds to
+    the spread that sampling has anyway. ``same_seed`` compares the answers that drew the same random numbers.
+    """
+
+    prompts: int
+    seeds: int
+    temperature: float
+    policy_full: float
+    full_full: float
+    policy_policy: float
+    gap: float
+    same_seed: float
+
+
+@dataclass(frozen=True)
+class RefusalFlips:
+    """Counts of refusals, and the share of prompts (``rate``) whose answer went from one to the other."""
+
+    answers: int
+    refused: int
+    refused_full: int
+    to_refusal: int
+    from_refusal: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class PageAccuracy:
+    """Questions whose answer stands on page ``page`` (from 1) of ``pages``, and the shares answered."""
+
+    page: int
+    pages: int
+    questions: int
+    accuracy: float
+    accuracy_full: float
+
+
+@dataclass(frozen=True)
+class RetrievalRaggedness:
+    """Accuracy by the place of the page that holds the answer; ``spread`` is the largest minus the smallest."""
+
+    questions: int
+    by_page: tuple[PageAccuracy, ...]
+    spread: float
+    spread_full: float
+
+
+@dataclass(frozen=True)
+class TierFlips:
+    """Tier decisions of a retention controller: ``rate`` is the share of ``decisions`` that changed a page's tier."""
+
+    decisions: int
+    flips: int
+    rate: float
+
+
+def _paired(full: Sequence[Any], other: Sequence[Any]) -> list[tuple[Any, Any]]:
+    if not full or len(full) != len(other):
+        raise KVMMError(f"There are {len(full)} answers in full precision and {len(other)} to compare; pass pairs.")
+    return list(zip(full, other, strict=True))
+
+
+def length_drift(full: Sequence[Answer], policy: Sequence[Answer]) -> LengthDrift:
+    """How much longer or shorter the answers became. Raises :class:`KVMMError` without pairs, like all of these."""
+    pairs = [(len(f.tokens), len(p.tokens)) for f, p in _paired(full, policy)]
+    differences = [p - f for f, p in pairs]
+    return LengthDrift(
+        answers=len(pairs),
+        mean_tokens=fmean(p for _, p in pairs),
+        mean_tokens_full=fmean(f for f, _ in pairs),
+        mean_difference=fmean(differences),
+        mean_absolute_difference=fmean(map(abs, differences)),
+        max_absolute_difference=max(map(abs, differences)),
+        same_length=fmean(d == 0 for d in differences),
+    )
+
+
+def early_stop(full: Sequence[Answer], policy: Sequence[Answer]) -> EarlyStop:
+    """Answers that end too soon, or no longer end; see :class:`EarlyStop`."""
+    pairs = _paired(full, policy)
+    earlier = [p.ended and len(p.tokens) < len(f.tokens) for f, p in pairs]
+    cut = [e and f.tokens[: len(p.tokens)] == p.tokens for e, (f, p) in zip(earlier, pairs, strict=True)]
+    runs_on = fmean(f.ended and not p.ended for f, p in pairs)
+    return EarlyStop(len(pairs), earlier=fmean(earlier), truncated=fmean(cut), runs_on=runs_on)
+
+
+def similarity(a: str, b: str) -> float:
+    """``1 - edit distance / length of the longer``, of texts in lower case with white space collapsed; in [0, 1]."""
+    a, b = normalise(a), normalise(b)
+    longest = max(len(a), len(b))
+    return 1 - levenshtein(a, b) / longest if longest else 1.0
+
+
+def answer_agreement(full: Sequence[Answer], policy: Sequence[Answer]) -> AnswerAgreement:
+    """How alike the answers are as texts."""
+    pairs = _paired(full, policy)
+    return AnswerAgreement(
+        answers=len(pairs),
+        identical=fmean(f.text == p.text for f, p in pairs),
+        similarity=fmean(similarity(f.text, p.text) for f, p in pairs),
+    )
+
+
+def seed_sensitivity(
+    full: Sequence[Sequence[Answer]], policy: Sequence[Sequence[Answer]], temperature: float
+) -> SeedSensitivity:
+    """Sampled answers, ``[prompt][seed]``, the same seeds in the same order on both sides; 2 or more.
+
+    Raises:
+        KVMMError: if a prompt has fewer than two seeds, or not the same number on both sides.
+    """
+    counts = {len(answers) for row in _paired(full, policy) for answers in row}
+    if len(counts) != 1 or min(counts) < 2:
+        raise KVMMError("Seed sensitivity compares two or more seeds a prompt, the same number everywhere.")
+    (seeds,) = counts
+    scores: dict[str, list[float]] = defaultdict(list)
+    for f, p in zip(full, policy, strict=True):
+        for i in range(seeds):
+            scores["same"].append(similarity(f[i].text, p[i].text))
+            for j in range(seeds):
+                if i != j:
+                    scores["policy_full"].append(similarity(p[i].text, f[j].text))
+                if i < j:
+                    scores["full_full"].append(similarity(f[i].text, f[j].text))
+                    scores["policy_policy"].append(similarity(p[i].text, p[j].text))
+    mean = {name: fmean(values) for name, values in scores.items()}
+    return SeedSensitivity(
+        prompts=len(full),
+        seeds=seeds,
+        temperature=temperature,
+        policy_full=mean["policy_full"],
+        full_full=mean["full_full"],
+        policy_policy=mean["policy_policy"],
+        gap=mean["full_full"] - mean["policy_full"],
+        same_seed=mean["same"],
+    )
+
+
+def is_refusal(text: str, refusals: Sequence[str] = REFUSALS) -> bool:
+    """Whether an answer starts with one of the refusals, case and punctuation aside."""
+
+    def words(value: str) -> str:
+        return " ".join(re.findall(r"\w+", value.lower()))
+
+    answer = words(text) + " "
+    return any(answer.startswith(words(refusal) + " ") for refusal in refusals if words(refusal))
+
+
+def refusal_flips(full: Sequence[Answer], policy: Sequence[Answer], refusals: Sequence[str] = REFUSALS) -> RefusalFlips:
+    """Questions that one side answers and the other refuses."""
+    pairs = [(is_refusal(f.text, refusals), is_refusal(p.text, refusals)) for f, p in _paired(full, policy)]
+    to_refusal = sum(p and not f for f, p in pairs)
+    from_refusal = sum(f and not p for f, p in pairs)
+    return RefusalFlips(
+        answers=len(pairs),
+        refused=sum(p for _, p in pairs),
+        refused_full=sum(f for f, _ in pairs),
+        to_refusal=to_refusal,
+        from_refusal=from_refusal,
+        rate=(to_refusal + from_refusal) / len(pairs),
+    )
+
+
+def retrieval_raggedness(
+    places: Sequence[tuple[int, int]], full: Sequence[bool], policy: Sequence[bool]
+) -> RetrievalRaggedness:
+    """Accuracy over the place of the page that holds the answer.
+
+    Args:
+        places: ``(page, pages)`` of every question, pages from 1.
+        full, policy: whether the question was answered rightly.
+    """
+    pairs = _paired(full, policy)
+    groups: dict[tuple[int, int], list[tuple[bool, bool]]] = defaultdict(list)
+    for (page, pages), pair in zip(places, pairs, strict=True):
+        groups[pages, page].append(pair)
+    rows = tuple(
+        PageAccuracy(page, pages, len(found), fmean(p for _, p in found), fmean(f for f, _ in found))
+        for (pages, page), found in sorted(groups.items())
+    )
+
+    def spread(values: Sequence[float]) -> float:
+        return max(values) - min(values)
+
+    return RetrievalRaggedness(
+        questions=len(pairs),
+        by_page=rows,
+        spread=spread([row.accuracy for row in rows]),
+        spread_full=spread([row.accuracy_full for row in rows]),
+    )
+
+
+def tier_flips(history: Sequence[Sequence[Any]]) -> TierFlips | None:
+    """How restless a retention controller is.
+
+    Args:
+        history: ``[step][page]``, the tier of every page after each decision of the controller; pages are only added
+            at the end. A page's first tier is no decision to change it.
+
+    Returns:
+        The flips between neighbouring steps, or None when no page lived through two of them.
+    """
+    pairs = [pair for old, new in pairwise(history) for pair in zip(old, new, strict=False)]
+    flips = sum(a != b for a, b in pairs)
+    return TierFlips(len(pairs), flips, flips / len(pairs)) if pairs else None
+
+
+def pooled_flips(parts: Sequence[TierFlips]) -> TierFlips | None:
+    """The flips of several caches together; None without any."""
+    decisions, flips = sum(part.decisions for part in parts), sum(part.flips for part in parts)
+    return TierFlips(decisions, flips, flips / decisions) if decisions else None
+
+
+__all__ = [
+    "REFUSALS",
+    "Answer",
+    "AnswerAgreement",
+    "EarlyStop",
+    "LengthDrift",
+    "PageAccuracy",
+    "RefusalFlips",
+    "RetrievalRaggedness",
+    "SeedSensitivity",
+    "TierFlips",
+    "answer_agreement",
+    "early_stop",
+    "is_refusal",
+    "length_drift",
+    "pooled_flips",
+    "refusal_flips",
+    "retrieval_raggedness",
+    "seed_sensitivity",
+    "similarity",
+    "tier_flips",
+]
