@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvmm import KVMMCache, policies
-from kvmm.modality import IMAGE, PADDING, TEXT
+from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
 from kvmm.policy import spec
 from tests.cache.harness import Harness, layout, uniform
 from tests.tiny_models import build, generate, inputs
@@ -74,27 +74,45 @@ def test_bytes_are_shared_until_written():
     assert parent.memory().shared_nbytes == 0
 
 
+def spare(tensor, used):
+    """Whether a buffer has room behind what is used, where two forks would meet."""
+    return tensor.shape[2] > used
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_neither_changes_the_other(order):
-    h = fed()
-    h.feed([[TEXT] * 33, [TEXT] * 33])
-    h.cache.pack()  # buffers with room behind the pages, where two forks would meet
+    """Three caches take turns, first in the room that their buffers have, then beyond it."""
+    h = Harness(uniform(spec("kivi", 2, 32), **FIELDS))
+    h.feed([[TEXT] * 577])
+    h.cache.pack()
+    h.feed([[TEXT] * 10])
+    h.cache.pack()
+    h.feed([[TEXT]])
     forks = [with_cache(h, cache) for cache in (h.cache, h.cache.fork(), h.cache.fork().fork())]
+    store, layer, table = h.layer.parts[TEXT].key, h.layer, h.cache.table
+    assert spare(store.buffers["codes"], store.sizes["codes"])
+    assert spare(layer.dense_key, layer.num_dense) and table.modality.shape[1] > table.length
     start = state(h.cache)
-    for number in order:
-        others = {i: state(forks[i].cache) for i in range(3) if i != number}
-        one = forks[number]
-        one.generator = torch.Generator().manual_seed(number)
-        one.feed([layout((IMAGE, 40), (TEXT, 30 + number)), layout((IMAGE, 40), (TEXT, 30 + number))])
-        for _ in range(40):
-            one.feed([[TEXT], [TEXT]])
-        assert one.compare(1) < 1e-4
-        for i, expected in others.items():
-            assert same(state(forks[i].cache), expected)
-    length = start[1].max() + 1
-    for one in forks:  # what they had in common is still there
-        torch.testing.assert_close(one.layer.dense()[0][:, :, : length - 40], start[0][0][0][:, :, : length - 40])
-    assert len({one.cache.get_seq_length() for one in forks}) == 3
+    for count in (1, 1, 35, 40, 1):
+        for number in order:
+            others = {i: state(forks[i].cache) for i in range(3) if i != number}
+            one = forks[number]
+            one.generator = torch.Generator().manual_seed(100 * number + count)
+            one.feed([[(TEXT, IMAGE, AUDIO)[number]] + [TEXT] * (count - 1)])
+            if count > 1:
+                one.cache.pack()
+            assert one.compare(1) < 1e-4
+            for i, expected in others.items():
+                assert same(state(forks[i].cache), expected)
+    for number, one in enumerate(forks):
+        torch.testing.assert_close(one.layer.dense()[0][:, :, :577], start[0][0][0][:, :, :577])
+        expected = {TEXT: 588 + 73, IMAGE: 0, AUDIO: 0}
+        expected[(TEXT, IMAGE, AUDIO)[number]] += 5
+        codes = one.cache.table.modality[0, : one.cache.table.length].tolist()
+        assert {m: codes.count(m) for m in expected} == expected
+        tail = one.cache.table.dense[0] >= 577 + 11  # what is not packed is exact
+        exact = one.keys[:, :, one.cache.table.dense[0][tail].long()]
+        torch.testing.assert_close(one.layer.dense_key[:, :, : one.layer.num_dense][:, :, tail], exact)
 
 
 def test_crop_then_append_leaves_the_fork_alone():
