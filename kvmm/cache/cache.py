@@ -17,6 +17,7 @@ from kvmm.attention import use_kvmm_attention
 from kvmm.cache.fuse import check_value_rotation
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
+from kvmm.cache.retention import RetentionController, resident_nbytes
 from kvmm.cache.storage import load_cache, save_cache
 from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration
@@ -62,6 +63,7 @@ class KVMMCache(Cache):
         """
         self.policy = get_policy(policy, **overrides)
         self.table = TokenTable(self.policy)
+        self.retention = None if self.policy.budget is None else RetentionController(self.policy)
         self.placeholders = placeholder_ids(config)
         config = getattr(config, "thinker_config", None) or config
         text_config = config.get_text_config(decoder=True)
@@ -184,7 +186,10 @@ class KVMMCache(Cache):
         if layer_idx == self._first_layer:
             self._begin(key_states)
             self.offloading = self.offloading and key_states.device.type != "cpu"
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        if self.retention is not None and layer_idx == len(self.layers) - 1:
+            self.retention.after_step(self, key_states.shape[2])
+        return updated
 
     def _begin(self, key_states: torch.Tensor) -> None:
         """Once a forward pass, before the first full-attention layer: pack what is due, note the new tokens."""
@@ -197,6 +202,8 @@ class KVMMCache(Cache):
                 f"The modality map has shape {list(codes.shape)} but the model wrote keys of {batch} sequences of "
                 f"{count} tokens; call cache.set_modality with one code a token."
             )
+        if self.retention is not None and batch > 1:
+            raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
         if count == 1 and self.table.length:
             self._pack()
         self.table.append(codes.to(key_states.device))
@@ -210,9 +217,42 @@ class KVMMCache(Cache):
         self.table.commit(plan)
 
     def pack(self) -> KVMMCache:
-        """Pack now all that may be packed; otherwise it happens at the next decode step. Returns the cache."""
+        """Pack now all that may be packed; otherwise it happens at the next decode step. Returns the cache.
+
+        Raises:
+            KVMMError: if the policy has a budget that cannot be met.
+        """
         self._pack()
+        if self.retention is not None and self.is_packed and resident_nbytes(self) > self.policy.budget:
+            self.retention.run(self)
         return self
+
+    def pin(self, start: int, end: int) -> None:
+        """Keep the pages with positions ``start`` to ``end`` (not included) as they are, whatever the budget.
+
+        Raises:
+            KVMMError: for a policy without a budget, or an empty span.
+        """
+        if self.retention is None:
+            raise KVMMError("Nothing is lowered or dropped without a budget; make the cache with budget=.")
+        self.retention.pin(start, end)
+
+    def retention_report(self) -> dict[str, Any]:
+        """What the retention controller did and where every page stands, as values for JSON.
+
+        ``budget``, ``resident_nbytes``, ``steps`` (decode steps), ``runs`` (of the controller), ``mode``, ``heads``,
+        ``num_entries`` (pages times heads), ``num_held`` (not dropped), ``flips`` (changes of tier), ``flip_rate``
+        (flips an entry and run), ``lowered``, ``dropped``, ``raised`` (counts), ``distortion`` (the objective),
+        ``last_run`` (its changes: layer, modality, head or None for all, page, from, to), ``layers``
+        (``share_by_head``: the part of the layer's packed bytes that each head has) and ``entries``: for each layer,
+        modality and head ``tier_names``, and by page ``tiers``, ``flips`` and ``importance``.
+
+        Raises:
+            KVMMError: for a policy without a budget.
+        """
+        if self.retention is None:
+            raise KVMMError("There is no retention without a budget; make the cache with budget=.")
+        return self.retention.report(self)
 
     @property
     def is_packed(self) -> bool:
@@ -233,6 +273,7 @@ class KVMMCache(Cache):
             layer.fork(twin.table) if isinstance(layer, KVMMLayer) else copy.deepcopy(layer) for layer in self.layers
         ]
         twin.metadata = dict(self.metadata)
+        twin.retention = copy.deepcopy(self.retention)
         return twin
 
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
@@ -264,6 +305,8 @@ class KVMMCache(Cache):
         """Forget all tokens; the cache can be used for a new prompt."""
         super().reset()
         self.table.clear()
+        if self.retention is not None:
+            self.retention.clear()
         self._pending = self._explicit = None
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -302,6 +345,8 @@ class KVMMCache(Cache):
     def _index_batch(self, index: torch.Tensor) -> None:
         if self.table.modality is None:
             return
+        if self.retention is not None and index.tolist() != [0]:
+            raise KVMMError("A cache with a budget holds one sequence and cannot be repeated; leave budget out.")
         self.table.index_batch(index.to(self.table.modality.device))
         for i in self.packed_layers:
             layer = self.layers[i]

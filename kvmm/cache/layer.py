@@ -10,13 +10,17 @@ from typing import Any
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
-from kvmm.cache.codecs import Site, build_codec
+from kvmm.cache.codecs import Codec, Site, build_codec
 from kvmm.cache.pages import PageStore, Part
 from kvmm.cache.table import Cut, Plan, TokenTable
+from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
+from kvmm.errors import KVMMError
 from kvmm.kernels.decode import attend
 from kvmm.modality import MODALITY_NAMES, PADDING
 from kvmm.policy import KVPolicy
+
+_WATCHED = 32  # queries at the end of a prompt that say which pages matter, until decoding shows it
 
 
 class Shared:
@@ -71,7 +75,8 @@ class KVMMLayer(CacheLayerMixin):
                 build_codec(kv.key, "key", Site(index, modality, calibration, kv.value)),
                 build_codec(kv.value, "value", Site(index, modality, calibration, kv.key)),
             )
-        self.needs_queries = any(codec.needs_queries for pair in self.codecs.values() for codec in pair)
+        self.retains = policy.budget is not None  # pages are lowered and dropped by what attention they get
+        self.needs_queries = self.retains or any(c.needs_queries for pair in self.codecs.values() for c in pair)
         self._clear()
 
     def _clear(self) -> None:
@@ -82,6 +87,7 @@ class KVMMLayer(CacheLayerMixin):
         self.parts: dict[int, Part] = {}
         self.query_sum: torch.Tensor | None = None  # float32 [B, H_kv, D, D], sum of q q^T over the prompt
         self.query_count: torch.Tensor | None = None  # float32 [B, 1, 1, 1]
+        self.last_queries: torch.Tensor | None = None  # [B, H_q, n, D], the newest of the prompt, if ``retains``
         self.packed = False
         self.offloaded = False
         self._awaits_query = False  # a handle was given out and has not been read yet
@@ -134,6 +140,8 @@ class KVMMLayer(CacheLayerMixin):
         if not self.packed and not self.needs_queries:
             return self.dense()
         if getattr(self.config.value, "_attn_implementation", "kvmm") != "kvmm":
+            if any(store.dropped for part in self.parts.values() for store in part.stores):
+                raise KVMMError("Pages were dropped to meet the budget: only the attention 'kvmm' can read this cache.")
             return self.dense()
         self._awaits_query = True
         handle = PackedHandle(self)
@@ -206,14 +214,16 @@ class KVMMLayer(CacheLayerMixin):
         if not self.is_initialized:
             return
         with self._on_device():
+            mass = self._attention_mass() if self.last_queries is not None else None
             for move in plan.moves:
                 part = self.parts.get(move.modality)
                 if part is None:
                     key, value = self.codecs[move.modality]
                     part = self.parts[move.modality] = Part(
-                        PageStore.for_codec(key, move.page_size), PageStore.for_codec(value, move.page_size)
+                        self.new_store(key, move.page_size), self.new_store(value, move.page_size)
                     )
-                part.key.append(_columns(self.dense_key, move.index), move.valid, self.query_moment)
+                known = {} if mass is None else {"mass": mass.index_select(2, move.index[0])}
+                part.key.append(_columns(self.dense_key, move.index), move.valid, self.query_moment, **known)
                 part.value.append(_columns(self.dense_value, move.index), move.valid, self.query_moment)
             self.parts = dict(sorted(self.parts.items()))
             self.dense_key = _columns(self.dense_key, plan.stay)
@@ -221,6 +231,23 @@ class KVMMLayer(CacheLayerMixin):
             self.num_dense = plan.stay.shape[1]
             self.packed = True
             self.query_sum = self.query_count = None  # have served: codecs keep what they need of them
+            self.last_queries = None
+
+    def new_store(self, codec: Codec, page_size: int) -> PageStore:
+        """An empty store for one of the layer's codecs."""
+        if not self.retains:
+            return PageStore.for_codec(codec, page_size)
+        return TieredStore.for_settings(codec, page_size, self.policy.retention)
+
+    def _attention_mass(self) -> torch.Tensor:
+        """float32 ``[1, H_kv, n]``: what part of the attention of the prompt's last queries each column got."""
+        key, count = self.dense_key[:, :, : self.num_dense].float(), self.last_queries.shape[2]
+        query = self.last_queries.float().unflatten(1, (key.shape[1], -1))  # [B, H_kv, R, q, D]
+        scores = query @ key.transpose(-1, -2).unsqueeze(2) * key.shape[-1] ** -0.5
+        column = torch.arange(self.num_dense, device=key.device)
+        later = column > column[-count:].unsqueeze(1)
+        hidden = later | (self.table.dense[:, None, None, None, : self.num_dense] < 0)
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0.0).mean((2, 3))
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
@@ -242,6 +269,8 @@ class KVMMLayer(CacheLayerMixin):
         """Add the prompt's queries ``[B, H_q, q, D]`` to the query moments, without padding; returns :meth:`dense`."""
         batch, query_heads, count, dim = query.shape
         heads = self.dense_key.shape[1]
+        if self.retains:
+            self.last_queries = query[:, :, -_WATCHED:].clone()
         valid = self.table.modality[:, self.table.length - count : self.table.length] != PADDING
         grouped = query.float() * valid[:, None, :, None]
         grouped = grouped.reshape(batch, heads, query_heads // heads * count, dim)

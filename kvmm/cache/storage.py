@@ -21,7 +21,7 @@ from torch import nn
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from kvmm.cache.layer import KVMMLayer
-from kvmm.cache.pages import PageStore, Part
+from kvmm.cache.pages import Part
 from kvmm.calibration import Calibration, load_calibration, model_fingerprint
 from kvmm.errors import KVMMError
 from kvmm.policy import KVPolicy
@@ -243,6 +243,6 @@ def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors) -> None
         for side, codec in codecs.items():
             prefix = f"{modality}.{side}."
             found = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            stores[side] = PageStore.for_codec(codec, size)
+            stores[side] = layer.new_store(codec, size)
             stores[side].restore(found, sides[side])
         layer.parts[modality] = Part(**stores)

@@ -21,6 +21,7 @@ from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import MASKED
 from kvmm.errors import KVMMError
+from kvmm.policy import RetentionSettings
 
 Tensors = dict[str, torch.Tensor]
 
@@ -103,6 +104,11 @@ class TieredStore(PageStore):
         self.dim = 0
         self.importance = self.margin = self.energy = self.error = self.largest_error = None
         self.changed = self.flips = np.zeros((0, 0), dtype=np.int64)
+
+    @classmethod
+    def for_settings(cls, codec: Codec, page_size: int, settings: RetentionSettings) -> TieredStore:
+        """The store of a codec under a policy's settings."""
+        return cls(codec, page_size, settings.decay, settings.margin_gate, settings.backing == "host")
 
     # -- contents ---------------------------------------------------------------------------------------------------
 

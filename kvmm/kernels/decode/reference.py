@@ -220,6 +220,12 @@ def attend(
         joined += bias
     probabilities = joined.softmax(-1)
 
+    start = 0
+    for part, part_scores in zip(parts, scores, strict=False):
+        end = start + part_scores.shape[-1]
+        if part.key.observes:
+            part.key.observe(grouped, probabilities, start, end)
+        start = end
     sizes = [part.shape[-1] for part in scores]
     pieces = probabilities.split(sizes, -1)
     output = pieces[-1] @ dense_value.float()
