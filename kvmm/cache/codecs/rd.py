@@ -196,7 +196,8 @@ class RD(Codec):
         unit = samples.vectors.float() / length
         mean = unit.mean(1)
         covariance = (unit.transpose(1, 2) @ unit) / unit.shape[1] - mean[:, :, None] * mean[:, None, :]
-        normed = _klt(mean, covariance, importance * length.square().mean(1, keepdim=True))
+        weight = None if importance is None else importance * length.square().mean(1, keepdim=True)
+        normed = _klt(mean, covariance, weight)
         # at equal bits: what a norm costs a channel is taken from the codes
         spent = 2.0
         if _cost(normed["variance"], spent - _NORM_BITS / unit.shape[-1]) < _cost(plain["variance"], spent):

@@ -93,17 +93,18 @@ class SiteSamples:
         mean: float32 ``[H_kv, D]``, of all tokens seen.
         covariance: float32 ``[H_kv, D, D]``, of all tokens seen.
         importance: float32 ``[H_kv, D, D]``: the mean of ``g g^T`` over tokens, with ``g`` the gradient of the answers'
-            loss with respect to the token's vector; what an error there costs, in the same unit everywhere.
-        query_moment: float32 ``[H_kv, D, D]``, the mean of ``q q^T`` over queries (keys), or of the output
-            projection's ``W_o^T W_o`` over the head's group (values).
+            loss with respect to the token's vector; what an error there costs, in the same unit everywhere. None if no
+            gradients were taken.
+        query_moment: float32 ``[H_kv, D, D]``, the mean of ``q q^T`` over queries (keys), or the output projection's
+            ``W_o^T W_o`` over the head's group (values); None where it is not known.
     """
 
     side: str
     vectors: torch.Tensor
     mean: torch.Tensor
     covariance: torch.Tensor
-    importance: torch.Tensor
-    query_moment: torch.Tensor
+    importance: torch.Tensor | None
+    query_moment: torch.Tensor | None
 
 
 def site_name(codec: str, layer: int, side: str, modality: int) -> str:

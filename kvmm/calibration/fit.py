@@ -1,0 +1,160 @@
+"""``calibrate``: prompts in, calibration file out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvmm.calibration.collect import TEMPERATURE, Collector
+from kvmm.calibration.file import Calibration, SiteSamples, model_fingerprint, site_name
+from kvmm.errors import KVMMError
+from kvmm.eval.asking import DYNAMIC, Document, answer_tokens, encode_question
+from kvmm.media import load_audio, load_image, load_media
+
+ANSWER_TOKENS = 300  # of an answer that calibration looks at; a transcription may be longer
+TEXT_TOKENS = 768  # a piece of a text, of which the last quarter is what is predicted
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt: a question about images or a recording with its answer, or a piece of text.
+
+    Attributes:
+        question: asked after the media, or the text itself.
+        images: paths or PIL images.
+        audio: a path, float32 samples at 16 kHz, or None.
+        answer: None lets the model answer.
+        text: whether ``question`` is a text to read on.
+    """
+
+    question: str
+    images: tuple[Any, ...] = ()
+    audio: Any = None
+    answer: str | None = None
+    text: bool = False
+
+
+def examples_of_lines(lines: Sequence[Mapping[str, Any]]) -> list[Example]:
+    """Examples of the questions of a JSON-lines file, as :func:`kvmm.analysis.drift_prompts.read_lines` reads them."""
+    return [
+        Example(line["question"], tuple(line["images"]), line["audio"], (line["answers"] or (None,))[0])
+        for line in lines
+    ]
+
+
+def examples_of_text(processor: Any, text: str) -> list[Example]:
+    """Pieces of a text, each of :data:`TEXT_TOKENS` tokens.
+
+    Raises:
+        KVMMError: if it is shorter than one piece.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    ids = tokenizer(text)["input_ids"]
+    starts = range(0, len(ids) - TEXT_TOKENS + 1, TEXT_TOKENS)
+    if not starts:
+        raise KVMMError(f"The text has {len(ids)} tokens; calibration needs {TEXT_TOKENS} or more.")
+    return [Example(tokenizer.decode(ids[s : s + TEXT_TOKENS]), text=True) for s in starts]
+
+
+def examples_of_samples(samples: Iterable[tuple[Sequence[Path], str]]) -> list[Example]:
+    """Examples of files with a question, which the model answers: ``(files, question)``."""
+    found = []
+    for files, question in samples:
+        media = [medium for file in files for medium in load_media(file)]
+        images = tuple(medium.data for medium in media if medium.kind == "image")
+        audio = next((medium.data for medium in media if medium.kind == "audio"), None)
+        found.append(Example(question, images, audio))
+    return found
+
+
+def calibrate(
+    model: Any,
+    processor: Any,
+    examples: Sequence[Example],
+    *,
+    gradients: bool = True,
+    name: str = "",
+    data: str = "",
+    seed: int = 0,
+) -> Iterator[int | Calibration]:
+    """Fit every codec that can be fitted to a model.
+
+    Args:
+        model, processor: as ``load_model`` returns them.
+        examples: in an order that keeps those about the same files together; reading a document is shared.
+        gradients: weigh errors by the loss they cause (one backward pass an example); else by queries and weights.
+        name: of the model, for messages.
+        data: of the data, for the record.
+        seed: of all that is drawn.
+
+    Yields:
+        The number of examples read, after each; last the :class:`Calibration`.
+
+    Raises:
+        KVMMError: without examples, or for media the model does not take.
+    """
+    if not examples:
+        raise KVMMError("Calibration needs at least one example.")
+    collector = Collector(model, gradients=gradients, seed=seed)
+    known: tuple[Any, Document | None] = (None, None)
+    for number, example in enumerate(examples, start=1):
+        inputs, answer, length = _encoded(model, processor, example)
+        media = (example.images, example.audio if isinstance(example.audio, (str, Path)) else id(example.audio))
+        if example.text or known[0] != media or known[1] is None:
+            with torch.no_grad():
+                known = (media, Document(model, inputs, length))
+        if answer is None:
+            answer = answer_tokens(model, inputs, known[1].cache(DYNAMIC), ANSWER_TOKENS).cpu()
+        if len(answer) > 1:  # an answer that only ends says nothing
+            collector.add(inputs, answer, known[1])
+        yield number
+    metadata = {
+        "model": name,
+        "data": data,
+        "examples": collector.prompts,
+        "importance": "gradient" if gradients else "query",
+        "temperature": TEMPERATURE,
+        "seed": seed,
+        "versions": {package: version(package) for package in ("torch", "transformers")},
+    }
+    yield Calibration(model_fingerprint(model), fit_codecs(collector.samples()), metadata)
+
+
+def fit_codecs(samples: Mapping[tuple[int, str, int], SiteSamples]) -> dict[str, torch.Tensor]:
+    """What every registered codec makes of every site: the tensors of a calibration file."""
+    from kvmm.cache.codecs import codec_class, codec_names
+
+    tensors = {}
+    for codec in codec_names():
+        for (layer, side, modality), site in samples.items():
+            for name, tensor in codec_class(codec).fit(site).items():
+                tensors[site_name(codec, layer, side, modality) + name] = tensor
+    return tensors
+
+
+def _encoded(
+    model: Any, processor: Any, example: Example
+) -> tuple[dict[str, torch.Tensor], torch.Tensor | None, int | None]:
+    """Inputs, the answer's tokens if they are known, and the document's length if the prompt does not say it."""
+    tokenizer = getattr(processor, "tokenizer", processor)
+    if example.text:
+        ids = torch.tensor([tokenizer(example.question)["input_ids"]])
+        cut = ids.shape[1] * 3 // 4
+        inputs = {"input_ids": ids[:, : cut + 1].to(model.device)}
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        return inputs, ids[0, cut + 1 :], cut
+    images = [load_image(image) if isinstance(image, (str, Path)) else image for image in example.images]
+    audio = load_audio(example.audio) if isinstance(example.audio, (str, Path)) else example.audio
+    inputs = encode_question(model, processor, example.question, images, audio)
+    if example.answer is None:
+        return inputs, None, None
+    answer = tokenizer(example.answer, add_special_tokens=False)["input_ids"]
+    end = model.generation_config.eos_token_id
+    if len(answer) < ANSWER_TOKENS and end is not None:
+        answer = [*answer, end if isinstance(end, int) else end[0]]
+    return inputs, torch.tensor(answer[:ANSWER_TOKENS]), None
