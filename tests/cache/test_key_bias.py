@@ -1,0 +1,96 @@
+"""Models with large key biases (Qwen2 and 2.5 have norms of hundreds) lose no more under a policy than others."""
+
+from __future__ import annotations
+
+import copy
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from kvmm import KVMMCache, policies
+from kvmm.cache import codecs
+from kvmm.cache.codecs.kivi import KIVI
+from kvmm.policy import KVPolicy, KVSpec, spec
+from tests.tiny_models import build, inputs
+
+NORM = 600.0
+STEPS = 40
+
+
+class PerToken(KIVI):
+    """What goes wrong: one scale a token for the keys, which the biased channels take for themselves."""
+
+    name = "per-token"
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.axis = "token"
+
+
+@lru_cache(maxsize=1)
+def models() -> dict[str, Any]:
+    """The same model without and with key biases, in the channels that rotate slowest, as in trained models."""
+    plain = build("qwen2_5_vl")
+    biased = copy.deepcopy(plain)
+    generator = torch.Generator().manual_seed(1)
+    for layer in biased.get_decoder().layers:
+        bias = torch.zeros(2, 16)
+        bias[:, [7, 15]] = torch.randn(2, 2, generator=generator)
+        bias *= NORM / bias.norm(dim=-1, keepdim=True)
+        layer.self_attn.k_proj.bias.data.copy_(bias.flatten())
+    return {"plain": plain, "biased": biased}
+
+
+def log_probabilities(model: Any, cache: Any) -> torch.Tensor:
+    """Teacher-forced, ``[2, STEPS, vocabulary]``: the prompt is packed first, then one token a step."""
+    arguments = inputs("qwen2_5_vl", 2)
+    mask = arguments["attention_mask"]
+    tokens = torch.randint(3, 110, (2, STEPS), generator=torch.Generator().manual_seed(3))
+    logits = []
+    with torch.no_grad():
+        model(**arguments, past_key_values=cache, use_cache=True)
+        for step in range(STEPS):
+            position = torch.full((3, 2, 1), mask.shape[1])
+            mask = torch.cat((mask, mask.new_ones(2, 1)), 1)
+            step_inputs = {"input_ids": tokens[:, step : step + 1], "attention_mask": mask, "position_ids": position}
+            logits.append(model(**step_inputs, past_key_values=cache, use_cache=True).logits)
+    return torch.cat(logits, 1).log_softmax(-1)
+
+
+@lru_cache(maxsize=2)
+def exact(name: str) -> torch.Tensor:
+    model = models()[name]
+    return log_probabilities(model, DynamicCache(config=model.config.get_text_config()))
+
+
+def loss(policy: str | KVPolicy) -> dict[str, tuple[float, float]]:
+    """KL divergence from full precision, and top-1 agreement, of both models."""
+    found = {}
+    for name, model in models().items():
+        cache = KVMMCache.for_model(model, policy, residual_length=0, num_sink_tokens=2)
+        given, expected = log_probabilities(model, cache), exact(name)
+        assert torch.isfinite(given).all()
+        divergence = (expected.exp() * (expected - given)).sum(-1).mean()
+        agreement = (expected.argmax(-1) == given.argmax(-1)).float().mean()
+        found[name] = float(divergence), float(agreement)
+    return found
+
+
+@pytest.mark.parametrize("policy", policies())
+def test_no_policy_collapses(policy):
+    found = loss(policy)
+    (plain, plain_agreement), (biased, biased_agreement) = found["plain"], found["biased"]
+    assert biased < 1.25 * plain + 0.02, found
+    assert biased_agreement > plain_agreement - 0.15, found
+
+
+def test_a_scale_a_token_would_collapse(monkeypatch):
+    """The measure tells: four bits are fine without a bias and lose everything with it."""
+    monkeypatch.setitem(codecs._CODECS, "per-token", PerToken)
+    kv = KVSpec(spec("per-token", 4, 32), spec("bf16"))
+    found = loss(KVPolicy("per-token", text=kv, image=kv, video=kv, audio=kv))
+    assert found["plain"][0] < 0.1
+    assert found["biased"][0] > 10 * found["plain"][0]
