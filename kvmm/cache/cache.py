@@ -187,7 +187,7 @@ class KVMMCache(Cache):
             self._begin(key_states)
             self.offloading = self.offloading and key_states.device.type != "cpu"
         updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
-        if self.retention is not None and layer_idx == len(self.layers) - 1:
+        if self.retention is not None and layer_idx == self.packed_layers[-1]:
             self.retention.after_step(self, key_states.shape[2])
         return updated
 
