@@ -97,6 +97,15 @@ PRESETS: dict[str, KVPolicy] = {
         _keys("spherical-high", "Spherical KV, keys of 6 bits and a length for 16 channels; exact values.", 0.875),
         _keys("spherical-mid", "Spherical KV, keys of 4 bits and a length for 16 channels; exact values.", 0.75),
         _keys("spherical-low", "Spherical KV, keys of 3 bits and a length for 32 channels; exact values.", 0.34375),
+        *(
+            _uniform(
+                f"rd{bits:g}",
+                f"kvmm's own transform code, {bits:g} bits on average, given to the layers, heads and channels that the "
+                "answers depend on.",
+                _kv("rd", bits, None),
+            )
+            for bits in (1, 1.5, 2, 2.25, 2.5, 3)
+        ),
         # Keys decide which token is read, so they get the bits: 4 for keys and 2 for values lose fewer answers than the
         # same bits the other way round.
         _uniform(
