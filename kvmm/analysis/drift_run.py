@@ -202,7 +202,7 @@ class _Writer:
         ids = tokens.tolist()
         ended = bool(ids) and ids[-1] in self.eos
         ids = ids[:-1] if ended else ids
-        text = self.tokenizer.decode(ids, skip_special_tokens=True).strip() if self.tokenizer else ""
+        text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
         return Answer(tuple(ids), text, ended)
 
 

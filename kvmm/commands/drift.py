@@ -144,16 +144,13 @@ def _samples(network: Any, processor: Any) -> list[DriftPrompt]:
 
 
 def _show(report: DriftReport) -> None:
-    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     from kvmm.analysis.drift_report import tables
 
     for one in tables(report):
-        table = Table(
-            title=one.title, caption=one.caption, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
-        )
+        table = Table(title=one.title, caption=one.caption, title_justify="left", caption_justify="left", box=None)
         for index, column in enumerate(one.columns):
             table.add_column(column, justify="right" if index else "left", no_wrap=True)
         for row in one.rows:
