@@ -1,18 +1,19 @@
 """Rate-distortion retention (Spherical KV): which pages to lower, and which to drop, to stay inside a budget.
 
-Minimise ``sum_i D_i(b_i)`` subject to ``sum_i bytes_i(b_i) <= budget`` over *entries* ``i`` (a page of one KV head, or of
-all heads of a layer) and tiers ``b``. The budget is of resident bytes: all of :meth:`KVMMCache.memory` but the backing
-in host memory. Sinks, the residual and pinned spans are never touched.
+Minimise ``sum_i D_i(b_i)`` subject to ``sum_i bytes_i(b_i) <= budget`` over *entries* ``i`` (a page of one KV head, or
+of all heads of a layer) and tiers ``b``. The budget is of resident bytes: all of :meth:`KVMMCache.memory` but the
+backing in host memory. Sinks, the residual and pinned spans are never touched.
 
 The distortion of an entry is the attention mass it is expected to get times the part of it that its tier spoils,
 
     D_i(b) = w_i m_i (1 - exp(-sigma_i(b))),   D_i(dropped) = w_i m_i,
 
-with ``m_i`` the moving average of attention mass, ``sigma_i(b)`` the standard deviation of the error of its logits (from
-the error that was measured when the page was encoded, and the size of the queries seen since), and ``w_i`` the weight of
-its segment and modality. An entry goes down one tier at a time and is dropped from the last one; next is always the step
-with the smallest extra distortion a byte freed, ties broken by layer, head, page. As every step of an entry waits for
-the one before, the order of all steps is one sort, and the plan is its shortest prefix that frees enough.
+with ``m_i`` the moving average of attention mass, ``sigma_i(b)`` the standard deviation of the error of its logits
+(from the error that was measured when the page was encoded, and the size of the queries seen since), and ``w_i`` the
+weight of its segment and modality. An entry goes down one tier at a time and is dropped from the last one; next is
+always the step with the smallest extra distortion a byte freed, ties broken by layer, head, page. As every step of an
+entry waits for the one before, the order of all steps is one sort, and the plan is its shortest prefix that frees
+enough.
 
 With backing, entries may rise. Steps already taken then count as ``hysteresis`` times cheaper than they are, so that an
 entry rises only where that gains clearly more than another entry's going down loses; an entry that has just changed
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,9 +108,9 @@ def plan(
             "newest tokens, pinned spans, tables); raise budget, or unpin."
         )
     taken = steps[: int(np.searchsorted(freed, needed)) + 1]
-    for step in taken:
-        member, page, unit = step["member"], step["page"], step["unit"]
-        targets[member][page, unit] = max(targets[member][page, unit], step["to"])
+    for member, target in enumerate(targets):
+        own = taken[taken["member"] == member]
+        np.maximum.at(target, (own["page"], own["unit"]), own["to"])
     return targets, [tuple(int(step[n]) for n in ("member", "page", "unit", "from", "to")) for step in taken]
 
 
@@ -128,7 +130,7 @@ def _steps(number: int, c: Choices, settings: RetentionSettings) -> np.ndarray:
     now, free = c.tier.ravel(), ~c.fixed.ravel()
     found = []
     kind_before = ratio_before = None
-    for start, end in zip(tiers[:-1], tiers[1:], strict=True):
+    for start, end in pairwise(tiers):
         origin = np.full_like(now, start)
         if settings.mode == "retain":  # from wherever the entry is
             origin = np.where(settings.backing == "host", 0, np.minimum(now, last))
@@ -184,11 +186,6 @@ class RetentionController:
         self.last: list[dict[str, Any]] = []
         self.counts = {"lowered": 0, "dropped": 0, "raised": 0}
 
-    def store(self, codec: Any, page_size: int) -> TieredStore:
-        """An empty store for a codec."""
-        settings = self.settings
-        return TieredStore(codec, page_size, settings.decay, settings.margin_gate, settings.backing == "host")
-
     def pin(self, start: int, end: int) -> None:
         """Never touch the pages with positions ``start`` to ``end`` (not included)."""
         if not 0 <= start < end:
@@ -210,7 +207,7 @@ class RetentionController:
         self.runs += 1
         members = list(_members(cache))
         choices = [self._choices(cache, *member) for member in members]
-        targets, steps = plan(choices, resident_nbytes(cache), self.policy.budget, self.settings)
+        targets, _ = plan(choices, resident_nbytes(cache), self.policy.budget, self.settings)
         self.last = []
         for (layer, modality, part), c, target in zip(members, choices, targets, strict=True):
             heads = part.key.num_heads
@@ -235,9 +232,8 @@ class RetentionController:
         tier = key.tier_map()
         energy = key.energy.nan_to_num(1.0 / key.dim).double().cpu().numpy()
         mass = key.importance.double().cpu().numpy()
-        mass = (
-            mass * (self._segment_weight(positions, cache.table.length) * settings.modality_weights[modality])[:, None]
-        )
+        weight = self._segment_weight(positions, cache.table.length) * settings.modality_weights[modality]
+        mass = mass * weight[:, None]
         error = np.maximum.accumulate(key.error.double().cpu().numpy(), axis=0)
         spoiled = 1 - np.exp(-np.sqrt(error * energy))
         distortion = np.concatenate((mass * spoiled, mass[None]))
