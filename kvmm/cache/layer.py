@@ -180,6 +180,8 @@ class KVMMLayer(CacheLayerMixin):
         self.dense_key, self.dense_value = self.dense_key.to(device), self.dense_value.to(device)
         if self.query_sum is not None:
             self.query_sum, self.query_count = self.query_sum.to(device), self.query_count.to(device)
+        if self.last_queries is not None:
+            self.last_queries = self.last_queries.to(device)
         for part in self.parts.values():
             for store in part.stores:
                 store.to(device)

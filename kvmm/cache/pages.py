@@ -7,6 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
@@ -125,8 +126,10 @@ class PageStore:
         """A store that reads the same buffers; whichever of the two writes first copies them."""
         twin = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, (dict, list)):
-                setattr(twin, name, copy.copy(value))
+            if isinstance(value, torch.Tensor):
+                setattr(twin, name, value.clone())
+            elif isinstance(value, (dict, list, np.ndarray)):
+                setattr(twin, name, value.copy())
         if self._peers is None:
             self._peers = twin._peers = _Peers()
             self._peers.stores.add(self)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FORMAT = "kvmm-cache"
 FORMAT_VERSION = 1
 Tensors = dict[str, torch.Tensor]
+_RETENTION = ("pins", "steps", "runs", "last", "counts")  # what the controller of a budget has to remember
 
 
 def save_cache(cache: KVMMCache, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
@@ -66,6 +67,7 @@ def save_cache(cache: KVMMCache, path: str | Path, metadata: Mapping[str, Any] |
         "dtype": str(cache.model.dtype).removeprefix("torch."),
         "table": table,
         "layers": layers,
+        "retention": None if cache.retention is None else {n: getattr(cache.retention, n) for n in _RETENTION},
         "metadata": _plain({n: v for n, v in values.items() if not isinstance(v, torch.Tensor)}),
     }
     # clones: safetensors refuses tensors that share memory
@@ -130,6 +132,10 @@ def load_cache(path: str | Path, model: nn.Module, *, calibration: str | Path | 
         _restore_table(cache, state["table"], _prefixed(tensors, "table.", model.device))
         for index, layer in enumerate(cache.layers):
             _restore_layer(layer, state["layers"][index], _prefixed(tensors, f"layer.{index}.", model.device))
+        for name in _RETENTION if cache.retention is not None else ():
+            setattr(cache.retention, name, state["retention"][name])
+        if cache.retention is not None:
+            cache.retention.pins = [tuple(span) for span in cache.retention.pins]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise KVMMError(f"{path} does not hold a whole cache ({error!r}); save it again.") from None
     cache.metadata = {**state["metadata"], **_prefixed(tensors, "metadata.", model.device)}
@@ -208,8 +214,8 @@ def _layer_state(layer: Any, index: int) -> tuple[dict[str, Any], Tensors]:
             "dense_key": layer.dense_key[:, :, : layer.num_dense],
             "dense_value": layer.dense_value[:, :, : layer.num_dense],
         }
-        if layer.query_sum is not None:
-            tensors |= {"query_sum": layer.query_sum, "query_count": layer.query_count}
+        seen = {name: getattr(layer, name) for name in ("query_sum", "query_count", "last_queries")}
+        tensors |= {name: tensor for name, tensor in seen.items() if tensor is not None}
         parts: dict[str, Any] = {}
         for modality, part in layer.parts.items():
             for side, store in (("key", part.key), ("value", part.value)):
@@ -234,7 +240,8 @@ def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors) -> None
     key, value = tensors["dense_key"], tensors["dense_value"]
     layer.lazy_initialization(key, value)
     layer.dense_key, layer.dense_value, layer.num_dense = key, value, key.shape[2]
-    layer.query_sum, layer.query_count = tensors.get("query_sum"), tensors.get("query_count")
+    for name in ("query_sum", "query_count", "last_queries"):
+        setattr(layer, name, tensors.get(name))
     layer.seen, layer.packed = values["seen"], values["packed"]
     for modality, sides in sorted((int(m), sides) for m, sides in values["parts"].items()):
         size = layer.table.page_sizes[modality]

@@ -8,7 +8,7 @@ import torch
 
 from kvmm import KVMMCache, policies
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
-from kvmm.policy import spec
+from kvmm.policy import RetentionSettings, spec
 from tests.cache.harness import Harness, layout, uniform
 from tests.tiny_models import build, generate, inputs
 
@@ -167,3 +167,34 @@ def test_two_questions_about_one_document(family, policy):
     assert all(torch.equal(a, b) for a, b in zip(answers, expected, strict=True))
     assert same(state(parent), before)
     assert torch.equal(ask(parent, questions[0]), expected[0])
+
+
+def test_forks_with_a_budget_decide_on_their_own():
+    """Each goes on as a deep copy does, and what one lowers or drops stays in the other."""
+    model = build("qwen3")
+    ids = torch.randint(3, 110, (1, 610), generator=torch.Generator().manual_seed(0))
+
+    def start(**budget):
+        cache = KVMMCache.for_model(model, "balanced", **FIELDS, **budget)
+        with torch.no_grad():
+            model(input_ids=ids, past_key_values=cache, use_cache=True)
+        return cache.pack()
+
+    budget = int(0.8 * start().memory().nbytes)
+    retention = RetentionSettings(margin_gate=True, interval=2)
+    parent = start(budget=budget, retention=retention)
+    before = parent.retention_report()
+
+    def ask(cache, question):
+        both = torch.cat((ids, torch.tensor([question])), 1)
+        arguments = {"input_ids": both, "attention_mask": torch.ones_like(both)}
+        return generate(model, arguments, past_key_values=cache), cache.retention_report()
+
+    questions = [[5, 9, 11, 40], [77, 3, 60, 12, 4]]
+    expected = [ask(copy.deepcopy(parent), question) for question in questions]
+    forks = [parent.fork() for _ in questions]
+    answers = [ask(fork, question) for fork, question in zip(forks, questions, strict=True)]
+    for (tokens, report), (tokens_expected, report_expected) in zip(answers, expected, strict=True):
+        assert torch.equal(tokens, tokens_expected) and report == report_expected
+        assert report["flips"] > before["flips"]
+    assert parent.retention_report() == before

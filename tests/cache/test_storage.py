@@ -255,3 +255,31 @@ def test_the_header_is_json(tmp_path):
     state = json.loads(header["state"])
     assert header["format"] == "kvmm-cache" and header["format_version"] == "1"
     assert state["policy"]["name"] == "kivi2" and state["table"]["packed"] is True
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_cache_with_a_budget_goes_on(tmp_path, packed):
+    """What was lowered and dropped, what is pinned, and what the next decisions rest on."""
+    model = build("qwen3")
+    ids = torch.randint(3, 110, (1, 610), generator=torch.Generator().manual_seed(0))
+    arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def start(**budget):
+        cache = KVMMCache.for_model(model, "balanced", **FIELDS, **budget)
+        with torch.no_grad():
+            model(input_ids=ids[:, :-5], past_key_values=cache, use_cache=True)
+        return cache.pack() if packed or not budget else cache
+
+    cache = start(budget=int(0.8 * start().memory().nbytes))
+    if packed:
+        assert cache.retention_report()["flips"] > 0
+    cache.pin(40, 50)
+    cache.save(tmp_path / "cache")
+    loaded = KVMMCache.load(tmp_path / "cache", model)
+    assert loaded.retention.pins == [(40, 50)]
+    tokens, logits = go_on(model, cache, arguments)
+    tokens_loaded, logits_loaded = go_on(model, loaded, arguments)
+    assert torch.equal(tokens_loaded, tokens)
+    torch.testing.assert_close(logits_loaded, logits)
+    assert loaded.retention_report() == cache.retention_report()
+    assert cache.retention_report()["flips"] > 0
