@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from kvmm.cache.codecs import EncodeContext, build_codec
@@ -59,3 +60,24 @@ def test_token_norms_help_and_a_norm_a_head_helps_more():
     both = error()
     assert both < error(norm="none")
     assert both < error(norm_scope="token")
+
+
+@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize("norm", ["l2", "rsqrt", "max", "mean"])
+def test_scaling_without_rotation_makes_outliers(norm, group):
+    """A token's norm is that of its outlier channels: dividing by it makes the ordinary channels uneven (section 4)."""
+    generator = torch.Generator().manual_seed(0)
+    key = torch.randn(1, 2, 512, 64, generator=generator)
+    outliers = [3, 17]
+    key[..., outliers] = 20 * torch.exp(0.8 * torch.randn(1, 2, 512, 2, generator=generator))
+    ordinary = [channel for channel in range(64) if channel not in outliers]
+
+    def error(**options):
+        codec = build_codec(spec("oscar", 2, group, **options), "key")
+        difference = codec.decode(codec.encode(key, EncodeContext())) - key
+        return float(difference[..., ordinary].pow(2).mean()), float(difference.pow(2).mean())
+
+    plain, scaled = error(rotation=False, norm="none"), error(rotation=False, norm=norm)
+    rotated, both = error(norm="none"), error(norm=norm)
+    assert scaled[0] > 1.5 * plain[0]
+    assert both[1] < 0.5 * rotated[1]
