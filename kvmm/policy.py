@@ -312,14 +312,16 @@ def check_head_dim(policy: KVPolicy, head_dim: int) -> None:
 
 
 def _check(policy: KVPolicy) -> None:
-    from kvmm.cache.codecs import check_spec, codec_class  # imported here: codecs read CodecSpec from this module
+    # imported here: codecs read CodecSpec from this module
+    from kvmm.cache.codecs import check_spec, codec_class, codec_names
 
     for one in policy.all_specs():
         check_spec(one)
         if policy.budget is not None and not codec_class(one.codec).pages_stand_alone:
+            able = ", ".join(name for name in codec_names() if codec_class(name).pages_stand_alone)
             raise KVMMError(
                 f"budget= cannot lower pages of codec {one.codec}, which are not read one by one; choose a policy of "
-                "spherical, kivi, oscar, calibquant or bf16, or leave budget out."
+                f"one of these, or leave budget out: {able}."
             )
 
 

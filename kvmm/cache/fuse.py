@@ -1,7 +1,7 @@
 """The Hadamard rotation of values, folded into a model's weights.
 
 The rotation of a head's values commutes with attention, so it can be moved into the value projection, and its inverse
-into the output projection (OScaR, arXiv 2605.19660, section 3; QuaRot, arXiv 2404.00456, section 4): ``W_v <- H W_v``,
+into the output projection (QuaRot, arXiv 2404.00456; OScaR, arXiv 2605.19660): ``W_v <- H W_v``,
 ``b_v <- H b_v`` for every KV head, ``W_o <- W_o H^T`` for every query head. The model computes what it did before, up
 to rounding, and a codec need not rotate values (``value_rotation="fused"``). Keys cannot be folded, because RoPE comes
 between.

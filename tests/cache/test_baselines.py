@@ -8,6 +8,7 @@ import torch
 from kvmm.cache.codecs import EncodeContext, build_codec
 from kvmm.cache.codecs.turboquant import code_levels, lloyd_max, random_rotation
 from kvmm.cache.pages import PageStore
+from kvmm.cache.tiers import TieredStore
 from kvmm.errors import KVMMError
 from kvmm.modality import IMAGE, TEXT
 from kvmm.policy import CodecSpec, get_policy, spec
@@ -398,3 +399,28 @@ def test_half_precision_models(codec, dtype):
 def test_wrong_options_are_refused(codec, option, value):
     with pytest.raises(KVMMError, match=option):
         build_codec(spec(codec, 2, None, **{option: value}), "key")
+
+
+@pytest.mark.parametrize("page_size", [32, 128])
+@pytest.mark.parametrize(
+    "one",
+    [spec("kitty", 2, 32), spec("kitty", 2, 128), spec("kitty", 2), spec("quarot", 2, 128), spec("turboquant", 2.5)],
+    ids=lambda s: f"{s.codec}-{s.group_size}",
+)
+def test_single_pages_are_read_like_all(one, page_size):
+    """Under a budget, a store keeps every page of every head by itself."""
+    pieces = [key_like(1, 2, count, 64, seed=count) for count in (200, 40, 300)]
+    query = torch.randn(1, 2, 3, 64, generator=torch.Generator().manual_seed(1))
+    for side in ("key", "value"):
+        stores = [store(build_codec(one, side), page_size) for store in (TieredStore, PageStore)]
+        for store in stores:
+            for piece in pieces:
+                store.append(piece)
+        torch.testing.assert_close(stores[0].decode(), stores[1].decode())
+        if side == "key":
+            rows = stores[1].codec.transform_query(query)
+            read = [store.codec.scores(rows, store.packed) for store in stores]
+        else:
+            rows = torch.rand(1, 2, 3, stores[1].decode().shape[2]).softmax(-1)
+            read = [store.codec.mix(rows, store.packed) for store in stores]
+        torch.testing.assert_close(read[0], read[1], atol=1e-3, rtol=1e-4)

@@ -65,7 +65,7 @@ def test_token_norms_help_and_a_norm_a_head_helps_more():
 @pytest.mark.parametrize("group", [32, 128])
 @pytest.mark.parametrize("norm", ["l2", "rsqrt", "max", "mean"])
 def test_scaling_without_rotation_makes_outliers(norm, group):
-    """A token's norm is that of its outlier channels: dividing by it makes the ordinary channels uneven (section 4)."""
+    """A token's norm is that of its outlier channels: dividing by it makes the ordinary channels uneven."""
     generator = torch.Generator().manual_seed(0)
     key = torch.randn(1, 2, 512, 64, generator=generator)
     outliers = [3, 17]

@@ -38,6 +38,8 @@ class Kitty(AffineCodec):
 
     name = "kitty"
     bits = (2,)
+    pages_stand_alone = True
+    span_tensors = (*AffineCodec.span_tensors, "boosted")
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **AffineCodec.options,
         "boost": (0.125,),

@@ -29,7 +29,7 @@ def num_outliers(tokens: int, pool: int, window: int | None, context: EncodeCont
 def find_outliers(x: torch.Tensor, count: int, context: EncodeContext) -> torch.Tensor:
     """Slots int64 ``[B, H, count]`` of the tokens with the smallest keys, in order.
 
-    The norm is the sum of magnitudes (OTT, section 3.2). For values, ``context.keys`` are the keys; without them the
+    The norm is the sum of magnitudes, as in OTT. For values, ``context.keys`` are the keys; without them the
     values' own norms serve.
     """
     keys = x if context.keys is None else context.keys

@@ -30,6 +30,8 @@ class QuaRot(RotatedAffineCodec):
     """
 
     name = "quarot"
+    pages_stand_alone = True
+    span_tensors = ("offset",)
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **RotatedAffineCodec.options,
         "clip": (0.95,),

@@ -57,6 +57,7 @@ class RotateKV(RotatedAffineCodec):
     """
 
     name = "rotatekv"
+    span_tensors = ("offset", "channel_order")
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **RotatedAffineCodec.options,
         "head_group": (2,),

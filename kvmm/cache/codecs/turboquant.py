@@ -107,6 +107,8 @@ class TurboQuant(Codec):
 
     name = "turboquant"
     bits = (2, 2.5, 3, 4)
+    pages_stand_alone = True
+    span_tensors = ("offset",)
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "seed": (0,),
         "offset": ("mean", "none"),
