@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from kvmm import KVMMCache, policies
+from kvmm.cache.codecs import Codec
+from kvmm.calibration import Calibration
 from kvmm.modality import AUDIO, IMAGE, TEXT
 from kvmm.policy import get_policy, spec
 from tests.cache.harness import Harness, layout, uniform
@@ -15,13 +17,16 @@ from tests.tiny_models import build, generate, inputs
 
 
 def storages(root: object) -> dict[int, int]:
-    """Bytes of every tensor storage reachable from an object."""
+    """Bytes of every tensor storage reachable from an object.
+
+    Codecs and calibrations are left out: what they hold follows from the model and the policy, not from the tokens.
+    """
     found: dict[int, int] = {}
     seen: set[int] = set()
     todo = [root]
     while todo:
         x = todo.pop()
-        if id(x) in seen or isinstance(x, (str, int, float, type, torch.dtype, torch.device)):
+        if id(x) in seen or isinstance(x, (str, int, float, type, torch.dtype, torch.device, Codec, Calibration)):
             continue
         seen.add(id(x))
         if isinstance(x, torch.Tensor):
