@@ -131,12 +131,8 @@ def _steps(number: int, c: Choices, settings: RetentionSettings) -> np.ndarray:
     found = []
     kind_before = ratio_before = None
     for start, end in pairwise(tiers):
-        origin = np.full_like(now, start)
-        if settings.mode == "retain":  # from wherever the entry is
-            origin = np.where(settings.backing == "host", 0, np.minimum(now, last))
-        saved = (np.take_along_axis(c.nbytes, origin.reshape(c.tier.shape)[None], 0)[0] - c.nbytes[end]).ravel()
-        cost = c.distortion[end] - np.take_along_axis(c.distortion, origin.reshape(c.tier.shape)[None], 0)[0]
-        ratio = cost.ravel() / np.maximum(saved, 1)
+        saved = (c.nbytes[start] - c.nbytes[end]).ravel()
+        ratio = (c.distortion[end] - c.distortion[start]).ravel() / np.maximum(saved, 1)
         kind = np.zeros_like(now)
         if settings.mode == "decoupled":
             kind[:] = end
@@ -158,8 +154,6 @@ def _steps(number: int, c: Choices, settings: RetentionSettings) -> np.ndarray:
         rows["layer"], rows["member"], rows["from"], rows["to"] = c.layer, number, start, end
         for name, values in (("kind", kind), ("unit", unit), ("page", page), ("saved", saved), ("ratio", ratio)):
             rows[name] = values[possible]
-        if settings.mode == "retain":
-            rows["from"] = origin[possible]
         found.append(rows)
     return np.concatenate(found) if found else np.zeros(0, dtype=_STEP)
 

@@ -75,7 +75,8 @@ class TieredStore(PageStore):
 
     Attributes:
         num_tiers: tiers with codes; the tier of that number means dropped.
-        importance: float32 ``[P, H]``, moving average of the attention mass of each entry (keys).
+        importance: float32 ``[P, H]``, moving average of the attention mass of each entry (keys); what an entry had
+            when it was dropped.
         error, largest_error: float32 ``[num_tiers, P, H]``, mean square and largest length of the error that a tier
             makes in a key of the entry.
         margin: float32 ``[P, H]``, smallest distance between the two largest logits while one of the two was in the
@@ -147,6 +148,13 @@ class TieredStore(PageStore):
         """Whether some entry is gone."""
         kept = sum(self.buffers[f"{tier}.entries"].shape[2] for tier in range(self.num_tiers))
         return kept < self.num_pages * self.num_heads
+
+    def _held(self) -> torch.Tensor:
+        """bool ``[P, H]``: the entries that are not gone."""
+        held = torch.zeros(self.num_pages * self.num_heads, dtype=torch.bool, device=self.buffers["0.entries"].device)
+        for tier in range(self.num_tiers):
+            held[self.buffers[f"{tier}.entries"][0, 0].long()] = True
+        return held.view(self.num_pages, self.num_heads)
 
     def decode(self) -> torch.Tensor:
         """float32 ``[1, H, P * page_size, D]``, zeros where entries were dropped."""
@@ -267,7 +275,9 @@ class TieredStore(PageStore):
         """
         own = probabilities[0, :, :, start:end]
         mass = own.mean(1).unflatten(-1, (self.num_pages, -1)).sum(-1).T
-        self.importance = self.decay * self.importance + (1 - self.decay) * mass
+        average = self.decay * self.importance + (1 - self.decay) * mass
+        # what is gone gets no attention, which says nothing about it
+        self.importance = torch.where(self._held(), average, self.importance) if self.dropped else average
         self.note_energy(query)
         if self.gated and probabilities.shape[-1] > 1:
             self._note_margin(*probabilities[0].topk(2, dim=-1), start, end)
