@@ -125,6 +125,8 @@ class Canvas:
     def text(self, x: float, baseline: float, text: str, f: Face, align: str = "l", fill: int = 255) -> bool:
         """Draw ``text``; ``align`` says whether ``x`` is its left, centre or right. False, and nothing drawn, if it
         would leave the page."""
+        if not text:
+            return True
         width = f.width(text)
         x -= {"l": 0.0, "c": width / 2, "r": width}[align]
         x = float(int(x))
