@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -159,21 +160,24 @@ def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
     """The calibration of a policy for a model: the file it names, else the one in the model's folder, else None.
 
     Raises:
-        KVMMError: if the file is damaged or was fitted to another model.
+        KVMMError: if the file is damaged, or the one that the policy names was fitted to another model.
     """
     path = policy.calibration
-    if path is None:
-        found = Path(getattr(model, "name_or_path", "") or "") / FILE_NAME
-        if not found.is_file():
-            return None
-        path = str(found)
-    calibration = Calibration.load(path)
-    if calibration.fingerprint != model_fingerprint(model):
-        raise KVMMError(
-            f"{path} was fitted to another model ({calibration.metadata.get('model', 'unknown')}); run "
-            "`kvmm calibrate` for this one."
-        )
-    return calibration
+    found = Path(getattr(model, "name_or_path", "") or "") / FILE_NAME
+    if path is None and not found.is_file():
+        return None
+    calibration = Calibration.load(path or found)
+    if calibration.fingerprint == model_fingerprint(model):
+        return calibration
+    message = (
+        f"{path or found} was fitted to another model ({calibration.metadata.get('model') or 'unnamed'}); run "
+        "`kvmm calibrate` for this one."
+    )
+    if path is not None:
+        raise KVMMError(message)
+    # weights changed since the file was put beside them: nobody asked for it here
+    warnings.warn(message, stacklevel=2)
+    return None
 
 
 __all__ = [

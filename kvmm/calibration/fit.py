@@ -125,12 +125,14 @@ def calibrate(
     yield Calibration(model_fingerprint(model), fit_codecs(collector.samples()), metadata)
 
 
-def fit_codecs(samples: Mapping[tuple[int, str, int], SiteSamples]) -> dict[str, torch.Tensor]:
-    """What every registered codec makes of every site: the tensors of a calibration file."""
+def fit_codecs(
+    samples: Mapping[tuple[int, str, int], SiteSamples], codecs: Sequence[str] | None = None
+) -> dict[str, torch.Tensor]:
+    """What codecs (default: all that are registered) make of every site: the tensors of a calibration file."""
     from kvmm.cache.codecs import codec_class, codec_names
 
     tensors = {}
-    for codec in codec_names():
+    for codec in codecs or codec_names():
         for (layer, side, modality), site in samples.items():
             for name, tensor in codec_class(codec).fit(site).items():
                 tensors[site_name(codec, layer, side, modality) + name] = tensor

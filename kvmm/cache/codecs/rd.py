@@ -16,7 +16,8 @@ values. Without a calibration file the transform is a Hadamard rotation, or is f
 
 Stored tensors: ``codes`` uint8, two-bit digits, keys ``[B, H, P, N / 4, J2]``, values ``[B, H, P, J2, N / 4]``;
 ``codes_1bit`` uint8 in the same way with ``N / 8``; ``scale`` ``[B, H, G, C]`` of the channels that have bits;
-``zero_point`` ``[B, H, G, D]``; ``norm`` ``[B, H, P, N]`` and ``transform`` ``[B, H, 1, D, D]`` where there are any.
+``zero_point`` ``[B, H, G, D]``; ``norm`` ``[B, H, P, N]`` where norms are divided out; ``transform``
+``[B, H, 1, D, D]`` and ``bits`` uint8 ``[B, H, 1, D]`` where they are fitted to the prompt.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import torch
 
 from kvmm.cache.codecs.affine import page_weight
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, paged
-from kvmm.cache.codecs.waterfill import DISTORTION, waterfill
+from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
 from kvmm.kernels.decode import mix_per_channel, scores_per_channel
 from kvmm.kernels.hadamard import hadamard_matrix
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 SHORT_SPAN = 128  # tokens below which levels of its own cost a span more than they gain
 _SHRINKAGE = 0.05  # of the importance towards a multiple of the identity, for directions that calibration never saw
+_TRIAL_BITS = 2.0  # at which calibration tries whether token norms pay
 _NORM_BITS = 16  # what a stored norm costs a token and head
 
 
@@ -147,7 +149,7 @@ class RD(Codec):
         "norm": ("auto", "l2", "none"),
         "parameters": ("float16", "float32"),
     }
-    span_tensors = ("scale", "zero_point", "transform")
+    span_tensors = ("scale", "zero_point", "transform", "bits")
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
@@ -198,9 +200,9 @@ class RD(Codec):
         covariance = (unit.transpose(1, 2) @ unit) / unit.shape[1] - mean[:, :, None] * mean[:, None, :]
         weight = None if importance is None else importance * length.square().mean(1, keepdim=True)
         normed = _klt(mean, covariance, weight)
-        # at equal bits: what a norm costs a channel is taken from the codes
-        spent = 2.0
-        if _cost(normed["variance"], spent - _NORM_BITS / unit.shape[-1]) < _cost(plain["variance"], spent):
+        # at equal bits: what a norm costs is taken from the codes
+        less = _TRIAL_BITS - _NORM_BITS / unit.shape[-1]
+        if _loss(normed, unit, length, importance, less) < _loss(plain, samples.vectors, None, importance, _TRIAL_BITS):
             found = normed
         return found | {"norm": torch.tensor([found is normed], dtype=torch.uint8)}
 
@@ -232,7 +234,7 @@ class RD(Codec):
     def _bits(self, transform: Transform) -> torch.Tensor:
         average, calibration, pool = float(self.spec.bits), self.site.calibration, self.option("pool")
         offline = transform.deviation is not None and self.fit_kind in ("auto", "offline")
-        if not offline or pool == "site":
+        if not offline:
             return waterfill(transform.variance, average)
         comparable = calibration.metadata.get("importance") == "gradient"
         same = self.site.sibling is not None and (self.site.sibling.codec, self.site.sibling.bits) == (
@@ -241,6 +243,8 @@ class RD(Codec):
         )
         if pool == "auto":
             pool = "site" if not comparable else "model" if same else "side"
+        if pool == "site":
+            return waterfill(transform.variance, average)
         shared = _pooled(calibration, self.site.modality, average, None if pool == "model" else self.side)
         return shared[self.site.layer, self.side]
 
@@ -260,7 +264,7 @@ class RD(Codec):
             z = self._prompt_coordinates(pages, weight, context, tensors)
         else:
             z = pages @ transform.forward.transpose(-1, -2).unsqueeze(1) - _heads(transform.offset, 5)
-        layout = self.layout(dim, transform)
+        layout = _stored_layout(tensors, context.previous) if self.fit_kind == "prompt" else self.layout(dim, transform)
         flat = z.flatten(2, 3)
         span_weight = None if weight is None else weight.flatten(2, 3)
         scale, zero_point, group = self._levels(flat, span_weight, layout, transform, context)
@@ -341,7 +345,7 @@ class RD(Codec):
     def _unpacked(self, packed: Packed) -> tuple[Transform, Layout, torch.Tensor]:
         dim = packed["zero_point"].shape[-1]
         transform = self.transform(dim, packed["zero_point"].device)
-        layout = self.layout(dim, transform)
+        layout = _stored_layout(packed.tensors) if self.fit_kind == "prompt" else self.layout(dim, transform)
         return transform, layout, layout.unpack(packed.tensors, self.token_dim)
 
     def _inverse(self, packed: Packed, transform: Transform) -> torch.Tensor:
@@ -364,8 +368,10 @@ class RD(Codec):
             centred = (flat - mean) * share
             covariance = centred.transpose(-1, -2) @ centred / count
             moment = context.query_moment if self.side == "key" else None
-            forward = _klt(mean[:, :, 0], covariance, moment)["transform"]
-            tensors["transform"] = forward.to(torch.float16).unsqueeze(2)
+            fitted = _klt(mean[:, :, 0], covariance, moment)
+            tensors["transform"] = fitted["transform"].unsqueeze(2)
+            bits = waterfill(fitted["variance"].sum((0, 1)).cpu(), float(self.spec.bits))
+            tensors["bits"] = bits.to(flat.device, torch.uint8).expand(*flat.shape[:2], 1, -1).contiguous()
             forward = tensors["transform"][:, :, 0].float()
         return (flat @ forward.transpose(-1, -2)).unflatten(2, tuple(pages.shape[2:4]))
 
@@ -421,6 +427,16 @@ class RD(Codec):
         return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
 
 
+def _stored_layout(tensors: Mapping[str, torch.Tensor], previous: Packed | None = None) -> Layout:
+    bits = tensors["bits"] if previous is None else previous["bits"]
+    return _layout(tuple(bits[0, 0, 0].tolist()))
+
+
+@lru_cache(maxsize=256)
+def _layout(bits: tuple[int, ...]) -> Layout:
+    return Layout(torch.tensor(bits))
+
+
 def _heads(x: torch.Tensor, dims: int) -> torch.Tensor:
     """``[H or 1, D]`` with dimensions put between, to meet ``[B, H, ..., D]`` of ``dims`` dimensions."""
     return x.reshape(1, x.shape[0], *[1] * (dims - 3), x.shape[1])
@@ -455,11 +471,22 @@ def _klt(mean: torch.Tensor, covariance: torch.Tensor, importance: torch.Tensor 
     return {"transform": forward.to(torch.float16), "mean": mean.float(), "variance": variance}
 
 
-def _cost(variance: torch.Tensor, average: float) -> float:
-    """What is left of the cost of ``[H, D]`` channels at an average of bits."""
-    ranks = variance.sum(0)
-    table = torch.tensor([DISTORTION.get(b, 0.0) for b in range(9)])
-    return float((ranks * table[waterfill(ranks, average)]).sum())
+def _loss(
+    fitted: dict[str, torch.Tensor],
+    x: torch.Tensor,
+    length: torch.Tensor | None,
+    importance: torch.Tensor | None,
+    average: float,
+) -> float:
+    """Mean cost of coding ``[H, n, D]`` vectors (divided by ``length`` ``[H, n, 1]``) with a fit at some bits."""
+    forward, bits = fitted["transform"].float(), waterfill(fitted["variance"].sum(0), average)
+    z = x.float() @ forward.transpose(1, 2)
+    scale, zero_point = fit_levels(z, None, bits)
+    codes = uniform_codes(z, scale, zero_point, (2**bits - 1).to(z))
+    missed = (z - codes * scale - zero_point) @ torch.linalg.inv(forward).transpose(1, 2)
+    missed = missed if length is None else missed * length
+    weighted = missed if importance is None else missed @ importance.float()
+    return float((weighted * missed).sum(-1).mean())
 
 
 @lru_cache(maxsize=32)

@@ -1,0 +1,171 @@
+"""Collecting, fitting, writing and reading a calibration, on tiny random models."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import DynamicCache
+
+from kvmm import KVMMCache, KVMMError, get_policy
+from kvmm.calibration import FILE_NAME, Calibration, load_calibration, model_fingerprint
+from kvmm.calibration.collect import Collector, output_moment
+from kvmm.calibration.fit import fit_codecs
+from kvmm.eval.asking import Document
+from kvmm.modality import AUDIO, IMAGE, TEXT, modality_of_ids
+from tests.tiny_models import build, generate, inputs
+
+ANSWER = torch.tensor([5, 9, 4, 11, 3])
+
+
+@pytest.fixture(scope="module")
+def collected():
+    model = build("qwen2_5_omni")
+    collector = Collector(model)
+    for seed in range(3):
+        collector.add(inputs("qwen2_5_omni", 1, seed=seed), ANSWER)
+    return model, collector
+
+
+def test_samples_are_the_moments_of_what_the_model_computes(collected):
+    model, collector = collected
+    samples = collector.samples()
+    config = model.config.get_text_config()
+    layers = range(config.num_hidden_layers)
+    assert set(samples) == {(i, s, m) for i in layers for s in ("key", "value") for m in (TEXT, IMAGE, AUDIO)}
+    keys = []
+    for seed in range(3):
+        arguments = inputs("qwen2_5_omni", 1, seed=seed)
+        cache = DynamicCache(config=config)
+        with torch.no_grad():
+            model(**arguments, past_key_values=cache, use_cache=True)
+        image = modality_of_ids(arguments["input_ids"], model.config)[0] == IMAGE
+        keys.append(cache.layers[1].keys[0][:, image])
+    expected = torch.cat(keys, 1)
+    site = samples[1, "key", IMAGE]
+    torch.testing.assert_close(site.mean, expected.mean(1), atol=1e-4, rtol=1e-4)
+    covariance = torch.stack([torch.cov(x.T, correction=0) for x in expected])
+    torch.testing.assert_close(site.covariance, covariance, atol=1e-3, rtol=1e-3)
+    known = {tuple(v.round(decimals=3).tolist()) for v in expected[0]}
+    assert all(tuple(v.round(decimals=3).tolist()) in known for v in site.vectors[0])
+    for found in samples.values():
+        for moment in (found.importance, found.query_moment):
+            assert torch.isfinite(moment).all()
+            assert (torch.linalg.eigvalsh(moment) > -1e-4 * moment.abs().amax()).all()
+    # the last layer's values are read, so errors there cost something
+    assert float(samples[layers[-1], "value", IMAGE].importance.abs().sum()) > 0
+
+
+def test_importance_predicts_what_an_error_does_to_the_loss():
+    """Gradients are those of the loss with respect to the keys the cache holds: checked by finite differences."""
+    from transformers.cache_utils import Cache
+
+    from kvmm.calibration.collect import _Probe
+    from kvmm.eval.asking import DYNAMIC, read_on
+
+    model = copy.deepcopy(build("qwen2_5_omni")).double()
+    arguments = {n: t.double() if t.is_floating_point() else t for n, t in inputs("qwen2_5_omni", 1).items()}
+    with torch.no_grad():
+        document = Document(model, arguments)
+
+    def loss(shift: torch.Tensor | None) -> tuple[torch.Tensor, list]:
+        cache = document.cache(DYNAMIC)
+        probes = [_Probe(layer) for layer in cache.layers]
+        if shift is not None:
+            with torch.no_grad():
+                probes[1].leaves[0][0].add_(shift)
+        logits = read_on(model, arguments, Cache(layers=probes), ANSWER[None, :-1], gradients=True)
+        target = logits[-len(ANSWER) :].log_softmax(-1).gather(1, ANSWER[:, None]).sum()
+        return target, probes
+
+    value, probes = loss(None)
+    (gradient,) = torch.autograd.grad(value, [probes[1].leaves[0][0]])
+    step = torch.randn(gradient.shape, dtype=torch.double, generator=torch.Generator().manual_seed(0)) * 1e-4
+    moved = loss(step)[0] - loss(-step)[0]
+    torch.testing.assert_close(moved, 2 * (gradient * step).sum(), rtol=1e-3, atol=1e-12)
+
+
+def test_without_gradients(collected):
+    model, _ = collected
+    collector = Collector(model, gradients=False)
+    collector.add(inputs("qwen2_5_omni", 1), ANSWER)
+    samples = collector.samples()
+    assert all(site.importance is None for site in samples.values())
+    assert all(site.query_moment is not None for site in samples.values())
+    assert any(name.startswith("rd.") for name in fit_codecs(samples, ["rd"]))
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_output_moment_is_of_the_heads_that_read(collected):
+    model, _ = collected
+    config = model.config.get_text_config()
+    heads, dim = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
+    moment = output_moment(model, 0, heads, dim)
+    decoder = model.get_decoder()
+    weight = getattr(decoder, "language_model", decoder).layers[0].self_attn.o_proj.weight
+    v = torch.randn(dim)
+    ratio = config.num_attention_heads // heads
+    for head in range(heads):
+        columns = [weight[:, (head * ratio + r) * dim : (head * ratio + r + 1) * dim] for r in range(ratio)]
+        expected = sum((c @ v).square().sum() for c in columns)
+        torch.testing.assert_close(v @ moment[head] @ v, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_serves_its_model_and_no_other(collected, tmp_path):
+    model, collector = collected
+    path = tmp_path / FILE_NAME
+    made = Calibration(model_fingerprint(model), fit_codecs(collector.samples(), ["rd"]), {"importance": "gradient"})
+    made.save(path)
+    policy = get_policy("rd2", calibration=path)
+    read = load_calibration(model, policy)
+    assert set(read.tensors) == set(made.tensors)
+    assert Calibration.load(path) is read  # read once
+    cache = KVMMCache.for_model(model, policy)
+    assert cache.layers[0].codecs[IMAGE][0].site.calibration is read
+    assert copy.deepcopy(cache).layers[0].codecs[IMAGE][0].site.calibration is read
+    tokens = generate(model, inputs("qwen2_5_omni", 2), past_key_values=cache)
+    assert tokens.shape[0] == 2
+    other = build("qwen2_5_vl")
+    with pytest.raises(KVMMError, match="another model"):
+        KVMMCache.for_model(other, policy)
+    # found beside weights that have changed since: said, but not an error for who did not ask for it
+    other.name_or_path = str(tmp_path)
+    try:
+        with pytest.warns(UserWarning, match="another model"):
+            assert load_calibration(other, get_policy("kivi2")) is None
+    finally:
+        other.name_or_path = ""
+
+
+def test_fingerprint_ignores_dtype_and_sees_weights():
+    model = build("llama")
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    assert model_fingerprint(half) == model_fingerprint(copy.deepcopy(model).to(torch.bfloat16).float())
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        next(p for n, p in changed.named_parameters() if n.endswith("k_proj.weight")).mul_(1.5)
+    assert model_fingerprint(changed) != model_fingerprint(copy.deepcopy(model))
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "a.safetensors"
+    with pytest.raises(KVMMError, match="kvmm calibrate"):
+        Calibration.load(path)
+    path.write_bytes(b"nothing of the sort")
+    with pytest.raises(KVMMError, match="not a complete"):
+        Calibration.load(path)
+    other = tmp_path / "b.safetensors"
+    save_file({"x": torch.zeros(1)}, other)
+    with pytest.raises(KVMMError, match="not a calibration file"):
+        Calibration.load(other)
+    old = tmp_path / "c.safetensors"
+    save_file({"x": torch.zeros(1)}, old, {"format": "kvmm-calibration", "format_version": "0", "fingerprint": ""})
+    with pytest.raises(KVMMError, match="format 0"):
+        Calibration.load(old)
+
+
+def test_no_warning_for_a_model_without_a_file():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_calibration(build("llama"), get_policy("rd2")) is None
