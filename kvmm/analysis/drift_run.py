@@ -164,8 +164,11 @@ def run_drift(
                     one.drift.append(forced.measure(policy))
                     one.bits.append(measured_bits(document.cache(policy)))
                 if witnessed:
-                    tokens = greedy if name == DYNAMIC else write.tokens(inputs, document.cache(policy), longest)
+                    cache = document.cache(policy)
+                    tokens = greedy if name == DYNAMIC else write.tokens(inputs, cache, longest)
                     one.answers.append(write.answer(tokens))
+                    if name != DYNAMIC and policy.budget and (flips := witness.tier_flips(cache.retention_report())):
+                        one.tiers.append(flips)
                 if seeds and not prompt.forced_only:
                     caches = (document.cache(policy) for _ in range(seeds))
                     sampled = [write.tokens(inputs, cache, longest, seed) for seed, cache in enumerate(caches)]

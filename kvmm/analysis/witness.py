@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -127,7 +126,7 @@ class RetrievalRaggedness:
 
 @dataclass(frozen=True)
 class TierFlips:
-    """Tier decisions of a retention controller: ``rate`` is the share of ``decisions`` that changed a page's tier."""
+    """Decisions of a retention controller about pages of heads; ``rate`` is the share that changed a page's tier."""
 
     decisions: int
     flips: int
@@ -270,19 +269,13 @@ def retrieval_raggedness(
     )
 
 
-def tier_flips(history: Sequence[Sequence[Any]]) -> TierFlips | None:
-    """How restless a retention controller is.
+def tier_flips(report: Mapping[str, Any]) -> TierFlips | None:
+    """How restless a retention controller is, from :meth:`kvmm.KVMMCache.retention_report`.
 
-    Args:
-        history: ``[step][page]``, the tier of every page after each decision of the controller; pages are only added
-            at the end. A page's first tier is no decision to change it.
-
-    Returns:
-        The flips between neighbouring steps, or None when no page lived through two of them.
+    Every run of the controller decides about every entry (a page of a head). None if it has not run or had no pages.
     """
-    pairs = [pair for old, new in pairwise(history) for pair in zip(old, new, strict=False)]
-    flips = sum(a != b for a, b in pairs)
-    return TierFlips(len(pairs), flips, flips / len(pairs)) if pairs else None
+    decisions, flips = report["num_entries"] * report["runs"], report["flips"]
+    return TierFlips(decisions, flips, flips / decisions) if decisions else None
 
 
 def pooled_flips(parts: Sequence[TierFlips]) -> TierFlips | None:

@@ -14,6 +14,7 @@ from kvmm import KVMMError, KVPolicy, get_policy
 from kvmm.analysis import drift_prompts as make
 from kvmm.analysis.drift_report import DriftReport, fields_of, tables, validate
 from kvmm.analysis.drift_run import DriftPrompt, make_report, resolve_policies, run_drift
+from kvmm.eval.asking import Document
 from tests.tiny_models import build, inputs
 
 WORDS = "abcdefghijklmnopqrstuvwxyz"
@@ -29,9 +30,9 @@ class Letters:
         return "".join(WORDS[i % 26] for i in ids)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread():
-    before = torch.get_num_threads()
+    before = torch.get_num_threads()  # models this small only wait for a second thread
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
@@ -186,6 +187,19 @@ def test_a_text_is_measured():
     four, two = run_drift(model, Letters(), prompts, chosen)
     assert four.logits.positions == 2 * 63 and 0 < four.logits.kl_mean < two.logits.kl_mean
     assert [bucket.start for bucket in two.tail.by_context] == [0, 256] and two.bits.media_bits is None
+
+
+def test_a_policy_with_a_budget_reports_its_flips():
+    model = build("llama")
+    prompts = make.text_prompts(model, Letters(), WORDS * 30, [600], 64)
+    free = get_policy("spherical-high", residual_length=0)
+    (full,) = run_drift(model, Letters(), prompts, resolve_policies([free]), answers=True, max_new_tokens=3)
+    cache = Document(model, prompts[0].encode(), 600).cache(free)
+    tight = resolve_policies([replace(free, budget=cache.memory().nbytes * 9 // 10)])
+    (one,) = run_drift(model, Letters(), prompts, tight, answers=True, max_new_tokens=3)
+    assert full.tier_flips is None
+    assert one.tier_flips.decisions > 0 and 0 < one.tier_flips.rate <= 1
+    assert one.bits.bits < full.bits.bits
 
 
 @pytest.fixture

@@ -110,11 +110,11 @@ def test_retrieval_raggedness():
 
 
 def test_tier_flips():
-    found = tier_flips([["high", "high"], ["high", "low", "high"], ["low", "low", "high"]])
-    assert (found.decisions, found.flips) == (5, 2) and found.rate == pytest.approx(0.4)
-    assert tier_flips([["high"]]) is None and tier_flips([]) is None
-    both = pooled_flips([found, found])
-    assert (both.decisions, both.flips, both.rate) == (10, 4, found.rate) and pooled_flips([]) is None
+    found = tier_flips({"num_entries": 5, "runs": 4, "flips": 2})
+    assert (found.decisions, found.flips) == (20, 2) and found.rate == pytest.approx(0.1)
+    assert tier_flips({"num_entries": 5, "runs": 0, "flips": 0}) is None
+    both = pooled_flips([found, found, tier_flips({"num_entries": 10, "runs": 1, "flips": 10})])
+    assert (both.decisions, both.flips, both.rate) == (50, 14, 0.28) and pooled_flips([]) is None
 
 
 def test_answers_come_in_pairs():
