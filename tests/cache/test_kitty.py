@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kvmm import KVMMCache
 from kvmm.cache.codecs import EncodeContext, build_codec
 from kvmm.errors import KVMMError
 from kvmm.kernels.quantize import unpack_planes
 from kvmm.modality import IMAGE, TEXT
-from kvmm.policy import get_policy, spec
+from kvmm.policy import KVPolicy, KVSpec, get_policy, spec
 from tests.cache.baselines import bits_at_3328_tokens, key_like, relative_error
 from tests.cache.harness import Harness, layout, uniform
+from tests.tiny_models import build
 
 EXACT = {"parameters": "float32"}
 
@@ -147,3 +149,20 @@ def test_a_wrong_share_is_refused(boost):
 def test_wrong_bits_are_refused():
     with pytest.raises(KVMMError, match="2 bits, not 4"):
         get_policy("kitty", key_bits=4)
+
+
+def test_queries_of_a_model_choose_channels():
+    """The prompt's own queries weigh the channels, and what was collected of them is gone after packing."""
+    model = build("llama")
+    ids = torch.randint(3, 110, (1, 200), generator=torch.Generator().manual_seed(0))
+    chosen = {}
+    for score in ("range", "query_range"):
+        kv = KVSpec(spec("kitty", 2, 128, boost=0.25, score=score), spec("kitty", 2, 128))
+        cache = KVMMCache.for_model(model, KVPolicy("test", text=kv, residual_length=0))
+        with torch.no_grad():
+            model(ids, past_key_values=cache)
+        assert all((layer.query_moment is not None) == (score == "query_range") for layer in cache.layers)
+        cache.pack()
+        assert all(layer.query_moment is None for layer in cache.layers)
+        chosen[score] = [layer.parts[TEXT].key.packed["boosted"] for layer in cache.layers]
+    assert any(not torch.equal(*pair) for pair in zip(*chosen.values(), strict=True))
