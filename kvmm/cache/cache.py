@@ -96,6 +96,7 @@ class KVMMCache(Cache):
         self._first_layer = self.packed_layers[0] if self.packed_layers else attention[0]
         self._explicit: torch.Tensor | None = None
         self._pending: torch.Tensor | None = None
+        self._settled = False  # cropped since the last tokens came: they are no part of a prompt that goes on
 
     @classmethod
     def for_model(
@@ -204,8 +205,9 @@ class KVMMCache(Cache):
             )
         if self.retention is not None and batch > 1:
             raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
-        if count == 1 and self.table.length:
+        if (count == 1 or self._settled) and self.table.length:
             self._pack()
+        self._settled = False
         self.table.append(codes.to(key_states.device))
 
     def _pack(self) -> None:
@@ -308,11 +310,14 @@ class KVMMCache(Cache):
         if self.retention is not None:
             self.retention.clear()
         self._pending = self._explicit = None
+        self._settled = False
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last tokens, also from pages.
 
         Slots of a page that lose their token stay empty; only what was packed last and loses all its tokens is freed.
+        What remains may be packed at the next step, whatever its length: drafts of several tokens are decode steps, and
+        assisted decoding crops after each.
 
         Args:
             tokens_to_remove: a negative number of tokens to remove; a positive number is the length to keep.
@@ -326,6 +331,7 @@ class KVMMCache(Cache):
         if count and count == self.table.length:
             self.reset()
             return
+        self._settled = True
         for index, layer in enumerate(self.layers):
             if index not in self.packed_layers:
                 try:

@@ -171,6 +171,36 @@ def test_crop_frees_what_was_packed_last():
     assert h.compare(1) < 1e-4
 
 
+def test_drafts_are_packed_too():
+    """With a draft in every step there is never a step of one token; a long prompt stays dense only until then."""
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=32))
+    h.feed([[IMAGE] * 60])
+    h.feed([[TEXT] * 20])  # a prompt in pieces is not packed
+    assert not h.cache.is_packed
+    for _ in range(40):
+        cropped(h, h.cache.get_seq_length())
+        h.feed([[TEXT] * 4])
+        cropped(h, h.cache.get_seq_length() - 1)
+        assert h.cache.is_packed and h.layer.num_dense < 4 + 32 + 32 + 4
+    h.feed([[TEXT] * 4])
+    assert h.compare(4) < 1e-4
+
+
+def test_crop_with_a_budget():
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=0, budget=60_000), ratio=1)
+    h.feed([[IMAGE] * 512])
+    h.feed([[TEXT]])
+    flips = h.cache.retention_report()["flips"]
+    assert flips and h.cache.memory().nbytes <= 60_000
+    cropped(h, 200)
+    for _ in range(70):
+        h.feed([[TEXT]])
+    assert h.cache.memory().tokens == 270
+    assert torch.isfinite(h.layer.attend(h.random(1, 2, 1, 64), None, 0.125)).all()
+    h.cache.reset()
+    assert h.cache.retention_report()["num_entries"] == 0
+
+
 def test_crop_to_nothing_is_a_new_cache():
     h = fed()
     h.cache.crop(-h.cache.get_seq_length())
