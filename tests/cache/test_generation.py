@@ -93,6 +93,23 @@ def _turns(model: Any, family: str, make_cache: MakeCache) -> tuple[torch.Tensor
     return ids, cache
 
 
+@lru_cache(maxsize=1)
+def _assistant(family: str) -> Any:
+    """A model whose drafts are right about as often as wrong."""
+    assistant = copy.deepcopy(build(family))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in assistant.parameters():
+            weight += 0.005 * torch.randn(weight.shape, generator=generator)
+    return assistant
+
+
+def _assisted(model: Any, family: str, make_cache: MakeCache) -> tuple[torch.Tensor, Any]:
+    cache = make_cache()
+    settings = {"assistant_model": _assistant(family), "max_new_tokens": TOKENS}
+    return generate(model, inputs(family), past_key_values=cache, **settings), cache
+
+
 def _pieces(model: Any, family: str, make_cache: MakeCache) -> tuple[torch.Tensor, Any]:
     """The prompt in three forward passes, the media in the first, then greedy decoding."""
     cache, arguments = make_cache(), inputs(family)
@@ -149,6 +166,7 @@ MODES: dict[str, Mode] = {
     ),
     "beam": Mode(_generate(_ragged, num_beams=3, num_return_sequences=2), FAMILIES, ("qwen2_5_omni",)),
     "prompt-lookup": Mode(_generate(_repeating, prompt_lookup_num_tokens=3), _FULL, ("qwen2_5_vl", "llama")),
+    "assisted": Mode(_assisted, ("llama", "qwen3"), ("qwen3",)),
     "video": Mode(_generate(video_inputs), VIDEO_FAMILIES, ("qwen3_vl", "llava_onevision")),
     "turns": Mode(_turns, FAMILIES, ("qwen2_5_vl", "qwen2_5_omni", "qwen2_audio")),
     "pieces": Mode(_pieces, _PLAIN, ("llava",)),
@@ -235,6 +253,26 @@ def test_generation(family, mode, policy):
     for name, numbers in cache.memory().by_modality.items() if cache.packed_layers else ():
         if name != "text":  # media are packed entirely
             assert numbers["packed_tokens"] == numbers["tokens"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("policy", policies())
+def test_half_precision(policy, dtype):
+    """Models in half precision, whose padding and biases a codec may not let overflow."""
+    model = _half(dtype)
+    cache = KVMMCache.for_model(model, policy, **FIELDS)
+    generate(model, inputs("qwen3", 2), past_key_values=cache, max_new_tokens=TOKENS)
+    assert cache.is_packed and cache.layers[0].dense_key.dtype == dtype
+    for count in (1, 4):
+        packed, decoded = (next_logits(model, cache, count, name).float() for name in ("kvmm", "sdpa"))
+        assert torch.isfinite(packed).all()
+        # the dense decode is rounded to the model's dtype, packed attention is not
+        assert (packed - decoded).abs().mean() < 0.02 * decoded.std()
+
+
+@lru_cache(maxsize=2)
+def _half(dtype: torch.dtype) -> Any:
+    return copy.deepcopy(build("qwen3")).to(dtype)
 
 
 # -- operations on a packed cache -------------------------------------------------------------------------------------
