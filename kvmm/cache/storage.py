@@ -102,8 +102,6 @@ def load_cache(path: str | Path, model: nn.Module, *, calibration: str | Path | 
         KVMMError: if the file is missing, damaged, no cache, of another format version, or belongs to another model,
             dtype or calibration.
     """
-    from kvmm.cache.cache import KVMMCache
-
     path = Path(path)
     model = getattr(model, "thinker", model)
     header, tensors = _read(path)
@@ -112,7 +110,19 @@ def load_cache(path: str | Path, model: nn.Module, *, calibration: str | Path | 
     text = header.get("state", "")
     if header.get("checksum") != _checksum(text, tensors):
         raise KVMMError(f"{path} is damaged (its checksum differs); save the cache again.")
-    state = json.loads(text)
+    try:
+        return _rebuilt(path, model, json.loads(text), tensors, calibration)
+    except KVMMError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise KVMMError(f"{path} does not hold a whole cache ({error!r}); save it again.") from None
+
+
+def _rebuilt(
+    path: Path, model: nn.Module, state: dict[str, Any], tensors: Tensors, calibration: str | Path | None
+) -> KVMMCache:
+    from kvmm.cache.cache import KVMMCache
+
     dtype = str(model.dtype).removeprefix("torch.")
     if state["dtype"] != dtype:
         raise KVMMError(f"{path} was written in {state['dtype']} and this model is in {dtype}; load it in the same.")
@@ -128,16 +138,13 @@ def load_cache(path: str | Path, model: nn.Module, *, calibration: str | Path | 
         if _digest(fitted) != state["calibration"]:
             raise KVMMError(f"{path} was packed with another calibration file; pass it as calibration=.")
     cache = KVMMCache._prepared(model, policy, fitted)
-    try:
-        _restore_table(cache, state["table"], _prefixed(tensors, "table.", model.device))
-        for index, layer in enumerate(cache.layers):
-            _restore_layer(layer, state["layers"][index], _prefixed(tensors, f"layer.{index}.", model.device))
-        for name in _RETENTION if cache.retention is not None else ():
+    _restore_table(cache, state["table"], _prefixed(tensors, "table.", model.device))
+    for index, layer in enumerate(cache.layers):
+        _restore_layer(layer, state["layers"][index], _prefixed(tensors, f"layer.{index}.", model.device))
+    if cache.retention is not None:
+        for name in _RETENTION:
             setattr(cache.retention, name, state["retention"][name])
-        if cache.retention is not None:
-            cache.retention.pins = [tuple(span) for span in cache.retention.pins]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise KVMMError(f"{path} does not hold a whole cache ({error!r}); save it again.") from None
+        cache.retention.pins = [tuple(span) for span in cache.retention.pins]
     cache.metadata = {**state["metadata"], **_prefixed(tensors, "metadata.", model.device)}
     return cache
 
