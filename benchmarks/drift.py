@@ -1,7 +1,7 @@
 """How far cache policies move a model's next-token distributions, the text being the same (teacher forcing).
 
     python -m benchmarks.drift --text FILE --model FOLDER_OR_ID [--prefill 1536] [--continue 512] [--policies ...]
-    python -m benchmarks.drift --data questions.jsonl [--limit 24] [--transcribe 96] [--policies kivi2 mine.yaml ...]
+    python -m benchmarks.drift --data questions.jsonl [--limit 24] [--transcribe 96] [--policies all mine.yaml ...]
 
 With ``--text`` the first ``--prefill`` tokens are read exactly and packed, and the next ``--continue`` are read over
 the packed cache. With ``--data`` (lines ``{"images", "audio", "question", "answers"}``, or the ``turns`` of the
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", type=Path, help="a text file")
     source.add_argument("--data", type=Path, help="questions about pages and recordings, JSON lines")
-    parser.add_argument("--policies", nargs="+", default=list(policies()), help="presets or YAML files; default: all")
+    parser.add_argument("--policies", nargs="+", default=["all"], help="presets, YAML files, or all for the presets")
     parser.add_argument("--prefill", type=int, nargs="+", default=[1536], help="tokens of the text that are packed")
     parser.add_argument("--continue", dest="count", type=int, default=512, help="tokens of the text after them")
     parser.add_argument("--limit", type=int, help="questions, spread evenly over the data")
@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Measure, print and write."""
-    chosen = resolve_policies(options.policies)
+    named = [name for given in options.policies for name in (policies() if given == "all" else [given])]
+    chosen = resolve_policies(named)
     if options.threads:
         torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import drift as benchmark
 from kvmm.analysis.drift_report import DriftReport, validate
@@ -17,6 +18,14 @@ ROOT = Path(__file__).resolve().parents[1]
 INVOICE = ROOT / "assets" / "samples" / "invoice.png"
 MEMO = ROOT / "assets" / "samples" / "memo.wav"
 HELDOUT = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    before = torch.get_num_threads()  # the tests of a machine with few cores run side by side
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -109,11 +118,11 @@ def test_benchmark_of_questions(tmp_path, capsys):
     four, mean, paper = (policy["logits"] for policy in report["policies"])
     assert four["kl_mean"] < mean["kl_mean"] < paper["kl_mean"]
     assert report["policies"][0]["length"] is None
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-3:]] == [
-        "kivi4",
-        "calibquant1-mean",
-        "calibquant1",
-    ]
+    table = capsys.readouterr().out.splitlines()[-3:]
+    assert [line.split()[0] for line in table] == ["kivi4", "calibquant1-mean", "calibquant1"]
+    with pytest.raises(SystemExit):
+        benchmark.main([*options, "--policies", "all", "kivi4"])  # all the presets, and one of them again
+    assert "Two policies are called 'kivi4'" in capsys.readouterr().err
 
 
 def test_benchmark_hides_pages(tmp_path, capsys):
