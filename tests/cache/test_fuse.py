@@ -145,6 +145,11 @@ def test_other_attention_is_refused_and_left_alone():
     with pytest.raises(KVMMError, match="more with its values"):
         fuse_value_rotation(model)
     model.model.layers[1].self_attn = attention
+    query = attention.q_proj
+    attention.q_proj = nn.Linear(query.in_features, 2 * query.out_features)  # half of it a gate of the output
+    with pytest.raises(KVMMError, match="more with its values"):
+        fuse_value_rotation(model)
+    attention.q_proj = query
     attention.v_proj = nn.Sequential(attention.v_proj)
     with pytest.raises(KVMMError, match="separate linear"):
         fuse_value_rotation(model)
