@@ -258,8 +258,10 @@ class TokenTable:
         """
         end = self.length - count
         self.dense = self.dense.masked_fill(self.dense >= end, -1)
-        kept = (self.dense >= 0).any(0).nonzero()
-        cut = Cut(int(kept[-1]) + 1 if kept.numel() else 0)
+        cut = Cut(end)  # before packing a column is a position, padding or not
+        if self.packed:
+            kept = (self.dense >= 0).any(0).nonzero()
+            cut.width = int(kept[-1]) + 1 if kept.numel() else 0
         self.dense = self.dense[:, : cut.width]
         for modality, positions in list(self.stores.items()):
             positions = positions.masked_fill(positions >= end, -1)

@@ -1,6 +1,7 @@
 """What ``generate`` and conversations ask of a cache beyond test_generation.py: crop, copies, fallbacks, dtypes."""
 
 import copy
+import random
 
 import pytest
 import torch
@@ -213,6 +214,9 @@ def test_crop_before_packing():
     h.cache.crop(-10)
     assert h.layer.keys.shape[2] == h.cache.get_seq_length() == 20
     torch.testing.assert_close(h.layer.keys, h.keys[:, :, :20])
+    h.feed([layout((PADDING, 4), (TEXT, 6))])
+    h.cache.crop(-8)  # what is left ends with padding, which is a column until it is packed
+    assert h.layer.keys.shape[2] == h.cache.get_seq_length() == 22
 
 
 def test_reset_starts_again():
@@ -287,3 +291,74 @@ def test_prompt_of_one_token(policy):
     tokens = generate(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, past_key_values=cache)
     assert tokens.shape[1] == 1 + NEW_TOKENS and TEXT in cache.layers[0].parts
     assert all(torch.isfinite(x).all() for layer in cache.layers for x in layer.dense())
+
+
+class History:
+    """A random life of a cache, beside plain tensors of what it must hold."""
+
+    def __init__(self, codec, seed):
+        self.random = random.Random(seed)
+        kv = {"bf16": spec("bf16"), "rd": spec("rd", 2)}.get(codec, spec(codec, 2, 32))
+        sizes = {"residual_length": self.random.choice((0, 5, 40)), "num_sink_tokens": self.random.choice((0, 1, 4))}
+        self.h = Harness(uniform(kv, **sizes), ratio=2, dim=16, seed=seed)
+        self.lossless = codec == "bf16"
+        self.kept = []  # forks that went no further, and what they held
+        self.feed()
+
+    def feed(self):
+        batch = 2 if self.h.valid is None else self.h.valid.shape[0]
+        count = self.random.choice((1, 1, 1, 2, 7, 40, 130))
+        rows = []
+        for _ in range(batch):
+            padding = self.random.randrange(count) if count > 1 and self.random.random() < 0.4 else 0
+            row = [PADDING] * padding
+            while len(row) < count:
+                row += [self.random.choice((TEXT, TEXT, IMAGE, AUDIO))] * self.random.randint(1, 60)
+            rows.append(row[:count])
+        self.h.feed(rows)
+
+    def pack(self):
+        self.h.cache.pack()
+
+    def crop(self):
+        length = self.h.cache.get_seq_length()
+        if length > 1:
+            cropped(self.h, max(1, length - self.random.choice((0, 1, 3, 30, 100))))
+
+    def batch(self):
+        batch = self.h.valid.shape[0]
+        index = [self.random.randrange(batch) for _ in range(self.random.randint(1, 3))]
+        name = "reorder_cache" if len(index) == batch else "batch_select_indices"
+        getattr(self.h.cache, name)(torch.tensor(index))
+        self.h.keys, self.h.values, self.h.valid = (x[index] for x in (self.h.keys, self.h.values, self.h.valid))
+
+    def fork(self):
+        fork = self.h.cache.fork() if self.random.random() < 0.7 else copy.deepcopy(self.h.cache)
+        one, other = self.random.sample((self.h.cache, fork), 2)
+        self.kept.append((other, [x.clone() for x in other.layers[0].dense()]))
+        self.h.cache, self.h.layer = one, one.layers[0]
+
+    def check(self):
+        h = self.h
+        assert h.cache.get_seq_length() == h.valid.shape[1] == h.layer.get_seq_length()
+        assert h.cache.memory().tokens == int(h.valid.sum())
+        if h.valid[:, -1].any():
+            assert h.compare(1) < 1e-4
+        held = sorted(h.cache.table.slots()[0].tolist())
+        assert [p for p in held if p >= 0] == h.valid[0].nonzero().flatten().tolist()  # every token once
+        if self.lossless:
+            for found, exact in zip(h.layer.dense(), (h.keys, h.values), strict=True):
+                valid = h.valid[:, None, :, None].expand_as(exact)
+                assert torch.equal(found[valid], exact[valid])
+        for other, before in self.kept:
+            assert all(map(torch.equal, other.layers[0].dense(), before))
+
+
+@pytest.mark.parametrize("codec", ["bf16", "kivi", "oscar", "rd"])
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories(codec, seed):
+    life = History(codec, seed)
+    steps = (life.feed, life.feed, life.feed, life.pack, life.crop, life.batch, life.fork)
+    for _ in range(30):
+        life.random.choice(steps)()
+        life.check()
