@@ -196,7 +196,8 @@ class _Writer:
     def tokens(self, inputs: Mapping[str, torch.Tensor], cache: Any, longest: int, seed: int | None = None):
         if seed is None:
             return answer_tokens(self.model, inputs, cache, longest)
-        with torch.random.fork_rng():
+        device = self.model.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             sampling = {"do_sample": True, "temperature": self.temperature, "top_p": 1.0, "top_k": 0}
             return answer_tokens(self.model, inputs, cache, longest, **sampling)
