@@ -41,8 +41,10 @@ def go_on(model, cache, arguments):
     return out.sequences, torch.stack(out.logits)
 
 
-@pytest.mark.parametrize("policy", policies())
-@pytest.mark.parametrize("family", ["qwen2_5_omni", "gemma3"])
+@pytest.mark.parametrize(
+    ("family", "policy"),
+    [("gemma3", "bf16"), ("gemma3", "balanced"), *(("qwen2_5_omni", policy) for policy in policies())],
+)
 def test_generation_goes_on_with_the_same_tokens(tmp_path, family, policy):
     model, cache, arguments = filled(family, policy)
     path = tmp_path / "cache.safetensors"
