@@ -4,11 +4,20 @@ from typing import Any
 
 from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.errors import KVMMError
-from kvmm.policy import KVPolicy, get_policy, policies
+from kvmm.policy import KVPolicy, RetentionSettings, get_policy, policies
 
 __version__ = "0.1.0"
 
-__all__ = ["KVMMCache", "KVMMError", "KVPolicy", "MemoryReport", "get_policy", "load_model", "policies"]
+__all__ = [
+    "KVMMCache",
+    "KVMMError",
+    "KVPolicy",
+    "MemoryReport",
+    "RetentionSettings",
+    "get_policy",
+    "load_model",
+    "policies",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,8 @@ class MemoryReport:
         by_modality: ``{name: {tokens, nbytes, nbytes_dense, bits_per_value, packed_nbytes, packed_tokens,
             packed_bits_per_value}}``; the ``packed_`` figures leave sinks, residual and page table out.
         by_component: bytes of ``codes``, ``scale``, ``zero_point``, ``norm``, ``values`` (lossless pages), ``sink``,
-            ``residual``, ``page_table``, ``sliding`` (sliding-window layers, left as they are), ...
+            ``residual``, ``page_table``, ``sliding`` (sliding-window layers, left as they are), with a budget
+            ``retention`` (what its controller knows of pages) and ``backing`` (in host memory, outside the budget), ...
         by_layer: bytes and ``nbytes_dense`` of each layer.
         shared_nbytes: the part of ``nbytes`` that a fork of the cache holds in common with it.
     """

@@ -111,7 +111,7 @@ def plan(
     for member, target in enumerate(targets):
         own = taken[taken["member"] == member]
         np.maximum.at(target, (own["page"], own["unit"]), own["to"])
-    return targets, [tuple(int(step[n]) for n in ("member", "page", "unit", "from", "to")) for step in taken]
+    return targets, taken[["member", "page", "unit", "from", "to"]].tolist()
 
 
 _STEP = np.dtype(
@@ -190,7 +190,7 @@ class RetentionController:
 
     def after_step(self, cache: KVMMCache, new_tokens: int) -> None:
         """Run if it is time, or if the cache has outgrown its budget; a prompt being read is left alone."""
-        if new_tokens != 1 or not cache.is_packed:
+        if new_tokens > self.settings.interval or not cache.is_packed:
             return
         self.steps += 1
         if self.steps % self.settings.interval == 0 or resident_nbytes(cache) > self.policy.budget:

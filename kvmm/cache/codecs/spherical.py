@@ -38,8 +38,8 @@ from kvmm.policy import CodecSpec, spec
 _LENGTHS = 255  # steps of a radius
 _SHIFT = 0.25  # how far, in variances of its own, the mean of later tokens may be from the stored one
 _SPREAD = 2.0  # by what factor their deviation may differ
-_FIT_TOKENS = 4096
-_FIT_ROUNDS = 12
+_FIT_TOKENS = 3072
+_FIT_ROUNDS = 8
 
 
 @dataclass(frozen=True)
