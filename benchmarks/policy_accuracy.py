@@ -1,62 +1,118 @@
-"""How many questions each cache policy answers, and what its cache then holds.
+"""How many questions each cache policy answers, how well it transcribes, and what its cache then holds.
 
-    python -m benchmarks.policy_accuracy --data questions.jsonl [--model FOLDER_OR_ID] [--policies small balanced]
-        [--pack-before-question] [--limit N] [--output FILE.json]
+    python -m training.heldout --out runs/heldout
+    python -m benchmarks.policy_accuracy --data runs/heldout/heldout.jsonl --limit 640 --transcriptions 12 --jobs 14
+        [--model FOLDER_OR_ID] [--policies small mine.yaml] [--ask-before-packing] [--output FILE.json]
 
-Every line of the data is ``{"images": [path, ...], "audio": path or null, "question": str, "answers": [str, ...]}``,
-paths relative to the file. ``dynamic`` (transformers' DynamicCache) is always run first: ``kept_exact`` is the share of
-the questions it answers that a policy answers too.
+Every line of the data is ``{"images": [path, ...], "audio": path or null, "question": str, "answers": [str, ...]}``, or
+has ``turns`` of which the first is asked; paths are relative to the file. ``dynamic`` (transformers' DynamicCache) is
+always measured too: ``kept`` is the share of the questions it answers exactly that a policy answers exactly too.
 
-With ``--pack-before-question`` the media are read and packed once, and each question is then asked of the packed cache:
-the harder order, in which the prompt that contains the question cannot look at exact keys. Without it, prompts are read
-exactly and packed at the first decode step.
+The media are read and packed once, and each question is then asked of the packed cache: the harder order, in which the
+prompt that contains the question cannot look at exact keys. With ``--ask-before-packing`` prompts are read exactly and
+packed at the first decode step.
 
-Bits are measured: bytes of all tensors over the keys and values held, for all tokens, and for media tokens with
-and without their share of sinks, residual and tables; means over the questions.
+Bits are measured: bytes of all tensors over the keys and values held, for all tokens, and for media tokens with and
+without their share of sinks, residual and tables; means over the questions. Lines whose turn has the metric ``cer`` are
+transcriptions, scored by the character error rate.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from kvmm import get_policy, policies
+from kvmm.analysis.drift_prompts import read_lines, shortened
 from kvmm.eval.asking import DYNAMIC, Asker, measured_bits
-from kvmm.eval.metrics import anls, exact_match
+from kvmm.eval.metrics import anls, cer, exact_match
 from kvmm.models import load_model
+
+TRANSCRIPTION_TOKENS = 900
+BITS = ("bits", "media_bits", "media_packed_bits")
+
+
+def whole_documents(lines: Sequence[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
+    """About ``limit`` questions: all those about documents spread evenly over the data, which are read once each."""
+    documents: dict[tuple, list[dict[str, Any]]] = {}
+    for line in lines:
+        documents.setdefault((*line["images"], line["audio"]), []).append(line)
+    count = None if limit is None else -(-limit * len(documents) // max(len(lines), 1))
+    return [line for asked in shortened(list(documents.values()), count) for line in asked]
 
 
 @torch.no_grad()
-def measure(asker: Asker, lines: list[dict], folder: Path, policy: str, before: bool) -> dict[str, Any]:
-    """Ask every question under one policy; returns its scores, bits, seconds and answers."""
-    answers, scores, exact, bits = [], [], [], []
+def measure(asker: Asker, lines: Sequence[dict[str, Any]], policy: str, before: bool) -> dict[str, Any]:
+    """Ask every question under one policy; returns scores of each, mean bits, seconds and answers."""
+    answers, bits = [], []
     begin = time.perf_counter()
     for line in lines:
-        document = (*line["images"], line.get("audio"))
-        text, cache = asker.answer(asker.encode(line, folder), policy, document, before)
+        document = (*line["images"], line["audio"])
+        asker.max_new_tokens = TRANSCRIPTION_TOKENS if line["metric"] == "cer" else line["max_new_tokens"]
+        text, cache = asker.answer(asker.encode(line, Path()), policy, document, before)
         answers.append(text)
-        scores.append(anls(text, line["answers"]))
-        exact.append(exact_match(text, line["answers"]))
         bits.append(measured_bits(cache))
-    result: dict[str, Any] = {
-        "policy": policy,
-        "questions": len(lines),
-        "anls": statistics.fmean(scores),
-        "exact_match": statistics.fmean(exact),
-        "seconds": time.perf_counter() - begin,
-    }
-    for name in ("bits", "media_bits", "media_packed_bits"):
+    asked = [(text, line["answers"]) for text, line in zip(answers, lines, strict=True) if line["metric"] != "cer"]
+    read = [(text, line["answers"][0]) for text, line in zip(answers, lines, strict=True) if line["metric"] == "cer"]
+    result: dict[str, Any] = {"policy": policy, "questions": len(asked), "transcriptions": len(read)}
+    result["anls"] = statistics.fmean(anls(*pair) for pair in asked) if asked else None
+    result["exact"] = [exact_match(*pair) for pair in asked]
+    errors = [cer(*pair) for pair in read]
+    if errors:
+        result |= {"cer_mean": statistics.fmean(errors), "cer_median": statistics.median(errors)}
+    for name in BITS:
         if found := [b[name] for b in bits if name in b]:
             result[name] = statistics.fmean(found)
-    return result | {"exact": exact, "answers": answers}
+    return result | {"seconds": time.perf_counter() - begin, "answers": answers}
+
+
+def measure_all(options: argparse.Namespace, arguments: list[str]) -> list[dict[str, Any]]:
+    """Results of ``dynamic`` and of every policy, in this process or in ``--jobs`` others."""
+    names = [DYNAMIC, *options.policies]
+    if options.jobs > 1:
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+
+            def run(name: str) -> dict[str, Any]:
+                output = Path(folder) / f"{names.index(name)}.json"
+                command = [sys.executable, "-m", "benchmarks.policy_accuracy", *arguments, "--jobs", "1"]
+                subprocess.run([*command, "--only", name, "--output", str(output)], check=True, stdout=sys.stderr)
+                return json.loads(output.read_text())
+
+            return list(pool.map(run, names))
+    lines = read_lines(options.data)
+    asked = whole_documents([line for line in lines if line["metric"] != "cer"], options.limit)
+    lines = asked + shortened([line for line in lines if line["metric"] == "cer"], options.transcriptions)
+    lines = [{**line, "max_new_tokens": options.max_new_tokens} for line in lines]
+    logging.set_verbosity_error()
+    model, processor = load_model(options.model, dtype=options.dtype)
+    asker = Asker(model, processor, options.max_new_tokens)
+    chosen = [options.only] if options.only else names
+    return [measure(asker, lines, name, not options.ask_before_packing) for name in chosen]
+
+
+def line_of(result: dict[str, Any]) -> str:
+    """One policy as a line of the table."""
+    bits = [result.get(name, 16.0) for name in BITS]
+    text = f"{result['policy']:18} bits {bits[0]:5.2f}  media {bits[1]:5.2f}  packed {bits[2]:5.2f}"
+    if result["anls"] is not None:
+        text += f"  ANLS {result['anls']:.3f}  EM {result['exact_match']:.3f}  kept {result['kept']:.3f}"
+    if "cer_mean" in result:
+        text += f"  CER mean {result['cer_mean']:.3f} median {result['cer_median']:.3f}"
+    return text + f"  {result['seconds']:.0f} s"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -64,38 +120,41 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=None, help="folder or hub id; default: the embedded model")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--policies", nargs="+", default=list(policies()))
-    parser.add_argument("--pack-before-question", action="store_true")
-    parser.add_argument("--limit", type=int, default=None, help="ask only the first N questions")
+    parser.add_argument("--policies", nargs="+", default=list(policies()), help="presets or YAML files; default: all")
+    parser.add_argument("--ask-before-packing", action="store_true")
+    parser.add_argument("--limit", type=int, default=None, help="about so many questions, all those of documents spread over the data")
+    parser.add_argument("--transcriptions", type=int, default=0, help="so many pages to transcribe as well")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--dtype", default=None)
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side, a policy each")
+    parser.add_argument("--answers", type=Path, default=None, help="write every answer to this JSON file")
     parser.add_argument("--output", type=Path, default=None)
-    options = parser.parse_args(arguments)
+    parser.add_argument("--only", help=argparse.SUPPRESS)  # what the processes of --jobs are started with
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args(given)
 
     for policy in options.policies:
         get_policy(policy)
-    lines = [json.loads(line) for line in options.data.read_text().splitlines() if line.strip()][: options.limit]
-    model, processor = load_model(options.model, dtype=options.dtype)
-    asker = Asker(model, processor, options.max_new_tokens)
-    results = []
-    for policy in [DYNAMIC, *options.policies]:
-        result = measure(asker, lines, options.data.parent, policy, options.pack_before_question)
-        reference = results[0]["exact"] if results else result["exact"]
-        kept = [mine for mine, right in zip(result["exact"], reference, strict=True) if right]
-        result["kept_exact"] = statistics.fmean(kept) if kept else 0.0
-        results.append(result)
-        print(
-            f"{policy:18} ANLS {result['anls']:.3f}  EM {result['exact_match']:.3f}  kept {result['kept_exact']:.3f}  "
-            f"bits {result.get('bits', 16):5.2f}  media {result.get('media_packed_bits', 16):5.2f}  "
-            f"{result['seconds']:.0f} s",
-            flush=True,
-        )
+    results = measure_all(options, given)
+    if options.only:
+        options.output.write_text(json.dumps(results[0]))
+        return
+    answers = {result["policy"]: result.pop("answers") for result in results}
+    exact = [result.pop("exact") for result in results]
+    for result, mine in zip(results, exact, strict=True):
+        if mine:
+            kept = [same for same, right in zip(mine, exact[0], strict=True) if right]
+            result["exact_match"], result["kept"] = statistics.fmean(mine), statistics.fmean(kept) if kept else 0.0
+        print(line_of(result), flush=True)
+    if options.answers:
+        options.answers.write_text(json.dumps(answers, indent=1) + "\n")
     if options.output:
+        cuda = torch.cuda.is_available()
         report = {
-            "model": options.model or "embedded",
-            "data": options.data.name,
-            "pack_before_question": options.pack_before_question,
+            "command": f"python -m benchmarks.policy_accuracy {shlex.join(given)}",
+            "device": torch.cuda.get_device_name() if cuda else "cpu",
             "versions": {name: version(name) for name in ("torch", "transformers")},
+            "packed": "before the first decode step" if options.ask_before_packing else "before the question",
             "results": results,
         }
         options.output.parent.mkdir(parents=True, exist_ok=True)

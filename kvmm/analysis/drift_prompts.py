@@ -93,6 +93,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                     "answers": tuple(turn.get("answers") or ()),
                     "kind": line.get("kind"),
                     "page": line.get("page"),
+                    "metric": turn.get("metric"),
                 }
             )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:

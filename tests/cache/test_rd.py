@@ -179,9 +179,10 @@ def test_short_spans_share_levels():
     assert float((store.decode() - x[:, :, :64]).square().mean()) < 0.1 * float(x.var())
 
 
-@pytest.mark.parametrize("norm", ["none", "l2"])
-def test_calibrated_attention_equals_its_decode(norm):
-    kv = spec("rd", 1.5, norm=norm)
+@pytest.mark.parametrize(("bits", "norm"), [(1.5, "none"), (1.5, "l2"), (0.01, "none"), (0.02, "l2")])
+def test_calibrated_attention_equals_its_decode(bits, norm):
+    """With a hundredth of a bit some sites have no codes at all, only their mean."""
+    kv = spec("rd", bits, norm=norm)
     h = Harness(uniform(kv), heads=HEADS, dim=DIM)
     fitted = calibration({(0, side, m): samples(side) for side in ("key", "value") for m in (TEXT, IMAGE)})
     for modality in h.layer.codecs:

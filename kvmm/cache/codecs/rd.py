@@ -93,6 +93,12 @@ class Layout:
             parts.append(unpack_planes(tensors["codes_1bit"], 1, dim).float())
         return torch.cat(parts, channels)
 
+    def no_codes(self, packed: Packed, dim: int) -> torch.Tensor:
+        """What :meth:`unpack` would return without a coded channel."""
+        pages = (*packed["zero_point"].shape[:2], len(packed.page_group), packed.page_size)
+        empty = packed["zero_point"].new_zeros(*pages, 0, dtype=torch.float32)
+        return empty if dim == -2 else empty.transpose(-1, -2)
+
 
 class Transform:
     """What one site's codec does to vectors before and after the codes.
@@ -346,6 +352,8 @@ class RD(Codec):
         dim = packed["zero_point"].shape[-1]
         transform = self.transform(dim, packed["zero_point"].device)
         layout = _stored_layout(packed.tensors) if self.fit_kind == "prompt" else self.layout(dim, transform)
+        if not layout.coded:
+            return transform, layout, layout.no_codes(packed, self.token_dim)
         return transform, layout, layout.unpack(packed.tensors, self.token_dim)
 
     def _inverse(self, packed: Packed, transform: Transform) -> torch.Tensor:
