@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvmm import KVMMError, get_policy
-from kvmm.cache.codecs import EncodeContext, Site, build_codec, codec_class
+from kvmm.cache.codecs import EncodeContext, Packed, Site, build_codec, codec_class
 from kvmm.cache.codecs.spherical import _pack, _unpack
 from kvmm.cache.pages import PageStore
 from kvmm.calibration import Calibration, SiteSamples, site_name
@@ -166,6 +166,29 @@ def test_fitted_codebooks_of_a_batch(calibration):
         torch.testing.assert_close(codec.scores(query, packed), query @ decoded.transpose(-1, -2), atol=1e-3, rtol=1e-3)
         p = torch.rand(2, 2, 3, 256).softmax(-1)
         torch.testing.assert_close(codec.mix(p, packed), p @ decoded, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("heads", [[0], [1], [1, 0, 0]])
+@pytest.mark.parametrize("bits", [HIGH, 2])
+@pytest.mark.parametrize("models_heads", [1, 2])
+def test_single_pages_keep_the_codebooks_of_their_heads(calibration, heads, bits, models_heads):
+    """Pages taken out of their heads read, and are coded a tier lower, as in place."""
+    tensors = {name: t[:models_heads] for name, t in calibration.tensors.items()}
+    codec = build_codec(spec("spherical", bits), "key", Site(0, IMAGE, Calibration("none", tensors)))
+    heads = torch.tensor([head % models_heads for head in heads])
+    x = correlated(128, 4).unsqueeze(0)[:, :models_heads]
+    packed = codec.encode(x, CONTEXT)
+    pages = Packed({name: t[:, heads] for name, t in packed.tensors.items()}, 128, packed.page_group)
+    query, p = torch.randn(1, models_heads, 3, 64), torch.rand(1, len(heads), 3, 128)
+    decoded = codec.decode(packed)[:, heads]
+    torch.testing.assert_close(codec.page_decode(pages, heads), decoded)
+    torch.testing.assert_close(codec.page_scores(query, pages, heads), codec.scores(query, packed)[:, heads])
+    mixed = torch.zeros(1, models_heads, 3, 64).index_add(1, heads, p @ decoded)
+    torch.testing.assert_close(codec.page_mix(p, pages, heads, models_heads), mixed, atol=1e-3, rtol=1e-3)
+    lower = codec.lower_tier()
+    tensors = lower.page_recode(decoded, pages, heads)
+    whole = lower.page_recode(codec.decode(packed), packed, torch.arange(models_heads))
+    assert all(torch.equal(tensors[name], whole[name][:, heads]) for name in whole)
 
 
 def test_codebooks_are_not_bytes_of_the_cache(calibration):

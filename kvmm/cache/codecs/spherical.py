@@ -245,8 +245,10 @@ class Spherical(Codec):
 
     @staticmethod
     def _nearest(split: torch.Tensor, book: torch.Tensor) -> torch.Tensor:
-        if book.shape[0] == 1:
+        """Indices ``[B, H, P, N, J]`` of sub-vectors ``[B, H, P, N, J, g]``."""
+        if book.shape[:2] == (1, 1):
             return nearest(split.reshape(1, -1, split.shape[-1]), book[0]).view(split.shape[:-1])
+        book = book.expand(split.shape[1], -1, -1, -1)
         by_book = split.permute(1, 4, 0, 2, 3, 5)  # [H, J, B, P, N, g]
         index = nearest(by_book.reshape(book[..., 0, 0].numel(), -1, split.shape[-1]), book.flatten(0, 1))
         return index.view(by_book.shape[:-1]).permute(2, 0, 3, 4, 1)
