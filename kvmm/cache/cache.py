@@ -97,6 +97,7 @@ class KVMMCache(Cache):
         self._explicit: torch.Tensor | None = None
         self._pending: torch.Tensor | None = None
         self._settled = False  # cropped since the last tokens came: they are no part of a prompt that goes on
+        self._decodes = False  # the step that runs is one of decoding, of one token or with a draft
 
     @classmethod
     def for_model(
@@ -189,7 +190,7 @@ class KVMMCache(Cache):
             self.offloading = self.offloading and key_states.device.type != "cpu"
         updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if self.retention is not None and layer_idx == self.packed_layers[-1]:
-            self.retention.after_step(self, key_states.shape[2])
+            self.retention.after_step(self, 1 if self._decodes else key_states.shape[2])
         return updated
 
     def _begin(self, key_states: torch.Tensor) -> None:
@@ -205,7 +206,8 @@ class KVMMCache(Cache):
             )
         if self.retention is not None and batch > 1:
             raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
-        if (count == 1 or self._settled) and self.table.length:
+        self._decodes = bool(self.table.length) and (count == 1 or self._settled)
+        if self._decodes:
             self._pack()
         self._settled = False
         self.table.append(codes.to(key_states.device))

@@ -187,6 +187,16 @@ def test_drafts_are_packed_too():
     assert h.compare(4) < 1e-4
 
 
+def test_a_budget_holds_while_drafting():
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=0, num_sink_tokens=0, budget=60_000), ratio=1)
+    h.feed([[IMAGE] * 512])
+    for _ in range(10):
+        cropped(h, h.cache.get_seq_length() - 1)
+        h.feed([[TEXT] * 3])
+        assert h.cache.memory().nbytes <= 60_000
+    assert h.cache.retention_report()["steps"] == 10
+
+
 def test_crop_with_a_budget():
     h = Harness(uniform(spec("kivi", 4, 32), residual_length=0, budget=60_000), ratio=1)
     h.feed([[IMAGE] * 512])
