@@ -148,6 +148,12 @@ def test_fitted_codebooks_are_better(calibration, bits):
     assert relative_error(x, bits, site=Site(0, AUDIO, calibration)) == relative_error(x, bits)
 
 
+def test_few_vectors_fit_no_large_codebook():
+    found = codec_class("spherical").fit(samples("key", correlated(300, 1)))
+    assert {name.rpartition(".")[0] for name in found} == {"angle-16-6", "angle-16-4", "angle-32-3"}
+    assert not codec_class("spherical").fit(samples("value", correlated(300, 1)))
+
+
 def test_fitted_codebooks_of_a_batch(calibration):
     """Heads keep their own codebooks in a batch, and several spans their own statistics."""
     for side, bits in (("key", HIGH), ("key", 2), ("value", 1)):

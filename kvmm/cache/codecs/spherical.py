@@ -40,6 +40,7 @@ _SHIFT = 0.25  # how far, in variances of its own, the mean of later tokens may 
 _SPREAD = 2.0  # by what factor their deviation may differ
 _FIT_TOKENS = 3072
 _FIT_ROUNDS = 8
+_FIT_LEAST = 4  # vectors a codeword
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,17 @@ class Spherical(Codec):
         """Codebooks of one site: all rates for keys, the product codes for values.
 
         Codewords are int8 ``[H_kv, J, K, g]`` with one ``scale`` ``[H_kv, J]``: the rounding is far below the error of
-        any code. Directions weigh by the square of their length, since that is what their error costs.
+        any code. Directions weigh by the square of their length, since that is what their error costs. A rate with too
+        few vectors a codeword gets none: memorised vectors would be worse than the universal codebook.
         """
         vectors = samples.vectors[:, :: max(1, samples.vectors.shape[1] // _FIT_TOKENS)][:, :_FIT_TOKENS]
         centred = vectors.float() - samples.mean.float().unsqueeze(1)
-        heads, _, dim = centred.shape
+        heads, count, dim = centred.shape
         found = {}
         for rate in _RATES.values():
             if rate.radius and samples.side == "value":
+                continue
+            if count < _FIT_LEAST * 2**rate.index_bits:
                 continue
             size = _divisor(dim, rate.group)
             x = centred
