@@ -29,10 +29,9 @@ Tensors = dict[str, torch.Tensor]
 class TierReader:
     """How attention reads a store of entries: a codec to :func:`kvmm.kernels.decode.attend`, without state."""
 
-    adjusts_scores = False
-
     def __init__(self, tiers: list[Codec]):
         self.tiers = tiers
+        self.adjusts_scores = tiers[0].adjusts_scores
 
     @property
     def basis(self) -> Any:
@@ -53,6 +52,10 @@ class TierReader:
             if len(entries):
                 scores[entries] = codec.page_scores(query, packed, entries % store.num_heads)[0]
         return scores.unflatten(0, (-1, store.num_heads)).permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
+
+    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        gone = torch.where(scores <= MASKED / 2, MASKED, 0.0)
+        return self.tiers[0].adjust_scores(scores, gone if bias is None else bias + gone)
 
     def mix(self, probabilities: torch.Tensor, store: TieredStore) -> torch.Tensor:
         """``[1, H, Q, P * page_size]`` to ``[1, H, Q, D]``."""

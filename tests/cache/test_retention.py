@@ -503,6 +503,24 @@ def test_other_codecs_are_dropped_page_by_page(kv):
     assert h.cache.retention_report()["dropped"] > 0
 
 
+def test_calibrated_logits_are_those_of_what_is_left():
+    """CalibQuant's logit calibration takes its range from the slots that exist."""
+    kv = KVSpec(spec("calibquant", 2, calibration=(0.0, 1.0)), spec("bf16"))
+    h, plain = filled(policy(kv=kv)), filled(KVPolicy("t", "", kv, kv, kv, kv))
+    probe = query(h)
+    torch.testing.assert_close(h.layer.attend(probe, None, 0.125), plain.layer.attend(probe, None, 0.125))
+    part = h.layer.parts[IMAGE]
+    target = np.zeros_like(part.key.tier_map())
+    target[1:] = 1
+    part.key.move(target)
+    part.value.move(target)
+    first = h.cache.table.stores[IMAGE][0, : part.key.page_size].tolist()
+    kept = [m != IMAGE or position in first for position, m in enumerate([*PROMPT, TEXT])]
+    visible = torch.tensor([kept])
+    output = h.layer.attend(probe, None, 0.125)
+    torch.testing.assert_close(output, plain.layer.attend(probe, visible, 0.125), atol=1e-4, rtol=1e-4)
+
+
 def test_codecs_that_share_data_between_pages():
     with pytest.raises(KVMMError, match="norm_scope=head"):
         filled(policy(kv=KVSpec(spec("oscar", 2, 32, norm_scope="token"), spec("bf16"))))
