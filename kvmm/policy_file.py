@@ -36,6 +36,20 @@ _KEYS = ("base", *(field.name for field in fields(KVPolicy)))
 _UNITS = {"B": 1} | {f"{p}{b}": n**i for b, n in (("B", 1000), ("iB", 1024)) for i, p in enumerate("KMGT", start=1)}
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, which would take the last of two equal keys without a word; here it is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = []
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                problem = f"key {key!r} is there twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.append(key)
+        return super().construct_mapping(node, deep)
+
+
 def is_policy_file(name: str) -> bool:
     """Whether a policy's name is that of a file."""
     return name.lower().endswith(_SUFFIXES)
@@ -49,7 +63,7 @@ def read_policy(path: str | Path) -> KVPolicy:
     """
     path = Path(path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise KVMMError(f"There is no policy file {path}.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -58,7 +72,7 @@ def read_policy(path: str | Path) -> KVPolicy:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "wrong characters"
-        raise KVMMError(f"{path}{where}: this is not YAML ({problem}).") from None
+        raise KVMMError(f"{path}{where}: this cannot be read as YAML ({problem}).") from None
     try:
         if not isinstance(values, dict):
             raise KVMMError("write keys such as `base: balanced`, not a single value or a list.")

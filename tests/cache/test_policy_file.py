@@ -141,9 +141,11 @@ def test_round_trip_of_everything(file):
         ("calibration: 3", "calibration: must be text"),
         ("", "write keys such as"),
         ("- base", "write keys such as"),
-        ("base: [", "line 1: this is not YAML"),
-        ("a: b\n\tc: d", "line 2: this is not YAML"),
-        ("!!python/object/apply:os.getcwd []", "this is not YAML"),
+        ("base: [", "line 1: this cannot be read as YAML"),
+        ("a: b\n\tc: d", "line 2: this cannot be read as YAML"),
+        ("base: kivi2\nimage: bf16\nimage: kivi4", "line 3: this cannot be read as YAML .key 'image' is there twice"),
+        ("image: {codec: kivi, bits: 2, bits: 4}", "key 'bits' is there twice"),
+        ("!!python/object/apply:os.getcwd []", "this cannot be read as YAML"),
     ],
 )
 def test_errors_name_the_file_and_the_key(file, text, says):
