@@ -272,6 +272,20 @@ def summarise(drift: PositionDrift, top_k: int = TOP_K) -> LogitDrift:
     )
 
 
+def standard_error(parts: Sequence[PositionDrift]) -> float | None:
+    """Standard error of the mean KL over all positions, prompts being the independent draws; None for one prompt.
+
+    Positions of a prompt are not independent: a page that a policy reads badly is read badly throughout. So this is the
+    error of a ratio of two sums over prompts (cluster sampling), to first order.
+    """
+    sums = np.array([part.kl.sum(dtype=np.float64) for part in parts])
+    counts = np.array([len(part) for part in parts])
+    if len(parts) < 2:
+        return None
+    rest = sums - counts * (sums.sum() / counts.sum())
+    return float(np.sqrt(len(parts) / (len(parts) - 1) * (rest**2).sum()) / counts.sum())
+
+
 def long_context_tail(drift: PositionDrift, buckets: int = POSITION_BUCKETS) -> LongContextTail:
     """The last quarter of the positions against the first, and KL by place; see :class:`LongContextTail`."""
     kl, progress = drift.kl.astype(np.float64), drift.progress
@@ -313,5 +327,6 @@ __all__ = [
     "long_context_tail",
     "measure_drift",
     "packed_length",
+    "standard_error",
     "summarise",
 ]

@@ -27,8 +27,9 @@ _SHARES = (
     "spread", "spread_full",
 )  # fmt: skip
 _NOT_NEGATIVE = (
-    "kl_mean", "kl_median", "kl_p90", "kl_p99", "kl_max", "median_kl", "tail_kl", "head_kl", "positions", "prompts",
-    "bits", "packed_bits", "media_bits", "media_packed_bits", "answers", "questions", "perplexity", "perplexity_full",
+    "kl_mean", "kl_median", "kl_p90", "kl_p99", "kl_max", "median_kl", "kl_error", "tail_kl", "head_kl",
+    "positions", "prompts", "bits", "packed_bits", "media_bits", "media_packed_bits", "answers", "questions", "perplexity",
+    "perplexity_full",
 )  # fmt: skip
 _LIMITS = dict.fromkeys(_SHARES, (0.0, 1.0)) | dict.fromkeys(_NOT_NEGATIVE, (0.0, math.inf))
 
@@ -50,12 +51,14 @@ class Bits:
 class PolicyReport:
     """What one policy did. Witnesses that were not asked for, or have nothing to compare, are None.
 
-    ``median_kl`` and ``median_top1`` are medians over the prompts of each prompt's own mean.
+    ``kl_error`` is the standard error of ``logits.kl_mean`` (None for one prompt); ``median_kl`` and ``median_top1``
+    are medians over the prompts of each prompt's own mean.
     """
 
     policy: str
     bits: Bits
     logits: LogitDrift
+    kl_error: float | None
     median_kl: float
     median_top1: float
     tail: LongContextTail
@@ -121,8 +124,8 @@ def tables(report: DriftReport) -> list[Table]:
     prompts = f"{report.prompts} prompt{'s' * (report.prompts != 1)}"
     drift = _table(
         f"Logit drift, {prompts}",
-        "bits a value of the whole cache and of its packed pages; KL in nats a token",
-        ("policy", "bits", "packed", "KL", "KL max", "top-1", "ppl", "tail KL"),
+        "bits a value of the whole cache and of its packed pages; KL in nats a token, ± its standard error",
+        ("policy", "bits", "packed", "KL", "±", "KL max", "top-1", "ppl", "tail KL"),
         [_drift_row(one) for one in report.policies],
     )
     rows = [_answer_row(one) for one in report.policies if one.length is not None]
@@ -151,6 +154,7 @@ def _drift_row(one: PolicyReport) -> tuple[str, ...]:
         _number(one.bits.bits),
         _number(one.bits.packed_bits),
         _number(one.logits.kl_mean, ".4f"),
+        _number(one.kl_error, ".4f"),
         _number(one.logits.kl_max),
         _number(one.logits.top1_agreement, ".3f"),
         _number(one.logits.perplexity, ".4g"),

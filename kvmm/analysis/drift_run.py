@@ -19,6 +19,7 @@ from kvmm.analysis.drift import (
     PositionDrift,
     long_context_tail,
     packed_length,
+    standard_error,
     summarise,
 )
 from kvmm.analysis.drift_report import Bits, DriftReport, PolicyReport
@@ -235,6 +236,7 @@ def _policy_report(
         policy=name,
         bits=Bits(**bits),
         logits=summarise(pooled, top_k),
+        kl_error=standard_error(one.drift),
         median_kl=median(float(d.kl.mean(dtype="float64")) for d in one.drift),
         median_top1=median(float(d.top1.mean()) for d in one.drift),
         tail=long_context_tail(pooled),

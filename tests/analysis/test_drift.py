@@ -17,6 +17,7 @@ from kvmm.analysis.drift import (
     long_context_tail,
     measure_drift,
     packed_length,
+    standard_error,
     summarise,
 )
 from kvmm.eval.asking import DYNAMIC, Document, all_position_ids, answer_tokens, extended_position_ids, read_on
@@ -145,6 +146,15 @@ def test_tail_and_buckets():
     short = long_context_tail(positions([5.0]))
     assert short.tail_kl == 5 and short.head_kl is None and short.ratio is None
     assert long_context_tail(positions([0, 0, 0, 1])).ratio is None
+
+
+def test_standard_error_takes_prompts_as_draws():
+    parts = [positions([1, 1, 1]), positions([4, 4, 4]), positions([1, 1, 1])]
+    # equal lengths: that of the mean of the prompts' means
+    assert standard_error(parts) == pytest.approx(np.std([1, 4, 1], ddof=1) / math.sqrt(3))
+    uneven = [positions([1, 3]), positions([6])]  # the mean is 10 / 3, what is left of the sums -8/3 and 8/3
+    assert standard_error(uneven) == pytest.approx(math.sqrt(2 * 2 * (8 / 3) ** 2) / 3)
+    assert standard_error(parts[:1]) is None and standard_error([parts[0], parts[2]]) == 0
 
 
 def test_pooled_keeps_every_position():

@@ -62,6 +62,7 @@ def test_every_witness_is_measured(report):
     assert exact.logits.positions == 20 + 5 + 20 + 30
     assert exact.logits.kl_max < 1e-5 and exact.logits.top1_agreement == 1
     assert exact.logits.kl_mean < four.logits.kl_mean < two.logits.kl_mean
+    assert 0 < two.kl_error < two.logits.kl_mean
     assert exact.median_kl < four.median_kl < two.median_kl
     assert exact.agreement.identical == 1 and two.agreement.identical < 1
     assert exact.length.answers == 3 and exact.length.mean_tokens == 15  # no end token: 20, 5 and 20
