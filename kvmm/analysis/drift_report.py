@@ -28,8 +28,8 @@ _SHARES = (
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "kl_mean", "kl_median", "kl_p90", "kl_p99", "kl_max", "median_kl", "kl_error", "tail_kl", "head_kl",
-    "positions", "prompts", "bits", "packed_bits", "media_bits", "media_packed_bits", "answers", "questions", "perplexity",
-    "perplexity_full",
+    "positions", "prompts", "bits", "packed_bits", "media_bits", "media_packed_bits", "answers", "questions",
+    "perplexity", "perplexity_full",
 )  # fmt: skip
 _LIMITS = dict.fromkeys(_SHARES, (0.0, 1.0)) | dict.fromkeys(_NOT_NEGATIVE, (0.0, math.inf))
 
