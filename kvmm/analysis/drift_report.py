@@ -131,7 +131,7 @@ def tables(report: DriftReport) -> list[Table]:
     rows = [_answer_row(one) for one in report.policies if one.length is not None]
     answers = _table(
         "Answers beside those of full precision",
-        "length in tokens; early, runs on and same are shares of the answers",
+        "length in tokens; early, runs on, same: shares; refusals: in full precision, +new, -lost",
         ("policy", "length", "early", "runs on", "same", "similar", "refusals", "seed gap", "pages", "tier flips"),
         rows,
     )
