@@ -28,12 +28,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
 from kvmm import get_policy, policies
@@ -43,6 +45,7 @@ from kvmm.eval.metrics import anls, cer, exact_match
 from kvmm.models import load_model
 
 TRANSCRIPTION_TOKENS = 900
+MEDIA_INPUTS = ("pixel_values", "input_features")
 BITS = ("bits", "media_bits", "media_packed_bits")
 
 
@@ -55,15 +58,56 @@ def whole_documents(lines: Sequence[dict[str, Any]], limit: int | None) -> list[
     return [line for asked in shortened(list(documents.values()), count) for line in asked]
 
 
+_encoder: Asker | None = None  # of a worker process
+
+
+def _start_encoder(model: str | None) -> None:
+    global _encoder
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    _encoder = Asker(*load_model(model, device="cpu", dtype="float32"), 1)
+
+
+def _encode(line: dict[str, Any], path: Path, with_media: bool) -> None:
+    inputs = _encoder.encode(line, Path())
+    save_file({n: t.contiguous() for n, t in inputs.items() if with_media or n not in MEDIA_INPUTS}, path)
+
+
+def encode_all(lines: Sequence[dict[str, Any]], folder: Path, options: argparse.Namespace) -> None:
+    """Write the model's inputs of every line, ``<number>.safetensors``, once for all policies.
+
+    Media that were packed with the first question about them are left out of the others.
+    """
+    seen = set()
+    with ProcessPoolExecutor(min(options.jobs, 16), get_context("spawn"), _start_encoder, (options.model,)) as pool:
+        waiting = []
+        for number, line in enumerate(lines):
+            document = (*line["images"], line["audio"])
+            with_media = options.ask_before_packing or document not in seen
+            seen.add(document)
+            waiting.append(pool.submit(_encode, line, folder / f"{number}.safetensors", with_media))
+        for done in waiting:
+            done.result()
+
+
 @torch.no_grad()
-def measure(asker: Asker, lines: Sequence[dict[str, Any]], policy: str, before: bool) -> dict[str, Any]:
+def measure(
+    asker: Asker, lines: Sequence[dict[str, Any]], policy: str, before: bool, encoded: Path | None
+) -> dict[str, Any]:
     """Ask every question under one policy; returns scores of each, mean bits, seconds and answers."""
     answers, bits = [], []
     begin = time.perf_counter()
-    for line in lines:
+    device, dtype = asker.model.device, asker.model.dtype
+    for number, line in enumerate(lines):
         document = (*line["images"], line["audio"])
         asker.max_new_tokens = TRANSCRIPTION_TOKENS if line["metric"] == "cer" else line["max_new_tokens"]
-        text, cache = asker.answer(asker.encode(line, Path()), policy, document, before)
+        if encoded is None:
+            inputs = asker.encode(line, Path())
+        else:
+            read = load_file(encoded / f"{number}.safetensors")
+            inputs = {n: t.to(device, dtype if t.is_floating_point() else None) for n, t in read.items()}
+        text, cache = asker.answer(inputs, policy, document, before)
         answers.append(text)
         bits.append(measured_bits(cache))
     asked = [(text, line["answers"]) for text, line in zip(answers, lines, strict=True) if line["metric"] != "cer"]
@@ -81,27 +125,34 @@ def measure(asker: Asker, lines: Sequence[dict[str, Any]], policy: str, before: 
 
 
 def measure_all(options: argparse.Namespace, arguments: list[str]) -> list[dict[str, Any]]:
-    """Results of ``dynamic`` and of every policy, in this process or in ``--jobs`` others."""
+    """Results of ``dynamic`` and of every policy, in this process or in ``--jobs`` others. A policy that fails is
+    reported and left out.
+    """
     names = [DYNAMIC, *options.policies]
-    if options.jobs > 1:
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
-
-            def run(name: str) -> dict[str, Any]:
-                output = Path(folder) / f"{names.index(name)}.json"
-                command = [sys.executable, "-m", "benchmarks.policy_accuracy", *arguments, "--jobs", "1"]
-                subprocess.run([*command, "--only", name, "--output", str(output)], check=True, stdout=sys.stderr)
-                return json.loads(output.read_text())
-
-            return list(pool.map(run, names))
     lines = read_lines(options.data)
     asked = whole_documents([line for line in lines if line["metric"] != "cer"], options.limit)
     lines = asked + shortened([line for line in lines if line["metric"] == "cer"], options.transcriptions)
     lines = [{**line, "max_new_tokens": options.max_new_tokens} for line in lines]
+    if options.jobs > 1:
+        with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.jobs) as pool:
+            folder = Path(temporary)
+            encode_all(lines, folder, options)
+
+            def run(name: str) -> dict[str, Any] | None:
+                output = (options.partial or folder) / f"{names.index(name)}.json"
+                command = [sys.executable, "-m", "benchmarks.policy_accuracy", *arguments, "--jobs", "1"]
+                command += ["--only", name, "--encoded", str(folder), "--output", str(output)]
+                if subprocess.run(command, stdout=sys.stderr).returncode:
+                    print(f"{name} failed", file=sys.stderr)
+                    return None
+                return json.loads(output.read_text())
+
+            return [result for result in pool.map(run, names) if result is not None]
     logging.set_verbosity_error()
     model, processor = load_model(options.model, dtype=options.dtype)
     asker = Asker(model, processor, options.max_new_tokens)
     chosen = [options.only] if options.only else names
-    return [measure(asker, lines, name, not options.ask_before_packing) for name in chosen]
+    return [measure(asker, lines, name, not options.ask_before_packing, options.encoded) for name in chosen]
 
 
 def line_of(result: dict[str, Any]) -> str:
@@ -122,14 +173,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--policies", nargs="+", default=list(policies()), help="presets or YAML files; default: all")
     parser.add_argument("--ask-before-packing", action="store_true")
-    parser.add_argument("--limit", type=int, default=None, help="about so many questions, all those of documents spread over the data")
+    parser.add_argument("--limit", type=int, default=None, help="about so many questions, those of whole documents")
     parser.add_argument("--transcriptions", type=int, default=0, help="so many pages to transcribe as well")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side, a policy each")
     parser.add_argument("--answers", type=Path, default=None, help="write every answer to this JSON file")
     parser.add_argument("--output", type=Path, default=None)
-    parser.add_argument("--only", help=argparse.SUPPRESS)  # what the processes of --jobs are started with
+    parser.add_argument("--partial", type=Path, help="folder for the result of each policy as it comes, with --jobs")
+    # what the processes of --jobs are started with
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    parser.add_argument("--encoded", type=Path, help=argparse.SUPPRESS)
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given)
 
