@@ -81,7 +81,7 @@ class Spherical(Codec):
         group, index_bits: another product code, of ``2 ** index_bits`` codewords for ``group`` channels; ``bits`` must
             say what that makes.
         radius: ``norm`` (the length of the group, the paper's) or ``projection`` (its length along the codeword, which
-            is closest in squares).
+            is closest in squares, but shortens all logits and so flattens attention: for comparison only).
         reconstruct: True reads keys by rebuilding them, for comparison with the tables.
     """
 
