@@ -21,3 +21,17 @@ def test_ask_policies(tmp_path: Path):
     assert dynamic["seconds_ratio"] == 1 and dynamic["memory"] is None
     assert 0 < small["prefill_seconds"] < small["seconds"] and small["decode_seconds_per_token"] > 0
     assert 0 < small["memory"]["nbytes"] < small["memory"]["nbytes_dense"]
+
+
+def test_retention(tmp_path: Path):
+    """At equal bytes the joint plan is nearer to full precision than lowering everything first."""
+    output = tmp_path / "result.json"
+    data = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
+    options = ["--data", str(data), "--limit", "2", "--shares", "0.5", "--output", str(output)]
+    command = [sys.executable, "-m", "benchmarks.retention", *options]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
+    rows = {(r["policy"], r["variant"]): r for r in json.loads(output.read_text())["results"]}
+    free, joint = (rows["spherical-high", variant] for variant in ("no budget", "joint"))
+    assert joint["nbytes"] <= 0.5 * free["nbytes"] and joint["dropped"] > 0
+    assert abs(rows["spherical-high", "A1 rebuilt keys"]["kl"] - free["kl"]) < 1e-3
+    assert joint["kl"] < rows["spherical-high", "A2 decoupled"]["kl"]
