@@ -1,7 +1,7 @@
 """How many questions each cache policy answers, how well it transcribes, and what its cache then holds.
 
     python -m training.heldout --out runs/heldout
-    python -m benchmarks.policy_accuracy --data runs/heldout/heldout.jsonl --limit 640 --transcriptions 12 --jobs 14
+    python -m benchmarks.policy_accuracy --data runs/heldout/heldout.jsonl --limit 640 --transcriptions 6 --jobs 2
         [--model FOLDER_OR_ID] [--policies small mine.yaml] [--ask-before-packing] [--output FILE.json]
 
 Every line of the data is ``{"images": [path, ...], "audio": path or null, "question": str, "answers": [str, ...]}``, or
@@ -28,24 +28,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.metadata import version
-from multiprocessing import get_context
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
 from kvmm import get_policy, policies
 from kvmm.analysis.drift_prompts import read_lines, shortened
-from kvmm.eval.asking import DYNAMIC, Asker, measured_bits
+from kvmm.eval.asking import DYNAMIC, Asker, Document, answer_tokens, measured_bits
 from kvmm.eval.metrics import anls, cer, exact_match
 from kvmm.models import load_model
 
 TRANSCRIPTION_TOKENS = 900
-MEDIA_INPUTS = ("pixel_values", "input_features")
 BITS = ("bits", "media_bits", "media_packed_bits")
 
 
@@ -58,108 +55,67 @@ def whole_documents(lines: Sequence[dict[str, Any]], limit: int | None) -> list[
     return [line for asked in shortened(list(documents.values()), count) for line in asked]
 
 
-_encoder: Asker | None = None  # of a worker process
-
-
-def _start_encoder(model: str | None) -> None:
-    global _encoder
-    torch.set_num_threads(1)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    _encoder = Asker(*load_model(model, device="cpu", dtype="float32"), 1)
-
-
-def _encode(line: dict[str, Any], path: Path, with_media: bool) -> None:
-    inputs = _encoder.encode(line, Path())
-    save_file({n: t.contiguous() for n, t in inputs.items() if with_media or n not in MEDIA_INPUTS}, path)
-
-
-def encode_all(lines: Sequence[dict[str, Any]], folder: Path, options: argparse.Namespace) -> None:
-    """Write the model's inputs of every line, ``<number>.safetensors``, once for all policies.
-
-    Media that were packed with the first question about them are left out of the others.
-    """
-    seen = set()
-    with ProcessPoolExecutor(min(options.jobs, 16), get_context("spawn"), _start_encoder, (options.model,)) as pool:
-        waiting = []
-        for number, line in enumerate(lines):
-            document = (*line["images"], line["audio"])
-            with_media = options.ask_before_packing or document not in seen
-            seen.add(document)
-            waiting.append(pool.submit(_encode, line, folder / f"{number}.safetensors", with_media))
-        for done in waiting:
-            done.result()
-
-
 @torch.no_grad()
 def measure(
-    asker: Asker, lines: Sequence[dict[str, Any]], policy: str, before: bool, encoded: Path | None
-) -> dict[str, Any]:
-    """Ask every question under one policy; returns scores of each, mean bits, seconds and answers."""
-    answers, bits = [], []
-    begin = time.perf_counter()
-    device, dtype = asker.model.device, asker.model.dtype
-    for number, line in enumerate(lines):
-        document = (*line["images"], line["audio"])
-        asker.max_new_tokens = TRANSCRIPTION_TOKENS if line["metric"] == "cer" else line["max_new_tokens"]
-        if encoded is None:
+    model: Any, processor: Any, documents: Sequence[list[dict[str, Any]]], names: Sequence[str], before: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """Ask every question of every document under every policy: ``{policy: [{answer, bits ...}, ...]}``."""
+    asker = Asker(model, processor, 0)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for number, lines in enumerate(documents, start=1):
+        document = None
+        for line in lines:
             inputs = asker.encode(line, Path())
-        else:
-            read = load_file(encoded / f"{number}.safetensors")
-            inputs = {n: t.to(device, dtype if t.is_floating_point() else None) for n, t in read.items()}
-        text, cache = asker.answer(inputs, policy, document, before)
-        answers.append(text)
-        bits.append(measured_bits(cache))
-    asked = [(text, line["answers"]) for text, line in zip(answers, lines, strict=True) if line["metric"] != "cer"]
-    read = [(text, line["answers"][0]) for text, line in zip(answers, lines, strict=True) if line["metric"] == "cer"]
-    result: dict[str, Any] = {"policy": policy, "questions": len(asked), "transcriptions": len(read)}
-    result["anls"] = statistics.fmean(anls(*pair) for pair in asked) if asked else None
-    result["exact"] = [exact_match(*pair) for pair in asked]
-    errors = [cer(*pair) for pair in read]
-    if errors:
+            if before and document is None:
+                document = Document(model, inputs)
+            for name in names:
+                asker.max_new_tokens = TRANSCRIPTION_TOKENS if line["metric"] == "cer" else line["max_new_tokens"]
+                begin = time.perf_counter()
+                if document is not None:
+                    cache = document.cache(name)
+                    tokens = answer_tokens(model, inputs, cache, asker.max_new_tokens)
+                    text = processor.decode(tokens, skip_special_tokens=True).strip()
+                else:
+                    text, cache = asker.answer(inputs, name, (), False)
+                seconds = time.perf_counter() - begin
+                found[name].append({"answer": text, "seconds": seconds, **measured_bits(cache)})
+        print(f"{number} of {len(documents)} documents", file=sys.stderr, flush=True)
+    return found
+
+
+def score(name: str, answers: Sequence[dict[str, Any]], lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Scores and means of one policy; ``exact`` lists every question."""
+    pairs = list(zip(answers, lines, strict=True))
+    asked = [(given["answer"], line["answers"]) for given, line in pairs if line["metric"] != "cer"]
+    read = [(given["answer"], line["answers"][0]) for given, line in pairs if line["metric"] == "cer"]
+    result: dict[str, Any] = {"policy": name, "questions": len(asked), "transcriptions": len(read)}
+    if asked:
+        result["anls"] = statistics.fmean(anls(*pair) for pair in asked)
+        result["exact"] = [exact_match(*pair) for pair in asked]
+    if errors := [cer(*pair) for pair in read]:
         result |= {"cer_mean": statistics.fmean(errors), "cer_median": statistics.median(errors)}
-    for name in BITS:
-        if found := [b[name] for b in bits if name in b]:
-            result[name] = statistics.fmean(found)
-    return result | {"seconds": time.perf_counter() - begin, "answers": answers}
+    for key in BITS:
+        if known := [given[key] for given in answers if key in given]:
+            result[key] = statistics.fmean(known)
+    return result | {"seconds": sum(given["seconds"] for given in answers)}
 
 
-def measure_all(options: argparse.Namespace, arguments: list[str]) -> list[dict[str, Any]]:
-    """Results of ``dynamic`` and of every policy, in this process or in ``--jobs`` others. A policy that fails is
-    reported and left out.
-    """
-    names = [DYNAMIC, *options.policies]
-    lines = read_lines(options.data)
-    asked = whole_documents([line for line in lines if line["metric"] != "cer"], options.limit)
-    lines = asked + shortened([line for line in lines if line["metric"] == "cer"], options.transcriptions)
-    lines = [{**line, "max_new_tokens": options.max_new_tokens} for line in lines]
-    if options.jobs > 1:
-        with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.jobs) as pool:
-            folder = Path(temporary)
-            encode_all(lines, folder, options)
-
-            def run(name: str) -> dict[str, Any] | None:
-                output = (options.partial or folder) / f"{names.index(name)}.json"
-                command = [sys.executable, "-m", "benchmarks.policy_accuracy", *arguments, "--jobs", "1"]
-                command += ["--only", name, "--encoded", str(folder), "--output", str(output)]
-                if subprocess.run(command, stdout=sys.stderr).returncode:
-                    print(f"{name} failed", file=sys.stderr)
-                    return None
-                return json.loads(output.read_text())
-
-            return [result for result in pool.map(run, names) if result is not None]
-    logging.set_verbosity_error()
-    model, processor = load_model(options.model, dtype=options.dtype)
-    asker = Asker(model, processor, options.max_new_tokens)
-    chosen = [options.only] if options.only else names
-    return [measure(asker, lines, name, not options.ask_before_packing, options.encoded) for name in chosen]
+def run_jobs(arguments: list[str], jobs: int) -> list[dict[str, list[dict[str, Any]]]]:
+    """What :func:`measure` returns in each of ``jobs`` processes, which take turns with the documents."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.policy_accuracy", *arguments]
+        parts = [Path(folder) / f"{job}.json" for job in range(jobs)]
+        running = [subprocess.Popen([*command, "--job", str(n), "--output", str(p)]) for n, p in enumerate(parts)]
+        if any([process.wait() for process in running]):
+            raise SystemExit("a process failed; its error is above")
+        return [json.loads(part.read_text()) for part in parts]
 
 
 def line_of(result: dict[str, Any]) -> str:
     """One policy as a line of the table."""
     bits = [result.get(name, 16.0) for name in BITS]
     text = f"{result['policy']:18} bits {bits[0]:5.2f}  media {bits[1]:5.2f}  packed {bits[2]:5.2f}"
-    if result["anls"] is not None:
+    if "anls" in result:
         text += f"  ANLS {result['anls']:.3f}  EM {result['exact_match']:.3f}  kept {result['kept']:.3f}"
     if "cer_mean" in result:
         text += f"  CER mean {result['cer_mean']:.3f} median {result['cer_median']:.3f}"
@@ -177,30 +133,48 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--transcriptions", type=int, default=0, help="so many pages to transcribe as well")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--dtype", default=None)
-    parser.add_argument("--jobs", type=int, default=1, help="processes side by side, a policy each")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--answers", type=Path, default=None, help="write every answer to this JSON file")
     parser.add_argument("--output", type=Path, default=None)
-    parser.add_argument("--partial", type=Path, help="folder for the result of each policy as it comes, with --jobs")
-    # what the processes of --jobs are started with
-    parser.add_argument("--only", help=argparse.SUPPRESS)
-    parser.add_argument("--encoded", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--job", type=int, help=argparse.SUPPRESS)  # which of the processes of --jobs this is
     given = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(given)
 
     for policy in options.policies:
         get_policy(policy)
-    results = measure_all(options, given)
-    if options.only:
-        options.output.write_text(json.dumps(results[0]))
+    names = [DYNAMIC, *options.policies]
+    lines = read_lines(options.data)
+    asked = whole_documents([line for line in lines if line["metric"] != "cer"], options.limit)
+    lines = asked + shortened([line for line in lines if line["metric"] == "cer"], options.transcriptions)
+    lines = [{**line, "max_new_tokens": options.max_new_tokens} for line in lines]
+    documents = [list(group) for _, group in groupby(lines, lambda line: (line["images"], line["audio"]))]
+    if options.job is None and options.jobs > 1:
+        shares = run_jobs(given, options.jobs)
+        found = {name: [] for name in names}
+        for number, group in enumerate(documents):
+            for name in names:
+                mine = shares[number % options.jobs][name]
+                found[name] += mine[: len(group)]
+                del mine[: len(group)]
+    else:
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        model, processor = load_model(options.model, dtype=options.dtype)
+        share = documents if options.job is None else documents[options.job :: options.jobs]
+        found = measure(model, processor, share, names, not options.ask_before_packing)
+    if options.job is not None:
+        options.output.write_text(json.dumps(found))
         return
-    answers = {result["policy"]: result.pop("answers") for result in results}
-    exact = [result.pop("exact") for result in results]
+
+    results = [score(name, found[name], lines) for name in names]
+    exact = [result.pop("exact", []) for result in results]
     for result, mine in zip(results, exact, strict=True):
         if mine:
             kept = [same for same, right in zip(mine, exact[0], strict=True) if right]
             result["exact_match"], result["kept"] = statistics.fmean(mine), statistics.fmean(kept) if kept else 0.0
         print(line_of(result), flush=True)
     if options.answers:
+        answers = {name: [given["answer"] for given in found[name]] for name in names}
         options.answers.write_text(json.dumps(answers, indent=1) + "\n")
     if options.output:
         cuda = torch.cuda.is_available()

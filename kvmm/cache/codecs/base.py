@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -47,6 +48,12 @@ class Packed:
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
+
+    @cached_property
+    def only_group(self) -> int | None:
+        """The group that all pages share, if there is one: asked at every step, read from the device once."""
+        groups = [] if self.page_group is None else self.page_group.unique().tolist()
+        return groups[0] if len(groups) == 1 else None
 
 
 @dataclass(frozen=True)

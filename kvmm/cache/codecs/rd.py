@@ -164,6 +164,7 @@ class RD(Codec):
         self.needs_queries = self.fit_kind == "prompt" and side == "key"
         self.token_dim = -2 if side == "key" else -1
         self._layouts: dict[int, Layout] = {}
+        self._gaussian: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}  # levels of short spans
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
@@ -311,29 +312,35 @@ class RD(Codec):
 
     def _offline_levels(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale ``[1, H, 1, C]`` and zero point ``[1, H, 1, D]`` of a Gaussian with the calibrated deviations."""
-        bits = layout.bits
-        half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits.tolist()], device=transform.forward.device)
-        scale = 2 * half * transform.deviation
-        zero_point = -scale * (2**bits - 1).to(scale) / 2
-        scale, zero_point = (p.to(self.parameter_dtype)[None, :, None] for p in (scale, zero_point))
-        return scale[..., : layout.coded], zero_point
+        device = transform.forward.device
+        if device not in self._gaussian:
+            bits = layout.bits
+            half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits.tolist()], device=device)
+            scale = 2 * half * transform.deviation
+            zero_point = -scale * (2**bits - 1).to(scale) / 2
+            scale, zero_point = (p.to(self.parameter_dtype)[None, :, None] for p in (scale, zero_point))
+            self._gaussian[device] = scale[..., : layout.coded], zero_point
+        return self._gaussian[device]
 
     def _parameters(self, packed: Packed, transform: Transform, layout: Layout) -> tuple[Any, Any, Any]:
         """Scale and zero point ``[B, H, G, ...]`` float32 with the transform's offset, and each page's group."""
-        scale, zero_point, group = packed["scale"].float(), packed["zero_point"].float(), packed.page_group
-        if transform.deviation is not None and self.fit_kind != "prompt":
-            offline = self._offline_levels(layout, transform)
-            scale, zero_point = (
-                torch.cat((own, other.float().expand(*own.shape[:2], 1, -1)), 2)
-                for own, other in zip((scale, zero_point), offline, strict=True)
-            )
-            group = torch.where(group < 0, scale.shape[2] - 1, group)
+        levels, group, one = (packed["scale"], packed["zero_point"]), packed.page_group, packed.only_group
+        if one is not None and one >= 0:
+            levels, group = tuple(own[:, :, one : one + 1] for own in levels), None
+        elif transform.deviation is not None and self.fit_kind != "prompt":
+            offline = [
+                other.expand(*own.shape[:2], 1, -1)
+                for own, other in zip(levels, self._offline_levels(layout, transform), strict=True)
+            ]
+            if one is not None:
+                levels, group = offline, None
+            else:
+                levels = [torch.cat((own, other), 2) for own, other in zip(levels, offline, strict=True)]
+                group = torch.where(group < 0, levels[0].shape[2] - 1, group)
+        scale, zero_point = (p.float() for p in levels)
         if self.fit_kind != "prompt":
             zero_point = zero_point + _heads(transform.offset, 4)
-        if scale.shape[2] > 1 and bool((group == group[0]).all()):
-            one = int(group[0])
-            scale, zero_point = scale[:, :, one : one + 1], zero_point[:, :, one : one + 1]
-        return scale, zero_point, group if scale.shape[2] > 1 else None
+        return scale, zero_point, group
 
     def decode(self, packed: Packed) -> torch.Tensor:
         transform, layout, codes = self._unpacked(packed)
