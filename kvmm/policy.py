@@ -139,6 +139,8 @@ class KVPolicy:
         skip_layers: indices of decoder layers kept in the model's dtype; negative ones count from the last.
         overrides: other specs for some layers; later ones win, ``skip_layers`` wins over all.
         calibration: a calibration file; None takes the one in the model's folder, if there is one.
+        uncalibrated: the preset that says what to do with a modality whose codec is fitted to a model, where there is
+            no fit, or a ``budget`` that the codec does not serve; None leaves that to the codec.
         budget: bytes that the packed cache may hold; pages are lowered or dropped to stay below. None sets no limit.
         retention: how they are chosen.
         num_sink_tokens: first tokens of each sequence kept in the model's dtype.
@@ -154,6 +156,7 @@ class KVPolicy:
     skip_layers: tuple[int, ...] = ()
     overrides: tuple[LayerOverride, ...] = ()
     calibration: str | None = None
+    uncalibrated: str | None = None
     budget: int | None = None
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     num_sink_tokens: int = 4
@@ -175,6 +178,11 @@ class KVPolicy:
         found = [getattr(self, name) for name in MODALITY_NAMES]
         found += [kv for o in self.overrides for name in MODALITY_NAMES if (kv := getattr(o, name)) is not None]
         return list(dict.fromkeys(one for kv in found for one in (kv.key, kv.value)))
+
+    def with_preset(self, name: str, where: Callable[[KVSpec], bool]) -> KVPolicy:
+        """The policy with the specs of another preset for the modalities ``where`` says so."""
+        other = get_policy(name)
+        return replace(self, **{n: getattr(other, n) for n in MODALITY_NAMES if where(getattr(self, n))})
 
     def map_specs(self, change: Callable[[KVSpec], KVSpec]) -> KVPolicy:
         """The policy with every :class:`KVSpec` replaced by ``change`` of it."""
@@ -271,6 +279,8 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
     changes = {name: overrides[name] for name in ("key_bits", "value_bits", "group_size") if name in overrides}
     if changes:
         policy = _with_changes(policy, changes)
+    if policy.budget is not None and policy.uncalibrated is not None:
+        policy = policy.with_preset(policy.uncalibrated, lambda kv: not _stands_alone(kv))
     _check(policy)
     return policy
 
@@ -309,6 +319,12 @@ def check_head_dim(policy: KVPolicy, head_dim: int) -> None:
 
     for one in policy.all_specs():
         codec_class(one.codec).check_model(one, head_dim)
+
+
+def _stands_alone(kv: KVSpec) -> bool:
+    from kvmm.cache.codecs import codec_class
+
+    return all(codec_class(one.codec).pages_stand_alone for one in (kv.key, kv.value))
 
 
 def _check(policy: KVPolicy) -> None:

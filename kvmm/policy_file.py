@@ -102,7 +102,7 @@ def policy_from_dict(values: Mapping[str, Any]) -> KVPolicy:
         raise KVMMError(f"base: must be a preset's name, not {base!r}.")
     policy = KVPolicy() if base is None else _at("base", get_policy, base)
     changes: dict[str, Any] = {}
-    for name in ("name", "description", "calibration"):
+    for name in ("name", "description", "calibration", "uncalibrated"):
         if values.get(name) is not None:
             changes[name] = _typed(name, values[name], str, "text")
     for name in ("num_sink_tokens", "residual_length"):
@@ -120,6 +120,8 @@ def policy_from_dict(values: Mapping[str, Any]) -> KVPolicy:
     for name in MODALITY_NAMES:
         if values.get(name) is not None:
             changes[name] = _modality(name, values[name], name, getattr(policy, name))
+            if isinstance(values[name], str) and changes.get("uncalibrated", policy.uncalibrated) is None:
+                changes["uncalibrated"] = get_policy(values[name]).uncalibrated  # comes with what falls back on it
     if values.get("skip_layers") is not None:
         changes["skip_layers"] = _layers("skip_layers", values["skip_layers"])
     policy = replace(policy, **changes)

@@ -37,6 +37,13 @@ PRESETS: dict[str, KVPolicy] = {
         _uniform("kivi2", "KIVI, 2 bits, groups of 32.", _kv("kivi", 2, 32)),
         _uniform("oscar2", "OScaR, 2 bits, groups of 128: rotation, then token norms.", _kv("oscar", 2, 128)),
         _uniform("oscar2-g32", "OScaR, 2 bits, groups of 32: the setting of its text results.", _kv("oscar", 2, 32)),
+        # Keys decide which token is read, so they get the bits: 4 for keys and 2 for values lose fewer answers than the
+        # same bits the other way round.
+        _uniform(
+            "oscar4-2",
+            "OScaR, keys of 4 bits and values of 2, groups of 128: near-lossless without calibration.",
+            KVSpec(spec("oscar", 4, 128), spec("oscar", 2, 128)),
+        ),
         _media(
             "calibquant1",
             "CalibQuant, 1 bit a channel over each image or recording, min/max levels: only large models (7B and up) "
@@ -100,25 +107,22 @@ PRESETS: dict[str, KVPolicy] = {
         *(
             _uniform(
                 f"rd{bits:g}",
-                f"kvmm's own transform code, {bits:g} bits on average, given to the layers, heads and channels that the "
-                "answers depend on.",
+                f"kvmm's own transform code: {bits:g} bits on average, most of them where answers depend on them.",
                 _kv("rd", bits, None),
             )
             for bits in (1, 1.5, 2, 2.25, 2.5, 3)
         ),
-        # Keys decide which token is read, so they get the bits: 4 for keys and 2 for values lose fewer answers than the
-        # same bits the other way round.
         _uniform(
             "balanced",
-            "Near-lossless on every modality: rotated keys of 4 bits with token norms, values of 2. The default.",
-            KVSpec(spec("oscar", 4, 128), spec("oscar", 2, 128)),
+            "The default, near-lossless: rd at 2 bits, or oscar4-2 for a model without a calibration file.",
+            _kv("rd", 2, None),
+            uncalibrated="oscar4-2",
         ),
-        # Norms cost an eighth of a bit at a head dimension of 64; media tokens did as well without, text keeps them.
-        _media(
+        _uniform(
             "small",
-            "The fewest bits that still answer: rotated keys and values of 2 bits, no token norms on media.",
-            _kv("oscar", 2, 128, norm="none"),
-            text=_kv("oscar", 2, 128),
+            "The fewest bits that still answer: rd at 1 bit, or oscar2 for a model without a calibration file.",
+            _kv("rd", 1, None),
+            uncalibrated="oscar2",
         ),
     )
 }

@@ -20,7 +20,7 @@ from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
 from kvmm.cache.storage import load_cache, save_cache
 from kvmm.cache.table import TokenTable
-from kvmm.calibration import Calibration, load_calibration
+from kvmm.calibration import Calibration, load_calibration, without_fit
 from kvmm.errors import KVMMError
 from kvmm.modality import PADDING, TEXT, check_map, install_hook, label_ids, placeholder_ids
 from kvmm.policy import KVPolicy, check_head_dim, check_layers, get_policy
@@ -61,7 +61,7 @@ class KVMMCache(Cache):
         Raises:
             KVMMError: for an unknown policy or a model without a full-attention KV cache.
         """
-        self.policy = get_policy(policy, **overrides)
+        self.policy = without_fit(get_policy(policy, **overrides), calibration)
         self.table = TokenTable(self.policy)
         self.retention = None if self.policy.budget is None else RetentionController(self.policy)
         self.placeholders = placeholder_ids(config)

@@ -8,6 +8,7 @@ from kvmm.calibration.file import (
     load_calibration,
     model_fingerprint,
     site_name,
+    without_fit,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "load_calibration",
     "model_fingerprint",
     "site_name",
+    "without_fit",
 ]

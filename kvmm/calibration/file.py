@@ -10,7 +10,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import nn
 
 from kvmm.errors import KVMMError
 from kvmm.modality import IMAGE, MODALITY_NAMES, VIDEO
-from kvmm.policy import KVPolicy
+from kvmm.policy import KVPolicy, get_policy
 
 FORMAT = "kvmm-calibration"
 FORMAT_VERSION = 1
@@ -178,6 +178,23 @@ def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
     # weights changed since the file was put beside them: nobody asked for it here
     warnings.warn(message, stacklevel=2)
     return None
+
+
+def without_fit(policy: KVPolicy, calibration: Calibration | None) -> KVPolicy:
+    """The policy for a model with this calibration: modalities that their codec was not fitted to are stored as the
+    preset ``policy.uncalibrated`` says, in all layers.
+    """
+    from kvmm.cache.codecs import codec_class
+
+    if policy.uncalibrated is None:
+        return policy
+    other, changes = get_policy(policy.uncalibrated), {}
+    for modality, name in enumerate(MODALITY_NAMES):
+        kv = getattr(policy, name)
+        wanting = {one.codec for one in (kv.key, kv.value) if codec_class(one.codec).wants_calibration}
+        if any(calibration is None or not calibration.sites(codec, modality) for codec in wanting):
+            changes[name] = getattr(other, name)
+    return replace(policy, uncalibrated=None, **changes)
 
 
 __all__ = [

@@ -62,3 +62,10 @@ def test_errors_are_one_clear_line(name, overrides, says):
 def test_unknown_codec_lists_the_names():
     with pytest.raises(KVMMError, match="bf16, kivi, oscar, calibquant"):
         codec_class("gzip")
+
+
+def test_a_budget_takes_codecs_whose_pages_can_be_lowered():
+    assert get_policy("balanced", budget=10**6).image == get_policy("oscar4-2").image
+    assert get_policy("balanced").image.key.codec == "rd"
+    with pytest.raises(KVMMError, match="cannot lower pages of codec rd"):
+        get_policy("rd2", budget=10**6)

@@ -14,7 +14,7 @@ from kvmm.policy_file import parse_bytes
 from tests.tiny_models import build, generate, inputs
 
 FULL = """
-base: balanced
+base: oscar4-2
 name: mine
 description: Images in 2 bits, recordings as small does.
 text:
@@ -48,14 +48,14 @@ def test_every_key(file):
     policy = get_policy(str(file(FULL)))
     oscar = spec("oscar", 2, 128, norm="none", rotation=False)
     four = spec("oscar", 4, 128, norm="none", rotation=False)
-    balanced = get_policy("balanced")
+    base = get_policy("oscar4-2")
     assert policy == KVPolicy(
         "mine",
         "Images in 2 bits, recordings as small does.",
         text=KVSpec(spec("kivi", 4, 32), spec("bf16")),
         image=KVSpec(oscar, oscar),
-        video=balanced.video,
-        audio=get_policy("small").audio,
+        video=base.video,
+        audio=get_policy(get_policy("small").uncalibrated).audio,  # because of the budget
         skip_layers=(0, -1),
         overrides=(
             LayerOverride((1, 2), image=KVSpec(four, four)),
@@ -63,12 +63,13 @@ def test_every_key(file):
                 (-2,),
                 video=KVSpec(
                     spec("calibquant", 1, levels="mean", calibration=(1, 2.5)),
-                    balanced.video.value,
+                    base.video.value,
                 ),
             ),
         ),
         num_sink_tokens=2,
         residual_length=64,
+        uncalibrated=get_policy("small").uncalibrated,
         budget=3 << 19,
     )
     assert KVPolicy.from_file(file(FULL)) == policy

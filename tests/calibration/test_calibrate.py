@@ -169,3 +169,20 @@ def test_no_warning_for_a_model_without_a_file():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load_calibration(build("llama"), get_policy("rd2")) is None
+
+
+def test_modalities_without_a_fit_are_stored_by_the_other_preset(collected):
+    """``balanced`` and ``small`` must be good on a model that nobody has calibrated, and on one half calibrated."""
+    model, collector = collected
+    samples = {site: found for site, found in collector.samples().items() if site[2] != AUDIO}
+    fitted = Calibration(model_fingerprint(model), fit_codecs(samples, ["rd"]), {"importance": "gradient"})
+    config = model.config
+    for name in ("balanced", "small"):
+        policy = get_policy(name)
+        plain = KVMMCache(config, policy).policy
+        other = get_policy(policy.uncalibrated)
+        assert [plain.specs(m) for m in (TEXT, IMAGE, AUDIO)] == [other.specs(m) for m in (TEXT, IMAGE, AUDIO)]
+        assert plain.name == name
+        half = KVMMCache(config, policy, calibration=fitted).policy
+        assert (half.text, half.image, half.video, half.audio) == (policy.text, policy.image, policy.video, other.audio)
+    assert KVMMCache(config, "rd2").policy.image.key.codec == "rd"  # who asks for rd gets rd

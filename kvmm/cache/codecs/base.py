@@ -129,6 +129,7 @@ class Codec(ABC):
     store_class: ClassVar[type[PageStore] | None] = None  # None: the plain page store
     adjusts_scores: bool = False
     needs_queries: bool = False  # whether ``encode`` wants the prompt's query moments
+    wants_calibration: bool = False  # whether a policy had better use another codec where there is no fit
     pages_stand_alone: bool = False  # whether a page of one head can be read without the others
     span_tensors: tuple[str, ...] = ()  # tensors that pages share, by ``page_group`` where there is one
 

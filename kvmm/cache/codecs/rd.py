@@ -148,6 +148,7 @@ class RD(Codec):
     """
 
     name = "rd"
+    wants_calibration = True
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "fit": ("auto", "offline", "prompt", "none"),
         "rotation": ("hadamard", "identity"),
