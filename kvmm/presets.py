@@ -48,13 +48,13 @@ PRESETS: dict[str, KVPolicy] = {
             "calibquant1",
             "CalibQuant, 1 bit a channel over each image or recording, min/max levels: only large models (7B and up) "
             "still answer.",
-            _kv("calibquant", 1, None, levels="paper"),
+            _kv("calibquant", 1, None, levels="paper", calibration="file"),
         ),
         _media(
             "calibquant1-mean",
             "CalibQuant's 1-bit storage with conditional-mean levels, far closer than min/max: small models still do "
             "not answer.",
-            _kv("calibquant", 1, None, levels="mean"),
+            _kv("calibquant", 1, None, levels="mean", calibration="file"),
         ),
         _media(
             "calibquant2",

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from kvmm.cache.codecs.calibquant import TAU, TAU_GRID, CalibQuant
 from kvmm.calibration.collect import TEMPERATURE, Collector
 from kvmm.calibration.file import Calibration, SiteSamples, model_fingerprint, site_name
 from kvmm.errors import KVMMError
 from kvmm.eval.asking import DYNAMIC, Document, answer_tokens, encode_question
 from kvmm.media import load_audio, load_image, load_media
+from kvmm.policy import KVPolicy, KVSpec, spec
 
 ANSWER_TOKENS = 300  # of an answer that calibration looks at; a transcription may be longer
+TAU_EXAMPLES = 12  # over which CalibQuant's grid is searched
 TEXT_TOKENS = 768  # a piece of a text, of which the last quarter is what is predicted
 
 
@@ -113,6 +117,7 @@ def calibrate(
         if len(answer) > 1:  # an answer that only ends says nothing
             collector.add(inputs, answer, known[1])
         yield number
+    fitted = fit_codecs(collector.samples())
     metadata = {
         "model": name,
         "data": data,
@@ -120,9 +125,40 @@ def calibrate(
         "importance": "gradient" if gradients else "query",
         "temperature": TEMPERATURE,
         "seed": seed,
+        TAU: search_tau(model, processor, examples),
         "versions": {package: version(package) for package in ("torch", "transformers")},
     }
-    yield Calibration(model_fingerprint(model), fit_codecs(collector.samples()), metadata)
+    yield Calibration(model_fingerprint(model), fitted, metadata)
+
+
+def search_tau(model: Any, processor: Any, examples: Sequence[Example]) -> dict[str, list[int]]:
+    """CalibQuant's logit calibration (section 3.3): the pair of the grid that drifts least at one bit, for each kind of
+    levels: ``{levels: [tau1, tau2]}``; empty without media.
+    """
+    from kvmm.analysis.drift import ForcedText
+
+    media = [example for example in examples if example.images or example.audio is not None]
+    step = max(1, len(media) // TAU_EXAMPLES)
+    texts = []
+    for example in media[::step][:TAU_EXAMPLES]:
+        inputs, answer, length = _encoded(model, processor, example)
+        with torch.no_grad():
+            document = Document(model, inputs, length)
+        if answer is None:
+            answer = answer_tokens(model, inputs, document.cache(DYNAMIC), ANSWER_TOKENS).cpu()
+        if len(answer) > 1:
+            texts.append(ForcedText(document, inputs, answer[None]))
+    best = {}
+    for levels in ("paper", "mean") if texts else ():
+        drift = {}
+        for pair in product(TAU_GRID, repeat=2):
+            one = spec(CalibQuant.name, 1, levels=levels, calibration=pair)
+            kv = KVSpec(one, replace(one, options=(("levels", levels),)))
+            policy = KVPolicy(f"tau {pair}", image=kv, video=kv, audio=kv)
+            found = [text.measure(policy).kl for text in texts]
+            drift[pair] = sum(float(kl.sum()) for kl in found) / sum(len(kl) for kl in found)
+        best[levels] = list(min(drift, key=drift.get))
+    return best
 
 
 def fit_codecs(

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,11 +10,14 @@ from safetensors.torch import save_file
 from transformers import DynamicCache
 
 from kvmm import KVMMCache, KVMMError, get_policy
+from kvmm.cache.codecs import Site, build_codec
+from kvmm.cache.codecs.calibquant import TAU
 from kvmm.calibration import FILE_NAME, Calibration, load_calibration, model_fingerprint
 from kvmm.calibration.collect import Collector, output_moment
 from kvmm.calibration.fit import fit_codecs
 from kvmm.eval.asking import Document
 from kvmm.modality import AUDIO, IMAGE, TEXT, modality_of_ids
+from kvmm.policy import spec
 from tests.tiny_models import build, generate, inputs
 
 ANSWER = torch.tensor([5, 9, 4, 11, 3])
@@ -186,3 +190,41 @@ def test_modalities_without_a_fit_are_stored_by_the_other_preset(collected):
         half = KVMMCache(config, policy, calibration=fitted).policy
         assert (half.text, half.image, half.video, half.audio) == (policy.text, policy.image, policy.video, other.audio)
     assert KVMMCache(config, "rd2").policy.image.key.codec == "rd"  # who asks for rd gets rd
+
+
+def test_calibquant_reads_its_grid_search_from_the_file():
+    kv = spec("calibquant", 1, levels="mean", calibration="file")
+    fitted = Calibration("x", {}, {TAU: {"paper": [0, 3], "mean": [2, 1]}})
+    assert build_codec(kv, "key", Site(0, IMAGE, fitted)).tau == (2, 1)
+    for site in (Site(0, IMAGE, Calibration("x", {}, {})), Site()):
+        codec = build_codec(kv, "key", site)
+        assert codec.tau is None and not codec.adjusts_scores
+    with pytest.raises(KVMMError, match="'file' or"):
+        build_codec(spec("calibquant", 1, calibration="disk"), "key")
+
+
+def test_the_grid_search_finds_what_drifts_least(monkeypatch):
+    """Drifts made up for every pair: the search must return the least, for each kind of levels."""
+    from kvmm.analysis import drift
+    from kvmm.calibration import fit
+
+    seen = set()
+
+    class Text:
+        def __init__(self, *arguments):
+            pass
+
+        def measure(self, policy):
+            options = dict(policy.image.key.options)
+            pair, levels = options["calibration"], options["levels"]
+            assert policy.image.value.option("calibration") is None
+            seen.add((levels, pair))
+            wanted = {"paper": (1, 2), "mean": (3, 0)}[levels]
+            return SimpleNamespace(kl=torch.tensor([abs(pair[0] - wanted[0]) + abs(pair[1] - wanted[1]) + 0.5] * 2))
+
+    monkeypatch.setattr(drift, "ForcedText", Text)
+    monkeypatch.setattr(fit, "Document", lambda *arguments: None)
+    monkeypatch.setattr(fit, "_encoded", lambda *arguments: ({}, torch.arange(4), None))
+    found = fit.search_tau(None, None, [fit.Example("q", images=("a.png",), answer="b")] * 3)
+    assert found == {"paper": [1, 2], "mean": [3, 0]} and len(seen) == 32
+    assert fit.search_tau(None, None, [fit.Example("only text", text=True)]) == {}

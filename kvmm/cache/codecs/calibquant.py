@@ -17,6 +17,8 @@ from kvmm.errors import KVMMError
 from kvmm.kernels.quantize import affine_parameters, fit_levels
 from kvmm.policy import CodecSpec
 
+TAU = "calibquant_tau"  # in a calibration file's metadata: {levels: [tau1, tau2]}, searched at one bit
+TAU_GRID = (0, 1, 2, 3)
 _SHRINK = {"key": 0.5, "value": 0.3}  # the authors' code at 1 bit
 
 
@@ -30,6 +32,7 @@ class CalibQuant(AffineCodec):
         calibration: ``(tau1, tau2)``: logits of the span, which lie in ``[gamma, delta]``, are mapped linearly onto
             ``[gamma - tau1, delta - tau2]`` before the softmax (section 3.3). Where that line would not rise
             (``delta - gamma <= tau2 - tau1``) it would turn the ranking of tokens around, so such rows are left alone.
+            ``file`` takes what ``kvmm calibrate`` found best for the model on the paper's grid, if there is a file.
     """
 
     name = "calibquant"
@@ -37,7 +40,7 @@ class CalibQuant(AffineCodec):
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **AffineCodec.options,
         "levels": ("paper", "code", "mean"),
-        "calibration": (None,),
+        "calibration": (None,),  # or "file", or a pair
     }
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
@@ -45,16 +48,21 @@ class CalibQuant(AffineCodec):
         self.axis = "channel"
         self.levels = self.option("levels")
         self.tau = self.option("calibration")
+        if self.tau == "file":
+            found = {} if self.site.calibration is None else self.site.calibration.metadata.get(TAU, {})
+            self.tau = tuple(found[self.levels]) if self.levels in found else None
         self.adjusts_scores = side == "key" and self.tau is not None
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
         super().check(spec)
         tau: Any = spec.option("calibration")
-        if tau is not None and not (
+        if tau not in (None, "file") and not (
             isinstance(tau, tuple) and len(tau) == 2 and all(isinstance(t, (int, float)) and t >= 0 for t in tau)
         ):
-            raise KVMMError(f"Codec calibquant: calibration must be None or (tau1, tau2), both >= 0, not {tau!r}.")
+            raise KVMMError(
+                f"Codec calibquant: calibration is None, 'file' or (tau1, tau2), both >= 0, not {tau!r}."
+            )
 
     def channel_parameters(
         self, x: torch.Tensor, groups: TokenGroups, weight: torch.Tensor | None
