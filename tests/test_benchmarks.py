@@ -10,6 +10,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def test_packing(tmp_path: Path):
+    output = tmp_path / "result.json"
+    options = ["--rounds", "1", "--policies", "rd2", "kivi2", "--output", str(output)]
+    command = [sys.executable, "-m", "benchmarks.packing", *options]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    report = json.loads(output.read_text())
+    assert report["pages"] == 4 and report["tokens"] > 1000 and report["reading_seconds"] > 0
+    assert set(report["results"]) == {"rd2", "kivi2"}
+    assert all(row["seconds"] > 0 for row in report["results"].values())
+
+
 def test_ask_policies(tmp_path: Path):
     output = tmp_path / "result.json"
     options = ["--rounds", "1", "--decode-tokens", "4", "--policies", "small", "--output", str(output)]

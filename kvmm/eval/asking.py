@@ -180,11 +180,14 @@ class Document:
         if policy == DYNAMIC:
             return own_copy(self._exact)
         if policy not in self._packed:
-            self._packed[policy] = self._filled(KVMMCache.for_model(self.model, policy)).pack()
+            self._packed[policy] = self.unpacked(policy).pack()
         return own_copy(self._packed[policy])
 
-    def _filled(self, cache: KVMMCache) -> KVMMCache:
-        """``cache`` after the document, without another forward pass unless a codec weighs by the prompt's queries."""
+    def unpacked(self, policy: str | KVPolicy) -> KVMMCache:
+        """A cache of ``policy`` that has read the document and packed nothing yet; without another forward pass, unless
+        a codec weighs by the prompt's queries.
+        """
+        cache = KVMMCache.for_model(self.model, policy)
         if not cache.packed_layers or any(cache.layers[index].needs_queries for index in cache.packed_layers):
             return self._read(cache)
         cache.announce(self._ids, None, None)

@@ -60,9 +60,7 @@ class CalibQuant(AffineCodec):
         if tau not in (None, "file") and not (
             isinstance(tau, tuple) and len(tau) == 2 and all(isinstance(t, (int, float)) and t >= 0 for t in tau)
         ):
-            raise KVMMError(
-                f"Codec calibquant: calibration is None, 'file' or (tau1, tau2), both >= 0, not {tau!r}."
-            )
+            raise KVMMError(f"Codec calibquant: calibration is None, 'file' or (tau1, tau2), both >= 0, not {tau!r}.")
 
     def channel_parameters(
         self, x: torch.Tensor, groups: TokenGroups, weight: torch.Tensor | None
