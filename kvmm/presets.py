@@ -107,8 +107,8 @@ PRESETS: dict[str, KVPolicy] = {
         *(
             _uniform(
                 f"rd{bits:g}",
-                f"kvmm's own transform code: {bits:g} bit{'s' * (bits != 1)} on average, most of them where answers depend "
-                "on them.",
+                f"kvmm's own transform code: {bits:g} bit{'s' * (bits != 1)} on average, most of them where answers "
+                "depend on them.",
                 _kv("rd", bits, None),
             )
             for bits in (1, 1.5, 2, 2.25, 2.5, 3)
