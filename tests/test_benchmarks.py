@@ -46,3 +46,16 @@ def test_retention(tmp_path: Path):
     assert joint["nbytes"] <= 0.5 * free["nbytes"] and joint["dropped"] > 0
     assert abs(rows["spherical-high", "A1 rebuilt keys"]["kl"] - free["kl"]) < 1e-3
     assert joint["kl"] < rows["spherical-high", "A2 decoupled"]["kl"]
+
+
+def test_policy_accuracy(tmp_path: Path):
+    """Two processes share the documents; scores and measured bits of every policy are written."""
+    output = tmp_path / "result.json"
+    data = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
+    options = ["--data", str(data), "--limit", "8", "--jobs", "2", "--policies", "rd2", "calibquant1"]
+    command = [sys.executable, "-m", "benchmarks.policy_accuracy", *options, "--output", str(output)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
+    dynamic, rd, one_bit = json.loads(output.read_text())["results"]
+    assert dynamic["policy"] == "dynamic" and dynamic["questions"] == rd["questions"] >= 6 and dynamic["kept"] == 1
+    assert "media_bits" not in dynamic and one_bit["media_bits"] < rd["media_bits"] < 2.6
+    assert one_bit["kept"] < 0.5 < rd["kept"]
