@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=60)
     parser.add_argument("--documents", type=int, default=8)
     parser.add_argument("--recordings", type=int, default=24)
-    parser.add_argument("--spoken", type=int, default=12)
+    parser.add_argument("--spoken", type=int, default=60)
     args = parser.parse_args()
     writer = Writer(args.out)
     write(writer, args.pages, args.documents, args.recordings, args.spoken)
