@@ -35,7 +35,7 @@ def test_ask_policies(tmp_path: Path):
 
 
 def test_retention(tmp_path: Path):
-    """At equal bytes the joint plan is no farther from full precision than dropping alone; two questions say no more."""
+    """At equal bytes the joint plan is as near to full precision as dropping alone (two questions say no more)."""
     output = tmp_path / "result.json"
     data = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
     options = ["--data", str(data), "--limit", "2", "--shares", "0.5", "--output", str(output)]
