@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="folder or hub id; default: the embedded model")
     parser.add_argument("--data", type=Path, required=True, help="questions about pages, JSON lines")
     parser.add_argument("--limit", type=int, default=24, help="questions, spread evenly over the data")
+    parser.add_argument("--dtype", help="float32, bfloat16 or float16; default: chosen for the device")
     parser.add_argument(
         "--shares", type=float, nargs="+", default=[0.8, 0.6, 0.4], help="of the bytes without a budget"
     )
@@ -79,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
         torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model, processor = load_model(options.model)
+    model, processor = load_model(options.model, dtype=options.dtype)
     lines = shortened(
         [line for line in read_lines(options.data) if line["images"] and not line["audio"]], options.limit
     )

@@ -35,18 +35,17 @@ def test_ask_policies(tmp_path: Path):
 
 
 def test_retention(tmp_path: Path):
-    """At equal bytes the joint plan is as near to full precision as dropping alone (two questions say no more)."""
+    """At equal bytes the joint plan is nearer to full precision than lowering everything first."""
     output = tmp_path / "result.json"
     data = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
-    options = ["--data", str(data), "--limit", "2", "--shares", "0.5", "--output", str(output)]
+    options = ["--data", str(data), "--limit", "2", "--shares", "0.7", "--dtype", "float32", "--output", str(output)]
     command = [sys.executable, "-m", "benchmarks.retention", *options]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
     rows = {(r["policy"], r["variant"]): r for r in json.loads(output.read_text())["results"]}
     free, joint = (rows["spherical-high", variant] for variant in ("no budget", "joint"))
-    assert joint["nbytes"] <= 0.5 * free["nbytes"] and joint["dropped"] > 0
-    # the same codes read in another order of sums, by a model that may run in bf16
-    assert abs(rows["spherical-high", "A1 rebuilt keys"]["kl"] - free["kl"]) < 0.02 * free["kl"]
-    assert free["kl"] < joint["kl"] < 1.02 * rows["spherical-high", "A2 retention only"]["kl"]
+    assert joint["nbytes"] <= 0.7 * free["nbytes"] and joint["dropped"] > 0
+    assert abs(rows["spherical-high", "A1 rebuilt keys"]["kl"] - free["kl"]) < 1e-3
+    assert joint["kl"] < rows["spherical-high", "A2 decoupled"]["kl"]
 
 
 def test_policy_accuracy(tmp_path: Path):
