@@ -40,11 +40,14 @@ class Packed:
         page_group: integer ``[P]``, the group of each page where a group is longer than a page and there is more than
             one; else None. ``encode`` counts from the groups that the store already holds, so negative numbers reuse
             those.
+        num_pages: int32 ``[1]`` on the device, how many of the pages that the tensors have room for are in use; None
+            if all are. Only attention reads such a ``Packed``: its other methods want tensors without room.
     """
 
     tensors: dict[str, torch.Tensor]
     page_size: int
     page_group: torch.Tensor | None = None
+    num_pages: torch.Tensor | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
@@ -52,6 +55,8 @@ class Packed:
     @cached_property
     def only_group(self) -> int | None:
         """The group that all pages share, if there is one: asked at every step, read from the device once."""
+        if self.num_pages is not None:
+            return None  # pages to come may have another
         groups = [] if self.page_group is None else self.page_group.unique().tolist()
         return groups[0] if len(groups) == 1 else None
 

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 
 import torch
 
+MASKED = -1e30  # finite, so that a row without any visible key gives no NaN
+
 
 def _by_page(parameter: torch.Tensor, page_group: torch.Tensor | None) -> torch.Tensor:
     return parameter if page_group is None else parameter.index_select(2, page_group)
@@ -174,6 +176,12 @@ def mix_per_channel(
     return mixed.add_(paged.sum(-1, keepdim=True) * zero_point.unsqueeze(3)).sum(2)
 
 
+def _behind(capacity: int, used: torch.Tensor) -> torch.Tensor:
+    """float32 ``[capacity]``, what to add to scores: nothing to the first ``used`` (integer ``[1]``)."""
+    slot = torch.arange(capacity, device=used.device)
+    return torch.where(slot < used, 0.0, MASKED)
+
+
 def attend(
     query: torch.Tensor,
     parts: Sequence,
@@ -181,8 +189,12 @@ def attend(
     dense_value: torch.Tensor,
     bias: torch.Tensor | None,
     scaling: float,
+    dense_length: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of new queries over packed parts and the tokens kept in full precision.
+
+    Buffers may be longer than what they hold: ``packed.num_pages`` and ``dense_length`` then say, on the device, how
+    much counts. What lies behind may be anything finite.
 
     Args:
         query: ``[B, H_q, q, D]``.
@@ -191,6 +203,7 @@ def attend(
         dense_key, dense_value: ``[B, H_kv, n, D]``, sinks and residual, the new tokens last.
         bias: float32 ``[B, 1, q or 1, N]`` added to the scores of all ``N`` slots (packed, then dense), or None.
         scaling: the softmax scale.
+        dense_length: int32 ``[1]``, how many of the ``n`` columns are in use, or None if all are.
 
     Returns:
         ``[B, H_q, q, D]`` (the values' ``D``) in the query's dtype.
@@ -210,11 +223,19 @@ def attend(
             transformed[codec.basis] = codec.transform_query(grouped)
         part_scores = codec.scores(transformed[codec.basis], part.key.packed)
         end = start + part_scores.shape[-1]
+        own = None if bias is None else bias[..., start:end]
+        pages = part.key.packed.num_pages
+        if pages is not None:
+            behind = _behind(end - start, pages * part.key.packed.page_size)
+            own = behind if own is None else own + behind
         if codec.adjusts_scores:
-            part_scores = codec.adjust_scores(part_scores, None if bias is None else bias[..., start:end])
-        scores.append(part_scores)
+            part_scores = codec.adjust_scores(part_scores, own)
+        scores.append(part_scores if pages is None else part_scores + behind)
         start = end
-    scores.append(grouped @ dense_key.float().transpose(-1, -2))
+    dense_scores = grouped @ dense_key.float().transpose(-1, -2)
+    if dense_length is not None:
+        dense_scores = dense_scores + _behind(dense_key.shape[2], dense_length)
+    scores.append(dense_scores)
     joined = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
     if bias is not None:
         joined += bias
