@@ -114,17 +114,6 @@ def page_size_for(tokens: int) -> int:
     return size
 
 
-def paged(x: torch.Tensor, page_size: int) -> torch.Tensor:
-    """``[B, H, T, D]`` as float32 pages ``[B, H, P, page_size, D]``, filled up with copies of the last token.
-
-    A copy instead of zeros keeps the fill out of minima and maxima.
-    """
-    missing = -x.shape[2] % page_size
-    if missing:
-        x = torch.cat((x, x[:, :, -1:].expand(-1, -1, missing, -1)), 2)
-    return x.float().unflatten(2, (-1, page_size))
-
-
 class Codec(ABC):
     """Base of all codecs. Subclasses are registered in :mod:`kvmm.cache.codecs`."""
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.affine import AffineCodec, TokenGroups
+from kvmm.cache.codecs.affine import AffineCodec
 from kvmm.cache.codecs.base import Side, Site
 from kvmm.errors import KVMMError
-from kvmm.kernels.quantize import affine_parameters, fit_levels
+from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters
 from kvmm.policy import CodecSpec
 
 TAU = "calibquant_tau"  # in a calibration file's metadata: {levels: [tau1, tau2]}, searched at one bit
@@ -62,28 +62,15 @@ class CalibQuant(AffineCodec):
         ):
             raise KVMMError(f"Codec calibquant: calibration is None, 'file' or (tau1, tau2), both >= 0, not {tau!r}.")
 
-    def channel_parameters(
-        self, x: torch.Tensor, groups: TokenGroups, weight: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def channel_parameters(self, pages: Pages, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
         if self.levels == "mean":
-            return self._fitted(x, groups, weight)
-        low, high = groups.minimum(x), groups.maximum(x)
+            limit = torch.finfo(self.parameter_dtype).max
+            fitted = pages.fit_levels(torch.full((pages.shape[-1],), self.spec.bits), groups)
+            return tuple(p.clamp(-limit, limit).to(self.parameter_dtype) for p in fitted)
+        low, high = pages.channel_ranges(groups)
         if self.levels == "code" and self.spec.bits == 1:
             low, high = low * _SHRINK[self.side], high * _SHRINK[self.side]
         return affine_parameters(low, high, self.spec.bits, dtype=self.parameter_dtype)
-
-    def _fitted(
-        self, x: torch.Tensor, groups: TokenGroups, weight: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Least-squares levels; fill has no weight."""
-        if weight is None and groups.whole(x):
-            x, weight = groups.join(x), None
-        else:
-            weight = x.new_ones(1, 1, *x.shape[2:4], 1) if weight is None else weight.to(x)
-            x, weight = groups.join(x), groups.join(weight)
-        bits = torch.full((x.shape[-1],), self.spec.bits)
-        limit = torch.finfo(self.parameter_dtype).max
-        return tuple(p.squeeze(3).clamp(-limit, limit).to(self.parameter_dtype) for p in fit_levels(x, weight, bits))
 
     def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         tau1, tau2 = self.tau

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.affine import AffineCodec, TokenGroups, page_weight
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.affine import AffineCodec
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.kernels.decode import scores_per_channel, scores_second_digit
-from kvmm.kernels.quantize import affine_codes, affine_parameters, pack_planes, unpack_planes
+from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters, cut_pages, unpack_planes
 from kvmm.policy import CodecSpec
 
 
@@ -61,17 +61,15 @@ class Kitty(AffineCodec):
 
     def channel_scores(
         self,
-        pages: torch.Tensor,
+        pages: Pages,
         groups: TokenGroups,
         spread: torch.Tensor,
-        weight: torch.Tensor | None,
         query_moment: torch.Tensor | None,
     ) -> torch.Tensor:
         """The score ``[B, H, G, D]`` of every channel; ``spread`` is its range in the group."""
         if self.score == "magnitude":
-            magnitude = pages.abs()
             # all channels of a group have as many tokens, so the sum ranks like the mean
-            return groups.sum(magnitude if weight is None else magnitude * weight.to(pages.device))
+            return pages.channel_magnitudes(groups)
         if self.score == "query_range" and query_moment is not None:
             return spread * query_moment.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt().unsqueeze(2)
         return spread
@@ -79,20 +77,17 @@ class Kitty(AffineCodec):
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
         if self.side == "value":
             return super().encode(x, context)
-        pages = paged(x, context.page_size)
-        groups = TokenGroups(pages, self.spec.group_size)
-        low, high = groups.minimum(pages), groups.maximum(pages)
-        weight = page_weight(context, x.shape[2])
-        scores = self.channel_scores(pages, groups, high - low, weight, context.query_moment)
+        pages = cut_pages(x, context.page_size, context.valid)
+        groups = pages.groups(self.spec.group_size)
+        low, high = pages.channel_ranges(groups)
+        scores = self.channel_scores(pages, groups, high - low, context.query_moment)
         boosted = scores.topk(round(self.boost * x.shape[-1]), -1).indices.sort(-1).values  # [B, H, G, K]
         bits = torch.full_like(low, 2).scatter_(-1, boosted, 4)
         scale, zero_point = affine_parameters(low, high, bits, dtype=self.parameter_dtype)
-        codes = affine_codes(groups.split(pages), groups.spread(scale), groups.spread(zero_point), 4)
-        codes = torch.minimum(codes, groups.spread((2**bits - 1).to(torch.uint8)))  # [B, H, U, n, D]
-        picked = groups.spread(boosted).expand(-1, -1, -1, groups.unit, -1)
+        codes, high_codes = pages.boosted_codes(scale, zero_point, groups, boosted)
         tensors = {
-            "codes": pack_planes((codes & 3).flatten(2, 3).unflatten(2, (-1, context.page_size)), 2, -2),
-            "high_codes": pack_planes(codes.gather(-1, picked) >> 2, 2, -2),
+            "codes": codes,
+            "high_codes": high_codes,
             "boosted": boosted.to(torch.uint8),
             "scale": scale,
             "zero_point": zero_point,

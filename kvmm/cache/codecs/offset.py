@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.cache.codecs.affine import page_weight
 from kvmm.cache.codecs.base import PAGE_SIZE, EncodeContext, Packed
+from kvmm.kernels.quantize import Pages
 
 
 def subtract_offset(
-    pages: torch.Tensor, tokens: int, context: EncodeContext, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    pages: Pages, tokens: int, context: EncodeContext, dtype: torch.dtype
+) -> tuple[Pages, torch.Tensor, torch.Tensor]:
     """Subtract the mean over the tokens of a span.
 
     A span of fewer than a page's 128 tokens that comes behind another one (a page of an answer, a short second
     recording) goes without an offset of its own and takes the last one stored.
 
     Args:
-        pages: float ``[B, H, P, N, D]``; with fill, which does not enter the mean.
+        pages: with fill, which does not enter the mean.
         tokens: how many of the slots there are without the fill of the last page.
         context: what the codec was told.
         dtype: type of the stored offset.
@@ -31,23 +31,17 @@ def subtract_offset(
         Centred pages, ``offset`` ``[B, H, 1 or 0, D]`` and ``page_group`` int32 ``[P]``, to be stored: the offset of
         each page counted from the first new one, so -1 is the last one stored before.
     """
-    batch, heads, count, _, dim = pages.shape
+    count = pages.shape[2]
     last = None if context.previous is None else context.previous["offset"][:, :, -1:]
     # a sequence that had no such token yet has an offset of zeros
     known = last is not None and bool((last != 0).any(-1).all())
     if known and tokens < PAGE_SIZE:
-        group = torch.full((count,), -1, dtype=torch.int32, device=pages.device)
-        return pages - last.float().unsqueeze(3), last[:, :, :0], group
-    weight = page_weight(context, tokens)
-    if weight is None:
-        mean = pages.mean((2, 3))
-    else:
-        weight = weight.to(pages.device)
-        mean = (pages * weight).sum((2, 3)) / weight.sum((2, 3)).clamp_min(1)
+        group = torch.full((count,), -1, dtype=torch.int32, device=last.device)
+        return pages.subtract(last[:, :, 0]), last[:, :, :0], group
     limit = torch.finfo(dtype).max
-    offset = mean.clamp(-limit, limit).to(dtype).view(batch, heads, 1, dim)
-    group = torch.zeros(count, dtype=torch.int32, device=pages.device)
-    return pages - offset.float().unsqueeze(3), offset, group
+    offset = pages.mean().clamp(-limit, limit).to(dtype)
+    group = torch.zeros(count, dtype=torch.int32, device=offset.device)
+    return pages.subtract(offset), offset.unsqueeze(2), group
 
 
 def add_offset(pages: torch.Tensor, packed: Packed) -> torch.Tensor:

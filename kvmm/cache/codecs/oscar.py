@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.affine import RotatedAffineCodec, page_weight
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.affine import RotatedAffineCodec
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
+from kvmm.kernels.quantize import Pages, cut_pages
 from kvmm.policy import CodecSpec
 
 
@@ -50,26 +51,20 @@ class OScaR(RotatedAffineCodec):
         self.norm_scope = self.option("norm_scope")
         self.integer_zero = self.option("zero_point") == "integer"
 
-    def token_norm(self, x: torch.Tensor) -> torch.Tensor:
-        """The factor of every token of pages ``[B, H, P, N, D]``: ``[B, H or 1, P, N]`` as it is stored."""
-        over = -1 if self.norm_scope == "head" else (1, -1)
-        if self.norm == "max":
-            norm = x.abs().amax(over, keepdim=True)
-        elif self.norm == "mean":
-            norm = x.abs().mean(over, keepdim=True)
-        else:
-            norm = torch.linalg.vector_norm(x, dim=over, keepdim=True)
+    def token_norm(self, pages: Pages) -> torch.Tensor:
+        """The factor of every token: ``[B, H or 1, P, N]`` as it is stored."""
+        norm = pages.token_norms("l2" if self.norm == "rsqrt" else self.norm, shared=self.norm_scope == "token")
+        norm = norm.clamp_max(torch.finfo(self.parameter_dtype).max).to(self.parameter_dtype)
         # a zero key has no direction; any norm does
-        norm = norm.squeeze(-1).clamp_max(torch.finfo(self.parameter_dtype).max).to(self.parameter_dtype)
         return torch.where(norm == 0, torch.ones_like(norm), norm)
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
-        pages = self.rotated(paged(x, context.page_size))
+        pages = self.rotated(cut_pages(x, context.page_size, context.valid))
         norm = None
         if self.norm != "none":
             norm = self.token_norm(pages)
-            pages = pages / norm.float().unsqueeze(-1)
-        packed = self.encode_pages(pages, page_weight(context, x.shape[2]))
+            pages = pages.divide(norm)
+        packed = self.encode_pages(pages)
         if norm is not None:
             packed.tensors["norm"] = norm
         return packed

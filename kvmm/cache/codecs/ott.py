@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import AffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.outliers import (
     find_outliers,
     num_outliers,
@@ -24,6 +24,7 @@ from kvmm.cache.codecs.outliers import (
     take_out,
 )
 from kvmm.errors import KVMMError
+from kvmm.kernels.quantize import cut_pages
 from kvmm.policy import CodecSpec
 
 
@@ -53,8 +54,8 @@ class OTT(AffineCodec):
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
         slots = find_outliers(x, num_outliers(x.shape[2], self.pool, self.window, context), context)
-        pages, kept = take_out(x, paged(x, context.page_size), slots, context)
-        packed = self.encode_pages(pages, None)
+        pages, kept = take_out(x, cut_pages(x, context.page_size, context.valid), slots, context)
+        packed = self.encode_pages(pages)
         packed.tensors |= kept
         return packed
 

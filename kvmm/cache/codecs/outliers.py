@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.cache.codecs.affine import page_weight
 from kvmm.cache.codecs.base import PAGE_SIZE, EncodeContext, Packed
+from kvmm.kernels.hadamard import token_norm
+from kvmm.kernels.quantize import Pages, slot_weight
 
 
 def num_outliers(tokens: int, pool: int, window: int | None, context: EncodeContext) -> int:
@@ -33,20 +34,20 @@ def find_outliers(x: torch.Tensor, count: int, context: EncodeContext) -> torch.
     values' own norms serve.
     """
     keys = x if context.keys is None else context.keys
-    norm = keys.float().abs().sum(-1)
+    norm = token_norm(keys, "sum")
     if context.valid is not None:
         norm = norm.masked_fill(~context.valid.unsqueeze(1).to(norm.device), torch.inf)
     return norm.topk(count, -1, largest=False).indices.sort(-1).values
 
 
 def take_out(
-    x: torch.Tensor, pages: torch.Tensor, slots: torch.Tensor, context: EncodeContext
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    x: torch.Tensor, pages: Pages, slots: torch.Tensor, context: EncodeContext
+) -> tuple[Pages, dict[str, torch.Tensor]]:
     """Take tokens out of pages.
 
     Args:
         x: what is to be stored, ``[B, H, T, D]``, in the model's dtype.
-        pages: the same as float32 pages ``[B, H, P, N, D]``, in any basis.
+        pages: the same in pages, in any basis.
         slots: int64 ``[B, H, n]``.
         context: what the codec was told.
 
@@ -62,18 +63,16 @@ def take_out(
     }
     if not slots.shape[-1]:
         return pages, kept
-    rest = torch.ones(batch, heads, count * page_size, device=pages.device)
-    weight = page_weight(context, tokens)
+    keep = torch.ones(batch, heads, count * page_size, dtype=torch.bool, device=x.device)
+    weight = slot_weight(context.valid, tokens, page_size)
     if weight is not None:
-        rest = rest * weight.to(pages.device).flatten(2)
-    rest = rest.scatter_(-1, slots, 0.0).view(batch, heads, count, page_size, 1)
-    number = rest.sum(3, keepdim=True)
-    total = (pages * rest).sum(3, keepdim=True)
-    mean = total / number.clamp_min(1)
+        keep = keep & (weight.to(x.device).flatten(2) > 0)
+    keep = keep.scatter_(-1, slots, False).view(batch, heads, count, page_size)
+    total, number = pages.page_sums(keep)
     # a page of nothing but outliers may still share its scales with others
     span = total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
-    mean = torch.where(number > 0, mean, span)
-    return torch.where(rest > 0, pages, mean), kept
+    mean = torch.where(number > 0, total / number.clamp_min(1), span)
+    return pages.replace(keep, mean), kept
 
 
 def _slots(packed: Packed) -> int:

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import RotatedAffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.offset import add_offset, offset_scores, subtract_offset
 from kvmm.errors import KVMMError
-from kvmm.kernels.quantize import affine_parameters
+from kvmm.kernels.quantize import affine_parameters, cut_pages
 from kvmm.policy import CodecSpec
 
 
@@ -51,17 +51,16 @@ class QuaRot(RotatedAffineCodec):
         if not isinstance(clip, (int, float)) or not 0 < clip <= 1:
             raise KVMMError(f"Codec {cls.name}: clip must be a part of the range, above 0 and up to 1, not {clip!r}.")
 
-    def token_parameters(self, split: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        low, high = split.amin(-1), split.amax(-1)
+    def token_parameters(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         cut = (high - low) * ((1 - self.clip) / 2)  # about the middle, so that equal elements stay exact
         return affine_parameters(low + cut, high - cut, self.spec.bits, dtype=self.parameter_dtype)
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
-        pages = self.rotated(paged(x, context.page_size))
+        pages = self.rotated(cut_pages(x, context.page_size, context.valid))
         if not self.centred:
-            return self.encode_pages(pages, None)
+            return self.encode_pages(pages)
         pages, offset, group = subtract_offset(pages, x.shape[2], context, self.parameter_dtype)
-        packed = self.encode_pages(pages, None)
+        packed = self.encode_pages(pages)
         packed.tensors["offset"] = offset
         packed.page_group = group
         return packed

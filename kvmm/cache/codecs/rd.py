@@ -23,19 +23,26 @@ Stored tensors: ``codes`` uint8, two-bit digits, keys ``[B, H, P, N / 4, J2]``, 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 
-from kvmm.cache.codecs.affine import page_weight
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
 from kvmm.kernels.decode import mix_per_channel, scores_per_channel
 from kvmm.kernels.hadamard import hadamard_matrix
-from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, fit_levels, pack_planes, uniform_codes, unpack_planes
+from kvmm.kernels.quantize import (
+    GAUSSIAN_HALF_STEP,
+    Pages,
+    cut_pages,
+    fit_levels,
+    pack_planes,
+    uniform_codes,
+    unpack_planes,
+)
 from kvmm.policy import CodecSpec
 
 if TYPE_CHECKING:
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
 SHORT_SPAN = 128  # tokens below which levels of its own cost a span more than they gain
 _SHRINKAGE = 0.05  # of the importance towards a multiple of the identity, for directions that calibration never saw
 _TRIAL_BITS = 2.0  # at which calibration tries whether token norms pay
+_ALIGNMENT = 32  # digits
 _NORM_BITS = 16  # what a stored norm costs a token and head
 
 
@@ -64,15 +72,43 @@ class Layout:
         self.coded = int((bits > 0).sum())
         self.digits = [(place, n) for place in range(4) if (n := int((bits >= 2 * place + 2).sum()))]
         self.one_bit = range(int((bits >= 2).sum()), self.coded)
+        self._levels: dict[torch.device, torch.Tensor] = {}
 
-    def pack(self, codes: torch.Tensor, dim: int) -> dict[str, torch.Tensor]:
-        """Bytes of uint8 codes ``[..., N, C]``, packed along tokens; ``dim`` -2 keeps, -1 swaps the last two."""
+    def levels(self, device: torch.device) -> torch.Tensor:
+        """float32 ``[D]``, the highest code of each channel; do not modify, it is shared."""
+        if device not in self._levels:
+            self._levels[device] = (2**self.bits - 1).to(device, torch.float32)
+        return self._levels[device]
+
+    @cached_property
+    def widths(self) -> dict[str, int]:
+        """Digits a stored tensor has for every token: names of those that exist, and their number."""
+        widths = {"codes": sum(n for _, n in self.digits), "codes_1bit": len(self.one_bit)}
+        return {name: width for name, width in widths.items() if width}
+
+    def room(self, device: torch.device, previous: Packed | None, dim: int) -> dict[str, int]:
+        """The widths to store: a multiple of 32 digits on a GPU, whose loads are 16 bytes wide, the last ones zeros; or
+        as wide as what the store already holds. ``dim`` as in :meth:`pack`.
+        """
+        if previous is not None:
+            return {name: previous[name].shape[-3 - dim] for name in self.widths}
+        step = _ALIGNMENT if device.type == "cuda" else 1
+        return {name: -(-width // step) * step for name, width in self.widths.items()}
+
+    def pack(self, codes: torch.Tensor, dim: int, room: Mapping[str, int] | None = None) -> dict[str, torch.Tensor]:
+        """Bytes of uint8 codes ``[..., N, C]``, packed along tokens; ``dim`` -2 keeps, -1 swaps the last two.
+
+        ``room`` says how many digits a tensor has room for, the last ones zeros; by default there is none to spare.
+        """
         found = {}
         if self.digits:
             found["codes"] = torch.cat([codes[..., :n] >> (2 * place) & 3 for place, n in self.digits], -1)
         if self.one_bit:
             found["codes_1bit"] = codes[..., self.one_bit.start :]
         widths = {"codes": 2, "codes_1bit": 1}
+        for name, digits in found.items():
+            if room is not None and (spare := room[name] - digits.shape[-1]):
+                found[name] = torch.nn.functional.pad(digits, (0, spare))
         if dim == -1:
             found = {name: c.transpose(-1, -2).contiguous() for name, c in found.items()}
         return {name: pack_planes(c, widths[name], dim) for name, c in found.items()}
@@ -90,7 +126,8 @@ class Layout:
             else:
                 parts.append(digit.float())
         if self.one_bit:
-            parts.append(unpack_planes(tensors["codes_1bit"], 1, dim).float())
+            digits = unpack_planes(tensors["codes_1bit"], 1, dim)
+            parts.append(digits.narrow(channels, 0, len(self.one_bit)).float())
         return torch.cat(parts, channels)
 
     def no_codes(self, packed: Packed, dim: int) -> torch.Tensor:
@@ -259,28 +296,23 @@ class RD(Codec):
     # -- encode and decode ------------------------------------------------------------------------------------------
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
-        pages = paged(x, context.page_size)
+        pages = cut_pages(x, context.page_size, context.valid)
         dim, tensors = pages.shape[-1], {}
         transform = self.transform(dim, x.device)
-        weight = page_weight(context, x.shape[2])
         if self.uses_norm(transform):
-            norm = torch.linalg.vector_norm(pages, dim=-1).clamp_max(65504.0).to(self.parameter_dtype)
+            norm = pages.token_norms("l2").clamp_max(65504.0).to(self.parameter_dtype)
             norm = torch.where(norm == 0, torch.ones_like(norm), norm)
             tensors["norm"] = norm
-            pages = pages / norm.float().unsqueeze(-1)
+            pages = pages.divide(norm)
         if self.fit_kind == "prompt":
-            z = self._prompt_coordinates(pages, weight, context, tensors)
+            pages = pages.transform(self._prompt_transform(pages, context, tensors))
+            layout = _stored_layout(tensors, context.previous)
         else:
-            z = pages @ transform.forward.transpose(-1, -2).unsqueeze(1) - _heads(transform.offset, 5)
-        layout = _stored_layout(tensors, context.previous) if self.fit_kind == "prompt" else self.layout(dim, transform)
-        flat = z.flatten(2, 3)
-        span_weight = None if weight is None else weight.flatten(2, 3)
-        scale, zero_point, group = self._levels(flat, span_weight, layout, transform, context)
-        coded = layout.coded
-        levels = (2 ** layout.bits[:coded] - 1).to(flat)
-        codes = uniform_codes(flat[..., :coded], scale.float(), zero_point[..., :coded].float(), levels).to(torch.uint8)
-        codes = codes.unflatten(2, (-1, context.page_size))
-        tensors |= layout.pack(codes, self.token_dim)
+            pages = pages.transform(transform.forward[None]).subtract(transform.offset[None])
+            layout = self.layout(dim, transform)
+        scale, zero_point, group = self._levels(pages, layout, transform, context)
+        room = layout.room(x.device, context.previous, self.token_dim)
+        tensors |= pages.digit_codes(scale, zero_point, layout, self.side == "value", room)
         if group is None:
             tensors |= {"scale": scale, "zero_point": zero_point}
         elif context.previous is None:
@@ -289,24 +321,20 @@ class RD(Codec):
         return Packed(tensors, context.page_size, page_group)
 
     def _levels(
-        self,
-        z: torch.Tensor,
-        weight: torch.Tensor | None,
-        layout: Layout,
-        transform: Transform,
-        context: EncodeContext,
+        self, pages: Pages, layout: Layout, transform: Transform, context: EncodeContext
     ) -> tuple[torch.Tensor, torch.Tensor, int | None]:
         """Scale ``[B, H, 1, C]``, zero point ``[B, H, 1, D]`` and which group they are; None is a new one."""
         held = 0 if context.previous is None else context.previous["scale"].shape[2]
-        if z.shape[2] < SHORT_SPAN:
+        batch, heads, count, page_size, _ = pages.shape
+        if count * page_size < SHORT_SPAN:
             if transform.deviation is not None and self.fit_kind != "prompt":
                 scale, zero_point = self._offline_levels(layout, transform)
-                shape = (*z.shape[:2], 1, -1)
+                shape = (batch, heads, 1, -1)
                 return scale.expand(shape), zero_point.expand(shape), -1 - held
             if held:
                 previous = context.previous
                 return previous["scale"][:, :, -1:], previous["zero_point"][:, :, -1:], -1
-        scale, zero_point = fit_levels(z, weight, layout.bits.to(z.device))
+        scale, zero_point = pages.fit_levels(layout.bits, pages.groups(None))
         limit = torch.finfo(self.parameter_dtype).max
         scale, zero_point = (p.clamp(-limit, limit).to(self.parameter_dtype) for p in (scale, zero_point))
         return scale[..., : layout.coded].contiguous(), zero_point, None
@@ -370,26 +398,29 @@ class RD(Codec):
             return torch.linalg.inv(packed["transform"][:, :, 0].float())
         return transform.inverse[None]
 
-    def _prompt_coordinates(
-        self, pages: torch.Tensor, weight: torch.Tensor | None, context: EncodeContext, tensors: dict
-    ) -> torch.Tensor:
-        """Coordinates in a basis fitted to the first span; later spans use the same."""
-        flat = pages.flatten(2, 3)
+    def _prompt_transform(self, pages: Pages, context: EncodeContext, tensors: dict) -> torch.Tensor:
+        """A transform float32 ``[B, H, D, D]`` fitted to the first span; later spans use the same."""
         if context.previous is not None:
-            forward = context.previous["transform"][:, :, 0].float()
-        else:
-            share = flat.new_ones(1, 1, 1, 1) if weight is None else weight.flatten(2, 3).to(flat)
-            count = share.sum(2, keepdim=True).clamp_min(1) if weight is not None else flat.shape[2]
-            mean = (flat * share).sum(2, keepdim=True) / count
-            centred = (flat - mean) * share
-            covariance = centred.transpose(-1, -2) @ centred / count
-            moment = context.query_moment if self.side == "key" else None
-            fitted = _klt(mean[:, :, 0], covariance, moment)
-            tensors["transform"] = fitted["transform"].unsqueeze(2)
-            bits = waterfill(fitted["variance"].sum((0, 1)).cpu(), float(self.spec.bits))
-            tensors["bits"] = bits.to(flat.device, torch.uint8).expand(*flat.shape[:2], 1, -1).contiguous()
-            forward = tensors["transform"][:, :, 0].float()
-        return (flat @ forward.transpose(-1, -2)).unflatten(2, tuple(pages.shape[2:4]))
+            return context.previous["transform"][:, :, 0].float()
+        mean = pages.mean()
+        total, count = 0.0, 0.0
+        for part in pages.parts():
+            centred = part.values.flatten(2, 3) - mean.unsqueeze(2)
+            if part.weight is None:
+                count = count + centred.shape[2]
+            else:
+                share = part.weight.flatten(2, 3)
+                centred = centred * share
+                count = count + share.sum(2, keepdim=True)
+            total = total + centred.transpose(-1, -2) @ centred
+        if isinstance(count, torch.Tensor):
+            count = count.clamp_min(1)
+        moment = context.query_moment if self.side == "key" else None
+        fitted = _klt(mean, total / count, moment)
+        tensors["transform"] = fitted["transform"].unsqueeze(2)
+        bits = waterfill(fitted["variance"].sum((0, 1)).cpu(), float(self.spec.bits))
+        tensors["bits"] = bits.to(mean.device, torch.uint8).expand(*mean.shape[:2], 1, -1).contiguous()
+        return tensors["transform"][:, :, 0].float()
 
     # -- attention --------------------------------------------------------------------------------------------------
 

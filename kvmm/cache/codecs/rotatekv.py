@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.affine import RotatedAffineCodec, page_weight
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.affine import RotatedAffineCodec
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.offset import add_offset, offset_scores, subtract_offset
 from kvmm.cache.codecs.outliers import (
     find_outliers,
@@ -38,6 +38,7 @@ from kvmm.cache.codecs.outliers import (
 )
 from kvmm.errors import KVMMError
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
+from kvmm.kernels.quantize import Pages, cut_pages
 from kvmm.policy import CodecSpec
 
 
@@ -109,41 +110,49 @@ class RotateKV(RotatedAffineCodec):
     # -- encode and decode ------------------------------------------------------------------------------------------
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
-        pages = paged(x, context.page_size)
+        pages = cut_pages(x, context.page_size, context.valid)
         tensors: dict[str, torch.Tensor] = {}
         if self.pivots:
             slots = find_outliers(x, num_outliers(x.shape[2], self.pivots, None, context), context)
             pages, tensors = take_out(x, pages, slots, context)
         if self.side == "value":
-            packed = self.encode_pages(rotate(pages), None)
+            packed = self.encode_pages(pages.rotate())
             packed.tensors |= tensors
             return packed
         group = None
         if self.centred:
             pages, tensors["offset"], group = subtract_offset(pages, x.shape[2], context, self.parameter_dtype)
         g = gcd(x.shape[1], self.head_group)
-        pages = rotate(self._wide(pages, g))
         if context.previous is None:
-            order = tensors["channel_order"] = self._channel_order(pages, page_weight(context, x.shape[2]), g)
+            order = tensors["channel_order"] = self._channel_order(pages, g)
         else:
             order = context.previous["channel_order"]
             tensors["channel_order"] = order[:, :, :0]
-        packed = self.encode_pages(pages.gather(-1, self._index(order, pages)), None)
-        packed.tensors |= tensors
-        packed.page_group = group
+        parts = []
+        for part in pages.parts():  # sorted channels of several heads exist for a few pages at a time
+            wide = rotate(self._wide(part.values, g))
+            wide = wide.gather(-1, self._index(order, wide)).flatten(2, 3)
+            parts.append(self.encode_pages(cut_pages(wide, context.page_size)).tensors)
+        packed = Packed({n: torch.cat([p[n] for p in parts], 2) for n in parts[0]} | tensors, context.page_size, group)
         return packed
 
-    def _channel_order(self, pages: torch.Tensor, weight: torch.Tensor | None, g: int) -> torch.Tensor:
+    def _channel_order(self, pages: Pages, g: int) -> torch.Tensor:
         """int16 ``[B, H, 1, D]``: the rotated channels of each group of heads from the smallest up."""
+        batch, heads, *_, dim = pages.shape
         if self.order == "none":
-            key = torch.arange(pages.shape[-1], device=pages.device).expand(*pages.shape[:2], -1)
+            key = torch.arange(g * dim, device=pages.device).expand(batch, heads // g, -1)
         else:
-            weight = torch.ones(1, 1, *pages.shape[2:4], 1) if weight is None else weight
-            weight = weight.to(pages.device)
-            count = weight.sum((2, 3)).clamp_min(1)
-            key = (pages * weight).sum((2, 3)) / count
+            count, total, squares = 0.0, 0.0, 0.0
+            for part in pages.parts():
+                wide = rotate(self._wide(part.values, g))
+                weight = wide.new_ones(1, 1, *wide.shape[2:4], 1) if part.weight is None else part.weight
+                count = count + weight.sum((2, 3))
+                total = total + (wide * weight).sum((2, 3))
+                squares = squares + (wide * wide * weight).sum((2, 3))
+            count = count.clamp_min(1)
+            key = total / count
             if self.order == "spread":
-                key = (pages * pages * weight).sum((2, 3)) / count - key * key
+                key = squares / count - key * key
         return self._narrow(key.argsort(-1).to(torch.int16).unsqueeze(2), g)
 
     def _index(self, order: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:

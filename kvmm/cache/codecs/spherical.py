@@ -26,12 +26,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from kvmm.cache.codecs.affine import page_weight
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
 from kvmm.calibration import Calibration, SiteSamples
 from kvmm.errors import KVMMError
 from kvmm.kernels.angle import kmeans, mix_histogram, nearest, reconstruct, scores_lut
-from kvmm.kernels.quantize import pack_planes, unpack_planes
+from kvmm.kernels.quantize import pack_planes, paged, slot_weight, unpack_planes
 from kvmm.modality import IMAGE, VIDEO
 from kvmm.policy import CodecSpec, spec
 
@@ -183,7 +182,7 @@ class Spherical(Codec):
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
         pages = paged(x, context.page_size)
-        weight = page_weight(context, x.shape[2])
+        weight = slot_weight(context.valid, x.shape[2], context.page_size)
         span, reused = self._span(pages, None if weight is None else weight.to(x.device), context.previous)
         read = {name: t[:, :, -1:].unsqueeze(2) for name, t in span.items()}  # [B, H, 1, 1, D or 1]
         tensors = self._encode_pages(pages, read)

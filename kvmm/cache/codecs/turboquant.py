@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, paged
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.offset import add_offset, offset_scores, subtract_offset
 from kvmm.errors import KVMMError
-from kvmm.kernels.quantize import pack_planes, unpack_planes
+from kvmm.kernels.quantize import DensePages, pack_planes, paged, slot_weight, unpack_planes
 from kvmm.policy import CodecSpec
 
 _GRID = 20001
@@ -161,7 +161,11 @@ class TurboQuant(Codec):
         tensors: dict[str, torch.Tensor] = {}
         group = None
         if self.centred:
-            pages, tensors["offset"], group = subtract_offset(pages, x.shape[2], context, self.parameter_dtype)
+            weight = slot_weight(context.valid, x.shape[2], context.page_size)
+            centred, tensors["offset"], group = subtract_offset(
+                DensePages(pages, weight), x.shape[2], context, self.parameter_dtype
+            )
+            pages = centred.values
         norm = torch.linalg.vector_norm(pages, dim=-1)
         norm = norm.clamp_max(torch.finfo(self.parameter_dtype).max).to(self.parameter_dtype)
         stored = norm.float().unsqueeze(-1)

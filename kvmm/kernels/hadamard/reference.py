@@ -85,3 +85,14 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
 def unrotate(x: torch.Tensor) -> torch.Tensor:
     """The inverse of :func:`rotate`: ``[..., D]`` in, float32 ``[..., D]`` out."""
     return x.float() @ hadamard_matrix(x.shape[-1], x.device)
+
+
+def vector_norm(x: torch.Tensor, norm: str, dim: int | tuple[int, ...] = -1, keepdim: bool = False) -> torch.Tensor:
+    """``l2`` norm, ``max`` (largest), ``mean`` or ``sum`` of magnitudes over ``dim``."""
+    if norm == "max":
+        return x.abs().amax(dim, keepdim=keepdim)
+    if norm == "mean":
+        return x.abs().mean(dim, keepdim=keepdim)
+    if norm == "sum":
+        return x.abs().sum(dim, keepdim=keepdim)
+    return torch.linalg.vector_norm(x, dim=dim, keepdim=keepdim)

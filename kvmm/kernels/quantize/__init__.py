@@ -1,5 +1,13 @@
-"""Affine quantisation and the packing of codes into bytes."""
+"""Affine quantisation and the packing of codes into pages: Triton on a GPU, torch elsewhere."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kvmm.kernels.quantize.dense import DensePages, paged, slot_weight
+from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.reference import (
     BITS,
     GAUSSIAN_HALF_STEP,
@@ -11,13 +19,47 @@ from kvmm.kernels.quantize.reference import (
     unpack_planes,
 )
 
+if TYPE_CHECKING:
+    from kvmm.kernels.quantize.tiles import TilePages
+
+    Pages = DensePages | TilePages
+else:
+    Pages = DensePages
+
 __all__ = [
     "BITS",
     "GAUSSIAN_HALF_STEP",
+    "DensePages",
+    "Pages",
+    "TokenGroups",
     "affine_codes",
     "affine_parameters",
+    "cut_pages",
     "fit_levels",
     "pack_planes",
+    "paged",
+    "slot_weight",
     "uniform_codes",
     "unpack_planes",
 ]
+
+_MAX_DIM = 256  # channels that a kernel holds at once
+_MAX_PAGE = 128  # tokens, likewise
+
+
+def cut_pages(x: torch.Tensor, page_size: int, valid: torch.Tensor | None = None) -> Pages:
+    """Cut vectors into pages, to be coded.
+
+    Args:
+        x: ``[B, H, T, D]``, any strides. What does not fill the last page is filled with copies of the last token.
+        page_size: tokens a page.
+        valid: bool ``[B, T]``, False at slots that hold no token, or None if all do.
+
+    Returns:
+        what a codec builds its chain on: pages that never exist in full precision on a GPU, float32 ones elsewhere.
+    """
+    if x.is_cuda and x.shape[-1] <= _MAX_DIM and page_size <= _MAX_PAGE and x.dtype != torch.float64:
+        from kvmm.kernels.quantize.tiles import TilePages
+
+        return TilePages(x, page_size, valid)
+    return DensePages.cut(x, page_size, valid)

@@ -1,0 +1,210 @@
+"""Pages of tokens on their way into codes, the reference: float32 pages that exist.
+
+A codec states what is to be coded as a chain (``rotate``, ``divide``, ``subtract``, ...), then asks for statistics and
+for packed codes. Here every step makes a float32 copy, as torch does; :mod:`kvmm.kernels.quantize.tiles` answers the
+same questions a tile at a time and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from kvmm.kernels.hadamard import vector_norm
+from kvmm.kernels.hadamard.reference import rotate
+from kvmm.kernels.quantize.groups import TokenGroups
+from kvmm.kernels.quantize.reference import affine_codes, fit_levels, pack_planes, uniform_codes
+
+if TYPE_CHECKING:
+    from kvmm.cache.codecs.rd import Layout
+
+
+def paged(x: torch.Tensor, page_size: int) -> torch.Tensor:
+    """``[B, H, T, D]`` as float32 pages ``[B, H, P, page_size, D]``, filled up with copies of the last token.
+
+    A copy instead of zeros keeps the fill out of minima and maxima.
+    """
+    missing = -x.shape[2] % page_size
+    if missing:
+        x = torch.cat((x, x[:, :, -1:].expand(-1, -1, missing, -1)), 2)
+    return x.float().unflatten(2, (-1, page_size))
+
+
+def slot_weight(valid: torch.Tensor | None, tokens: int, page_size: int) -> torch.Tensor | None:
+    """Weights float ``[B or 1, 1, P, N, 1]`` of the slots of pages: 1 for tokens, 0 for fill; None if no fill.
+
+    ``valid`` is bool ``[B, T]``, False at slots that hold no token, or None.
+    """
+    missing = -tokens % page_size
+    if valid is None and not missing:
+        return None
+    weight = torch.ones(1, tokens) if valid is None else valid.float()
+    return torch.nn.functional.pad(weight, (0, missing)).unflatten(1, (-1, page_size))[:, None, :, :, None]
+
+
+class DensePages:
+    """Float32 pages ``[B, H, P, N, D]`` and the weights of their slots (:func:`slot_weight`)."""
+
+    def __init__(self, values: torch.Tensor, weight: torch.Tensor | None = None):
+        self.values = values
+        self.weight = None if weight is None else weight.to(values.device)
+        self.shape = values.shape
+        self.page_size = values.shape[3]
+        self.device = values.device
+
+    @classmethod
+    def cut(cls, x: torch.Tensor, page_size: int, valid: torch.Tensor | None = None) -> DensePages:
+        """``x`` ``[B, H, T, D]`` cut into pages; ``valid`` as in :func:`slot_weight`."""
+        return cls(paged(x, page_size), slot_weight(valid, x.shape[2], page_size))
+
+    def groups(self, group_size: int | None) -> TokenGroups:
+        """The groups of tokens that share a scale."""
+        return TokenGroups(self.shape[2], self.page_size, group_size, self.device)
+
+    # -- what is coded ----------------------------------------------------------------------------------------------
+
+    def _with(self, values: torch.Tensor) -> DensePages:
+        return DensePages(values, self.weight)
+
+    def rotate(self) -> DensePages:
+        """Every vector times the orthonormal Hadamard matrix."""
+        return self._with(rotate(self.values))
+
+    def transform(self, matrix: torch.Tensor) -> DensePages:
+        """Every vector times ``matrix`` float32 ``[B or 1, H or 1, D, D]``."""
+        return self._with(self.values @ matrix.transpose(-1, -2).unsqueeze(2))
+
+    def divide(self, norm: torch.Tensor) -> DensePages:
+        """Every vector divided by its factor ``norm`` ``[B, H or 1, P, N]``."""
+        return self._with(self.values / norm.float().unsqueeze(-1))
+
+    def subtract(self, offset: torch.Tensor) -> DensePages:
+        """Every vector without ``offset`` ``[B or 1, H or 1, D]``."""
+        return self._with(self.values - offset.float()[:, :, None, None])
+
+    def replace(self, keep: torch.Tensor, substitute: torch.Tensor) -> DensePages:
+        """``substitute`` ``[B, H, P, D]`` in place of the vectors of slots where ``keep`` bool ``[B, H, P, N]`` is
+        False."""
+        return self._with(torch.where(keep.unsqueeze(-1), self.values, substitute.unsqueeze(3)))
+
+    # -- statistics -------------------------------------------------------------------------------------------------
+
+    def token_norms(self, norm: str, shared: bool = False) -> torch.Tensor:
+        """Norms (:func:`kvmm.kernels.hadamard.vector_norm`) of all vectors, float32 ``[B, H, P, N]``, or
+        ``[B, 1, P, N]`` of all heads' together if ``shared``."""
+        return vector_norm(self.values, norm, (1, -1) if shared else -1, keepdim=True).squeeze(-1)
+
+    def mean(self) -> torch.Tensor:
+        """The mean over the tokens, float32 ``[B, H, D]``."""
+        if self.weight is None:
+            return self.values.mean((2, 3))
+        return (self.values * self.weight).sum((2, 3)) / self.weight.sum((2, 3)).clamp_min(1)
+
+    def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the slots where ``keep`` bool ``[B, H, P, N]``: sums ``[B, H, P, D]`` and counts ``[B, H, P, 1]``."""
+        keep = keep.float().unsqueeze(-1)
+        return (self.values * keep).sum(3), keep.sum(3)
+
+    def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
+        """Minimum and maximum of every channel and group, ``[B, H, G, D]``."""
+        units = groups.split(self.values)
+        return groups.minimum(units.amin(3)), groups.maximum(units.amax(3))
+
+    def channel_magnitudes(self, groups: TokenGroups) -> torch.Tensor:
+        """The sum of ``|x|`` over the tokens of a group, ``[B, H, G, D]``."""
+        magnitude = self.values.abs()
+        if self.weight is not None:
+            magnitude = magnitude * self.weight
+        return groups.sum(groups.split(magnitude).sum(3))
+
+    def token_ranges(self, channel_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Minimum and maximum of every token and group of channels, ``[B, H, P, C, N]``."""
+        split = self.values.unflatten(-1, (channel_groups, -1))
+        return split.amin(-1).transpose(-1, -2), split.amax(-1).transpose(-1, -2)
+
+    def fit_levels(self, bits: torch.Tensor, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
+        """:func:`~kvmm.kernels.quantize.fit_levels` of every group, ``bits`` int64 ``[D]``: ``[B, H, G, D]``."""
+        weight = self.weight
+        if weight is None and not groups.whole:
+            weight = self.values.new_ones(1, 1, *self.shape[2:4], 1)
+        joined = None if weight is None else groups.join(weight)
+        scale, zero_point = fit_levels(groups.join(self.values), joined, bits)
+        return scale.squeeze(3), zero_point.squeeze(3)
+
+    # -- codes ------------------------------------------------------------------------------------------------------
+
+    def channel_codes(
+        self, scale: torch.Tensor, zero_point: torch.Tensor, groups: TokenGroups, bits: int, transposed: bool
+    ) -> torch.Tensor:
+        """Packed codes with one scale and zero point ``[B, H, G, D]`` a channel and group.
+
+        Returns:
+            uint8 ``[B, H, P, N * bits / 8, D]``, or ``[B, H, P, D, N * bits / 8]`` if ``transposed``.
+        """
+        codes = affine_codes(groups.split(self.values), groups.spread(scale), groups.spread(zero_point), bits)
+        return _packed(codes.flatten(2, 3).unflatten(2, (-1, self.page_size)), bits, transposed)
+
+    def boosted_codes(
+        self, scale: torch.Tensor, zero_point: torch.Tensor, groups: TokenGroups, boosted: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Four-bit codes of the channels ``boosted`` int64 ``[B, H, G, K]``, two-bit codes of the others.
+
+        Returns:
+            the low digits of all channels ``[B, H, P, N / 4, D]`` and the high digits of the boosted ones
+            ``[B, H, U, unit / 4, K]``, packed uint8.
+        """
+        codes = affine_codes(groups.split(self.values), groups.spread(scale), groups.spread(zero_point), 4)
+        codes = torch.minimum(codes, groups.spread(highest_codes(scale, boosted)))  # [B, H, U, n, D]
+        picked = groups.spread(boosted).expand(-1, -1, -1, groups.unit, -1)
+        low = (codes & 3).flatten(2, 3).unflatten(2, (-1, self.page_size))
+        return pack_planes(low, 2, -2), pack_planes(codes.gather(-1, picked) >> 2, 2, -2)
+
+    def token_codes(self, scale: torch.Tensor, zero_point: torch.Tensor, bits: int, transposed: bool) -> torch.Tensor:
+        """Packed codes, as of :meth:`channel_codes`, with a scale and zero point a token and group of channels, both
+        ``[B, H, P, C, N]``."""
+        split = self.values.unflatten(-1, (scale.shape[3], -1))
+        scale, zero_point = (p.transpose(-1, -2).unsqueeze(-1) for p in (scale, zero_point))
+        return _packed(affine_codes(split, scale, zero_point, bits).flatten(-2), bits, transposed)
+
+    def digit_codes(
+        self,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        layout: Layout,
+        transposed: bool,
+        room: Mapping[str, int] | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Packed digits of channels with bits of their own.
+
+        Args:
+            scale: ``[B, H, 1, C]`` of the channels that have bits, the first of all.
+            zero_point: ``[B, H, 1, D]``.
+            layout: where the bits of the channels lie.
+            transposed: as in :meth:`channel_codes`.
+            room: as in :meth:`Layout.pack`.
+
+        Returns:
+            ``codes`` and ``codes_1bit``, or one of them, or none, as of :meth:`Layout.pack`.
+        """
+        flat, coded = self.values.flatten(2, 3), layout.coded
+        levels = layout.levels(flat.device)[:coded]
+        codes = uniform_codes(flat[..., :coded], scale.float(), zero_point[..., :coded].float(), levels)
+        codes = codes.to(torch.uint8).unflatten(2, (-1, self.page_size))
+        return layout.pack(codes, -1 if transposed else -2, room)
+
+    def parts(self) -> Iterator[DensePages]:
+        """Runs of dense pages, for what needs them."""
+        yield self
+
+
+def highest_codes(scale: torch.Tensor, boosted: torch.Tensor) -> torch.Tensor:
+    """uint8 like ``scale`` ``[B, H, G, D]``: 15 for channels ``boosted`` int64 ``[B, H, G, K]``, 3 for the others."""
+    return torch.full_like(scale, 3, dtype=torch.uint8).scatter_(-1, boosted, 15)
+
+
+def _packed(codes: torch.Tensor, bits: int, transposed: bool) -> torch.Tensor:
+    if transposed:
+        return pack_planes(codes.transpose(-1, -2).contiguous(), bits, -1)
+    return pack_planes(codes, bits, -2)
