@@ -1,0 +1,171 @@
+"""Whole decode steps, greedy, over filled caches: transformers' own, eager or as CUDA graphs, and kvmm's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import StaticCache
+from transformers.cache_utils import Cache
+
+from benchmarks.synthetic import dynamic_cache, fill_dense, fill_kvmm, main_modality
+from benchmarks.timing import Timing, step_times, synchronize
+from kvmm import KVMMCache
+from kvmm.modality import IMAGE, TEXT
+from kvmm.policy import KVPolicy
+
+TEXT_TOKENS = 64  # of a prompt with an image
+_WARM_UP = 4
+_DIFFERENT = 32  # sequences
+
+
+class GreedyStep:
+    """One decode step: the model reads its last token and writes the next one in its place."""
+
+    def __init__(self, forward: Callable[..., Any], cache: Cache, batch: int, device: torch.device):
+        self.forward = forward
+        self.cache = cache
+        self.ids = torch.ones(batch, 1, dtype=torch.long, device=device)
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        logits = self.forward(input_ids=self.ids, past_key_values=self.cache, use_cache=True).logits
+        self.ids.copy_(logits[:, -1:].argmax(-1))
+
+
+def timed_steps(step: Callable[[], None], steps: int, device: torch.device) -> Timing:
+    """Seconds of a step; the first ones are not counted."""
+    for _ in range(_WARM_UP):
+        step()
+    return Timing.of(step_times(step, steps, device))
+
+
+@torch.no_grad()
+def generate_seconds(model: nn.Module, cache: Cache, batch: int, steps: int) -> float:
+    """Seconds a token of ``generate()`` on a filled cache, after a short run that captures or compiles what is due."""
+    seconds = 0.0
+    for count in (_WARM_UP, steps):
+        ids = torch.ones(batch, int(cache.get_seq_length()) + 1, dtype=torch.long, device=model.device)
+        synchronize(model.device)
+        begin = time.perf_counter()
+        out = model.generate(
+            ids, past_key_values=cache, max_new_tokens=count, min_new_tokens=count, do_sample=False, use_cache=True
+        )
+        synchronize(model.device)
+        seconds = (time.perf_counter() - begin) / count
+        if out.shape[1] != ids.shape[1] + count:
+            raise RuntimeError(f"generate() wrote {out.shape[1] - ids.shape[1]} tokens instead of {count}")
+    return seconds
+
+
+# -- transformers ---------------------------------------------------------------------------------------------------
+
+
+def time_dynamic(model: nn.Module, batch: int, length: int, steps: int, **_: Any) -> Timing:
+    """``DynamicCache``, eager."""
+    step = GreedyStep(model, dynamic_cache(model, batch, length), batch, model.device)
+    return timed_steps(step, steps, model.device)
+
+
+def time_dynamic_generate(model: nn.Module, batch: int, length: int, steps: int, **_: Any) -> Timing:
+    """``DynamicCache`` through ``generate()``."""
+    return Timing.of([generate_seconds(model, dynamic_cache(model, batch, length), batch, steps)])
+
+
+def time_static(model: nn.Module, batch: int, length: int, steps: int, max_length: int | None = None) -> Timing:
+    """``StaticCache``, its step captured in a CUDA graph (called as it is on a CPU)."""
+    step = _static_step(model, model, batch, length, max_length or length + steps + 3 * _WARM_UP)
+    if model.device.type == "cuda":
+        step = _captured(step)
+    return timed_steps(step, steps, model.device)
+
+
+def time_static_compile(model: nn.Module, batch: int, length: int, steps: int, max_length: int | None = None) -> Timing:
+    """``StaticCache`` and ``torch.compile(mode="reduce-overhead")``, which captures graphs by itself."""
+    compiled = torch.compile(model.forward, mode="reduce-overhead", dynamic=False)
+
+    def forward(**inputs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return compiled(**inputs)
+
+    step = _static_step(forward, model, batch, length, max_length or length + steps + 3 * _WARM_UP)
+    try:
+        return timed_steps(step, steps, model.device)
+    finally:
+        torch._dynamo.reset()
+
+
+BASELINES: dict[str, Callable[..., Timing]] = {
+    "dynamic": time_dynamic,
+    "dynamic_generate": time_dynamic_generate,
+    "static": time_static,
+    "static_compile": time_static_compile,
+}
+
+
+def _static_step(forward: Any, model: nn.Module, batch: int, length: int, max_length: int) -> GreedyStep:
+    cache = fill_dense(StaticCache(config=model.config, max_cache_len=max_length), model, batch, length)
+    return GreedyStep(forward, cache, batch, model.device)
+
+
+def _captured(step: Callable[[], None]) -> Callable[[], None]:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+
+    def replay() -> None:
+        graph.replay()
+
+    replay.keeps = step  # the graph reads its tensors
+    return replay
+
+
+# -- kvmm -----------------------------------------------------------------------------------------------------------
+
+
+def prompt_modality(policy: KVPolicy, batch: int, length: int) -> torch.Tensor:
+    """int8 ``[B, T]``: all text, or, for a policy that quantises only media, an image with a little text."""
+    if main_modality(policy) == TEXT:
+        return torch.full((batch, length), TEXT, dtype=torch.int8)
+    return image_modality(batch, length - TEXT_TOKENS)
+
+
+def image_modality(batch: int, visual_tokens: int) -> torch.Tensor:
+    """int8 ``[B, T]``: an image with :data:`TEXT_TOKENS` tokens of text, most of them after it."""
+    modality = torch.full((batch, visual_tokens + TEXT_TOKENS), IMAGE, dtype=torch.int8)
+    modality[:, : TEXT_TOKENS // 4] = modality[:, visual_tokens + TEXT_TOKENS // 4 :] = TEXT
+    return modality
+
+
+def packed_cache(
+    model: nn.Module, policy: KVPolicy, modality: torch.Tensor, calibration: Any, **options: Any
+) -> KVMMCache:
+    """A cache of random tokens, packed.
+
+    Of more than :data:`_DIFFERENT` sequences the others repeat the first ones, so that packing needs little memory.
+
+    Args:
+        model: which it is for.
+        policy: how it stores tokens.
+        modality: int8 ``[B, T]``, what the prompt's tokens are.
+        calibration: a file for codecs that want one.
+        **options: for :meth:`KVMMCache.for_model`.
+    """
+    if "rd" in {spec.codec for spec in policy.all_specs()}:
+        options["calibration"] = str(calibration)
+    cache = KVMMCache.for_model(model, policy, **options)
+    batch = len(modality)
+    fill_kvmm(cache, model, modality[:_DIFFERENT].to(model.device))
+    if batch > _DIFFERENT:
+        cache.batch_select_indices(torch.arange(batch) % _DIFFERENT)
+    return cache
