@@ -10,12 +10,15 @@ Stored tensors: ``codes`` uint8, keys ``[B, H, P, N * bits / 8, D]``, values tra
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
 from kvmm.kernels.decode import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
+from kvmm.kernels.decode.digits import Digits, Plane, pad_columns
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters, cut_pages, unpack_planes
 from kvmm.policy import CodecSpec
@@ -100,6 +103,26 @@ class AffineCodec(Codec):
 
     # -- attention --------------------------------------------------------------------------------------------------
 
+    def digits(self, packed: Packed) -> Digits | None:
+        codes, scale = packed["codes"], packed["scale"]
+        by_token = self.axis == "token"
+        page_group, inside = packed.page_group, 0
+        if page_group is None and not by_token:
+            inside = max(1, packed.page_size // (self.spec.group_size or packed.page_size))
+        elif not by_token and scale.shape[2] == 1:
+            page_group = None
+        return Digits(
+            (Plane(codes, self.spec.bits, codes.shape[-1 if self.side == "key" else -2]),),
+            codes.shape[2],
+            packed.page_size,
+            scale,
+            packed["zero_point"],
+            by_token=by_token,
+            page_group=page_group,
+            inside=inside,
+            norm=packed.tensors.get("norm"),
+        )
+
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         codes, scale, zero_point = self.codes(packed), packed["scale"], packed["zero_point"]
         if self.axis == "channel":
@@ -140,3 +163,16 @@ class RotatedAffineCodec(AffineCodec):
     def restored(self, pages: torch.Tensor) -> torch.Tensor:
         """Vectors ``[..., D]`` back from the basis of the codes."""
         return unrotate(pages) if self.rotation else pages
+
+    def digits(self, packed: Packed) -> Digits | None:
+        digits = super().digits(packed)
+        if not self.rotation or digits is None:
+            return digits
+        return replace(digits, matrix=_rotation(digits.planes[0].width, self.side, packed["codes"].device))
+
+
+@lru_cache(maxsize=32)
+def _rotation(dim: int, side: Side, device: torch.device) -> torch.Tensor:
+    """float32 ``[1, D, Q]`` from queries to rotated keys, or ``[1, Q, D]`` from rotated values back."""
+    matrix = hadamard_matrix(dim, device)
+    return pad_columns(matrix.T, -1)[None] if side == "key" else pad_columns(matrix, -2)[None]

@@ -23,6 +23,7 @@ from kvmm.policy import CodecSpec
 if TYPE_CHECKING:
     from kvmm.cache.pages import PageStore
     from kvmm.calibration import Calibration, SiteSamples
+    from kvmm.kernels.decode.digits import Dense, Digits
 
 Side = Literal["key", "value"]
 PAGE_SIZE = 128  # tokens
@@ -203,6 +204,10 @@ class Codec(ABC):
     def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         """``sum_t p_t v_t``: ``[B, H, Q, P * page_size]`` to ``[B, H, Q, D]`` in the codec's basis. For values."""
         raise KVMMError(f"Codec {self.name} does not store values.")
+
+    def digits(self, packed: Packed) -> Digits | Dense | None:
+        """How kernels read ``packed`` in place (:mod:`kvmm.kernels.decode`); None: only ``scores`` and ``mix`` can."""
+        return None
 
     # -- single pages, for stores that lower or drop them one by one (``pages_stand_alone``) ------------------------
     # ``packed`` holds E pages as E heads of one page each; ``heads`` int64 ``[E]`` says which heads they belong to.

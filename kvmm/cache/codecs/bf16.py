@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
+from kvmm.kernels.decode.digits import Dense
 
 
 class BF16(Codec):
@@ -23,6 +24,9 @@ class BF16(Codec):
 
     def decode(self, packed: Packed) -> torch.Tensor:
         return packed["values"].flatten(2, 3).float()
+
+    def digits(self, packed: Packed) -> Dense:
+        return Dense(packed["values"], packed.page_size)
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         return query @ self.decode(packed).transpose(-1, -2)

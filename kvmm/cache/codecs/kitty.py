@@ -10,6 +10,7 @@ are made).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +19,7 @@ from kvmm.cache.codecs.affine import AffineCodec
 from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.kernels.decode import scores_per_channel, scores_second_digit
+from kvmm.kernels.decode.digits import Digits, Plane, digit_layout
 from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters, cut_pages, unpack_planes
 from kvmm.policy import CodecSpec
 
@@ -109,6 +111,24 @@ class Kitty(AffineCodec):
         units = pages.flatten(2, 3).unflatten(2, (index.shape[2], -1))
         units.scatter_add_(-1, index.unsqueeze(3).expand_as(high), high * step.unsqueeze(3))
         return units.flatten(2, 3).unflatten(2, (-1, packed.page_size))
+
+    def digits(self, packed: Packed) -> Digits | None:
+        digits = super().digits(packed)
+        if self.side == "value":
+            return digits
+        high = packed["high_codes"]
+        if high.shape[3] * 4 != packed.page_size:
+            return None  # several groups in a page have their planes one after the other
+        low = digits.planes[0]
+        runs = (((0, low.width, 1.0),), ((0, high.shape[-1], 4.0),))
+        index, place = digit_layout(runs, high.device)
+        return replace(
+            digits,
+            planes=(low, Plane(high, 2, high.shape[-1])),
+            index=index,
+            place=place,
+            group_index=packed["boosted"],
+        )
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         scale, groups = packed["scale"], packed.page_group

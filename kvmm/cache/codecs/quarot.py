@@ -9,6 +9,7 @@ range clipped a little. Not in the paper: the mean of the keys over the span is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from kvmm.cache.codecs.affine import RotatedAffineCodec
 from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.offset import add_offset, offset_scores, subtract_offset
 from kvmm.errors import KVMMError
+from kvmm.kernels.decode.digits import Digits
 from kvmm.kernels.quantize import affine_parameters, cut_pages
 from kvmm.policy import CodecSpec
 
@@ -70,6 +72,10 @@ class QuaRot(RotatedAffineCodec):
         if self.centred:
             pages = add_offset(pages, packed)
         return self.restored(pages).flatten(2, 3)
+
+    def digits(self, packed: Packed) -> Digits | None:
+        digits = super().digits(packed)
+        return replace(digits, mean=packed["offset"], page_group=packed.page_group) if self.centred else digits
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         scores = super().scores(query, packed)

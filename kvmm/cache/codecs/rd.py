@@ -33,6 +33,7 @@ from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
 from kvmm.kernels.decode import mix_per_channel, scores_per_channel
+from kvmm.kernels.decode.digits import Digits, Plane, digit_layout
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.kernels.quantize import (
     GAUSSIAN_HALF_STEP,
@@ -202,6 +203,7 @@ class RD(Codec):
         self.needs_queries = self.fit_kind == "prompt" and side == "key"
         self.token_dim = -2 if side == "key" else -1
         self._layouts: dict[int, Layout] = {}
+        self._tables: dict[torch.device, tuple[torch.Tensor, ...]] = {}  # what kernels know of the digits
         self._gaussian: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}  # levels of short spans
 
     @classmethod
@@ -431,6 +433,53 @@ class RD(Codec):
         if self.fit_kind != "none" and self.site.calibration is not None:
             return (self.name, self.fit_kind, self.site.layer, self.side, self.site.modality)
         return "hadamard" if self.option("rotation") == "hadamard" else "identity"
+
+    def digits(self, packed: Packed) -> Digits | None:
+        if self.fit_kind == "prompt":
+            return None  # every sequence has a transform of its own
+        zero_point = packed["zero_point"]
+        dim, device = zero_point.shape[-1], zero_point.device
+        transform = self.transform(dim, device)
+        layout = self.layout(dim, transform)
+        extra = None
+        if transform.deviation is not None:
+            extra = self._offline_levels(layout, transform)
+        page_group = packed.page_group
+        if extra is None and zero_point.shape[2] == 1:
+            page_group = None
+        elif packed.num_pages is None and packed.only_group is not None and packed.only_group == 0:
+            page_group, extra = None, None
+        index, place, matrix, matrix_z = self._digit_tables(layout, transform)
+        names = {"codes": 2, "codes_1bit": 1}
+        widths = {"codes": sum(n for _, n in layout.digits), "codes_1bit": len(layout.one_bit)}
+        return Digits(
+            tuple(Plane(packed[n], names[n], widths[n]) for n in names if n in packed.tensors and widths[n]),
+            len(packed.page_group),
+            packed.page_size,
+            packed["scale"],
+            zero_point,
+            page_group=page_group,
+            norm=packed.tensors.get("norm"),
+            index=index,
+            place=place,
+            offset=transform.offset,
+            extra=extra,
+            matrix=matrix,
+            matrix_z=matrix_z,
+        )
+
+    def _digit_tables(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, ...]:
+        """``index``, ``place``, ``matrix`` and ``matrix_z`` of :class:`Digits`."""
+        device = transform.forward.device
+        if device not in self._tables:
+            runs = [tuple((0, n, 4.0**place) for place, n in layout.digits)] if layout.digits else []
+            if layout.one_bit:
+                runs.append(((layout.one_bit.start, len(layout.one_bit), 1.0),))
+            index, place = digit_layout(tuple(runs), device)
+            back = transform.inverse if self.side == "key" else transform.inverse.transpose(-1, -2)
+            gathered = back.index_select(-1 if self.side == "key" else -2, index)
+            self._tables[device] = index, place, gathered.contiguous(), back.contiguous()
+        return self._tables[device]
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:
         if self.fit_kind == "prompt":

@@ -37,6 +37,7 @@ from kvmm.cache.codecs.outliers import (
     take_out,
 )
 from kvmm.errors import KVMMError
+from kvmm.kernels.decode.digits import Digits
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import Pages, cut_pages
 from kvmm.policy import CodecSpec
@@ -172,6 +173,10 @@ class RotateKV(RotatedAffineCodec):
         return put_back(decoded, packed) if self.pivots else decoded
 
     # -- attention --------------------------------------------------------------------------------------------------
+
+    def digits(self, packed: Packed) -> Digits | None:
+        # keys meet queries that span several heads, and pivots lie outside of the pages
+        return None if self.side == "key" or self.pivots else super().digits(packed)
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         heads, rows = query.shape[1:3]

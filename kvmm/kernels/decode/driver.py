@@ -1,0 +1,411 @@
+"""Decode attention on a GPU: chooses kernels for what is stored and joins their results.
+
+The same function as :func:`kvmm.kernels.decode.reference.attend`. A step of one layer is, for every part, one kernel
+that expands the queries, one that walks the pages and one that joins; the dense columns (sinks, residual) are a store
+of their own that shares the first join. All grids depend on capacities only and lengths are read on the device, so a
+step can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from triton import next_power_of_2
+from triton.runtime.interpreter import InterpretedFunction
+
+from kvmm.kernels.decode.digits import Dense, Digits, aligned
+from kvmm.kernels.decode.triton import combine_kernel, expand_kernel, split_kernel
+
+LOG2E = math.log2(math.e)
+INT8_ROWS = 16  # rows of queries up to which they are quantised; more pay for half precision
+_SCORES, _INT8, _CHANNEL, _TOKEN, _DENSE, _NOTHING = range(6)
+_TILE = 64  # tokens of the dense columns a program takes at once
+
+
+@dataclass
+class Partial:
+    """What the splits of one store found; see ``combine_kernel``."""
+
+    m: torch.Tensor  # [BH, splits, rows]
+    l: torch.Tensor
+    acc: torch.Tensor  # [BH, splits, rows, Q]
+    zero: torch.Tensor | None = None  # [BH, splits, rows, VDZ]
+
+
+@lru_cache(maxsize=16)
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def interpreted() -> bool:
+    return isinstance(split_kernel, InterpretedFunction)
+
+
+def _stride(x: torch.Tensor | None) -> int:
+    """The stride of a (sequence, head) pair in a tensor ``[B, H, ...]``, which must be one."""
+    return 0 if x is None else x.stride(1)
+
+
+def _paired(x: torch.Tensor) -> torch.Tensor:
+    """``x`` ``[B, H, n, ...]`` such that one stride walks sequences and heads, and what follows ``n`` is contiguous."""
+    inner = 1
+    for size, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
+        if size != 1 and stride != inner:
+            return x.contiguous()
+        inner *= size
+    if x.shape[0] > 1 and x.stride(0) != x.shape[1] * x.stride(1):
+        return x.contiguous()
+    return x
+
+
+def _head_stride(x: torch.Tensor | None) -> int:
+    """The stride of heads in a matrix ``[H or 1, ...]``."""
+    return 0 if x is None or x.shape[0] == 1 else x.stride(0)
+
+
+def _norm_strides(norm: torch.Tensor | None) -> tuple[int, int]:
+    """Strides of sequences and heads in ``[B, H or 1, P, N]``."""
+    return (0, 0) if norm is None else (norm.stride(0), 0 if norm.shape[1] == 1 else norm.stride(1))
+
+
+def _side(store: Digits | Dense | None, key: bool) -> dict[str, Any]:
+    """What ``split_kernel`` has to know of keys or values."""
+    side: dict[str, Any] = dict.fromkeys(("C1", "C2", "scale", "zero", "group", "norm"))
+    side |= {"mode": _SCORES, "B1": 0, "B2": 0, "J1": 0, "J2": 0, "P1": 16, "P2": 16, "bits": 0, "groups": 1}
+    side |= {"grouped": 0, "inside": 1, "chunks": 1, "pages": 0, "columns": 0}
+    if store is None:
+        return side
+    side["pages"] = store.pages
+    if isinstance(store, Dense):
+        values = store.values if store.values.dim() == 4 else store.values.flatten(2, 3)
+        width = values.shape[-1]
+        return side | {
+            "mode": _DENSE, "C1": _paired(values), "B1": 16, "J1": width, "P1": max(16, next_power_of_2(width)),
+            "columns": aligned(width),
+        }  # fmt: skip
+    planes = [(_paired(p.codes), p.bits, p.codes.shape[-1 if key else -2]) for p in store.planes]
+    side |= {"mode": _TOKEN if store.by_token else _CHANNEL if planes else _NOTHING, "columns": store.columns}
+    for number, (codes, bits, width) in enumerate(planes, 1):
+        side |= {
+            f"C{number}": codes, f"B{number}": bits, f"J{number}": width,
+            f"P{number}": max(32, next_power_of_2(width)),
+        }  # fmt: skip
+    side["bits"] = max([bits for _, bits, _ in planes], default=0)
+    side["groups"] = store.groups
+    if store.page_group is not None:
+        side |= {"grouped": 2, "group": store.page_group}
+    elif store.inside:
+        side |= {"grouped": 1 if store.inside == 1 else 3, "inside": store.inside}
+    if store.by_token:
+        side |= {"scale": _paired(store.scale), "zero": _paired(store.zero_point), "chunks": store.scale.shape[3]}
+    if store.norm is not None:
+        side["norm"] = store.norm
+    return side
+
+
+def _slopes(delta: torch.Tensor, gamma: torch.Tensor, tau1: float, tau2: float) -> torch.Tensor:
+    """The line that takes logits of ``[gamma, delta]`` to ``[gamma - tau1, delta - tau2]``: ``[BH, rows, 2]``.
+
+    CalibQuant's calibration (section 3.3) in units of log 2; rows where it would not rise are left alone.
+    """
+    span, tau1, tau2 = delta - gamma, tau1 * LOG2E, tau2 * LOG2E
+    slope = 1 + (tau1 - tau2) / span
+    rises = (slope > 0) & (span > 0) & span.isfinite()
+    shift = gamma * (1 - slope) - tau1
+    return torch.stack((torch.where(rises, slope, 1.0), torch.where(rises, shift, 0.0)), -1)
+
+
+@lru_cache(maxsize=64)
+def _selected(columns: int, dim: int, device: torch.device) -> torch.Tensor:
+    return torch.eye(columns, dim, device=device)[None]
+
+
+def _selection(index: torch.Tensor, place: torch.Tensor | None, dim: int) -> torch.Tensor:
+    """float32 ``[1, Q, D]`` that adds digits to their channels, where there is no basis to leave."""
+    rows = _selected(dim, dim, index.device)[0].index_select(0, index)
+    return (rows * (place != 0)[:, None])[None] if place is not None else rows[None]
+
+
+def supports(parts: Sequence) -> bool:
+    """Whether the kernels can read all parts (their values; keys may bring logits of their own)."""
+    return all(
+        not part.key.observes and part.value.codec.digits(part.value.packed) is not None for part in parts
+    )
+
+
+def attend(
+    query: torch.Tensor,
+    parts: Sequence,
+    dense_key: torch.Tensor,
+    dense_value: torch.Tensor,
+    bias: torch.Tensor | None,
+    scaling: float,
+    dense_length: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """:func:`kvmm.kernels.decode.attend` by kernels; the arguments are its."""
+    batch, query_heads, length, dim = query.shape
+    heads = dense_key.shape[1]
+    rows = query_heads // heads * length
+    grouped = query.reshape(batch * heads, rows, dim).contiguous()
+    step = _Step(grouped, heads, length, scaling * LOG2E, bias)
+    values = [part.value.codec.digits(part.value.packed) for part in parts]
+    slots = [each.pages * each.page_size for each in values]
+    dense = step.dense(dense_key, dense_value, sum(slots), dense_length)
+    out = torch.empty(batch * heads, rows, dense_value.shape[-1], device=query.device, dtype=query.dtype)
+    if not parts:
+        step.combine(None, None, dense, None, out)
+    state, start = None, 0
+    for part, each, count in zip(parts, values, slots, strict=True):
+        partial = step.part(part, each, start)
+        state = step.combine(partial, each, dense, state, out if part is parts[-1] else None)
+        dense, start = None, start + count
+    return out.view(batch, query_heads, length, -1)
+
+
+class _Step:
+    """One call: the queries and what all stores need of them."""
+
+    def __init__(self, query: torch.Tensor, heads: int, length: int, scaling: float, bias: torch.Tensor | None):
+        self.query = query  # [BH, rows, D]
+        self.heads = heads
+        self.length = length
+        self.scaling = scaling
+        self.bias = bias
+        self.bh, self.rows, self.dim = query.shape
+        self.int8 = self.rows <= INT8_ROWS
+        # rows a program takes: columns of the right operand, twice as many for int8
+        self.block = max(4, next_power_of_2(self.rows)) if self.int8 else min(64, max(16, next_power_of_2(self.rows)))
+        self.blocks = -(-self.rows // self.block)
+
+    def _empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.empty(shape, device=self.query.device, dtype=dtype)
+
+    def _splits(self, tiles: int, warps: int) -> int:
+        wanted = _multiprocessors(self.query.device) * 16 // warps
+        return max(1, min(tiles, -(-wanted // (self.bh * self.blocks))))
+
+    # -- keys -----------------------------------------------------------------------------------------------------
+
+    def expand(self, keys: Digits, int8: bool) -> dict[str, Any]:
+        """The queries in the digits of ``keys``: arguments of ``split_kernel``."""
+        groups, columns, chunks = keys.groups, keys.columns, keys.scale.shape[3] if keys.by_token else 1
+        zero = keys.mean if keys.by_token else keys.zero_point
+        fold = int8 and not keys.by_token
+        if columns == 0:
+            columns = aligned(1)
+        out = self._empty(
+            self.bh, *((groups if fold else 1,) if int8 else ()), self.rows, *((2,) if int8 else ()), columns,
+            dtype=torch.int8 if int8 else torch.float16,
+        )  # fmt: skip
+        weight = self._empty(self.bh, groups if fold else 1, self.rows)
+        bias = None if zero is None else self._empty(self.bh, groups, self.rows)
+        sums = self._empty(self.bh, self.rows, chunks) if keys.by_token else None
+        scale = _paired(keys.scale) if fold and keys.planes else None
+        zero = None if zero is None else _paired(zero)
+        extra_scale, extra_zero = keys.extra or (None, None)
+        matrix, index = keys.matrix if keys.planes else None, keys.index if keys.planes else None
+        place = keys.place if int8 and keys.planes else None  # half precision has it in the codes' scale
+        per_program = 1 if groups <= 4 else 8
+        dp, jp = next_power_of_2(self.dim), next_power_of_2(columns)
+        expand_kernel[self.bh, -(-groups // per_program), -(-self.rows // 16)](
+            self.query, matrix, keys.matrix_z, index, keys.group_index, place, scale, zero, keys.offset,
+            extra_scale, extra_zero, out, weight, bias, sums,
+            self.heads, self.rows, groups, groups - 1 if keys.extra else groups, self.scaling,
+            self.rows * self.dim, _stride(scale), _stride(zero), _stride(keys.group_index), _head_stride(matrix),
+            _head_stride(keys.matrix_z),
+            0 if keys.offset is None or keys.offset.shape[0] == 1 else keys.offset.shape[-1],
+            0 if extra_zero is None or extra_zero.shape[1] == 1 else 1,
+            D=self.dim, DP=dp, J=columns, JP=jp, J1=aligned(keys.planes[0].width) if keys.planes else 0,
+            J2=0 if keys.group_index is None else keys.group_index.shape[-1],
+            C=1 if scale is None else scale.shape[-1], DZ=1 if zero is None else zero.shape[-1],
+            RP=16, KC=min(32, dp), GROUPS=per_program, CHUNKS=chunks,
+            HAS_MATRIX=matrix is not None, HAS_MATRIX_Z=keys.matrix_z is not None, HAS_INDEX=index is not None,
+            HAS_GROUP_INDEX=keys.group_index is not None, HAS_PLACE=place is not None,
+            HAS_SCALE=scale is not None, HAS_ZERO=zero is not None, HAS_OFFSET=keys.offset is not None,
+            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=4,
+        )  # fmt: skip
+        return {"Q": out, "QW": weight, "QZ": bias, "QS": sums, "kgroups": groups}
+
+    # -- splits ---------------------------------------------------------------------------------------------------
+
+    def part(self, part: Any, values: Digits | Dense, start: int) -> Partial:
+        """All splits of one part; its slots begin at ``start``."""
+        codec, packed = part.key.codec, part.key.packed
+        keys = codec.digits(packed)
+        if isinstance(keys, Digits) and keys.group_index is not None and not self.int8:
+            keys = None  # channels that differ by group cannot be gathered from a query once
+        used = part.value.packed.num_pages
+        pages = values.pages
+        bias = None if self.bias is None else self.bias[..., start : start + pages * values.page_size]
+        adjusts = codec.adjusts_scores
+        logits = None
+        if keys is None:
+            query = self.query.view(-1, self.heads, self.rows, self.dim).float() * (self.scaling / LOG2E)
+            scores = codec.scores(codec.transform_query(query), packed)
+            if adjusts:
+                repeated = bias if bias is None or bias.shape[2] == 1 else bias.repeat(1, 1, self.rows // self.length, 1)
+                scores = codec.adjust_scores(scores, repeated)
+            logits, adjusts = (scores * LOG2E).contiguous(), False
+        adjust = None
+        if adjusts:
+            logits = self._empty(self.bh, self.rows, pages * values.page_size)
+            found = self._split(keys, values, used, bias, logits=logits, write=True)
+            adjust = _slopes(found.m.amax(1), found.l.amin(1), *codec.tau)
+            keys = None
+        return self._split(keys, values, used, bias, logits=logits, adjust=adjust)
+
+    def dense(self, key: torch.Tensor, value: torch.Tensor, start: int, used: torch.Tensor | None) -> Partial:
+        """The columns in the model's dtype ``[B, H, n, D]``."""
+        bias = None if self.bias is None else self.bias[..., start : start + key.shape[2]]
+        return self._split(Dense(key, _TILE), Dense(value, _TILE), used, bias, tokens=key.shape[2])
+
+    def _split(
+        self,
+        keys: Digits | Dense | None,
+        values: Digits | Dense,
+        used: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        *,
+        logits: torch.Tensor | None = None,
+        adjust: torch.Tensor | None = None,
+        write: bool = False,
+        tokens: int | None = None,
+    ) -> Partial:
+        k, v = _side(keys, True), _side(values, False)
+        page = values.page_size
+        planes = [b for side in (k, v) for b in (side["B1"], side["B2"]) if side["mode"] not in (_DENSE, _NOTHING) and b]
+        unit = min([page * b // 8 for b in planes], default=min(page, _TILE))
+        if keys is not None and not isinstance(keys, Dense) and keys.inside > 1:
+            unit = min(unit, page // keys.inside)
+        if isinstance(values, Digits) and values.inside > 1:
+            unit = min(unit, page // values.inside)
+        pages = tokens if tokens is not None else v["pages"]
+        pages_a_tile = 1 if tokens is not None else max(1, 32 // unit)
+        # int8 folds one scale a tile: not where pages of one tile, or bytes, have several
+        kint = self.int8 and k["mode"] == _CHANNEL and k["bits"] <= 4 and (pages_a_tile == 1 or not k["grouped"])
+        if k["mode"] == _CHANNEL and kint:
+            k["mode"] = _INT8
+        vint = v["mode"] == _CHANNEL and v["bits"] <= 4 and v["grouped"] != 3
+        vint = vint and (pages_a_tile == 1 or not v["grouped"])
+        by_token = v["mode"] == _TOKEN and v["bits"] <= 4 and v["chunks"] == 1
+        if self.int8 and (vint or by_token):
+            v["mode"] = _INT8
+        if keys is None:
+            k["mode"] = _SCORES
+            q = {"Q": None, "QW": None, "QZ": None, "QS": None, "kgroups": 1}
+        elif isinstance(keys, Dense):
+            kind = keys.values.dtype
+            q = {"Q": self.query.to(kind), "QW": self._weight(), "QZ": None, "QS": None, "kgroups": 1}
+        else:
+            q = self.expand(keys, k["mode"] == _INT8)
+        if k["mode"] == _CHANNEL:
+            k["scale"] = keys.spread()[0].contiguous()
+        grouped_values = isinstance(values, Digits) and not values.by_token and (v["mode"] == _CHANNEL or v["grouped"])
+        if grouped_values:
+            v["scale"], v["zero"] = (x.contiguous() for x in values.spread())
+        token_int8 = v["mode"] == _INT8 and values.by_token
+        norm = v["norm"]
+        vdz = v["zero"].shape[-1] if grouped_values else 1 if token_int8 or norm is not None else 0
+        if v["mode"] == _TOKEN:
+            vdz = 0
+        columns = v["columns"]
+        tiles = -(-pages // (page if tokens is not None else pages_a_tile))
+        small = self.block * 2 <= 32
+        quick = {k["mode"], v["mode"]} <= {_INT8, _NOTHING}
+        warps = 1 if quick and small and max(k["P1"], v["P1"]) <= 128 else 4
+        splits = self._splits(tiles, warps)
+        shape = (self.bh, splits, self.rows)
+        m, l = self._empty(*shape), self._empty(*shape)
+        acc = None if write else self._empty(*shape, columns)
+        zero = self._empty(*shape, vdz) if vdz and not write else None
+        knorm = k["norm"]
+        bias_q = 0 if bias is None or bias.shape[2] == 1 else bias.stride(2)
+        split_kernel[self.bh, splits, self.blocks](
+            q["Q"], q["QW"], q["QZ"], q["QS"], k["C1"], k["C2"], k["scale"], k["zero"], None, None,
+            k["group"], knorm, bias, logits, adjust,
+            v["C1"], v["C2"], v["scale"], v["zero"], None, None, v["group"], norm, used,
+            m, l, acc, zero,
+            self.heads, self.rows, self.length, q["kgroups"], v["groups"], pages, splits,
+            0 if logits is None else logits.shape[-1],
+            0 if bias is None or bias.shape[0] == 1 else bias.stride(0), bias_q,
+            _stride(k["C1"]), _stride(k["C2"]), _stride(k["scale"]), *_norm_strides(knorm),
+            _stride(v["C1"]), _stride(v["C2"]), _stride(v["scale"]), _stride(v["zero"]), *_norm_strides(norm),
+            N=page, UI=unit, F=pages_a_tile, RP=self.block,
+            KMODE=k["mode"], KB1=k["B1"], KB2=k["B2"], KJ1=k["J1"], KJ2=k["J2"], KP1=k["P1"], KP2=k["P2"], KC=1,
+            INSIDE=k["inside"], KGROUPED=k["grouped"], CHUNKS=k["chunks"], HAS_KINDEX=False, HAS_KPLACE=False,
+            HAS_QZ=q["QZ"] is not None, HAS_KNORM=knorm is not None,
+            VMODE=v["mode"], VB1=v["B1"], VB2=v["B2"], VJ1=v["J1"], VJ2=v["J2"], VP1=v["P1"], VP2=v["P2"], VC=1,
+            VDZ=vdz, VDP=next_power_of_2(max(1, vdz)), VINSIDE=v["inside"], VGROUPED=v["grouped"], VTOKEN=token_int8,
+            VCHUNKS=v["chunks"], HAS_VINDEX=False, HAS_VPLACE=False, HAS_VNORM=norm is not None,
+            HAS_BIAS=bias is not None, HAS_USED=used is not None, HAS_ADJUST=adjust is not None, WRITE_LOGITS=write,
+            IN_TOKENS=tokens is not None, ASM=not interpreted(), num_warps=warps, num_stages=2,
+        )  # fmt: skip
+        return Partial(m, l, acc, zero)
+
+    def _weight(self) -> torch.Tensor:
+        return torch.full((self.bh, self.rows), self.scaling, device=self.query.device)
+
+    # -- join -----------------------------------------------------------------------------------------------------
+
+    def combine(
+        self,
+        partial: Partial | None,
+        values: Digits | Dense | None,
+        dense: Partial | None,
+        state: tuple[torch.Tensor, ...] | None,
+        out: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, ...] | None:
+        """Join one part with the dense columns and what was joined before; into ``out``, or a new state."""
+        dim = out.shape[-1] if out is not None else dense.acc.shape[-1] if dense is not None else state[2].shape[-1]
+        following = None
+        if out is None:
+            following = (self._empty(self.bh, self.rows), self._empty(self.bh, self.rows), self._empty(self.bh, self.rows, dim))
+        digits = values if isinstance(values, Digits) else None
+        scale = index = place = zero = offset = matrix = matrix_z = None
+        kind, vdz = 0, 0
+        if digits is not None:
+            matrix, matrix_z = digits.matrix, digits.matrix_z
+            vdz = 0 if partial.zero is None else partial.zero.shape[-1]
+            if digits.by_token:
+                kind = 3 if vdz else 0
+            elif digits.page_group is not None or digits.inside:
+                kind = 2
+            else:
+                scale, zero, index, place, offset = digits.scale, digits.zero_point, digits.index, digits.place, digits.offset
+                if digits.extra is not None and digits.scale.shape[2] == 0:
+                    scale, zero = (x.expand(self.bh // self.heads, -1, -1, -1) for x in digits.extra)
+                kind = 1
+                scale = scale if digits.planes else None
+            if matrix is None and index is not None:
+                matrix = _selection(index, place, dim)
+        columns = 0 if partial is None else partial.acc.shape[-1]
+        dz = dim
+        splits = 1 if partial is None else partial.m.shape[1]
+        splits0 = 1 if dense is None else dense.m.shape[1]
+        before = state or (None, None, None)
+        after = following or (None, None, None)
+        chunk = min(64, next_power_of_2(dim))
+        combine_kernel[self.bh, self.rows, -(-dim // chunk)](
+            None if partial is None else partial.m, None if partial is None else partial.l,
+            None if partial is None else partial.acc, None if partial is None else partial.zero,
+            scale, index, place, zero, offset, matrix, matrix_z,
+            None if dense is None else dense.m, None if dense is None else dense.l,
+            None if dense is None else dense.acc,
+            *(before if state else after), out if out is not None else after[2],
+            self.heads, self.rows, splits, splits0,
+            *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
+            0 if offset is None or offset.shape[0] == 1 else offset.shape[-1],
+            _head_stride(matrix), _head_stride(matrix_z),
+            D=dim, DC=chunk, VQ=columns, JP=max(16, next_power_of_2(columns)), C=1 if scale is None else scale.shape[-1],
+            DZ=dz, DZP=next_power_of_2(dz), VDZ=vdz, SP=next_power_of_2(splits), SP0=next_power_of_2(splits0), SC=16,
+            HAS_PART=partial is not None, HAS_SCALE=scale is not None, HAS_INDEX=index is not None,
+            HAS_PLACE=place is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
+            HAS_MATRIX=matrix is not None, HAS_MATRIX_Z=matrix_z is not None,
+            HAS_DENSE=dense is not None, HAS_STATE=state is not None, LAST=out is not None, num_warps=4,
+        )  # fmt: skip
+        return following

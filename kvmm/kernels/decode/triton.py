@@ -1,0 +1,718 @@
+"""Decode attention over packed pages in Triton: three kernels that together are what the reference does.
+
+``expand_kernel`` takes the queries of a step into the basis of a store and folds the channels' scales in, once a group
+of tokens (CalibQuant's post-scaling, arXiv 2502.14882, for any group). ``split_kernel`` walks the pages of one store,
+several splits a sequence and head at once, and reads digits as they are packed: codes are the left operand of the
+tensor cores, so that a few query rows waste nothing, and one shift and one mask turn packed bytes into operands.
+``combine_kernel`` joins all splits by their log-sum-exp, turns digits into channels and leaves the values' basis.
+
+In int8 mode the query is two int8 numbers (a high and a low part, 15 bits together), and so are the probabilities; the
+products are exact integers. In half mode, for many rows of queries (chunked prefill, a second turn, drafts) and for
+scales that int8 cannot fold, codes are multiplied by their scale in registers and the products are in half precision.
+
+Logits are in units of log 2 throughout: ``exp2`` is what the hardware has.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# How keys or values are stored.
+SCORES = tl.constexpr(0)  # keys: logits were computed by another kernel
+INT8 = tl.constexpr(1)  # digits, scales folded into the query or the probabilities
+CHANNEL = tl.constexpr(2)  # digits times a scale a channel, in half precision
+TOKEN = tl.constexpr(3)  # digits times a scale a token and group of channels, in half precision
+DENSE = tl.constexpr(4)  # the model's dtype
+NOTHING = tl.constexpr(5)  # no digits: every token has the zero point
+
+EMPTY = tl.constexpr(-1e30)  # log2 of the weight of a slot that holds no token
+
+_AND = tl.constexpr(
+    {
+        1: "and.b32 $0, $1, 0x01010101;",
+        2: "and.b32 $0, $1, 0x03030303;",
+        4: "and.b32 $0, $1, 0x0f0f0f0f;",
+    }
+)
+_SHIFT_AND = tl.constexpr(
+    {
+        (bits, shift): f"{{ .reg .b32 t; shr.u32 t, $1, {shift}; and.b32 $0, t, {mask:#010x}; }}"
+        for bits, mask in ((1, 0x01010101), (2, 0x03030303), (4, 0x0F0F0F0F))
+        for shift in range(bits, 8, bits)
+    }
+)
+
+
+@triton.jit
+def _plane(packed, SHIFT: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr):
+    """The codes in bits ``SHIFT`` to ``SHIFT + BITS - 1`` of every byte, int8 (uint8 if they fill the byte)."""
+    if BITS == 8:
+        return packed
+    elif not ASM:  # the interpreter has no assembler
+        return ((packed >> SHIFT) & ((1 << BITS) - 1)).to(tl.int8)
+    elif SHIFT == 0:  # four codes an instruction
+        return tl.inline_asm_elementwise(_AND[BITS], "=r,r", [packed], dtype=tl.int8, is_pure=True, pack=4)
+    else:
+        return tl.inline_asm_elementwise(
+            _SHIFT_AND[BITS, SHIFT], "=r,r", [packed], dtype=tl.int8, is_pure=True, pack=4
+        )
+
+
+@triton.jit
+def expand_kernel(
+    Q, MATRIX, MATRIX_Z, INDEX, GROUP_INDEX, PLACE, SCALE, ZERO, OFFSET, EXTRA_SCALE, EXTRA_ZERO,
+    OUT, WEIGHT, BIAS, SUM,
+    H, rows, groups, stored, scaling, q_stride, scale_stride, zero_stride, index_stride,
+    matrix_head, matrix_z_head, offset_head, extra_head,
+    D: tl.constexpr, DP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr, J1: tl.constexpr, J2: tl.constexpr,
+    C: tl.constexpr, DZ: tl.constexpr, RP: tl.constexpr, KC: tl.constexpr, GROUPS: tl.constexpr, CHUNKS: tl.constexpr,
+    HAS_MATRIX: tl.constexpr, HAS_MATRIX_Z: tl.constexpr, HAS_INDEX: tl.constexpr, HAS_GROUP_INDEX: tl.constexpr,
+    HAS_PLACE: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_ZERO: tl.constexpr, HAS_OFFSET: tl.constexpr,
+    HAS_EXTRA: tl.constexpr, QUANTISE: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """Queries in the digits of one key store.
+
+    ``Q`` ``[B * H, rows, D]``. With ``z = q M`` (``MATRIX`` ``[H or 1, D, J]`` has the columns of the digits' channels)
+    row ``r`` and group ``g`` get ``q'_j = z_j * place_j * scale[g, index_j]``, written as a high and a low int8 row in
+    ``OUT`` ``[B * H, G, rows, 2, J]`` with the weight of a step of the low one in ``WEIGHT`` ``[B * H, G, rows]``; or,
+    not quantised, without the scale to ``OUT`` ``[B * H, rows, J]`` and ``WEIGHT`` ``[B * H, rows]``. ``BIAS``
+    ``[B * H, G, rows]`` is ``z . (zero_g + offset)``, over all channels; ``SUM`` ``[B * H, rows, CHUNKS]`` the sums of
+    ``z`` by group of channels. Group ``stored`` is the extra one that no store holds.
+    """
+    bh, block = tl.program_id(0), tl.program_id(1)
+    r, j, dz = tl.program_id(2) * RP + tl.arange(0, RP), tl.arange(0, JP), tl.arange(0, DP)
+    h = bh % H
+    live = r < rows
+    index = j
+    if HAS_INDEX:
+        index = tl.load(INDEX + j, mask=j < J, other=0)
+    z = tl.zeros((RP, JP), tl.float32)
+    if HAS_MATRIX:
+        for k0 in range(0, D, KC):
+            k = k0 + tl.arange(0, KC)
+            q = tl.load(Q + bh * q_stride + r[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0)
+            inside = (k < D)[:, None] & (j < J)[None, :]
+            m = tl.load(MATRIX + h * matrix_head + k[:, None] * J + j[None, :], mask=inside, other=0.0)
+            z = tl.dot(q.to(tl.float32), m, acc=z, input_precision="tf32x3")
+    else:
+        inside = live[:, None] & ((j < J) & (index < D))[None, :]
+        z += tl.load(Q + bh * q_stride + r[:, None] * D + index[None, :], mask=inside, other=0.0).to(tl.float32)
+    z *= scaling
+    if HAS_MATRIX_Z:  # zero points have all channels, digits only some
+        zz = tl.zeros((RP, DP), tl.float32)
+        for k0 in range(0, D, KC):
+            k = k0 + tl.arange(0, KC)
+            q = tl.load(Q + bh * q_stride + r[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0)
+            inside = (k < D)[:, None] & (dz < D)[None, :]
+            m = tl.load(MATRIX_Z + h * matrix_z_head + k[:, None] * D + dz[None, :], mask=inside, other=0.0)
+            zz = tl.dot(q.to(tl.float32), m, acc=zz, input_precision="tf32x3")
+        zz *= scaling
+    elif HAS_MATRIX:
+        zz = z  # digit j is channel j, and there are no others
+    elif HAS_ZERO:
+        inside = live[:, None] & (dz < D)[None, :]
+        zz = tl.load(Q + bh * q_stride + r[:, None] * D + dz[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
+    if SUMS:
+        for c in tl.static_range(CHUNKS):
+            chunk = (j >= c * (D // CHUNKS)) & (j < (c + 1) * (D // CHUNKS))
+            tl.store(SUM + (bh * rows + r) * CHUNKS + c, tl.sum(tl.where(chunk[None, :], z, 0.0), 1), mask=live)
+    place = tl.full((JP,), 1.0, tl.float32)
+    if HAS_PLACE:
+        place = tl.load(PLACE + j, mask=j < J, other=0.0)
+    for i in range(0, GROUPS):
+        g = block * GROUPS + i
+        if g < groups:
+            x, own = z, index
+            if HAS_GROUP_INDEX:
+                picked = tl.load(
+                    GROUP_INDEX + bh * index_stride + g * J2 + j - J1, mask=(j >= J1) & (j < J1 + J2), other=0
+                ).to(tl.int32)  # fmt: skip
+                own = tl.where(j < J1, index, picked)
+                inside = live[:, None] & (j < J1 + J2)[None, :]
+                x = tl.load(Q + bh * q_stride + r[:, None] * D + own[None, :], mask=inside, other=0.0).to(tl.float32)
+                x *= scaling
+            x = x * place[None, :]
+            if HAS_SCALE:
+                if HAS_EXTRA and g == stored:
+                    s = tl.load(EXTRA_SCALE + h * extra_head * C + own, mask=(j < J) & (own < C), other=0.0)
+                    x = x * s.to(tl.float32)[None, :]
+                else:
+                    s = tl.load(SCALE + bh * scale_stride + g * C + own, mask=(j < J) & (own < C), other=0.0)
+                    x = x * s.to(tl.float32)[None, :]
+            if HAS_ZERO:
+                zero = tl.zeros((DP,), tl.float32)
+                if HAS_OFFSET:
+                    zero = tl.load(OFFSET + h * offset_head + dz, mask=dz < DZ, other=0.0)
+                if HAS_EXTRA and g == stored:
+                    zero += tl.load(EXTRA_ZERO + h * extra_head * DZ + dz, mask=dz < DZ, other=0.0).to(tl.float32)
+                else:
+                    zero += tl.load(ZERO + bh * zero_stride + g * DZ + dz, mask=dz < DZ, other=0.0).to(tl.float32)
+                tl.store(BIAS + (bh * groups + g) * rows + r, tl.sum(zz * zero[None, :], 1), mask=live)
+            inside = live[:, None] & (j < J)[None, :]
+            if QUANTISE:
+                step = tl.maximum(tl.max(tl.abs(x), 1), 1e-30) / 127.0
+                x = x / step[:, None]
+                high = tl.floor(x + 0.5)
+                low = tl.floor((x - high) * 254.0 + 0.5)
+                at = OUT + ((bh * groups + g) * rows + r[:, None]) * 2 * J + j[None, :]
+                tl.store(at, high.to(tl.int8), mask=inside)
+                tl.store(at + J, low.to(tl.int8), mask=inside)
+                tl.store(WEIGHT + (bh * groups + g) * rows + r, step / 254.0, mask=live)
+            elif g == 0:
+                step = tl.maximum(tl.max(tl.abs(x), 1), 1e-30)
+                at = OUT + (bh * rows + r[:, None]) * J + j[None, :]
+                tl.store(at, (x / step[:, None]).to(OUT.dtype.element_ty), mask=inside)
+                tl.store(WEIGHT + bh * rows + r, step, mask=live)
+
+
+@triton.jit
+def _load_plane(
+    base, T: tl.constexpr, ROWS: tl.constexpr, UI: tl.constexpr, F: tl.constexpr, J: tl.constexpr, JP: tl.constexpr,
+    TRANSPOSED: tl.constexpr, page_stride, pages,
+):  # fmt: skip
+    """One sub-tile of packed bytes of ``F`` pages: ``[F * UI, JP]``, or ``[JP, F * UI]`` of values."""
+    u, j = tl.arange(0, F * UI), tl.arange(0, JP)
+    page, row = u // UI, T * UI + u % UI
+    if TRANSPOSED:
+        at = (page * page_stride + row)[None, :] + (j * ROWS)[:, None]
+        if F == 1 and J == JP:
+            return tl.load(base + at)
+        return tl.load(base + at, mask=(page < pages)[None, :] & (j < J)[:, None], other=0)
+    else:
+        at = (page * page_stride + row * J)[:, None] + j[None, :]
+        if F == 1 and J == JP:
+            return tl.load(base + at)
+        return tl.load(base + at, mask=(page < pages)[:, None] & (j < J)[None, :], other=0)
+
+
+@triton.jit
+def split_kernel(
+    Q, QW, QZ, QS, K1, K2, KSCALE, KZERO, KINDEX, KPLACE, KGROUP, KNORM, BIAS, LOGITS, ADJUST,
+    V1, V2, VSCALE, VZERO, VINDEX, VPLACE, VGROUP, VNORM, USED,
+    M, L, ACC, ZERO,
+    H, rows, queries, kgroups, vgroups, pages, splits, slots, bias_b, bias_q, k1_bh, k2_bh, kscale_bh, knorm_b, knorm_h,
+    v1_bh, v2_bh, vscale_bh, vzero_bh, vnorm_b, vnorm_h,
+    N: tl.constexpr, UI: tl.constexpr, F: tl.constexpr, RP: tl.constexpr,
+    KMODE: tl.constexpr, KB1: tl.constexpr, KB2: tl.constexpr, KJ1: tl.constexpr, KJ2: tl.constexpr,
+    KP1: tl.constexpr, KP2: tl.constexpr, KC: tl.constexpr, INSIDE: tl.constexpr, KGROUPED: tl.constexpr,
+    CHUNKS: tl.constexpr, HAS_KINDEX: tl.constexpr, HAS_KPLACE: tl.constexpr, HAS_QZ: tl.constexpr, HAS_KNORM: tl.constexpr,
+    VMODE: tl.constexpr, VB1: tl.constexpr, VB2: tl.constexpr, VJ1: tl.constexpr, VJ2: tl.constexpr,
+    VP1: tl.constexpr, VP2: tl.constexpr, VC: tl.constexpr, VDZ: tl.constexpr, VDP: tl.constexpr,
+    VINSIDE: tl.constexpr, VGROUPED: tl.constexpr, VTOKEN: tl.constexpr, VCHUNKS: tl.constexpr,
+    HAS_VINDEX: tl.constexpr, HAS_VPLACE: tl.constexpr, HAS_VNORM: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_USED: tl.constexpr, HAS_ADJUST: tl.constexpr, WRITE_LOGITS: tl.constexpr,
+    IN_TOKENS: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """Attention of ``RP`` query rows over some of the pages of one store: maximum, sum and weighted digits.
+
+    Tiles are ``F`` pages times ``UI`` tokens: as many consecutive tokens as every plane of keys and values has in one
+    bit position. ``M`` and ``L`` float32 ``[B * H, splits, rows]``, ``ACC`` ``[B * H, splits, rows, VQ]`` in digits of
+    the values, ``ZERO`` ``[B * H, splits, rows, VDZ]`` what zero points add. With ``WRITE_LOGITS`` only the logits are
+    written, ``[B * H, rows, slots]``, and their maximum and minimum to ``M`` and ``L``.
+    """
+    LOG2E: tl.constexpr = 1.4426950408889634
+    KQ1: tl.constexpr = (KJ1 + 31) // 32 * 32  # columns of the first plane in the query, where the second starts
+    KQ: tl.constexpr = KQ1 + (KJ2 + 31) // 32 * 32
+    VQ1: tl.constexpr = (VJ1 + 31) // 32 * 32
+    VQ: tl.constexpr = VQ1 + (VJ2 + 31) // 32 * 32
+    TU: tl.constexpr = F * UI
+    KROWS1: tl.constexpr = N * KB1 // 8
+    KROWS2: tl.constexpr = N * KB2 // 8
+    VROWS1: tl.constexpr = N * VB1 // 8
+    VROWS2: tl.constexpr = N * VB2 // 8
+    VINT: tl.constexpr = VMODE == INT8 or VMODE == NOTHING
+    bh, sp = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    b, h = bh // H, bh % H
+    r = tl.program_id(2) * RP + tl.arange(0, RP)
+    row_live = r < rows
+    u = tl.arange(0, TU)
+    k1, k2, v1, v2 = tl.arange(0, KP1), tl.arange(0, KP2), tl.arange(0, VP1), tl.arange(0, VP2)
+    vd = tl.arange(0, VDP)
+
+    tokens = pages
+    if HAS_USED:
+        tokens = tl.load(USED)
+    if not IN_TOKENS:
+        tokens = tokens * N
+    tiles = (tokens + F * N - 1) // (F * N)
+    share = (tiles + splits - 1) // splits
+    first, last = sp * share, tl.minimum(sp * share + share, tiles)
+
+    # queries: columns of the right operand
+    w, z = tl.full((RP,), 0.0, tl.float32), tl.full((RP,), 0.0, tl.float32)
+    if KMODE == INT8:
+        c = tl.program_id(2) * 2 * RP + tl.arange(0, 2 * RP)
+        q1_at = Q + bh * kgroups * rows * 2 * KQ + c[None, :] * KQ + k1[:, None]
+        q1_live = (c < 2 * rows)[None, :] & (k1 < KQ1)[:, None]
+        q2_at = Q + bh * kgroups * rows * 2 * KQ + c[None, :] * KQ + KQ1 + k2[:, None]
+        q2_live = (c < 2 * rows)[None, :] & (k2 < KQ - KQ1)[:, None]
+        if KGROUPED == 0:
+            q1 = tl.load(q1_at, mask=q1_live, other=0)
+            if KB2 > 0:
+                q2 = tl.load(q2_at, mask=q2_live, other=0)
+            w = tl.load(QW + bh * rows + r, mask=row_live, other=0.0)
+            if HAS_QZ:
+                z = tl.load(QZ + bh * rows + r, mask=row_live, other=0.0)
+    elif KMODE == NOTHING:
+        w = tl.zeros((RP,), tl.float32)
+    elif KMODE != SCORES:
+        q1 = tl.load(
+            Q + (bh * rows + r[None, :]) * KQ + k1[:, None], mask=row_live[None, :] & (k1 < KQ1)[:, None], other=0.0
+        )
+        if KMODE == DENSE:
+            q1 = tl.load(
+                Q + (bh * rows + r[None, :]) * KJ1 + k1[:, None], mask=row_live[None, :] & (k1 < KJ1)[:, None], other=0.0
+            )
+        if KB2 > 0:
+            q2 = tl.load(
+                Q + (bh * rows + r[None, :]) * KQ + KQ1 + k2[:, None],
+                mask=row_live[None, :] & (k2 < KQ - KQ1)[:, None], other=0.0,
+            )  # fmt: skip
+        w = tl.load(QW + bh * rows + r, mask=row_live, other=0.0)
+    if HAS_ADJUST:
+        slope = tl.load(ADJUST + (bh * rows + r) * 2, mask=row_live, other=1.0)
+        shift = tl.load(ADJUST + (bh * rows + r) * 2 + 1, mask=row_live, other=0.0)
+
+    m, l = tl.full((RP,), -1e30, tl.float32), tl.zeros((RP,), tl.float32)
+    lowest = tl.full((RP,), float("inf"), tl.float32)
+    acc1 = tl.zeros((VP1, RP), tl.float32)
+    acc2 = tl.zeros((VP2, RP), tl.float32)
+    accz = tl.zeros((VDP, RP), tl.float32)
+
+    for tile in range(first, last):
+        page0 = tile.to(tl.int64) * F
+        pages_left = (tokens + N - 1) // N - page0
+        page_u = page0 + u // UI
+
+        # logits [TU, RP] of every sub-tile
+        if KMODE == INT8 or KMODE == CHANNEL or KMODE == TOKEN:
+            ks1 = ()
+            for T in tl.static_range(KROWS1 // UI):
+                ks1 = ks1 + (
+                    _load_plane(K1 + bh * k1_bh + page0 * KROWS1 * KJ1, T, KROWS1, UI, F, KJ1, KP1, False,
+                                KROWS1 * KJ1, pages_left),
+                )  # fmt: skip
+            if KB2 > 0:
+                ks2 = ()
+                for T in tl.static_range(KROWS2 // UI):
+                    ks2 = ks2 + (
+                        _load_plane(K2 + bh * k2_bh + page0 * KROWS2 * KJ2, T, KROWS2, UI, F, KJ2, KP2, False,
+                                    KROWS2 * KJ2, pages_left),
+                    )  # fmt: skip
+        if KMODE == INT8 and (KGROUPED == 1 or KGROUPED == 2):
+            g = page0
+            if KGROUPED == 2:
+                g = tl.load(KGROUP + page0).to(tl.int64)
+                g = tl.where(g < 0, g + kgroups, g)
+            q1 = tl.load(q1_at + g * rows * 2 * KQ, mask=q1_live, other=0)
+            if KB2 > 0:
+                q2 = tl.load(q2_at + g * rows * 2 * KQ, mask=q2_live, other=0)
+            w = tl.load(QW + (bh * kgroups + g) * rows + r, mask=row_live, other=0.0)
+            if HAS_QZ:
+                z = tl.load(QZ + (bh * kgroups + g) * rows + r, mask=row_live, other=0.0)
+
+        xs = ()
+        top = m
+        for o in tl.static_range(0, N, UI):
+            token = o + u % UI
+            slot = page_u * N + token
+            live = slot < tokens
+            if KMODE == SCORES:
+                x = tl.load(
+                    LOGITS + (bh * rows + r[None, :]) * slots + slot[:, None],
+                    mask=live[:, None] & row_live[None, :], other=-1e30,
+                )  # fmt: skip
+            elif KMODE == DENSE:
+                k = tl.load(
+                    K1 + bh * k1_bh + slot[:, None] * KJ1 + k1[None, :],
+                    mask=live[:, None] & (k1 < KJ1)[None, :], other=0.0,
+                )  # fmt: skip
+                x = tl.dot(k, q1, input_precision="ieee") * w[None, :]
+            elif KMODE == NOTHING:
+                g = tl.zeros_like(page_u)
+                if KGROUPED == 2:
+                    g = tl.load(KGROUP + page_u, mask=live, other=0).to(tl.int64)
+                    g = tl.where(g < 0, g + kgroups, g)
+                x = tl.load(
+                    QZ + (bh * kgroups + g[:, None]) * rows + r[None, :],
+                    mask=live[:, None] & row_live[None, :], other=0.0,
+                )  # fmt: skip
+            else:
+                s1 = _plane(ks1[(o % KROWS1) // UI], o // KROWS1 * KB1, KB1, ASM)
+                if KMODE == INT8:
+                    if KGROUPED == 3:  # several groups in a page
+                        g = page0 * INSIDE + o // (N // INSIDE)
+                        q1 = tl.load(q1_at + g * rows * 2 * KQ, mask=q1_live, other=0)
+                        w = tl.load(QW + (bh * kgroups + g) * rows + r, mask=row_live, other=0.0)
+                        if HAS_QZ:
+                            z = tl.load(QZ + (bh * kgroups + g) * rows + r, mask=row_live, other=0.0)
+                    dots = tl.dot(s1, q1, out_dtype=tl.int32)
+                    if KB2 > 0:
+                        s2 = _plane(ks2[(o % KROWS2) // UI], o // KROWS2 * KB2, KB2, ASM)
+                        dots = tl.dot(s2, q2, acc=dots, out_dtype=tl.int32)
+                    high, low = tl.split(tl.reshape(dots, (TU, RP, 2)))
+                    x = (high * 254 + low).to(tl.float32) * w[None, :]
+                    if HAS_QZ:
+                        x += z[None, :]
+                else:
+                    g = page_u
+                    if KGROUPED == 0:
+                        g = tl.zeros_like(page_u)
+                    elif KGROUPED == 2:
+                        g = tl.load(KGROUP + page_u, mask=live, other=0).to(tl.int64)
+                        g = tl.where(g < 0, g + kgroups, g)
+                    elif KGROUPED == 3:
+                        g = page_u * INSIDE + token // (N // INSIDE)
+                    if KMODE == CHANNEL:
+                        scale = tl.load(
+                            KSCALE + bh * kscale_bh + g[:, None] * KQ + k1[None, :],
+                            mask=live[:, None] & (k1 < KJ1)[None, :], other=0.0,
+                        )  # fmt: skip
+                    else:
+                        scale = tl.load(
+                            KSCALE + bh * kscale_bh + (page_u[:, None] * CHUNKS + (k1 // (KJ1 // CHUNKS))[None, :]) * N
+                            + token[:, None],
+                            mask=live[:, None] & (k1 < KJ1)[None, :], other=0.0,
+                        )  # fmt: skip
+                    half = (s1.to(tl.float32) * scale.to(tl.float32)).to(q1.dtype)
+                    dots = tl.dot(half, q1, input_precision="ieee")
+                    if KB2 > 0:
+                        s2 = _plane(ks2[(o % KROWS2) // UI], o // KROWS2 * KB2, KB2, ASM)
+                        scale = tl.load(
+                            KSCALE + bh * kscale_bh + g[:, None] * KQ + KQ1 + k2[None, :],
+                            mask=live[:, None] & (k2 < KJ2)[None, :], other=0.0,
+                        )  # fmt: skip
+                        half = (s2.to(tl.float32) * scale.to(tl.float32)).to(q1.dtype)
+                        dots += tl.dot(half, q2, input_precision="ieee")
+                    x = dots * w[None, :]
+                    if KMODE == TOKEN:
+                        for c in tl.static_range(CHUNKS):
+                            zero = tl.load(
+                                KZERO + bh * kscale_bh + (page_u * CHUNKS + c) * N + token, mask=live, other=0.0
+                            ).to(tl.float32)
+                            total = tl.load(QS + (bh * rows + r) * CHUNKS + c, mask=row_live, other=0.0)
+                            x += zero[:, None] * total[None, :]
+                    if HAS_QZ:
+                        x += tl.load(
+                            QZ + (bh * kgroups + g[:, None]) * rows + r[None, :],
+                            mask=live[:, None] & row_live[None, :], other=0.0,
+                        )  # fmt: skip
+            if HAS_KNORM:
+                norm = tl.load(KNORM + b * knorm_b + h * knorm_h + slot, mask=live, other=0.0).to(tl.float32)
+                x *= norm[:, None]
+            if WRITE_LOGITS:
+                tl.store(
+                    LOGITS + (bh * rows + r[None, :]) * slots + slot[:, None], x, mask=live[:, None] & row_live[None, :]
+                )
+            if HAS_ADJUST:
+                x = x * slope[None, :] + shift[None, :]
+            if HAS_BIAS:
+                if bias_q == 0:
+                    added = tl.load(BIAS + b * bias_b + slot, mask=live, other=-1e30)[:, None]
+                else:
+                    added = tl.load(
+                        BIAS + b * bias_b + (r % queries)[None, :] * bias_q + slot[:, None],
+                        mask=live[:, None] & row_live[None, :], other=-1e30,
+                    )  # fmt: skip
+                if WRITE_LOGITS:
+                    lowest = tl.minimum(lowest, tl.min(tl.where(live[:, None] & (added > -1e20), x, float("inf")), 0))
+                x += added * LOG2E
+            elif WRITE_LOGITS:
+                lowest = tl.minimum(lowest, tl.min(tl.where(live[:, None], x, float("inf")), 0))
+            if F > 1 or IN_TOKENS:
+                x = tl.where(live[:, None], x, -1e30)
+            top = tl.maximum(top, tl.max(x, 0))
+            xs = xs + (x,)
+
+        if WRITE_LOGITS:
+            m = top
+        else:
+            fade = tl.exp2(m - top)
+            m = top
+            l *= fade
+            # probabilities, with the scales of tokens
+            ps = ()
+            largest = tl.zeros((RP,), tl.float32)
+            total = tl.zeros((RP,), tl.float32)
+            for o in tl.static_range(0, N, UI):
+                p = tl.exp2(xs[o // UI] - m[None, :])
+                total += tl.sum(p, 0)
+                if VTOKEN or HAS_VNORM:
+                    slot = page_u * N + o + u % UI
+                    live = slot < tokens
+                    if VTOKEN:
+                        zero = tl.load(VZERO + bh * vzero_bh + slot, mask=live, other=0.0).to(tl.float32)
+                        accz_add = tl.sum(p * zero[:, None], 0)
+                        if o == 0:
+                            zeros = accz_add
+                        else:
+                            zeros += accz_add
+                        factor = tl.load(VSCALE + bh * vscale_bh + slot, mask=live, other=0.0).to(tl.float32)
+                    else:
+                        factor = tl.load(VNORM + b * vnorm_b + h * vnorm_h + slot, mask=live, other=0.0).to(tl.float32)
+                    p *= factor[:, None]
+                    largest = tl.maximum(largest, tl.max(p, 0))
+                ps = ps + (p,)
+            l += total
+            if not (VTOKEN or HAS_VNORM):
+                largest = tl.full((RP,), 1.0, tl.float32)
+            largest = tl.maximum(largest, 1e-30)
+            inverse = 1.0 / largest
+
+            if VMODE != DENSE and VMODE != NOTHING:
+                vs1 = ()
+                for T in tl.static_range(VROWS1 // UI):
+                    vs1 = vs1 + (
+                        _load_plane(V1 + bh * v1_bh + page0 * VROWS1 * VJ1, T, VROWS1, UI, F, VJ1, VP1, True,
+                                    VROWS1 * VJ1, pages_left),
+                    )  # fmt: skip
+                if VB2 > 0:
+                    vs2 = ()
+                    for T in tl.static_range(VROWS2 // UI):
+                        vs2 = vs2 + (
+                            _load_plane(V2 + bh * v2_bh + page0 * VROWS2 * VJ2, T, VROWS2, UI, F, VJ2, VP2, True,
+                                        VROWS2 * VJ2, pages_left),
+                        )  # fmt: skip
+            if VINT:
+                sum1 = tl.zeros((VP1, 2 * RP), tl.int32)
+                sum2 = tl.zeros((VP2, 2 * RP), tl.int32)
+            else:
+                sum1 = tl.zeros((VP1, RP), tl.float32)
+                sum2 = tl.zeros((VP2, RP), tl.float32)
+            for o in tl.static_range(0, N, UI):
+                if VMODE == NOTHING:
+                    pass
+                elif VINT:
+                    p = ps[o // UI] * (127.0 * inverse)[None, :]
+                    high = tl.floor(p + 0.5)
+                    low = tl.floor((p - high) * 254.0 + 0.5)
+                    pq = tl.reshape(tl.join(high, low), (TU, 2 * RP)).to(tl.int8)
+                    sum1 = tl.dot(
+                        _plane(vs1[(o % VROWS1) // UI], o // VROWS1 * VB1, VB1, ASM), pq, acc=sum1, out_dtype=tl.int32
+                    )
+                    if VB2 > 0:
+                        sum2 = tl.dot(
+                            _plane(vs2[(o % VROWS2) // UI], o // VROWS2 * VB2, VB2, ASM), pq, acc=sum2,
+                            out_dtype=tl.int32,
+                        )  # fmt: skip
+                elif VMODE == DENSE:
+                    slot = page_u * N + o + u % UI
+                    v = tl.load(
+                        V1 + bh * v1_bh + slot[:, None] * VJ1 + v1[None, :],
+                        mask=(slot < tokens)[:, None] & (v1 < VJ1)[None, :], other=0.0,
+                    )  # fmt: skip
+                    sum1 = tl.dot(tl.trans(v), ps[o // UI].to(v.dtype), acc=sum1, input_precision="ieee")
+                else:
+                    token = o + u % UI
+                    live = page_u * N + token < tokens
+                    pq = (ps[o // UI] * inverse[None, :]).to(tl.float16)
+                    s1 = _plane(vs1[(o % VROWS1) // UI], o // VROWS1 * VB1, VB1, ASM).to(tl.float32)
+                    if VMODE == CHANNEL:
+                        g = page_u
+                        if VGROUPED == 0:
+                            g = tl.zeros_like(page_u)
+                        elif VGROUPED == 2:
+                            g = tl.load(VGROUP + page_u, mask=live, other=0).to(tl.int64)
+                            g = tl.where(g < 0, g + vgroups, g)
+                        elif VGROUPED == 3:
+                            g = page_u * VINSIDE + token // (N // VINSIDE)
+                        scale = tl.load(
+                            VSCALE + bh * vscale_bh + g[None, :] * VQ + v1[:, None],
+                            mask=live[None, :] & (v1 < VJ1)[:, None], other=0.0,
+                        )  # fmt: skip
+                        sum1 = tl.dot((s1 * scale.to(tl.float32)).to(tl.float16), pq, acc=sum1)
+                        zero = tl.load(
+                            VZERO + bh * vzero_bh + g[None, :] * VDZ + vd[:, None],
+                            mask=live[None, :] & (vd < VDZ)[:, None], other=0.0,
+                        )  # fmt: skip
+                        if o == 0:
+                            sumz = tl.dot(zero.to(tl.float16), pq)
+                        else:
+                            sumz = tl.dot(zero.to(tl.float16), pq, acc=sumz)
+                        if VB2 > 0:
+                            s2 = _plane(vs2[(o % VROWS2) // UI], o // VROWS2 * VB2, VB2, ASM).to(tl.float32)
+                            scale = tl.load(
+                                VSCALE + bh * vscale_bh + g[None, :] * VQ + VQ1 + v2[:, None],
+                                mask=live[None, :] & (v2 < VJ2)[:, None], other=0.0,
+                            )  # fmt: skip
+                            sum2 = tl.dot((s2 * scale.to(tl.float32)).to(tl.float16), pq, acc=sum2)
+                    else:
+                        at = (page_u[None, :] * VCHUNKS + (v1 // (VJ1 // VCHUNKS))[:, None]) * N + token[None, :]
+                        inside = live[None, :] & (v1 < VJ1)[:, None]
+                        scale = tl.load(VSCALE + bh * vscale_bh + at, mask=inside, other=0.0).to(tl.float32)
+                        zero = tl.load(VZERO + bh * vzero_bh + at, mask=inside, other=0.0).to(tl.float32)
+                        sum1 = tl.dot((s1 * scale + zero).to(tl.float16), pq, acc=sum1)
+
+            if VINT:
+                factor = largest * (1.0 / (127.0 * 254.0))
+                high, low = tl.split(tl.reshape(sum1, (VP1, RP, 2)))
+                part1 = (high * 254 + low).to(tl.float32) * factor[None, :]
+                if VB2 > 0:
+                    high, low = tl.split(tl.reshape(sum2, (VP2, RP, 2)))
+                    part2 = (high * 254 + low).to(tl.float32) * factor[None, :]
+                if VTOKEN:
+                    accz = accz * fade[None, :] + tl.where((vd == 0)[:, None], zeros[None, :], 0.0)
+                elif VGROUPED > 0:  # groups of whole pages, a page at a time
+                    g = page0
+                    if VGROUPED == 2:
+                        g = tl.load(VGROUP + page0).to(tl.int64)
+                        g = tl.where(g < 0, g + vgroups, g)
+                    at = VSCALE + bh * vscale_bh + g * VQ
+                    part1 *= tl.load(at + v1, mask=v1 < VJ1, other=0.0).to(tl.float32)[:, None]
+                    if VB2 > 0:
+                        part2 *= tl.load(at + VQ1 + v2, mask=v2 < VJ2, other=0.0).to(tl.float32)[:, None]
+                    weight = total
+                    if HAS_VNORM:
+                        weight = tl.zeros((RP,), tl.float32)
+                        for o in tl.static_range(0, N, UI):
+                            weight += tl.sum(ps[o // UI], 0)
+                    zero = tl.load(VZERO + bh * vzero_bh + g * VDZ + vd, mask=vd < VDZ, other=0.0).to(tl.float32)
+                    accz = accz * fade[None, :] + zero[:, None] * weight[None, :]
+                elif HAS_VNORM:  # the zero point of a span meets the sum of probabilities times norms
+                    weight = tl.zeros((RP,), tl.float32)
+                    for o in tl.static_range(0, N, UI):
+                        weight += tl.sum(ps[o // UI], 0)
+                    accz = accz * fade[None, :] + tl.where((vd == 0)[:, None], weight[None, :], 0.0)
+            else:
+                part1, part2 = sum1, sum2
+                if VMODE != DENSE:
+                    part1 *= largest[None, :]
+                    part2 *= largest[None, :]
+                    if VMODE == CHANNEL:
+                        accz = accz * fade[None, :] + sumz * largest[None, :]
+            acc1 = acc1 * fade[None, :] + part1
+            if VB2 > 0:
+                acc2 = acc2 * fade[None, :] + part2
+
+    at = (bh * splits + sp) * rows + r
+    tl.store(M + at, m, mask=row_live)
+    if WRITE_LOGITS:
+        tl.store(L + at, lowest, mask=row_live)
+    else:
+        tl.store(L + at, l, mask=row_live)
+        if VQ > 0:
+            tl.store(ACC + at[None, :] * VQ + v1[:, None], acc1, mask=row_live[None, :] & (v1 < VQ1)[:, None])
+        if VB2 > 0:
+            tl.store(ACC + at[None, :] * VQ + VQ1 + v2[:, None], acc2, mask=row_live[None, :] & (v2 < VQ - VQ1)[:, None])
+        if VDZ > 0:
+            tl.store(ZERO + at[None, :] * VDZ + vd[:, None], accz, mask=row_live[None, :] & (vd < VDZ)[:, None])
+
+
+@triton.jit
+def combine_kernel(
+    M, L, ACC, ZERO, SCALE, INDEX, PLACE, ZERO_POINT, OFFSET, MATRIX, MATRIX_Z, M0, L0, ACC0, STATE_M, STATE_L, STATE,
+    OUT,
+    H, rows, splits, splits0, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, matrix_z_head,
+    D: tl.constexpr, DC: tl.constexpr, VQ: tl.constexpr, JP: tl.constexpr, C: tl.constexpr, DZ: tl.constexpr,
+    DZP: tl.constexpr, VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr,
+    HAS_PART: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_INDEX: tl.constexpr, HAS_PLACE: tl.constexpr,
+    ZERO_KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, HAS_MATRIX_Z: tl.constexpr,
+    HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """Join the splits of one part, those of the dense columns and what was joined before, by their log-sum-exp.
+
+    One program a sequence and head, row and ``DC`` channels of the output. ``SCALE`` ``[B, H, C]`` and ``PLACE`` turn
+    digits into channels (where splits did not do it already); ``MATRIX`` ``[H or 1, VQ, D]`` takes digits to the
+    model's basis, ``MATRIX_Z`` ``[H or 1, D, D]`` zero points; both identities if absent. ``ZERO_KIND``: 0 none, 1 one
+    zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2 ``ZERO`` holds their sum by channel,
+    3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or the state if more parts follow.
+    """
+    bh, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    h, b = bh % H, bh // H
+    d = tl.program_id(2) * DC + tl.arange(0, DC)
+    dl = d < D
+    m = tl.full((), -1e30, tl.float32)
+    if HAS_PART:
+        s = tl.arange(0, SP)
+        at = (bh * splits + s) * rows + row
+        ms = tl.load(M + at, mask=s < splits, other=-1e30)
+        m = tl.maximum(m, tl.max(ms, 0))
+    if HAS_DENSE:
+        s0 = tl.arange(0, SP0)
+        at0 = (bh * splits0 + s0) * rows + row
+        ms0 = tl.load(M0 + at0, mask=s0 < splits0, other=-1e30)
+        m = tl.maximum(m, tl.max(ms0, 0))
+    if HAS_STATE:
+        before = tl.load(STATE_M + bh * rows + row)
+        m = tl.maximum(m, before)
+
+    total = tl.zeros((), tl.float32)
+    out = tl.zeros((DC,), tl.float32)
+    if HAS_STATE:
+        fade = tl.exp2(before - m)
+        total += tl.load(STATE_L + bh * rows + row) * fade
+        out += tl.load(STATE + (bh * rows + row) * D + d, mask=dl, other=0.0) * fade
+    if HAS_DENSE:
+        ws0 = tl.exp2(ms0 - m)
+        total += tl.sum(tl.load(L0 + at0, mask=s0 < splits0, other=0.0) * ws0, 0)
+        part = tl.load(ACC0 + at0[:, None] * D + d[None, :], mask=(s0 < splits0)[:, None] & dl[None, :], other=0.0)
+        out += tl.sum(part * ws0[:, None], 0)
+    if HAS_PART:
+        ls = tl.load(L + at, mask=s < splits, other=0.0) * tl.exp2(ms - m)
+        mine = tl.sum(ls, 0)
+        total += mine
+        j, z = tl.arange(0, JP), tl.arange(0, DZP)
+        acc = tl.zeros((JP,), tl.float32)
+        zero = tl.zeros((DZP,), tl.float32)
+        for s1 in range(0, splits, SC):
+            c = s1 + tl.arange(0, SC)
+            at = (bh * splits + c) * rows + row
+            w = tl.exp2(tl.load(M + at, mask=c < splits, other=-1e30) - m)
+            w = tl.where(c < splits, w, 0.0)
+            if VQ > 0:
+                part = tl.load(
+                    ACC + at[:, None] * VQ + j[None, :], mask=(c < splits)[:, None] & (j < VQ)[None, :], other=0.0
+                )
+                acc += tl.sum(part * w[:, None], 0)
+            if VDZ > 0:
+                part = tl.load(
+                    ZERO + at[:, None] * VDZ + z[None, :], mask=(c < splits)[:, None] & (z < VDZ)[None, :], other=0.0
+                )
+                zero += tl.sum(part * w[:, None], 0)
+        if HAS_SCALE:
+            index = j
+            if HAS_INDEX:
+                index = tl.load(INDEX + j, mask=j < VQ, other=0)
+            acc *= tl.load(
+                SCALE + b * scale_b + h * scale_h + index, mask=(j < VQ) & (index < C), other=0.0
+            ).to(tl.float32)  # fmt: skip
+            if HAS_PLACE:
+                acc *= tl.load(PLACE + j, mask=j < VQ, other=0.0)
+        if ZERO_KIND == 1:
+            weight = mine
+            if VDZ == 1:
+                weight = tl.sum(tl.where(z == 0, zero, 0.0), 0)
+            zero = tl.load(ZERO_POINT + b * zero_b + h * zero_h + z, mask=z < DZ, other=0.0).to(tl.float32)
+            if HAS_OFFSET:
+                zero += tl.load(OFFSET + h * offset_head + z, mask=z < DZ, other=0.0)
+            zero *= weight
+        if ZERO_KIND == 3:
+            zero = tl.where(z < DZ, tl.sum(tl.where(z == 0, zero, 0.0), 0), 0.0)
+        if VQ == 0:
+            pass
+        elif HAS_MATRIX:
+            matrix = tl.load(
+                MATRIX + h * matrix_head + j[:, None] * D + d[None, :], mask=(j < VQ)[:, None] & dl[None, :], other=0.0
+            )
+            out += tl.sum(matrix * acc[:, None], 0)
+        else:
+            out += tl.sum(tl.where(j[:, None] == d[None, :], acc[:, None], 0.0), 0)
+        if ZERO_KIND > 0:
+            if HAS_MATRIX_Z:
+                matrix = tl.load(
+                    MATRIX_Z + h * matrix_z_head + z[:, None] * D + d[None, :],
+                    mask=(z < D)[:, None] & dl[None, :], other=0.0,
+                )  # fmt: skip
+                out += tl.sum(matrix * zero[:, None], 0)
+            else:
+                out += tl.sum(tl.where(z[:, None] == d[None, :], zero[:, None], 0.0), 0)
+
+    at = (bh * rows + row) * D + d
+    if LAST:
+        tl.store(OUT + at, (out / total).to(OUT.dtype.element_ty), mask=dl)
+    else:
+        tl.store(STATE + at, out, mask=dl)
+        if tl.program_id(2) == 0:
+            tl.store(STATE_M + bh * rows + row, m)
+            tl.store(STATE_L + bh * rows + row, total)
