@@ -1,6 +1,9 @@
 """The Triton path of decode attention against the reference, under the interpreter (on a GPU: natively)."""
 
 import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,22 +11,26 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from kvmm.cache.codecs import Site, build_codec
+from kvmm.cache.codecs import Codec, Site, build_codec
+from kvmm.cache.codecs.base import Packed
 from kvmm.cache.pages import PageStore, Part
+from kvmm.calibration.file import _read
 from kvmm.kernels.decode import driver, reference
+from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() and not driver.interpreted(), reason="Triton was imported without its interpreter"
 )
+ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def store(kv: CodecSpec, side: str, x: torch.Tensor, page_size: int, valid: torch.Tensor | None = None) -> PageStore:
-    codec = build_codec(kv, side, Site())
+def store(kv: CodecSpec, side: str, x: torch.Tensor, page_size: int, site: Site | None = None) -> PageStore:
+    codec = build_codec(kv, side, site or Site())
     pages = PageStore.for_codec(codec, page_size)
-    pages.append(x, valid)
+    pages.append(x)
     return pages
 
 
@@ -37,13 +44,19 @@ def make_parts(
     page_size: int = 128,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    more: int = 0,
+    site: Site | None = None,
 ) -> list[Part]:
     generator = torch.Generator().manual_seed(seed)
     parts = []
     for (key, value), count in zip(specs, tokens, strict=True):
         shape = (batch, heads, count, dim)
         k, v = (torch.randn(shape, generator=generator).to(DEVICE, dtype) for _ in range(2))
-        parts.append(Part(store(key, "key", k, page_size), store(value, "value", v, page_size)))
+        part = Part(store(key, "key", k, page_size, site), store(value, "value", v, page_size, site))
+        if more:  # tokens that came later, a group or a span of their own
+            for pages in part.stores:
+                pages.append(torch.randn(batch, heads, more, dim, generator=generator).to(DEVICE, dtype))
+        parts.append(part)
     return parts
 
 
@@ -63,7 +76,6 @@ def compare(
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(batch, heads * ratio, length, dim, generator=generator).to(DEVICE, dtype)
     key, value = (torch.randn(batch, heads, dense, dim, generator=generator).to(DEVICE, dtype) for _ in range(2))
-    slots = dense + sum(part.value.packed_slots() if hasattr(part.value, "packed_slots") else 0 for part in parts)
     slots = dense + sum(part.key.decode().shape[2] for part in parts)
     bias = None
     if holes:
@@ -75,9 +87,130 @@ def compare(
     return float((found - expected).norm() / expected.norm())
 
 
+
+
 @pytest.mark.parametrize("kv", matrix_specs(), ids=str)
 def test_every_codec(kv: CodecSpec) -> None:
     parts = make_parts([(kv, kv)], [300])
     if not driver.supports(parts):
         pytest.skip("read by torch")
     assert compare(parts) < 2e-3
+
+
+@pytest.mark.parametrize("kv", matrix_specs(), ids=str)
+def test_many_rows_and_holes(kv: CodecSpec) -> None:
+    """A second turn or a draft: more rows than int8 takes, small pages, two sequences, slots without tokens."""
+    parts = make_parts([(kv, kv)], [150], batch=2, page_size=32, more=40)
+    if not driver.supports(parts):
+        pytest.skip("read by torch")
+    assert compare(parts, batch=2, length=7, holes=0.3) < 3e-3
+
+
+KINDS = {
+    "oscar2": spec("oscar", 2, 128),
+    "calibquant1": spec("calibquant", 1, None, levels="mean"),
+    "kitty": spec("kitty", 2, 128, boost=0.25),
+    "rd": spec("rd", 2),
+    "kivi2": spec("kivi", 2, 32),
+    "bf16": CodecSpec(),
+}
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4, 7, 16])
+@pytest.mark.parametrize("name", KINDS)
+def test_heads(name: str, ratio: int) -> None:
+    kv = KINDS[name]
+    assert compare(make_parts([(kv, kv)], [140]), ratio=ratio) < 2e-3
+
+
+@pytest.mark.parametrize("dim", [80, 96, 128, 256])
+@pytest.mark.parametrize("name", KINDS)
+def test_head_dims(name: str, dim: int) -> None:
+    kv = KINDS[name]
+    assert compare(make_parts([(kv, kv)], [260], dim=dim), dim=dim) < 2e-3
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_groups_that_came_later(name: str) -> None:
+    kv = KINDS[name]
+    assert compare(make_parts([(kv, kv)], [256], more=160, batch=2), batch=2, holes=0.2) < 2e-3
+
+
+def test_several_parts_and_mixed_codecs() -> None:
+    specs = [
+        (KINDS["oscar2"], KINDS["kivi2"]),
+        (spec("kivi", 4, 32), KINDS["calibquant1"]),
+        (KINDS["rd"], KINDS["bf16"]),
+        (KINDS["bf16"], KINDS["oscar2"]),
+        (spec("spherical", 0.875), KINDS["oscar2"]),
+    ]
+    for page_size in (128, 64):
+        assert compare(make_parts(specs, [130, 300, 64, 200, 100], page_size=page_size), holes=0.1) < 2e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_model_dtypes(dtype: torch.dtype) -> None:
+    specs = [(KINDS["rd"], KINDS["rd"]), (KINDS["bf16"], KINDS["bf16"])]
+    assert compare(make_parts(specs, [200, 130], dtype=dtype), dtype=dtype) < 1e-2
+
+
+def test_calibrated_logits() -> None:
+    kv = spec("calibquant", 1, None, levels="paper", calibration=(0, 3))
+    for length in (1, 6):
+        assert compare(make_parts([(kv, kv)], [300]), length=length, holes=0.2) < 3e-3
+
+
+@pytest.mark.parametrize("layer", range(8))
+def test_calibrated_transforms(layer: int) -> None:
+    """Channels of 0 to 8 bits, layers without any, levels from the calibration file for short spans."""
+    calibration = _read(ROOT / "assets/tiny-omni/kvmm_calibration.safetensors", 0)
+    for bits, tokens, more in ((1, 300, 0), (2, 300, 60), (3, 100, 0)):
+        kv = spec("rd", bits)
+        parts = make_parts([(kv, kv)], [tokens], more=more, site=Site(layer, IMAGE, calibration, kv))
+        assert compare(parts) < 2e-3
+        assert compare(parts, length=8) < 3e-3
+
+
+@dataclass
+class Roomy:
+    """A store whose buffers are longer than what it holds."""
+
+    codec: Codec
+    packed: Packed
+    observes: bool = False
+
+
+def roomy(pages: PageStore, room: int) -> Roomy:
+    packed = pages.packed
+    count = pages.codec.digits(packed).pages
+    tensors = {}
+    for name, tensor in packed.tensors.items():
+        missing = room * (tensor.shape[2] // count if tensor.shape[2] >= count else 1)
+        garbage = tensor[:, :, :1].expand(-1, -1, missing, *tensor.shape[3:])
+        garbage = torch.full_like(garbage, float("nan")) if garbage.is_floating_point() else garbage
+        tensors[name] = torch.cat((tensor, garbage), 2).contiguous()
+        if tensor.shape[2] < count:
+            tensors[name] = tensor  # one row a group of the span, which no page that comes needs
+    group = packed.page_group
+    group = None if group is None else torch.cat((group, group.new_zeros(room)))
+    held = torch.tensor([count], dtype=torch.int32, device=DEVICE)
+    return Roomy(pages.codec, Packed(tensors, packed.page_size, group, held))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_lengths_on_the_device(name: str) -> None:
+    """Buffers with room behind what they hold, poisoned, give what exact ones do."""
+    kv = KINDS[name]
+    exact = make_parts([(kv, kv)], [384])
+    parts = [SimpleNamespace(key=roomy(part.key, 5), value=roomy(part.value, 5)) for part in exact]
+    query = torch.randn(1, 6, 1, 64, device=DEVICE)
+    key, value = torch.randn(2, 1, 2, 100, 64, device=DEVICE)
+    expected = driver.attend(query, exact, key[:, :, :30], value[:, :, :30], None, 0.125)
+    length = torch.tensor([30], dtype=torch.int32, device=DEVICE)
+    key[:, :, 30:] = value[:, :, 30:] = float("nan")
+    found = driver.attend(query, parts, key, value, None, 0.125, length)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_no_parts() -> None:
+    assert compare([]) < 1e-5

@@ -35,6 +35,7 @@ class Partial:
     l: torch.Tensor
     acc: torch.Tensor  # [BH, splits, rows, Q]
     zero: torch.Tensor | None = None  # [BH, splits, rows, VDZ]
+    scaled: bool = False  # whether scales and zero points are in these sums
 
 
 @lru_cache(maxsize=16)
@@ -345,7 +346,7 @@ class _Step:
             HAS_BIAS=bias is not None, HAS_USED=used is not None, HAS_ADJUST=adjust is not None, WRITE_LOGITS=write,
             IN_TOKENS=tokens is not None, ASM=not interpreted(), num_warps=warps, num_stages=2,
         )  # fmt: skip
-        return Partial(m, l, acc, zero)
+        return Partial(m, l, acc, zero, grouped_values)
 
     def _weight(self) -> torch.Tensor:
         return torch.full((self.bh, self.rows), self.scaling, device=self.query.device)
@@ -373,7 +374,7 @@ class _Step:
             vdz = 0 if partial.zero is None else partial.zero.shape[-1]
             if digits.by_token:
                 kind = 3 if vdz else 0
-            elif digits.page_group is not None or digits.inside:
+            elif partial.scaled:
                 kind = 2
             else:
                 scale, zero, index, place, offset = digits.scale, digits.zero_point, digits.index, digits.place, digits.offset
@@ -381,8 +382,8 @@ class _Step:
                     scale, zero = (x.expand(self.bh // self.heads, -1, -1, -1) for x in digits.extra)
                 kind = 1
                 scale = scale if digits.planes else None
-            if matrix is None and index is not None:
-                matrix = _selection(index, place, dim)
+            if matrix is None and digits.index is not None:
+                matrix = _selection(digits.index, digits.place, dim)
         columns = 0 if partial is None else partial.acc.shape[-1]
         dz = dim
         splits = 1 if partial is None else partial.m.shape[1]
@@ -396,7 +397,7 @@ class _Step:
             scale, index, place, zero, offset, matrix, matrix_z,
             None if dense is None else dense.m, None if dense is None else dense.l,
             None if dense is None else dense.acc,
-            *(before if state else after), out if out is not None else after[2],
+            *before, after[0], after[1], after[2] if out is None else out,
             self.heads, self.rows, splits, splits0,
             *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
             0 if offset is None or offset.shape[0] == 1 else offset.shape[-1],

@@ -281,7 +281,7 @@ def split_kernel(
     accz = tl.zeros((VDP, RP), tl.float32)
 
     for tile in range(first, last):
-        page0 = tile.to(tl.int64) * F
+        page0 = bh * 0 + tile * F  # 64 bits wide
         pages_left = (tokens + N - 1) // N - page0
         page_u = page0 + u // UI
 
@@ -328,7 +328,10 @@ def split_kernel(
                     K1 + bh * k1_bh + slot[:, None] * KJ1 + k1[None, :],
                     mask=live[:, None] & (k1 < KJ1)[None, :], other=0.0,
                 )  # fmt: skip
-                x = tl.dot(k, q1, input_precision="ieee") * w[None, :]
+                if not ASM and k.dtype == tl.bfloat16:  # the interpreter knows no bf16
+                    x = tl.dot(k.to(tl.float32), q1.to(tl.float32)) * w[None, :]
+                else:
+                    x = tl.dot(k, q1, input_precision="ieee") * w[None, :]
             elif KMODE == NOTHING:
                 g = tl.zeros_like(page_u)
                 if KGROUPED == 2:
@@ -502,7 +505,10 @@ def split_kernel(
                         V1 + bh * v1_bh + slot[:, None] * VJ1 + v1[None, :],
                         mask=(slot < tokens)[:, None] & (v1 < VJ1)[None, :], other=0.0,
                     )  # fmt: skip
-                    sum1 = tl.dot(tl.trans(v), ps[o // UI].to(v.dtype), acc=sum1, input_precision="ieee")
+                    if not ASM:
+                        sum1 = tl.dot(tl.trans(v).to(tl.float32), ps[o // UI], acc=sum1)
+                    else:
+                        sum1 = tl.dot(tl.trans(v), ps[o // UI].to(v.dtype), acc=sum1, input_precision="ieee")
                 else:
                     token = o + u % UI
                     live = page_u * N + token < tokens
@@ -602,7 +608,7 @@ def split_kernel(
 @triton.jit
 def combine_kernel(
     M, L, ACC, ZERO, SCALE, INDEX, PLACE, ZERO_POINT, OFFSET, MATRIX, MATRIX_Z, M0, L0, ACC0, STATE_M, STATE_L, STATE,
-    OUT,
+    OUT_M, OUT_L, OUT,
     H, rows, splits, splits0, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, matrix_z_head,
     D: tl.constexpr, DC: tl.constexpr, VQ: tl.constexpr, JP: tl.constexpr, C: tl.constexpr, DZ: tl.constexpr,
     DZP: tl.constexpr, VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr,
@@ -646,7 +652,7 @@ def combine_kernel(
     if HAS_DENSE:
         ws0 = tl.exp2(ms0 - m)
         total += tl.sum(tl.load(L0 + at0, mask=s0 < splits0, other=0.0) * ws0, 0)
-        part = tl.load(ACC0 + at0[:, None] * D + d[None, :], mask=(s0 < splits0)[:, None] & dl[None, :], other=0.0)
+        part = tl.load(ACC0 + at0[:, None] * ((D + 31) // 32 * 32) + d[None, :], mask=(s0 < splits0)[:, None] & dl[None, :], other=0.0)
         out += tl.sum(part * ws0[:, None], 0)
     if HAS_PART:
         ls = tl.load(L + at, mask=s < splits, other=0.0) * tl.exp2(ms - m)
@@ -689,6 +695,8 @@ def combine_kernel(
             zero *= weight
         if ZERO_KIND == 3:
             zero = tl.where(z < DZ, tl.sum(tl.where(z == 0, zero, 0.0), 0), 0.0)
+        if ZERO_KIND > 0 and HAS_MATRIX and not HAS_MATRIX_Z:  # digit j is channel j
+            acc += zero
         if VQ == 0:
             pass
         elif HAS_MATRIX:
@@ -698,7 +706,7 @@ def combine_kernel(
             out += tl.sum(matrix * acc[:, None], 0)
         else:
             out += tl.sum(tl.where(j[:, None] == d[None, :], acc[:, None], 0.0), 0)
-        if ZERO_KIND > 0:
+        if ZERO_KIND > 0 and (HAS_MATRIX_Z or not HAS_MATRIX):
             if HAS_MATRIX_Z:
                 matrix = tl.load(
                     MATRIX_Z + h * matrix_z_head + z[:, None] * D + d[None, :],
@@ -712,7 +720,7 @@ def combine_kernel(
     if LAST:
         tl.store(OUT + at, (out / total).to(OUT.dtype.element_ty), mask=dl)
     else:
-        tl.store(STATE + at, out, mask=dl)
+        tl.store(OUT + at, out, mask=dl)
         if tl.program_id(2) == 0:
-            tl.store(STATE_M + bh * rows + row, m)
-            tl.store(STATE_L + bh * rows + row, total)
+            tl.store(OUT_M + bh * rows + row, m)
+            tl.store(OUT_L + bh * rows + row, total)
