@@ -1,0 +1,583 @@
+"""The split kernel of decode attention in CUDA C++ (``digits.cu``), for NVIDIA GPUs from compute capability 8.0.
+
+An optional fast path: :func:`supports` says whether it takes a case, and where it does not (another GPU, no NVRTC,
+a layout without a variant) the Triton kernel with the same contract does. NVRTC, which comes with torch, compiles a
+variant when it is first asked for; neither a compiler nor headers are needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from kvmm.errors import KVMMError
+
+PAGE_SIZES = (64, 128)
+MAX_DIGITS = 256  # of all planes together: 254 * high + low has to fit 31 bits
+MAX_ROWS = 8  # query rows a block takes; more rows are more blocks
+_TYPES = {torch.float16: 1, torch.float32: 2}
+_SOURCE = Path(__file__).with_name("digits.cu")
+
+Plane = tuple[torch.Tensor, int]  # packed codes and their bits
+
+
+@dataclass(frozen=True)
+class DigitKeys:
+    """Keys of one store as the kernel reads them.
+
+    Attributes:
+        planes: one or two of ``(codes, bits)``: uint8 ``[B, H, P, N * bits / 8, J_i]``, packed along tokens
+            (:func:`kvmm.kernels.quantize.pack_planes`), the last two dimensions contiguous.
+        page_size: ``N``, tokens a page.
+        group: the query's group a page uses: ``"span"`` (group 0), ``"page"`` (its own) or int32 ``[P]``, where
+            negative numbers count from the last group.
+        norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the logits, or None.
+    """
+
+    planes: tuple[Plane, ...]
+    page_size: int
+    group: str | torch.Tensor = "span"
+    norm: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DigitValues:
+    """Values of one store as the kernel reads them.
+
+    Attributes:
+        planes: one or two of ``(codes, bits)``: uint8 ``[B, H, P, J_i, N * bits / 8]``, packed along tokens, the last
+            two dimensions contiguous.
+        axis: ``"channel"`` or ``"token"``, what has a scale of its own.
+        scale: axis ``"channel"``: float32 ``[B, H, G, JV]``, contiguous, already expanded to digits; with one group
+            the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``.
+        zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: the caller's, None here if ``G > 1``.
+        group: as in :class:`DigitKeys`, axis ``"channel"`` only.
+        norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the probabilities (axis ``"channel"``), or None.
+    """
+
+    planes: tuple[Plane, ...]
+    axis: str = "channel"
+    scale: torch.Tensor | None = None
+    zero_point: torch.Tensor | None = None
+    group: str | torch.Tensor = "span"
+    norm: torch.Tensor | None = None
+
+
+def padded_digits(planes: Sequence[Plane], dim: int) -> int:
+    """``sum ceil32(J_i)`` of the planes' dimension ``dim``: width of the expanded query (-1) or of the sums (-2)."""
+    return sum(_ceil(codes.shape[dim], 32) for codes, _ in planes)
+
+
+def _ceil(x: int, n: int) -> int:
+    return -(-x // n) * n
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What ``digits.cu`` has to know to be compiled; the names in upper case are its macros."""
+
+    page: int
+    row_tiles: int  # tiles of four query rows a block takes
+    key_digits: tuple[int, int]
+    key_bits: tuple[int, int]
+    value_digits: tuple[int, int]
+    value_bits: tuple[int, int]
+    key_groups: bool = False
+    value_groups: bool = False
+    key_norm: int = 0  # 0: none, 1: float16, 2: float32
+    value_norm: int = 0
+    value_token: int = 0
+    bias: int = 0  # 0: none, 1: any, 2: aligned to 16 bytes
+    warps: int = 8
+    stages: int = 1
+    blocks: int = 2  # a multiprocessor
+    bulk: bool = True  # bulk copies (compute capability 9.0)
+
+    @property
+    def warp_bytes(self) -> int:
+        """Shared memory of a warp: stages of keys and of values, and the page's probabilities."""
+        columns, tokens = 8 * self.row_tiles, self.page
+        key_width = sum(_ceil(digits, 32) for digits in self.key_digits)
+        value_width = sum(_ceil(digits, 32) for digits in self.value_digits)
+        keys = sum(tokens * b // 8 * j for b, j in zip(self.key_bits, self.key_digits, strict=True))
+        keys += tokens * 2 * self.key_norm + self.key_groups * columns * key_width + (self.bias == 2) * tokens * 4
+        values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_digits, strict=True))
+        values += tokens * 2 * (self.value_norm + 2 * self.value_token) + self.value_groups * value_width * 4
+        stages = self.stages * (_ceil(keys + 16, 128) + _ceil(values, 128))
+        return _ceil(max(stages + columns * (tokens + 16), 4 * self.row_tiles * (value_width + 8) * 4), 128)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return self.warps * (self.warp_bytes + 16 * self.stages + 3 * 4 * self.row_tiles * 4)
+
+    @property
+    def macros(self) -> dict[str, int]:
+        pairs = ("key_digits", "key_bits", "value_digits", "value_bits")
+        singles = (
+            "page row_tiles key_groups value_groups key_norm value_norm value_token bias warps stages blocks bulk "
+            "warp_bytes"
+        )
+        macros = {f"{name.upper()}_{i}": getattr(self, name)[i] for name in pairs for i in (0, 1)}
+        return macros | {name.upper(): int(getattr(self, name)) for name in singles.split()}
+
+    def fitted(self, shared_block: int, shared_total: int, capability: tuple[int, int]) -> Variant | None:
+        """The variant with as many warps and stages as a multiprocessor's shared memory and registers allow.
+
+        Args:
+            shared_block, shared_total: bytes that a block may ask for and that a multiprocessor has.
+            capability: compute capability.
+        """
+        # what a lane holds throughout: scores, sums of values and the query
+        held = self.row_tiles * (self.page // 4 + sum(self.value_digits) // 8 + sum(self.key_digits) // 16)
+        most = 16 if held <= 64 else 12 if held <= 112 else 8
+        for warps, stages, blocks in PLANS:
+            if warps * blocks > most:  # 64 Ki registers a multiprocessor
+                continue
+            fitted = replace(self, warps=warps, stages=stages, blocks=blocks, bulk=capability >= (9, 0))
+            block = fitted.shared_bytes
+            if block <= shared_block and blocks * (block + 1024) <= shared_total:  # 1 KB of each block is the driver's
+                return fitted
+        return None
+
+
+# (warps a block, stages, blocks a multiprocessor), best first
+PLANS = (
+    (8, 2, 2),
+    (6, 2, 2),
+    (8, 1, 2),
+    (6, 1, 2),
+    (4, 2, 2),
+    (4, 1, 2),
+    (4, 1, 1),
+    (3, 1, 1),
+    (2, 1, 1),
+    (1, 1, 1),
+)
+
+
+def _aligned(*tensors: torch.Tensor | None, inner: int) -> bool:
+    """Whether every page of the tensors is 16-byte aligned and its ``inner`` last dimensions are contiguous."""
+    for x in tensors:
+        if x is None:
+            continue
+        outer = x.dim() - inner
+        steps = [s * x.element_size() for s, size in zip(x.stride()[:outer], x.shape[:outer], strict=True) if size > 1]
+        if x.data_ptr() % 16 or any(step % 16 for step in steps):
+            return False
+        expected = 1
+        for size, stride in zip(reversed(x.shape[-inner:]), reversed(x.stride()[-inner:]), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int) -> bool:
+    if not 1 <= len(planes) <= 2 or padded_digits(planes, dim) > MAX_DIGITS:
+        return False
+    for codes, bits in planes:
+        rows, digits = codes.shape[-3 - dim], codes.shape[dim]
+        if bits not in (1, 2, 4, 8) or rows != page_size * bits // 8 or rows < 16 or digits % 16 or digits == 0:
+            return False
+    return all(codes.dtype == torch.uint8 and _aligned(codes, inner=2) for codes, _ in planes)
+
+
+def _typed(*tensors: torch.Tensor | None) -> bool:
+    return all(x is None or x.dtype in _TYPES for x in tensors)
+
+
+def _groups(group: str | torch.Tensor, count: int) -> bool:
+    """Whether pages have groups of their own."""
+    return not (isinstance(group, str) and group == "span") and count > 1
+
+
+def _bias_mode(bias: torch.Tensor | None) -> int:
+    if bias is None:
+        return 0
+    return 2 if _aligned(bias, inner=1) else 1
+
+
+def variant_of(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
+    """The variant of ``digits.cu`` for a case, without warps and stages, or None if there is none.
+
+    Args:
+        q8: int8 ``[B, H, G, 2 * R, J]``.
+        keys: :class:`DigitKeys`.
+        values: :class:`DigitValues`.
+        bias: float32 ``[B, slots]`` or None.
+    """
+    page = keys.page_size
+    if page not in PAGE_SIZES or q8.dtype != torch.int8 or not _aligned(q8, inner=5):
+        return None
+    if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
+        return None
+    if q8.shape[-1] != padded_digits(keys.planes, -1):
+        return None
+    by_token = values.axis == "token"
+    norms = [keys.norm, values.norm, *((values.scale, values.zero_point) if by_token else ())]
+    if not _typed(*norms) or not _aligned(keys.norm, values.norm, inner=1):
+        return None
+    value_groups = False
+    if by_token:
+        scale, zero_point = values.scale, values.zero_point
+        if values.norm is not None or scale is None or zero_point is None or scale.dtype != zero_point.dtype:
+            return None
+        if scale.shape[3] != 1 or zero_point.shape[3] != 1 or not _aligned(scale, zero_point, inner=2):
+            return None
+    elif values.scale is not None and _groups(values.group, values.scale.shape[2]):
+        if values.zero_point is not None or values.scale.dtype != torch.float32 or not _aligned(values.scale, inner=4):
+            return None
+        value_groups = True
+    if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
+        return None
+
+    def pair(numbers: list[int]) -> tuple[int, int]:
+        return (numbers[0], numbers[1] if len(numbers) > 1 else 0)
+
+    return Variant(
+        page=page,
+        row_tiles=1 if q8.shape[3] <= 8 else 2,
+        key_digits=pair([codes.shape[-1] for codes, _ in keys.planes]),
+        key_bits=pair([bits for _, bits in keys.planes]),
+        value_digits=pair([codes.shape[-2] for codes, _ in values.planes]),
+        value_bits=pair([bits for _, bits in values.planes]),
+        key_groups=_groups(keys.group, q8.shape[2]),
+        value_groups=value_groups,
+        key_norm=0 if keys.norm is None else _TYPES[keys.norm.dtype],
+        value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],
+        value_token=_TYPES[values.scale.dtype] if by_token else 0,
+        bias=_bias_mode(bias),
+    )
+
+
+@lru_cache(maxsize=256)
+def _fitted(variant: Variant, device: torch.device) -> Variant | None:
+    capability = torch.cuda.get_device_capability(device)
+    properties = torch.cuda.get_device_properties(device)
+    block = getattr(properties, "shared_memory_per_block_optin", 99 * 1024)
+    return variant.fitted(block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024), capability)
+
+
+def available(device: torch.device) -> bool:
+    """Whether ``device`` is an NVIDIA GPU that the kernel runs on and NVRTC and the driver can be loaded."""
+    if device.type != "cuda" or torch.version.hip is not None or torch.version.cuda is None:
+        return False
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    return _nvrtc() is not None and _driver() is not None
+
+
+def supports(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> bool:
+    """Whether :func:`split_digits` takes this case on this device. Arguments as there."""
+    if not available(q8.device):
+        return False
+    variant = variant_of(q8, keys, values, bias)
+    return variant is not None and _fitted(variant, q8.device) is not None
+
+
+def num_splits(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> int:
+    """How many splits fill the GPU best for the pages that ``keys`` has room for. Arguments as in :func:`supports`."""
+    variant = _fitted(variant_of(q8, keys, values, bias), q8.device)
+    batch, heads, pages = keys.planes[0][0].shape[:3]
+    units = batch * heads * -(-q8.shape[3] // (8 * variant.row_tiles))
+    slots = torch.cuda.get_device_properties(q8.device).multi_processor_count * variant.blocks
+    return best_splits(units, pages, slots, variant.warps)
+
+
+def best_splits(units: int, pages: int, slots: int, warps: int) -> int:
+    """Splits that end first: ``units`` of ``pages`` pages on ``slots`` blocks of ``warps`` warps at once."""
+    most = max(1, min(-(-pages // warps), -(-4 * slots // units)))
+    start = 2  # what a block costs beside its pages, in pages of a warp
+
+    def cost(splits: int) -> float:
+        rounds = -(-units * splits // slots)
+        share = -(-pages // splits)  # pages of the largest split
+        return rounds * (start + (share / warps + -(-share // warps)) / 2)
+
+    return min(range(1, most + 1), key=cost)
+
+
+class _Paged(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("batch", ctypes.c_longlong),
+        ("head", ctypes.c_longlong),
+        ("page", ctypes.c_longlong),
+    ]
+
+
+class _Arguments(ctypes.Structure):  # struct Arguments of digits.cu
+    _fields_ = [
+        ("query", ctypes.c_void_p),
+        ("query_weight", ctypes.c_void_p),
+        ("query_zero", ctypes.c_void_p),
+        ("keys", _Paged * 2),
+        ("values", _Paged * 2),
+        ("key_norm", _Paged),
+        ("value_norm", _Paged),
+        ("value_scale", _Paged),
+        ("value_zero", _Paged),
+        ("bias", ctypes.c_void_p),
+        ("group_scale", ctypes.c_void_p),
+        ("num_pages", ctypes.c_void_p),
+        ("key_group", ctypes.c_void_p),
+        ("value_group", ctypes.c_void_p),
+        ("out_m", ctypes.c_void_p),
+        ("out_l", ctypes.c_void_p),
+        ("out_acc", ctypes.c_void_p),
+        ("out_zero", ctypes.c_void_p),
+        ("bias_batch", ctypes.c_longlong),
+        ("pages", ctypes.c_int),
+        ("heads", ctypes.c_int),
+        ("rows", ctypes.c_int),
+        ("splits", ctypes.c_int),
+        ("key_groups", ctypes.c_int),
+        ("value_groups", ctypes.c_int),
+    ]
+
+
+def _pointer(x: torch.Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
+def _paged(x: torch.Tensor | None) -> _Paged:
+    if x is None:
+        return _Paged()
+    batch, head, page = (
+        0 if size == 1 else s * x.element_size() for size, s in zip(x.shape, x.stride()[:3], strict=False)
+    )
+    return _Paged(x.data_ptr(), batch, head, page)
+
+
+def _arguments(q8, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z) -> _Arguments:
+    heads, pages = keys.planes[0][0].shape[1:3]
+    by_token = values.axis == "token"
+    group_scale = None if by_token else values.scale
+    arguments = _Arguments(
+        query=q8.data_ptr(),
+        query_weight=qw.data_ptr(),
+        query_zero=qz.data_ptr(),
+        key_norm=_paged(keys.norm),
+        value_norm=_paged(values.norm),
+        value_scale=_paged(values.scale if by_token else None),
+        value_zero=_paged(values.zero_point if by_token else None),
+        bias=_pointer(bias),
+        group_scale=_pointer(group_scale),
+        num_pages=_pointer(num_pages),
+        key_group=_pointer(keys.group) if isinstance(keys.group, torch.Tensor) else None,
+        value_group=_pointer(values.group) if isinstance(values.group, torch.Tensor) else None,
+        out_m=out_m.data_ptr(),
+        out_l=out_l.data_ptr(),
+        out_acc=out_acc.data_ptr(),
+        out_zero=_pointer(out_z),
+        bias_batch=0 if bias is None or bias.shape[0] == 1 else bias.stride(0),
+        pages=pages,
+        heads=heads,
+        rows=q8.shape[3] // 2,
+        splits=out_m.shape[1],
+        key_groups=q8.shape[2],
+        value_groups=0 if group_scale is None else group_scale.shape[2],
+    )
+    for i, (codes, _) in enumerate(keys.planes):
+        arguments.keys[i] = _paged(codes)
+    for i, (codes, _) in enumerate(values.planes):
+        arguments.values[i] = _paged(codes)
+    return arguments
+
+
+def _grid(q8: torch.Tensor, variant: Variant, splits: int) -> tuple[int, int, int]:
+    batch, heads, _, rows, _ = q8.shape
+    return splits, heads * -(-rows // (8 * variant.row_tiles)), batch
+
+
+def split_digits(
+    q8: torch.Tensor,
+    qw: torch.Tensor,
+    qz: torch.Tensor,
+    keys,
+    values,
+    out_m: torch.Tensor,
+    out_l: torch.Tensor,
+    out_acc: torch.Tensor,
+    num_pages: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_z: torch.Tensor | None = None,
+) -> None:
+    """Attention over the pages of one packed store, in splits that a later kernel joins.
+
+    Token ``t`` of group ``g`` has the logit, in units of log 2,
+    ``(qw[g, r] * (254 * high_r . c_t + low_r . c_t) + qz[g, r]) * norm[t] + bias[t] * log2(e)``.
+
+    Args:
+        q8: int8 ``[B, H, G, 2 * R, J]``, contiguous: rows ``2 r`` and ``2 r + 1`` are the high and the low part of
+            query row ``r``, ``J`` the sum of the key planes' digits, each rounded up to 32 (zeros there).
+        qw, qz: float32 ``[B, H, G, R]``, contiguous.
+        keys: :class:`DigitKeys`.
+        values: :class:`DigitValues`.
+        out_m, out_l: float32 ``[B * H, S, R]``: each split's largest logit (-inf if it has no token) and sum of
+            ``2 ** (x - m)``.
+        out_acc: float32 ``[B * H, S, R, JV]``: sums of ``2 ** (x - m)`` (times norm or scale) times the values' digits;
+            ``JV`` is the sum of the planes' digits, each rounded up to 32.
+        num_pages: int32 ``[1]`` on the device, pages in use, or None for all.
+        bias: float32 ``[B, slots]``, -1e30 at slots without a token, or None.
+        out_z: float32 ``[B * H, S, R]``, sums of ``2 ** (x - m)`` times the tokens' zero points (axis ``"token"``).
+
+    Raises:
+        KVMMError: the case is not one that :func:`supports` accepts.
+    """
+    variant = variant_of(q8, keys, values, bias) if available(q8.device) else None
+    variant = variant and _fitted(variant, q8.device)
+    if variant is None:
+        raise KVMMError("this case has no CUDA kernel; ask supports() first and use the Triton kernel")
+    function = _function(variant, q8.device.index)
+    arguments = _arguments(q8, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z)
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+    stream = ctypes.c_void_p(torch.cuda.current_stream(q8.device).cuda_stream)
+    with torch.cuda.device(q8.device):
+        _check_driver(
+            _driver().cuLaunchKernel(
+                function,
+                *_grid(q8, variant, out_m.shape[1]),
+                *(32 * variant.warps, 1, 1),
+                variant.shared_bytes,
+                stream,
+                parameters,
+                None,
+            )
+        )
+
+
+# --- NVRTC and the driver
+
+
+@lru_cache(maxsize=1)
+def _nvrtc() -> ctypes.CDLL | None:
+    """NVRTC of the CUDA version that torch was built with, or any that is installed; None if there is none."""
+    majors = [torch.version.cuda.split(".")[0]] if torch.version.cuda else ["13", "12"]
+    folders = [""]
+    for folder in _nvidia_folders():
+        folders += sorted(glob.glob(os.path.join(folder, "*", "lib")))
+    for folder in folders:
+        for major in majors:
+            if folder:  # NVRTC asks for its builtins by name, which finds only what is loaded already
+                for builtins in glob.glob(os.path.join(folder, f"libnvrtc-builtins.so.{major}*")):
+                    ctypes.CDLL(builtins)
+            try:
+                return ctypes.CDLL(os.path.join(folder, f"libnvrtc.so.{major}"))
+            except OSError:
+                continue
+    return None
+
+
+def _nvidia_folders() -> list[str]:
+    try:
+        import nvidia
+    except ImportError:
+        return []
+    return list(nvidia.__path__)
+
+
+@lru_cache(maxsize=1)
+def _driver() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _check_driver(result: int) -> None:
+    if result:
+        message = ctypes.c_char_p()
+        _driver().cuGetErrorString(result, ctypes.byref(message))
+        raise RuntimeError(f"CUDA driver: {message.value.decode() if message.value else result}")
+
+
+def compile_variant(variant: Variant, capability: tuple[int, int]) -> tuple[bytes, str]:
+    """Compile ``digits.cu`` for a GPU.
+
+    Args:
+        variant: what to compile.
+        capability: compute capability, such as ``(9, 0)``. A GPU newer than NVRTC gets PTX, which its driver compiles.
+
+    Returns:
+        The program (a cubin or PTX) and the compiler's log.
+
+    Raises:
+        RuntimeError: the source does not compile.
+    """
+    nvrtc = _nvrtc()
+    count = ctypes.c_int()
+    _check_nvrtc(nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    known = (ctypes.c_int * count.value)()
+    _check_nvrtc(nvrtc.nvrtcGetSupportedArchs(known))
+    target = 10 * capability[0] + capability[1]
+    machine = target in list(known)
+    target = target if machine else max(arch for arch in known if arch < target)
+    options = [f"--gpu-architecture={'sm' if machine else 'compute'}_{target}", "--std=c++17"]
+    options += [f"-D{name}={value}" for name, value in variant.macros.items()]
+    if machine:
+        options.append("--ptxas-options=-v")
+    program = ctypes.c_void_p()
+    source = _SOURCE.read_bytes()
+    _check_nvrtc(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, _SOURCE.name.encode(), 0, None, None))
+    try:
+        encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        result = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
+        log = _nvrtc_text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        log = log.rstrip(b"\0").decode(errors="replace")
+        if result:
+            raise RuntimeError(f"{_SOURCE.name} does not compile for {variant}:\n{log}")
+        if machine:
+            return _nvrtc_text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), log
+        return _nvrtc_text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), log
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _nvrtc_text(size_of, read, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _check_nvrtc(size_of(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check_nvrtc(read(program, buffer))
+    return buffer.raw
+
+
+def _check_nvrtc(result: int) -> None:
+    if result:
+        describe = _nvrtc().nvrtcGetErrorString
+        describe.restype = ctypes.c_char_p
+        raise RuntimeError(f"NVRTC: {describe(result).decode()}")
+
+
+_functions: dict[tuple[Variant, int], ctypes.c_void_p] = {}
+_lock = threading.Lock()
+
+_MAX_DYNAMIC_SHARED_BYTES, _SHARED_CARVEOUT = 8, 9  # CUfunction_attribute
+
+
+def _function(variant: Variant, device: int) -> ctypes.c_void_p:
+    key = (variant, device)
+    function = _functions.get(key)
+    if function is not None:
+        return function
+    with _lock, torch.cuda.device(device):
+        if key in _functions:
+            return _functions[key]
+        torch.cuda.current_stream()  # makes the device's context
+        program, _ = compile_variant(variant, torch.cuda.get_device_capability(device))
+        driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+        _check_driver(driver.cuModuleLoadData(ctypes.byref(module), program))
+        _check_driver(driver.cuModuleGetFunction(ctypes.byref(function), module, b"split_digits"))
+        _check_driver(driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_BYTES, variant.shared_bytes))
+        _check_driver(driver.cuFuncSetAttribute(function, _SHARED_CARVEOUT, 100))
+        _functions[key] = function
+        return function

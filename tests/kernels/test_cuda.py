@@ -1,0 +1,280 @@
+"""The CUDA split kernel against its contract in float64, and whether every variant compiles."""
+
+import math
+import re
+
+import pytest
+import torch
+
+from kvmm.errors import KVMMError
+from kvmm.kernels.decode import cuda
+from kvmm.kernels.quantize.reference import pack_planes, unpack_planes
+
+HALF = torch.float16
+LOG2_E = 1.0 / math.log(2)
+
+# name: page, rows, key planes (digits, bits), value planes, options
+CASES = {
+    "2 bits": (128, 4, [(128, 2)], [(128, 2)], {}),
+    "1 bit": (128, 4, [(128, 1)], [(128, 1)], {"norm": HALF, "value_norm": HALF}),
+    "norms in float32": (128, 4, [(128, 2)], [(128, 2)], {"norm": torch.float32, "value_norm": torch.float32}),
+    "4 bits, 1 row": (128, 1, [(64, 4)], [(64, 4)], {"norm": HALF}),
+    "8 bits, 2 rows": (128, 2, [(64, 8)], [(64, 8)], {}),
+    "two planes": (128, 4, [(96, 2), (32, 1)], [(96, 2), (32, 1)], {"norm": HALF, "bias": True}),
+    "narrow planes": (128, 3, [(80, 1), (48, 2)], [(80, 1), (48, 4)], {"bias": True}),
+    "4 bits and 1": (128, 4, [(64, 4), (64, 1)], [(64, 8), (64, 1)], {}),
+    "groups by page": (
+        128,
+        4,
+        [(128, 2)],
+        [(128, 2)],
+        {"group": "page", "token": torch.float16, "norm": HALF},
+    ),
+    "groups by map": (128, 4, [(128, 2), (16, 2)], [(128, 2)], {"group": "map", "token": torch.float32}),
+    "value groups": (128, 4, [(128, 1)], [(112, 2)], {"value_group": "map", "value_norm": HALF}),
+    "value groups by page": (128, 7, [(128, 1)], [(64, 2), (32, 1)], {"value_group": "page", "bias": True}),
+    "7 rows": (128, 7, [(128, 2)], [(128, 2)], {"norm": HALF, "value_norm": HALF}),
+    "8 rows, 1 bit": (128, 8, [(64, 1)], [(64, 1)], {"bias": True, "odd_bias": True}),
+    "16 rows": (128, 16, [(64, 2)], [(64, 2)], {"group": "page"}),
+    "12 rows": (128, 12, [(128, 2)], [(64, 2)], {}),
+    "256 channels": (128, 4, [(256, 2)], [(256, 2)], {"norm": HALF, "value_norm": HALF}),
+    "256 channels, 8 rows": (128, 8, [(256, 2)], [(256, 1)], {"norm": HALF}),
+    "pages of 64": (64, 4, [(128, 2)], [(128, 2)], {"norm": HALF, "value_norm": HALF, "bias": True}),
+    "pages of 64, 4 and 8 bits": (64, 5, [(64, 4), (64, 2)], [(32, 8), (64, 4)], {"group": "map"}),
+}
+
+
+def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
+    """A random case: arguments of ``split_digits`` except outputs, on views of buffers with spare capacity."""
+    page, rows, key_planes, value_planes, options = CASES[name]
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape, low=0.5, high=2.0, dtype=torch.float32):
+        return (torch.rand(*shape, generator=generator) * (high - low) + low).to(dtype).to(device)
+
+    def stored(x):  # poison behind the pages
+        spare = torch.full((*x.shape[:2], capacity - pages, *x.shape[3:]), 255).to(x.dtype).to(device)
+        if x.is_floating_point():
+            spare.fill_(float("nan"))
+        return torch.cat([x, spare], 2)
+
+    def codes(digits, bits, transposed):
+        x = torch.randint(0, 2**bits, (batch, heads, pages, page, digits), generator=generator, dtype=torch.uint8)
+        x = x.transpose(-1, -2).contiguous() if transposed else x
+        return stored(pack_planes(x.to(device), bits, -1 if transposed else -2))
+
+    def grouping(kind):
+        if kind == "page":
+            return kind, capacity
+        if kind == "map":
+            return (torch.arange(capacity, dtype=torch.int32) % 5 - 2).to(device), 3
+        return "span", 1
+
+    width = sum(cuda._ceil(digits, 32) for digits, _ in key_planes)
+    group, groups = grouping(options.get("group"))
+    q8 = torch.randint(-127, 128, (batch, heads, groups, 2 * rows, width), generator=generator, dtype=torch.int8)
+    start = 0
+    for digits, _ in key_planes:
+        q8[..., start + digits : start + cuda._ceil(digits, 32)] = 0
+        start += cuda._ceil(digits, 32)
+    levels = max(2**bits for _, bits in key_planes)
+    qw = random(batch, heads, groups, rows) * 2 / (127 * 254 * levels * math.sqrt(width))
+    qz = random(batch, heads, groups, rows, low=-1, high=1)
+    norm = options.get("norm")
+    keys = cuda.DigitKeys(
+        planes=tuple((codes(digits, bits, False), bits) for digits, bits in key_planes),
+        page_size=page,
+        group=group,
+        norm=None if norm is None else stored(random(batch, heads, pages, page, dtype=norm)),
+    )
+    value_group, value_groups = grouping(options.get("value_group"))
+    token, norm = options.get("token"), options.get("value_norm")
+    scale = zero_point = None
+    value_width = sum(cuda._ceil(digits, 32) for digits, _ in value_planes)
+    if token is not None:
+        scale = stored(random(batch, heads, pages, 1, page, dtype=token))
+        zero_point = stored(random(batch, heads, pages, 1, page, low=-1, dtype=token))
+    elif value_groups > 1:
+        scale = random(batch, heads, value_groups, value_width)
+    values = cuda.DigitValues(
+        planes=tuple((codes(digits, bits, True), bits) for digits, bits in value_planes),
+        axis="channel" if token is None else "token",
+        scale=scale,
+        zero_point=zero_point,
+        group=value_group,
+        # one norm for all heads
+        norm=None if norm is None else stored(random(batch, 1, pages, page, dtype=norm)).expand(-1, heads, -1, -1),
+    )
+    bias = None
+    if options.get("bias"):
+        odd = bool(options.get("odd_bias"))
+        bias = torch.zeros(batch, capacity * page + odd)
+        bias[torch.rand(bias.shape, generator=generator) < 0.3] = -1e30
+        bias[:, : 2 * page] = -1e30  # whole pages without a token
+        bias = bias.to(device)[:, odd:]
+    return q8.to(device), qw, qz, keys, values, bias
+
+
+def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
+    """``split_digits`` in float64: ``m``, ``l``, ``acc`` and ``z`` of each split."""
+    batch, heads, groups, rows2, _ = q8.shape
+    rows, page = rows2 // 2, keys.page_size
+
+    def flat(codes, bits, dim):  # [B, H, tokens, J], padded to a multiple of 32
+        x = unpack_planes(codes[:, :, :pages].contiguous(), bits, dim).double()
+        x = x if dim == -2 else x.transpose(-1, -2)
+        x = x.flatten(2, 3)
+        return torch.nn.functional.pad(x, (0, -x.shape[-1] % 32))
+
+    def group_of(group, count):
+        if isinstance(group, str):
+            return torch.arange(pages) if group == "page" and count > 1 else torch.zeros(pages, dtype=torch.long)
+        return group[:pages].long().cpu() % count
+
+    def per_token(x):
+        return x[:, :, :pages].double().reshape(*x.shape[:2], 1, pages * page)
+
+    key_codes = torch.cat([flat(codes, bits, -2) for codes, bits in keys.planes], -1)
+    value_codes = torch.cat([flat(codes, bits, -1) for codes, bits in values.planes], -1)
+    by_token = group_of(keys.group, groups).repeat_interleave(page).to(q8.device)
+    query = 254 * q8[..., 0::2, :].double() + q8[..., 1::2, :].double()
+    x = torch.einsum("bhtrj,bhtj->bhrt", query[:, :, by_token], key_codes)
+    x = x * qw.double()[:, :, by_token].transpose(-1, -2) + qz.double()[:, :, by_token].transpose(-1, -2)
+    if keys.norm is not None:
+        x = x * per_token(keys.norm)
+    if bias is not None:
+        x = x + bias[:, None, None, : pages * page].double() * LOG2_E
+    weight = torch.ones(1, 1, 1, pages * page, dtype=torch.float64, device=q8.device)
+    if values.norm is not None:
+        weight = per_token(values.norm)
+    if values.axis == "token":
+        weight = per_token(values.scale)
+    if values.scale is not None and values.axis == "channel" and values.scale.shape[2] > 1:
+        group = group_of(values.group, values.scale.shape[2]).repeat_interleave(page).to(q8.device)
+        value_codes = value_codes * values.scale.double()[:, :, group]
+    m = x.new_full((batch, heads, splits, rows), float("-inf"))
+    l, z = torch.zeros_like(m), torch.zeros_like(m)
+    acc = x.new_zeros(batch, heads, splits, rows, value_codes.shape[-1])
+    for s in range(splits):
+        tokens = slice(pages * s // splits * page, pages * (s + 1) // splits * page)
+        if tokens.start == tokens.stop:
+            continue
+        part = x[..., tokens]
+        m[:, :, s] = part.amax(-1)
+        p = (part - m[:, :, s, :, None]).exp2()
+        l[:, :, s] = p.sum(-1)
+        acc[:, :, s] = (p * weight[..., tokens].expand_as(p)) @ value_codes[:, :, tokens]
+        if values.axis == "token":
+            z[:, :, s] = (p * per_token(values.zero_point)[..., tokens]).sum(-1)
+    return [t.flatten(0, 1) for t in (m, l, acc, z)]
+
+
+def check(outputs, expected, zero):
+    m, l, acc, z = (x.double() for x in expected)
+    out_m, out_l, out_acc, out_z = (x.double() for x in outputs)
+    empty = m < -1e20  # no pages, or only slots without a token
+    l, acc, z = l.masked_fill(empty, 0), acc.masked_fill(empty[..., None], 0), z.masked_fill(empty, 0)
+    assert torch.equal(out_m == float("-inf"), empty)
+    assert (out_l[empty] == 0).all() and (out_acc[empty] == 0).all()
+    # relative to 2 ** m: an error of the largest logit is one of all sums
+    torch.testing.assert_close(out_m[~empty], m[~empty], rtol=2e-6, atol=2e-5)
+    torch.testing.assert_close(out_l, l, rtol=1e-4, atol=1e-5)
+    assert ((out_acc - acc).norm() <= 5e-5 * acc.norm()).item()
+    torch.testing.assert_close(out_acc, acc, rtol=1e-3, atol=1e-4 * acc.abs().max().item())
+    if zero:
+        torch.testing.assert_close(out_z, z, rtol=1e-4, atol=1e-4 * z.abs().max().item())
+
+
+def outputs_of(q8, keys, values, splits):
+    batch, heads, _, rows2, _ = q8.shape
+    shape = (batch * heads, splits, rows2 // 2)
+    width = cuda.padded_digits(values.planes, -2)
+    sizes = [shape, shape, (*shape, width), shape]
+    return [torch.full(size, float("nan"), dtype=torch.float32, device=q8.device) for size in sizes]
+
+
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available() or not cuda.available(torch.device("cuda", 0)), reason="needs an NVIDIA GPU"
+)
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("pages", "splits"), [(37, 3), (5, 4), (1, 2)])
+def test_matches_reference(name, pages, splits):
+    q8, qw, qz, keys, values, bias = make(name, pages=pages, capacity=pages + 3, device="cuda")
+    assert cuda.supports(q8, keys, values, bias)
+    outputs = outputs_of(q8, keys, values, splits)
+    used = torch.tensor([pages], dtype=torch.int32, device="cuda")
+    cuda.split_digits(q8, qw, qz, keys, values, *outputs[:3], num_pages=used, bias=bias, out_z=outputs[3])
+    check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), values.axis == "token")
+
+
+@needs_gpu
+def test_replays_in_a_graph():
+    q8, qw, qz, keys, values, _ = make("2 bits", pages=20, capacity=24, device="cuda")
+    outputs = outputs_of(q8, keys, values, 3)
+    used = torch.tensor([20], dtype=torch.int32, device="cuda")
+
+    def step():
+        cuda.split_digits(q8, qw, qz, keys, values, *outputs[:3], num_pages=used)
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for pages in (20, 7, 1, 0):
+        used.fill_(pages)
+        for output in outputs[:3]:
+            output.fill_(float("nan"))
+        graph.replay()
+        check(outputs, reference(q8, qw, qz, keys, values, pages, 3), False)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0)])
+def test_compiles(name, capability):
+    """Every variant compiles for every kind of GPU, (almost) without spilling, and fits its shared memory."""
+    if cuda._nvrtc() is None:
+        pytest.skip("NVRTC is not installed")
+    q8, _, _, keys, values, bias = make(name)
+    variant = cuda.variant_of(q8, keys, values, bias)
+    block, total = {(8, 0): (163, 164), (8, 9): (99, 100), (9, 0): (227, 228)}[capability]
+    variant = variant.fitted(block * 1024, total * 1024, capability)
+    assert variant is not None
+    assert variant.blocks * (variant.shared_bytes + 1024) <= total * 1024
+    program, log = cuda.compile_variant(variant, capability)
+    assert program[1:4] == b"ELF"
+    assert int(re.search(r"(\d+) bytes spill stores", log).group(1)) <= 128
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"page_size": 96},
+        {"norm": torch.ones(2, 2, 8, 128, dtype=torch.bfloat16)},
+        {"planes": ()},
+        {"planes": ((torch.zeros(2, 2, 8, 32, 120, dtype=torch.uint8), 2),)},  # digits not a multiple of 16
+        {"planes": ((torch.zeros(2, 2, 8, 32, 256, dtype=torch.uint8)[..., ::2], 2),)},  # not contiguous
+        {"planes": ((torch.zeros(2, 2, 8, 32, 512, dtype=torch.uint8), 2),)},  # sums would not fit
+    ],
+)
+def test_no_variant(change):
+    q8, _, _, keys, values, _ = make("2 bits")
+    fields = {name: getattr(keys, name) for name in ("planes", "page_size", "group", "norm")}
+    assert cuda.variant_of(q8, cuda.DigitKeys(**(fields | change)), values) is None
+
+
+def test_not_on_a_cpu():
+    q8, qw, qz, keys, values, _ = make("2 bits")
+    assert not cuda.supports(q8, keys, values)
+    with pytest.raises(KVMMError, match="Triton"):
+        cuda.split_digits(q8, qw, qz, keys, values, *outputs_of(q8, keys, values, 1)[:3])
+
+
+@pytest.mark.parametrize(
+    ("units", "pages", "expected"),
+    [(8, 1024, 32), (256, 64, 1), (8, 1, 1), (1, 8, 1)],
+)
+def test_best_splits(units, pages, expected):
+    assert cuda.best_splits(units, pages, slots=264, warps=8) == expected
