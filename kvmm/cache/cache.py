@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kvmm.cache.storage import load_cache, save_cache
 from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration, without_fit
 from kvmm.errors import KVMMError
+from kvmm.graphs import StepGraph, install_dispatcher
 from kvmm.modality import PADDING, TEXT, check_map, install_hook, label_ids, placeholder_ids
 from kvmm.policy import KVPolicy, check_head_dim, check_layers, get_policy
 
@@ -46,6 +48,8 @@ class KVMMCache(Cache):
         *,
         calibration: Calibration | None = None,
         offloading: bool = False,
+        max_length: int | None = None,
+        graph: bool | str = False,
         **overrides: Any,
     ):
         """Make a cache for a configuration; :meth:`for_model` also prepares the model and is what you want.
@@ -56,13 +60,16 @@ class KVMMCache(Cache):
             calibration: what ``kvmm calibrate`` fitted to the model, for the codecs that use it.
             offloading: keep the layers on the CPU and bring each to the GPU for its own turn; slower, and without
                 effect on a model on the CPU.
+            max_length, graph: see :meth:`for_model`.
             **overrides: see :func:`kvmm.get_policy`.
 
         Raises:
             KVMMError: for an unknown policy or a model without a full-attention KV cache.
         """
         self.policy = without_fit(get_policy(policy, **overrides), calibration)
-        self.table = TokenTable(self.policy)
+        _check_static(self.policy, max_length, graph, offloading)
+        self.table = TokenTable(self.policy, max_length)
+        self.graph = StepGraph(graph) if graph else None
         self.retention = None if self.policy.budget is None else RetentionController(self.policy)
         self.placeholders = placeholder_ids(config)
         config = getattr(config, "thinker_config", None) or config
@@ -96,6 +103,8 @@ class KVMMCache(Cache):
         self._first_layer = self.packed_layers[0] if self.packed_layers else attention[0]
         self._explicit: torch.Tensor | None = None
         self._pending: torch.Tensor | None = None
+        self._announced: tuple | None = None  # the call's inputs, from which ``_pending`` can still be made
+        self._replays = False  # inside a captured step: the host has done its part
         self._settled = False  # cropped since the last tokens came: they are no part of a prompt that goes on
         self._decodes = False  # the step that runs is one of decoding, of one token or with a draft
 
@@ -107,6 +116,8 @@ class KVMMCache(Cache):
         *,
         modality: Any = None,
         offloading: bool = False,
+        max_length: int | None = None,
+        graph: bool | str = False,
         **overrides: Any,
     ) -> KVMMCache:
         """A cache for ``model``, which is prepared on the first call.
@@ -119,6 +130,12 @@ class KVMMCache(Cache):
             policy: a preset's name (:func:`kvmm.policies`), a YAML file, or a :class:`KVPolicy`.
             offloading: keep the layers on the CPU between their turns; see :class:`KVMMCache`.
             modality: integer ``[B, T]`` of modality codes for the first call; needed only with ``inputs_embeds``.
+            max_length: tokens the cache will hold at most, padding included. Once the prompt is packed, room for them is
+                allocated (:meth:`memory` counts it) and steps of one token write in place. :meth:`extend` adds room.
+            graph: True replays steps of one token as a CUDA graph, with the same tokens; ``"compile"`` also compiles
+                the decoder layers for it (``torch.compile``: slower to start, fewer launches, equal up to the rounding
+                of the model's dtype). Needs ``max_length``. Steps that cannot be replayed run as usual, and
+                ``cache.graph.report()`` says why.
             **overrides: ``key_bits``, ``value_bits``, ``group_size``, ``residual_length``, ``num_sink_tokens``.
 
         Raises:
@@ -127,19 +144,22 @@ class KVMMCache(Cache):
         model = getattr(model, "thinker", model)
         policy = get_policy(policy, **overrides)
         _checked_config(model)
-        cache = cls._prepared(model, policy, load_calibration(model, policy), offloading)
+        options = {"offloading": offloading, "max_length": max_length, "graph": graph}
+        cache = cls._prepared(model, policy, load_calibration(model, policy), **options)
         if modality is not None:
             cache.set_modality(modality)
         return cache
 
     @classmethod
     def _prepared(
-        cls, model: nn.Module, policy: KVPolicy, calibration: Calibration | None, offloading: bool = False
+        cls, model: nn.Module, policy: KVPolicy, calibration: Calibration | None, **options: Any
     ) -> KVMMCache:
-        cache = cls(_checked_config(model), policy, calibration=calibration, offloading=offloading)
+        cache = cls(_checked_config(model), policy, calibration=calibration, **options)
         cache._model = weakref.ref(model)
         use_kvmm_attention(model)
         install_hook(model)
+        if cache.graph is not None:
+            install_dispatcher(model)
         return cache
 
     # -- what the tokens are ----------------------------------------------------------------------------------------
@@ -163,6 +183,15 @@ class KVMMCache(Cache):
         if given is None:
             return
         batch, count = given.shape[:2]
+        if self.graph is not None and self._explicit is None and count == 1 and input_ids is not None:
+            # most likely a step to replay, which needs no map: looked at only if it is not
+            self._announced, self._pending = (input_ids, attention_mask), None
+            return
+        self._pending = self._codes(input_ids, given, attention_mask)
+
+    def _codes(self, input_ids: torch.Tensor | None, given: torch.Tensor, attention_mask: Any) -> torch.Tensor:
+        """The modality map int8 ``[B, q]`` of a call."""
+        batch, count = given.shape[:2]
         if self._explicit is not None:
             codes = check_map(self._explicit, batch, count).to(given.device)
             self._explicit = None
@@ -177,7 +206,7 @@ class KVMMCache(Cache):
             codes = torch.zeros(batch, count, dtype=torch.int8, device=given.device)
         if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2 and attention_mask.shape[1] >= count:
             codes = codes.masked_fill(attention_mask[:, -count:].to(codes.device) == 0, PADDING)
-        self._pending = codes
+        return codes
 
     # -- update and packing -----------------------------------------------------------------------------------------
 
@@ -185,7 +214,7 @@ class KVMMCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any]:
         """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns."""
-        if layer_idx == self._first_layer:
+        if layer_idx == self._first_layer and not self._replays:
             self._begin(key_states)
             self.offloading = self.offloading and key_states.device.type != "cpu"
         updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
@@ -196,6 +225,9 @@ class KVMMCache(Cache):
     def _begin(self, key_states: torch.Tensor) -> None:
         """Once a forward pass, before the first full-attention layer: pack what is due, note the new tokens."""
         batch, _, count, _ = key_states.shape
+        if self._announced is not None:
+            input_ids, attention_mask = self._announced
+            self._announced, self._pending = None, self._codes(input_ids, input_ids, attention_mask)
         codes, self._pending = self._pending, None
         if codes is None:  # the decoder was called without its top-level model: text without padding
             codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=key_states.device)
@@ -206,11 +238,47 @@ class KVMMCache(Cache):
             )
         if self.retention is not None and batch > 1:
             raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
+        self.table.check_room(count)
         self._decodes = bool(self.table.length) and (count == 1 or self._settled)
         if self._decodes:
             self._pack()
         self._settled = False
         self.table.append(codes.to(key_states.device))
+        room = self.table.room
+        if room is None or not self.table.packed:
+            return
+        if count == 1 and self._has_columns(0) and bool((self.table.dense[:, -1] >= 0).all()):
+            room.advance()
+        else:
+            self._changed()
+
+    def _has_columns(self, count: int) -> bool:
+        """Whether there is room for ``count`` further full-precision columns."""
+        return self.table.dense.shape[1] + count <= self.table.room.dense_columns
+
+    def begin_replay(self) -> None:
+        """The host's part of a step of one token of text in every sequence, whose captured part follows.
+
+        Raises:
+            KVMMError: if the cache is full; it is then as it was before.
+        """
+        self.table.check_room(1)
+        self._announced = self._pending = None
+        self._decodes = True
+        self._pack()
+        self._settled = False
+        if not self._has_columns(1):
+            self._changed()
+        self.table.append(torch.full((self.batch_size, 1), TEXT, dtype=torch.int8))
+
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """Inside, a forward pass does the device's part of a step only."""
+        self._replays = True
+        try:
+            yield
+        finally:
+            self._replays = False
 
     def _pack(self) -> None:
         plan = self.table.plan() if self.packed_layers else None
@@ -219,6 +287,33 @@ class KVMMCache(Cache):
         for index in self.packed_layers:
             self.layers[index].apply(plan)
         self.table.commit(plan)
+        self._changed()
+
+    def _changed(self) -> None:
+        """After anything but a step to replay: buffers get their room, and the device the host's numbers."""
+        room = self.table.room
+        if room is None or not self.table.packed:
+            return
+        room.lay_out(self.table)
+        for index in self.packed_layers:
+            if self.layers[index].is_initialized:
+                self.layers[index].reserve()
+        room.sync(self.table)
+        if self.graph is not None:
+            self.graph.check()
+
+    def extend(self, max_length: int) -> None:
+        """Make room for ``max_length`` tokens in all; fewer than there is room for already change nothing.
+
+        Raises:
+            KVMMError: for a cache made without ``max_length``, which needs no room.
+        """
+        room = self.table.room
+        if room is None:
+            raise KVMMError("This cache was made without max_length and grows by itself.")
+        if max_length > room.max_length:
+            room.max_length = max_length
+            self._changed()
 
     def pack(self) -> KVMMCache:
         """Pack now all that may be packed; otherwise it happens at the next decode step. Returns the cache.
@@ -276,6 +371,7 @@ class KVMMCache(Cache):
         twin.layers = [
             layer.fork(twin.table) if isinstance(layer, KVMMLayer) else copy.deepcopy(layer) for layer in self.layers
         ]
+        twin.graph = copy.deepcopy(self.graph)
         twin.metadata = dict(self.metadata)
         twin.retention = copy.deepcopy(self.retention)
         return twin
@@ -311,8 +407,10 @@ class KVMMCache(Cache):
         self.table.clear()
         if self.retention is not None:
             self.retention.clear()
-        self._pending = self._explicit = None
+        self._pending = self._explicit = self._announced = None
         self._settled = False
+        if self.graph is not None:
+            self.graph.drop()
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last tokens, also from pages.
@@ -349,6 +447,7 @@ class KVMMCache(Cache):
             cut = self.table.crop(count, all(store.rewinds for store in stores))
             for layer in layers:
                 layer.shorten(cut)
+            self._changed()
 
     def _index_batch(self, index: torch.Tensor) -> None:
         if self.table.modality is None:
@@ -360,6 +459,7 @@ class KVMMCache(Cache):
             layer = self.layers[i]
             if layer.is_initialized:
                 layer.index_batch(index.to(layer.device))
+        self._changed()
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         """Reorder the sequences for beam search: ``beam_idx`` int64 ``[B]``."""
@@ -384,6 +484,21 @@ class KVMMCache(Cache):
         for index, layer in enumerate(self.layers):
             if index not in self.packed_layers:
                 layer.batch_select_indices(indices)
+
+
+def _check_static(policy: KVPolicy, max_length: Any, graph: Any, offloading: bool) -> None:
+    if graph not in (True, False, "compile"):
+        raise KVMMError(f'graph= is True, False or "compile", not {graph!r}.')
+    if max_length is None:
+        if graph:
+            raise KVMMError("graph= needs max_length=, the most tokens the cache will ever hold.")
+        return
+    if not isinstance(max_length, int) or max_length < 1:
+        raise KVMMError(f"max_length= is a number of tokens, not {max_length!r}.")
+    if policy.budget is not None:
+        raise KVMMError("budget= lowers and drops pages, max_length= lays them out for good: leave one of the two out.")
+    if offloading:
+        raise KVMMError("offloading= moves what max_length= lays out for good: leave one of the two out.")
 
 
 def _checked_config(model: nn.Module) -> Any:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
-from kvmm.cache.codecs import Codec, Site, build_codec
+from kvmm.cache.codecs import Codec, Packed, Site, build_codec
 from kvmm.cache.pages import PageStore, Part
+from kvmm.cache.room import Room
 from kvmm.cache.table import Cut, Plan, TokenTable
 from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
 from kvmm.errors import KVMMError
+from kvmm.kernels.append import append_columns
 from kvmm.kernels.decode import attend
-from kvmm.modality import MODALITY_NAMES, PADDING
+from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
 from kvmm.policy import KVPolicy
 
 _WATCHED = 32  # queries at the end of a prompt that say which pages matter, until decoding shows it
@@ -31,6 +34,15 @@ class Shared:
 
     def __deepcopy__(self, memo: dict) -> Shared:
         return self
+
+
+@dataclass
+class _View:
+    """One store as attention reads it."""
+
+    codec: Codec
+    packed: Packed
+    observes: ClassVar[bool] = False
 
 
 class PackedHandle:
@@ -48,6 +60,9 @@ class KVMMLayer(CacheLayerMixin):
     Until it is packed, a layer is a dense cache: ``update`` returns the exact keys and values, so that a prompt is read
     with exact attention. Afterwards it holds sinks and residual (``dense_key``, ``dense_value``, model dtype) and one
     :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
+
+    With ``max_length`` text pages and columns then have room (:mod:`kvmm.cache.room`): a step of one token writes and
+    reads whole buffers, at places that the device knows, and its Python may as well run only once, to be captured.
     """
 
     is_compileable = False
@@ -82,9 +97,11 @@ class KVMMLayer(CacheLayerMixin):
     def _clear(self) -> None:
         self.dense_key: torch.Tensor | None = None  # [B, H, capacity, D]
         self.dense_value: torch.Tensor | None = None
-        self.num_dense = 0
-        self.seen = 0
+        self._num_dense = 0
+        self._seen = 0
         self.parts: dict[int, Part] = {}
+        self._spare: Part | None = None  # room for text of which no page exists yet
+        self._columns: tuple[torch.Tensor, torch.Tensor] | None = None  # keys and values with room, once packed
         self.query_sum: torch.Tensor | None = None  # float32 [B, H_kv, D, D], sum of q q^T over the prompt
         self.query_count: torch.Tensor | None = None  # float32 [B, 1, 1, 1]
         self.last_queries: torch.Tensor | None = None  # [B, H_q, n, D], the newest of the prompt, if ``retains``
@@ -92,6 +109,29 @@ class KVMMLayer(CacheLayerMixin):
         self.offloaded = False
         self._awaits_query = False  # a handle was given out and has not been read yet
         self.is_initialized = False
+
+    @property
+    def room(self) -> Room | None:
+        """The cache's room, once this layer's buffers are laid out."""
+        return self.table.room if self._columns is not None else None
+
+    @property
+    def num_dense(self) -> int:
+        """Full-precision columns in use. With room the table counts for all layers: a captured step runs no Python."""
+        return self._num_dense if self._columns is None else self.table.dense.shape[1]
+
+    @num_dense.setter
+    def num_dense(self, value: int) -> None:
+        self._num_dense = value
+
+    @property
+    def seen(self) -> int:
+        """Tokens so far, padding included."""
+        return self._seen if self._columns is None else self.table.length
+
+    @seen.setter
+    def seen(self, value: int) -> None:
+        self._seen = value
 
     # -- the transformers contract --------------------------------------------------------------------------------
 
@@ -154,7 +194,7 @@ class KVMMLayer(CacheLayerMixin):
         return self.seen + query_length, 0
 
     def get_max_length(self) -> int:
-        return -1
+        return -1 if self.table.room is None else self.table.room.max_length
 
     @property
     def batch_size(self) -> int:
@@ -200,6 +240,9 @@ class KVMMLayer(CacheLayerMixin):
     # -- storage --------------------------------------------------------------------------------------------------
 
     def _append(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        if self.room is not None:
+            self._append_with_room(key, value)
+            return
         end = self.num_dense + key.shape[2]
         if end > self.dense_key.shape[2]:
             # a prompt is stored without slack, a decode step leaves room for the next ones
@@ -211,14 +254,67 @@ class KVMMLayer(CacheLayerMixin):
         self.num_dense = end
         self.seen += key.shape[2]
 
+    def _append_with_room(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        count, end = key.shape[2], self.num_dense  # the table has counted the new tokens already
+        if count == 1 and self.dense_key is self._columns[0]:
+            position = self.table.room.on(self.device, self.table).position
+            append_columns(self.dense_key, self.dense_value, key, value, position)
+            return
+        if end > self.dense_key.shape[2]:  # a long turn leaves the room until it is packed
+            self.dense_key = _grown(self.dense_key, end - count, end)
+            self.dense_value = _grown(self.dense_value, end - count, end)
+        self.dense_key[:, :, end - count : end] = key
+        self.dense_value[:, :, end - count : end] = value
+
+    def reserve(self) -> None:
+        """Lay out buffers with the room that the table's :class:`Room` says, where they are not yet; once packed."""
+        room = self.table.room
+        with self._on_device(), torch.inference_mode(False):
+            if self._columns is None or self._columns[0].shape[2] < room.dense_columns:
+                self._num_dense, self._seen = self.num_dense, self.seen
+                self._columns = tuple(
+                    x.new_zeros(*x.shape[:2], room.dense_columns, x.shape[3])
+                    for x in (self.dense_key, self.dense_value)
+                )
+                self._write_columns(self.dense_key[:, :, : self._num_dense], self.dense_value[:, :, : self._num_dense])
+            part = self.parts.get(TEXT) or self._spare
+            if part is None or part.key.page_size != room.page_size:
+                part = self._spare = Part(*(self.new_store(codec, room.page_size) for codec in self.codecs[TEXT]))
+            held = self.table.stores[TEXT].shape[1] // room.page_size if TEXT in self.parts else 0
+            part.key.reserve(room.text_pages, held, self.dense_key)
+            part.value.reserve(room.text_pages, held, self.dense_value)
+
+    def _write_columns(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Put columns at the beginning of the buffers with room, and go on with those."""
+        for buffer, columns in zip(self._columns, (key, value), strict=True):
+            buffer[:, :, : columns.shape[2]] = columns
+        self.dense_key, self.dense_value = self._columns
+
+    def addresses(self) -> tuple[int, ...]:
+        """What a captured step would read of this layer."""
+        found = [self.dense_key.data_ptr(), self.dense_key.numel(), self.dense_value.data_ptr()]
+        for part in self._roomy_parts():
+            found += [x for store in part.stores for x in store.addresses()]
+        return tuple(found)
+
+    def _roomy_parts(self) -> list[Part]:
+        """All parts in order, text among them whether or not it has pages."""
+        parts = self.parts if self._spare is None else self.parts | {TEXT: self._spare}
+        return [parts[modality] for modality in sorted(parts)]
+
     def apply(self, plan: Plan) -> None:
         """Carry out a packing plan of the token table."""
         if not self.is_initialized:
             return
+        plan = plan.to(self.device)
         with self._on_device():
             mass = self._attention_mass() if self.last_queries is not None else None
             for move in plan.moves:
                 part = self.parts.get(move.modality)
+                if part is None and move.modality == TEXT and self._spare is not None:
+                    if self._spare.key.page_size == move.page_size:
+                        part = self.parts[TEXT] = self._spare
+                    self._spare = None
                 if part is None:
                     key, value = self.codecs[move.modality]
                     part = self.parts[move.modality] = Part(
@@ -228,8 +324,11 @@ class KVMMLayer(CacheLayerMixin):
                 part.key.append(_columns(self.dense_key, move.index), move.valid, self.query_moment, **known)
                 part.value.append(_columns(self.dense_value, move.index), move.valid, self.query_moment)
             self.parts = dict(sorted(self.parts.items()))
-            self.dense_key = _columns(self.dense_key, plan.stay)
-            self.dense_value = _columns(self.dense_value, plan.stay)
+            key, value = _columns(self.dense_key, plan.stay), _columns(self.dense_value, plan.stay)
+            if self._columns is not None and key.shape[2] <= self._columns[0].shape[2]:
+                self._write_columns(key, value)
+            else:
+                self.dense_key, self.dense_value = key, value
             self.num_dense = plan.stay.shape[1]
             self.packed = True
             self.query_sum = self.query_count = None  # have served: codecs keep what they need of them
@@ -292,28 +391,46 @@ class KVMMLayer(CacheLayerMixin):
     def attend(self, query: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
         """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`."""
         with self._on_device():
-            output = attend(
-                query,
-                list(self.parts.values()),
-                self.dense_key[:, :, : self.num_dense],
-                self.dense_value[:, :, : self.num_dense],
-                self.table.bias(mask, query.shape[2]),
-                scaling,
-            )
+            if self.room is not None and query.shape[2] == 1 and mask is None and self.dense_key is self._columns[0]:
+                output = self._attend_with_room(query, scaling)
+            else:
+                output = attend(
+                    query,
+                    list(self.parts.values()),
+                    self.dense_key[:, :, : self.num_dense],
+                    self.dense_value[:, :, : self.num_dense],
+                    self.table.bias(mask, query.shape[2], self.device),
+                    scaling,
+                )
         self._was_read()
         return output
+
+    def _attend_with_room(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
+        counters = self.table.room.on(self.device, self.table)
+        parts = []
+        for part in self._roomy_parts():
+            views = [store.roomy(counters.num_pages) if store.reserved else store.packed for store in part.stores]
+            parts.append(Part(*(_View(store.codec, view) for store, view in zip(part.stores, views, strict=True))))
+        return attend(
+            query, parts, self.dense_key, self.dense_value, counters.bias, scaling, dense_length=counters.dense_length
+        )
 
     def index_batch(self, index: torch.Tensor) -> None:
         """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
         if not self.is_initialized:
             return
         with self._on_device():
-            self.dense_key = self.dense_key.index_select(0, index)
-            self.dense_value = self.dense_value.index_select(0, index)
+            key, value = self.dense_key.index_select(0, index), self.dense_value.index_select(0, index)
+            if self._columns is None:
+                self.dense_key, self.dense_value = key, value
+            elif len(key) == len(self._columns[0]) and self.dense_key is self._columns[0]:
+                self._write_columns(key, value)
+            else:
+                self._columns = self.dense_key, self.dense_value = key, value
             if self.query_sum is not None:
                 self.query_sum = self.query_sum.index_select(0, index)
                 self.query_count = self.query_count.index_select(0, index)
-            for part in self.parts.values():
+            for part in self._roomy_parts():
                 for store in part.stores:
                     store.index_batch(index)
 
@@ -336,6 +453,12 @@ class KVMMLayer(CacheLayerMixin):
         twin.table = table
         if self.is_initialized:
             twin.dense_key, twin.dense_value = self.dense_key.clone(), self.dense_value.clone()
+        if self._columns is not None:
+            if self.dense_key is self._columns[0]:
+                twin._columns = twin.dense_key, twin.dense_value
+            else:
+                twin._columns = tuple(x.clone() for x in self._columns)
+        twin._spare = None if self._spare is None else self._spare.fork()
         twin.parts = {modality: part.fork() for modality, part in self.parts.items()}
         return twin
 

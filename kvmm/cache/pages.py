@@ -13,6 +13,9 @@ import torch
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
 
 
+_GROUPED = ("offset", "mean", "scale")  # what ``page_group`` points into: the first of these that a codec stores
+
+
 class _Peers:
     """The stores that share buffers, known weakly: who is gone no longer shares."""
 
@@ -29,6 +32,9 @@ class PageStore:
     The first append keeps the encoder's tensors as they are, so a prompt is stored without slack; later ones write
     behind it into buffers that grow by an eighth, so appending costs amortised constant time a page.
 
+    With :meth:`reserve` the buffers have room for a number of pages and are written in place, so that their addresses
+    hold.
+
     Forks share buffers. A subclass that writes into ``buffers`` calls :meth:`own` first, and one whose appends do more
     than add behind what is there sets ``rewinds`` to False.
     """
@@ -44,7 +50,10 @@ class PageStore:
         self.sizes: dict[str, int] = {}
         self.page_group: torch.Tensor | None = None
         self.num_groups = 0
+        self.reserved = 0  # pages there is room for; 0: the buffers grow
+        self._group_buffer: torch.Tensor | None = None  # with room; ``page_group`` is its part in use
         self._view: Packed | None = None
+        self._roomy: Packed | None = None
         self._past: list[tuple[dict[str, int], int, int]] = []  # sizes, groups and grouped pages after each append
         self._peers: _Peers | None = None
 
@@ -61,7 +70,7 @@ class PageStore:
         keys: torch.Tensor | None = None,
     ) -> None:
         """Encode ``x`` ``[B, H, T, D]`` into new pages; the rest as in :class:`EncodeContext`."""
-        previous = self.packed if self.buffers else None
+        previous = self.packed if self._past else None
         new = self.codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous, keys))
         self.own()
         for name, tensor in new.tensors.items():
@@ -77,14 +86,25 @@ class PageStore:
                     grown = buffer.new_zeros(shape)
                     grown[:, :, :used] = buffer[:, :, :used]
                     self.buffers[name] = buffer = grown
+                    self._roomy = None
                 buffer[:, :, used:needed] = tensor
             self.sizes[name] = needed
         if new.page_group is not None:
             shifted = new.page_group + self.num_groups
-            self.page_group = shifted if self.page_group is None else torch.cat((self.page_group, shifted))
-            self.num_groups = max(self.num_groups, int(shifted.max()) + 1)
+            self._append_groups(shifted)
+            self.num_groups = self.sizes[next(name for name in _GROUPED if name in self.sizes)]
         self._remember()
         self._view = None
+
+    def _append_groups(self, groups: torch.Tensor) -> None:
+        used = 0 if self.page_group is None else len(self.page_group)
+        end = used + len(groups)
+        if self._group_buffer is not None and end <= len(self._group_buffer):
+            self._group_buffer[used:end] = groups
+            self.page_group = self._group_buffer[:end]
+        else:
+            self.page_group = groups if self.page_group is None else torch.cat((self.page_group, groups))
+            self._group_buffer = self._roomy = None
 
     def _remember(self) -> None:
         grouped = 0 if self.page_group is None else len(self.page_group)
@@ -97,12 +117,75 @@ class PageStore:
         del self._past[appends:]
         sizes, self.num_groups, grouped = self._past[-1]
         self.sizes = dict(sizes)
-        if self.page_group is not None:
+        self._view = None
+        if self._group_buffer is not None:
+            self.page_group = self._group_buffer[:grouped]
+        elif self.page_group is not None:
             self.page_group = self.page_group[:grouped].clone() if grouped else None
+        if self.reserved:  # the room stays
+            return
         buffers = {name: self.buffers[name][:, :, :size] for name, size in sizes.items()}
         # copying frees the rest, unless another fork holds it
         self.buffers = buffers if self.shared else {name: buffer.clone() for name, buffer in buffers.items()}
-        self._view = None
+
+    # -- room -----------------------------------------------------------------------------------------------------
+
+    def reserve(self, pages: int, held: int, like: torch.Tensor) -> None:
+        """Make room for ``pages`` pages in all, of which ``held`` are in use.
+
+        Args:
+            pages: more than ``held``.
+            held: what is in the store; 0 if nothing was appended yet.
+            like: ``[B, H, n, D]`` of the shape, dtype and device of what will be appended.
+        """
+        if self.reserved >= pages:
+            return
+        first, more = self._rows_of_a_page(like)
+        with torch.inference_mode(False):
+            buffers = {}
+            for name, tensor in first.tensors.items():
+                used = self.sizes.setdefault(name, 0)
+                rows = more[name] * (pages - held) + (used if held else max(0, tensor.shape[2] - more[name]))
+                buffers[name] = buffer = tensor.new_zeros(*tensor.shape[:2], rows, *tensor.shape[3:])
+                if name == "outlier_slot":  # rows to come count for nothing: they name the last slot, which stays empty
+                    buffer.fill_(pages * self.page_size - 1)
+                if held:
+                    buffer[:, :, :used] = self.buffers.pop(name)[:, :, :used]
+            if first.page_group is not None:
+                groups = first.page_group.new_zeros(pages)
+                grouped = 0 if self.page_group is None else len(self.page_group)
+                if grouped:
+                    groups[:grouped] = self.page_group
+                self._group_buffer, self.page_group = groups, groups[:grouped]
+        self._replace(buffers)
+        self.reserved = pages
+
+    def _rows_of_a_page(self, like: torch.Tensor) -> tuple[Packed, dict[str, int]]:
+        """What the next page appended stores, and how many rows of each tensor the one after it adds, by trial."""
+        batch, heads, _, dim = like.shape
+        trial = torch.linspace(0.5, 1.5, self.page_size * dim, device=like.device).to(like.dtype)
+        trial = trial.view(1, 1, self.page_size, dim).expand(batch, heads, -1, -1)
+        first = self.packed if self._past else self.codec.encode(trial, EncodeContext(self.page_size))
+        second = self.codec.encode(trial, EncodeContext(self.page_size, previous=first))
+        return first, {name: second.tensors[name].shape[2] if name in second.tensors else 0 for name in first.tensors}
+
+    def roomy(self, num_pages: torch.Tensor) -> Packed:
+        """The whole room, of which ``num_pages`` (int32 ``[1]``, on the device) are in use; for attention only."""
+        if self._roomy is None or self._roomy.num_pages is not num_pages:
+            self._roomy = Packed(dict(self.buffers), self.page_size, self._group_buffer, num_pages)
+        return self._roomy
+
+    def room_nbytes(self) -> int:
+        """Bytes of the buffers that hold nothing yet."""
+        return sum(b.nbytes - b[:, :, : self.sizes[name]].nbytes for name, b in self.buffers.items())
+
+    def addresses(self) -> tuple[int, ...]:
+        """What a captured step would read: where the buffers lie, and how long they are."""
+        groups = self.page_group if self._group_buffer is None else self._group_buffer
+        tensors = [*self.buffers.values()] if groups is None else [*self.buffers.values(), groups]
+        return tuple(x for t in tensors for x in (t.data_ptr(), t.numel()))
+
+    # -- contents -------------------------------------------------------------------------------------------------
 
     @property
     def packed(self) -> Packed:
@@ -118,23 +201,35 @@ class PageStore:
 
     def index_batch(self, index: torch.Tensor) -> None:
         """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
+        if self.reserved and not self.shared and all(len(index) == len(buffer) for buffer in self.buffers.values()):
+            for buffer in self.buffers.values():
+                buffer.copy_(buffer.index_select(0, index))
+            return
         self._replace({name: buffer.index_select(0, index) for name, buffer in self.buffers.items()})
 
     # -- copies -------------------------------------------------------------------------------------------------
 
     def fork(self) -> PageStore:
-        """A store that reads the same buffers; whichever of the two writes first copies them."""
+        """A store that reads the same buffers; whichever of the two writes first copies them.
+
+        Buffers with room are for writing, so they are copied at once.
+        """
         twin = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, torch.Tensor):
                 setattr(twin, name, value.clone())
             elif isinstance(value, (dict, list, np.ndarray)):
                 setattr(twin, name, value.copy())
+        twin._view = twin._roomy = None
+        if self.reserved:
+            twin.buffers, twin._peers = {name: buffer.clone() for name, buffer in self.buffers.items()}, None
+            if twin._group_buffer is not None:
+                twin.page_group = twin._group_buffer[: len(self.page_group)]
+            return twin
         if self._peers is None:
             self._peers = twin._peers = _Peers()
             self._peers.stores.add(self)
         self._peers.stores.add(twin)
-        twin._view = None
         return twin
 
     @property
@@ -152,7 +247,7 @@ class PageStore:
         if self._peers is not None:
             self._peers.stores.discard(self)
             self._peers = None
-        self._view = None
+        self._view = self._roomy = None
 
     def to(self, device: torch.device | str) -> None:
         """Move everything to ``device``."""
@@ -183,8 +278,9 @@ class PageStore:
     def nbytes(self) -> dict[str, int]:
         """Bytes of every tensor that exists, by name."""
         sizes = {name: buffer.nbytes for name, buffer in self.buffers.items()}
-        if self.page_group is not None:
-            sizes["page_table"] = self.page_group.nbytes
+        groups = self.page_group if self._group_buffer is None else self._group_buffer
+        if groups is not None:
+            sizes["page_table"] = groups.nbytes
         return sizes
 
     def shared_nbytes(self) -> int:

@@ -7,11 +7,12 @@ each slot of each store, the position of its token in the sequence (-1: no token
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from kvmm.cache.codecs.base import page_size_for
+from kvmm.cache.room import Room
 from kvmm.errors import KVMMError
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT, VIDEO
 from kvmm.policy import KVPolicy
@@ -47,6 +48,18 @@ class Plan:
     stay_positions: torch.Tensor
     num_sinks: int
 
+    def to(self, device: torch.device) -> Plan:
+        """The plan with what layers read of it (not the positions) on ``device``."""
+        if device not in self._copies:
+            moves = [
+                replace(m, index=m.index.to(device), valid=None if m.valid is None else m.valid.to(device))
+                for m in self.moves
+            ]
+            self._copies[device] = replace(self, moves=moves, stay=self.stay.to(device))
+        return self._copies[device]
+
+    _copies: dict[torch.device, Plan] = field(default_factory=dict, init=False, repr=False)
+
 
 @dataclass
 class Cut:
@@ -81,10 +94,15 @@ def _fill(positions: torch.Tensor, valid: torch.Tensor | None, width: int) -> to
 
 
 class TokenTable:
-    """Positions and modalities of all tokens a cache holds."""
+    """Positions and modalities of all tokens a cache holds.
 
-    def __init__(self, policy: KVPolicy):
+    With ``max_length`` the table's tensors lie in host memory, so that a step is planned without asking a device, and
+    ``room`` says how much of the cache's preallocated buffers is in use.
+    """
+
+    def __init__(self, policy: KVPolicy, max_length: int | None = None):
         self.policy = policy
+        self.room = None if max_length is None else Room(max_length)
         self.clear()
 
     def clear(self) -> None:
@@ -98,13 +116,22 @@ class TokenTable:
         self.packed = False
         self.appends: dict[int, list[int]] = {}  # modality -> slots after each append to its pages
         self._next_check = 0
-        self._bias: tuple | None = None
+        self._bias: dict[torch.device, tuple] = {}  # what the last step added to its scores
+        if self.room is not None:
+            self.room.clear()
 
     # -- new tokens ---------------------------------------------------------------------------------------------
 
     def append(self, modality: torch.Tensor) -> None:
-        """Add new tokens at the end: ``modality`` int8 ``[B, q]``, ``PADDING`` where there is none."""
+        """Add new tokens at the end: ``modality`` int8 ``[B, q]``, ``PADDING`` where there is none.
+
+        Raises:
+            KVMMError: if the cache has a ``max_length`` that they would exceed.
+        """
         batch, count = modality.shape
+        if self.room is not None:
+            self.check_room(count)
+            modality = modality.cpu()
         start, end = self.length, self.length + count
         if self.modality is None:
             self.modality = modality.clone()
@@ -118,9 +145,17 @@ class TokenTable:
         positions = positions.masked_fill(modality == PADDING, -1)
         self.dense = positions if self.dense is None else torch.cat((self.dense, positions), 1)
         self.length = end
-        self._bias = None
+        self._bias = {}
         if count > 1:
             self._next_check = 0
+
+    def check_room(self, count: int) -> None:
+        """Raise :class:`KVMMError` if ``count`` further tokens exceed ``max_length``."""
+        if self.room is not None and self.length + count > self.room.max_length:
+            raise KVMMError(
+                f"The cache was made with max_length={self.room.max_length} and holds {self.length} tokens, so {count} "
+                "more do not fit: call cache.extend(max_length) first, or make it longer from the start."
+            )
 
     # -- packing ------------------------------------------------------------------------------------------------
 
@@ -146,7 +181,8 @@ class TokenTable:
         surplus = (text.sum(1, keepdim=True) - policy.residual_length).clamp_min(0)
         most = int(surplus.max())
         page = self.page_sizes.get(TEXT) or _text_page_size(most)
-        flush = text & (text.cumsum(1) <= surplus // page * page)
+        # the sequence with most text fills whole pages; the others give what they have, and from then on keep step
+        flush = text & (text.cumsum(1) <= surplus.clamp_max(most // page * page))
         if most >= page:
             moves.append(self._move(TEXT, flush, page))
         for kind in (IMAGE, VIDEO, AUDIO):
@@ -177,36 +213,41 @@ class TokenTable:
         self.dense = plan.stay_positions
         self.num_sinks = plan.num_sinks
         self.packed = True
-        self._bias = None
+        self._bias = {}
 
     # -- masks --------------------------------------------------------------------------------------------------
 
     def slots(self) -> torch.Tensor:
-        """int32 ``[B, N]``: the position in every slot, stores in order of modality, then the dense columns."""
+        """int32 ``[B, N]``: the position in every slot in use, stores in order of modality, then the dense columns."""
         return torch.cat([self.stores[m] for m in sorted(self.stores)] + [self.dense], 1)
 
-    def bias(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
-        """What to add to the scores of all slots.
+    def bias(self, mask: torch.Tensor | None, queries: int, device: torch.device | None = None) -> torch.Tensor | None:
+        """What to add to the scores of all slots in use.
 
         Args:
             mask: what the model's attention got: None, bool ``[B, T]``, or bool or float ``[B, 1, q, T]`` over all
                 ``T`` positions.
             queries: number of new tokens ``q``, the last ones of the sequence.
+            device: where it is needed; the table's own if None.
 
         Returns:
-            float32 ``[B, 1, q or 1, N]``, or None if nothing is masked. All layers of a step share it.
+            float32 ``[B, 1, q or 1, N]``, or None if nothing is masked. All layers of a step and device share it.
 
         Raises:
             KVMMError: if the mask has another length than the cache, or one a head.
         """
-        if self._bias is not None and self._bias[0] is mask and self._bias[1] == queries:
-            return self._bias[2]
-        self._bias = (mask, queries, self._make_bias(mask, queries))
-        return self._bias[2]
+        device = device or self.dense.device
+        known = self._bias.get(device)
+        if known is not None and known[0] is mask and known[1] == queries:
+            return known[2]
+        bias = self._make_bias(mask, queries)
+        bias = None if bias is None else bias.to(device)
+        self._bias[device] = (mask, queries, bias)
+        return bias
 
     def clear_bias(self) -> None:
         """Drop the bias of the last step, which is workspace and not part of the cache."""
-        self._bias = None
+        self._bias = {}
 
     def _make_bias(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
         slots = self.slots()
@@ -229,6 +270,7 @@ class TokenTable:
                 mask = mask[:, 0]
             else:
                 mask = mask.unsqueeze(1)
+            mask = mask.to(slots.device)
             mask = mask.expand(slots.shape[0], -1, -1)
             mask = mask.gather(2, index.unsqueeze(1).expand(-1, mask.shape[1], -1))
             if mask.is_floating_point():
@@ -248,7 +290,7 @@ class TokenTable:
         self.modality = self.modality.index_select(0, index)
         self.dense = self.dense.index_select(0, index)
         self.stores = {m: positions.index_select(0, index) for m, positions in self.stores.items()}
-        self._bias = None
+        self._bias = {}
 
     def crop(self, count: int, rewinds: bool = True) -> Cut:
         """Forget the last ``count`` tokens, which must not be all.
@@ -281,7 +323,7 @@ class TokenTable:
         self.length = end
         self.num_sinks = min(self.num_sinks, cut.width)
         self._next_check = 0
-        self._bias = None
+        self._bias = {}
         return cut
 
     def fork(self) -> TokenTable:
@@ -291,7 +333,8 @@ class TokenTable:
         twin.appends = {modality: list(sizes) for modality, sizes in self.appends.items()}
         if self.modality is not None:
             twin.modality = self.modality.clone()  # the only tensor that is written in place
-        twin._bias = None
+        twin._bias = {}
+        twin.room = None if self.room is None else self.room.fork()
         return twin
 
     def counts(self, positions: torch.Tensor) -> dict[int, int]:
@@ -300,9 +343,10 @@ class TokenTable:
         return {m: int((modality == m).sum()) for m in (TEXT, IMAGE, VIDEO, AUDIO)}
 
     def nbytes(self) -> int:
-        """Bytes of the table's tensors."""
+        """Bytes of the table's tensors, those of its room included."""
         tensors = [self.modality, self.dense, *self.stores.values()]
-        return sum(t.untyped_storage().nbytes() for t in tensors if t is not None)
+        own = sum(t.untyped_storage().nbytes() for t in tensors if t is not None)
+        return own + (0 if self.room is None else self.room.nbytes())
 
 
 def _text_page_size(tokens: int) -> int:

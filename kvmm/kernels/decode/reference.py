@@ -224,9 +224,11 @@ def attend(
         part_scores = codec.scores(transformed[codec.basis], part.key.packed)
         end = start + part_scores.shape[-1]
         own = None if bias is None else bias[..., start:end]
-        pages = part.key.packed.num_pages
+        packed = part.key.packed
+        # a store with tiers reads itself, and counts its pages in an int
+        pages = packed.num_pages if isinstance(packed.num_pages, torch.Tensor) else None
         if pages is not None:
-            behind = _behind(end - start, pages * part.key.packed.page_size)
+            behind = _behind(end - start, pages * packed.page_size)
             own = behind if own is None else own + behind
         if codec.adjusts_scores:
             part_scores = codec.adjust_scores(part_scores, own)

@@ -1,0 +1,356 @@
+"""Decode steps as CUDA graphs, through plain ``model.generate(..., past_key_values=cache)``.
+
+transformers launches some hundred small kernels a step, each from Python; a graph launches them all at once. Like
+``model.forward = torch.compile(model.forward)``, :func:`install_dispatcher` puts a callable in place of a model's
+``forward``, once. It looks at the cache of a call: one new token in a packed cache with ``graph=True`` copies its inputs
+into static buffers and replays; everything else goes to the model's own ``forward``. Graphs and buffers belong to the
+cache (:class:`StepGraph`), so many caches serve one model and a graph goes with its cache.
+
+What changes from step to step lies on the device (:mod:`kvmm.cache.room`), so the same captured kernels serve all steps.
+A full residual page is packed between two replays, by the host. Only what moves a buffer (another batch size, a long
+turn that needs more room) makes the next steps capture anew. Without CUDA the same step runs uncaptured.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from kvmm.attention import NAME
+
+if TYPE_CHECKING:
+    from kvmm.cache.cache import KVMMCache
+
+WARM_UP = 2  # steps that run uncaptured first: kernels are compiled and tuned in them
+# arguments of a step that do not matter once the prompt is read, whatever they are
+_SPENT = frozenset(
+    (
+        "image_grid_thw",
+        "video_grid_thw",
+        "second_per_grid_ts",
+        "video_second_per_grid",
+        "feature_attention_mask",
+        "audio_feature_lengths",
+        "use_audio_in_video",
+        "mm_token_type_ids",
+        "token_type_ids",
+        "image_sizes",
+        "vision_feature_layer",
+        "vision_feature_select_strategy",
+        "batch_num_images",
+        "cache_position",
+        "logits_to_keep",
+    )
+)
+_STEP = frozenset(("input_ids", "position_ids", "attention_mask", "past_key_values", "use_cache", "return_dict"))
+_STATIC_ROPE = frozenset(("default", "linear", "llama3", "yarn", "proportional", "mrope"))
+
+
+class _Unchanged:
+    """What identifies the addresses that a captured graph reads."""
+
+    def __init__(self, model: nn.Module, cache: KVMMCache, inputs: tuple[torch.Tensor, ...]):
+        table = cache.table
+        counters = [c for c in table.room._counters.values()]
+        found: list[Any] = [t.data_ptr() for c in counters for t in (c.position, c.num_pages)]
+        found += [None if c.bias is None else (c.bias.data_ptr(), c.bias.numel()) for c in counters]
+        found += [cache.layers[index].addresses() for index in cache.packed_layers]
+        found += [t.data_ptr() for t in inputs]
+        found += [next(model.parameters()).data_ptr(), *(r.inv_freq.data_ptr() for r in _rotaries(model))]
+        self.found = found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Unchanged) and self.found == other.found
+
+
+class StepGraph:
+    """The captured decode step of one cache: buffers, graph, and how often what happened.
+
+    Attributes:
+        mode: True or ``"compile"``.
+        reason: why the last step of one token was not replayed, or None.
+        captures, replays, plain: graphs captured, steps replayed from one, steps of one token that ran as usual.
+    """
+
+    def __init__(self, mode: bool | str = True):
+        self.mode = mode
+        self.captures = self.replays = self.plain = self.eager = 0
+        self.reason: str | None = None
+        self._off: str | None = None  # set when capturing failed: this cache goes on without
+        self.drop()
+
+    def __deepcopy__(self, memo: dict) -> StepGraph:
+        return StepGraph(self.mode)  # another cache has other buffers
+
+    def drop(self) -> None:
+        """Free the graph and its buffers; the next steps capture anew."""
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream: torch.cuda.Stream | None = None
+        self._warm = 0
+        self._inputs: tuple[torch.Tensor, ...] = ()  # ids int64 [B, 1], positions [..., B, 1]
+        self._output: Any = None
+        self._logits: torch.Tensor | None = None
+        self._addresses: _Unchanged | None = None
+        self._masked = False  # the cache's own padding is what the caller's mask says
+        self._stale = True
+
+    def check(self) -> None:
+        """Something other than a replayed step happened: before the next one, see whether the graph still fits."""
+        self._stale = True
+        self._masked = False
+
+    def report(self) -> dict[str, Any]:
+        """Counts, and ``reason`` (why the last step of one token was not replayed, None if it was), for JSON."""
+        return {name: getattr(self, name) for name in ("mode", "captures", "replays", "eager", "plain", "reason")}
+
+    # -- one step ---------------------------------------------------------------------------------------------------
+
+    def step(self, model: nn.Module, forward: Callable, cache: KVMMCache, call: dict[str, Any]) -> Any:
+        """One call of the model's ``forward``: a replay where it is one token, else ``forward`` itself."""
+        ids = call.get("input_ids")
+        if not cache.table.length or ids is None or ids.dim() != 2 or ids.shape[1] != 1:
+            return forward(**call)
+        self.reason = self._off or self._refusal(model, cache, call)
+        if self.reason is not None:
+            self.plain += 1
+            return forward(**call)
+        cache.begin_replay()
+        self._fill(ids, call.get("position_ids"), cache)
+        if not ids.is_cuda:
+            self.eager += 1
+            return self._answer(self._run(model, forward, cache), cache)
+        return self._answer(self._on_device(model, forward, cache), cache)
+
+    def _fill(self, ids: torch.Tensor, positions: torch.Tensor | None, cache: KVMMCache) -> None:
+        shape = ids.shape if positions is None else positions.shape
+        if not self._inputs or self._inputs[0].shape != ids.shape or self._inputs[1].shape != shape:
+            with torch.inference_mode(False):
+                self._inputs = (ids.new_empty(ids.shape), ids.new_empty(shape))
+            self._stale = True
+        self._inputs[0].copy_(ids)
+        if positions is None:
+            self._inputs[1].fill_(cache.table.length - 1)
+        else:
+            self._inputs[1].copy_(positions)
+
+    def _run(self, model: nn.Module, forward: Callable, cache: KVMMCache) -> Any:
+        """The step itself: reads static buffers, and no number of the host's that changes."""
+        ids, positions = self._inputs
+        with ExitStack() as stack:
+            stack.enter_context(cache.replaying())
+            stack.enter_context(_frozen_rope(model))
+            if self.mode == "compile":
+                stack.enter_context(_compiled_layers(model))
+            cache.table.room.advance()
+            return forward(
+                input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, return_dict=True
+            )
+
+    def _on_device(self, model: nn.Module, forward: Callable, cache: KVMMCache) -> Any:
+        if self._stale and self._graph is not None and self._addresses != _Unchanged(model, cache, self._inputs):
+            self._graph = self._output = self._logits = None
+        self._stale = False
+        if self._graph is None:
+            self._stream = self._stream or torch.cuda.Stream(self._inputs[0].device)
+            if self._warm < WARM_UP:
+                self._warm += 1
+                self.eager += 1
+                return self._beside(model, forward, cache)
+            try:
+                self._capture(model, forward, cache)
+            except Exception as error:  # of any kind: what cannot be captured still runs
+                self._graph = None
+                self._off = f"capturing failed: {str(error).strip().splitlines()[0] if str(error) else repr(error)}"
+                self.reason = self._off
+                warnings.warn(f"Decode steps run without a CUDA graph; {self._off}", stacklevel=2)
+                self.plain += 1
+                return self._run(model, forward, cache)
+        self._graph.replay()
+        self.replays += 1
+        return self._output
+
+    def _beside(self, model: nn.Module, forward: Callable, cache: KVMMCache) -> Any:
+        """The step on the stream that captures later, as warm-ups must be."""
+        current = torch.cuda.current_stream(self._inputs[0].device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            output = self._run(model, forward, cache)
+        current.wait_stream(self._stream)
+        return output
+
+    def _capture(self, model: nn.Module, forward: Callable, cache: KVMMCache) -> None:
+        graph = torch.cuda.CUDAGraph()
+        # other threads may use CUDA meanwhile (an app that measures memory)
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            output = self._run(model, forward, cache)
+        output.past_key_values = None  # the graph must not keep its cache alive
+        self._graph, self._output = graph, output
+        self._addresses = _Unchanged(model, cache, self._inputs)
+        self.captures += 1
+
+    def _answer(self, output: Any, cache: KVMMCache) -> Any:
+        """The model's own output class, with logits of the caller's own."""
+        answer = copy.copy(output)
+        answer.logits = output.logits.clone()
+        answer.past_key_values = cache
+        return answer
+
+    # -- what cannot be replayed ------------------------------------------------------------------------------------
+
+    def _refusal(self, model: nn.Module, cache: KVMMCache, call: dict[str, Any]) -> str | None:
+        if cache.model is not model:
+            return "the cache was made for another model"
+        if call.get("use_cache") is False or call.get("return_dict") is False:
+            return "use_cache=False or return_dict=False"
+        for name, value in call.items():
+            if name not in _STEP and name not in _SPENT and value is not None and value is not False:
+                return f"the argument {name}="
+        if len(cache.packed_layers) != len(cache.layers):
+            return "layers with a sliding window or without keys and values"
+        if model.config.get_text_config(decoder=True)._attn_implementation != NAME:
+            return "the model's attention is not kvmm"
+        if cache.table.packed and len({layer.device for layer in cache.layers}) > 1:
+            return "layers on several devices"
+        if call["input_ids"].shape[0] != cache.batch_size:
+            return "another batch size"
+        if call.get("position_ids") is None and any(
+            hasattr(m, "rope_deltas") for m in (model, getattr(model, "model", None))
+        ):
+            return "no position_ids"
+        if why := _moving_rope(model, cache.table.length + 1):
+            return why
+        return self._mask_refusal(cache, call.get("attention_mask"))
+
+    def _mask_refusal(self, cache: KVMMCache, mask: Any) -> str | None:
+        """A mask may repeat what the cache knows: padding of the prompt, nothing else. Looked at once a call of
+        ``generate``."""
+        if mask is None:
+            return None
+        table = cache.table
+        if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.shape[1] != table.length + 1:
+            return "an attention mask of another form"
+        if self._masked:
+            return None
+        known = table.modality[:, : table.length] >= 0
+        given = mask.cpu() != 0
+        if known.shape != given[:, :-1].shape or not torch.equal(known, given[:, :-1]) or not bool(given[:, -1].all()):
+            return "an attention mask of one's own"
+        self._masked = True
+        return None
+
+
+# -- the model ----------------------------------------------------------------------------------------------------------
+
+
+class _Dispatcher:
+    """What stands in place of a model's ``forward``."""
+
+    def __init__(self, model: nn.Module, own: Callable | None):
+        self._model = weakref.ref(model)
+        self._own = own  # set on the instance before (hooks of accelerate, torch.compile); None: the class's
+        functools.update_wrapper(self, own or type(model).forward.__get__(model))
+        self.__dict__.pop("__wrapped__")  # would keep the model alive; the signature is what generate() asks for
+        import inspect
+
+        self.__signature__ = inspect.signature(own or type(model).forward.__get__(model))
+
+    def __deepcopy__(self, memo: dict) -> _Dispatcher:
+        model = self._model()
+        twin = memo.get(id(model), model)
+        return _Dispatcher(twin, copy.deepcopy(self._own, memo))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self._model()
+        forward = self._own or functools.partial(type(model).forward, model)
+        graph = getattr(kwargs.get("past_key_values"), "graph", None)
+        if args or not isinstance(graph, StepGraph) or torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return graph.step(model, forward, kwargs["past_key_values"], kwargs)
+
+
+def install_dispatcher(model: nn.Module) -> None:
+    """Let a model's calls reach the graphs of their caches; a second call does nothing.
+
+    Args:
+        model: the module that has ``generate``. Calls without such a cache behave as before.
+    """
+    own = model.__dict__.get("forward")
+    if not isinstance(own, _Dispatcher):
+        model.forward = _Dispatcher(model, own)
+
+
+def _decoder_layers(model: nn.Module) -> list[nn.Module]:
+    decoder = model.get_decoder()
+    decoder = getattr(decoder, "language_model", decoder)
+    return list(getattr(decoder, "layers", ()))
+
+
+def _rotaries(model: nn.Module) -> list[nn.Module]:
+    """The decoder's rotary embeddings."""
+    decoder = model.get_decoder()
+    decoder = getattr(decoder, "language_model", decoder)
+    return [m for m in decoder.modules() if isinstance(getattr(m, "inv_freq", None), torch.Tensor)]
+
+
+def _moving_rope(model: nn.Module, length: int) -> str | None:
+    """Why the frequencies of positions may change in a step to ``length`` tokens, if they may."""
+    for rotary in _rotaries(model):
+        kind = getattr(rotary, "rope_type", "default")
+        if kind == "longrope":
+            before = rotary.config.rope_parameters["original_max_position_embeddings"]
+            if length in (before, before + 1, before + 2):  # the step that switches runs as usual
+                return "rotary frequencies that switch"
+        elif not isinstance(kind, str) or kind not in _STATIC_ROPE:
+            return f"rotary frequencies of type {kind}"
+    return None
+
+
+@contextmanager
+def _frozen_rope(model: nn.Module) -> Iterator[None]:
+    """Inside, frequencies stay as they are: updating them would read positions from the device."""
+    changed = [(r, r.rope_type) for r in _rotaries(model) if getattr(r, "rope_type", None) == "longrope"]
+    for rotary, _ in changed:
+        rotary.rope_type = "default"
+    try:
+        yield
+    finally:
+        for rotary, kind in changed:
+            rotary.rope_type = kind
+
+
+# -- compiled layers ----------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(layer_class: type[nn.Module]) -> Callable:
+    return torch.compile(layer_class.forward, dynamic=False)
+
+
+@contextmanager
+def _compiled_layers(model: nn.Module) -> Iterator[None]:
+    """Inside, the decoder's layers run compiled: their norms, rotary embeddings and activations as one kernel each.
+
+    Attention and the cache break the compiled graph and run as they are. Layers that something else has wrapped are
+    left alone.
+    """
+    import torch._dynamo.config as config
+
+    layers = [layer for layer in _decoder_layers(model) if "forward" not in layer.__dict__]
+    # one compiled form serves all layers although each knows its index
+    with config.patch(allow_unspec_int_on_nn_module=True, recompile_limit=64):
+        for layer in layers:
+            layer.forward = types.MethodType(_compiled(type(layer)), layer)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                del layer.forward

@@ -1,0 +1,32 @@
+"""New keys and values into buffers with room."""
+
+from __future__ import annotations
+
+import torch
+
+from kvmm.kernels.append import reference
+
+
+def append_columns(
+    key_buffer: torch.Tensor,
+    value_buffer: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    position: torch.Tensor,
+) -> None:
+    """Write one token's keys and values to a column that the device knows; in place.
+
+    Args:
+        key_buffer, value_buffer: ``[B, H, n, D]``, contiguous.
+        key, value: ``[B, H, 1, D]``.
+        position: int64 ``[1]``, the column.
+    """
+    if key.is_cuda:
+        from kvmm.kernels.append.triton import append_columns as kernel
+
+        kernel(key_buffer, value_buffer, key, value, position)
+    else:
+        reference.append_columns(key_buffer, value_buffer, key, value, position)
+
+
+__all__ = ["append_columns"]
