@@ -3,8 +3,8 @@
     python -m benchmarks.decode_step [--shapes 1x128k 1x32k 32x4k] [--policies rd2] [--modes graph compile eager]
 
 Caches are filled layer by layer with random keys and values. Times are of greedy steps without waiting for the host in
-between: median and mean over ``--steps`` steps that include packing of full pages, and seconds a token of
-``generate()``. ``compile`` is a graph of the compiled model.
+between: mean (``ms``) and median over ``--steps`` steps that include packing of full pages, the captured graph alone
+(``replay_ms``), and milliseconds a token of ``generate()``. ``compile`` is a graph of compiled layers.
 
 Baselines, in the same process: ``DynamicCache`` eager, the same through ``generate()``, ``StaticCache`` captured in a
 CUDA graph, and ``StaticCache`` with ``torch.compile(mode="reduce-overhead")``; the fastest counts. The floors are the
@@ -24,14 +24,24 @@ import torch
 from torch import nn
 
 from benchmarks.report import Report, add_common_options, attempt, table
-from benchmarks.stepping import BASELINES, GreedyStep, generate_seconds, packed_cache, prompt_modality, timed_steps
+from benchmarks.stepping import (
+    BASELINES,
+    MODES,
+    GreedyStep,
+    check_replays,
+    generate_seconds,
+    mode_options,
+    packed_cache,
+    prompt_modality,
+    replay_seconds,
+    timed_steps,
+)
 from benchmarks.synthetic import build_model, calibration_file, kv_shape, weight_nbytes
 from benchmarks.timing import Timing, bandwidth, free_memory
 from kvmm import get_policy
 
 SHAPES = {"1x128k": (1, 2**17), "1x32k": (1, 2**15), "32x4k": (32, 2**12)}
 _SMOKE = (2, 192)
-_MODES = {"eager": {}, "graph": {"graph": True}, "compile": {"graph": "compile"}}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--policies", nargs="+", default=["rd2"])
-    parser.add_argument("--modes", nargs="+", default=["graph", "compile"], choices=list(_MODES))
+    parser.add_argument("--modes", nargs="+", default=["graph", "compile"], choices=list(MODES))
     parser.add_argument("--baselines", nargs="*", default=list(BASELINES), choices=list(BASELINES))
     parser.add_argument("--steps", type=int, default=288, help="timed steps over the packed cache")
     parser.add_argument("--baseline-steps", type=int, default=50)
@@ -110,9 +120,7 @@ def measure(
     """What one row says of the packed cache."""
     policy = get_policy(policy_name)
     speed = max(report.run["bandwidth"].values())
-    settings = dict(_MODES[mode])
-    if settings:
-        settings["max_length"] = length + 2 * options.steps + 64
+    settings = mode_options(mode, length + 2 * options.steps + 64)
     cache = packed_cache(model, policy, prompt_modality(policy, batch, length), calibration, **settings)
     memory = cache.memory()
     step = GreedyStep(model, cache, batch, model.device)
@@ -124,7 +132,10 @@ def measure(
         "steps": timing.runs,
         "cache_bytes": memory.nbytes,
         "cache_bits_per_value": memory.bits_per_value,
+        **check_replays(cache, options.steps),
     }
+    if (replay := replay_seconds(cache)) is not None:
+        found["replay_ms"] = replay * 1e3
     if not options.no_generate:
         found["generate_ms"] = generate_seconds(model, cache, batch, options.steps) * 1e3
     weights = weight_nbytes(model)

@@ -27,9 +27,12 @@ from torch import nn
 from benchmarks.report import Report, add_common_options, attempt, table
 from benchmarks.stepping import (
     BASELINES,
+    MODES,
     TEXT_TOKENS,
     GreedyStep,
+    check_replays,
     image_modality,
+    mode_options,
     packed_cache,
     prompt_modality,
     timed_steps,
@@ -40,7 +43,6 @@ from kvmm import KVMMCache, get_policy
 from kvmm.policy import KVPolicy
 
 GB = 10**9
-_MODES: dict[str, dict[str, Any]] = {"eager": {}, "graph": {"graph": True}, "compile": {"graph": "compile"}}
 _LIMIT = 80 * GB
 _LENGTH = 4096
 _STEP_DOWN = 0.98  # what a batch that did not fit is lowered by
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 15, 20, 25, 30], help="GB of 10^9 bytes")
     parser.add_argument("--visual", nargs="+", type=int, default=[3328, 8192], help="visual tokens of a prompt")
     parser.add_argument("--policies", nargs="+", help="presets; default: calibquant1-mean+oscar2, or rd2 and rd1")
-    parser.add_argument("--mode", choices=list(_MODES), default="graph", help="how budgets decode")
+    parser.add_argument("--mode", choices=list(MODES), default="graph", help="how budgets decode")
     parser.add_argument("--baselines", nargs="*", default=["dynamic", "static"], choices=list(BASELINES))
     parser.add_argument("--new-tokens", type=int, default=272, help="generated, and timed but for a warm-up")
     parser.add_argument("--baseline-steps", type=int, default=50)
@@ -122,18 +124,12 @@ def budget_rows(report: Report, options: argparse.Namespace) -> None:
                 free_memory()
 
 
-def cache_options(options: argparse.Namespace, length: int) -> dict[str, Any]:
-    """Arguments of ``KVMMCache.for_model`` for the chosen mode."""
-    settings = dict(_MODES[options.mode])
-    return settings | {"max_length": length + options.new_tokens} if settings else settings
-
-
 def sequence_nbytes(
     model: nn.Module, policy: KVPolicy, visual: int, calibration: Path, options: argparse.Namespace
 ) -> int:
     """Most bytes that a sequence takes in the cache while its tokens come, measured on two."""
     modality = image_modality(2, visual)
-    settings = cache_options(options, modality.shape[1])
+    settings = mode_options(options.mode, modality.shape[1] + options.new_tokens)
     cache = packed_cache(model, policy, modality, calibration, **settings)
     step = GreedyStep(model, cache, 2, model.device)
     most = 0
@@ -177,7 +173,7 @@ def packed_speed(
     if batch < 1:
         raise ValueError("the budget holds no sequence")
     modality = image_modality(batch, row["visual_tokens"])
-    settings = cache_options(options, modality.shape[1])
+    settings = mode_options(options.mode, modality.shape[1] + options.new_tokens)
     cache = packed_cache(model, combined_policy(row["policy"]), modality, calibration, **settings)
     step = GreedyStep(model, cache, batch, model.device)
     timing = timed_steps(step, options.new_tokens - 16, model.device)
@@ -195,6 +191,7 @@ def packed_speed(
         "ratio": None if dense is None else batch / timing.mean / dense,
         "cache_bytes": memory.nbytes,
         "cache_bits_per_value": memory.bits_per_value,
+        **check_replays(cache, timing.runs),
         "bandwidth": moved / timing.mean,
         "floor_ms": moved / speed * 1e3,
         "floor_share": moved / speed / timing.mean,

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import StaticCache
 from transformers.cache_utils import Cache
 
-from benchmarks.synthetic import dynamic_cache, fill_dense, fill_kvmm, main_modality
+from benchmarks.synthetic import dynamic_cache, fill, main_modality
 from benchmarks.timing import Timing, step_times, synchronize
 from kvmm import KVMMCache
 from kvmm.modality import IMAGE, TEXT
@@ -19,7 +19,7 @@ from kvmm.policy import KVPolicy
 
 TEXT_TOKENS = 64  # of a prompt with an image
 _WARM_UP = 4
-_DIFFERENT = 32  # sequences
+_DIFFERENT = 16  # sequences
 
 
 class GreedyStep:
@@ -107,7 +107,7 @@ BASELINES: dict[str, Callable[..., Timing]] = {
 
 
 def _static_step(forward: Any, model: nn.Module, batch: int, length: int, max_length: int) -> GreedyStep:
-    cache = fill_dense(StaticCache(config=model.config, max_cache_len=max_length), model, batch, length)
+    cache = fill(StaticCache(config=model.config, max_cache_len=max_length), model, batch, length)
     return GreedyStep(forward, cache, batch, model.device)
 
 
@@ -164,8 +164,50 @@ def packed_cache(
     if "rd" in {spec.codec for spec in policy.all_specs()}:
         options["calibration"] = str(calibration)
     cache = KVMMCache.for_model(model, policy, **options)
-    batch = len(modality)
-    fill_kvmm(cache, model, modality[:_DIFFERENT].to(model.device))
-    if batch > _DIFFERENT:
-        cache.batch_select_indices(torch.arange(batch) % _DIFFERENT)
+    batch, length = modality.shape
+    different = min(batch, _DIFFERENT)
+    cache.set_modality(modality[:different])
+    cache.announce(torch.zeros(different, length, dtype=torch.long, device=model.device), None, None)
+    fill(cache, model, different, length).pack()
+    if batch > different:
+        cache.batch_select_indices(torch.arange(batch) % different)
     return cache
+
+
+MODES: dict[str, dict[str, Any]] = {"eager": {}, "graph": {"graph": True}, "compile": {"graph": "compile"}}
+
+
+def mode_options(mode: str, max_length: int) -> dict[str, Any]:
+    """Arguments of :meth:`KVMMCache.for_model` for a mode; only graphs need a ``max_length``."""
+    return {**MODES[mode], "max_length": max_length} if MODES[mode] else {}
+
+
+def check_replays(cache: KVMMCache, steps: int) -> dict[str, Any]:
+    """What ``cache.graph`` says of the steps so far, for a row; empty without a graph.
+
+    Raises:
+        RuntimeError: on a GPU, if fewer than ``steps`` were replayed: a row must not call something else a graph.
+    """
+    if cache.graph is None:
+        return {}
+    report = cache.graph.report()
+    if cache.layers[0].device.type == "cuda" and report["replays"] < steps:
+        raise RuntimeError(f"only {report['replays']} of {steps} steps were replayed ({report['reason']})")
+    return {"graph": report}
+
+
+def replay_seconds(cache: KVMMCache, runs: int = 60) -> float | None:
+    """Median seconds of the captured graph alone, without the host's part of a step; None if there is none.
+
+    The graph counts tokens on the device, which the host then puts right: what it wrote lies in columns to come.
+    """
+    graph = None if cache.graph is None else cache.graph._graph
+    if graph is None:
+        return None
+    room, table = cache.table.room, cache.table
+    spare = room.dense_columns - table.dense.shape[1] - 1
+    seconds: list[float] = []
+    while len(seconds) < runs and spare > 1:
+        seconds += step_times(graph.replay, min(spare, runs - len(seconds)), "cuda")[1:]
+        room.sync(table)
+    return Timing.of(seconds).median if seconds else None

@@ -13,7 +13,6 @@ from torch import nn
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, Qwen3Config
 from transformers.cache_utils import Cache
 
-from kvmm import KVMMCache
 from kvmm.calibration import FILE_NAME, Calibration, model_fingerprint, site_name
 from kvmm.modality import IMAGE, TEXT
 from kvmm.models import assets_folder
@@ -165,31 +164,8 @@ def random_vectors(
     return torch.randn(*shape, device=device, dtype=dtype, generator=generator) @ turn
 
 
-def fill_kvmm(cache: KVMMCache, model: nn.Module, modality: torch.Tensor) -> None:
-    """Write a random prompt into a cache and pack it, layer by layer: one layer is dense at a time.
-
-    Args:
-        cache: empty.
-        model: which it is for.
-        modality: int8 ``[B, T]``, what the prompt's tokens are.
-    """
-    device, dtype = model.device, model.dtype
-    layers, heads, dim = kv_shape(model)
-    batch, length = modality.shape
-    cache.set_modality(modality)
-    cache.announce(torch.zeros(batch, length, dtype=torch.long, device=device), None, None)
-    plan = None
-    for index in range(layers):
-        key, value = (random_vectors((batch, heads, length, dim), str(device), dtype) for _ in range(2))
-        cache.update(key, value, index)
-        del key, value
-        plan = cache.table.plan() if plan is None else plan
-        cache.layers[index].apply(plan)
-    cache.table.commit(plan)
-
-
-def fill_dense(cache: Cache, model: nn.Module, batch: int, length: int) -> Cache:
-    """Write a random prompt into one of transformers' own caches."""
+def fill(cache: Cache, model: nn.Module, batch: int, length: int) -> Cache:
+    """Write the keys and values ``[B, H_kv, T, D]`` of a random prompt into every layer of an empty cache."""
     layers, heads, dim = kv_shape(model)
     for index in range(layers):
         key, value = (random_vectors((batch, heads, length, dim), str(model.device), model.dtype) for _ in range(2))
@@ -199,4 +175,4 @@ def fill_dense(cache: Cache, model: nn.Module, batch: int, length: int) -> Cache
 
 def dynamic_cache(model: nn.Module, batch: int, length: int) -> DynamicCache:
     """A filled ``DynamicCache``."""
-    return fill_dense(DynamicCache(config=model.config), model, batch, length)
+    return fill(DynamicCache(config=model.config), model, batch, length)

@@ -59,3 +59,60 @@ def test_policy_accuracy(tmp_path: Path):
     assert dynamic["policy"] == "dynamic" and dynamic["questions"] == rd["questions"] >= 6 and dynamic["kept"] == 1
     assert "media_bits" not in dynamic and one_bit["media_bits"] < rd["media_bits"] < 2.6
     assert one_bit["kept"] < 0.5 < rd["kept"]
+
+
+def run_smoke(module: str, output: Path, *options: str) -> dict:
+    """One of the kernel benchmarks at toy sizes on the CPU."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--smoke", "--device", "cpu", "--output", str(output)]
+    subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True, timeout=600)
+    report = json.loads(output.read_text())
+    assert report["runs"][-1]["smoke"] and min(report["runs"][-1]["bandwidth"].values()) > 0
+    assert not any("failed" in row for row in report["results"])
+    return report
+
+
+def test_decode_attention(tmp_path: Path):
+    """Every row is measured against dense attention, and a second run adds to the file."""
+    output = tmp_path / "result.json"
+    run_smoke("decode_attention", output, "--shapes", "1x128k", "--policies", "rd2", "oscar2", "calibquant1-mean")
+    report = run_smoke("decode_attention", output, "--append", "--shapes", "embedded", "--policies", "rd2")
+    assert [run["command"].split("--shapes ")[1].split()[0] for run in report["runs"]] == ["1x128k", "embedded"]
+    assert [row["run"] for row in report["results"]] == [0, 0, 0, 1, 1]
+    for row in report["results"]:
+        assert row["error"] < 1e-2 and row["us"] > 0 and row["floor_us"] > 0
+        assert abs(row["ratio"] - row["baseline_us"] / row["us"]) < 1e-6
+        assert abs(row["floor_share"] - row["floor_us"] / row["us"]) < 1e-6
+        assert row["packed_bytes"] < row["bytes"] < row["baseline_bytes"]
+    rd2, oscar2, one_bit = (row["packed_bits_per_value"] for row in report["results"][:3])
+    assert one_bit < 1.2 < 2 < rd2 < oscar2  # 64 channels: a norm a token is a quarter of a bit
+
+
+def test_decode_step(tmp_path: Path):
+    """Caches with a graph and without step and generate; bytes are those of weights and cache."""
+    modes = ["--modes", "eager", "graph", "--policies", "rd2", "--shapes", "32x4k", "--baselines", "dynamic", "static"]
+    report = run_smoke("decode_step", tmp_path / "result.json", *modes)
+    weights = report["runs"][0]["model"]["weight_bytes"]
+    assert [row["mode"] for row in report["results"]] == ["eager", "graph"]
+    for row in report["results"]:
+        assert row["steps"] == 40 and row["ms"] > 0 and row["generate_ms"] > 0
+        assert set(row["baselines_ms"]) == {"dynamic", "static"} and row["ratio"] == row["baseline_ms"] / row["ms"]
+        assert row["bytes"] == weights + row["cache_bytes"]
+
+
+def test_memory_budget(tmp_path: Path):
+    """The packed cache holds more sequences than the dense one in the same bytes, and never more bytes."""
+    output = tmp_path / "result.json"
+    run_smoke("memory_budget", output, "--part", "budgets", "--budgets", "5", "10")
+    report = run_smoke("memory_budget", output, "--part", "largest", "--append")
+    *budgets, dense, rd2, rd1 = report["results"]
+    assert [row["budget_bytes"] for row in budgets] == [5_000_000, 10_000_000]
+    for row in budgets:
+        assert row["cache_bytes"] <= 1.001 * row["budget_bytes"] and row["batch"] > row["dense_batch"] > 0
+        assert abs(row["ratio"] - row["tokens_per_second"] / row["dense_tokens_per_second"]) < 1e-6
+    assert dense["batch"] < rd2["batch"] < rd1["batch"] and rd1["ratio"] == rd1["batch"] / dense["batch"]
+
+
+def test_prompt_packing(tmp_path: Path):
+    report = run_smoke("prompt_packing", tmp_path / "result.json", "--policies", "rd2", "calibquant1-mean")
+    for row in report["results"]:
+        assert row["share"] == row["pack_ms"] / row["prefill_ms"] and 0 < row["cache_bytes"] < row["bytes"]
