@@ -2,12 +2,12 @@
 
 transformers launches some hundred small kernels a step, each from Python; a graph launches them all at once. Like
 ``model.forward = torch.compile(model.forward)``, :func:`install_dispatcher` puts a callable in place of a model's
-``forward``, once. It looks at the cache of a call: one new token in a packed cache with ``graph=True`` copies its inputs
-into static buffers and replays; everything else goes to the model's own ``forward``. Graphs and buffers belong to the
-cache (:class:`StepGraph`), so many caches serve one model and a graph goes with its cache.
+``forward``, once. It looks at the cache of a call: one new token in a packed cache with ``graph=True`` copies its
+inputs into static buffers and replays; everything else goes to the model's own ``forward``. Graphs and buffers belong
+to the cache (:class:`StepGraph`), so many caches serve one model and a graph goes with its cache.
 
-What changes from step to step lies on the device (:mod:`kvmm.cache.room`), so the same captured kernels serve all steps.
-A full residual page is packed between two replays, by the host. Only what moves a buffer (another batch size, a long
+What changes from step to step lies on the device (:mod:`kvmm.cache.room`), so the same captured kernels serve all
+steps. A full residual page is packed between two replays, by the host. Only what moves a buffer (another batch size, a
 turn that needs more room) makes the next steps capture anew. Without CUDA the same step runs uncaptured.
 """
 
@@ -248,7 +248,7 @@ class StepGraph:
         return None
 
 
-# -- the model ----------------------------------------------------------------------------------------------------------
+# -- the model --------------------------------------------------------------------------------------------------------
 
 
 class _Dispatcher:
@@ -327,7 +327,7 @@ def _frozen_rope(model: nn.Module) -> Iterator[None]:
             rotary.rope_type = kind
 
 
-# -- compiled layers ----------------------------------------------------------------------------------------------------
+# -- compiled layers --------------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=64)

@@ -130,8 +130,8 @@ class KVMMCache(Cache):
             policy: a preset's name (:func:`kvmm.policies`), a YAML file, or a :class:`KVPolicy`.
             offloading: keep the layers on the CPU between their turns; see :class:`KVMMCache`.
             modality: integer ``[B, T]`` of modality codes for the first call; needed only with ``inputs_embeds``.
-            max_length: tokens the cache will hold at most, padding included. Once the prompt is packed, room for them is
-                allocated (:meth:`memory` counts it) and steps of one token write in place. :meth:`extend` adds room.
+            max_length: tokens the cache will hold at most, padding included. Once the prompt is packed, room for them
+                is allocated (:meth:`memory` counts it) and steps of one token write in place. :meth:`extend` adds room.
             graph: True replays steps of one token as a CUDA graph, with the same tokens; ``"compile"`` also compiles
                 the decoder layers for it (``torch.compile``: slower to start, fewer launches, equal up to the rounding
                 of the model's dtype). Needs ``max_length``. Steps that cannot be replayed run as usual, and
@@ -182,8 +182,7 @@ class KVMMCache(Cache):
         given = inputs_embeds if input_ids is None else input_ids
         if given is None:
             return
-        batch, count = given.shape[:2]
-        if self.graph is not None and self._explicit is None and count == 1 and input_ids is not None:
+        if self.graph is not None and self._explicit is None and given.shape[1] == 1 and input_ids is not None:
             # most likely a step to replay, which needs no map: looked at only if it is not
             self._announced, self._pending = (input_ids, attention_mask), None
             return
@@ -298,6 +297,7 @@ class KVMMCache(Cache):
         for index in self.packed_layers:
             if self.layers[index].is_initialized:
                 self.layers[index].reserve()
+                room.on(self.layers[index].device, self.table)
         room.sync(self.table)
         if self.graph is not None:
             self.graph.check()

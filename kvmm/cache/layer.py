@@ -293,14 +293,26 @@ class KVMMLayer(CacheLayerMixin):
     def addresses(self) -> tuple[int, ...]:
         """What a captured step would read of this layer."""
         found = [self.dense_key.data_ptr(), self.dense_key.numel(), self.dense_value.data_ptr()]
-        for part in self._roomy_parts():
+        for part in self.all_parts().values():
             found += [x for store in part.stores for x in store.addresses()]
         return tuple(found)
 
-    def _roomy_parts(self) -> list[Part]:
-        """All parts in order, text among them whether or not it has pages."""
-        parts = self.parts if self._spare is None else self.parts | {TEXT: self._spare}
-        return [parts[modality] for modality in sorted(parts)]
+    def all_parts(self) -> dict[int, Part]:
+        """All parts in order; where there is room, text among them whether or not it has pages."""
+        return self.parts if self._spare is None else dict(sorted((self.parts | {TEXT: self._spare}).items()))
+
+    def dense_buffers(self) -> list[torch.Tensor]:
+        """The tensors that hold full-precision columns, or have room for them."""
+        found = [self.dense_key, self.dense_value]
+        return found if self._columns is None or self._columns[0] is self.dense_key else [*found, *self._columns]
+
+    def room_nbytes(self) -> int:
+        """Bytes of buffers with room that hold nothing yet."""
+        if self._columns is None:
+            return 0
+        used = self.num_dense if self.dense_key is self._columns[0] else 0
+        columns = sum(x.nbytes - x[:, :, :used].nbytes for x in self._columns)
+        return columns + sum(store.room_nbytes() for part in self.all_parts().values() for store in part.stores)
 
     def apply(self, plan: Plan) -> None:
         """Carry out a packing plan of the token table."""
@@ -408,7 +420,7 @@ class KVMMLayer(CacheLayerMixin):
     def _attend_with_room(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
         counters = self.table.room.on(self.device, self.table)
         parts = []
-        for part in self._roomy_parts():
+        for part in self.all_parts().values():
             views = [store.roomy(counters.num_pages) if store.reserved else store.packed for store in part.stores]
             parts.append(Part(*(_View(store.codec, view) for store, view in zip(part.stores, views, strict=True))))
         return attend(
@@ -430,7 +442,7 @@ class KVMMLayer(CacheLayerMixin):
             if self.query_sum is not None:
                 self.query_sum = self.query_sum.index_select(0, index)
                 self.query_count = self.query_count.index_select(0, index)
-            for part in self._roomy_parts():
+            for part in self.all_parts().values():
                 for store in part.stores:
                     store.index_batch(index)
 

@@ -25,12 +25,13 @@ class MemoryReport:
         bits_per_value: bits of ``nbytes`` over the number of elements of those keys and values.
         tokens: tokens held, padding not counted.
         by_modality: ``{name: {tokens, nbytes, nbytes_dense, bits_per_value, packed_nbytes, packed_tokens,
-            packed_bits_per_value}}``; the ``packed_`` figures leave sinks, residual and page table out.
+            packed_bits_per_value}}``; the ``packed_`` figures leave sinks, residual, page table and room out.
         by_component: bytes of ``codes``, ``scale``, ``zero_point``, ``norm``, ``values`` (lossless pages), ``sink``,
             ``residual``, ``page_table``, ``sliding`` (sliding-window layers, left as they are), with a budget
             ``retention`` (what its controller knows of pages) and ``backing`` (in host memory, outside the budget), ...
         by_layer: bytes and ``nbytes_dense`` of each layer.
         shared_nbytes: the part of ``nbytes`` that a fork of the cache holds in common with it.
+        reserved_nbytes: the part of ``nbytes`` that holds nothing yet: with ``max_length``, room for what comes.
     """
 
     nbytes: int = 0
@@ -42,6 +43,7 @@ class MemoryReport:
     by_component: dict[str, int] = field(default_factory=dict)
     by_layer: list[dict[str, int]] = field(default_factory=list)
     shared_nbytes: int = 0
+    reserved_nbytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and numbers, for JSON."""
@@ -122,6 +124,7 @@ def measure(cache: KVMMCache) -> MemoryReport:
             for part in layer.parts.values()
             for store in part.stores
         ),
+        reserved_nbytes=sum(layer.room_nbytes() for layer in cache.layers if isinstance(layer, KVMMLayer)),
     )
 
 
@@ -139,19 +142,20 @@ def _measure_layer(
 ) -> tuple[int, int]:
     """Add one layer's bytes to the counters; returns them, and the layer's K and V elements a token."""
     key, value = layer.dense_key, layer.dense_value
-    dense = _storage(key) + _storage(value)
+    dense = sum(_storage(x) for x in layer.dense_buffers())
     sinks = dense * num_sinks // key.shape[2] if key.shape[2] and layer.packed else 0
     components["sink"] += sinks
     components["residual"] += dense - sinks
     _share(dense, dense_counts, modality_bytes)
     total = dense
-    for modality, part in layer.parts.items():
+    for modality, part in layer.all_parts().items():
         for store in part.stores:
             for name, nbytes in store.nbytes().items():
                 components[name] += nbytes
                 modality_bytes[modality] += nbytes
                 packed_bytes[modality] += nbytes
                 total += nbytes
+            packed_bytes[modality] -= store.room_nbytes()
     return total, key.shape[1] * key.shape[3] + value.shape[1] * value.shape[3]
 
 

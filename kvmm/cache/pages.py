@@ -12,7 +12,6 @@ import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
 
-
 _GROUPED = ("offset", "mean", "scale")  # what ``page_group`` points into: the first of these that a codec stores
 
 
@@ -176,7 +175,9 @@ class PageStore:
         return self._roomy
 
     def room_nbytes(self) -> int:
-        """Bytes of the buffers that hold nothing yet."""
+        """Bytes of the buffers with room that hold nothing yet."""
+        if not self.reserved:
+            return 0
         return sum(b.nbytes - b[:, :, : self.sizes[name]].nbytes for name, b in self.buffers.items())
 
     def addresses(self) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """The room of a cache with ``max_length``: buffers that never move, and how much of them is in use.
 
 A captured step (a CUDA graph) reads fixed addresses and no number of the host's. So text pages and full-precision
-columns are allocated for ``max_length`` tokens when the prompt is packed, and what grows lives on the device: the column
-of the newest token, the columns and the pages in use, and what to add to the scores of slots that hold no token. The
-host knows the same numbers without asking: one token a step and sequence.
+columns are allocated for ``max_length`` tokens when the prompt is packed, and what grows lives on the device: the
+column of the newest token, the columns and the pages in use, and what to add to the scores of slots that hold no token.
+The host knows the same numbers without asking: one token a step and sequence.
 """
 
 from __future__ import annotations

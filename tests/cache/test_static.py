@@ -1,0 +1,417 @@
+"""Caches with ``max_length``: buffers that never move, steps that read every changing number from the device, and the
+dispatcher that replays them. Without CUDA the step runs uncaptured, but through the same static buffers.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import weakref
+
+import pytest
+import torch
+
+from kvmm import KVMMCache, policies
+from kvmm.errors import KVMMError
+from kvmm.graphs import StepGraph, install_dispatcher
+from kvmm.modality import AUDIO, IMAGE, TEXT
+from tests.cache.harness import Harness, layout
+from tests.cache.test_generation import MODES
+from tests.cache.test_memory import storages
+from tests.tiny_models import build, generate, inputs
+
+FIELDS = {"residual_length": 16, "num_sink_tokens": 2}
+TOKENS = 120  # several pages of 32
+FAMILIES = ("llama", "qwen3", "qwen2_vl", "qwen2_5_omni")
+
+
+def make(model, policy="oscar2", graph=True, max_length=600, **fields):
+    return KVMMCache.for_model(model, policy, max_length=max_length, graph=graph, **{**FIELDS, **fields})
+
+
+def dynamic(model, policy="oscar2", **fields):
+    return KVMMCache.for_model(model, policy, **{**FIELDS, **fields})
+
+
+# -- the same tokens --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_same_tokens_over_page_flushes(family, batch, graph):
+    """Left-padded batches too; the same pages hold the same codes."""
+    model, arguments = build(family), inputs(family, batch)
+    expected = dynamic(model)
+    tokens = generate(model, arguments, past_key_values=expected, max_new_tokens=TOKENS)
+    cache = make(model, graph=graph)
+    assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=TOKENS), tokens)
+    assert cache.table.stores[TEXT].shape[1] >= 3 * 32
+    assert torch.equal(cache.table.slots(), expected.table.slots())
+    for mine, theirs in zip(cache.layers, expected.layers, strict=True):
+        for modality, part in theirs.parts.items():
+            for one, other in zip(mine.parts[modality].stores, part.stores, strict=True):
+                assert one.packed.tensors.keys() == other.packed.tensors.keys()
+                assert torch.equal(one.packed["codes"], other.packed["codes"])
+        torch.testing.assert_close(mine.keys, theirs.keys, atol=1e-3, rtol=1e-3)
+    if graph:
+        assert cache.graph.report()["eager"] == TOKENS - 1
+        assert cache.graph.reason is None
+
+
+@pytest.mark.parametrize("policy", list(policies()))
+def test_every_policy(policy):
+    """Two sequences with media, a flush of text among them."""
+    model, arguments = build("qwen2_5_omni"), inputs("qwen2_5_omni", 2)
+    tokens = generate(model, arguments, past_key_values=dynamic(model, policy), max_new_tokens=70)
+    cache = make(model, policy)
+    assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=70), tokens)
+    assert cache.graph.report()["eager"] == 69
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2_5_omni"])
+@pytest.mark.parametrize("mode", ["one-sequence", "bare-row", "sampling", "beam", "prompt-lookup", "turns"])
+def test_every_way_to_generate(mode, family):
+    """As :mod:`tests.cache.test_generation`, with a cache of each kind."""
+    fields = {"residual_length": 0, "num_sink_tokens": 2}
+    model = build(family)
+    if mode == "prompt-lookup" and family == "qwen2_5_omni":
+        pytest.skip("the family's drafts are tested with llama")
+    tokens, _ = MODES[mode].run(model, family, lambda: dynamic(model, **fields))
+    for graph in (False, True):
+        found, cache = MODES[mode].run(model, family, lambda graph=graph: make(model, graph=graph, **fields))
+        assert torch.equal(found, tokens)
+        if graph and mode != "prompt-lookup":
+            assert cache.graph.report()["eager"] > 5
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma3"])
+def test_sliding_windows_run_as_usual(family):
+    model, arguments = build(family), inputs(family)
+    tokens = generate(model, arguments, past_key_values=dynamic(model))
+    cache = make(model)
+    assert torch.equal(generate(model, arguments, past_key_values=cache), tokens)
+    assert "sliding window" in cache.graph.reason
+    assert cache.graph.report()["plain"] == tokens.shape[1] - arguments["input_ids"].shape[1] - 1
+
+
+def test_crop_and_go_on():
+    """Into the last page of text, which stays with empty slots."""
+    model, arguments = build("qwen3"), inputs("qwen3")
+    results = []
+    for cache in (dynamic(model), make(model), make(model, graph=False)):
+        ids = generate(model, arguments, past_key_values=cache, max_new_tokens=60)
+        cache.crop(-25)
+        ids = ids[:, : cache.get_seq_length() + 1]
+        mask = torch.ones_like(ids)
+        results.append(
+            generate(model, {"input_ids": ids, "attention_mask": mask}, past_key_values=cache, max_new_tokens=80)
+        )
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_crop_to_before_the_text_pages():
+    model, arguments = build("qwen3"), inputs("qwen3")
+    results = []
+    for cache in (dynamic(model), make(model)):
+        ids = generate(model, arguments, past_key_values=cache, max_new_tokens=60)
+        cache.crop(2)  # the sinks
+        assert not cache.table.stores
+        ids = ids[:, : cache.get_seq_length() + 1]
+        results.append(generate(model, {"input_ids": ids}, past_key_values=cache, max_new_tokens=80))
+    assert torch.equal(*results)
+
+
+def test_reset():
+    model, arguments = build("qwen2_vl"), inputs("qwen2_vl", 2)
+    cache = make(model)
+    first = generate(model, arguments, past_key_values=cache, max_new_tokens=50)
+    cache.reset()
+    assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=50), first)
+
+
+@pytest.mark.parametrize("how", ["fork", "deepcopy"])
+def test_copies_go_on_by_themselves(how):
+    model, arguments = build("llava"), inputs("llava")
+    cache = make(model)
+    ids = generate(model, arguments, past_key_values=cache, max_new_tokens=60)
+    twin = cache.fork() if how == "fork" else copy.deepcopy(cache)
+    assert twin.graph is not cache.graph
+    written = {t.data_ptr() for layer in cache.layers for t in layer.dense_buffers()}
+    written |= {b.data_ptr() for layer in cache.layers for s in layer.parts[TEXT].stores for b in s.buffers.values()}
+    written |= {c.position.data_ptr() for c in cache.table.room._counters.values()}
+    theirs = {t.data_ptr() for layer in twin.layers for t in layer.dense_buffers()}
+    theirs |= {b.data_ptr() for layer in twin.layers for s in layer.parts[TEXT].stores for b in s.buffers.values()}
+    assert not written & theirs
+    addresses = [layer.addresses() for layer in cache.layers]
+    rest = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    other = generate(model, rest, past_key_values=twin, max_new_tokens=50, suppress_tokens=[*range(1, 60)])
+    mine = generate(model, rest, past_key_values=cache, max_new_tokens=50)
+    assert [layer.addresses() for layer in cache.layers] == addresses
+    assert not torch.equal(other, mine)
+    whole = generate(model, arguments, past_key_values=make(model), max_new_tokens=110)
+    assert torch.equal(mine, whole)
+    assert twin.graph.report()["eager"] >= 48
+
+
+# -- the step is fit to be captured -----------------------------------------------------------------------------------
+
+
+class Recorder(StepGraph):
+    """Keeps the callable of the first step and calls that one ever after, as a captured graph would: what a step
+    computes may depend on buffers only, whose addresses must not change either.
+    """
+
+    def drop(self):
+        super().drop()
+        self.kept = None
+        self.frozen = []
+
+    def _run(self, model, forward, cache):
+        if self.kept is None:
+            self.kept = [layer.addresses() for layer in cache.layers]
+        assert [layer.addresses() for layer in cache.layers] == self.kept
+        # the host's numbers lie: nothing in a step may read them
+        table, length = cache.table, cache.table.length
+        dense, stores = table.dense, table.stores
+        table.length, table.dense, table.stores = 7, dense[:, :3], {}
+        try:
+            return super()._run(model, forward, cache)
+        finally:
+            table.length, table.dense, table.stores = length, dense, stores
+
+
+@pytest.mark.parametrize("policy", ["oscar2", "kivi2", "rd2", "calibquant2", "kitty", "turboquant2", "bf16"])
+@pytest.mark.parametrize(("family", "batch"), [("qwen3", 1), ("qwen2_5_omni", 1), ("qwen2_5_omni", 2)])
+def test_a_step_reads_buffers_only(family, batch, policy):
+    model, arguments = build(family), inputs(family, batch)
+    tokens = generate(model, arguments, past_key_values=dynamic(model, policy), max_new_tokens=TOKENS)
+    cache = make(model, policy)
+    cache.graph = Recorder()
+    assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=TOKENS), tokens)
+    assert cache.graph.eager == TOKENS - 1
+
+
+def test_no_question_to_the_device_in_a_step(monkeypatch):
+    """Nothing is read back in a step of one sequence or of a padded batch: neither numbers nor tensors."""
+    model, arguments = build("qwen2_5_omni"), inputs("qwen2_5_omni", 2)
+    cache = make(model)
+    asked = []
+
+    class Watching(StepGraph):
+        def _run(self, *args):
+            with monkeypatch.context() as patch:
+                for name in ("item", "tolist", "__bool__", "__int__", "__float__", "nonzero", "numpy", "cpu"):
+                    patch.setattr(torch.Tensor, name, lambda *a, name=name, **k: asked.append(name))
+                return super()._run(*args)
+
+    cache.graph = Watching()
+    generate(model, arguments, past_key_values=cache, max_new_tokens=60)
+    assert cache.graph.eager == 59
+    assert not asked
+
+
+def test_layer_with_room_reads_like_dynamic():
+    """Attention over room against attention over exact views, batch of ragged modalities."""
+    policy = KVMMCache.for_model(build("llama"), "oscar2", **FIELDS).policy
+    h = Harness(policy)
+    h.cache = KVMMCache(h.layer.config.value, policy, max_length=400)
+    h.layer = h.cache.layers[0]
+    h.feed(
+        [
+            layout((TEXT, 20), (IMAGE, 70), (TEXT, 9), (AUDIO, 40), (TEXT, 11)),
+            layout((-1, 30), (TEXT, 80), (AUDIO, 33), (TEXT, 7)),
+        ]
+    )
+    worst = 0.0
+    for _ in range(100):
+        h.feed([[TEXT], [TEXT]])
+        assert h.layer.room is not None
+        worst = max(worst, h.compare(1))
+    assert worst < 1e-4
+    assert h.cache.table.stores[TEXT].shape[1] > 32
+
+
+# -- what a call must be to be replayed -------------------------------------------------------------------------------
+
+
+def _prefilled(model, arguments, **options):
+    cache = make(model, **options)
+    ids = generate(model, arguments, past_key_values=cache, max_new_tokens=5)
+    return cache, ids
+
+
+def test_output_is_the_model_s_own_class():
+    model, arguments = build("qwen3"), inputs("qwen3")
+    cache, ids = _prefilled(model, arguments)
+    twin = dynamic(model)
+    generate(model, arguments, past_key_values=twin, max_new_tokens=5)
+    with torch.no_grad():
+        expected = model(input_ids=ids[:, -1:], past_key_values=twin)
+        found = model(input_ids=ids[:, -1:], past_key_values=cache)
+        later = model(input_ids=ids[:, -2:-1], past_key_values=cache)
+    assert type(found) is type(expected)
+    assert found.past_key_values is cache
+    torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=1e-4)
+    assert found.logits.data_ptr() != later.logits.data_ptr()
+    assert json.dumps(cache.graph.report())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"output_hidden_states": True}, "output_hidden_states"),
+        ({"return_dict": False}, "return_dict"),
+        ({"mask": "own"}, "one's own"),
+        ({"mask": "4d"}, "another form"),
+        ({"attention": "sdpa"}, "not kvmm"),
+    ],
+)
+def test_other_calls_run_as_usual(change, reason):
+    model, arguments = build("llama"), inputs("llama")
+    cache, ids = _prefilled(model, arguments)
+    twin = dynamic(model)
+    generate(model, arguments, past_key_values=twin, max_new_tokens=5)
+    call, length = {"input_ids": ids[:, -1:]}, ids.shape[1]
+    config = model.config
+    if "mask" in change:
+        mask = torch.ones(1, length, dtype=torch.long)
+        mask[:, 5:9] = 0
+        call["attention_mask"] = mask if change["mask"] == "own" else mask[:, None, None].bool()
+    elif "attention" in change:
+        config._attn_implementation = change["attention"]
+    else:
+        call |= change
+    try:
+        with torch.no_grad():
+            found, expected = (model(**call, past_key_values=c) for c in (cache, twin))
+    finally:
+        config._attn_implementation = "kvmm"
+    torch.testing.assert_close(found[0], expected[0], atol=1e-4, rtol=1e-4)
+    assert reason in cache.graph.reason
+    with torch.no_grad():
+        found, expected = (model(input_ids=ids[:, -2:-1], past_key_values=c) for c in (cache, twin))
+    torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=1e-4)
+    assert cache.graph.reason is None
+
+
+def test_other_caches_and_other_models_are_left_alone():
+    model, arguments = build("llama"), inputs("llama")
+    tokens = generate(model, arguments)
+    install_dispatcher(model)
+    install_dispatcher(model)
+    assert torch.equal(generate(model, arguments), tokens)
+    twin = copy.deepcopy(model)
+    assert twin.forward._model() is twin
+    with torch.no_grad():
+        twin.lm_head.weight.zero_()
+        assert not model(**arguments).logits.eq(0).all()
+        assert twin(**arguments).logits.eq(0).all()
+    cache = make(model)
+    with torch.no_grad():
+        twin(**arguments, past_key_values=cache)
+        twin(input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=cache)
+    assert "another model" in cache.graph.reason
+
+
+def test_everything_goes_with_the_cache():
+    model, arguments = build("llama"), inputs("llama")
+    cache, _ = _prefilled(model, arguments)
+    gone = weakref.ref(cache), weakref.ref(cache.graph)
+    del cache
+    gc.collect()
+    assert gone[0]() is None
+    assert gone[1]() is None
+
+
+def test_model_is_not_kept_alive():
+    model = copy.deepcopy(build("llama"))
+    make(model)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+# -- length and memory ------------------------------------------------------------------------------------------------
+
+
+def test_full_cache_says_so_and_stays_whole():
+    model, arguments = build("qwen3"), inputs("qwen3")
+    length = arguments["input_ids"].shape[1]
+    cache = make(model, max_length=length + 40)
+    assert cache.get_max_length() == length + 40
+    with pytest.raises(KVMMError, match=f"max_length={length + 40}"):
+        generate(model, arguments, past_key_values=cache, max_new_tokens=60)
+    assert cache.get_seq_length() == length + 40
+    expected = dynamic(model)
+    generate(model, arguments, past_key_values=expected, max_new_tokens=41)
+    torch.testing.assert_close(cache.layers[1].keys, expected.layers[1].keys, atol=1e-4, rtol=1e-4)
+    tokens = generate(model, arguments, past_key_values=dynamic(model), max_new_tokens=60)
+    cache.extend(length + 60)
+    rest = tokens[:, : length + 41]
+    found = generate(model, {"input_ids": rest}, past_key_values=cache, max_new_tokens=19)
+    assert torch.equal(found, tokens)
+
+
+def test_full_without_a_graph():
+    model, arguments = build("qwen3"), inputs("qwen3")
+    length = arguments["input_ids"].shape[1]
+    cache = make(model, max_length=length + 3, graph=False)
+    with pytest.raises(KVMMError, match="max_length"):
+        generate(model, arguments, past_key_values=cache, max_new_tokens=10)
+    with pytest.raises(KVMMError, match="max_length"):
+        generate(model, arguments, past_key_values=make(model, max_length=length - 1), max_new_tokens=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"graph": True}, "max_length"),
+        ({"graph": "fast", "max_length": 9}, "graph="),
+        ({"max_length": 0}, "max_length"),
+        ({"max_length": 2000, "budget": 10**6}, "budget"),
+        ({"max_length": 2000, "offloading": True}, "offloading"),
+    ],
+)
+def test_what_does_not_go_together(options, message):
+    with pytest.raises(KVMMError, match=message):
+        KVMMCache.for_model(build("qwen3"), "oscar2", **options)
+
+
+def test_extend_needs_max_length():
+    with pytest.raises(KVMMError, match="max_length"):
+        dynamic(build("llama")).extend(100)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_memory_counts_room(batch):
+    model, arguments = build("qwen2_5_omni"), inputs("qwen2_5_omni", batch)
+    cache, other = make(model, graph=False), dynamic(model)
+    for each in (cache, other):
+        generate(model, arguments, past_key_values=each, max_new_tokens=50)
+    report = cache.memory()
+    assert report.nbytes == sum(storages(cache).values())
+    assert report.nbytes == sum(report.by_component.values())
+    assert report.nbytes == sum(m["nbytes"] for m in report.by_modality.values())
+    assert report.nbytes == sum(x["nbytes"] for x in report.by_layer) + cache.table.nbytes()
+    assert 0 < report.reserved_nbytes < report.nbytes
+    # without the room it is what a cache that grows would hold, but for that one's own slack
+    assert report.nbytes - report.reserved_nbytes < 1.1 * other.memory().nbytes
+    for name, mine in report.by_modality.items():
+        assert mine["packed_bits_per_value"] == pytest.approx(
+            other.memory().by_modality[name]["packed_bits_per_value"], rel=0.15
+        )
+
+
+def test_save_and_load(tmp_path):
+    model, arguments = build("qwen3"), inputs("qwen3")
+    cache = make(model)
+    ids = generate(model, arguments, past_key_values=cache, max_new_tokens=60)
+    cache.save(tmp_path / "cache.safetensors")
+    loaded = KVMMCache.load(tmp_path / "cache.safetensors", model)
+    rest = {"input_ids": ids}
+    found = generate(model, rest, past_key_values=loaded, max_new_tokens=50)
+    assert torch.equal(found, generate(model, rest, past_key_values=cache, max_new_tokens=50))
