@@ -124,8 +124,14 @@ def block_sizes(dim: int, tokens: int) -> dict[str, int]:
     """Block sizes and warps of a tile of ``tokens`` vectors of ``dim`` channels."""
     block = max(16, triton.next_power_of_2(dim))
     inner = 64 if dim % 64 == 0 else 32 if dim % 32 == 0 else 16
-    warps = max(4, min(16, tokens * block // 2048))
-    return {"BLOCK_D": block, "BLOCK_K": inner, "num_warps": warps}
+    # a tile of 256 channels fills the registers: what the product holds besides must be small
+    wide = block > 128
+    return {
+        "BLOCK_D": block,
+        "BLOCK_K": min(inner, 32) if wide else inner,
+        "num_warps": max(4, min(8, tokens * block // 2048)),
+        "num_stages": 1 if wide else 2,
+    }
 
 
 def launch(

@@ -1,0 +1,387 @@
+"""Pages of tokens on their way into codes, on a GPU: a description, read a tile at a time by the kernels.
+
+Answers what :class:`~kvmm.kernels.quantize.dense.DensePages` answers, with equal parameters and, but for ties of
+rounding, equal codes. Every question reads the model's tensor anew, which costs less than a float32 copy of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+
+from kvmm.kernels.hadamard import rotate
+from kvmm.kernels.hadamard.triton import PARTS, block_sizes, launch, matrix_parts, signs
+from kvmm.kernels.quantize import triton as kernels
+from kvmm.kernels.quantize.dense import DensePages, highest_codes
+from kvmm.kernels.quantize.groups import TokenGroups
+from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP
+
+if TYPE_CHECKING:
+    from kvmm.cache.codecs.rd import Layout
+
+_MATRIX_PARTS = 2  # 16 bits of mantissa, all of a stored (fp16) transform's
+_PART = 1 << 22  # elements of the runs of pages that do get a float32 copy
+
+
+class TilePages:
+    """Vectors ``[B, H, T, D]`` and the chain they go through; see :class:`DensePages` for the methods."""
+
+    def __init__(self, x: torch.Tensor, page_size: int, valid: torch.Tensor | None = None):
+        batch, heads, tokens, dim = x.shape
+        self.x = x
+        self.valid = None if valid is None else valid.to(x.device).contiguous()
+        self.page_size = page_size
+        self.shape = torch.Size((batch, heads, -(-tokens // page_size), page_size, dim))
+        self.device = x.device
+        self.rotated = False
+        self.matrix: torch.Tensor | None = None  # float32 [B or 1, H or 1, D, D]
+        self.norm: torch.Tensor | None = None  # [B, H or 1, P, N]
+        self.offset: torch.Tensor | None = None  # float32 [B or 1, H or 1, D]
+        self.keep: torch.Tensor | None = None  # bool [B, H, P, N]
+        self.substitute: torch.Tensor | None = None  # float32 [B, H, P, D]
+
+    def groups(self, group_size: int | None) -> TokenGroups:
+        return TokenGroups(self.shape[2], self.page_size, group_size, self.device)
+
+    # -- what is coded ----------------------------------------------------------------------------------------------
+
+    def _with(self, **changes: Any) -> TilePages:
+        twin = copy.copy(self)
+        for name, value in changes.items():
+            if name not in ("substitute", "rotated") and getattr(self, name) is not None:
+                raise ValueError(f"pages have one {name}")
+            setattr(twin, name, value)
+        return twin
+
+    def rotate(self) -> TilePages:
+        if self.matrix is not None or self.rotated or self.offset is not None:
+            raise ValueError("pages are rotated before anything else")
+        return self._with(rotated=True, substitute=None if self.substitute is None else rotate(self.substitute))
+
+    def transform(self, matrix: torch.Tensor) -> TilePages:
+        if self.rotated or self.offset is not None or self.keep is not None:
+            raise ValueError("pages are transformed before anything else but a norm")
+        return self._with(matrix=matrix)
+
+    def divide(self, norm: torch.Tensor) -> TilePages:
+        if self.offset is not None or self.keep is not None:
+            raise ValueError("pages are divided before they are shifted")
+        return self._with(norm=norm)
+
+    def subtract(self, offset: torch.Tensor) -> TilePages:
+        offset = offset.float()
+        substitute = None if self.substitute is None else self.substitute - offset.unsqueeze(2)
+        return self._with(offset=offset, substitute=substitute)
+
+    def replace(self, keep: torch.Tensor, substitute: torch.Tensor) -> TilePages:
+        return self._with(keep=keep.contiguous(), substitute=substitute)
+
+    def parts(self) -> Iterator[DensePages]:
+        batch, heads, count, size, dim = self.shape
+        run = max(1, _PART // (batch * heads * size * dim))
+        for first in range(0, count, run):
+            pages, tokens = slice(first, first + run), slice(first * size, (first + run) * size)
+            valid = None if self.valid is None else self.valid[:, tokens]
+            part = DensePages.cut(self.x[:, :, tokens], size, valid)
+            if self.rotated:
+                part = part.rotate()
+            if self.matrix is not None:
+                part = part.transform(self.matrix)
+            if self.norm is not None:
+                part = part.divide(self.norm[:, :, pages])
+            if self.offset is not None:
+                part = part.subtract(self.offset)
+            if self.keep is not None:
+                part = part.replace(self.keep[:, :, pages], self.substitute[:, :, pages])
+            yield part
+
+    # -- launching ----------------------------------------------------------------------------------------------------
+
+    def _source(self) -> tuple[kernels.Source, dict[str, int]]:
+        """What the kernels read, and their constants."""
+        batch, heads, _, size, dim = self.shape
+        matrix, parts, scale = None, 1, 1.0
+        if self.rotated:
+            matrix, scale = signs(dim, False, self.device)[None, None], dim**-0.5
+        elif self.matrix is not None:
+            matrix, parts = matrix_parts(self.matrix.float(), _MATRIX_PARTS), _MATRIX_PARTS
+        norm = None if self.norm is None else self.norm.contiguous()
+        offset = None if self.offset is None else self.offset.contiguous()
+        source = kernels.Source(
+            self.x,
+            self.x.shape[2],
+            heads,
+            *self.x.stride(),
+            matrix,
+            *_strides(matrix, batch, heads),
+            scale,
+            norm,
+            *_strides(norm, batch, heads),
+            offset,
+            *_strides(offset, batch, heads),
+            _bytes(self.keep),
+            None if self.substitute is None else self.substitute.float().contiguous(),
+            _bytes(self.valid),
+            0 if self.valid is None else self.valid.stride(0),
+        )
+        constants = {"D": dim, "N": size, "PARTS": PARTS[self.x.dtype], "MATRIX_PARTS": parts}
+        return source, constants | block_sizes(dim, size)
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        return self.shape[2], self.shape[0] * self.shape[1]
+
+    def _units(self, groups: TokenGroups) -> torch.Tensor:
+        """float32 ``[B, H, U, D]`` to be filled."""
+        batch, heads, count, size, dim = self.shape
+        return torch.empty(batch, heads, count * (size // groups.unit), dim, device=self.device)
+
+    def _out(self, bits: int, transposed: bool) -> torch.Tensor:
+        batch, heads, count, size, dim = self.shape
+        page = (dim, size * bits // 8) if transposed else (size * bits // 8, dim)
+        return torch.empty(batch, heads, count, *page, dtype=torch.uint8, device=self.device)
+
+    # -- statistics -------------------------------------------------------------------------------------------------
+
+    def token_norms(self, norm: str, shared: bool = False) -> torch.Tensor:
+        if self.matrix is not None or self.norm is not None or self.offset is not None or self.keep is not None:
+            return torch.cat([part.token_norms(norm, shared) for part in self.parts()], 2)
+        _, found = launch(self.x, rotation=self.rotated, store=False, norm=norm)
+        if shared:
+            if norm == "l2":
+                found = torch.linalg.vector_norm(found, dim=1, keepdim=True)
+            else:
+                join = {"max": torch.amax, "mean": torch.mean, "sum": torch.sum}[norm]
+                found = join(found, 1, keepdim=True)
+        missing = -found.shape[2] % self.page_size
+        if missing:
+            found = torch.cat((found, found[:, :, -1:].expand(-1, -1, missing)), 2)
+        return found.unflatten(2, (-1, self.page_size))
+
+    def _moments(
+        self, groups: TokenGroups, mask: torch.Tensor | None = None, squares: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Of every unit: tokens ``[B, H, U, 1]``, mean and, if wanted, squares about it ``[B, H, U, D]``."""
+        mean = self._units(groups)
+        count = mean.new_empty(*mean.shape[:3], 1)
+        apart = torch.empty_like(mean) if squares else None
+        source, constants = self._source()
+        kernels.moments_kernel[self._grid](
+            source, _bytes(mask), count, mean, apart, self.shape[2], UNITS=self.page_size // groups.unit, **constants
+        )
+        return count, mean, apart
+
+    def mean(self) -> torch.Tensor:
+        count, mean, _ = self._moments(self.groups(None))
+        return (mean * count).sum(2) / count.sum(2).clamp_min(1)
+
+    def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        count, mean, _ = self._moments(self.groups(None), keep.contiguous())
+        return mean * count, count
+
+    def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
+        low, high = self._units(groups), self._units(groups)
+        source, constants = self._source()
+        kernels.range_kernel[self._grid](
+            source, low, high, None, self.shape[2], UNITS=self.page_size // groups.unit, **constants
+        )
+        return groups.minimum(low), groups.maximum(high)
+
+    def channel_magnitudes(self, groups: TokenGroups) -> torch.Tensor:
+        found = self._units(groups)
+        source, constants = self._source()
+        kernels.range_kernel[self._grid](
+            source, None, None, found, self.shape[2], UNITS=self.page_size // groups.unit, **constants
+        )
+        return groups.sum(found)
+
+    def token_ranges(self, channel_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
+        batch, heads, count, size, _ = self.shape
+        low = torch.empty(batch, heads, count, channel_groups, size, device=self.device)
+        high = torch.empty_like(low)
+        source, constants = self._source()
+        kernels.token_range_kernel[self._grid](
+            source, low, high, count, **self._channel_groups(channel_groups, constants), **constants
+        )
+        return low, high
+
+    def _channel_groups(self, channel_groups: int, constants: dict[str, int]) -> dict[str, int]:
+        alone = channel_groups == 1  # then a group may have any number of channels, and padding joins it
+        return {
+            "GROUPS": channel_groups,
+            "GROUP": constants["BLOCK_D"] if alone else self.shape[-1] // channel_groups,
+        }
+
+    def fit_levels(self, bits: torch.Tensor, groups: TokenGroups, refits: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+        half_step, levels = _steps(tuple(bits.tolist()), self.device)
+        tokens, means, squares = self._moments(groups, squares=True)
+        count = groups.sum(tokens).clamp_min(1)
+        mean = groups.sum(means * tokens) / count
+        apart = means - (mean if groups.pages_per_group == 1 else groups.spread(mean).squeeze(3))
+        variance = groups.sum(squares + tokens * apart * apart) / count
+        scale = 2 * half_step * variance.sqrt()
+        zero_point = mean - scale * levels / 2
+        source, constants = self._source()
+        units = self._units(groups)
+        sums = units.new_empty(3, *units.shape)
+        for _ in range(refits):
+            kernels.refit_kernel[self._grid](
+                source,
+                scale,
+                zero_point,
+                mean,
+                levels,
+                sums,
+                self.shape[2],
+                mean.shape[2],
+                groups.pages_per_group,
+                UNITS=self.page_size // groups.unit,
+                **constants,
+            )
+            code_mean, code_square, product = (groups.sum(found) / count for found in sums)
+            spread = code_square - code_mean * code_mean
+            # a channel whose tokens share one code has nothing to fit
+            scale = torch.where(spread > 1e-6, product / spread.clamp_min(1e-12), scale)
+            zero_point = mean - scale * code_mean
+        return scale, zero_point
+
+    # -- codes ------------------------------------------------------------------------------------------------------
+
+    def channel_codes(
+        self, scale: torch.Tensor, zero_point: torch.Tensor, groups: TokenGroups, bits: int, transposed: bool
+    ) -> torch.Tensor:
+        return self._channel_codes(scale, zero_point, None, groups, bits, transposed)
+
+    def _channel_codes(
+        self,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        highest: torch.Tensor | None,
+        groups: TokenGroups,
+        bits: int,
+        transposed: bool,
+    ) -> torch.Tensor:
+        out = self._out(bits, transposed)
+        source, constants = self._source()
+        kernels.channel_kernel[self._grid](
+            source,
+            scale.contiguous(),
+            zero_point.contiguous(),
+            highest,
+            out,
+            self.shape[2],
+            scale.shape[2],
+            groups.pages_per_group,
+            UNITS=self.page_size // groups.unit,
+            BITS=bits,
+            TRANSPOSED=transposed,
+            **constants,
+        )
+        return out
+
+    def boosted_codes(
+        self, scale: torch.Tensor, zero_point: torch.Tensor, groups: TokenGroups, boosted: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        scale, zero_point = scale.contiguous(), zero_point.contiguous()
+        low = self._channel_codes(scale, zero_point, highest_codes(scale, boosted), groups, 2, False)
+        batch, heads, count, size, dim = self.shape
+        units, channels = count * (size // groups.unit), boosted.shape[-1]
+        high = torch.empty(batch, heads, units, groups.unit // 4, channels, dtype=torch.uint8, device=self.device)
+        if channels:
+            source, _ = self._source()
+            kernels.high_digits_kernel[units, batch * heads](
+                source,
+                scale,
+                zero_point,
+                boosted.contiguous(),
+                high,
+                units,
+                scale.shape[2],
+                groups.pages_per_group,
+                channels,
+                D=dim,
+                UNIT=groups.unit,
+                BLOCK=triton.next_power_of_2(channels),
+            )
+        return low, high
+
+    def token_codes(self, scale: torch.Tensor, zero_point: torch.Tensor, bits: int, transposed: bool) -> torch.Tensor:
+        out = self._out(bits, transposed)
+        source, constants = self._source()
+        kernels.token_kernel[self._grid](
+            source,
+            scale.contiguous(),
+            zero_point.contiguous(),
+            out,
+            self.shape[2],
+            BITS=bits,
+            TRANSPOSED=transposed,
+            **self._channel_groups(scale.shape[3], constants),
+            **constants,
+        )
+        return out
+
+    def digit_codes(
+        self,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        layout: Layout,
+        transposed: bool,
+        room: Mapping[str, int] | None = None,
+    ) -> dict[str, torch.Tensor]:
+        batch, heads, count, size, _ = self.shape
+        if not layout.coded:
+            return {}
+        found = {}
+        for name, bits in (("codes", 2), ("codes_1bit", 1)):
+            if name in layout.widths:
+                width = (room or layout.widths)[name]
+                page = (width, size * bits // 8) if transposed else (size * bits // 8, width)
+                new = torch.empty if width == layout.widths[name] else torch.zeros
+                found[name] = new(batch, heads, count, *page, dtype=torch.uint8, device=self.device)
+        counts = [n for _, n in layout.digits]
+        source, constants = self._source()
+        digits, ones = found.get("codes"), found.get("codes_1bit")
+        kernels.digits_kernel[self._grid](
+            source,
+            scale,
+            *_strides(scale, batch, heads),
+            zero_point,
+            *_strides(zero_point, batch, heads),
+            layout.levels(self.device),
+            digits,
+            0 if digits is None else digits.shape[3 if transposed else 4],
+            ones,
+            0 if ones is None else ones.shape[3 if transposed else 4],
+            count,
+            layout.coded,
+            *counts,
+            *[0] * (4 - len(counts)),
+            PLACES=len(counts),
+            TRANSPOSED=transposed,
+            **constants,
+        )
+        return found
+
+
+def _strides(x: torch.Tensor | None, batch: int, heads: int) -> tuple[int, int]:
+    """Strides of the first two dimensions of ``x`` ``[B or 1, H or 1, ...]``, 0 where one entry serves all."""
+    if x is None:
+        return 0, 0
+    return (x.stride(0) if x.shape[0] == batch and batch > 1 else 0), (x.stride(1) if x.shape[1] == heads else 0)
+
+
+def _bytes(mask: torch.Tensor | None) -> torch.Tensor | None:
+    return None if mask is None else mask.view(torch.uint8)
+
+
+@lru_cache(maxsize=512)
+def _steps(bits: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Half steps of unit Gaussians and highest codes of channels, float32 ``[D]``."""
+    half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits], device=device)
+    return half, torch.tensor([2.0**b - 1 for b in bits], device=device)
