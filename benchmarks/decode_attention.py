@@ -22,7 +22,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -32,13 +32,14 @@ from benchmarks.report import Report, add_common_options, attempt, table
 from benchmarks.synthetic import main_modality, make_calibration, random_vectors
 from benchmarks.timing import bandwidth, free_memory, kernel_times, l2_bytes, time_calls
 from kvmm import get_policy, policies
-from kvmm.cache.codecs import Site, build_codec
+from kvmm.cache.codecs import Codec, Packed, Site, build_codec
 from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.pages import PageStore, Part
 from kvmm.kernels.decode import attend
 from kvmm.kernels.decode.reference import attend as reference_attend
 from kvmm.policy import KVPolicy
 
+_ROOM = 68  # dense columns beyond those in use, with --room
 _LAYER, _LAYERS = 6, 8  # whose spectrum the made-up calibration has
 _LOGITS = 3.0  # standard deviation of the scores: some tokens matter more than others, as in a model
 
@@ -64,6 +65,7 @@ SHAPES = {
     "32x8k-d64": Shape(32, 2**13, dim=64),
 }
 EMBEDDED = "embedded"
+_PAGES = ("invoice", "letter", "form", "table")  # of the samples
 _SMOKE = Shape(2, 512, heads=2, rows=2, dim=64)
 
 
@@ -74,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--policies", nargs="+", default=["rd2", "oscar2", "calibquant1-mean"], help="presets, or all")
     parser.add_argument("--baselines", nargs="+", default=list(BASELINES), choices=list(BASELINES))
     parser.add_argument("--dense", type=int, default=132, help="tokens kept in the model's dtype, on top (4 + 128)")
+    parser.add_argument("--room", action="store_true", help="buffers with room, lengths on the device, as with graphs")
     parser.add_argument("--runs", type=int, default=50, help="timed replays, of which the median counts")
     parser.add_argument("--profile", action="store_true", help="also the time of every kernel of a call")
     parser.add_argument("--no-error", action="store_true", help="do not compare with the reference")
@@ -100,6 +103,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @dataclass
+class View:
+    """What attention reads of a store."""
+
+    codec: Codec
+    packed: Packed
+    observes: ClassVar[bool] = False
+
+
+@dataclass
 class Inputs:
     """One set of inputs of :func:`kvmm.kernels.decode.attend`."""
 
@@ -107,11 +119,31 @@ class Inputs:
     parts: list[Part]
     dense_key: torch.Tensor
     dense_value: torch.Tensor
+    in_use: tuple[torch.Tensor, torch.Tensor] | None = None  # int32 [1] each: pages and dense columns, with room
+
+    def __post_init__(self) -> None:
+        pages = None if self.in_use is None else self.in_use[0]
+        self._views = [
+            Part(*(View(s.codec, s.packed if pages is None else s.roomy(pages)) for s in part.stores))
+            for part in self.parts
+        ]
 
     def attend(self, function: Callable[..., torch.Tensor] = attend) -> torch.Tensor:
         """The attention, by the package's entry or another function with its arguments."""
         scaling = self.query.shape[-1] ** -0.5
-        return function(self.query, self.parts, self.dense_key, self.dense_value, None, scaling)
+        length = {} if self.in_use is None else {"dense_length": self.in_use[1]}
+        return function(self.query, self._views, self.dense_key, self.dense_value, None, scaling, **length)
+
+    def with_room(self, tokens: int) -> Inputs:
+        """The same as a cache with ``max_length`` has it: room for more, and what is in use known to the device."""
+        held = -(-tokens // self.parts[0].key.page_size)
+        for part in self.parts:
+            for one in part.stores:
+                one.reserve(held + 3, held, self.dense_key[:, :, :1])
+        columns = self.dense_key.shape[2]
+        dense = (F.pad(x, (0, 0, 0, _ROOM)) for x in (self.dense_key, self.dense_value))
+        counts = (torch.full((1,), n, dtype=torch.int32, device=self.query.device) for n in (held, columns))
+        return Inputs(self.query, self.parts, *dense, tuple(counts))
 
     @property
     def packed_nbytes(self) -> int:
@@ -123,7 +155,9 @@ class Inputs:
     @property
     def nbytes(self) -> int:
         """Bytes that a call has to read or write: all of this, and an output of the query's size."""
-        return self.packed_nbytes + self.dense_key.nbytes + self.dense_value.nbytes + 2 * self.query.nbytes
+        room = 0 if self.in_use is None else _ROOM
+        dense = sum(x[:, :, room:].nbytes for x in (self.dense_key, self.dense_value))
+        return self.packed_nbytes + dense + 2 * self.query.nbytes
 
 
 def queries(shape: Shape, key: torch.Tensor, device: str) -> torch.Tensor:
@@ -156,7 +190,8 @@ def several(inputs: Inputs, device: str) -> list[Inputs]:
         for part in parts:
             for store in part.stores:
                 store.own()
-        copies.append(Inputs(inputs.query.clone(), parts, inputs.dense_key.clone(), inputs.dense_value.clone()))
+        dense = inputs.dense_key.clone(), inputs.dense_value.clone()
+        copies.append(Inputs(inputs.query.clone(), parts, *dense, inputs.in_use))
     return copies
 
 
@@ -242,6 +277,9 @@ def shape_rows(
         with report.guarded(row):
             own = random_vectors((*size[:2], options.dense, shape.dim), options.device, torch.bfloat16)
             inputs = Inputs(query, [pack(get_policy(policy), key, value)], own, own.flip(2))
+            if options.room:
+                row["name"] += " room"
+                inputs = inputs.with_room(shape.tokens)
             row |= measure(several(inputs, options.device), shape.tokens, dense, report, options)
         free_memory()
 
@@ -295,13 +333,13 @@ def distance(inputs: Inputs) -> float:
 
 def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse.Namespace) -> None:
     """Rows on the embedded model's pages: one sequence, and the same pages for 32."""
-    from benchmarks.ask_policies import find_document
     from kvmm.eval.asking import Document, encode_question
-    from kvmm.models import load_model
+    from kvmm.media import load_image
+    from kvmm.models import assets_folder, load_model
 
     model, processor = load_model(None, device=options.device, dtype="bfloat16")
-    pages, _ = find_document(None)
-    images = [page.data for page in (pages[:1] if options.smoke else pages)]
+    names = _PAGES[:1] if options.smoke else _PAGES
+    images = [load_image(assets_folder() / "samples" / f"{name}.png") for name in names]
     with torch.no_grad():
         document = Document(model, encode_question(model, processor, "What is the total?", images))
     for batch in (1, 2) if options.smoke else (1, 32):
@@ -331,13 +369,13 @@ def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse
 
 def show(report: Report) -> None:
     """A table of the rows of the file."""
-    header = ("shape", "policy", "us", "no graph", "dense", "by", "ratio", "bits", "GB/s", "floor", "share", "error")
+    header = ("row", "us", "no graph", "dense", "by", "ratio", "bits", "GB/s", "floor", "share", "error")
     keys = ("us", "no_graph_us", "baseline_us", "baseline", "ratio", "packed_bits_per_value")
     rows = []
     for row in report.rows:
         speed = row["bandwidth"] / 1e9 if "bandwidth" in row else None
         cells = [row.get(key) for key in keys]
-        rows.append([row["shape"], row["policy"], *cells, speed, *(row.get(k) for k in _LAST)])
+        rows.append([row["name"], *cells, speed, *(row.get(k) for k in _LAST)])
     table(header, rows)
 
 

@@ -75,9 +75,11 @@ def test_decode_attention(tmp_path: Path):
     """Every row is measured against dense attention, and a second run adds to the file."""
     output = tmp_path / "result.json"
     run_smoke("decode_attention", output, "--shapes", "1x128k", "--policies", "rd2", "oscar2", "calibquant1-mean")
-    report = run_smoke("decode_attention", output, "--append", "--shapes", "embedded", "--policies", "rd2")
-    assert [run["command"].split("--shapes ")[1].split()[0] for run in report["runs"]] == ["1x128k", "embedded"]
-    assert [row["run"] for row in report["results"]] == [0, 0, 0, 1, 1]
+    report = run_smoke(
+        "decode_attention", output, "--append", "--room", "--shapes", "32x8k", "embedded", "--policies", "rd2"
+    )
+    assert ["--room" in run["command"] for run in report["runs"]] == [False, True]
+    assert [row["run"] for row in report["results"]] == [0, 0, 0, 1, 1, 1]
     for row in report["results"]:
         assert row["error"] < 1e-2 and row["us"] > 0 and row["floor_us"] > 0
         assert abs(row["ratio"] - row["baseline_us"] / row["us"]) < 1e-6
