@@ -91,6 +91,9 @@ class PageStore:
         if new.page_group is not None:
             shifted = new.page_group + self.num_groups
             self._append_groups(shifted)
+            one = None if self._roomy is None else self._roomy.only_group
+            if one is not None and bool((shifted != one).any()):
+                self._roomy = None  # kernels may have been chosen for pages that share one group
             self.num_groups = self.sizes[next(name for name in _GROUPED if name in self.sizes)]
         self._remember()
         self._view = None
@@ -171,7 +174,8 @@ class PageStore:
     def roomy(self, num_pages: torch.Tensor) -> Packed:
         """The whole room, of which ``num_pages`` (int32 ``[1]``, on the device) are in use; for attention only."""
         if self._roomy is None or self._roomy.num_pages is not num_pages:
-            self._roomy = Packed(dict(self.buffers), self.page_size, self._group_buffer, num_pages)
+            one = self.packed.only_group
+            self._roomy = Packed(dict(self.buffers), self.page_size, self._group_buffer, num_pages, one)
         return self._roomy
 
     def room_nbytes(self) -> int:
@@ -181,10 +185,11 @@ class PageStore:
         return sum(b.nbytes - b[:, :, : self.sizes[name]].nbytes for name, b in self.buffers.items())
 
     def addresses(self) -> tuple[int, ...]:
-        """What a captured step would read: where the buffers lie, and how long they are."""
+        """What a captured step would read: where the buffers lie, how long they are, and what pages share."""
         groups = self.page_group if self._group_buffer is None else self._group_buffer
         tensors = [*self.buffers.values()] if groups is None else [*self.buffers.values(), groups]
-        return tuple(x for t in tensors for x in (t.data_ptr(), t.numel()))
+        one = None if self._roomy is None else self._roomy.only_group
+        return (one, *(x for t in tensors for x in (t.data_ptr(), t.numel())))
 
     # -- contents -------------------------------------------------------------------------------------------------
 

@@ -43,12 +43,14 @@ class Packed:
             those.
         num_pages: int32 ``[1]`` on the device, how many of the pages that the tensors have room for are in use; None
             if all are. Only attention reads such a ``Packed``: its other methods want tensors without room.
+        shared_group: with ``num_pages``, what :attr:`only_group` is.
     """
 
     tensors: dict[str, torch.Tensor]
     page_size: int
     page_group: torch.Tensor | None = None
     num_pages: torch.Tensor | None = None
+    shared_group: int | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
@@ -57,7 +59,7 @@ class Packed:
     def only_group(self) -> int | None:
         """The group that all pages share, if there is one: asked at every step, read from the device once."""
         if self.num_pages is not None:
-            return None  # pages to come may have another
+            return self.shared_group
         groups = [] if self.page_group is None else self.page_group.unique().tolist()
         return groups[0] if len(groups) == 1 else None
 

@@ -49,7 +49,7 @@ from kvmm.policy import CodecSpec
 if TYPE_CHECKING:
     from kvmm.calibration import Calibration, SiteSamples
 
-SHORT_SPAN = 128  # tokens below which levels of its own cost a span more than they gain
+SHORT_SPAN = 128  # tokens up to which levels of its own cost a span more than they gain
 _SHRINKAGE = 0.05  # of the importance towards a multiple of the identity, for directions that calibration never saw
 _TRIAL_BITS = 2.0  # at which calibration tries whether token norms pay
 _ALIGNMENT = 32  # digits
@@ -328,14 +328,14 @@ class RD(Codec):
         """Scale ``[B, H, 1, C]``, zero point ``[B, H, 1, D]`` and which group they are; None is a new one."""
         held = 0 if context.previous is None else context.previous["scale"].shape[2]
         batch, heads, count, page_size, _ = pages.shape
-        if count * page_size < SHORT_SPAN:
+        if count * page_size <= SHORT_SPAN:
+            if held:  # also what keeps the pages of an answer in one group, which kernels read fastest
+                previous = context.previous
+                return previous["scale"][:, :, -1:], previous["zero_point"][:, :, -1:], -1
             if transform.deviation is not None and self.fit_kind != "prompt":
                 scale, zero_point = self._offline_levels(layout, transform)
                 shape = (batch, heads, 1, -1)
-                return scale.expand(shape), zero_point.expand(shape), -1 - held
-            if held:
-                previous = context.previous
-                return previous["scale"][:, :, -1:], previous["zero_point"][:, :, -1:], -1
+                return scale.expand(shape), zero_point.expand(shape), -1
         scale, zero_point = pages.fit_levels(layout.bits, pages.groups(None))
         limit = torch.finfo(self.parameter_dtype).max
         scale, zero_point = (p.clamp(-limit, limit).to(self.parameter_dtype) for p in (scale, zero_point))
@@ -447,7 +447,7 @@ class RD(Codec):
         page_group = packed.page_group
         if extra is None and zero_point.shape[2] == 1:
             page_group = None
-        elif packed.num_pages is None and packed.only_group is not None and packed.only_group == 0:
+        elif packed.only_group == 0:
             page_group, extra = None, None
         index, place, matrix, matrix_z = self._digit_tables(layout, transform)
         names = {"codes": 2, "codes_1bit": 1}
