@@ -206,7 +206,7 @@ def largest_rows(report: Report, options: argparse.Namespace) -> None:
     model = build_model("qwen3-8b", options.device, toy=options.smoke)
     length = _LENGTH // 16 if options.smoke else _LENGTH
     weights = sum(p.nbytes for p in model.parameters())
-    limit = weights + 8 * dense_nbytes(model, length) if options.smoke else _LIMIT
+    limit = weights + 4 * dense_nbytes(model, length) if options.smoke else _LIMIT
     _hold_to(limit, options.device)
     report.run["settings"] = {"model": "qwen3-8b", "tokens": length, "limit_bytes": limit, "weight_bytes": weights}
     calibration = calibration_file(model)
