@@ -40,15 +40,28 @@ def kvmm_attention_forward(
     Returns:
         ``([B, q, H_q, D], None)``.
     """
-    if not isinstance(key, torch.Tensor) and not key.layer.packed:
-        key, value = key.layer.observe(query)
     if isinstance(key, torch.Tensor):
         if attention_mask is not None and attention_mask.dim() == 2:
             attention_mask = attention_mask[:, None, None, :]
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+    return read_packed(module, query, key, attention_mask, scaling, **kwargs)
+
+
+def read_packed(
+    module: nn.Module,
+    query: torch.Tensor,
+    handle: Any,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """:func:`kvmm_attention_forward` of a layer's handle; to ``torch.compile`` one opaque call."""
+    if not handle.layer.packed:
+        key, value = handle.layer.observe(query)
+        return kvmm_attention_forward(module, query, key, value, attention_mask, scaling, **kwargs)
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
         raise KVMMError("Attention with capped logits or learned sinks cannot read a packed cache.")
-    output = key.layer.attend(query, attention_mask, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    output = handle.layer.attend(query, attention_mask, query.shape[-1] ** -0.5 if scaling is None else scaling)
     return output.transpose(1, 2).contiguous(), None
 
 

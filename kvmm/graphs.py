@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kvmm.cache.cache import KVMMCache
 
 WARM_UP = 2  # steps that run uncaptured first: kernels are compiled and tuned in them
+BACKEND = "inductor"  # of torch.compile
 # arguments of a step that do not matter once the prompt is read, whatever they are
 _SPENT = frozenset(
     (
@@ -52,7 +53,6 @@ _SPENT = frozenset(
     )
 )
 _STEP = frozenset(("input_ids", "position_ids", "attention_mask", "past_key_values", "use_cache", "return_dict"))
-_STATIC_ROPE = frozenset(("default", "linear", "llama3", "yarn", "proportional", "mrope"))
 
 
 class _Unchanged:
@@ -147,7 +147,6 @@ class StepGraph:
         ids, positions = self._inputs
         with ExitStack() as stack:
             stack.enter_context(cache.replaying())
-            stack.enter_context(_frozen_rope(model))
             if self.mode == "compile":
                 stack.enter_context(_compiled_layers(model))
             cache.table.room.advance()
@@ -164,28 +163,44 @@ class StepGraph:
             if self._warm < WARM_UP:
                 self._warm += 1
                 self.eager += 1
-                return self._beside(model, forward, cache)
+                return self._beside(model, forward, cache, watch=self._warm == WARM_UP)
             try:
                 self._capture(model, forward, cache)
             except Exception as error:  # of any kind: what cannot be captured still runs
-                self._graph = None
-                self._off = f"capturing failed: {str(error).strip().splitlines()[0] if str(error) else repr(error)}"
-                self.reason = self._off
-                warnings.warn(f"Decode steps run without a CUDA graph; {self._off}", stacklevel=2)
-                self.plain += 1
+                self._give_up(f"capturing failed: {(str(error) or repr(error)).strip().splitlines()[0]}")
                 return self._run(model, forward, cache)
         self._graph.replay()
         self.replays += 1
         return self._output
 
-    def _beside(self, model: nn.Module, forward: Callable, cache: KVMMCache) -> Any:
-        """The step on the stream that captures later, as warm-ups must be."""
+    def _beside(self, model: nn.Module, forward: Callable, cache: KVMMCache, watch: bool) -> Any:
+        """The step on the stream that captures later, as warm-ups must be.
+
+        ``watch`` finds out whether the model asks the device something on the way (frequencies that depend on
+        positions, experts chosen by the host): that cannot be captured, and failing in a capture leaves torch's
+        allocator in disorder.
+        """
         current = torch.cuda.current_stream(self._inputs[0].device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            output = self._run(model, forward, cache)
+        with torch.cuda.stream(self._stream), warnings.catch_warnings(record=True) as caught:
+            before = torch.cuda.get_sync_debug_mode()
+            if watch:
+                warnings.simplefilter("always")
+                torch.cuda.set_sync_debug_mode("warn")
+            try:
+                output = self._run(model, forward, cache)
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
         current.wait_stream(self._stream)
+        found = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
+        if watch and found:
+            self._give_up(f"the model waits for the device in every step ({found[0].filename}:{found[0].lineno})")
         return output
+
+    def _give_up(self, why: str) -> None:
+        self._off = self.reason = why
+        self._graph = None
+        warnings.warn(f"Decode steps run without a CUDA graph: {why}", stacklevel=2)
 
     def _capture(self, model: nn.Module, forward: Callable, cache: KVMMCache) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -226,25 +241,27 @@ class StepGraph:
             hasattr(m, "rope_deltas") for m in (model, getattr(model, "model", None))
         ):
             return "no position_ids"
-        if why := _moving_rope(model, cache.table.length + 1):
-            return why
-        return self._mask_refusal(cache, call.get("attention_mask"))
+        # generate() says both, and only ever adds ones to a mask
+        grows = call.get("return_dict") is True and call.get("position_ids") is not None
+        return self._mask_refusal(cache, call.get("attention_mask"), grows)
 
-    def _mask_refusal(self, cache: KVMMCache, mask: Any) -> str | None:
-        """A mask may repeat what the cache knows: padding of the prompt, nothing else. Looked at once a call of
-        ``generate``."""
+    def _mask_refusal(self, cache: KVMMCache, mask: Any, grows: bool) -> str | None:
+        """A mask may repeat what the cache knows: padding of the prompt, nothing else.
+
+        To look at it is to wait for the device, so in ``generate`` that happens once, at the first token.
+        """
         if mask is None:
             return None
         table = cache.table
         if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.shape[1] != table.length + 1:
             return "an attention mask of another form"
-        if self._masked:
+        if self._masked and grows:
             return None
         known = table.modality[:, : table.length] >= 0
         given = mask.cpu() != 0
         if known.shape != given[:, :-1].shape or not torch.equal(known, given[:, :-1]) or not bool(given[:, -1].all()):
             return "an attention mask of one's own"
-        self._masked = True
+        self._masked = grows
         return None
 
 
@@ -288,7 +305,7 @@ def install_dispatcher(model: nn.Module) -> None:
         model.forward = _Dispatcher(model, own)
 
 
-def _decoder_layers(model: nn.Module) -> list[nn.Module]:
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
     decoder = model.get_decoder()
     decoder = getattr(decoder, "language_model", decoder)
     return list(getattr(decoder, "layers", ()))
@@ -301,38 +318,23 @@ def _rotaries(model: nn.Module) -> list[nn.Module]:
     return [m for m in decoder.modules() if isinstance(getattr(m, "inv_freq", None), torch.Tensor)]
 
 
-def _moving_rope(model: nn.Module, length: int) -> str | None:
-    """Why the frequencies of positions may change in a step to ``length`` tokens, if they may."""
-    for rotary in _rotaries(model):
-        kind = getattr(rotary, "rope_type", "default")
-        if kind == "longrope":
-            before = rotary.config.rope_parameters["original_max_position_embeddings"]
-            if length in (before, before + 1, before + 2):  # the step that switches runs as usual
-                return "rotary frequencies that switch"
-        elif not isinstance(kind, str) or kind not in _STATIC_ROPE:
-            return f"rotary frequencies of type {kind}"
-    return None
-
-
-@contextmanager
-def _frozen_rope(model: nn.Module) -> Iterator[None]:
-    """Inside, frequencies stay as they are: updating them would read positions from the device."""
-    changed = [(r, r.rope_type) for r in _rotaries(model) if getattr(r, "rope_type", None) == "longrope"]
-    for rotary, _ in changed:
-        rotary.rope_type = "default"
-    try:
-        yield
-    finally:
-        for rotary, kind in changed:
-            rotary.rope_type = kind
-
-
 # -- compiled layers --------------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=64)
 def _compiled(layer_class: type[nn.Module]) -> Callable:
-    return torch.compile(layer_class.forward, dynamic=False)
+    _make_opaque()
+    return torch.compile(layer_class.forward, backend=BACKEND)
+
+
+@functools.cache
+def _make_opaque() -> None:
+    """Have ``torch.compile`` call the cache and its attention as they are; they do the same as before."""
+    from kvmm import attention
+    from kvmm.cache.cache import KVMMCache
+
+    attention.read_packed = torch.compiler.disable(attention.read_packed)
+    KVMMCache.update = torch.compiler.disable(KVMMCache.update)
 
 
 @contextmanager
@@ -344,7 +346,7 @@ def _compiled_layers(model: nn.Module) -> Iterator[None]:
     """
     import torch._dynamo.config as config
 
-    layers = [layer for layer in _decoder_layers(model) if "forward" not in layer.__dict__]
+    layers = [layer for layer in decoder_layers(model) if "forward" not in layer.__dict__]
     # one compiled form serves all layers although each knows its index
     with config.patch(allow_unspec_int_on_nn_module=True, recompile_limit=64):
         for layer in layers:

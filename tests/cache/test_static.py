@@ -12,7 +12,7 @@ import weakref
 import pytest
 import torch
 
-from kvmm import KVMMCache, policies
+from kvmm import KVMMCache, graphs, policies
 from kvmm.errors import KVMMError
 from kvmm.graphs import StepGraph, install_dispatcher
 from kvmm.modality import AUDIO, IMAGE, TEXT
@@ -415,3 +415,29 @@ def test_save_and_load(tmp_path):
     rest = {"input_ids": ids}
     found = generate(model, rest, past_key_values=loaded, max_new_tokens=50)
     assert torch.equal(found, generate(model, rest, past_key_values=cache, max_new_tokens=50))
+
+
+# -- compiled layers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2_5_omni"])
+def test_compiled_layers(family, monkeypatch):
+    """One compiled form serves all layers; the model is as it was between steps."""
+    counters = pytest.importorskip("torch._dynamo.utils").counters
+    monkeypatch.setattr(graphs, "BACKEND", "eager")
+    graphs._compiled.cache_clear()
+    torch._dynamo.reset()
+    counters.clear()
+    model, arguments = build(family), inputs(family, 2)
+    tokens = generate(model, arguments, past_key_values=dynamic(model), max_new_tokens=60)
+    cache = make(model, graph="compile")
+    try:
+        assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=60), tokens)
+    finally:
+        graphs._compiled.cache_clear()
+    assert cache.graph.report()["eager"] == 59
+    assert 3 <= counters["stats"]["unique_graphs"] <= 6
+    assert all("forward" not in layer.__dict__ for layer in graphs.decoder_layers(model))
+    before = counters["stats"]["calls_captured"]
+    assert torch.equal(generate(model, arguments, past_key_values=dynamic(model), max_new_tokens=60), tokens)
+    assert counters["stats"]["calls_captured"] == before

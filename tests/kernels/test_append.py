@@ -1,0 +1,41 @@
+"""Writing a token's keys and values at a column that the device knows: Triton against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kvmm.kernels.append import append_columns, reference
+
+triton_kernel = pytest.importorskip("kvmm.kernels.append.triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("key_dim", "value_dim"), [(64, 64), (80, 80), (128, 96)])
+@pytest.mark.parametrize("view", [False, True])
+def test_one_column(dtype, key_dim, value_dim, view):
+    """Also of keys that are views, as models make them: ``[B, 1, H, D]`` transposed, or a slice of wider ones."""
+    batch, heads, columns = 2, 3, 40
+    buffers = [torch.randn(batch, heads, columns, dim).to(DEVICE, dtype) for dim in (key_dim, value_dim)]
+    new = [torch.randn(batch, heads, 1, dim).to(DEVICE, dtype) for dim in (key_dim, value_dim)]
+    if view:
+        key = torch.randn(batch, 1, heads, key_dim).to(DEVICE, dtype).transpose(1, 2)
+        wide = torch.randn(batch, heads, 1, 2 * value_dim).to(DEVICE, dtype)
+        new = [key, wide[..., ::2]]
+    expected = [b.clone() for b in buffers]
+    for column in (0, 17, 39):
+        position = torch.tensor([column], device=DEVICE)
+        reference.append_columns(*expected, *new, position)
+        triton_kernel.append_columns(*buffers, *new, position)
+    for mine, theirs in zip(buffers, expected, strict=True):
+        assert torch.equal(mine, theirs)
+    assert torch.equal(expected[0][:, :, 17:18], new[0])
+
+
+def test_chooses_by_device():
+    buffers = [torch.zeros(1, 2, 5, 16, device=DEVICE) for _ in range(2)]
+    append_columns(
+        *buffers, *(torch.ones(1, 2, 1, 16, device=DEVICE) for _ in range(2)), torch.tensor([3], device=DEVICE)
+    )
+    assert all(torch.equal(b.sum((0, 1, 3)).cpu(), torch.tensor([0.0, 0, 0, 32, 0])) for b in buffers)
