@@ -51,6 +51,7 @@ class PageStore:
         self.num_groups = 0
         self.reserved = 0  # pages there is room for; 0: the buffers grow
         self._group_buffer: torch.Tensor | None = None  # with room; ``page_group`` is its part in use
+        self._shared_group: int | None = None  # of all pages, where it is known
         self._view: Packed | None = None
         self._roomy: Packed | None = None
         self._past: list[tuple[dict[str, int], int, int]] = []  # sizes, groups and grouped pages after each append
@@ -89,10 +90,10 @@ class PageStore:
                 buffer[:, :, used:needed] = tensor
             self.sizes[name] = needed
         if new.page_group is not None:
-            shifted = new.page_group + self.num_groups
-            self._append_groups(shifted)
-            one = None if self._roomy is None else self._roomy.only_group
-            if one is not None and bool((shifted != one).any()):
+            self._append_groups(new.page_group + self.num_groups)
+            shared = None if new.shared_group is None else new.shared_group + self.num_groups
+            self._shared_group = shared if not self._past or shared == self._shared_group else None
+            if self._roomy is not None and self._roomy.shared_group != self._shared_group:
                 self._roomy = None  # kernels may have been chosen for pages that share one group
             self.num_groups = self.sizes[next(name for name in _GROUPED if name in self.sizes)]
         self._remember()
@@ -143,6 +144,8 @@ class PageStore:
         if self.reserved >= pages:
             return
         first, more = self._rows_of_a_page(like)
+        if not self._past:
+            self._shared_group = first.shared_group  # what the first page will say
         with torch.inference_mode(False):
             buffers = {}
             for name, tensor in first.tensors.items():
@@ -174,8 +177,9 @@ class PageStore:
     def roomy(self, num_pages: torch.Tensor) -> Packed:
         """The whole room, of which ``num_pages`` (int32 ``[1]``, on the device) are in use; for attention only."""
         if self._roomy is None or self._roomy.num_pages is not num_pages:
-            one = self.packed.only_group
-            self._roomy = Packed(dict(self.buffers), self.page_size, self._group_buffer, num_pages, one)
+            self._roomy = Packed(
+                dict(self.buffers), self.page_size, self._group_buffer, num_pages, self._shared_group
+            )
         return self._roomy
 
     def room_nbytes(self) -> int:
@@ -184,12 +188,11 @@ class PageStore:
             return 0
         return sum(b.nbytes - b[:, :, : self.sizes[name]].nbytes for name, b in self.buffers.items())
 
-    def addresses(self) -> tuple[int, ...]:
+    def addresses(self) -> tuple[int | None, ...]:
         """What a captured step would read: where the buffers lie, how long they are, and what pages share."""
         groups = self.page_group if self._group_buffer is None else self._group_buffer
         tensors = [*self.buffers.values()] if groups is None else [*self.buffers.values(), groups]
-        one = None if self._roomy is None else self._roomy.only_group
-        return (one, *(x for t in tensors for x in (t.data_ptr(), t.numel())))
+        return (self._shared_group, *(x for t in tensors for x in (t.data_ptr(), t.numel())))
 
     # -- contents -------------------------------------------------------------------------------------------------
 
@@ -198,7 +201,7 @@ class PageStore:
         """Views of what is stored."""
         if self._view is None:
             tensors = {name: buffer[:, :, : self.sizes[name]] for name, buffer in self.buffers.items()}
-            self._view = Packed(tensors, self.page_size, self.page_group)
+            self._view = Packed(tensors, self.page_size, self.page_group, shared_group=self._shared_group)
         return self._view
 
     def decode(self) -> torch.Tensor:

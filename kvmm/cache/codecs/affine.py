@@ -71,7 +71,9 @@ class AffineCodec(Codec):
             ranges = pages.token_ranges(self.channel_groups(pages.shape[-1]))
             scale, zero_point = (p.contiguous() for p in self.token_parameters(*ranges))
             codes = pages.token_codes(scale, zero_point, bits, transposed)
-        return Packed({"codes": codes, "scale": scale, "zero_point": zero_point}, pages.page_size, page_group)
+        shared = 0 if page_group is not None and self.spec.group_size is None else None
+        tensors = {"codes": codes, "scale": scale, "zero_point": zero_point}
+        return Packed(tensors, pages.page_size, page_group, shared_group=shared)
 
     def channel_groups(self, head_dim: int) -> int:
         """Groups of channels of a per-token code."""

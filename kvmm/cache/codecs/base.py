@@ -43,7 +43,7 @@ class Packed:
             those.
         num_pages: int32 ``[1]`` on the device, how many of the pages that the tensors have room for are in use; None
             if all are. Only attention reads such a ``Packed``: its other methods want tensors without room.
-        shared_group: with ``num_pages``, what :attr:`only_group` is.
+        shared_group: the group that all pages share where that is known without asking the device, else None.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -58,7 +58,7 @@ class Packed:
     @cached_property
     def only_group(self) -> int | None:
         """The group that all pages share, if there is one: asked at every step, read from the device once."""
-        if self.num_pages is not None:
+        if self.shared_group is not None or self.num_pages is not None:
             return self.shared_group
         groups = [] if self.page_group is None else self.page_group.unique().tolist()
         return groups[0] if len(groups) == 1 else None

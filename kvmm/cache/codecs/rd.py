@@ -320,7 +320,7 @@ class RD(Codec):
         elif context.previous is None:
             tensors |= {"scale": scale[:, :, :0], "zero_point": zero_point[:, :, :0]}
         page_group = torch.full((pages.shape[2],), group or 0, dtype=torch.int32, device=x.device)
-        return Packed(tensors, context.page_size, page_group)
+        return Packed(tensors, context.page_size, page_group, shared_group=group or 0)
 
     def _levels(
         self, pages: Pages, layout: Layout, transform: Transform, context: EncodeContext
