@@ -155,15 +155,15 @@ def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
     m = x.new_full((batch, heads, splits, rows), float("-inf"))
     l, z = torch.zeros_like(m), torch.zeros_like(m)
     acc = x.new_zeros(batch, heads, splits, rows, value_codes.shape[-1])
-    for s in range(splits):
-        tokens = slice(pages * s // splits * page, pages * (s + 1) // splits * page)
-        if tokens.start == tokens.stop:
+    for s in range(splits):  # pages go to the splits in turn
+        tokens = (torch.arange(pages * page, device=q8.device) // page % splits == s).nonzero()[:, 0]
+        if not len(tokens):
             continue
         part = x[..., tokens]
         m[:, :, s] = part.amax(-1)
         p = (part - m[:, :, s, :, None]).exp2()
         l[:, :, s] = p.sum(-1)
-        acc[:, :, s] = (p * weight[..., tokens].expand_as(p)) @ value_codes[:, :, tokens]
+        acc[:, :, s] = (p * weight.expand(*weight.shape[:3], pages * page)[..., tokens]) @ value_codes[:, :, tokens]
         if values.axis == "token":
             z[:, :, s] = (p * per_token(values.zero_point)[..., tokens]).sum(-1)
     return [t.flatten(0, 1) for t in (m, l, acc, z)]

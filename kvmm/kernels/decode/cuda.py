@@ -23,6 +23,7 @@ from kvmm.errors import KVMMError
 PAGE_SIZES = (64, 128)
 MAX_DIGITS = 256  # of all planes together: 254 * high + low has to fit 31 bits
 MAX_ROWS = 8  # query rows a block takes; more rows are more blocks
+BULK_CAPABILITY = (9, 0)  # the first with bulk copies
 _TYPES = {torch.float16: 1, torch.float32: 2}
 _SOURCE = Path(__file__).with_name("digits.cu")
 
@@ -142,7 +143,7 @@ class Variant:
         for warps, stages, blocks in PLANS:
             if warps * blocks > most:  # 64 Ki registers a multiprocessor
                 continue
-            fitted = replace(self, warps=warps, stages=stages, blocks=blocks, bulk=capability >= (9, 0))
+            fitted = replace(self, warps=warps, stages=stages, blocks=blocks, bulk=capability >= BULK_CAPABILITY)
             block = fitted.shared_bytes
             if block <= shared_block and blocks * (block + 1024) <= shared_total:  # 1 KB of each block is the driver's
                 return fitted

@@ -10,7 +10,8 @@
 // page sits in bits b * (i / tiles) of row tile i % tiles, where tiles = PAGE * b / 128: planes of different widths add
 // into the same accumulators.
 //
-// Logits are in units of log 2. Probabilities are two int8 parts, of 127 and 127 * 254 steps of the page's largest.
+// Logits are in units of log 2. Probabilities (times norms) are 16-bit integers in two int8 parts, 256 * high + low, of
+// 127 * 256 steps of the page's largest possible one.
 
 typedef unsigned char Byte;
 
@@ -25,9 +26,23 @@ DEVICE float exp2_approx(float x) {
 
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
-DEVICE float half_to_float(unsigned short x) {
+DEVICE float2 halves_to_floats(unsigned halves) {
+    float2 y;
+    asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+        : "=f"(y.x), "=f"(y.y)
+        : "r"(halves));
+    return y;
+}
+
+DEVICE unsigned largest_halves(unsigned x, unsigned y) {  // of magnitudes, two at once
+    unsigned z;
+    asm("{ .reg .b32 a, b; abs.f16x2 a, %1; abs.f16x2 b, %2; max.f16x2 %0, a, b; }" : "=r"(z) : "r"(x), "r"(y));
+    return z;
+}
+
+DEVICE float log2_approx(float x) {
     float y;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
@@ -59,7 +74,12 @@ DEVICE void fetch(Byte* to, const Byte* from, int bytes, unsigned barrier, int) 
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
+template <int BYTES>
+DEVICE void fetch(Byte* to, const Byte* from, unsigned barrier, int lane) {
+    fetch(to, from, BYTES, barrier, lane);
+}
 DEVICE void fetch_end() {}
+DEVICE void fetches_done() {}
 DEVICE void fetch_wait(unsigned barrier, unsigned parity) {
     unsigned done;
     do {
@@ -78,7 +98,15 @@ DEVICE void fetch(Byte* to, const Byte* from, int bytes, unsigned, int lane) {
     for (int i = 16 * lane; i < bytes; i += 512)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
 }
+template <int BYTES>
+DEVICE void fetch(Byte* to, const Byte* from, unsigned barrier, int lane) {
+#pragma unroll
+    for (int i = 0; i < BYTES; i += 512) {
+        if (i + 512 <= BYTES || i + 16 * lane < BYTES) fetch(to + i, from + i, 16 * lane + 16, barrier, lane);
+    }
+}
 DEVICE void fetch_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DEVICE void fetches_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 DEVICE void fetch_wait(unsigned, unsigned) {  // the oldest of 2 * STAGES
     asm volatile("cp.async.wait_group %0;" ::"n"(2 * STAGES - 1) : "memory");
     __syncwarp();
@@ -86,10 +114,10 @@ DEVICE void fetch_wait(unsigned, unsigned) {  // the oldest of 2 * STAGES
 #endif
 #endif
 
-// Where the page `page` of sequence b and head h starts: data + b * batch + h * head + page * page_bytes. Bytes.
+// Page i of sequence b and head h starts at data + b * batch + h * head + i * page. Bytes.
 struct Paged {
     const Byte* data;
-    long long batch, head, page;
+    long long batch, head, page;  // page: below 2 ** 32
 };
 
 struct Arguments {
@@ -107,6 +135,14 @@ struct Arguments {
     long long bias_batch;
     int pages, heads, rows, splits, key_groups, value_groups;
 };
+
+extern __shared__ __align__(128) Byte shared[];
+
+// The compiler is to keep this sum in a register and to put constants into the instruction.
+DEVICE unsigned kept(unsigned x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 
 // --- what is known when the kernel is compiled: PAGE, ROW_TILES (tiles of four heads), KEY_DIGITS_0/1, KEY_BITS_0/1,
 // VALUE_DIGITS_0/1, VALUE_BITS_0/1 (second plane: 0 if there is none), KEY_GROUPS, VALUE_GROUPS (0 or 1),
@@ -146,7 +182,8 @@ static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of th
 static_assert(KEY_WIDTH <= 256, "254 * high + low has to fit 31 bits");
 
 constexpr float NO_TOKEN = -65536.0f;  // no logit is as low but those of slots without a token
-constexpr float LOG2_E = 1.4426950408889634f, LOG2_127 = 6.9886846867721655f;
+constexpr float LOG2_E = 1.4426950408889634f;
+constexpr float P_STEPS = 127.0f * 256.0f, LOG2_P_STEPS = 14.988684686772165f;
 constexpr float MAGIC = 12582912.0f;  // 1.5 * 2 ** 23: adding it leaves the nearest integer in the low bits
 
 DEVICE constexpr int plane_mask(int bits) { return bits == 8 ? -1 : ((1 << bits) - 1) * 0x01010101; }
@@ -162,33 +199,37 @@ DEVICE constexpr float power(int exponent) {
     return exponent < 0 ? 1.0f / (float)(1 << -exponent) : (float)(1 << exponent);
 }
 
-// 8 bytes of row `row` a step of 32 digits, in the order shared by codes and query: lane t has 16 bytes of every 64 and
-// 8 of the last 32.
+// 8 bytes of a row a step of 32 digits, in the order shared by codes and query: lane t has bytes 16 t to 16 t + 15 of
+// every 64 (from row + 16 t) and 8 t to 8 t + 7 of the last 32 (from rest, row + 8 t).
 template <int WIDTH>
-DEVICE void load_row(const Byte* row, int t, uint2* words) {
+DEVICE void load_row(const Byte* row, const Byte* rest, uint2* words) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 64; i++) {
-        const uint4 chunk = *(const uint4*)(row + 64 * i + 16 * t);
+        const uint4 chunk = *(const uint4*)(row + 64 * i);
         words[2 * i] = make_uint2(chunk.x, chunk.y);
         words[2 * i + 1] = make_uint2(chunk.z, chunk.w);
     }
-    if constexpr (WIDTH % 64) words[WIDTH / 32 - 1] = *(const uint2*)(row + WIDTH / 64 * 64 + 8 * t);
+    if constexpr (WIDTH % 64) words[WIDTH / 32 - 1] = *(const uint2*)(rest + WIDTH / 64 * 64);
 }
 
+// A plane alone leaves lower planes in: one AND less for the highest, and the difference of neighbours costs nothing in
+// floating point.
+constexpr bool CUMULATIVE = KEY_DIGITS_1 == 0 && KEY_BITS_0 <= 2;
+
 template <int BITS, int DIGITS>
-DEVICE void add_scores(
-    const Byte* codes, int g, int t, const uint2* query, int (&scores)[ROW_TILES][SLICES][4]) {
-    constexpr int WIDTH = ceil_to(DIGITS, 32), ROW_TILE = PAGE * BITS / 128, MASK = plane_mask(BITS);
+DEVICE void add_scores(unsigned codes, int g, int t, const uint2* query, int (&scores)[ROW_TILES][SLICES][4]) {
+    constexpr int WIDTH = ceil_to(DIGITS, 32), ROW_TILE = PAGE * BITS / 128;
+    const unsigned row_at = kept(codes + 2 * g * DIGITS + 16 * t);
+    const unsigned rest_at = WIDTH % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
 #pragma unroll
     for (int tile = 0; tile < ROW_TILE; tile++) {
         uint2 first[WIDTH / 32], second[WIDTH / 32];
-        const Byte* row = codes + (16 * tile + 2 * g) * DIGITS;
-        load_row<WIDTH>(row, t, first);
-        load_row<WIDTH>(row + DIGITS, t, second);
+        load_row<WIDTH>(shared + row_at + 16 * tile * DIGITS, shared + rest_at + 16 * tile * DIGITS, first);
+        load_row<WIDTH>(shared + row_at + (16 * tile + 1) * DIGITS, shared + rest_at + (16 * tile + 1) * DIGITS, second);
 #pragma unroll
         for (int plane = 0; plane < 8 / BITS; plane++) {
             const int slice = plane * ROW_TILE + tile, left = slice_shift(slice), right = BITS * plane - left;
-            const unsigned mask = (unsigned)MASK << left;
+            const unsigned mask = CUMULATIVE ? (unsigned)plane_mask(BITS * (plane + 1)) : (unsigned)plane_mask(BITS) << left;
 #pragma unroll
             for (int step = 0; step < WIDTH / 32; step++) {
                 const unsigned a0 = (first[step].x >> right) & mask, a1 = (second[step].x >> right) & mask;
@@ -198,109 +239,6 @@ DEVICE void add_scores(
             }
         }
     }
-}
-
-// Two neighbouring numbers of a float16 (1) or float32 (2) row.
-template <int TYPE>
-DEVICE float2 load_pair(const Byte* row, int index) {
-    if constexpr (TYPE == 1) {
-        const unsigned word = *(const unsigned*)(row + 2 * index);
-        return make_float2(half_to_float((unsigned short)word), half_to_float((unsigned short)(word >> 16)));
-    } else {
-        return *(const float2*)(row + 4 * index);
-    }
-}
-
-template <int BITS>
-DEVICE unsigned top_bits(unsigned word, int plane) {  // the plane's codes in the highest bits of each byte
-    return (word << (8 - BITS - BITS * plane)) & ((unsigned)plane_mask(BITS) << (8 - BITS));
-}
-
-// Sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8.
-template <int BITS, int DIGITS>
-DEVICE void add_values(const Byte* codes, const Byte* p, int g, int t, const float (&factor)[ROW_TILES],
-                       const float* group_scale, float (*sums)[TILES][2], int first_tile) {
-    constexpr int ROW = PAGE * BITS / 8;  // bytes
-    constexpr int WORDS = ROW >= 64 ? ROW / 16 : 2;  // of B a plane (a pair of planes where a row is 16 bytes) and lane
-    constexpr int PLANES = ROW == 16 ? 4 / BITS : 8 / BITS;
-    unsigned b[ROW_TILES][PLANES][WORDS];
-#pragma unroll
-    for (int n = 0; n < ROW_TILES; n++) {
-        const Byte* column = p + (8 * n + g) * P_STRIDE;
-#pragma unroll
-        for (int plane = 0; plane < PLANES; plane++) {
-            if constexpr (ROW == 16) {
-                b[n][plane][0] = *(const unsigned*)(column + 32 * plane + 4 * t);
-                b[n][plane][1] = *(const unsigned*)(column + 32 * plane + 16 + 4 * t);
-            } else if constexpr (ROW == 32) {
-                const uint2 words = *(const uint2*)(column + 32 * plane + 8 * t);
-                b[n][plane][0] = words.x, b[n][plane][1] = words.y;
-            } else {
-#pragma unroll
-                for (int i = 0; i < ROW / 64; i++) {
-                    const uint4 words = *(const uint4*)(column + ROW * plane + 64 * i + 16 * t);
-                    b[n][plane][4 * i] = words.x, b[n][plane][4 * i + 1] = words.y;
-                    b[n][plane][4 * i + 2] = words.z, b[n][plane][4 * i + 3] = words.w;
-                }
-            }
-        }
-    }
-#pragma unroll
-    for (int tile = 0; tile < DIGITS / 16; tile++) {
-        int products[ROW_TILES][4] = {};
-        const Byte* row = codes + (16 * tile + g) * ROW;
-        if constexpr (ROW == 16) {
-            const unsigned first = *(const unsigned*)(row + 4 * t), second = *(const unsigned*)(row + 8 * ROW + 4 * t);
-#pragma unroll
-            for (int pair = 0; pair < PLANES; pair++) {
-                const unsigned a0 = top_bits<BITS>(first, 2 * pair), a1 = top_bits<BITS>(second, 2 * pair);
-                const unsigned a2 = top_bits<BITS>(first, 2 * pair + 1), a3 = top_bits<BITS>(second, 2 * pair + 1);
-#pragma unroll
-                for (int n = 0; n < ROW_TILES; n++)
-                    mma(products[n], a0, a1, a2, a3, make_uint2(b[n][pair][0], b[n][pair][1]));
-            }
-        } else {
-            unsigned first[WORDS], second[WORDS];
-            if constexpr (ROW == 32) {
-                const uint2 x = *(const uint2*)(row + 8 * t), y = *(const uint2*)(row + 8 * ROW + 8 * t);
-                first[0] = x.x, first[1] = x.y, second[0] = y.x, second[1] = y.y;
-            } else {
-#pragma unroll
-                for (int i = 0; i < ROW / 64; i++) {
-                    const uint4 x = *(const uint4*)(row + 64 * i + 16 * t);
-                    const uint4 y = *(const uint4*)(row + 8 * ROW + 64 * i + 16 * t);
-                    first[4 * i] = x.x, first[4 * i + 1] = x.y, first[4 * i + 2] = x.z, first[4 * i + 3] = x.w;
-                    second[4 * i] = y.x, second[4 * i + 1] = y.y, second[4 * i + 2] = y.z, second[4 * i + 3] = y.w;
-                }
-            }
-#pragma unroll
-            for (int plane = 0; plane < PLANES; plane++) {
-#pragma unroll
-                for (int i = 0; i < WORDS; i += 2) {
-                    const unsigned a0 = top_bits<BITS>(first[i], plane), a1 = top_bits<BITS>(second[i], plane);
-                    const unsigned a2 = top_bits<BITS>(first[i + 1], plane), a3 = top_bits<BITS>(second[i + 1], plane);
-#pragma unroll
-                    for (int n = 0; n < ROW_TILES; n++)
-                        mma(products[n], a0, a1, a2, a3, make_uint2(b[n][plane][i], b[n][plane][i + 1]));
-                }
-            }
-        }
-        float scale[2] = {1.0f, 1.0f};
-        if constexpr (VALUE_GROUPS) scale[0] = group_scale[16 * tile + g], scale[1] = group_scale[16 * tile + g + 8];
-#pragma unroll
-        for (int n = 0; n < ROW_TILES; n++) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float product = (float)(254 * products[n][2 * i] + products[n][2 * i + 1]);
-                const float weight = VALUE_GROUPS ? factor[n] * power(BITS - 8) * scale[i] : factor[n] * power(BITS - 8);
-                sums[n][first_tile + tile][i] = fmaf(product, weight, sums[n][first_tile + tile][i]);
-            }
-        }
-    }
-}
-
-DEVICE unsigned short low_bytes(float x, float y) {
-    return (unsigned short)__byte_perm(__float_as_uint(x), __float_as_uint(y), 0x0040);
 }
 
 DEVICE float max_over_tokens(float x) {  // of the lanes with the same t
@@ -315,31 +253,137 @@ DEVICE float sum_over_tokens(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 16);
 }
 
+// Two neighbouring numbers of a float16 (1) or float32 (2) row, as they are stored.
+template <int TYPE>
+struct Pair {
+    float2 words;
+    DEVICE void load(const Byte* row, int index) { words = *(const float2*)(row + 4 * index); }
+    DEVICE float2 values() const { return words; }
+    DEVICE void largest_of(const Pair& other) {  // of magnitudes
+        words.x = fmaxf(fabsf(words.x), fabsf(other.words.x)), words.y = fmaxf(fabsf(words.y), fabsf(other.words.y));
+    }
+    DEVICE float largest() const { return max_over_tokens(fmaxf(words.x, words.y)); }
+};
+template <>
+struct Pair<1> {
+    unsigned word;
+    DEVICE void load(const Byte* row, int index) { word = *(const unsigned*)(row + 2 * index); }
+    DEVICE float2 values() const { return halves_to_floats(word); }
+    DEVICE void largest_of(const Pair& other) { word = largest_halves(word, other.word); }
+    DEVICE float largest() const {
+        const float2 x = halves_to_floats(word);
+        return max_over_tokens(fmaxf(x.x, x.y));
+    }
+};
+
+// Planes of values that one shift serves. The code of plane i of SHARED is then 2 ** (BITS * i) too large, and its
+// probability is quantised in steps as much coarser: at most three bits of fifteen.
+DEVICE constexpr int sharing(int bits) { return VALUE_DIGITS_1 ? 1 : bits == 1 ? 4 : bits == 2 ? 2 : 1; }
+constexpr int SHARED = sharing(VALUE_BITS_0);
+DEVICE constexpr int slice_class(int slice) { return slice / (PAGE * VALUE_BITS_0 / 128) % SHARED; }
+
+template <int BITS>
+DEVICE unsigned top_bits(unsigned word, int plane) {  // the plane's codes among the highest bits of each byte
+    constexpr int GROUP = BITS * sharing(BITS);
+    const int group = plane / sharing(BITS), low = 8 - GROUP + BITS * (plane % sharing(BITS));
+    return (word << (8 - GROUP - GROUP * group)) & ((unsigned)plane_mask(BITS) << low);
+}
+
+// Bytes of values or probabilities that a lane holds of a row of ROW bytes.
+template <int ROW>
+DEVICE void load_tokens(const Byte* row, unsigned* words) {
+    if constexpr (ROW == 16) {
+        words[0] = *(const unsigned*)row;
+    } else if constexpr (ROW == 32) {
+        const uint2 chunk = *(const uint2*)row;
+        words[0] = chunk.x, words[1] = chunk.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < ROW / 64; i++) {
+            const uint4 chunk = *(const uint4*)(row + 64 * i);
+            words[4 * i] = chunk.x, words[4 * i + 1] = chunk.y, words[4 * i + 2] = chunk.z, words[4 * i + 3] = chunk.w;
+        }
+    }
+}
+
+// Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes, p and
+// group_scale are places in shared memory.
+template <int BITS, int DIGITS>
+DEVICE void add_values(unsigned codes, unsigned p, int g, int t, const float (&factor)[ROW_TILES], unsigned group_scale,
+                       float (*sums)[TILES][2], int first_tile) {
+    constexpr int ROW = PAGE * BITS / 8;                 // bytes
+    constexpr int WORDS = ROW / 16, PLANES = 8 / BITS;   // words of a row that a lane holds
+    constexpr int CHUNK = ROW < 64 ? ROW / 4 : 16;       // bytes that follow each other
+    constexpr float UNIT = power(BITS * sharing(BITS) - 8);
+    const unsigned p_at = kept(p + g * P_STRIDE + CHUNK * t), row_at = kept(codes + g * ROW + CHUNK * t);
+    const unsigned scale_at = VALUE_GROUPS ? kept(group_scale + 4 * g) : 0;
+    unsigned b[ROW_TILES][PLANES * WORDS];
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+        for (int plane = 0; plane < PLANES; plane++)
+            load_tokens<ROW>(shared + p_at + 8 * n * P_STRIDE + ROW * plane, b[n] + plane * WORDS);
+    }
+#pragma unroll
+    for (int tile = 0; tile < DIGITS / 16; tile++) {
+        unsigned first[WORDS], second[WORDS];
+        load_tokens<ROW>(shared + row_at + 16 * tile * ROW, first);
+        load_tokens<ROW>(shared + row_at + (16 * tile + 8) * ROW, second);
+        int products[ROW_TILES][4] = {};
+#pragma unroll
+        for (int i = 0; i < PLANES * WORDS; i += 2) {  // where a row is 16 bytes two planes make 32 tokens
+            const int low = i % WORDS, high = (i + 1) % WORDS, low_plane = i / WORDS, high_plane = (i + 1) / WORDS;
+            const unsigned a0 = top_bits<BITS>(first[low], low_plane), a1 = top_bits<BITS>(second[low], low_plane);
+            const unsigned a2 = top_bits<BITS>(first[high], high_plane), a3 = top_bits<BITS>(second[high], high_plane);
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; n++) mma(products[n], a0, a1, a2, a3, make_uint2(b[n][i], b[n][i + 1]));
+        }
+        float scale[2] = {UNIT, UNIT};
+        if constexpr (VALUE_GROUPS) {
+            scale[0] *= *(const float*)(shared + scale_at + 64 * tile);
+            scale[1] *= *(const float*)(shared + scale_at + 64 * tile + 32);
+        }
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float& sum = sums[n][first_tile + tile][i];
+                sum = fmaf((float)(256 * products[n][2 * i] + products[n][2 * i + 1]), factor[n] * scale[i], sum);
+            }
+        }
+    }
+}
+
+// The high and the low parts of two integers. x and y are the integers plus MAGIC + 128: byte 1 is the high part, rounded,
+// and byte 0 is the low part plus 128.
+DEVICE unsigned short high_parts(float x, float y) {
+    return (unsigned short)__byte_perm(__float_as_uint(x), __float_as_uint(y), 0x0051);
+}
+DEVICE unsigned short low_parts(float x, float y) {
+    return (unsigned short)(__byte_perm(__float_as_uint(x), __float_as_uint(y), 0x0040) ^ 0x8080);
+}
+
 DEVICE int group_of(const int* map, int groups, int page) {
     if (!map) return page;
     const int group = map[page];
-    return group < 0 ? group + groups : group;
+    return max(0, min(group < 0 ? group + groups : group, groups - 1));  // behind the pages in use anything may stand
 }
 
-DEVICE const Byte* page_of(const Paged& store, int batch, int head, int page) {
-    return store.data + batch * store.batch + head * store.head + page * store.page;
+DEVICE const Byte* pages_of(const Paged& store, int batch, int head) {
+    return store.data + batch * store.batch + head * store.head;
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(const Arguments args) {
-    extern __shared__ __align__(128) Byte shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int split = blockIdx.x, batch = blockIdx.z;
     const int head = blockIdx.y % args.heads, first_row = blockIdx.y / args.heads * (4 * ROW_TILES);
-    const int pages = args.num_pages ? min(*args.num_pages, args.pages) : args.pages;
-    const int begin = (int)((long long)pages * split / args.splits) + warp;
-    const int end = (int)((long long)pages * (split + 1) / args.splits);
-    const int count = begin < end ? (end - begin + WARPS - 1) / WARPS : 0;
+    // page number `index` of this warp: all warps of all splits take turns
+    const int step = args.splits * WARPS, begin = warp * args.splits + split;
     const long long unit = (long long)batch * args.heads + head;
 
-    Byte* const own = shared + warp * WARP_BYTES;
-    Byte* const key_stages = own;
-    Byte* const value_stages = own + STAGES * KEY_STAGE;
-    Byte* const probabilities = own + P_AT;
+    // places in shared memory
+    const unsigned key_stages = warp * WARP_BYTES, value_stages = key_stages + STAGES * KEY_STAGE;
+    const unsigned probabilities = key_stages + P_AT;
 
     const int query_rows = min(2 * (args.rows - first_row), COLUMNS);
     auto query_of = [&](int group) {
@@ -348,55 +392,68 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 
     const unsigned barriers = shared_address(shared + WARPS * WARP_BYTES) + warp * STAGES * 16;
     barriers_init(barriers, 2 * STAGES, lane);
-    auto fetch_keys = [&](int index, int stage) {
-        if (index < count && fetches(lane)) {
-            const int page = begin + index * WARPS;
+    const Byte* const key_pages = pages_of(args.keys[0], batch, head);
+    const Byte* const more_key_pages = pages_of(args.keys[1], batch, head);
+    const Byte* const key_norms = pages_of(args.key_norm, batch, head);
+    const Byte* const value_pages = pages_of(args.values[0], batch, head);
+    const Byte* const more_value_pages = pages_of(args.values[1], batch, head);
+    const Byte* const value_norms = pages_of(args.value_norm, batch, head);
+    const Byte* const value_scales = pages_of(args.value_scale, batch, head);
+    const Byte* const value_zeros = pages_of(args.value_zero, batch, head);
+    auto at = [](const Byte* pages, const Paged& store, int page) {
+        return pages + (unsigned long long)(unsigned)page * (unsigned)store.page;
+    };
+    auto fetch_keys = [&](int page, int limit, int stage) {
+        if (page < limit && fetches(lane)) {
             const unsigned barrier = barriers + 16 * stage;
-            Byte* const to = key_stages + stage * KEY_STAGE;
+            Byte* const to = shared + key_stages + stage * KEY_STAGE;
             fetch_begin(barrier, QUERY_AT + KEY_GROUPS * query_rows * KEY_WIDTH + BIAS_BYTES);
-            fetch(to, page_of(args.keys[0], batch, head, page), KEY_BYTES_0, barrier, lane);
+            fetch<KEY_BYTES_0>(to, at(key_pages, args.keys[0], page), barrier, lane);
             if constexpr (KEY_DIGITS_1)
-                fetch(to + KEY_BYTES_0, page_of(args.keys[1], batch, head, page), KEY_BYTES_1, barrier, lane);
+                fetch<KEY_BYTES_1>(to + KEY_BYTES_0, at(more_key_pages, args.keys[1], page), barrier, lane);
             if constexpr (KEY_NORM)
-                fetch(to + KEY_NORM_AT, page_of(args.key_norm, batch, head, page), KEY_NORM_BYTES, barrier, lane);
+                fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, at(key_norms, args.key_norm, page), barrier, lane);
             if constexpr (KEY_GROUPS) {
                 const int group = group_of(args.key_group, args.key_groups, page);
                 fetch(to + QUERY_AT, query_of(group), query_rows * KEY_WIDTH, barrier, lane);
             }
             if constexpr (BIAS == 2) {
                 const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE;
-                fetch(to + BIAS_AT, (const Byte*)from, BIAS_BYTES, barrier, lane);
+                fetch<BIAS_BYTES>(to + BIAS_AT, (const Byte*)from, barrier, lane);
             }
         }
         fetch_end();
     };
-    auto fetch_values = [&](int index, int stage) {
-        if (index < count && fetches(lane)) {
-            const int page = begin + index * WARPS;
+    auto fetch_values = [&](int page, int limit, int stage) {
+        if (page < limit && fetches(lane)) {
             const unsigned barrier = barriers + 16 * stage + 8;
-            Byte* const to = value_stages + stage * VALUE_STAGE;
+            Byte* const to = shared + value_stages + stage * VALUE_STAGE;
             fetch_begin(barrier, GROUP_AT + GROUP_BYTES);
-            fetch(to, page_of(args.values[0], batch, head, page), VALUE_BYTES_0, barrier, lane);
+            fetch<VALUE_BYTES_0>(to, at(value_pages, args.values[0], page), barrier, lane);
             if constexpr (VALUE_DIGITS_1)
-                fetch(to + VALUE_BYTES_0, page_of(args.values[1], batch, head, page), VALUE_BYTES_1, barrier, lane);
+                fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, at(more_value_pages, args.values[1], page), barrier, lane);
             if constexpr (VALUE_NORM)
-                fetch(to + VALUE_NORM_AT, page_of(args.value_norm, batch, head, page), VALUE_NORM_BYTES, barrier, lane);
+                fetch<VALUE_NORM_BYTES>(to + VALUE_NORM_AT, at(value_norms, args.value_norm, page), barrier, lane);
             if constexpr (VALUE_TOKEN) {
-                fetch(to + SCALE_AT, page_of(args.value_scale, batch, head, page), TOKEN_BYTES, barrier, lane);
-                fetch(to + SCALE_AT + TOKEN_BYTES, page_of(args.value_zero, batch, head, page), TOKEN_BYTES, barrier, lane);
+                fetch<TOKEN_BYTES>(to + SCALE_AT, at(value_scales, args.value_scale, page), barrier, lane);
+                fetch<TOKEN_BYTES>(to + SCALE_AT + TOKEN_BYTES, at(value_zeros, args.value_zero, page), barrier, lane);
             }
             if constexpr (VALUE_GROUPS) {
                 const int group = group_of(args.value_group, args.value_groups, page);
                 const float* from = args.group_scale + (unit * args.value_groups + group) * VALUE_WIDTH;
-                fetch(to + GROUP_AT, (const Byte*)from, GROUP_BYTES, barrier, lane);
+                fetch<GROUP_BYTES>(to + GROUP_AT, (const Byte*)from, barrier, lane);
             }
         }
         fetch_end();
     };
+    // The first page is asked for before it is known whether it is in use: that it exists is enough.
+    fetch_keys(begin, args.pages, 0);
+    fetch_values(begin, args.pages, 0);
+    const int pages = args.num_pages ? min(*args.num_pages, args.pages) : args.pages;
 #pragma unroll
-    for (int stage = 0; stage < STAGES; stage++) {
-        fetch_keys(stage, stage);
-        fetch_values(stage, stage);
+    for (int stage = 1; stage < STAGES; stage++) {
+        fetch_keys(begin + stage * step, pages, stage);
+        fetch_values(begin + stage * step, pages, stage);
     }
 
     // The right operand of the scores: column g of a tile is row g of the query.
@@ -408,8 +465,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             uint2* words = query + n * STEPS;
             if (8 * n + g < query_rows) {
                 const Byte* row = rows + (8 * n + g) * KEY_WIDTH;
-                load_row<KEY_WIDTH_0>(row, t, words);
-                load_row<KEY_WIDTH - KEY_WIDTH_0>(row + KEY_WIDTH_0, t, words + KEY_WIDTH_0 / 32);
+                load_row<KEY_WIDTH_0>(row + 16 * t, row + 8 * t, words);
+                row += KEY_WIDTH_0;
+                load_row<KEY_WIDTH - KEY_WIDTH_0>(row + 16 * t, row + 8 * t, words + KEY_WIDTH_0 / 32);
             } else {
 #pragma unroll
                 for (int i = 0; i < STEPS; i++) words[i] = make_uint2(0, 0);
@@ -428,7 +486,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     if constexpr (!KEY_GROUPS) {
         load_query(query_of(0));
         load_weights(0);
-    } else if (count) {
+    } else if (begin < pages) {
         load_weights(group_of(args.key_group, args.key_groups, begin));
     }
 
@@ -438,10 +496,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 
     int stage = 0;
     unsigned parity = 0;
-    for (int index = 0; index < count; index++) {
-        const int page = begin + index * WARPS;
-        const Byte* const keys = key_stages + stage * KEY_STAGE;
-        const Byte* const values = value_stages + stage * VALUE_STAGE;
+    for (int page = begin; page < pages; page += step) {
+        const unsigned keys = key_stages + stage * KEY_STAGE, values = value_stages + stage * VALUE_STAGE;
 
         float2 bias[SLICES];
         if constexpr (BIAS == 1) {
@@ -451,120 +507,137 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         }
 
         fetch_wait(barriers + 16 * stage, parity);
-        if constexpr (KEY_GROUPS) load_query(keys + QUERY_AT);
+        if constexpr (KEY_GROUPS) load_query(shared + keys + QUERY_AT);
         int scores[ROW_TILES][SLICES][4] = {};
         add_scores<KEY_BITS_0, KEY_DIGITS_0>(keys, g, t, query, scores);
         if constexpr (KEY_DIGITS_1)
             add_scores<KEY_BITS_1 ? KEY_BITS_1 : 1, KEY_DIGITS_1 ? KEY_DIGITS_1 : 32>(
                 keys + KEY_BYTES_0, g, t, query + KEY_WIDTH_0 / 32, scores);
-        float2 norm[SLICES];
+        Pair<KEY_NORM> norm[SLICES];
         if constexpr (KEY_NORM) {
+            const Byte* const row = shared + kept(keys + KEY_NORM_AT + 4 * KEY_NORM * g);
 #pragma unroll
-            for (int slice = 0; slice < SLICES; slice++)
-                norm[slice] = load_pair<KEY_NORM>(keys + KEY_NORM_AT, 16 * slice + 2 * g);
+            for (int slice = 0; slice < SLICES; slice++) norm[slice].load(row, 16 * slice);
         }
         if constexpr (BIAS == 2) {
+            const Byte* const row = shared + kept(keys + BIAS_AT + 8 * g);
 #pragma unroll
-            for (int slice = 0; slice < SLICES; slice++) bias[slice] = load_pair<2>(keys + BIAS_AT, 16 * slice + 2 * g);
+            for (int slice = 0; slice < SLICES; slice++) bias[slice] = *(const float2*)(row + 64 * slice);
         }
         __syncwarp();  // all lanes have read the keys
-        fetch_keys(index + STAGES, stage);
+        fetch_keys(page + STAGES * step, pages, stage);
 
-        float2 value_norm[SLICES];
-        if constexpr (VALUE_NORM || VALUE_TOKEN) {
+        // Norms (or scales) multiply the probabilities; their largest sets the steps, whatever the probabilities are.
+        constexpr int FACTOR = VALUE_TOKEN ? VALUE_TOKEN : VALUE_NORM;
+        Pair<FACTOR> value_factor[SLICES];
+        float most = 1.0f;
+        if constexpr (FACTOR) {
             fetch_wait(barriers + 16 * stage + 8, parity);
-            if constexpr (VALUE_NORM) {
+            const Byte* const row = shared + kept(values + (VALUE_TOKEN ? SCALE_AT : VALUE_NORM_AT) + 4 * FACTOR * g);
 #pragma unroll
-                for (int slice = 0; slice < SLICES; slice++)
-                    value_norm[slice] = load_pair<VALUE_NORM>(values + VALUE_NORM_AT, 16 * slice + 2 * g);
-            } else {
+            for (int slice = 0; slice < SLICES; slice++) value_factor[slice].load(row, 16 * slice);
+            Pair<FACTOR> largest = value_factor[0];
 #pragma unroll
-                for (int slice = 0; slice < SLICES; slice++)
-                    value_norm[slice] = load_pair<VALUE_TOKEN>(values + SCALE_AT, 16 * slice + 2 * g);
-            }
+            for (int slice = 0; slice < SLICES; slice++) largest.largest_of(value_factor[slice]);
+            most = fmaxf(largest.largest(), 1e-20f);
         }
 
         float factor[ROW_TILES];
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
-            float2 x[SLICES];
-            float largest = -infinity();
+            float2 whole[SLICES], x[SLICES];
+            float2 largest_pair = make_float2(NO_TOKEN, NO_TOKEN);  // without a token: probabilities of 0
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) {
                 const int* score = scores[n][slice];
                 const float unit_weight = weight[n] * power(-slice_shift(slice));
-                x[slice].x = fmaf((float)(254 * score[0] + score[1]), unit_weight, zero[n]);
-                x[slice].y = fmaf((float)(254 * score[2] + score[3]), unit_weight, zero[n]);
-                if constexpr (KEY_NORM) x[slice].x *= norm[slice].x, x[slice].y *= norm[slice].y;
+                float2 from = make_float2(zero[n], zero[n]);
+                if constexpr (CUMULATIVE) {
+                    constexpr int ROW_TILE = PAGE * KEY_BITS_0 / 128;
+                    if (slice >= ROW_TILE) {
+                        const float2 below = whole[slice - ROW_TILE];
+                        from.x = fmaf(below.x, -unit_weight, from.x), from.y = fmaf(below.y, -unit_weight, from.y);
+                    }
+                }
+                whole[slice] = make_float2((float)(254 * score[0] + score[1]), (float)(254 * score[2] + score[3]));
+                x[slice].x = fmaf(whole[slice].x, unit_weight, from.x);
+                x[slice].y = fmaf(whole[slice].y, unit_weight, from.y);
+                if constexpr (KEY_NORM) {
+                    const float2 by = norm[slice].values();
+                    x[slice].x *= by.x, x[slice].y *= by.y;
+                }
                 if constexpr (BIAS) {
                     x[slice].x = fmaf(bias[slice].x, LOG2_E, x[slice].x);
                     x[slice].y = fmaf(bias[slice].y, LOG2_E, x[slice].y);
                 }
-                largest = fmaxf(largest, fmaxf(x[slice].x, x[slice].y));
+                largest_pair.x = fmaxf(largest_pair.x, x[slice].x), largest_pair.y = fmaxf(largest_pair.y, x[slice].y);
             }
-            largest = fmaxf(max_over_tokens(largest), NO_TOKEN);  // a page without a token gets probabilities of 0
+            const float largest = max_over_tokens(fmaxf(largest_pair.x, largest_pair.y));
+            float offset = LOG2_P_STEPS, unit_p = 1.0f / P_STEPS;
+            if constexpr (FACTOR) offset -= log2_approx(most), unit_p *= most;
+            offset -= largest;
             const float new_top = fmaxf(top[n], largest);
-            const float decay = exp2_approx(top[n] - new_top), rise = exp2_approx(largest - new_top);
+            const float decay = exp2_approx(top[n] - new_top);
+            factor[n] = exp2_approx(largest - new_top) * unit_p;
+            const bool grows = new_top > top[n];
             top[n] = new_top;
-            float sum = 0.0f;
-            if constexpr (VALUE_NORM || VALUE_TOKEN) {
-                float sum_zero = 0.0f, most = 1e-30f;
-#pragma unroll
-                for (int slice = 0; slice < SLICES; slice++) {
-                    const float2 p = make_float2(exp2_approx(x[slice].x - largest), exp2_approx(x[slice].y - largest));
-                    sum += p.x + p.y;
-                    if constexpr (VALUE_TOKEN) {
-                        const float2 z = load_pair<VALUE_TOKEN>(values + SCALE_AT + TOKEN_BYTES, 16 * slice + 2 * g);
-                        sum_zero = fmaf(p.x, z.x, fmaf(p.y, z.y, sum_zero));
-                    }
-                    x[slice] = make_float2(p.x * value_norm[slice].x, p.y * value_norm[slice].y);
-                    most = fmaxf(most, fmaxf(fabsf(x[slice].x), fabsf(x[slice].y)));
-                }
-                most = max_over_tokens(most);
-                const float steps = __fdividef(127.0f, most);
-#pragma unroll
-                for (int slice = 0; slice < SLICES; slice++) x[slice].x *= steps, x[slice].y *= steps;
-                total[n] = fmaf(total[n], decay, sum * rise);
-                total_zero[n] = fmaf(total_zero[n], decay, sum_zero * rise);
-                factor[n] = rise * most * (1.0f / (127.0f * 254.0f));
-            } else {
-                const float offset = LOG2_127 - largest;
-#pragma unroll
-                for (int slice = 0; slice < SLICES; slice++) {
-                    x[slice] = make_float2(exp2_approx(x[slice].x + offset), exp2_approx(x[slice].y + offset));
-                    sum += x[slice].x + x[slice].y;
-                }
-                total[n] = fmaf(total[n], decay, sum * (rise * (1.0f / 127.0f)));
-                factor[n] = rise * (1.0f / (127.0f * 254.0f));
-            }
+            float sum[SHARED] = {}, sum_zero[SHARED] = {};
             // column 2 t of the tile holds the high parts, column 2 t + 1 the low ones
-            Byte* const column = probabilities + (8 * n + 2 * t) * P_STRIDE + 2 * g;
+            Byte* const column = shared + kept(probabilities + (8 * n + 2 * t) * P_STRIDE + 2 * g);
+            const unsigned zeros = VALUE_TOKEN ? kept(values + SCALE_AT + TOKEN_BYTES + 4 * VALUE_TOKEN * g) : 0;
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) {
-                const float high_x = x[slice].x + MAGIC, high_y = x[slice].y + MAGIC;
-                const float low_x = fmaf(x[slice].x - (high_x - MAGIC), 254.0f, MAGIC);
-                const float low_y = fmaf(x[slice].y - (high_y - MAGIC), 254.0f, MAGIC);
-                *(unsigned short*)(column + 16 * slice) = low_bytes(high_x, high_y);
-                *(unsigned short*)(column + P_STRIDE + 16 * slice) = low_bytes(low_x, low_y);
+                const int part = slice_class(slice);
+                const float start = offset - (float)(VALUE_BITS_0 * part);
+                float2 p = make_float2(exp2_approx(x[slice].x + start), exp2_approx(x[slice].y + start));
+                sum[part] += p.x, sum[part] += p.y;
+                if constexpr (VALUE_TOKEN) {
+                    Pair<VALUE_TOKEN> pair;
+                    pair.load(shared + zeros, 16 * slice);
+                    const float2 by = pair.values();
+                    sum_zero[part] = fmaf(p.x, by.x, fmaf(p.y, by.y, sum_zero[part]));
+                }
+                if constexpr (FACTOR) {
+                    const float2 by = value_factor[slice].values();
+                    p.x = fmaf(p.x, by.x, MAGIC + 128.0f), p.y = fmaf(p.y, by.y, MAGIC + 128.0f);
+                } else {
+                    p.x += MAGIC + 128.0f, p.y += MAGIC + 128.0f;
+                }
+                *(unsigned short*)(column + 16 * slice) = high_parts(p.x, p.y);
+                *(unsigned short*)(column + P_STRIDE + 16 * slice) = low_parts(p.x, p.y);
             }
+            total[n] *= decay, total_zero[n] *= decay;
 #pragma unroll
-            for (int tile = 0; tile < TILES; tile++) sums[n][tile][0] *= decay, sums[n][tile][1] *= decay;
+            for (int part = 0; part < SHARED; part++) {
+                total[n] = fmaf(sum[part], factor[n] * power(VALUE_BITS_0 * part), total[n]);
+                total_zero[n] = fmaf(sum_zero[part], factor[n] * power(VALUE_BITS_0 * part), total_zero[n]);
+            }
+            if (__any_sync(0xffffffffu, grows)) {
+#pragma unroll
+                for (int tile = 0; tile < TILES; tile++) sums[n][tile][0] *= decay, sums[n][tile][1] *= decay;
+            }
         }
         __syncwarp();
 
-        if constexpr (!VALUE_NORM && !VALUE_TOKEN) fetch_wait(barriers + 16 * stage + 8, parity);
-        const float* group_scale = (const float*)(values + GROUP_AT);
+        if constexpr (!FACTOR) fetch_wait(barriers + 16 * stage + 8, parity);
+        const unsigned group_scale = values + GROUP_AT;
         add_values<VALUE_BITS_0, VALUE_DIGITS_0>(values, probabilities, g, t, factor, group_scale, sums, 0);
         if constexpr (VALUE_DIGITS_1)
             add_values<VALUE_BITS_1 ? VALUE_BITS_1 : 1, VALUE_DIGITS_1>(
-                values + VALUE_BYTES_0, probabilities, g, t, factor, group_scale + VALUE_WIDTH_0, sums, TILES_0);
+                values + VALUE_BYTES_0, probabilities, g, t, factor, group_scale + 4 * VALUE_WIDTH_0, sums, TILES_0);
         if constexpr (KEY_GROUPS) {
-            if (index + 1 < count) load_weights(group_of(args.key_group, args.key_groups, page + WARPS));
+            if (page + step < pages) load_weights(group_of(args.key_group, args.key_groups, page + step));
         }
         __syncwarp();  // all lanes have read the values and the probabilities
-        fetch_values(index + STAGES, stage);
+        fetch_values(page + STAGES * step, pages, stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
+
+    if (begin >= pages && begin < args.pages) {
+        fetch_wait(barriers, 0);
+        fetch_wait(barriers + 8, 0);
+    }
+    fetches_done();
 
     // The block's warps become one split.
     float* const shared_top = (float*)(shared + WARPS * (WARP_BYTES + 16 * STAGES));
@@ -585,7 +658,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         float block_top = -infinity();
         for (int i = 0; i < WARPS; i++) block_top = fmaxf(block_top, shared_top[i * ROW_TILES * 4 + 4 * n + t]);
         const float share = top[n] == -infinity() ? 0.0f : exp2_approx(top[n] - block_top);
-        float* const row = (float*)own + (4 * n + t) * SUM_STRIDE;
+        float* const row = (float*)(shared + warp * WARP_BYTES) + (4 * n + t) * SUM_STRIDE;
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             const int at = tile < TILES_0 ? 16 * tile : VALUE_WIDTH_0 + 16 * (tile - TILES_0);
