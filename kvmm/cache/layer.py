@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -176,7 +176,8 @@ class KVMMLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.prefetch()
-        self._append(key_states, value_states)
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            self._append(key_states, value_states)
         if not self.packed and not self.needs_queries:
             return self.dense()
         if getattr(self.config.value, "_attn_implementation", "kvmm") != "kvmm":
@@ -228,11 +229,15 @@ class KVMMLayer(CacheLayerMixin):
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
-        """What is stored is on the layer's device inside, and goes back to the CPU if it was offloaded."""
+        """What is stored is on the layer's device inside, and goes back to the CPU if it was offloaded.
+
+        The device is also the current one, on which kernels are launched: a model may be spread over several.
+        """
         offloaded = self.offloaded
         self.prefetch()
         try:
-            yield
+            with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+                yield
         finally:
             if offloaded:
                 self.offload()
