@@ -34,6 +34,12 @@ def store(kv: CodecSpec, side: str, x: torch.Tensor, page_size: int, site: Site 
     return pages
 
 
+def likely(z: torch.Tensor, codec: Codec) -> torch.Tensor:
+    """Vectors with the distribution that a calibrated codec expects, from normal ones ``[B, H, T, D]``."""
+    transform = codec.transform(z.shape[-1], z.device)
+    return (z * transform.deviation[None, :, None] + transform.offset[None, :, None]) @ transform.inverse.transpose(1, 2)
+
+
 def make_parts(
     specs: list[tuple[CodecSpec, CodecSpec]],
     tokens: list[int],
@@ -51,11 +57,15 @@ def make_parts(
     parts = []
     for (key, value), count in zip(specs, tokens, strict=True):
         shape = (batch, heads, count, dim)
-        k, v = (torch.randn(shape, generator=generator).to(DEVICE, dtype) for _ in range(2))
+        k, v = (torch.randn(shape, generator=generator) for _ in range(2))
+        if site is not None:  # as calibration saw them
+            k, v = (likely(x, build_codec(kv, side, site)) for x, kv, side in ((k, key, "key"), (v, value, "value")))
+        k, v = k.to(DEVICE, dtype), v.to(DEVICE, dtype)
         part = Part(store(key, "key", k, page_size, site), store(value, "value", v, page_size, site))
         if more:  # tokens that came later, a group or a span of their own
             for pages in part.stores:
-                pages.append(torch.randn(batch, heads, more, dim, generator=generator).to(DEVICE, dtype))
+                x = torch.randn(batch, heads, more, dim, generator=generator)
+                pages.append((x if site is None else likely(x, pages.codec)).to(DEVICE, dtype))
         parts.append(part)
     return parts
 

@@ -1,7 +1,13 @@
-"""Attention over packed parts."""
+"""Attention over packed parts: Triton kernels on a GPU, torch elsewhere."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kvmm.kernels.decode import reference
 from kvmm.kernels.decode.reference import (
-    attend,
     mix_per_channel,
     mix_per_token,
     scores_per_channel,
@@ -17,3 +23,25 @@ __all__ = [
     "scores_per_token",
     "scores_second_digit",
 ]
+
+
+def attend(
+    query: torch.Tensor,
+    parts: Sequence,
+    dense_key: torch.Tensor,
+    dense_value: torch.Tensor,
+    bias: torch.Tensor | None,
+    scaling: float,
+    dense_length: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention of new queries over packed parts and the tokens kept in full precision.
+
+    The arguments and the result are those of :func:`kvmm.kernels.decode.reference.attend`, which is the definition.
+    On a GPU kernels read the packed codes in place, where all parts let them.
+    """
+    if query.is_cuda:
+        from kvmm.kernels.decode import driver  # needs Triton, which not every platform has
+
+        if driver.supports(parts):
+            return driver.attend(query, parts, dense_key, dense_value, bias, scaling, dense_length)
+    return reference.attend(query, parts, dense_key, dense_value, bias, scaling, dense_length)

@@ -18,12 +18,15 @@ import torch
 from triton import next_power_of_2
 from triton.runtime.interpreter import InterpretedFunction
 
+from kvmm.kernels.decode import cuda
 from kvmm.kernels.decode.digits import Dense, Digits, aligned
 from kvmm.kernels.decode.triton import combine_kernel, expand_kernel, split_kernel
 
 LOG2E = math.log2(math.e)
 INT8_ROWS = 16  # rows of queries up to which they are quantised; more pay for half precision
 _SCORES, _INT8, _CHANNEL, _TOKEN, _DENSE, _NOTHING = range(6)
+TUNE = {"warps": 1, "pages": 1, "stages": 2, "fill": 12}
+_FUSED_GROUPS = 4  # groups up to which each program transforms the queries itself
 _TILE = 64  # tokens of the dense columns a program takes at once
 
 
@@ -187,19 +190,22 @@ class _Step:
         return torch.empty(shape, device=self.query.device, dtype=dtype)
 
     def _splits(self, tiles: int, warps: int) -> int:
-        wanted = _multiprocessors(self.query.device) * 16 // warps
+        wanted = _multiprocessors(self.query.device) * TUNE["fill"] // warps
         return max(1, min(tiles, -(-wanted // (self.bh * self.blocks))))
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
-    def expand(self, keys: Digits, int8: bool) -> dict[str, Any]:
-        """The queries in the digits of ``keys``: arguments of ``split_kernel``."""
-        groups, columns, chunks = keys.groups, keys.columns, keys.scale.shape[3] if keys.by_token else 1
+    def expand(self, keys: Digits, int8: bool, out: torch.Tensor | None = None) -> dict[str, Any]:
+        """The queries in the digits of ``keys``: arguments of ``split_kernel``.
+
+        ``out`` ``[B, H, groups, 2 * rows, Q]`` may have room for the first groups only, where no page uses others.
+        """
+        groups, columns, chunks = keys.groups if out is None else out.shape[2], keys.columns, keys.scale.shape[3] if keys.by_token else 1
         zero = keys.mean if keys.by_token else keys.zero_point
         fold = int8 and not keys.by_token
         if columns == 0:
             columns = aligned(1)
-        out = self._empty(
+        out = out if out is not None else self._empty(
             self.bh, *((groups if fold else 1,) if int8 else ()), self.rows, *((2,) if int8 else ()), columns,
             dtype=torch.int8 if int8 else torch.float16,
         )  # fmt: skip
@@ -211,24 +217,31 @@ class _Step:
         extra_scale, extra_zero = keys.extra or (None, None)
         matrix, index = keys.matrix if keys.planes else None, keys.index if keys.planes else None
         place = keys.place if int8 and keys.planes else None  # half precision has it in the codes' scale
-        per_program = 1 if groups <= 4 else 8
-        dp, jp = next_power_of_2(self.dim), next_power_of_2(columns)
-        expand_kernel[self.bh, -(-groups // per_program), -(-self.rows // 16)](
-            self.query, matrix, keys.matrix_z, index, keys.group_index, place, scale, zero, keys.offset,
+        query, matrix_z, width = self.query, keys.matrix_z, self.dim
+        if groups > _FUSED_GROUPS and matrix is not None and matrix_z is None:
+            # leave the model's basis once, not once a group
+            query = torch.matmul(query.view(-1, self.heads, self.rows, self.dim).float(), matrix)
+            matrix, width = None, columns
+        per_program = 1 if groups <= _FUSED_GROUPS else 8
+        tall = matrix is not None or matrix_z is not None  # a matrix product has 16 rows at least
+        height = 16 if tall else self.block
+        dp, jp = next_power_of_2(width), next_power_of_2(columns)
+        expand_kernel[self.bh, -(-groups // per_program), -(-self.rows // height)](
+            query, matrix, matrix_z, index, keys.group_index, place, scale, zero, keys.offset,
             extra_scale, extra_zero, out, weight, bias, sums,
-            self.heads, self.rows, groups, groups - 1 if keys.extra else groups, self.scaling,
-            self.rows * self.dim, _stride(scale), _stride(zero), _stride(keys.group_index), _head_stride(matrix),
-            _head_stride(keys.matrix_z),
+            self.heads, self.rows, groups, keys.scale.shape[2] if keys.extra and not keys.by_token else groups, self.scaling,
+            self.rows * width, _stride(scale), _stride(zero), _stride(keys.group_index), _head_stride(matrix),
+            _head_stride(matrix_z),
             0 if keys.offset is None or keys.offset.shape[0] == 1 else keys.offset.shape[-1],
             0 if extra_zero is None or extra_zero.shape[1] == 1 else 1,
-            D=self.dim, DP=dp, J=columns, JP=jp, J1=aligned(keys.planes[0].width) if keys.planes else 0,
+            D=width, DP=dp, J=columns, JP=jp, J1=aligned(keys.planes[0].width) if keys.planes else 0,
             J2=0 if keys.group_index is None else keys.group_index.shape[-1],
             C=1 if scale is None else scale.shape[-1], DZ=1 if zero is None else zero.shape[-1],
-            RP=16, KC=min(32, dp), GROUPS=per_program, CHUNKS=chunks,
-            HAS_MATRIX=matrix is not None, HAS_MATRIX_Z=keys.matrix_z is not None, HAS_INDEX=index is not None,
+            RP=height, KC=min(128, dp), GROUPS=per_program, CHUNKS=chunks,
+            HAS_MATRIX=matrix is not None, HAS_MATRIX_Z=matrix_z is not None, HAS_INDEX=index is not None,
             HAS_GROUP_INDEX=keys.group_index is not None, HAS_PLACE=place is not None,
             HAS_SCALE=scale is not None, HAS_ZERO=zero is not None, HAS_OFFSET=keys.offset is not None,
-            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=4,
+            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=8 if tall else 4,
         )  # fmt: skip
         return {"Q": out, "QW": weight, "QZ": bias, "QS": sums, "kgroups": groups}
 
@@ -252,6 +265,10 @@ class _Step:
                 repeated = bias if bias is None or bias.shape[2] == 1 else bias.repeat(1, 1, self.rows // self.length, 1)
                 scores = codec.adjust_scores(scores, repeated)
             logits, adjusts = (scores * LOG2E).contiguous(), False
+        elif not adjusts and self.int8:
+            found = self._cuda_split(keys, values, used, bias)
+            if found is not None:
+                return found
         adjust = None
         if adjusts:
             logits = self._empty(self.bh, self.rows, pages * values.page_size)
@@ -264,6 +281,41 @@ class _Step:
         """The columns in the model's dtype ``[B, H, n, D]``."""
         bias = None if self.bias is None else self.bias[..., start : start + key.shape[2]]
         return self._split(Dense(key, _TILE), Dense(value, _TILE), used, bias, tokens=key.shape[2])
+
+    def _cuda_split(
+        self, keys: Digits | Dense, values: Digits | Dense, used: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> Partial | None:
+        """The splits by the CUDA kernel, or None where it does not take the case."""
+        if not self.query.is_cuda or not isinstance(keys, Digits) or not isinstance(values, Digits):
+            return None
+        if keys.by_token or keys.inside > 1 or values.inside or not keys.planes or not values.planes:
+            return None
+        if values.norm is not None or values.page_group is not None or (values.by_token and values.scale.shape[3] > 1):
+            return None
+        if bias is not None and (bias.shape[2] > 1 or bias.stride(-1) != 1):
+            return None
+        batch = self.bh // self.heads
+        group = keys.page_group if keys.page_group is not None else "page" if keys.inside else "span"
+        k = cuda.DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
+        planes = tuple((p.codes, p.bits) for p in values.planes)
+        if values.by_token:
+            v = cuda.DigitValues(planes, "token", values.scale, values.zero_point)
+        else:
+            v = cuda.DigitValues(planes, norm=values.norm)
+        groups = keys.groups if group != "span" else 1
+        shape = (batch, self.heads, groups, 2 * self.rows, keys.columns)
+        bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
+        q8 = self._empty(*shape, dtype=torch.int8)
+        if not cuda.supports(q8, k, v, bias):
+            return None
+        q = self.expand(keys, True, q8)
+        splits = cuda.num_splits(q8, k, v, bias)
+        m, l = self._empty(self.bh, splits, self.rows), self._empty(self.bh, splits, self.rows)
+        acc = self._empty(self.bh, splits, self.rows, values.columns)
+        zero = self._empty(self.bh, splits, self.rows) if values.by_token or values.norm is not None else None
+        weight, offset = (q[n].view(batch, self.heads, groups, self.rows) for n in ("QW", "QZ"))
+        cuda.split_digits(q8, weight, offset, k, v, m, l, acc, used, bias, zero)
+        return Partial(m, l, acc, None if zero is None else zero.unsqueeze(-1))
 
     def _split(
         self,
@@ -287,6 +339,7 @@ class _Step:
             unit = min(unit, page // values.inside)
         pages = tokens if tokens is not None else v["pages"]
         pages_a_tile = 1 if tokens is not None else max(1, 32 // unit)
+        warps = 4
         # int8 folds one scale a tile: not where pages of one tile, or bytes, have several
         kint = self.int8 and k["mode"] == _CHANNEL and k["bits"] <= 4 and (pages_a_tile == 1 or not k["grouped"])
         if k["mode"] == _CHANNEL and kint:
@@ -296,6 +349,13 @@ class _Step:
         by_token = v["mode"] == _TOKEN and v["bits"] <= 4 and v["chunks"] == 1
         if self.int8 and (vint or by_token):
             v["mode"] = _INT8
+        quick = {k["mode"], v["mode"]} <= {_INT8, _NOTHING}
+        if quick:
+            warps = 1
+            if not k["grouped"] and not v["grouped"]:
+                warps = TUNE["warps"]
+                pages_a_tile *= warps * TUNE["pages"]
+                tiles = -(-pages // pages_a_tile)
         if keys is None:
             k["mode"] = _SCORES
             q = {"Q": None, "QW": None, "QZ": None, "QS": None, "kgroups": 1}
@@ -316,9 +376,6 @@ class _Step:
             vdz = 0
         columns = v["columns"]
         tiles = -(-pages // (page if tokens is not None else pages_a_tile))
-        small = self.block * 2 <= 32
-        quick = {k["mode"], v["mode"]} <= {_INT8, _NOTHING}
-        warps = 1 if quick and small and max(k["P1"], v["P1"]) <= 128 else 4
         splits = self._splits(tiles, warps)
         shape = (self.bh, splits, self.rows)
         m, l = self._empty(*shape), self._empty(*shape)
@@ -344,7 +401,7 @@ class _Step:
             VDZ=vdz, VDP=next_power_of_2(max(1, vdz)), VINSIDE=v["inside"], VGROUPED=v["grouped"], VTOKEN=token_int8,
             VCHUNKS=v["chunks"], HAS_VINDEX=False, HAS_VPLACE=False, HAS_VNORM=norm is not None,
             HAS_BIAS=bias is not None, HAS_USED=used is not None, HAS_ADJUST=adjust is not None, WRITE_LOGITS=write,
-            IN_TOKENS=tokens is not None, ASM=not interpreted(), num_warps=warps, num_stages=2,
+            IN_TOKENS=tokens is not None, ASM=not interpreted(), num_warps=warps, num_stages=TUNE["stages"] if warps == 1 or quick else 1,
         )  # fmt: skip
         return Partial(m, l, acc, zero, grouped_values)
 
@@ -403,10 +460,10 @@ class _Step:
             0 if offset is None or offset.shape[0] == 1 else offset.shape[-1],
             _head_stride(matrix), _head_stride(matrix_z),
             D=dim, DC=chunk, VQ=columns, JP=max(16, next_power_of_2(columns)), C=1 if scale is None else scale.shape[-1],
-            DZ=dz, DZP=next_power_of_2(dz), VDZ=vdz, SP=next_power_of_2(splits), SP0=next_power_of_2(splits0), SC=16,
+            DZ=dz, DZP=next_power_of_2(dz), VDZ=vdz, SP=next_power_of_2(splits), SP0=next_power_of_2(splits0), SC=min(64, max(16, next_power_of_2(splits))),
             HAS_PART=partial is not None, HAS_SCALE=scale is not None, HAS_INDEX=index is not None,
             HAS_PLACE=place is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
             HAS_MATRIX=matrix is not None, HAS_MATRIX_Z=matrix_z is not None,
-            HAS_DENSE=dense is not None, HAS_STATE=state is not None, LAST=out is not None, num_warps=4,
+            HAS_DENSE=dense is not None, HAS_STATE=state is not None, LAST=out is not None, num_warps=8,
         )  # fmt: skip
         return following

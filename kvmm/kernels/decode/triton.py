@@ -663,19 +663,15 @@ def combine_kernel(
         zero = tl.zeros((DZP,), tl.float32)
         for s1 in range(0, splits, SC):
             c = s1 + tl.arange(0, SC)
-            at = (bh * splits + c) * rows + row
-            w = tl.exp2(tl.load(M + at, mask=c < splits, other=-1e30) - m)
+            split = (bh * splits + c) * rows + row
+            w = tl.exp2(tl.load(M + split, mask=c < splits, other=-1e30) - m)
             w = tl.where(c < splits, w, 0.0)
             if VQ > 0:
-                part = tl.load(
-                    ACC + at[:, None] * VQ + j[None, :], mask=(c < splits)[:, None] & (j < VQ)[None, :], other=0.0
-                )
-                acc += tl.sum(part * w[:, None], 0)
+                inside = (c < splits)[:, None] & (j < VQ)[None, :]
+                acc += tl.sum(tl.load(ACC + split[:, None] * VQ + j[None, :], mask=inside, other=0.0) * w[:, None], 0)
             if VDZ > 0:
-                part = tl.load(
-                    ZERO + at[:, None] * VDZ + z[None, :], mask=(c < splits)[:, None] & (z < VDZ)[None, :], other=0.0
-                )
-                zero += tl.sum(part * w[:, None], 0)
+                inside = (c < splits)[:, None] & (z < VDZ)[None, :]
+                zero += tl.sum(tl.load(ZERO + split[:, None] * VDZ + z[None, :], mask=inside, other=0.0) * w[:, None], 0)
         if HAS_SCALE:
             index = j
             if HAS_INDEX:
@@ -716,11 +712,11 @@ def combine_kernel(
             else:
                 out += tl.sum(tl.where(z[:, None] == d[None, :], zero[:, None], 0.0), 0)
 
-    at = (bh * rows + row) * D + d
+    to = (bh * rows + row) * D + d
     if LAST:
-        tl.store(OUT + at, (out / total).to(OUT.dtype.element_ty), mask=dl)
+        tl.store(OUT + to, (out / total).to(OUT.dtype.element_ty), mask=dl)
     else:
-        tl.store(OUT + at, out, mask=dl)
+        tl.store(OUT + to, out, mask=dl)
         if tl.program_id(2) == 0:
             tl.store(OUT_M + bh * rows + row, m)
             tl.store(OUT_L + bh * rows + row, total)
