@@ -96,6 +96,7 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
         zero_point = stored(random(batch, heads, pages, 1, page, low=-1, dtype=token))
     elif value_groups > 1:
         scale = random(batch, heads, value_groups, value_width)
+        zero_point = random(batch, heads, value_groups, 64, low=-1)
     values = cuda.DigitValues(
         planes=tuple((codes(digits, bits, True), bits) for digits, bits in value_planes),
         axis="channel" if token is None else "token",
@@ -144,17 +145,25 @@ def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
         x = x * per_token(keys.norm)
     if bias is not None:
         x = x + bias[:, None, None, : pages * page].double() * LOG2_E
-    weight = torch.ones(1, 1, 1, pages * page, dtype=torch.float64, device=q8.device)
+    weight = torch.ones(1, 1, 1, 1, dtype=torch.float64, device=q8.device)
     if values.norm is not None:
         weight = per_token(values.norm)
     if values.axis == "token":
         weight = per_token(values.scale)
+    zero_codes = None
     if values.scale is not None and values.axis == "channel" and values.scale.shape[2] > 1:
         group = group_of(values.group, values.scale.shape[2]).repeat_interleave(page).to(q8.device)
         value_codes = value_codes * values.scale.double()[:, :, group]
+        zero_codes = values.zero_point.double()[:, :, group]
     m = x.new_full((batch, heads, splits, rows), float("-inf"))
     l, z = torch.zeros_like(m), torch.zeros_like(m)
     acc = x.new_zeros(batch, heads, splits, rows, value_codes.shape[-1])
+    if zero_codes is not None:
+        z = x.new_zeros(batch, heads, splits, rows, zero_codes.shape[-1])
+
+    def weight_of(tokens):
+        return weight.expand(*weight.shape[:3], pages * page)[..., tokens]
+
     for s in range(splits):  # pages go to the splits in turn
         tokens = (torch.arange(pages * page, device=q8.device) // page % splits == s).nonzero()[:, 0]
         if not len(tokens):
@@ -163,9 +172,13 @@ def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
         m[:, :, s] = part.amax(-1)
         p = (part - m[:, :, s, :, None]).exp2()
         l[:, :, s] = p.sum(-1)
-        acc[:, :, s] = (p * weight.expand(*weight.shape[:3], pages * page)[..., tokens]) @ value_codes[:, :, tokens]
+        acc[:, :, s] = (p * weight_of(tokens)) @ value_codes[:, :, tokens]
         if values.axis == "token":
             z[:, :, s] = (p * per_token(values.zero_point)[..., tokens]).sum(-1)
+        elif zero_codes is not None:
+            z[:, :, s] = (p * weight_of(tokens)) @ zero_codes[:, :, tokens]
+        else:
+            z[:, :, s] = (p * weight_of(tokens)).sum(-1)
     return [t.flatten(0, 1) for t in (m, l, acc, z)]
 
 
@@ -173,7 +186,11 @@ def check(outputs, expected, zero):
     m, l, acc, z = (x.double() for x in expected)
     out_m, out_l, out_acc, out_z = (x.double() for x in outputs)
     empty = m < -1e20  # no pages, or only slots without a token
-    l, acc, z = l.masked_fill(empty, 0), acc.masked_fill(empty[..., None], 0), z.masked_fill(empty, 0)
+    l, acc, z = (
+        l.masked_fill(empty, 0),
+        acc.masked_fill(empty[..., None], 0),
+        z.masked_fill(empty.reshape(*empty.shape, *[1] * (z.dim() - 3)), 0),
+    )
     assert torch.equal(out_m == float("-inf"), empty)
     assert (out_l[empty] == 0).all() and (out_acc[empty] == 0).all()
     # relative to 2 ** m: an error of the largest logit is one of all sums
@@ -185,11 +202,17 @@ def check(outputs, expected, zero):
         torch.testing.assert_close(out_z, z, rtol=1e-4, atol=1e-4 * z.abs().max().item())
 
 
+def has_zero(values):
+    """Whether the kernel writes sums for the zero points."""
+    return values.axis == "token" or values.norm is not None or values.scale is not None
+
+
 def outputs_of(q8, keys, values, splits):
     batch, heads, _, rows2, _ = q8.shape
     shape = (batch * heads, splits, rows2 // 2)
     width = cuda.padded_digits(values.planes, -2)
-    sizes = [shape, shape, (*shape, width), shape]
+    grouped = values.axis == "channel" and values.scale is not None
+    sizes = [shape, shape, (*shape, width), (*shape, values.zero_point.shape[-1]) if grouped else shape]
     return [torch.full(size, float("nan"), dtype=torch.float32, device=q8.device) for size in sizes]
 
 
@@ -207,7 +230,7 @@ def test_matches_reference(name, pages, splits):
     outputs = outputs_of(q8, keys, values, splits)
     used = torch.tensor([pages], dtype=torch.int32, device="cuda")
     cuda.split_digits(q8, qw, qz, keys, values, *outputs[:3], num_pages=used, bias=bias, out_z=outputs[3])
-    check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), values.axis == "token")
+    check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values))
 
 
 @needs_gpu

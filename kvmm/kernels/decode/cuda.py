@@ -23,7 +23,6 @@ from kvmm.errors import KVMMError
 PAGE_SIZES = (64, 128)
 MAX_DIGITS = 256  # of all planes together: 254 * high + low has to fit 31 bits
 MAX_ROWS = 8  # query rows a block takes; more rows are more blocks
-BULK_CAPABILITY = (9, 0)  # the first with bulk copies
 _TYPES = {torch.float16: 1, torch.float32: 2}
 _SOURCE = Path(__file__).with_name("digits.cu")
 
@@ -59,7 +58,8 @@ class DigitValues:
         axis: ``"channel"`` or ``"token"``, what has a scale of its own.
         scale: axis ``"channel"``: float32 ``[B, H, G, JV]``, contiguous, already expanded to digits; with one group
             the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``.
-        zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: the caller's, None here if ``G > 1``.
+        zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: float32 ``[B, H, G, Dz]``, contiguous, ``Dz`` a
+            multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms) and the kernel ignores it.
         group: as in :class:`DigitKeys`, axis ``"channel"`` only.
         norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the probabilities (axis ``"channel"``), or None.
     """
@@ -93,6 +93,7 @@ class Variant:
     value_bits: tuple[int, int]
     key_groups: bool = False
     value_groups: bool = False
+    value_zeros: int = 0  # zero points a group of values
     key_norm: int = 0  # 0: none, 1: float16, 2: float32
     value_norm: int = 0
     value_token: int = 0
@@ -100,7 +101,6 @@ class Variant:
     warps: int = 8
     stages: int = 1
     blocks: int = 2  # a multiprocessor
-    bulk: bool = True  # bulk copies (compute capability 9.0)
 
     @property
     def warp_bytes(self) -> int:
@@ -111,20 +111,26 @@ class Variant:
         keys = sum(tokens * b // 8 * j for b, j in zip(self.key_bits, self.key_digits, strict=True))
         keys += tokens * 2 * self.key_norm + self.key_groups * columns * key_width + (self.bias == 2) * tokens * 4
         values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_digits, strict=True))
-        values += tokens * 2 * (self.value_norm + 2 * self.value_token) + self.value_groups * value_width * 4
+        values += (
+            tokens * 2 * (self.value_norm + 2 * self.value_token)
+            + self.value_groups * value_width * 4
+            + self.value_zeros * 4
+        )
         stages = self.stages * (_ceil(keys + 16, 128) + _ceil(values, 128))
-        return _ceil(max(stages + columns * (tokens + 16), 4 * self.row_tiles * (value_width + 8) * 4), 128)
+        return _ceil(
+            max(stages + columns * (tokens + 16), 4 * self.row_tiles * (value_width + self.value_zeros + 8) * 4), 128
+        )
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return self.warps * (self.warp_bytes + 16 * self.stages + 3 * 4 * self.row_tiles * 4)
+        return self.warps * (self.warp_bytes + 3 * 4 * self.row_tiles * 4)
 
     @property
     def macros(self) -> dict[str, int]:
         pairs = ("key_digits", "key_bits", "value_digits", "value_bits")
         singles = (
-            "page row_tiles key_groups value_groups key_norm value_norm value_token bias warps stages blocks bulk "
+            "page row_tiles key_groups value_groups value_zeros key_norm value_norm value_token bias warps stages blocks "
             "warp_bytes"
         )
         macros = {f"{name.upper()}_{i}": getattr(self, name)[i] for name in pairs for i in (0, 1)}
@@ -138,12 +144,14 @@ class Variant:
             capability: compute capability.
         """
         # what a lane holds throughout: scores, sums of values and the query
-        held = self.row_tiles * (self.page // 4 + sum(self.value_digits) // 8 + sum(self.key_digits) // 16)
+        held = self.row_tiles * (
+            self.page // 4 + (sum(self.value_digits) + self.value_zeros) // 8 + sum(self.key_digits) // 16
+        )
         most = 16 if held <= 64 else 12 if held <= 112 else 8
         for warps, stages, blocks in PLANS:
             if warps * blocks > most:  # 64 Ki registers a multiprocessor
                 continue
-            fitted = replace(self, warps=warps, stages=stages, blocks=blocks, bulk=capability >= BULK_CAPABILITY)
+            fitted = replace(self, warps=warps, stages=stages, blocks=blocks)
             block = fitted.shared_bytes
             if block <= shared_block and blocks * (block + 1024) <= shared_total:  # 1 KB of each block is the driver's
                 return fitted
@@ -227,7 +235,7 @@ def variant_of(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None)
     norms = [keys.norm, values.norm, *((values.scale, values.zero_point) if by_token else ())]
     if not _typed(*norms) or not _aligned(keys.norm, values.norm, inner=1):
         return None
-    value_groups = False
+    value_groups, value_zeros = False, 0
     if by_token:
         scale, zero_point = values.scale, values.zero_point
         if values.norm is not None or scale is None or zero_point is None or scale.dtype != zero_point.dtype:
@@ -235,8 +243,13 @@ def variant_of(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None)
         if scale.shape[3] != 1 or zero_point.shape[3] != 1 or not _aligned(scale, zero_point, inner=2):
             return None
     elif values.scale is not None and _groups(values.group, values.scale.shape[2]):
-        if values.zero_point is not None or values.scale.dtype != torch.float32 or not _aligned(values.scale, inner=4):
+        zero_point = values.zero_point
+        for x in (values.scale, zero_point):
+            if x is None or x.dtype != torch.float32 or x.shape[-1] % 8 or not _aligned(x, inner=4):
+                return None
+        if zero_point.shape[-1] > MAX_DIGITS:
             return None
+        value_zeros = zero_point.shape[-1]
         value_groups = True
     if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
         return None
@@ -253,6 +266,7 @@ def variant_of(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None)
         value_bits=pair([bits for _, bits in values.planes]),
         key_groups=_groups(keys.group, q8.shape[2]),
         value_groups=value_groups,
+        value_zeros=value_zeros,
         key_norm=0 if keys.norm is None else _TYPES[keys.norm.dtype],
         value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],
         value_token=_TYPES[values.scale.dtype] if by_token else 0,
@@ -329,6 +343,7 @@ class _Arguments(ctypes.Structure):  # struct Arguments of digits.cu
         ("value_zero", _Paged),
         ("bias", ctypes.c_void_p),
         ("group_scale", ctypes.c_void_p),
+        ("group_zero", ctypes.c_void_p),
         ("num_pages", ctypes.c_void_p),
         ("key_group", ctypes.c_void_p),
         ("value_group", ctypes.c_void_p),
@@ -373,6 +388,7 @@ def _arguments(q8, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias,
         value_zero=_paged(values.zero_point if by_token else None),
         bias=_pointer(bias),
         group_scale=_pointer(group_scale),
+        group_zero=None if by_token else _pointer(values.zero_point),
         num_pages=_pointer(num_pages),
         key_group=_pointer(keys.group) if isinstance(keys.group, torch.Tensor) else None,
         value_group=_pointer(values.group) if isinstance(values.group, torch.Tensor) else None,
@@ -430,7 +446,9 @@ def split_digits(
             ``JV`` is the sum of the planes' digits, each rounded up to 32.
         num_pages: int32 ``[1]`` on the device, pages in use, or None for all.
         bias: float32 ``[B, slots]``, -1e30 at slots without a token, or None.
-        out_z: float32 ``[B * H, S, R]``, sums of ``2 ** (x - m)`` times the tokens' zero points (axis ``"token"``).
+        out_z: sums for the zero points. Axis ``"token"``: float32 ``[B * H, S, R]``, of ``2 ** (x - m)`` times the tokens'
+            zero points. Values with norms, one group: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the norms. Several
+            groups: ``[B * H, S, R, Dz]``, of ``2 ** (x - m)`` (times norms) times the groups' zero points.
 
     Raises:
         KVMMError: the case is not one that :func:`supports` accepts.

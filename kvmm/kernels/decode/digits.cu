@@ -2,7 +2,7 @@
 //
 // One warp takes whole pages of one sequence and KV head, one after the other. Codes are the left operand of
 // mma.m16n8k32: a tile of scores is 16 tokens by 8 columns, the high and the low int8 part of four query heads, so no
-// row or column is wasted on four heads. Bytes go to shared memory by bulk copies, some pages ahead, and from there to
+// row or column is wasted on four heads. Bytes go to shared memory asynchronously, a page or more ahead, and from there to
 // registers in the order that the operands want: dimensions and tokens may be permuted freely as long as both operands
 // are. One AND (and for values one shift) turns a 32-bit word into four operands.
 //
@@ -55,63 +55,16 @@ DEVICE void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
 
 DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
-#if BULK  // sm_90: one lane asks the copy engine, a barrier in shared memory counts the bytes that have come
-DEVICE void barriers_init(unsigned barriers, int count, int lane) {
-    if (lane == 0) {
-        for (int i = 0; i < count; i++)
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * i) : "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    }
-    __syncwarp();
-}
-DEVICE bool fetches(int lane) { return lane == 0; }
-DEVICE void fetch_begin(unsigned barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-DEVICE void fetch(Byte* to, const Byte* from, int bytes, unsigned barrier, int) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-template <int BYTES>
-DEVICE void fetch(Byte* to, const Byte* from, unsigned barrier, int lane) {
-    fetch(to, from, BYTES, barrier, lane);
-}
-DEVICE void fetch_end() {}
-DEVICE void fetches_done() {}
-DEVICE void fetch_wait(unsigned barrier, unsigned parity) {
-    unsigned done;
-    do {
-        asm volatile(
-            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-            : "=r"(done)
-            : "r"(barrier), "r"(parity)
-            : "memory");
-    } while (!done);
-}
-#else  // sm_80: every lane copies, 16 bytes at a time; fetches end in the order in which they began
-DEVICE void barriers_init(unsigned, int, int) {}
-DEVICE bool fetches(int) { return true; }
-DEVICE void fetch_begin(unsigned, int) {}
-DEVICE void fetch(Byte* to, const Byte* from, int bytes, unsigned, int lane) {
-    for (int i = 16 * lane; i < bytes; i += 512)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
-}
-template <int BYTES>
-DEVICE void fetch(Byte* to, const Byte* from, unsigned barrier, int lane) {
-#pragma unroll
-    for (int i = 0; i < BYTES; i += 512) {
-        if (i + 512 <= BYTES || i + 16 * lane < BYTES) fetch(to + i, from + i, 16 * lane + 16, barrier, lane);
-    }
+// Bytes to shared memory, 16 a lane at a time; fetches end in the order in which they began.
+DEVICE void fetch_16(Byte* to, const Byte* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 DEVICE void fetch_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-DEVICE void fetches_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-DEVICE void fetch_wait(unsigned, unsigned) {  // the oldest of 2 * STAGES
-    asm volatile("cp.async.wait_group %0;" ::"n"(2 * STAGES - 1) : "memory");
+template <int PENDING>
+DEVICE void fetch_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
     __syncwarp();
 }
-#endif
 #endif
 
 // Page i of sequence b and head h starts at data + b * batch + h * head + i * page. Bytes.
@@ -127,7 +80,7 @@ struct Arguments {
     Paged keys[2], values[2];
     Paged key_norm, value_norm, value_scale, value_zero;
     const float* bias;  // [B, slots]
-    const float* group_scale;  // [B, H, value_groups, VALUE_DIGITS], VALUE_GROUPS only
+    const float *group_scale, *group_zero;  // [B, H, value_groups, VALUE_WIDTH] and [.., VALUE_ZEROS], VALUE_GROUPS only
     const int* num_pages;
     const int* key_group;  // [pages], or null: the page's index
     const int* value_group;
@@ -145,9 +98,10 @@ DEVICE unsigned kept(unsigned x) {
 }
 
 // --- what is known when the kernel is compiled: PAGE, ROW_TILES (tiles of four heads), KEY_DIGITS_0/1, KEY_BITS_0/1,
-// VALUE_DIGITS_0/1, VALUE_BITS_0/1 (second plane: 0 if there is none), KEY_GROUPS, VALUE_GROUPS (0 or 1),
+// VALUE_DIGITS_0/1, VALUE_BITS_0/1 (second plane: 0 if there is none), KEY_GROUPS, VALUE_GROUPS (0 or 1), VALUE_ZEROS
+// (zero points a group of values has),
 // KEY_NORM, VALUE_NORM, VALUE_TOKEN (0: none, 1: float16, 2: float32), BIAS (0, 1, 2: aligned to 16 bytes),
-// WARPS, STAGES, WARP_BYTES, BULK
+// WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
 
 DEVICE constexpr int ceil_to(int x, int n) { return (x + n - 1) / n * n; }
 DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
@@ -171,12 +125,14 @@ constexpr int VALUE_BYTES_1 = PAGE * VALUE_BITS_1 / 8 * VALUE_DIGITS_1;
 constexpr int VALUE_NORM_AT = VALUE_BYTES_0 + VALUE_BYTES_1, VALUE_NORM_BYTES = PAGE * 2 * VALUE_NORM;
 constexpr int SCALE_AT = VALUE_NORM_AT + VALUE_NORM_BYTES, TOKEN_BYTES = PAGE * 2 * VALUE_TOKEN;
 constexpr int GROUP_AT = SCALE_AT + 2 * TOKEN_BYTES, GROUP_BYTES = VALUE_GROUPS * VALUE_WIDTH * 4;
-constexpr int VALUE_STAGE = ceil_to(GROUP_AT + GROUP_BYTES, 128);
+constexpr int ZERO_AT = GROUP_AT + GROUP_BYTES, ZERO_BYTES = VALUE_ZEROS * 4;
+constexpr int VALUE_STAGE = ceil_to(ZERO_AT + ZERO_BYTES, 128);
 // probabilities: a row of bytes a column; the padding spreads columns over the banks
 constexpr int P_STRIDE = PAGE + 16;
 constexpr int P_AT = STAGES * (KEY_STAGE + VALUE_STAGE), P_BYTES = COLUMNS * P_STRIDE;
 // at the end a warp's part holds its sums
-constexpr int SUM_STRIDE = VALUE_WIDTH + 8;
+constexpr int SUM_WIDTH = VALUE_WIDTH + VALUE_ZEROS, SUM_STRIDE = SUM_WIDTH + 8;
+constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of weights are asked for
 static_assert(P_AT + P_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(KEY_WIDTH <= 256, "254 * high + low has to fit 31 bits");
@@ -212,10 +168,7 @@ DEVICE void load_row(const Byte* row, const Byte* rest, uint2* words) {
     if constexpr (WIDTH % 64) words[WIDTH / 32 - 1] = *(const uint2*)(rest + WIDTH / 64 * 64);
 }
 
-// A plane alone leaves lower planes in: one AND less for the highest, and the difference of neighbours costs nothing in
-// floating point.
-constexpr bool CUMULATIVE = KEY_DIGITS_1 == 0 && KEY_BITS_0 <= 2;
-
+// Adds the products of one plane of keys with the query; codes is their place in shared memory.
 template <int BITS, int DIGITS>
 DEVICE void add_scores(unsigned codes, int g, int t, const uint2* query, int (&scores)[ROW_TILES][SLICES][4]) {
     constexpr int WIDTH = ceil_to(DIGITS, 32), ROW_TILE = PAGE * BITS / 128;
@@ -229,7 +182,7 @@ DEVICE void add_scores(unsigned codes, int g, int t, const uint2* query, int (&s
 #pragma unroll
         for (int plane = 0; plane < 8 / BITS; plane++) {
             const int slice = plane * ROW_TILE + tile, left = slice_shift(slice), right = BITS * plane - left;
-            const unsigned mask = CUMULATIVE ? (unsigned)plane_mask(BITS * (plane + 1)) : (unsigned)plane_mask(BITS) << left;
+            const unsigned mask = (unsigned)plane_mask(BITS) << left;
 #pragma unroll
             for (int step = 0; step < WIDTH / 32; step++) {
                 const unsigned a0 = (first[step].x >> right) & mask, a1 = (second[step].x >> right) & mask;
@@ -363,14 +316,23 @@ DEVICE unsigned short low_parts(float x, float y) {
     return (unsigned short)(__byte_perm(__float_as_uint(x), __float_as_uint(y), 0x0040) ^ 0x8080);
 }
 
+// The lane's share of BYTES bytes: to and from are the lane's first 16. At a limit below BYTES the rest is left out.
+template <int BYTES>
+DEVICE void fetch(Byte* to, const Byte* from, int lane, int limit = BYTES) {
+#pragma unroll
+    for (int i = 0; i < BYTES; i += 512) {
+        if ((limit == BYTES && i + 512 <= BYTES) || i + 16 * lane < limit) fetch_16(to + i, from + i);
+    }
+}
+
 DEVICE int group_of(const int* map, int groups, int page) {
     if (!map) return page;
     const int group = map[page];
     return max(0, min(group < 0 ? group + groups : group, groups - 1));  // behind the pages in use anything may stand
 }
 
-DEVICE const Byte* pages_of(const Paged& store, int batch, int head) {
-    return store.data + batch * store.batch + head * store.head;
+DEVICE const Byte* pages_of(const Paged& store, int batch, int head, int lane) {
+    return store.data + 16 * lane + batch * store.batch + head * store.head;
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(const Arguments args) {
@@ -390,58 +352,54 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         return args.query + ((unit * args.key_groups + group) * 2 * args.rows + 2 * first_row) * KEY_WIDTH;
     };
 
-    const unsigned barriers = shared_address(shared + WARPS * WARP_BYTES) + warp * STAGES * 16;
-    barriers_init(barriers, 2 * STAGES, lane);
-    const Byte* const key_pages = pages_of(args.keys[0], batch, head);
-    const Byte* const more_key_pages = pages_of(args.keys[1], batch, head);
-    const Byte* const key_norms = pages_of(args.key_norm, batch, head);
-    const Byte* const value_pages = pages_of(args.values[0], batch, head);
-    const Byte* const more_value_pages = pages_of(args.values[1], batch, head);
-    const Byte* const value_norms = pages_of(args.value_norm, batch, head);
-    const Byte* const value_scales = pages_of(args.value_scale, batch, head);
-    const Byte* const value_zeros = pages_of(args.value_zero, batch, head);
+    const Byte* const key_pages = pages_of(args.keys[0], batch, head, lane);
+    const Byte* const more_key_pages = pages_of(args.keys[1], batch, head, lane);
+    const Byte* const key_norms = pages_of(args.key_norm, batch, head, lane);
+    const Byte* const value_pages = pages_of(args.values[0], batch, head, lane);
+    const Byte* const more_value_pages = pages_of(args.values[1], batch, head, lane);
+    const Byte* const value_norms = pages_of(args.value_norm, batch, head, lane);
+    const Byte* const value_scales = pages_of(args.value_scale, batch, head, lane);
+    const Byte* const value_zeros = pages_of(args.value_zero, batch, head, lane);
     auto at = [](const Byte* pages, const Paged& store, int page) {
-        return pages + (unsigned long long)(unsigned)page * (unsigned)store.page;
+        return pages + (unsigned long long)(unsigned)page * (unsigned)store.page;  // one instruction
     };
     auto fetch_keys = [&](int page, int limit, int stage) {
-        if (page < limit && fetches(lane)) {
-            const unsigned barrier = barriers + 16 * stage;
-            Byte* const to = shared + key_stages + stage * KEY_STAGE;
-            fetch_begin(barrier, QUERY_AT + KEY_GROUPS * query_rows * KEY_WIDTH + BIAS_BYTES);
-            fetch<KEY_BYTES_0>(to, at(key_pages, args.keys[0], page), barrier, lane);
+        if (page < limit) {
+            Byte* const to = shared + kept(key_stages + stage * KEY_STAGE + 16 * lane);
+            fetch<KEY_BYTES_0>(to, at(key_pages, args.keys[0], page), lane);
             if constexpr (KEY_DIGITS_1)
-                fetch<KEY_BYTES_1>(to + KEY_BYTES_0, at(more_key_pages, args.keys[1], page), barrier, lane);
+                fetch<KEY_BYTES_1>(to + KEY_BYTES_0, at(more_key_pages, args.keys[1], page), lane);
             if constexpr (KEY_NORM)
-                fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, at(key_norms, args.key_norm, page), barrier, lane);
+                fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, at(key_norms, args.key_norm, page), lane);
             if constexpr (KEY_GROUPS) {
                 const int group = group_of(args.key_group, args.key_groups, page);
-                fetch(to + QUERY_AT, query_of(group), query_rows * KEY_WIDTH, barrier, lane);
+                fetch<QUERY_BYTES>(to + QUERY_AT, query_of(group) + 16 * lane, lane, query_rows * KEY_WIDTH);
             }
             if constexpr (BIAS == 2) {
                 const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE;
-                fetch<BIAS_BYTES>(to + BIAS_AT, (const Byte*)from, barrier, lane);
+                fetch<BIAS_BYTES>(to + BIAS_AT, (const Byte*)from + 16 * lane, lane);
             }
         }
         fetch_end();
     };
     auto fetch_values = [&](int page, int limit, int stage) {
-        if (page < limit && fetches(lane)) {
-            const unsigned barrier = barriers + 16 * stage + 8;
-            Byte* const to = shared + value_stages + stage * VALUE_STAGE;
-            fetch_begin(barrier, GROUP_AT + GROUP_BYTES);
-            fetch<VALUE_BYTES_0>(to, at(value_pages, args.values[0], page), barrier, lane);
+        if (page < limit) {
+            Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
+            fetch<VALUE_BYTES_0>(to, at(value_pages, args.values[0], page), lane);
             if constexpr (VALUE_DIGITS_1)
-                fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, at(more_value_pages, args.values[1], page), barrier, lane);
+                fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, at(more_value_pages, args.values[1], page), lane);
             if constexpr (VALUE_NORM)
-                fetch<VALUE_NORM_BYTES>(to + VALUE_NORM_AT, at(value_norms, args.value_norm, page), barrier, lane);
+                fetch<VALUE_NORM_BYTES>(to + VALUE_NORM_AT, at(value_norms, args.value_norm, page), lane);
             if constexpr (VALUE_TOKEN) {
-                fetch<TOKEN_BYTES>(to + SCALE_AT, at(value_scales, args.value_scale, page), barrier, lane);
-                fetch<TOKEN_BYTES>(to + SCALE_AT + TOKEN_BYTES, at(value_zeros, args.value_zero, page), barrier, lane);
+                fetch<TOKEN_BYTES>(to + SCALE_AT, at(value_scales, args.value_scale, page), lane);
+                fetch<TOKEN_BYTES>(to + SCALE_AT + TOKEN_BYTES, at(value_zeros, args.value_zero, page), lane);
             }
             if constexpr (VALUE_GROUPS) {
                 const int group = group_of(args.value_group, args.value_groups, page);
                 const float* from = args.group_scale + (unit * args.value_groups + group) * VALUE_WIDTH;
-                fetch<GROUP_BYTES>(to + GROUP_AT, (const Byte*)from, barrier, lane);
+                fetch<GROUP_BYTES>(to + GROUP_AT, (const Byte*)from + 16 * lane, lane);
+                const float* zeros_from = args.group_zero + (unit * args.value_groups + group) * VALUE_ZEROS;
+                fetch<ZERO_BYTES>(to + ZERO_AT, (const Byte*)zeros_from + 16 * lane, lane);
             }
         }
         fetch_end();
@@ -491,11 +449,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     }
 
     float top[ROW_TILES], total[ROW_TILES], total_zero[ROW_TILES], sums[ROW_TILES][TILES][2] = {};
+    float zero_sums[ROW_TILES][VALUE_ZEROS / 8 + 1] = {};  // of head t, channels 8 i + g
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) top[n] = -infinity(), total[n] = total_zero[n] = 0.0f;
 
     int stage = 0;
-    unsigned parity = 0;
     for (int page = begin; page < pages; page += step) {
         const unsigned keys = key_stages + stage * KEY_STAGE, values = value_stages + stage * VALUE_STAGE;
 
@@ -506,7 +464,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             for (int slice = 0; slice < SLICES; slice++) bias[slice] = make_float2(from[16 * slice], from[16 * slice + 1]);
         }
 
-        fetch_wait(barriers + 16 * stage, parity);
+        fetch_wait<2 * STAGES - 1>();  // the oldest of the fetches under way
         if constexpr (KEY_GROUPS) load_query(shared + keys + QUERY_AT);
         int scores[ROW_TILES][SLICES][4] = {};
         add_scores<KEY_BITS_0, KEY_DIGITS_0>(keys, g, t, query, scores);
@@ -532,7 +490,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         Pair<FACTOR> value_factor[SLICES];
         float most = 1.0f;
         if constexpr (FACTOR) {
-            fetch_wait(barriers + 16 * stage + 8, parity);
+            fetch_wait<2 * STAGES - 1>();
             const Byte* const row = shared + kept(values + (VALUE_TOKEN ? SCALE_AT : VALUE_NORM_AT) + 4 * FACTOR * g);
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) value_factor[slice].load(row, 16 * slice);
@@ -542,26 +500,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             most = fmaxf(largest.largest(), 1e-20f);
         }
 
-        float factor[ROW_TILES];
+        float factor[ROW_TILES], page_weight[ROW_TILES];
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
-            float2 whole[SLICES], x[SLICES];
-            float2 largest_pair = make_float2(NO_TOKEN, NO_TOKEN);  // without a token: probabilities of 0
+            float2 x[SLICES], largest_pair = make_float2(NO_TOKEN, NO_TOKEN);  // without a token: probabilities of 0
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) {
                 const int* score = scores[n][slice];
                 const float unit_weight = weight[n] * power(-slice_shift(slice));
-                float2 from = make_float2(zero[n], zero[n]);
-                if constexpr (CUMULATIVE) {
-                    constexpr int ROW_TILE = PAGE * KEY_BITS_0 / 128;
-                    if (slice >= ROW_TILE) {
-                        const float2 below = whole[slice - ROW_TILE];
-                        from.x = fmaf(below.x, -unit_weight, from.x), from.y = fmaf(below.y, -unit_weight, from.y);
-                    }
-                }
-                whole[slice] = make_float2((float)(254 * score[0] + score[1]), (float)(254 * score[2] + score[3]));
-                x[slice].x = fmaf(whole[slice].x, unit_weight, from.x);
-                x[slice].y = fmaf(whole[slice].y, unit_weight, from.y);
+                x[slice].x = fmaf((float)(254 * score[0] + score[1]), unit_weight, zero[n]);
+                x[slice].y = fmaf((float)(254 * score[2] + score[3]), unit_weight, zero[n]);
                 if constexpr (KEY_NORM) {
                     const float2 by = norm[slice].values();
                     x[slice].x *= by.x, x[slice].y *= by.y;
@@ -591,62 +539,71 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                 const float start = offset - (float)(VALUE_BITS_0 * part);
                 float2 p = make_float2(exp2_approx(x[slice].x + start), exp2_approx(x[slice].y + start));
                 sum[part] += p.x, sum[part] += p.y;
+                float2 by = make_float2(1.0f, 1.0f);
+                if constexpr (FACTOR) by = value_factor[slice].values();
                 if constexpr (VALUE_TOKEN) {
                     Pair<VALUE_TOKEN> pair;
                     pair.load(shared + zeros, 16 * slice);
-                    const float2 by = pair.values();
+                    const float2 z = pair.values();
+                    sum_zero[part] = fmaf(p.x, z.x, fmaf(p.y, z.y, sum_zero[part]));
+                } else if constexpr (VALUE_NORM) {
                     sum_zero[part] = fmaf(p.x, by.x, fmaf(p.y, by.y, sum_zero[part]));
                 }
-                if constexpr (FACTOR) {
-                    const float2 by = value_factor[slice].values();
-                    p.x = fmaf(p.x, by.x, MAGIC + 128.0f), p.y = fmaf(p.y, by.y, MAGIC + 128.0f);
-                } else {
-                    p.x += MAGIC + 128.0f, p.y += MAGIC + 128.0f;
-                }
+                p.x = fmaf(p.x, by.x, MAGIC + 128.0f), p.y = fmaf(p.y, by.y, MAGIC + 128.0f);
                 *(unsigned short*)(column + 16 * slice) = high_parts(p.x, p.y);
                 *(unsigned short*)(column + P_STRIDE + 16 * slice) = low_parts(p.x, p.y);
             }
-            total[n] *= decay, total_zero[n] *= decay;
+            float page_total = 0.0f, page_zero = 0.0f;
 #pragma unroll
             for (int part = 0; part < SHARED; part++) {
-                total[n] = fmaf(sum[part], factor[n] * power(VALUE_BITS_0 * part), total[n]);
-                total_zero[n] = fmaf(sum_zero[part], factor[n] * power(VALUE_BITS_0 * part), total_zero[n]);
+                page_total = fmaf(sum[part], power(VALUE_BITS_0 * part), page_total);
+                page_zero = fmaf(sum_zero[part], power(VALUE_BITS_0 * part), page_zero);
             }
+            total[n] = fmaf(total[n], decay, page_total * factor[n]);
+            total_zero[n] = fmaf(total_zero[n], decay, page_zero * factor[n]);
+            if constexpr (VALUE_ZEROS) page_weight[n] = sum_over_tokens((VALUE_NORM ? page_zero : page_total) * factor[n]);
             if (__any_sync(0xffffffffu, grows)) {
 #pragma unroll
                 for (int tile = 0; tile < TILES; tile++) sums[n][tile][0] *= decay, sums[n][tile][1] *= decay;
+#pragma unroll
+                for (int i = 0; i < VALUE_ZEROS / 8; i++) zero_sums[n][i] *= decay;
             }
         }
         __syncwarp();
 
-        if constexpr (!FACTOR) fetch_wait(barriers + 16 * stage + 8, parity);
+        if constexpr (!FACTOR) fetch_wait<2 * STAGES - 1>();
         const unsigned group_scale = values + GROUP_AT;
         add_values<VALUE_BITS_0, VALUE_DIGITS_0>(values, probabilities, g, t, factor, group_scale, sums, 0);
         if constexpr (VALUE_DIGITS_1)
             add_values<VALUE_BITS_1 ? VALUE_BITS_1 : 1, VALUE_DIGITS_1>(
                 values + VALUE_BYTES_0, probabilities, g, t, factor, group_scale + 4 * VALUE_WIDTH_0, sums, TILES_0);
+        if constexpr (VALUE_ZEROS) {
+            const Byte* const zeros = shared + kept(values + ZERO_AT + 4 * g);
+#pragma unroll
+            for (int i = 0; i < VALUE_ZEROS / 8; i++) {
+                const float zero_point = *(const float*)(zeros + 32 * i);
+#pragma unroll
+                for (int n = 0; n < ROW_TILES; n++) zero_sums[n][i] = fmaf(page_weight[n], zero_point, zero_sums[n][i]);
+            }
+        }
         if constexpr (KEY_GROUPS) {
             if (page + step < pages) load_weights(group_of(args.key_group, args.key_groups, page + step));
         }
         __syncwarp();  // all lanes have read the values and the probabilities
         fetch_values(page + STAGES * step, pages, stage);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (++stage == STAGES) stage = 0;
     }
 
-    if (begin >= pages && begin < args.pages) {
-        fetch_wait(barriers, 0);
-        fetch_wait(barriers + 8, 0);
-    }
-    fetches_done();
+    fetch_wait<0>();
 
     // The block's warps become one split.
-    float* const shared_top = (float*)(shared + WARPS * (WARP_BYTES + 16 * STAGES));
+    float* const shared_top = (float*)(shared + WARPS * WARP_BYTES);
     float* const shared_total = shared_top + WARPS * ROW_TILES * 4;
     float* const shared_zero = shared_total + WARPS * ROW_TILES * 4;
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) {
         total[n] = sum_over_tokens(total[n]);
-        if constexpr (VALUE_TOKEN) total_zero[n] = sum_over_tokens(total_zero[n]);
+        if constexpr (WEIGHTS) total_zero[n] = sum_over_tokens(total_zero[n]);
         if (g == 0) {
             const int at = warp * ROW_TILES * 4 + 4 * n + t;
             shared_top[at] = top[n], shared_total[at] = total[n], shared_zero[at] = total_zero[n];
@@ -665,19 +622,25 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             row[at + g] = sums[n][tile][0] * share;
             row[at + g + 8] = sums[n][tile][1] * share;
         }
+#pragma unroll
+        for (int i = 0; i < VALUE_ZEROS / 8; i++) row[VALUE_WIDTH + 8 * i + g] = zero_sums[n][i] * share;
     }
     __syncthreads();
     const int rows = min(args.rows - first_row, 4 * ROW_TILES);
     const long long out_row = (unit * args.splits + split) * args.rows + first_row;
-    for (int i = threadIdx.x; i < rows * VALUE_WIDTH; i += WARPS * 32) {
-        const int row = i / VALUE_WIDTH, digit = i % VALUE_WIDTH;
-        const bool padding = digit < VALUE_WIDTH_0 ? digit >= VALUE_DIGITS_0 : digit >= VALUE_WIDTH_0 + VALUE_DIGITS_1;
+    for (int i = threadIdx.x; i < rows * SUM_WIDTH; i += WARPS * 32) {
+        const int row = i / SUM_WIDTH, digit = i % SUM_WIDTH;
+        const bool padding = digit < VALUE_WIDTH_0 ? digit >= VALUE_DIGITS_0
+                                                   : digit >= VALUE_WIDTH_0 + VALUE_DIGITS_1 && digit < VALUE_WIDTH;
         float sum = 0.0f;
         if (!padding) {
 #pragma unroll
             for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[row * SUM_STRIDE + digit];
         }
-        args.out_acc[out_row * VALUE_WIDTH + i] = sum;
+        if (digit < VALUE_WIDTH)
+            args.out_acc[(out_row + row) * VALUE_WIDTH + digit] = sum;
+        else
+            args.out_zero[(out_row + row) * VALUE_ZEROS + digit - VALUE_WIDTH] = sum;
     }
     if (threadIdx.x < rows) {
         const int row = threadIdx.x;
@@ -691,6 +654,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         }
         args.out_m[out_row + row] = block_total > 0.0f ? block_top : -infinity();
         args.out_l[out_row + row] = block_total;
-        if constexpr (VALUE_TOKEN) args.out_zero[out_row + row] = block_zero;
+        if (WEIGHTS && !VALUE_ZEROS && args.out_zero) args.out_zero[out_row + row] = block_zero;
     }
 }
