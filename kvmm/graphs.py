@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import types
 import warnings
 import weakref
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from kvmm.attention import NAME
 
@@ -65,7 +67,7 @@ class _Unchanged:
         found += [None if c.bias is None else (c.bias.data_ptr(), c.bias.numel()) for c in counters]
         found += [cache.layers[index].addresses() for index in cache.packed_layers]
         found += [t.data_ptr() for t in inputs]
-        found += [next(model.parameters()).data_ptr(), *(r.inv_freq.data_ptr() for r in _rotaries(model))]
+        found.append(next(model.parameters()).data_ptr())
         self.found = found
 
     def __eq__(self, other: object) -> bool:
@@ -100,13 +102,16 @@ class StepGraph:
         self._output: Any = None
         self._logits: torch.Tensor | None = None
         self._addresses: _Unchanged | None = None
-        self._masked = False  # the cache's own padding is what the caller's mask says
-        self._stale = True
+        self._frequencies: list[torch.Tensor] = []  # of longrope: the step's own, so that no other call changes them
+        self._long: bool | None = None  # which of the two sets they hold
+        self._ropes: list[nn.Module] | None = None  # the model's embeddings of type longrope
+        self.check()
 
     def check(self) -> None:
         """Something other than a replayed step happened: before the next one, see whether the graph still fits."""
         self._stale = True
-        self._masked = False
+        self._masked = False  # the caller's mask says what the cache knows of padding
+        self._last: int | None = None  # the largest position of the last step
 
     def report(self) -> dict[str, Any]:
         """Counts, and ``reason`` (why the last step of one token was not replayed, None if it was), for JSON."""
@@ -123,8 +128,13 @@ class StepGraph:
         if self.reason is not None:
             self.plain += 1
             return forward(**call)
+        last = self._last  # before packing may forget it
         cache.begin_replay()
         self._fill(ids, call.get("position_ids"), cache)
+        if self._ropes is None:
+            self._ropes = _long_ropes(model)
+        if self._ropes:
+            self._choose_frequencies(call.get("position_ids"), cache, last if _grows(call) else None)
         if not ids.is_cuda:
             self.eager += 1
             return self._answer(self._run(model, forward, cache), cache)
@@ -142,11 +152,29 @@ class StepGraph:
         else:
             self._inputs[1].copy_(positions)
 
+    def _choose_frequencies(self, positions: torch.Tensor | None, cache: KVMMCache, last: int | None) -> None:
+        """Put the frequencies that transformers would take into the step's own tensors."""
+        if positions is None:
+            self._last = cache.table.length - 1
+        else:
+            self._last = int(positions.max()) if last is None else last + 1
+        ropes = self._ropes
+        if not self._frequencies:
+            with torch.inference_mode(False):
+                self._frequencies = [rotary.inv_freq.clone() for rotary in ropes]
+            self._long = None
+        long = self._last + 1 > ropes[0].config.rope_parameters["original_max_position_embeddings"]
+        if long != self._long:
+            for own, rotary in zip(self._frequencies, ropes, strict=True):
+                own.copy_(_long_frequencies(rotary) if long else rotary.original_inv_freq)
+            self._long = long
+
     def _run(self, model: nn.Module, forward: Callable, cache: KVMMCache) -> Any:
         """The step itself: reads static buffers, and no number of the host's that changes."""
         ids, positions = self._inputs
         with ExitStack() as stack:
             stack.enter_context(cache.replaying())
+            stack.enter_context(_own_frequencies(self._ropes, self._frequencies))
             if self.mode == "compile":
                 stack.enter_context(_compiled_layers(model))
             cache.table.room.advance()
@@ -241,9 +269,7 @@ class StepGraph:
             hasattr(m, "rope_deltas") for m in (model, getattr(model, "model", None))
         ):
             return "no position_ids"
-        # generate() says both, and only ever adds ones to a mask
-        grows = call.get("return_dict") is True and call.get("position_ids") is not None
-        return self._mask_refusal(cache, call.get("attention_mask"), grows)
+        return self._mask_refusal(cache, call.get("attention_mask"), _grows(call))
 
     def _mask_refusal(self, cache: KVMMCache, mask: Any, grows: bool) -> str | None:
         """A mask may repeat what the cache knows: padding of the prompt, nothing else.
@@ -265,6 +291,11 @@ class StepGraph:
         return None
 
 
+def _grows(call: dict[str, Any]) -> bool:
+    """Whether a call looks like one of ``generate``, which only ever adds ones to a mask and counts positions up."""
+    return call.get("return_dict") is True and call.get("position_ids") is not None
+
+
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
@@ -275,9 +306,7 @@ class _Dispatcher:
         self._model = weakref.ref(model)
         self._own = own  # set on the instance before (hooks of accelerate, torch.compile); None: the class's
         functools.update_wrapper(self, own or type(model).forward.__get__(model))
-        self.__dict__.pop("__wrapped__")  # would keep the model alive; the signature is what generate() asks for
-        import inspect
-
+        del self.__wrapped__  # would keep the model alive; the signature is what generate() asks for
         self.__signature__ = inspect.signature(own or type(model).forward.__get__(model))
 
     def __deepcopy__(self, memo: dict) -> _Dispatcher:
@@ -306,16 +335,36 @@ def install_dispatcher(model: nn.Module) -> None:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    decoder = model.get_decoder()
-    decoder = getattr(decoder, "language_model", decoder)
-    return list(getattr(decoder, "layers", ()))
+    """The layers of a model's text decoder."""
+    return list(getattr(_decoder(model), "layers", ()))
 
 
-def _rotaries(model: nn.Module) -> list[nn.Module]:
-    """The decoder's rotary embeddings."""
+def _decoder(model: nn.Module) -> nn.Module:
     decoder = model.get_decoder()
-    decoder = getattr(decoder, "language_model", decoder)
-    return [m for m in decoder.modules() if isinstance(getattr(m, "inv_freq", None), torch.Tensor)]
+    return getattr(decoder, "language_model", decoder)
+
+
+def _long_ropes(model: nn.Module) -> list[nn.Module]:
+    """Rotary embeddings of type longrope: short frequencies up to some position, long ones behind it."""
+    return [m for m in _decoder(model).modules() if getattr(m, "rope_type", None) == "longrope"]
+
+
+def _long_frequencies(rotary: nn.Module) -> torch.Tensor:
+    before = rotary.config.rope_parameters["original_max_position_embeddings"]
+    return ROPE_INIT_FUNCTIONS["longrope"](rotary.config, rotary.inv_freq.device, seq_len=before + 1)[0]
+
+
+@contextmanager
+def _own_frequencies(ropes: list[nn.Module], frequencies: list[torch.Tensor]) -> Iterator[None]:
+    """Inside, longrope reads ``frequencies`` and does not choose: transformers would look at positions to do so."""
+    before = [rotary.inv_freq for rotary in ropes]
+    for rotary, own in zip(ropes, frequencies, strict=True):
+        rotary.inv_freq, rotary.rope_type = own, "default"
+    try:
+        yield
+    finally:
+        for rotary, frequency in zip(ropes, before, strict=True):
+            rotary.inv_freq, rotary.rope_type = frequency, "longrope"
 
 
 # -- compiled layers --------------------------------------------------------------------------------------------------

@@ -441,3 +441,56 @@ def test_compiled_layers(family, monkeypatch):
     before = counters["stats"]["calls_captured"]
     assert torch.equal(generate(model, arguments, past_key_values=dynamic(model), max_new_tokens=60), tokens)
     assert counters["stats"]["calls_captured"] == before
+
+
+# -- frequencies that depend on positions -----------------------------------------------------------------------------
+
+
+def _longrope(original):
+    config = copy.deepcopy(build("qwen3").config)
+    half = config.head_dim // 2
+    config.rope_parameters = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * half,
+        "long_factor": [1.0 + 3 * i / half for i in range(half)],
+        "original_max_position_embeddings": original,
+        "factor": 4.0,
+    }
+    config.original_max_position_embeddings = original
+    torch.manual_seed(0)
+    return type(build("qwen3"))(config).eval()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_longrope_switches_at_the_same_token(batch):
+    """Short frequencies become long ones while tokens are generated, also when another prompt ran in between."""
+    model, arguments = _longrope(60), inputs("qwen3", batch)
+    expected = generate(model, arguments, past_key_values=dynamic(model), max_new_tokens=90)
+    cache = make(model)
+    seen = []
+
+    class Watching(StepGraph):
+        def _run(self, model, forward, cache):
+            output = super()._run(model, forward, cache)
+            seen.append(self._long)
+            return output
+
+    cache.graph = Watching()
+    assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=90), expected)
+    assert len(seen) == 89
+    assert seen == sorted(seen)
+    assert set(seen) == {False, True}
+    assert model.model.rotary_emb.rope_type == "longrope"
+
+    tokens = expected[:, : arguments["input_ids"].shape[1] + 10]
+    caches = [dynamic(model), make(model)]
+    rows = []
+    for each in caches:
+        with torch.no_grad():
+            model(**arguments, past_key_values=each)
+            model(input_ids=torch.ones(1, 100, dtype=torch.long))
+            step = {"input_ids": tokens[:, -1:], "past_key_values": each}
+            rows.append([model(**step).logits, model(**step).logits])
+    for mine, theirs in zip(*rows, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
