@@ -1,7 +1,13 @@
 """The CUDA split kernel against its contract in float64, and whether every variant compiles."""
 
+import ctypes
 import math
+import platform
 import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -233,6 +239,39 @@ def test_matches_reference(name, pages, splits):
     check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values))
 
 
+@pytest.mark.parametrize(
+    ("name", "warps", "stages"),
+    [
+        ("two planes", 2, 1),
+        ("1 bit", 1, 2),
+        ("groups by map", 2, 2),
+        ("value groups by page", 2, 1),
+        ("narrow planes", 1, 1),
+        ("pages of 64, 4 and 8 bits", 2, 2),
+        ("12 rows", 2, 1),
+    ],
+)
+def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
+    """The same source, a lane at a time: which bits and bytes go where needs no GPU."""
+    compiler = shutil.which("g++")
+    if compiler is None or platform.system() != "Linux":
+        pytest.skip("needs g++ on Linux")
+    pages, splits = 5, 2
+    q8, qw, qz, keys, values, bias = make(name, batch=1, pages=pages)
+    variant = replace(cuda.variant_of(q8, keys, values, bias), warps=warps, stages=stages)
+    library = tmp_path / "digits.so"
+    source = Path(__file__).with_name("warps_on_a_cpu.cpp")
+    macros = [f"-D{name}={value}" for name, value in variant.macros.items()]
+    flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC", f'-DSOURCE="{cuda._SOURCE}"']
+    subprocess.run([compiler, *flags, *macros, "-o", library, source], check=True)
+    outputs = outputs_of(q8, keys, values, splits)
+    used = torch.tensor([pages], dtype=torch.int32)
+    arguments = cuda._arguments(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3])
+    grid = cuda._grid(q8, variant, splits)
+    ctypes.CDLL(str(library)).launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
+    check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values))
+
+
 @needs_gpu
 def test_replays_in_a_graph():
     q8, qw, qz, keys, values, _ = make("2 bits", pages=20, capacity=24, device="cuda")
@@ -263,7 +302,7 @@ def test_compiles(name, capability):
     q8, _, _, keys, values, bias = make(name)
     variant = cuda.variant_of(q8, keys, values, bias)
     block, total = {(8, 0): (163, 164), (8, 9): (99, 100), (9, 0): (227, 228)}[capability]
-    variant = variant.fitted(block * 1024, total * 1024, capability)
+    variant = variant.fitted(block * 1024, total * 1024)
     assert variant is not None
     assert variant.blocks * (variant.shared_bytes + 1024) <= total * 1024
     program, log = cuda.compile_variant(variant, capability)

@@ -58,8 +58,8 @@ class DigitValues:
         axis: ``"channel"`` or ``"token"``, what has a scale of its own.
         scale: axis ``"channel"``: float32 ``[B, H, G, JV]``, contiguous, already expanded to digits; with one group
             the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``.
-        zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: float32 ``[B, H, G, Dz]``, contiguous, ``Dz`` a
-            multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms) and the kernel ignores it.
+        zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: float32 ``[B, H, G, Dz]``, contiguous, ``Dz``
+            a multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms).
         group: as in :class:`DigitKeys`, axis ``"channel"`` only.
         norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the probabilities (axis ``"channel"``), or None.
     """
@@ -103,23 +103,27 @@ class Variant:
     blocks: int = 2  # a multiprocessor
 
     @property
-    def warp_bytes(self) -> int:
-        """Shared memory of a warp: stages of keys and of values, and the page's probabilities."""
-        columns, tokens = 8 * self.row_tiles, self.page
-        key_width = sum(_ceil(digits, 32) for digits in self.key_digits)
-        value_width = sum(_ceil(digits, 32) for digits in self.value_digits)
+    def stage_bytes(self) -> int:
+        """Shared memory of a stage of keys and one of values: a page's codes and what belongs to them."""
+        tokens, columns = self.page, 8 * self.row_tiles
         keys = sum(tokens * b // 8 * j for b, j in zip(self.key_bits, self.key_digits, strict=True))
-        keys += tokens * 2 * self.key_norm + self.key_groups * columns * key_width + (self.bias == 2) * tokens * 4
+        keys += tokens * 2 * self.key_norm + (self.bias == 2) * tokens * 4
+        keys += self.key_groups * columns * sum(_ceil(digits, 32) for digits in self.key_digits)
         values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_digits, strict=True))
-        values += (
-            tokens * 2 * (self.value_norm + 2 * self.value_token)
-            + self.value_groups * value_width * 4
-            + self.value_zeros * 4
-        )
-        stages = self.stages * (_ceil(keys + 16, 128) + _ceil(values, 128))
-        return _ceil(
-            max(stages + columns * (tokens + 16), 4 * self.row_tiles * (value_width + self.value_zeros + 8) * 4), 128
-        )
+        values += tokens * 2 * (self.value_norm + 2 * self.value_token)
+        values += (self.value_groups * self._value_width + self.value_zeros) * 4
+        return _ceil(keys + 16, 128) + _ceil(values, 128)
+
+    @property
+    def _value_width(self) -> int:
+        return sum(_ceil(digits, 32) for digits in self.value_digits)
+
+    @property
+    def warp_bytes(self) -> int:
+        """Shared memory of a warp: its stages and the page's probabilities; at the end its sums."""
+        stages = self.stages * self.stage_bytes + 8 * self.row_tiles * (self.page + 16)
+        sums = 4 * self.row_tiles * (self._value_width + self.value_zeros + 8) * 4
+        return _ceil(max(stages, sums), 128)
 
     @property
     def shared_bytes(self) -> int:
@@ -130,26 +134,25 @@ class Variant:
     def macros(self) -> dict[str, int]:
         pairs = ("key_digits", "key_bits", "value_digits", "value_bits")
         singles = (
-            "page row_tiles key_groups value_groups value_zeros key_norm value_norm value_token bias warps stages blocks "
-            "warp_bytes"
+            "page row_tiles key_groups value_groups value_zeros key_norm value_norm value_token bias "
+            "warps stages blocks warp_bytes"
         )
         macros = {f"{name.upper()}_{i}": getattr(self, name)[i] for name in pairs for i in (0, 1)}
         return macros | {name.upper(): int(getattr(self, name)) for name in singles.split()}
 
-    def fitted(self, shared_block: int, shared_total: int, capability: tuple[int, int]) -> Variant | None:
+    def fitted(self, shared_block: int, shared_total: int) -> Variant | None:
         """The variant with as many warps and stages as a multiprocessor's shared memory and registers allow.
 
         Args:
             shared_block, shared_total: bytes that a block may ask for and that a multiprocessor has.
-            capability: compute capability.
         """
         # what a lane holds throughout: scores, sums of values and the query
-        held = self.row_tiles * (
-            self.page // 4 + (sum(self.value_digits) + self.value_zeros) // 8 + sum(self.key_digits) // 16
-        )
-        most = 16 if held <= 64 else 12 if held <= 112 else 8
+        held = self.row_tiles * (self.page // 4 + (sum(self.value_digits) + self.value_zeros) // 8)
+        held += self.row_tiles * sum(self.key_digits) // 16
+        most = 16 if held <= 64 else 8
+        deep = replace(self, stages=1).stage_bytes >= 8192
         for warps, stages, blocks in PLANS:
-            if warps * blocks > most:  # 64 Ki registers a multiprocessor
+            if warps * blocks > most or (stages > 1 and not deep):
                 continue
             fitted = replace(self, warps=warps, stages=stages, blocks=blocks)
             block = fitted.shared_bytes
@@ -158,19 +161,9 @@ class Variant:
         return None
 
 
-# (warps a block, stages, blocks a multiprocessor), best first
-PLANS = (
-    (8, 2, 2),
-    (6, 2, 2),
-    (8, 1, 2),
-    (6, 1, 2),
-    (4, 2, 2),
-    (4, 1, 2),
-    (4, 1, 1),
-    (3, 1, 1),
-    (2, 1, 1),
-    (1, 1, 1),
-)
+# (warps a block, stages, blocks a multiprocessor), best first, as measured on an H200. Large pages are worth two
+# stages; where many registers are held, eight warps with all they want are faster than more that spill.
+PLANS = ((6, 2, 2), (8, 1, 2), (6, 1, 2), (4, 1, 2), (4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1))
 
 
 def _aligned(*tensors: torch.Tensor | None, inner: int) -> bool:
@@ -198,6 +191,11 @@ def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int) -> bool:
         if bits not in (1, 2, 4, 8) or rows != page_size * bits // 8 or rows < 16 or digits % 16 or digits == 0:
             return False
     return all(codes.dtype == torch.uint8 and _aligned(codes, inner=2) for codes, _ in planes)
+
+
+def _near(*tensors: torch.Tensor | None) -> bool:
+    """Whether pages are less than 4 GiB apart: the kernel multiplies 32 bits by 32 bits."""
+    return all(x is None or x.stride(2) * x.element_size() < 2**32 for x in tensors)
 
 
 def _typed(*tensors: torch.Tensor | None) -> bool:
@@ -234,6 +232,8 @@ def variant_of(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None)
     by_token = values.axis == "token"
     norms = [keys.norm, values.norm, *((values.scale, values.zero_point) if by_token else ())]
     if not _typed(*norms) or not _aligned(keys.norm, values.norm, inner=1):
+        return None
+    if not _near(*norms, *(codes for codes, _ in (*keys.planes, *values.planes))):
         return None
     value_groups, value_zeros = False, 0
     if by_token:
@@ -276,12 +276,12 @@ def variant_of(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None)
 
 @lru_cache(maxsize=256)
 def _fitted(variant: Variant, device: torch.device) -> Variant | None:
-    capability = torch.cuda.get_device_capability(device)
     properties = torch.cuda.get_device_properties(device)
     block = getattr(properties, "shared_memory_per_block_optin", 99 * 1024)
-    return variant.fitted(block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024), capability)
+    return variant.fitted(block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024))
 
 
+@lru_cache(maxsize=16)
 def available(device: torch.device) -> bool:
     """Whether ``device`` is an NVIDIA GPU that the kernel runs on and NVRTC and the driver can be loaded."""
     if device.type != "cuda" or torch.version.hip is not None or torch.version.cuda is None:
@@ -291,17 +291,27 @@ def available(device: torch.device) -> bool:
     return _nvrtc() is not None and _driver() is not None
 
 
+def choose(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
+    """The variant that takes this case on this device, or None. Arguments as for :func:`split_digits`.
+
+    :func:`num_splits` and :func:`split_digits` ask for it themselves, unless they are given one.
+    """
+    if not available(q8.device):
+        return None
+    variant = variant_of(q8, keys, values, bias)
+    return None if variant is None else _fitted(variant, q8.device)
+
+
 def supports(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> bool:
     """Whether :func:`split_digits` takes this case on this device. Arguments as there."""
-    if not available(q8.device):
-        return False
-    variant = variant_of(q8, keys, values, bias)
-    return variant is not None and _fitted(variant, q8.device) is not None
+    return choose(q8, keys, values, bias) is not None
 
 
-def num_splits(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> int:
+def num_splits(
+    q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None, *, variant: Variant | None = None
+) -> int:
     """How many splits fill the GPU best for the pages that ``keys`` has room for. Arguments as in :func:`supports`."""
-    variant = _fitted(variant_of(q8, keys, values, bias), q8.device)
+    variant = variant or choose(q8, keys, values, bias)
     batch, heads, pages = keys.planes[0][0].shape[:3]
     units = batch * heads * -(-q8.shape[3] // (8 * variant.row_tiles))
     slots = torch.cuda.get_device_properties(q8.device).multi_processor_count * variant.blocks
@@ -428,6 +438,8 @@ def split_digits(
     num_pages: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     out_z: torch.Tensor | None = None,
+    *,
+    variant: Variant | None = None,
 ) -> None:
     """Attention over the pages of one packed store, in splits that a later kernel joins.
 
@@ -441,20 +453,21 @@ def split_digits(
         keys: :class:`DigitKeys`.
         values: :class:`DigitValues`.
         out_m, out_l: float32 ``[B * H, S, R]``: each split's largest logit (-inf if it has no token) and sum of
-            ``2 ** (x - m)``.
+            ``2 ** (x - m)``. Page ``i`` belongs to split ``i % S``.
         out_acc: float32 ``[B * H, S, R, JV]``: sums of ``2 ** (x - m)`` (times norm or scale) times the values' digits;
             ``JV`` is the sum of the planes' digits, each rounded up to 32.
         num_pages: int32 ``[1]`` on the device, pages in use, or None for all.
         bias: float32 ``[B, slots]``, -1e30 at slots without a token, or None.
-        out_z: sums for the zero points. Axis ``"token"``: float32 ``[B * H, S, R]``, of ``2 ** (x - m)`` times the tokens'
-            zero points. Values with norms, one group: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the norms. Several
-            groups: ``[B * H, S, R, Dz]``, of ``2 ** (x - m)`` (times norms) times the groups' zero points.
+        out_z: sums for the zero points, float32. Axis ``"token"``: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the
+            tokens' zero points. Values with norms, one group: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the norms,
+            or None. Several groups: ``[B * H, S, R, Dz]``, of ``2 ** (x - m)`` (times norms) times the groups' zero
+            points.
+        variant: what :func:`choose` returned for these arguments, to save asking again.
 
     Raises:
         KVMMError: the case is not one that :func:`supports` accepts.
     """
-    variant = variant_of(q8, keys, values, bias) if available(q8.device) else None
-    variant = variant and _fitted(variant, q8.device)
+    variant = variant or choose(q8, keys, values, bias)
     if variant is None:
         raise KVMMError("this case has no CUDA kernel; ask supports() first and use the Triton kernel")
     function = _function(variant, q8.device.index)

@@ -1,0 +1,178 @@
+// Runs digits.cu on a CPU: lanes are coroutines that stop wherever lanes of a warp or a block meet, and the few
+// instructions that C++ does not have are written out. Copies to shared memory happen as late as the kernel allows, and
+// what they will overwrite is spoilt when they are asked for, so that a missing wait shows.
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+using std::max;
+using std::min;
+
+typedef unsigned char Byte;
+struct uint2 { unsigned x, y; };
+struct uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
+static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static float2 make_float2(float x, float y) { return {x, y}; }
+static struct { unsigned x, y, z; } threadIdx, blockIdx;
+
+#define DEVICE inline
+#define __global__
+#define __shared__
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+
+constexpr int SHARED_SIZE = 1 << 20, LANES = 32 * WARPS;
+extern Byte shared[];
+
+[[noreturn]] static void fail(const char* what) {
+    fprintf(stderr, "digits.cu: %s\n", what);
+    abort();
+}
+
+struct Lane {
+    ucontext_t context;
+    std::vector<char> stack = std::vector<char>(1 << 16);
+    bool done;
+    unsigned meetings;
+};
+static std::vector<Lane> lanes(LANES);
+static ucontext_t scheduler;
+static unsigned given[2][LANES][8];  // what lanes bring to the meetings of their warp
+
+static void pause() { swapcontext(&lanes[threadIdx.x].context, &scheduler); }
+
+// All lanes of a warp bring `value`; what they brought is returned.
+template <class T>
+static unsigned (*meet(const T& value))[8] {
+    unsigned(*brought)[8] = given[++lanes[threadIdx.x].meetings & 1];
+    memcpy(brought[threadIdx.x], &value, sizeof value);
+    pause();
+    return brought;
+}
+
+static void __syncwarp() { meet(0); }
+
+static void __syncthreads() {
+    static int arrived, round;
+    const int mine = round;
+    if (++arrived == LANES) arrived = 0, round++;
+    while (round == mine) pause();
+}
+
+static float __shfl_xor_sync(unsigned, float x, int mask) {
+    float y;
+    memcpy(&y, meet(x)[threadIdx.x ^ mask], 4);
+    return y;
+}
+
+static bool __any_sync(unsigned, int x) {
+    auto brought = meet(x) + threadIdx.x / 32 * 32;
+    return std::any_of(brought, brought + 32, [](const unsigned* y) { return y[0] != 0; });
+}
+
+static void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    const unsigned operands[6] = {a0, a1, a2, a3, b.x, b.y};
+    auto brought = meet(operands) + threadIdx.x / 32 * 32;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; i++) {
+        const int row = g + i / 2 * 8, column = 2 * t + i % 2;
+        for (int k = 0; k < 32; k++) {
+            const int word = k % 16 / 4, byte = k % 4 * 8;
+            const unsigned left = brought[row % 8 * 4 + word][k / 16 * 2 + row / 8] >> byte & 255;
+            c[i] += (int)left * (signed char)(brought[column * 4 + word][4 + k / 16] >> byte & 255);
+        }
+    }
+}
+
+template <class To, class From>
+static To bits_of(From x) {
+    To y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+static float infinity() { return INFINITY; }
+static float exp2_approx(float x) { return exp2f(x); }
+static float log2_approx(float x) { return log2f(x); }
+static unsigned __float_as_uint(float x) { return bits_of<unsigned>(x); }
+static float2 halves_to_floats(unsigned x) {
+    return {(float)bits_of<_Float16>((uint16_t)x), (float)bits_of<_Float16>((uint16_t)(x >> 16))};
+}
+static unsigned largest_halves(unsigned x, unsigned y) {
+    const float2 a = halves_to_floats(x), b = halves_to_floats(y);
+    const auto half = [](float p, float q) { return bits_of<uint16_t>((_Float16)fmaxf(fabsf(p), fabsf(q))); };
+    return half(a.x, b.x) | (unsigned)half(a.y, b.y) << 16;
+}
+static unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    const uint64_t bytes = (uint64_t)y << 32 | x;
+    unsigned result = 0;
+    for (int i = 0; i < 4; i++) result |= (unsigned)(bytes >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return result;
+}
+
+struct Copy { Byte* to; const Byte* from; };
+static std::vector<Copy> asked[LANES];
+static std::vector<std::vector<Copy>> under_way[LANES];
+
+static void fetch_16(Byte* to, const Byte* from) {
+    if ((uintptr_t)from % 16 || (to - shared) % 16) fail("a copy is not aligned");
+    memset(to, 0xAB, 16);
+    asked[threadIdx.x].push_back({to, from});
+}
+static void fetch_end() {
+    under_way[threadIdx.x].push_back(asked[threadIdx.x]);
+    asked[threadIdx.x].clear();
+}
+template <int PENDING>
+static void fetch_wait() {
+    auto& fetches = under_way[threadIdx.x];
+    while ((int)fetches.size() > PENDING) {
+        for (const Copy& copy : fetches[0]) memcpy(copy.to, copy.from, 16);
+        fetches.erase(fetches.begin());
+    }
+    __syncwarp();
+}
+
+#include SOURCE
+
+Byte shared[SHARED_SIZE] __attribute__((aligned(128)));
+static const Arguments* arguments;
+
+static void run_lane() {
+    split_digits(*arguments);
+    lanes[threadIdx.x].done = true;
+    pause();
+}
+
+extern "C" void launch(const Arguments* args, int grid_x, int grid_y, int grid_z, int shared_bytes) {
+    arguments = args;
+    for (int block = 0; block < grid_x * grid_y * grid_z; block++) {
+        blockIdx.x = block % grid_x, blockIdx.y = block / grid_x % grid_y, blockIdx.z = block / grid_x / grid_y;
+        memset(shared, 0xFF, SHARED_SIZE);
+        for (Lane& lane : lanes) {
+            lane.done = false, lane.meetings = 0;
+            getcontext(&lane.context);
+            lane.context.uc_stack.ss_sp = lane.stack.data(), lane.context.uc_stack.ss_size = lane.stack.size();
+            lane.context.uc_link = nullptr;
+            makecontext(&lane.context, run_lane, 0);
+        }
+        for (bool busy = true; busy;) {
+            busy = false;
+            for (int i = 0; i < LANES; i++) {
+                if (lanes[i].done) continue;
+                busy = true;
+                threadIdx.x = i;
+                swapcontext(&scheduler, &lanes[i].context);
+            }
+        }
+        for (int i = shared_bytes; i < SHARED_SIZE; i++)
+            if (shared[i] != 0xFF) fail("more shared memory is written than a block has");
+    }
+}
