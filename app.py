@@ -27,6 +27,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--max-new-tokens", type=int, default=256, help="length limit of an answer (default: %(default)s)"
     )
+    parser.add_argument(
+        "--graph",
+        action=argparse.BooleanOptionalAction,
+        help="generate answers by CUDA graphs (default: where the model is on a GPU)",
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the default browser")
     return parser.parse_args(argv)
 
@@ -68,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
             model_name=args.model or "tiny-omni (embedded)",
             max_pages=args.max_pages,
             max_new_tokens=args.max_new_tokens,
+            graph=args.graph,
         )
         try:
             demo.launch(

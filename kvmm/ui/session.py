@@ -60,12 +60,22 @@ class Session:
     Args:
         model, processor: as :func:`kvmm.load_model` returns them; shared by all sessions.
         max_new_tokens: length limit of an answer.
+        graph: as in :class:`Conversation`.
         media_options: keyword arguments of :func:`kvmm.media.load_media`, such as ``max_pages``.
     """
 
-    def __init__(self, model: Any, processor: Any, *, max_new_tokens: int = 256, **media_options: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        *,
+        max_new_tokens: int = 256,
+        graph: bool | str | None = None,
+        **media_options: Any,
+    ) -> None:
         self.model, self.processor = model, processor
         self.max_new_tokens = max_new_tokens
+        self.graph = graph
         self.media_options = media_options
         self.chats: dict[str, list[dict[str, Any]]] = {"full": [], "kvmm": []}
         self.turn: Turn | None = None
@@ -120,7 +130,7 @@ class Session:
         """The conversation of ``side`` and whether it is new and therefore has earlier media to read again."""
         in_step = self._policies.get(side) == policy and self._turns.get(side) == self._answered
         if not in_step:
-            self._conversations[side] = Conversation(self.model, self.processor, policy=policy)
+            self._conversations[side] = Conversation(self.model, self.processor, policy=policy, graph=self.graph)
             self._policies[side] = policy
         return self._conversations[side], not in_step
 

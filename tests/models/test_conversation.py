@@ -58,10 +58,10 @@ class CountForwardedTokens:
         self._handle.remove()
 
 
-@pytest.mark.parametrize("policy", ["bf16", "dynamic"])
-def test_later_turns_equal_the_whole_conversation_from_scratch(omni, invoice, receipt, tone, policy):
+@pytest.mark.parametrize(("policy", "graph"), [("bf16", None), ("dynamic", None), ("bf16", True)])
+def test_later_turns_equal_the_whole_conversation_from_scratch(omni, invoice, receipt, tone, policy, graph):
     model, processor = omni
-    talk = Conversation(model, processor, policy)
+    talk = Conversation(model, processor, policy, graph=graph)
     turns = [
         ("What is the total?", [invoice]),
         ("What is the invoice number?", []),
@@ -79,6 +79,11 @@ def test_later_turns_equal_the_whole_conversation_from_scratch(omni, invoice, re
             assert lengths[0] < 40, "a follow-up forwards its own tokens only"
         answers.append(final.text)
     assert answers[0] == "$42.50"
+    if graph:
+        report = talk.cache.graph.report()
+        assert report["eager"] > 2 * len(turns)
+        assert report["plain"] == 0
+        assert talk.cache.get_max_length() < 2 * talk._ids.shape[1]
     assert [message["role"] for message in talk.messages] == ["user", "assistant"] * len(turns)
 
 
@@ -93,7 +98,8 @@ def test_ids_of_a_long_conversation_are_those_of_the_template(omni, invoice):
     assert expected[: talk._ids.shape[1]] == talk._ids[0].tolist()
 
 
-def test_interleaved_conversations_do_not_disturb_each_other(omni, invoice, receipt):
+@pytest.mark.parametrize("graph", [False, True])
+def test_interleaved_conversations_do_not_disturb_each_other(omni, invoice, receipt, graph):
     model, processor = omni
     pair = [(invoice, "What is the date?"), (receipt, "What is the receipt number?")]
 
@@ -105,7 +111,7 @@ def test_interleaved_conversations_do_not_disturb_each_other(omni, invoice, rece
         ]
 
     expected = [alone(*item) for item in pair]
-    talks = [Conversation(model, processor, "bf16") for _ in pair]
+    talks = [Conversation(model, processor, "bf16", graph=graph) for _ in pair]
     first = [
         last(t.ask("What is the total?", [p], max_new_tokens=LENGTH)).text
         for t, (p, _) in zip(talks, pair, strict=True)
@@ -292,3 +298,10 @@ def test_unknown_policy_and_unsupported_family(omni):
     other = type("Model", (), {"config": type("Config", (), {"model_type": "t5"})()})()
     with pytest.raises(KVMMError, match="not supported"):
         Conversation(other, processor)
+
+
+def test_a_graph_is_taken_on_a_gpu_only(omni):
+    model, processor = omni
+    assert not Conversation(model, processor).graph
+    with pytest.raises(KVMMError, match="budget"):
+        Conversation(model, processor, "oscar2", graph=True, budget=10**6)
