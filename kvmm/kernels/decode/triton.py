@@ -412,7 +412,7 @@ def split_kernel(
                 x = x * slope[None, :] + shift[None, :]
             if HAS_BIAS:
                 if bias_q == 0:
-                    added = tl.load(BIAS + b * bias_b + slot, mask=live, other=-1e30)[:, None]
+                    added = tl.load(BIAS + b * bias_b + slot, mask=live, other=-1e30)[:, None] + tl.zeros_like(x)
                 else:
                     added = tl.load(
                         BIAS + b * bias_b + (r % queries)[None, :] * bias_q + slot[:, None],
