@@ -1,6 +1,6 @@
 """What packing a long prompt costs beside reading it: Qwen3-8B's text shape, random weights, 32K tokens.
 
-    python -m benchmarks.prompt_packing [--tokens 32768] [--policies rd2 oscar2 calibquant1-mean]
+    python -m benchmarks.prompt_packing [--tokens 32768] [--policies rd2 oscar2 ...]
 
 ``prefill_ms`` is the forward pass over a prompt with transformers' ``DynamicCache`` (SDPA, logits of the last token).
 ``pack_ms`` is ``cache.pack()`` of all layers of random keys and values. ``extra_bytes`` is how far packing raises
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=2**15)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--policies", nargs="+", default=["rd2", "oscar2", "calibquant1-mean"])
+    parser.add_argument("--policies", nargs="+", default=["rd2", "oscar2", "kivi2", "calibquant1-mean", "kitty"])
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds after one warm-up")
     add_common_options(parser, "prompt_packing")
     given = sys.argv[1:] if arguments is None else list(arguments)

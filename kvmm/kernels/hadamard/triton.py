@@ -39,20 +39,21 @@ def product(
     """
     channel = tl.arange(0, BLOCK_D)
     total = tl.zeros([N, BLOCK_D], dtype=tl.float32)
-    for start in range(0, D, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        rest = tl.load(rows[:, None] + k[None, :] * stride, mask=k[None, :] < D, other=0.0).to(tl.float32)
-        for i in tl.static_range(PARTS):
-            part = rest.to(tl.bfloat16)
-            rest -= part.to(tl.float32)
-            for j in tl.static_range(MATRIX_PARTS):
-                if i + j < 3:
+    for i in tl.static_range(PARTS):
+        for j in tl.static_range(MATRIX_PARTS):
+            if i + j < 3:
+                # a loop for each pair: of two products in one loop, Triton lays out the first for other warps
+                for start in range(0, D, BLOCK_K):
+                    k = start + tl.arange(0, BLOCK_K)
+                    part = tl.load(rows[:, None] + k[None, :] * stride, mask=k[None, :] < D, other=0.0)
+                    for _ in tl.static_range(i):
+                        part = part.to(tl.float32) - part.to(tl.bfloat16).to(tl.float32)
                     weights = tl.load(
                         matrix + j * D * D + channel[None, :] * D + k[:, None],
                         mask=(channel[None, :] < D) & (k[:, None] < D),
                         other=0.0,
                     )
-                    total = tl.dot(part.to(OPERAND), weights.to(OPERAND), total)
+                    total = tl.dot(part.to(tl.bfloat16).to(OPERAND), weights.to(OPERAND), total)
     return total
 
 
@@ -120,18 +121,12 @@ def matrix_parts(matrix: torch.Tensor, parts: int) -> torch.Tensor:
     return torch.stack(found, -3)
 
 
-def block_sizes(dim: int, tokens: int) -> dict[str, int]:
-    """Block sizes and warps of a tile of ``tokens`` vectors of ``dim`` channels."""
+def block_sizes(dim: int, rows: int, tiles: int = 1) -> dict[str, int]:
+    """Block sizes and warps of a program that holds ``tiles`` times ``rows`` vectors of ``dim`` channels."""
     block = max(16, triton.next_power_of_2(dim))
     inner = 64 if dim % 64 == 0 else 32 if dim % 32 == 0 else 16
-    # a tile of 256 channels fills the registers: what the product holds besides must be small
-    wide = block > 128
-    return {
-        "BLOCK_D": block,
-        "BLOCK_K": min(inner, 32) if wide else inner,
-        "num_warps": max(4, min(8, tokens * block // 2048)),
-        "num_stages": 1 if wide else 2,
-    }
+    warps = max(4, min(8, tiles * rows * block // 2048))
+    return {"BLOCK_D": block, "BLOCK_K": min(inner, 8192 // block), "num_warps": warps, "num_stages": 2}
 
 
 def launch(
@@ -153,7 +148,7 @@ def launch(
     rotated = torch.empty(x.shape, dtype=torch.float32, device=x.device) if store else None
     norms = torch.empty(x.shape[:3], dtype=torch.float32, device=x.device) if norm is not None else None
     if x.numel():
-        block = 128 if tokens > 64 and dim <= 128 else 64 if tokens > 16 else 16
+        block = 16 if tokens <= 16 else 64 if dim <= 128 else 32
         _rotate_kernel[triton.cdiv(tokens, block), batch * heads](
             x,
             signs(dim, transposed, x.device) if rotation else None,

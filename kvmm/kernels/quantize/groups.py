@@ -31,31 +31,35 @@ class TokenGroups:
         """``[B, H, P, N, ...]`` to units ``[B, H, U, unit, ...]``."""
         return x.flatten(2, 3).unflatten(2, (-1, self.unit))
 
-    def reduce(self, units: torch.Tensor, join: Callable[[torch.Tensor], torch.Tensor], fill: bool) -> torch.Tensor:
+    def reduce(
+        self, units: torch.Tensor, join: Callable[[torch.Tensor], torch.Tensor], fill: bool, run: int = 1
+    ) -> torch.Tensor:
         """Join statistics of units ``[B, H, U, D]`` into groups ``[B, H, G, D]``.
 
         ``fill`` says whether a last, short group may be filled with copies of its last page (minima and maxima) or must
-        be filled with zeros (sums). ``join`` reduces dimension 3.
+        be filled with zeros (sums). ``join`` reduces dimension 3. Where groups are longer than pages, statistics may be
+        of runs of ``run`` pages.
         """
-        if self.pages_per_group == 1:
+        per_group = -(-self.pages_per_group // run)
+        if per_group == 1:
             return units
-        missing = -units.shape[2] % self.pages_per_group
+        missing = -units.shape[2] % per_group
         if missing:
             last = units[:, :, -1:] if fill else torch.zeros_like(units[:, :, -1:])
             units = torch.cat((units, last.expand(-1, -1, missing, -1)), 2)
-        return join(units.unflatten(2, (-1, self.pages_per_group)))
+        return join(units.unflatten(2, (-1, per_group)))
 
-    def minimum(self, units: torch.Tensor) -> torch.Tensor:
+    def minimum(self, units: torch.Tensor, run: int = 1) -> torch.Tensor:
         """Minima of units ``[B, H, U, D]`` to groups ``[B, H, G, D]``."""
-        return self.reduce(units, lambda u: u.amin(3), fill=True)
+        return self.reduce(units, lambda u: u.amin(3), fill=True, run=run)
 
-    def maximum(self, units: torch.Tensor) -> torch.Tensor:
+    def maximum(self, units: torch.Tensor, run: int = 1) -> torch.Tensor:
         """Maxima of units ``[B, H, U, D]`` to groups ``[B, H, G, D]``."""
-        return self.reduce(units, lambda u: u.amax(3), fill=True)
+        return self.reduce(units, lambda u: u.amax(3), fill=True, run=run)
 
-    def sum(self, units: torch.Tensor) -> torch.Tensor:
+    def sum(self, units: torch.Tensor, run: int = 1) -> torch.Tensor:
         """Sums of units ``[B, H, U, D]`` to groups ``[B, H, G, D]``."""
-        return self.reduce(units, lambda u: u.sum(3), fill=False)
+        return self.reduce(units, lambda u: u.sum(3), fill=False, run=run)
 
     def join(self, x: torch.Tensor) -> torch.Tensor:
         """``[B, H, P, N, ...]`` to whole groups ``[B, H, G, n, ...]``, a last, short one filled with zeros."""

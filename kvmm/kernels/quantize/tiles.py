@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _MATRIX_PARTS = 2  # 16 bits of mantissa, all of a stored (fp16) transform's
 _PART = 1 << 22  # elements of the runs of pages that do get a float32 copy
+_TILE = 64 * 128  # elements that a program holds at once
+_PROGRAMS = 512  # that statistics of a long span had better have, for all multiprocessors to work
+_RUN = 8  # pages, the longest run that one of them takes
 
 
 class TilePages:
@@ -104,7 +107,7 @@ class TilePages:
 
     def _source(self) -> tuple[kernels.Source, dict[str, int]]:
         """What the kernels read, and their constants."""
-        batch, heads, _, size, dim = self.shape
+        batch, heads, count, size, dim = self.shape
         matrix, parts, scale = None, 1, 1.0
         if self.rotated:
             matrix, scale = signs(dim, False, self.device)[None, None], dim**-0.5
@@ -115,6 +118,7 @@ class TilePages:
         source = kernels.Source(
             self.x,
             self.x.shape[2],
+            count * size,
             heads,
             *self.x.stride(),
             matrix,
@@ -129,17 +133,34 @@ class TilePages:
             _bytes(self.valid),
             0 if self.valid is None else self.valid.stride(0),
         )
-        constants = {"D": dim, "N": size, "PARTS": PARTS[self.x.dtype], "MATRIX_PARTS": parts}
-        return source, constants | block_sizes(dim, size)
+        return source, {"D": dim, "N": size, "PARTS": PARTS[self.x.dtype], "MATRIX_PARTS": parts}
 
     @property
-    def _grid(self) -> tuple[int, int]:
-        return self.shape[2], self.shape[0] * self.shape[1]
+    def _rows(self) -> int:
+        """Vectors that a program holds at once."""
+        return _TILE // max(128, triton.next_power_of_2(self.shape[-1]))
 
-    def _units(self, groups: TokenGroups) -> torch.Tensor:
-        """float32 ``[B, H, U, D]`` to be filled."""
+    def _statistics(self, groups: TokenGroups) -> tuple[torch.Tensor, int, dict[str, int], tuple[int, int]]:
+        """What is needed to take statistics: float32 ``[B, H, U, D]`` to be filled, pages a unit (where groups are
+        longer than pages), constants and grid.
+        """
         batch, heads, count, size, dim = self.shape
-        return torch.empty(batch, heads, count * (size // groups.unit), dim, device=self.device)
+        run, units, tokens = 1, size // groups.unit, groups.unit
+        if groups.pages_per_group > 1:
+            spare = min(_RUN, groups.pages_per_group, batch * heads * count // _PROGRAMS)
+            run = 1 << max(0, spare.bit_length() - 1)
+            tokens = run * size
+        rows = min(tokens, self._rows)
+        constants = {"UNITS": units, "CHUNKS": tokens // rows, "ROWS": rows} | block_sizes(dim, rows, 2)
+        programs = -(-count // run)
+        empty = torch.empty(batch, heads, programs * units, dim, device=self.device)
+        return empty, run, constants, (programs, batch * heads)
+
+    def _planes(self, rows: int) -> tuple[dict[str, int], tuple[int, int]]:
+        """Constants and grid for codes whose planes have so many rows a page."""
+        batch, heads, count, _, dim = self.shape
+        pages = max(1, self._rows // rows)
+        return {"PAGES": pages} | block_sizes(dim, pages * rows, 2), (-(-count // pages), batch * heads)
 
     def _out(self, bits: int, transposed: bool) -> torch.Tensor:
         batch, heads, count, size, dim = self.shape
@@ -165,49 +186,46 @@ class TilePages:
 
     def _moments(
         self, groups: TokenGroups, mask: torch.Tensor | None = None, squares: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Of every unit: tokens ``[B, H, U, 1]``, mean and, if wanted, squares about it ``[B, H, U, D]``."""
-        mean = self._units(groups)
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, int]:
+        """Of every unit: tokens ``[B, H, U, 1]``, mean and, if wanted, squares about it ``[B, H, U, D]``; and pages a
+        unit."""
+        mean, run, constants, grid = self._statistics(groups)
         count = mean.new_empty(*mean.shape[:3], 1)
         apart = torch.empty_like(mean) if squares else None
-        source, constants = self._source()
-        kernels.moments_kernel[self._grid](
-            source, _bytes(mask), count, mean, apart, self.shape[2], UNITS=self.page_size // groups.unit, **constants
-        )
-        return count, mean, apart
+        source, chain = self._source()
+        kernels.moments_kernel[grid](source, _bytes(mask), count, mean, apart, mean.shape[2], **constants, **chain)
+        return count, mean, apart, run
 
     def mean(self) -> torch.Tensor:
-        count, mean, _ = self._moments(self.groups(None))
+        count, mean, *_ = self._moments(self.groups(None))
         return (mean * count).sum(2) / count.sum(2).clamp_min(1)
 
     def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        count, mean, _ = self._moments(self.groups(None), keep.contiguous())
+        count, mean, *_ = self._moments(self.groups(self.page_size), keep.contiguous())
         return mean * count, count
 
     def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
-        low, high = self._units(groups), self._units(groups)
-        source, constants = self._source()
-        kernels.range_kernel[self._grid](
-            source, low, high, None, self.shape[2], UNITS=self.page_size // groups.unit, **constants
-        )
-        return groups.minimum(low), groups.maximum(high)
+        low, run, constants, grid = self._statistics(groups)
+        high = torch.empty_like(low)
+        source, chain = self._source()
+        kernels.range_kernel[grid](source, low, high, None, low.shape[2], **constants, **chain)
+        return groups.minimum(low, run), groups.maximum(high, run)
 
     def channel_magnitudes(self, groups: TokenGroups) -> torch.Tensor:
-        found = self._units(groups)
-        source, constants = self._source()
-        kernels.range_kernel[self._grid](
-            source, None, None, found, self.shape[2], UNITS=self.page_size // groups.unit, **constants
-        )
-        return groups.sum(found)
+        found, run, constants, grid = self._statistics(groups)
+        source, chain = self._source()
+        kernels.range_kernel[grid](source, None, None, found, found.shape[2], **constants, **chain)
+        return groups.sum(found, run)
 
     def token_ranges(self, channel_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
-        batch, heads, count, size, _ = self.shape
+        batch, heads, count, size, dim = self.shape
         low = torch.empty(batch, heads, count, channel_groups, size, device=self.device)
         high = torch.empty_like(low)
-        source, constants = self._source()
-        kernels.token_range_kernel[self._grid](
-            source, low, high, count, **self._channel_groups(channel_groups, constants), **constants
-        )
+        source, chain = self._source()
+        constants = {"ROWS": self._rows} | block_sizes(dim, self._rows)
+        constants |= self._channel_groups(channel_groups, constants)
+        grid = -(-count * size // self._rows), batch * heads
+        kernels.token_range_kernel[grid](source, low, high, count, **constants, **chain)
         return low, high
 
     def _channel_groups(self, channel_groups: int, constants: dict[str, int]) -> dict[str, int]:
@@ -219,31 +237,32 @@ class TilePages:
 
     def fit_levels(self, bits: torch.Tensor, groups: TokenGroups, refits: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
         half_step, levels = _steps(tuple(bits.tolist()), self.device)
-        tokens, means, squares = self._moments(groups, squares=True)
-        count = groups.sum(tokens).clamp_min(1)
-        mean = groups.sum(means * tokens) / count
-        apart = means - (mean if groups.pages_per_group == 1 else groups.spread(mean).squeeze(3))
-        variance = groups.sum(squares + tokens * apart * apart) / count
+        tokens, means, squares, run = self._moments(groups, squares=True)
+        count = groups.sum(tokens, run).clamp_min(1)
+        mean = groups.sum(means * tokens, run) / count
+        per_group = -(-groups.pages_per_group // run)
+        apart = means - mean.repeat_interleave(per_group, 2)[:, :, : means.shape[2]]
+        variance = groups.sum(squares + tokens * apart * apart, run) / count
         scale = 2 * half_step * variance.sqrt()
         zero_point = mean - scale * levels / 2
-        source, constants = self._source()
-        units = self._units(groups)
+        source, chain = self._source()
+        units, run, constants, grid = self._statistics(groups)
         sums = units.new_empty(3, *units.shape)
         for _ in range(refits):
-            kernels.refit_kernel[self._grid](
+            kernels.refit_kernel[grid](
                 source,
                 scale,
                 zero_point,
                 mean,
                 levels,
                 sums,
-                self.shape[2],
+                units.shape[2],
                 mean.shape[2],
-                groups.pages_per_group,
-                UNITS=self.page_size // groups.unit,
+                groups.unit * groups.pages_per_group,
                 **constants,
+                **chain,
             )
-            code_mean, code_square, product = (groups.sum(found) / count for found in sums)
+            code_mean, code_square, product = (groups.sum(found, run) / count for found in sums)
             spread = code_square - code_mean * code_mean
             # a channel whose tokens share one code has nothing to fit
             scale = torch.where(spread > 1e-6, product / spread.clamp_min(1e-12), scale)
@@ -267,8 +286,12 @@ class TilePages:
         transposed: bool,
     ) -> torch.Tensor:
         out = self._out(bits, transposed)
-        source, constants = self._source()
-        kernels.channel_kernel[self._grid](
+        rows = self.page_size * bits // 8
+        constants, grid = self._planes(rows)
+        # rows of the program's pages that follow each other and share a group
+        segment = constants["PAGES"] * rows if scale.shape[2] == 1 else min(rows, groups.unit)
+        source, chain = self._source()
+        kernels.channel_kernel[grid](
             source,
             scale.contiguous(),
             zero_point.contiguous(),
@@ -276,11 +299,12 @@ class TilePages:
             out,
             self.shape[2],
             scale.shape[2],
-            groups.pages_per_group,
-            UNITS=self.page_size // groups.unit,
+            groups.unit * groups.pages_per_group,
+            SEGMENT=segment,
             BITS=bits,
             TRANSPOSED=transposed,
             **constants,
+            **chain,
         )
         return out
 
@@ -302,7 +326,7 @@ class TilePages:
                 high,
                 units,
                 scale.shape[2],
-                groups.pages_per_group,
+                groups.unit * groups.pages_per_group,
                 channels,
                 D=dim,
                 UNIT=groups.unit,
@@ -312,8 +336,9 @@ class TilePages:
 
     def token_codes(self, scale: torch.Tensor, zero_point: torch.Tensor, bits: int, transposed: bool) -> torch.Tensor:
         out = self._out(bits, transposed)
-        source, constants = self._source()
-        kernels.token_kernel[self._grid](
+        constants, grid = self._planes(self.page_size * bits // 8)
+        source, chain = self._source()
+        kernels.token_kernel[grid](
             source,
             scale.contiguous(),
             zero_point.contiguous(),
@@ -323,6 +348,7 @@ class TilePages:
             TRANSPOSED=transposed,
             **self._channel_groups(scale.shape[3], constants),
             **constants,
+            **chain,
         )
         return out
 
@@ -345,9 +371,11 @@ class TilePages:
                 new = torch.empty if width == layout.widths[name] else torch.zeros
                 found[name] = new(batch, heads, count, *page, dtype=torch.uint8, device=self.device)
         counts = [n for _, n in layout.digits]
-        source, constants = self._source()
         digits, ones = found.get("codes"), found.get("codes_1bit")
-        kernels.digits_kernel[self._grid](
+        runs = 1 if ones is None else 2
+        constants, grid = self._planes(size // 4 // runs)
+        source, chain = self._source()
+        kernels.digits_kernel[grid](
             source,
             scale,
             *_strides(scale, batch, heads),
@@ -363,8 +391,10 @@ class TilePages:
             *counts,
             *[0] * (4 - len(counts)),
             PLACES=len(counts),
+            RUNS=runs,
             TRANSPOSED=transposed,
             **constants,
+            **chain,
         )
         return found
 

@@ -1,7 +1,11 @@
-"""Statistics and packed codes of pages, a tile at a time, in Triton.
+"""Statistics and packed codes of pages, some rows at a time, in Triton.
 
-A program holds one page of one head, ``[N, D]`` in fp32 registers: loaded from the model's tensor, taken through the
-chain (:class:`Source`), and reduced to statistics or packed into bytes. Nothing in full precision is written.
+A program holds a few rows of one head in fp32 registers, ``[ROWS, D]``: loaded from the model's tensor, taken through
+the chain (:class:`Source`), and reduced to statistics or added to packed bytes. Nothing in full precision is written.
+
+Rows are chosen so that neither needs other threads: statistics run over rows of the same thread and are joined once, at
+the end; and codes of one plane after the other (``R = N * bits / 8`` rows of each of a few pages, the rows of the
+packed page) are shifted into the same registers.
 """
 
 from __future__ import annotations
@@ -17,13 +21,15 @@ from kvmm.kernels.hadamard.triton import product
 class Source(NamedTuple):
     """What is coded: ``scale * matrix x / norm - offset``, or ``substitute`` where ``keep`` is 0.
 
-    ``x`` ``[B, H, tokens, D]`` with its strides; ``matrix`` bf16 parts ``[B or 1, H or 1, parts, D, D]``; ``norm``
-    ``[B, H or 1, P, N]``; ``offset`` float32 ``[B or 1, H or 1, D]``; ``keep`` uint8 ``[B, H, P, N]``; ``substitute``
-    float32 ``[B, H, P, D]``; ``valid`` uint8 ``[B, tokens]``. A stride of 0 serves all; None is left out.
+    ``x`` ``[B, H, tokens, D]`` with its strides; ``slots = P * N``, of which those behind ``tokens`` copy the last one;
+    ``matrix`` bf16 parts ``[B or 1, H or 1, parts, D, D]``; ``norm`` ``[B, H or 1, P, N]``; ``offset`` float32
+    ``[B or 1, H or 1, D]``; ``keep`` uint8 ``[B, H, P, N]``; ``substitute`` float32 ``[B, H, P, D]``; ``valid`` uint8
+    ``[B, tokens]``. A stride of 0 serves all; None is left out.
     """
 
     x: Any
     tokens: int
+    slots: int
     heads: int
     x_batch: int
     x_head: int
@@ -49,45 +55,50 @@ class Source(NamedTuple):
 def _vectors(
     source,
     sequence,
-    page,
-    pages,
+    slot,
     D: tl.constexpr,
     N: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PARTS: tl.constexpr,
     MATRIX_PARTS: tl.constexpr,
 ):
-    """Page ``page`` of head ``sequence``: float32 ``[N, BLOCK_D]``."""
+    """The vectors in slots ``[ROWS]`` (the last one in place of those there are not) of head ``sequence``: float32
+    ``[ROWS, BLOCK_D]``."""
     batch, head = sequence // source.heads, sequence % source.heads
     channel = tl.arange(0, BLOCK_D)
-    slot = page * N + tl.arange(0, N)
-    token = tl.minimum(slot, source.tokens - 1).to(tl.int64)  # fill copies the last token
+    slot = tl.minimum(slot, source.slots - 1)
+    token = tl.minimum(slot, source.tokens - 1).to(tl.int64)
     rows = source.x + batch * source.x_batch + head * source.x_head + token * source.x_token
     if source.matrix is not None:
         matrix = source.matrix + batch * source.matrix_batch + head * source.matrix_head
-        y = product(rows, source.x_channel, matrix, D, N, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS) * source.scale
+        y = product(rows, source.x_channel, matrix, D, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
     else:
         y = tl.load(rows[:, None] + channel[None, :] * source.x_channel, mask=channel[None, :] < D, other=0.0)
         y = y.to(tl.float32)
     if source.norm is not None:
         norm = tl.load(source.norm + batch * source.norm_batch + head * source.norm_head + slot).to(tl.float32)
-        y = tl.div_rn(y, tl.broadcast_to(norm[:, None], [N, BLOCK_D]))
+        y *= (source.scale / norm)[:, None]
+    elif source.matrix is not None:
+        y *= source.scale
     if source.offset is not None:
         at = source.offset + batch * source.offset_batch + head * source.offset_head + channel
         y -= tl.load(at, mask=channel < D, other=0.0)[None, :]
     if source.keep is not None:
-        keep = tl.load(source.keep + sequence * pages * N + slot)
-        at = source.substitute + (sequence * pages + page) * D + channel
-        substitute = tl.load(at, mask=channel < D, other=0.0)
-        y = tl.where(keep[:, None] != 0, y, substitute[None, :])
+        place = sequence * source.slots + slot
+        keep = tl.load(source.keep + place)[:, None] != 0
+        at = source.substitute + (place // N)[:, None] * D + channel[None, :]
+        y = tl.where(keep, y, tl.load(at, mask=channel[None, :] < D, other=0.0))
     return y
 
 
 @triton.jit
-def _weight(source, sequence, page, N: tl.constexpr):
-    """1 for slots that hold a token, else 0: float32 ``[N]``."""
-    slot = page * N + tl.arange(0, N)
+def _weight(source, mask, sequence, slot):
+    """1 for slots that count, else 0: float32. Those that hold a token, or those of ``mask`` uint8 ``[B, H, P, N]``."""
+    if mask is not None:
+        inside = slot < source.slots
+        return (tl.load(mask + sequence * source.slots + slot, mask=inside, other=0) != 0).to(tl.float32)
     weight = slot < source.tokens
     if source.valid is not None:
         at = source.valid + sequence // source.heads * source.valid_batch + slot
@@ -96,70 +107,53 @@ def _weight(source, sequence, page, N: tl.constexpr):
 
 
 @triton.jit
-def _of_units(
-    pointer, sequence, page, groups, pages_per_group, D: tl.constexpr, UNITS: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """What the groups of a page's units have for each channel in ``[B * H, groups, D]``: ``[UNITS, 1, BLOCK_D]``."""
-    group = (page * UNITS + tl.arange(0, UNITS)) // pages_per_group
-    channel = tl.arange(0, BLOCK_D)
-    at = pointer + (sequence * groups + group)[:, None] * D + channel[None, :]
-    return tl.load(at, mask=(channel < D)[None, :], other=0)[:, None, :]
-
-
-@triton.jit
-def _store_units(
-    pointer, found, sequence, page, pages, D: tl.constexpr, UNITS: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """Store ``[UNITS, BLOCK_D]`` in ``[B * H, U, D]``."""
-    unit = (sequence * pages + page) * UNITS + tl.arange(0, UNITS)
-    channel = tl.arange(0, BLOCK_D)
-    tl.store(pointer + unit[:, None] * D + channel[None, :], found, mask=(channel < D)[None, :])
-
-
-@triton.jit
 def _codes(y, scale, zero_point, highest):
     """The nearest code of 0 to ``highest``, ties to even, as int32; 0 where the scale is 0."""
     step = scale.to(tl.float32)
-    inverse = tl.div_rn(tl.where(step == 0.0, 0.0, 1.0), tl.where(step == 0.0, 1.0, step))
+    inverse = tl.where(step == 0.0, 0.0, 1.0 / tl.where(step == 0.0, 1.0, step))
     place = tl.minimum(tl.maximum((y - zero_point.to(tl.float32)) * inverse, 0.0), highest)
     return ((place + 12582912.0) - 12582912.0).to(tl.int32)  # 1.5 * 2**23: the sum has no room for a fraction
 
 
 @triton.jit
-def _pack(codes, BITS: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Planes of ``[N, BLOCK_D]`` in bytes ``[N * BITS / 8, BLOCK_D]``."""
-    PLANES: tl.constexpr = 8 // BITS
-    split = tl.reshape(codes, [PLANES, N // PLANES, BLOCK_D])
-    shift = tl.arange(0, PLANES) * BITS
-    return tl.sum(split << shift[:, None, None], 0).to(tl.uint8)
+def _of_group(pointer, sequence, group, groups, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """What groups ``[S]`` have for each channel in ``[B * H, groups, D]``: ``[S, 1, BLOCK_D]``."""
+    channel = tl.arange(0, BLOCK_D)
+    at = pointer + (sequence * groups + tl.minimum(group, groups - 1))[:, None] * D + channel[None, :]
+    return tl.load(at, mask=(channel < D)[None, :], other=0)[:, None, :]
 
 
 @triton.jit
-def _store_page(
+def _store_rows(
     pointer,
     packed,
     sequence,
     page,
+    row,
     pages,
     width,
     first,
     start,
     stop,
-    ROWS: tl.constexpr,
+    R: tl.constexpr,
     BLOCK_D: tl.constexpr,
     TRANSPOSED: tl.constexpr,
 ):
-    """Store columns ``start`` to ``stop`` of packed bytes ``[ROWS, BLOCK_D]`` in a page of ``width`` columns, from
-    column ``first`` on."""
-    row = tl.arange(0, ROWS)
+    """Store columns ``start`` to ``stop`` of bytes ``[ROWS, BLOCK_D]``, which are rows ``row`` of pages ``page`` (both
+    ``[ROWS]``) of ``R`` rows and ``width`` columns, from column ``first`` on."""
     column = tl.arange(0, BLOCK_D)
-    mask = (column >= start) & (column < stop)
-    base = pointer + (sequence * pages + page) * ROWS * width
+    inside = (column >= start) & (column < stop)
     place = first + column - start
+    base = (sequence * pages + page) * R * width
     if TRANSPOSED:
-        tl.store(base + place[:, None] * ROWS + row[None, :], tl.trans(packed), mask=mask[:, None])
+        at = pointer + (base + row)[None, :] + place[:, None] * R
+        tl.store(at, tl.trans(packed).to(tl.uint8), mask=inside[:, None] & (page < pages)[None, :])
     else:
-        tl.store(base + row[:, None] * width + place[None, :], packed, mask=mask[None, :])
+        at = pointer + (base + row * width)[:, None] + place[None, :]
+        tl.store(at, packed.to(tl.uint8), mask=inside[None, :] & (page < pages)[:, None])
+
+
+# -- statistics: a program takes UNITS units of CHUNKS * ROWS slots ----------------------------------------------------
 
 
 @triton.jit
@@ -168,26 +162,40 @@ def range_kernel(
     low,
     high,
     magnitude,
-    pages,
+    units,
     D: tl.constexpr,
     N: tl.constexpr,
     UNITS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PARTS: tl.constexpr,
     MATRIX_PARTS: tl.constexpr,
 ):
-    """Minimum and maximum, or the sum of magnitudes over tokens, of every channel and unit."""
-    page, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    y = _vectors(source, sequence, page, pages, D, N, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-    if low is not None:
-        split = tl.reshape(y, [UNITS, N // UNITS, BLOCK_D])
-        _store_units(low, tl.min(split, 1), sequence, page, pages, D, UNITS, BLOCK_D)
-        _store_units(high, tl.max(split, 1), sequence, page, pages, D, UNITS, BLOCK_D)
-    if magnitude is not None:
-        weighted = tl.abs(y) * _weight(source, sequence, page, N)[:, None]
-        found = tl.sum(tl.reshape(weighted, [UNITS, N // UNITS, BLOCK_D]), 1)
-        _store_units(magnitude, found, sequence, page, pages, D, UNITS, BLOCK_D)
+    """Minimum and maximum, or the sum of magnitudes over tokens, of every channel and unit: ``[B * H, units, D]``."""
+    sequence = tl.program_id(1).to(tl.int64)
+    channel = tl.arange(0, BLOCK_D)
+    for u in range(UNITS):
+        unit = tl.program_id(0) * UNITS + u
+        smallest = tl.full([ROWS, BLOCK_D], float("inf"), tl.float32)
+        largest = tl.full([ROWS, BLOCK_D], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        for c in range(CHUNKS):
+            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
+            y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            if low is not None:
+                smallest = tl.minimum(smallest, y)
+                largest = tl.maximum(largest, y)
+            if magnitude is not None:
+                total += tl.abs(y) * _weight(source, None, sequence, slot)[:, None]
+        at = (sequence * units + unit) * D + channel
+        inside = (channel < D) & (unit < units)
+        if low is not None:
+            tl.store(low + at, tl.min(smallest, 0), mask=inside)
+            tl.store(high + at, tl.max(largest, 0), mask=inside)
+        if magnitude is not None:
+            tl.store(magnitude + at, tl.sum(total, 0), mask=inside)
 
 
 @triton.jit
@@ -197,34 +205,47 @@ def moments_kernel(
     count,
     mean,
     squares,
-    pages,
+    units,
     D: tl.constexpr,
     N: tl.constexpr,
     UNITS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PARTS: tl.constexpr,
     MATRIX_PARTS: tl.constexpr,
 ):
-    """Tokens, mean and sum of squares about the mean of every channel and unit. ``mask`` uint8 ``[B, H, P, N]`` says
-    which slots count, if it is given."""
-    page, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    UNIT: tl.constexpr = N // UNITS
-    y = _vectors(source, sequence, page, pages, D, N, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-    if mask is not None:
-        at = mask + (sequence * pages + page) * N + tl.arange(0, N)
-        weight = (tl.load(at) != 0).to(tl.float32)
-    else:
-        weight = _weight(source, sequence, page, N)
-    weight = tl.reshape(weight, [UNITS, UNIT])
-    split = tl.reshape(y, [UNITS, UNIT, BLOCK_D])
-    tokens = tl.sum(weight, 1)
-    centre = tl.sum(split * weight[:, :, None], 1) / tl.maximum(tokens, 1.0)[:, None]
-    tl.store(count + (sequence * pages + page) * UNITS + tl.arange(0, UNITS), tokens)
-    _store_units(mean, centre, sequence, page, pages, D, UNITS, BLOCK_D)
-    if squares is not None:
-        apart = (split - centre[:, None, :]) * weight[:, :, None]
-        _store_units(squares, tl.sum(apart * apart, 1), sequence, page, pages, D, UNITS, BLOCK_D)
+    """Tokens ``[B * H, units]``, and mean and sum of squares about it ``[B * H, units, D]`` of every channel and unit;
+    ``mask`` as in :func:`_weight`."""
+    sequence = tl.program_id(1).to(tl.int64)
+    channel = tl.arange(0, BLOCK_D)
+    for u in range(UNITS):
+        unit = tl.program_id(0) * UNITS + u
+        # sums about a point among the vectors: keys may have an offset far larger than what varies
+        slot = unit * CHUNKS * ROWS + tl.arange(0, ROWS)
+        weight = _weight(source, mask, sequence, slot)
+        y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        point = tl.sum(y * weight[:, None], 0) / tl.maximum(tl.sum(weight, 0), 1.0)
+        tokens = tl.zeros([ROWS], tl.float32)
+        first = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        second = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        for c in range(CHUNKS):
+            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
+            weight = _weight(source, mask, sequence, slot)
+            y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            apart = (y - point[None, :]) * weight[:, None]
+            tokens += weight
+            first += apart
+            second += apart * apart
+        total = tl.sum(tokens, 0)
+        shift = tl.sum(first, 0) / tl.maximum(total, 1.0)
+        at = (sequence * units + unit) * D + channel
+        inside = (channel < D) & (unit < units)
+        tl.store(count + sequence * units + unit, total, mask=unit < units)
+        tl.store(mean + at, point + shift, mask=inside)
+        if squares is not None:
+            tl.store(squares + at, tl.maximum(tl.sum(second, 0) - shift * shift * total, 0.0), mask=inside)
 
 
 @triton.jit
@@ -235,102 +256,48 @@ def refit_kernel(
     mean,
     levels,
     sums,
-    pages,
+    units,
     groups,
-    pages_per_group,
+    group_slots,
     D: tl.constexpr,
     N: tl.constexpr,
     UNITS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PARTS: tl.constexpr,
     MATRIX_PARTS: tl.constexpr,
 ):
     """With the codes of given levels: their sum, that of their squares and that of their products with the distance to
-    the mean, of every channel and unit, in ``sums`` ``[3, B * H, U, D]``."""
-    page, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    UNIT: tl.constexpr = N // UNITS
+    the mean, of every channel and unit, in ``sums`` ``[3, B * H, units, D]``. Levels ``[B * H, groups, D]``."""
+    sequence = tl.program_id(1).to(tl.int64)
     channel = tl.arange(0, BLOCK_D)
-    y = _vectors(source, sequence, page, pages, D, N, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-    split = tl.reshape(y, [UNITS, UNIT, BLOCK_D])
-    step = _of_units(scale, sequence, page, groups, pages_per_group, D, UNITS, BLOCK_D)
-    start = _of_units(zero_point, sequence, page, groups, pages_per_group, D, UNITS, BLOCK_D)
-    centre = _of_units(mean, sequence, page, groups, pages_per_group, D, UNITS, BLOCK_D)
-    highest = tl.load(levels + channel, mask=channel < D, other=0.0)[None, None, :]
-    codes = _codes(split, step, start, highest).to(tl.float32)
-    weighted = codes * tl.reshape(_weight(source, sequence, page, N), [UNITS, UNIT])[:, :, None]
-    size = tl.num_programs(1).to(tl.int64) * pages * UNITS * D
-    _store_units(sums, tl.sum(weighted, 1), sequence, page, pages, D, UNITS, BLOCK_D)
-    _store_units(sums + size, tl.sum(weighted * codes, 1), sequence, page, pages, D, UNITS, BLOCK_D)
-    _store_units(sums + 2 * size, tl.sum(weighted * (split - centre), 1), sequence, page, pages, D, UNITS, BLOCK_D)
-
-
-@triton.jit
-def channel_kernel(
-    source,
-    scale,
-    zero_point,
-    highest,
-    out,
-    pages,
-    groups,
-    pages_per_group,
-    D: tl.constexpr,
-    N: tl.constexpr,
-    UNITS: tl.constexpr,
-    BITS: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PARTS: tl.constexpr,
-    MATRIX_PARTS: tl.constexpr,
-):
-    """Packed codes with a scale and zero point a channel and group. ``highest`` uint8 ``[B * H, groups, D]`` gives
-    channels codes of more than ``BITS`` bits, of which the low ones are stored."""
-    page, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    y = _vectors(source, sequence, page, pages, D, N, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-    split = tl.reshape(y, [UNITS, N // UNITS, BLOCK_D])
-    step = _of_units(scale, sequence, page, groups, pages_per_group, D, UNITS, BLOCK_D)
-    start = _of_units(zero_point, sequence, page, groups, pages_per_group, D, UNITS, BLOCK_D)
-    if highest is not None:
-        top = _of_units(highest, sequence, page, groups, pages_per_group, D, UNITS, BLOCK_D).to(tl.float32)
-        codes = _codes(split, step, start, top) & (2**BITS - 1)
-    else:
-        codes = _codes(split, step, start, 2.0**BITS - 1.0)
-    packed = _pack(tl.reshape(codes, [N, BLOCK_D]), BITS, N, BLOCK_D)
-    _store_page(out, packed, sequence, page, pages, D, 0, 0, D, N * BITS // 8, BLOCK_D, TRANSPOSED)
-
-
-@triton.jit
-def high_digits_kernel(
-    source,
-    scale,
-    zero_point,
-    boosted,
-    out,
-    units,
-    groups,
-    pages_per_group,
-    channels,
-    D: tl.constexpr,
-    UNIT: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """High digits of the four-bit codes of channels ``boosted`` int64 ``[B * H, groups, channels]``, a unit of tokens a
-    program, in ``out`` ``[B * H, units, UNIT / 4, channels]``."""
-    unit, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    group = sequence * groups + unit // pages_per_group
-    k = tl.arange(0, BLOCK)
-    inside = k < channels
-    channel = tl.load(boosted + group * channels + k, mask=inside, other=0)
-    token = tl.minimum(unit * UNIT + tl.arange(0, UNIT), source.tokens - 1).to(tl.int64)
-    rows = source.x + sequence // source.heads * source.x_batch + sequence % source.heads * source.x_head
-    rows += token * source.x_token
-    y = tl.load(rows[:, None] + channel[None, :] * source.x_channel, mask=inside[None, :], other=0.0).to(tl.float32)
-    step = tl.load(scale + group * D + channel, mask=inside, other=0)[None, :]
-    start = tl.load(zero_point + group * D + channel, mask=inside, other=0)[None, :]
-    packed = _pack(_codes(y, step, start, 15.0) >> 2, 2, UNIT, BLOCK)
-    _store_page(out, packed, sequence, unit, units, channels, 0, 0, channels, UNIT // 4, BLOCK, False)
+    highest = tl.load(levels + channel, mask=channel < D, other=0.0)[None, :]
+    for u in range(UNITS):
+        unit = tl.program_id(0) * UNITS + u
+        group = tl.minimum(unit * CHUNKS * ROWS // group_slots, groups - 1)
+        at = (sequence * groups + group) * D + channel
+        step = tl.load(scale + at, mask=channel < D, other=0.0)[None, :]
+        start = tl.load(zero_point + at, mask=channel < D, other=0.0)[None, :]
+        centre = tl.load(mean + at, mask=channel < D, other=0.0)[None, :]
+        first = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        second = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        crossed = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        for c in range(CHUNKS):
+            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
+            y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            codes = _codes(y, step, start, highest).to(tl.float32)
+            weighted = codes * _weight(source, None, sequence, slot)[:, None]
+            first += weighted
+            second += weighted * codes
+            crossed += weighted * (y - centre)
+        size = tl.num_programs(1).to(tl.int64) * units * D
+        at = (sequence * units + unit) * D + channel
+        inside = (channel < D) & (unit < units)
+        tl.store(sums + at, tl.sum(first, 0), mask=inside)
+        tl.store(sums + size + at, tl.sum(second, 0), mask=inside)
+        tl.store(sums + 2 * size + at, tl.sum(crossed, 0), mask=inside)
 
 
 @triton.jit
@@ -343,22 +310,112 @@ def token_range_kernel(
     N: tl.constexpr,
     GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PARTS: tl.constexpr,
     MATRIX_PARTS: tl.constexpr,
 ):
     """Minimum and maximum of every token and group of ``GROUP`` channels, in ``[B * H, P, GROUPS, N]``."""
-    page, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    sequence = tl.program_id(1).to(tl.int64)
     BLOCK: tl.constexpr = BLOCK_D // GROUP
-    y = _vectors(source, sequence, page, pages, D, N, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+    slot = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
     outside = (tl.arange(0, BLOCK_D) >= D)[None, :]
-    smallest = tl.min(tl.reshape(tl.where(outside, float("inf"), y), [N, BLOCK, GROUP]), 2)
-    largest = tl.max(tl.reshape(tl.where(outside, float("-inf"), y), [N, BLOCK, GROUP]), 2)
+    smallest = tl.min(tl.reshape(tl.where(outside, float("inf"), y), [ROWS, BLOCK, GROUP]), 2)
+    largest = tl.max(tl.reshape(tl.where(outside, float("-inf"), y), [ROWS, BLOCK, GROUP]), 2)
     group = tl.arange(0, BLOCK)
-    place = ((sequence * pages + page) * GROUPS + group)[None, :] * N + tl.arange(0, N)[:, None]
-    tl.store(low + place, smallest, mask=(group < GROUPS)[None, :])
-    tl.store(high + place, largest, mask=(group < GROUPS)[None, :])
+    place = ((sequence * pages + slot // N)[:, None] * GROUPS + group[None, :]) * N + (slot % N)[:, None]
+    inside = (slot < source.slots)[:, None] & (group < GROUPS)[None, :]
+    tl.store(low + place, smallest, mask=inside)
+    tl.store(high + place, largest, mask=inside)
+
+
+# -- codes: a program takes PAGES pages, a plane of R rows of each at a time -------------------------------------------
+
+
+@triton.jit
+def channel_kernel(
+    source,
+    scale,
+    zero_point,
+    highest,
+    out,
+    pages,
+    groups,
+    group_slots,
+    D: tl.constexpr,
+    N: tl.constexpr,
+    PAGES: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    BITS: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+    MATRIX_PARTS: tl.constexpr,
+):
+    """Packed codes with a scale and zero point ``[B * H, groups, D]`` a channel and group of ``group_slots``.
+    ``highest`` uint8, alike, gives channels codes of more than ``BITS`` bits, of which the low ones are stored. Runs of
+    ``SEGMENT`` rows have one group."""
+    R: tl.constexpr = N * BITS // 8
+    ROWS: tl.constexpr = PAGES * R
+    SEGMENTS: tl.constexpr = ROWS // SEGMENT
+    sequence = tl.program_id(1).to(tl.int64)
+    row = tl.arange(0, ROWS)
+    page = tl.program_id(0) * PAGES + row // R
+    head = tl.arange(0, SEGMENTS) * SEGMENT  # the first row of each run
+    packed = tl.zeros([ROWS, BLOCK_D], tl.int32)
+    for plane in range(8 // BITS):
+        slot = page * N + plane * R + row % R
+        y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        group = ((tl.program_id(0) * PAGES + head // R) * N + plane * R + head % R) // group_slots
+        step = _of_group(scale, sequence, group, groups, D, BLOCK_D)
+        start = _of_group(zero_point, sequence, group, groups, D, BLOCK_D)
+        split = tl.reshape(y, [SEGMENTS, SEGMENT, BLOCK_D])
+        if highest is not None:
+            top = _of_group(highest, sequence, group, groups, D, BLOCK_D).to(tl.float32)
+            codes = _codes(split, step, start, top) & (2**BITS - 1)
+        else:
+            codes = _codes(split, step, start, 2.0**BITS - 1.0)
+        packed |= tl.reshape(codes, [ROWS, BLOCK_D]) << (plane * BITS)
+    _store_rows(out, packed, sequence, page, row % R, pages, D, 0, 0, D, R, BLOCK_D, TRANSPOSED)
+
+
+@triton.jit
+def high_digits_kernel(
+    source,
+    scale,
+    zero_point,
+    boosted,
+    out,
+    units,
+    groups,
+    group_slots,
+    channels,
+    D: tl.constexpr,
+    UNIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """High digits of the four-bit codes of channels ``boosted`` int64 ``[B * H, groups, channels]``, a unit of tokens a
+    program, in ``out`` ``[B * H, units, UNIT / 4, channels]``."""
+    R: tl.constexpr = UNIT // 4
+    unit, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    group = sequence * groups + unit * UNIT // group_slots
+    k = tl.arange(0, BLOCK)
+    row = tl.arange(0, R)
+    inside = k < channels
+    channel = tl.load(boosted + group * channels + k, mask=inside, other=0)
+    step = tl.load(scale + group * D + channel, mask=inside, other=0)[None, :]
+    start = tl.load(zero_point + group * D + channel, mask=inside, other=0)[None, :]
+    x = source.x + sequence // source.heads * source.x_batch + sequence % source.heads * source.x_head
+    packed = tl.zeros([R, BLOCK], tl.int32)
+    for plane in tl.static_range(4):
+        token = tl.minimum(unit * UNIT + plane * R + row, source.tokens - 1).to(tl.int64)
+        at = x + (token * source.x_token)[:, None] + (channel * source.x_channel)[None, :]
+        y = tl.load(at, mask=inside[None, :], other=0.0).to(tl.float32)
+        packed |= (_codes(y, step, start, 15.0) >> 2) << (2 * plane)
+    _store_rows(out, packed, sequence, unit + 0 * row, row, units, channels, 0, 0, channels, R, BLOCK, False)
 
 
 @triton.jit
@@ -370,6 +427,7 @@ def token_kernel(
     pages,
     D: tl.constexpr,
     N: tl.constexpr,
+    PAGES: tl.constexpr,
     GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
     BITS: tl.constexpr,
@@ -380,16 +438,37 @@ def token_kernel(
     MATRIX_PARTS: tl.constexpr,
 ):
     """Packed codes with a scale and zero point ``[B * H, P, GROUPS, N]`` a token and group of channels."""
-    page, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    R: tl.constexpr = N * BITS // 8
+    ROWS: tl.constexpr = PAGES * R
     BLOCK: tl.constexpr = BLOCK_D // GROUP
-    y = _vectors(source, sequence, page, pages, D, N, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+    sequence = tl.program_id(1).to(tl.int64)
+    row = tl.arange(0, ROWS)
+    page = tl.program_id(0) * PAGES + row // R
     group = tl.arange(0, BLOCK)
-    place = ((sequence * pages + page) * GROUPS + group)[None, :] * N + tl.arange(0, N)[:, None]
-    step = tl.load(scale + place, mask=(group < GROUPS)[None, :], other=0)[:, :, None]
-    start = tl.load(zero_point + place, mask=(group < GROUPS)[None, :], other=0)[:, :, None]
-    codes = _codes(tl.reshape(y, [N, BLOCK, GROUP]), step, start, 2.0**BITS - 1.0)
-    packed = _pack(tl.reshape(codes, [N, BLOCK_D]), BITS, N, BLOCK_D)
-    _store_page(out, packed, sequence, page, pages, D, 0, 0, D, N * BITS // 8, BLOCK_D, TRANSPOSED)
+    inside = (page < pages)[:, None] & (group < GROUPS)[None, :]
+    packed = tl.zeros([ROWS, BLOCK_D], tl.int32)
+    for plane in range(8 // BITS):
+        column = plane * R + row % R
+        y = _vectors(source, sequence, page * N + column, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        place = ((sequence * pages + page)[:, None] * GROUPS + group[None, :]) * N + column[:, None]
+        step = tl.load(scale + place, mask=inside, other=0)[:, :, None]
+        start = tl.load(zero_point + place, mask=inside, other=0)[:, :, None]
+        codes = _codes(tl.reshape(y, [ROWS, BLOCK, GROUP]), step, start, 2.0**BITS - 1.0)
+        packed |= tl.reshape(codes, [ROWS, BLOCK_D]) << (plane * BITS)
+    _store_rows(out, packed, sequence, page, row % R, pages, D, 0, 0, D, R, BLOCK_D, TRANSPOSED)
+
+
+@triton.jit
+def _spread(codes, PLACES: tl.constexpr):
+    """Two-bit digits of codes in the bytes of a word, the lowest first."""
+    word = codes & 3
+    if PLACES > 1:
+        word |= (codes & 12) << 6
+    if PLACES > 2:
+        word |= (codes & 48) << 12
+    if PLACES > 3:
+        word |= (codes & 192) << 18
+    return word
 
 
 @triton.jit
@@ -414,7 +493,9 @@ def digits_kernel(
     count3,
     D: tl.constexpr,
     N: tl.constexpr,
+    PAGES: tl.constexpr,
     PLACES: tl.constexpr,
+    RUNS: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -422,31 +503,58 @@ def digits_kernel(
     MATRIX_PARTS: tl.constexpr,
 ):
     """Packed two-bit digits (place ``p`` of the first ``count<p>`` channels, one place behind the other) and one-bit
-    codes (channels ``count0`` to ``coded``)."""
-    page, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    codes (channels ``count0`` to ``coded``).
+
+    ``RUNS`` runs of rows a plane of digits: 1, or 2 where there are one-bit codes too, whose planes have half as many
+    rows. The digits of a channel fill the bytes of a word; a one-bit channel fills the first byte, half of it in the
+    word of either run.
+    """
+    R: tl.constexpr = N // 4 // RUNS
+    ROWS: tl.constexpr = PAGES * R
+    sequence = tl.program_id(1).to(tl.int64)
     batch, head = sequence // source.heads, sequence % source.heads
     channel = tl.arange(0, BLOCK_D)
-    y = _vectors(source, sequence, page, pages, D, N, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+    row = tl.arange(0, ROWS) % R
+    page = tl.program_id(0) * PAGES + tl.arange(0, ROWS) // R
     step = tl.load(scale + batch * scale_batch + head * scale_head + channel, mask=channel < coded, other=0)
     start = tl.load(zero_point + batch * zero_batch + head * zero_head + channel, mask=channel < coded, other=0)
     highest = tl.load(levels + channel, mask=channel < coded, other=0)
-    codes = _codes(y, step[None, :], start[None, :], highest[None, :])
-    if PLACES > 0:
-        packed = _pack(codes & 3, 2, N, BLOCK_D)
-        _store_page(digits, packed, sequence, page, pages, digits_width, 0, 0, count0, N // 4, BLOCK_D, TRANSPOSED)
-    if PLACES > 1:
-        packed = _pack((codes >> 2) & 3, 2, N, BLOCK_D)
-        _store_page(
-            digits, packed, sequence, page, pages, digits_width, count0, 0, count1, N // 4, BLOCK_D, TRANSPOSED
+    single = channel >= count0
+    even = tl.zeros([ROWS, BLOCK_D], tl.int32)
+    odd = tl.zeros([ROWS, BLOCK_D], tl.int32)
+    for plane in range(4):
+        slot = page * N + plane * RUNS * R + row
+        y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        codes = _codes(y, step[None, :], start[None, :], highest[None, :])
+        even |= _spread(codes, PLACES) << (2 * plane)
+        if RUNS == 2:
+            y = _vectors(source, sequence, slot + R, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            codes = _codes(y, step[None, :], start[None, :], highest[None, :])
+            odd |= _spread(codes, PLACES) << (2 * plane + single.to(tl.int32))[None, :]
+    first = 0
+    for place in tl.static_range(PLACES):
+        count = count0 if place == 0 else (count1 if place == 1 else (count2 if place == 2 else count3))
+        byte = 8 * place
+        _store_rows(
+            digits, even >> byte, sequence, page, row, pages, digits_width, first, 0, count, N // 4, BLOCK_D, TRANSPOSED
         )
-    if PLACES > 2:
-        packed = _pack((codes >> 4) & 3, 2, N, BLOCK_D)
-        first = count0 + count1
-        _store_page(digits, packed, sequence, page, pages, digits_width, first, 0, count2, N // 4, BLOCK_D, TRANSPOSED)
-    if PLACES > 3:
-        packed = _pack((codes >> 6) & 3, 2, N, BLOCK_D)
-        first = count0 + count1 + count2
-        _store_page(digits, packed, sequence, page, pages, digits_width, first, 0, count3, N // 4, BLOCK_D, TRANSPOSED)
+        if RUNS == 2:
+            _store_rows(
+                digits,
+                odd >> byte,
+                sequence,
+                page,
+                row + R,
+                pages,
+                digits_width,
+                first,
+                0,
+                count,
+                N // 4,
+                BLOCK_D,
+                TRANSPOSED,
+            )
+        first += count
     if bits is not None:
-        packed = _pack(codes & 1, 1, N, BLOCK_D)
-        _store_page(bits, packed, sequence, page, pages, bits_width, 0, count0, coded, N // 8, BLOCK_D, TRANSPOSED)
+        both = even | odd
+        _store_rows(bits, both, sequence, page, row, pages, bits_width, 0, count0, coded, N // 8, BLOCK_D, TRANSPOSED)
