@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kvmm.errors import KVMMError
-from kvmm.kernels.decode import cuda
+from kvmm.kernels.decode import cuda, nvrtc
 from kvmm.kernels.quantize.reference import pack_planes, unpack_planes
 
 HALF = torch.float16
@@ -297,7 +297,7 @@ def test_replays_in_a_graph():
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0)])
 def test_compiles(name, capability):
     """Every variant compiles for every kind of GPU, (almost) without spilling, and fits its shared memory."""
-    if cuda._nvrtc() is None:
+    if nvrtc.nvrtc() is None:
         pytest.skip("NVRTC is not installed")
     q8, _, _, keys, values, bias = make(name)
     variant = cuda.variant_of(q8, keys, values, bias)

@@ -8,8 +8,6 @@ variant when it is first asked for; neither a compiler nor headers are needed.
 from __future__ import annotations
 
 import ctypes
-import glob
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +17,7 @@ from pathlib import Path
 import torch
 
 from kvmm.errors import KVMMError
+from kvmm.kernels.decode import nvrtc
 
 PAGE_SIZES = (64, 128)
 MAX_DIGITS = 256  # of all planes together: 254 * high + low has to fit 31 bits
@@ -288,7 +287,7 @@ def available(device: torch.device) -> bool:
         return False
     if torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    return _nvrtc() is not None and _driver() is not None
+    return nvrtc.nvrtc() is not None and nvrtc.driver() is not None
 
 
 def choose(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
@@ -475,8 +474,8 @@ def split_digits(
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
     stream = ctypes.c_void_p(torch.cuda.current_stream(q8.device).cuda_stream)
     with torch.cuda.device(q8.device):
-        _check_driver(
-            _driver().cuLaunchKernel(
+        nvrtc.check_driver(
+            nvrtc.driver().cuLaunchKernel(
                 function,
                 *_grid(q8, variant, out_m.shape[1]),
                 *(32 * variant.warps, 1, 1),
@@ -488,112 +487,15 @@ def split_digits(
         )
 
 
-# --- NVRTC and the driver
-
-
-@lru_cache(maxsize=1)
-def _nvrtc() -> ctypes.CDLL | None:
-    """NVRTC of the CUDA version that torch was built with, or any that is installed; None if there is none."""
-    majors = [torch.version.cuda.split(".")[0]] if torch.version.cuda else ["13", "12"]
-    folders = [""]
-    for folder in _nvidia_folders():
-        folders += sorted(glob.glob(os.path.join(folder, "*", "lib")))
-    for folder in folders:
-        for major in majors:
-            if folder:  # NVRTC asks for its builtins by name, which finds only what is loaded already
-                for builtins in glob.glob(os.path.join(folder, f"libnvrtc-builtins.so.{major}*")):
-                    ctypes.CDLL(builtins)
-            try:
-                return ctypes.CDLL(os.path.join(folder, f"libnvrtc.so.{major}"))
-            except OSError:
-                continue
-    return None
-
-
-def _nvidia_folders() -> list[str]:
-    try:
-        import nvidia
-    except ImportError:
-        return []
-    return list(nvidia.__path__)
-
-
-@lru_cache(maxsize=1)
-def _driver() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-
-
-def _check_driver(result: int) -> None:
-    if result:
-        message = ctypes.c_char_p()
-        _driver().cuGetErrorString(result, ctypes.byref(message))
-        raise RuntimeError(f"CUDA driver: {message.value.decode() if message.value else result}")
-
-
 def compile_variant(variant: Variant, capability: tuple[int, int]) -> tuple[bytes, str]:
-    """Compile ``digits.cu`` for a GPU.
-
-    Args:
-        variant: what to compile.
-        capability: compute capability, such as ``(9, 0)``. A GPU newer than NVRTC gets PTX, which its driver compiles.
-
-    Returns:
-        The program (a cubin or PTX) and the compiler's log.
-
-    Raises:
-        RuntimeError: the source does not compile.
+    """Compile ``digits.cu`` for a GPU: the program and the compiler's log, as
+    :func:`kvmm.kernels.decode.nvrtc.compile_source` returns them.
     """
-    nvrtc = _nvrtc()
-    count = ctypes.c_int()
-    _check_nvrtc(nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
-    known = (ctypes.c_int * count.value)()
-    _check_nvrtc(nvrtc.nvrtcGetSupportedArchs(known))
-    target = 10 * capability[0] + capability[1]
-    machine = target in list(known)
-    target = target if machine else max(arch for arch in known if arch < target)
-    options = [f"--gpu-architecture={'sm' if machine else 'compute'}_{target}", "--std=c++17"]
-    options += [f"-D{name}={value}" for name, value in variant.macros.items()]
-    if machine:
-        options.append("--ptxas-options=-v")
-    program = ctypes.c_void_p()
-    source = _SOURCE.read_bytes()
-    _check_nvrtc(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, _SOURCE.name.encode(), 0, None, None))
-    try:
-        encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-        result = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
-        log = _nvrtc_text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        log = log.rstrip(b"\0").decode(errors="replace")
-        if result:
-            raise RuntimeError(f"{_SOURCE.name} does not compile for {variant}:\n{log}")
-        if machine:
-            return _nvrtc_text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), log
-        return _nvrtc_text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), log
-    finally:
-        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def _nvrtc_text(size_of, read, program: ctypes.c_void_p) -> bytes:
-    size = ctypes.c_size_t()
-    _check_nvrtc(size_of(program, ctypes.byref(size)))
-    buffer = ctypes.create_string_buffer(size.value)
-    _check_nvrtc(read(program, buffer))
-    return buffer.raw
-
-
-def _check_nvrtc(result: int) -> None:
-    if result:
-        describe = _nvrtc().nvrtcGetErrorString
-        describe.restype = ctypes.c_char_p
-        raise RuntimeError(f"NVRTC: {describe(result).decode()}")
+    return nvrtc.compile_source(_SOURCE.read_bytes(), _SOURCE.name, variant.macros, capability)
 
 
 _functions: dict[tuple[Variant, int], ctypes.c_void_p] = {}
 _lock = threading.Lock()
-
-_MAX_DYNAMIC_SHARED_BYTES, _SHARED_CARVEOUT = 8, 9  # CUfunction_attribute
 
 
 def _function(variant: Variant, device: int) -> ctypes.c_void_p:
@@ -602,14 +504,8 @@ def _function(variant: Variant, device: int) -> ctypes.c_void_p:
     if function is not None:
         return function
     with _lock, torch.cuda.device(device):
-        if key in _functions:
-            return _functions[key]
-        torch.cuda.current_stream()  # makes the device's context
-        program, _ = compile_variant(variant, torch.cuda.get_device_capability(device))
-        driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
-        _check_driver(driver.cuModuleLoadData(ctypes.byref(module), program))
-        _check_driver(driver.cuModuleGetFunction(ctypes.byref(function), module, b"split_digits"))
-        _check_driver(driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_BYTES, variant.shared_bytes))
-        _check_driver(driver.cuFuncSetAttribute(function, _SHARED_CARVEOUT, 100))
-        _functions[key] = function
-        return function
+        if key not in _functions:
+            torch.cuda.current_stream()  # makes the device's context
+            program, _ = compile_variant(variant, torch.cuda.get_device_capability(device))
+            _functions[key] = nvrtc.load_function(program, "split_digits", variant.shared_bytes)
+        return _functions[key]

@@ -2,9 +2,9 @@
 //
 // One warp takes whole pages of one sequence and KV head, one after the other. Codes are the left operand of
 // mma.m16n8k32: a tile of scores is 16 tokens by 8 columns, the high and the low int8 part of four query heads, so no
-// row or column is wasted on four heads. Bytes go to shared memory asynchronously, a page or more ahead, and from there to
-// registers in the order that the operands want: dimensions and tokens may be permuted freely as long as both operands
-// are. One AND (and for values one shift) turns a 32-bit word into four operands.
+// row or column is wasted on four heads. Bytes go to shared memory asynchronously, a page or more ahead, and from there
+// to registers in the order that the operands want: dimensions and tokens may be permuted freely as long as both
+// operands are. One AND (and for values sometimes a shift) turns a 32-bit word into four operands.
 //
 // Lane 4 g + t holds, for head t, tokens 2 g and 2 g + 1 of every slice of 16 tokens. At every code width slice i of a
 // page sits in bits b * (i / tiles) of row tile i % tiles, where tiles = PAGE * b / 128: planes of different widths add
@@ -48,7 +48,8 @@ DEVICE float log2_approx(float x) {
 
 // c += a * b: a 16 x 32 unsigned bytes, b 32 x 8 signed bytes
 DEVICE void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
 }
@@ -80,7 +81,8 @@ struct Arguments {
     Paged keys[2], values[2];
     Paged key_norm, value_norm, value_scale, value_zero;
     const float* bias;  // [B, slots]
-    const float *group_scale, *group_zero;  // [B, H, value_groups, VALUE_WIDTH] and [.., VALUE_ZEROS], VALUE_GROUPS only
+    // with VALUE_GROUPS: [B, H, value_groups, VALUE_WIDTH] and [B, H, value_groups, VALUE_ZEROS]
+    const float *group_scale, *group_zero;
     const int* num_pages;
     const int* key_group;  // [pages], or null: the page's index
     const int* value_group;
@@ -99,9 +101,8 @@ DEVICE unsigned kept(unsigned x) {
 
 // --- what is known when the kernel is compiled: PAGE, ROW_TILES (tiles of four heads), KEY_DIGITS_0/1, KEY_BITS_0/1,
 // VALUE_DIGITS_0/1, VALUE_BITS_0/1 (second plane: 0 if there is none), KEY_GROUPS, VALUE_GROUPS (0 or 1), VALUE_ZEROS
-// (zero points a group of values has),
-// KEY_NORM, VALUE_NORM, VALUE_TOKEN (0: none, 1: float16, 2: float32), BIAS (0, 1, 2: aligned to 16 bytes),
-// WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
+// (zero points a group of values has), KEY_NORM, VALUE_NORM, VALUE_TOKEN (0: none, 1: float16, 2: float32), BIAS (0, 1,
+// 2: aligned to 16 bytes), WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
 
 DEVICE constexpr int ceil_to(int x, int n) { return (x + n - 1) / n * n; }
 DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
@@ -177,8 +178,9 @@ DEVICE void add_scores(unsigned codes, int g, int t, const uint2* query, int (&s
 #pragma unroll
     for (int tile = 0; tile < ROW_TILE; tile++) {
         uint2 first[WIDTH / 32], second[WIDTH / 32];
-        load_row<WIDTH>(shared + row_at + 16 * tile * DIGITS, shared + rest_at + 16 * tile * DIGITS, first);
-        load_row<WIDTH>(shared + row_at + (16 * tile + 1) * DIGITS, shared + rest_at + (16 * tile + 1) * DIGITS, second);
+        const Byte *row = shared + row_at + 16 * tile * DIGITS, *rest = shared + rest_at + 16 * tile * DIGITS;
+        load_row<WIDTH>(row, rest, first);
+        load_row<WIDTH>(row + DIGITS, rest + DIGITS, second);
 #pragma unroll
         for (int plane = 0; plane < 8 / BITS; plane++) {
             const int slice = plane * ROW_TILE + tile, left = slice_shift(slice), right = BITS * plane - left;
@@ -307,8 +309,8 @@ DEVICE void add_values(unsigned codes, unsigned p, int g, int t, const float (&f
     }
 }
 
-// The high and the low parts of two integers. x and y are the integers plus MAGIC + 128: byte 1 is the high part, rounded,
-// and byte 0 is the low part plus 128.
+// The high and the low parts of two integers. x and y are the integers plus MAGIC + 128: byte 1 is the high part,
+// rounded, and byte 0 is the low part plus 128.
 DEVICE unsigned short high_parts(float x, float y) {
     return (unsigned short)__byte_perm(__float_as_uint(x), __float_as_uint(y), 0x0051);
 }
@@ -461,7 +463,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         if constexpr (BIAS == 1) {
             const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE + 2 * g;
 #pragma unroll
-            for (int slice = 0; slice < SLICES; slice++) bias[slice] = make_float2(from[16 * slice], from[16 * slice + 1]);
+            for (int slice = 0; slice < SLICES; slice++)
+                bias[slice] = make_float2(from[16 * slice], from[16 * slice + 1]);
         }
 
         fetch_wait<2 * STAGES - 1>();  // the oldest of the fetches under way
@@ -561,7 +564,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             }
             total[n] = fmaf(total[n], decay, page_total * factor[n]);
             total_zero[n] = fmaf(total_zero[n], decay, page_zero * factor[n]);
-            if constexpr (VALUE_ZEROS) page_weight[n] = sum_over_tokens((VALUE_NORM ? page_zero : page_total) * factor[n]);
+            const float weights = VALUE_NORM ? page_zero : page_total;
+            if constexpr (VALUE_ZEROS) page_weight[n] = sum_over_tokens(weights * factor[n]);
             if (__any_sync(0xffffffffu, grows)) {
 #pragma unroll
                 for (int tile = 0; tile < TILES; tile++) sums[n][tile][0] *= decay, sums[n][tile][1] *= decay;
