@@ -39,14 +39,21 @@ class Calibration:
         fingerprint: :func:`model_fingerprint` of the model.
         tensors: by name, on the CPU.
         metadata: how they were made: model, data, versions.
+        heads: the first KV head of this process and the one after its last, where a model is split over several; None
+            for all. Tensors are of all heads everywhere, so that all processes give channels the same bits.
     """
 
     fingerprint: str
     tensors: Mapping[str, torch.Tensor]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    heads: tuple[int, int] | None = None
 
     def __deepcopy__(self, memo: dict) -> Calibration:
         return self  # immutable, shared by every cache of the model
+
+    def own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The part of a tensor ``[H_kv, ...]`` that belongs to the heads of this process."""
+        return tensor if self.heads is None else tensor[self.heads[0] : self.heads[1]]
 
     def site(self, codec: str, layer: int, side: str, modality: int) -> dict[str, torch.Tensor]:
         """The tensors of one codec for the keys or values of one layer and modality; empty if there are none.
@@ -145,10 +152,34 @@ def model_fingerprint(model: nn.Module) -> str:
     digest.update(json.dumps([str(getattr(config, name, None)) for name in geometry]).encode())
     for name, weight in sorted(model.named_parameters()):
         if name.endswith(("k_proj.weight", "v_proj.weight", "qkv_proj.weight")) and weight.is_floating_point():
+            if hasattr(weight, "full_tensor"):  # a DTensor, split over processes, which all come here
+                weight = weight.full_tensor()
             flat = weight.detach().flatten()
             sample = flat[:: max(1, flat.numel() // 64)][:64].to("cpu", torch.float32).to(torch.bfloat16)
             digest.update(name.rpartition("layers.")[2].encode() + sample.view(torch.int16).numpy().tobytes())
     return _fingerprints.setdefault(model, digest.hexdigest())
+
+
+def local_heads(model: nn.Module) -> tuple[int, int] | None:
+    """Which KV heads a process of a tensor-parallel model holds: the first and the one after the last; None for all."""
+    model = getattr(model, "thinker", model)
+    config = model.config.get_text_config(decoder=True)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    for name, weight in model.named_parameters():
+        # of vision towers, which may be split too, nothing is cached
+        if name.endswith("self_attn.k_proj.weight") and weight.shape[0] == config.num_key_value_heads * head_dim:
+            split = [i for i, placement in enumerate(getattr(weight, "placements", ())) if placement.is_shard(0)]
+            if not split:
+                return None
+            rank, parts = weight.device_mesh.get_coordinate()[split[0]], weight.device_mesh.size(split[0])
+            each = -(-config.num_key_value_heads // parts)
+            return rank * each, min((rank + 1) * each, config.num_key_value_heads)
+    return None
+
+
+@lru_cache(maxsize=32)
+def _of_heads(calibration: Calibration, heads: tuple[int, int]) -> Calibration:
+    return replace(calibration, heads=heads)
 
 
 def forget_fingerprint(model: nn.Module) -> None:
@@ -168,7 +199,8 @@ def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
         return None
     calibration = Calibration.load(path or found)
     if calibration.fingerprint == model_fingerprint(model):
-        return calibration
+        heads = local_heads(model)
+        return calibration if heads is None else _of_heads(calibration, heads)
     message = (
         f"{path or found} was fitted to another model ({calibration.metadata.get('model') or 'unnamed'}); run "
         "`kvmm calibrate` for this one."
@@ -203,6 +235,7 @@ __all__ = [
     "SiteSamples",
     "forget_fingerprint",
     "load_calibration",
+    "local_heads",
     "model_fingerprint",
     "site_name",
 ]

@@ -603,7 +603,8 @@ def _offline(calibration: Calibration, layer: int, side: str, modality: int, dev
         if site:
             variance = site["variance"].float()
             deviation = (variance / variance[:, :1].clamp_min(1e-30)).sqrt()
-            known[key] = Transform(site["transform"], site["mean"], deviation, variance.sum(0), bool(site["norm"]))
+            own = (calibration.own(x) for x in (site["transform"], site["mean"], deviation))
+            known[key] = Transform(*own, variance.sum(0), bool(site["norm"]))
     return known[key]
 
 

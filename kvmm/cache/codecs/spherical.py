@@ -167,7 +167,9 @@ class Spherical(Codec):
             if not tensors and self.site.modality == VIDEO:  # frames are images
                 tensors = calibration.site(self.name, self.site.layer, self.side, IMAGE)
             words, scale = (tensors.get(f"{self.rate.name}.{part}") for part in ("words", "scale"))
-            known[key] = None if words is None else (words.float() * scale[..., None, None].float()).to(device)
+            if words is not None:
+                words = calibration.own(words.float() * scale[..., None, None].float()).to(device)
+            known[key] = words
         book = known[key]
         return book if book is not None and book.shape[1] * book.shape[3] == dim else None
 
