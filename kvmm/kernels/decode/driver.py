@@ -125,13 +125,19 @@ def _slopes(delta: torch.Tensor, gamma: torch.Tensor, tau1: float, tau2: float) 
 
 
 @lru_cache(maxsize=64)
-def _selected(columns: int, dim: int, device: torch.device) -> torch.Tensor:
-    return torch.eye(columns, dim, device=device)[None]
+def _constant(bh: int, rows: int, value: float, device: torch.device) -> torch.Tensor:
+    with torch.inference_mode(False):
+        return torch.full((bh, rows), value, device=device)
+
+
+@lru_cache(maxsize=64)
+def _identity(dim: int, device: torch.device) -> torch.Tensor:
+    return torch.eye(dim, device=device)[None]
 
 
 def _selection(index: torch.Tensor, place: torch.Tensor | None, dim: int) -> torch.Tensor:
     """float32 ``[1, Q, D]`` that adds digits to their channels, where there is no basis to leave."""
-    rows = _selected(dim, dim, index.device)[0].index_select(0, index)
+    rows = _identity(dim, index.device)[0].index_select(0, index)
     return (rows * (place != 0)[:, None])[None] if place is not None else rows[None]
 
 
@@ -222,9 +228,9 @@ class _Step:
             # leave the model's basis once, not once a group
             query = torch.matmul(query.view(-1, self.heads, self.rows, self.dim).float(), matrix)
             matrix, width = None, columns
-        per_program = 1 if groups <= _FUSED_GROUPS else 8
-        tall = matrix is not None or matrix_z is not None  # a matrix product has 16 rows at least
-        height = 16 if tall else self.block
+        per_program = 1 if groups <= _FUSED_GROUPS else 4
+        heavy = matrix is not None or matrix_z is not None
+        height = min(4, self.block)
         dp, jp = next_power_of_2(width), next_power_of_2(columns)
         expand_kernel[self.bh, -(-groups // per_program), -(-self.rows // height)](
             query, matrix, matrix_z, index, keys.group_index, place, scale, zero, keys.offset,
@@ -237,11 +243,11 @@ class _Step:
             D=width, DP=dp, J=columns, JP=jp, J1=aligned(keys.planes[0].width) if keys.planes else 0,
             J2=0 if keys.group_index is None else keys.group_index.shape[-1],
             C=1 if scale is None else scale.shape[-1], DZ=1 if zero is None else zero.shape[-1],
-            RP=height, KC=min(128, dp), GROUPS=per_program, CHUNKS=chunks,
+            RP=height, KC=16, GROUPS=per_program, CHUNKS=chunks,
             HAS_MATRIX=matrix is not None, HAS_MATRIX_Z=matrix_z is not None, HAS_INDEX=index is not None,
             HAS_GROUP_INDEX=keys.group_index is not None, HAS_PLACE=place is not None,
             HAS_SCALE=scale is not None, HAS_ZERO=zero is not None, HAS_OFFSET=keys.offset is not None,
-            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=8 if tall else 4,
+            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=8 if heavy else 1,
         )  # fmt: skip
         return {"Q": out, "QW": weight, "QZ": bias, "QS": sums, "kgroups": groups}
 
@@ -406,7 +412,7 @@ class _Step:
         return Partial(m, l, acc, zero, grouped_values)
 
     def _weight(self) -> torch.Tensor:
-        return torch.full((self.bh, self.rows), self.scaling, device=self.query.device)
+        return _constant(self.bh, self.rows, self.scaling, self.query.device)
 
     # -- join -----------------------------------------------------------------------------------------------------
 
@@ -439,8 +445,11 @@ class _Step:
                     scale, zero = (x.expand(self.bh // self.heads, -1, -1, -1) for x in digits.extra)
                 kind = 1
                 scale = scale if digits.planes else None
-            if matrix is None and digits.index is not None:
+            if matrix is None and digits.index is not None and digits.planes:
                 matrix = _selection(digits.index, digits.place, dim)
+                matrix_z = _identity(dim, matrix.device) if kind else None
+            elif not digits.planes:
+                matrix = None
         columns = 0 if partial is None else partial.acc.shape[-1]
         dz = dim
         splits = 1 if partial is None else partial.m.shape[1]
@@ -448,7 +457,8 @@ class _Step:
         before = state or (None, None, None)
         after = following or (None, None, None)
         chunk = min(64, next_power_of_2(dim))
-        combine_kernel[self.bh, self.rows, -(-dim // chunk)](
+        together = 1 if self.bh * self.rows <= 256 else 4  # rows that share one load of the matrices
+        combine_kernel[self.bh, -(-self.rows // together), -(-dim // chunk)](
             None if partial is None else partial.m, None if partial is None else partial.l,
             None if partial is None else partial.acc, None if partial is None else partial.zero,
             scale, index, place, zero, offset, matrix, matrix_z,
@@ -460,10 +470,10 @@ class _Step:
             0 if offset is None or offset.shape[0] == 1 else offset.shape[-1],
             _head_stride(matrix), _head_stride(matrix_z),
             D=dim, DC=chunk, VQ=columns, JP=max(16, next_power_of_2(columns)), C=1 if scale is None else scale.shape[-1],
-            DZ=dz, DZP=next_power_of_2(dz), VDZ=vdz, SP=next_power_of_2(splits), SP0=next_power_of_2(splits0), SC=min(64, max(16, next_power_of_2(splits))),
+            DZ=dz, DZP=next_power_of_2(dz), VDZ=vdz, SP=next_power_of_2(splits), SP0=next_power_of_2(splits0), SC=min(64, next_power_of_2(splits)), RB=together,
             HAS_PART=partial is not None, HAS_SCALE=scale is not None, HAS_INDEX=index is not None,
             HAS_PLACE=place is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
             HAS_MATRIX=matrix is not None, HAS_MATRIX_Z=matrix_z is not None,
-            HAS_DENSE=dense is not None, HAS_STATE=state is not None, LAST=out is not None, num_warps=8,
+            HAS_DENSE=dense is not None, HAS_STATE=state is not None, LAST=out is not None, num_warps=8 if matrix is not None else 4,
         )  # fmt: skip
         return following

@@ -60,6 +60,20 @@ def _plane(packed, SHIFT: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
+def _times(
+    q_at, matrix_at, r, live, j, D: tl.constexpr, J: tl.constexpr, JP: tl.constexpr, RP: tl.constexpr, KC: tl.constexpr
+):
+    """``[RP, D]`` times a matrix ``[D, J]`` in float32. So few rows are better multiplied without tensor cores."""
+    total = tl.zeros((RP, KC, JP), tl.float32)
+    for k0 in range(0, D, KC):
+        k = k0 + tl.arange(0, KC)
+        q = tl.load(q_at + r[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0).to(tl.float32)
+        m = tl.load(matrix_at + k[:, None] * J + j[None, :], mask=(k < D)[:, None] & (j < J)[None, :], other=0.0)
+        total += q[:, :, None] * m[None, :, :]
+    return tl.sum(total, 1)
+
+
+@triton.jit
 def expand_kernel(
     Q, MATRIX, MATRIX_Z, INDEX, GROUP_INDEX, PLACE, SCALE, ZERO, OFFSET, EXTRA_SCALE, EXTRA_ZERO,
     OUT, WEIGHT, BIAS, SUM,
@@ -89,25 +103,13 @@ def expand_kernel(
         index = tl.load(INDEX + j, mask=j < J, other=0)
     z = tl.zeros((RP, JP), tl.float32)
     if HAS_MATRIX:
-        for k0 in range(0, D, KC):
-            k = k0 + tl.arange(0, KC)
-            q = tl.load(Q + bh * q_stride + r[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0)
-            inside = (k < D)[:, None] & (j < J)[None, :]
-            m = tl.load(MATRIX + h * matrix_head + k[:, None] * J + j[None, :], mask=inside, other=0.0)
-            z = tl.dot(q.to(tl.float32), m, acc=z, input_precision="tf32x3")
+        z = _times(Q + bh * q_stride, MATRIX + h * matrix_head, r, live, j, D, J, JP, RP, KC)
     else:
         inside = live[:, None] & ((j < J) & (index < D))[None, :]
         z += tl.load(Q + bh * q_stride + r[:, None] * D + index[None, :], mask=inside, other=0.0).to(tl.float32)
     z *= scaling
     if HAS_MATRIX_Z:  # zero points have all channels, digits only some
-        zz = tl.zeros((RP, DP), tl.float32)
-        for k0 in range(0, D, KC):
-            k = k0 + tl.arange(0, KC)
-            q = tl.load(Q + bh * q_stride + r[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0)
-            inside = (k < D)[:, None] & (dz < D)[None, :]
-            m = tl.load(MATRIX_Z + h * matrix_z_head + k[:, None] * D + dz[None, :], mask=inside, other=0.0)
-            zz = tl.dot(q.to(tl.float32), m, acc=zz, input_precision="tf32x3")
-        zz *= scaling
+        zz = _times(Q + bh * q_stride, MATRIX_Z + h * matrix_z_head, r, live, dz, D, D, DP, RP, KC) * scaling
     elif HAS_MATRIX:
         zz = z  # digit j is channel j, and there are no others
     elif HAS_ZERO:
@@ -611,112 +613,135 @@ def combine_kernel(
     OUT_M, OUT_L, OUT,
     H, rows, splits, splits0, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, matrix_z_head,
     D: tl.constexpr, DC: tl.constexpr, VQ: tl.constexpr, JP: tl.constexpr, C: tl.constexpr, DZ: tl.constexpr,
-    DZP: tl.constexpr, VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr,
+    DZP: tl.constexpr, VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr,
     HAS_PART: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_INDEX: tl.constexpr, HAS_PLACE: tl.constexpr,
     ZERO_KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, HAS_MATRIX_Z: tl.constexpr,
     HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one part, those of the dense columns and what was joined before, by their log-sum-exp.
 
-    One program a sequence and head, row and ``DC`` channels of the output. ``SCALE`` ``[B, H, C]`` and ``PLACE`` turn
-    digits into channels (where splits did not do it already); ``MATRIX`` ``[H or 1, VQ, D]`` takes digits to the
-    model's basis, ``MATRIX_Z`` ``[H or 1, D, D]`` zero points; both identities if absent. ``ZERO_KIND``: 0 none, 1 one
-    zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2 ``ZERO`` holds their sum by channel,
-    3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or the state if more parts follow.
+    One program a sequence and head, ``RB`` rows and ``DC`` channels of the output. ``SCALE`` ``[B, H, C]`` and
+    ``PLACE`` turn digits into channels (where splits did not do it already); ``MATRIX`` ``[H or 1, VQ, D]`` takes
+    digits to the model's basis, ``MATRIX_Z`` ``[H or 1, D, D]`` zero points; both identities if absent. ``ZERO_KIND``:
+    0 none, 1 one zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2 ``ZERO`` holds their sum by
+    channel, 3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or the state if more parts follow.
     """
-    bh, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    bh = tl.program_id(0).to(tl.int64)
     h, b = bh % H, bh // H
     d = tl.program_id(2) * DC + tl.arange(0, DC)
     dl = d < D
-    m = tl.full((), -1e30, tl.float32)
+    D0: tl.constexpr = (D + 31) // 32 * 32  # columns of the dense part's sums
+    ZERO_BY_MATRIX: tl.constexpr = ZERO_KIND > 0 and HAS_MATRIX and not HAS_MATRIX_Z
     if HAS_PART:
-        s = tl.arange(0, SP)
-        at = (bh * splits + s) * rows + row
-        ms = tl.load(M + at, mask=s < splits, other=-1e30)
-        m = tl.maximum(m, tl.max(ms, 0))
-    if HAS_DENSE:
-        s0 = tl.arange(0, SP0)
-        at0 = (bh * splits0 + s0) * rows + row
-        ms0 = tl.load(M0 + at0, mask=s0 < splits0, other=-1e30)
-        m = tl.maximum(m, tl.max(ms0, 0))
-    if HAS_STATE:
-        before = tl.load(STATE_M + bh * rows + row)
-        m = tl.maximum(m, before)
-
-    total = tl.zeros((), tl.float32)
-    out = tl.zeros((DC,), tl.float32)
-    if HAS_STATE:
-        fade = tl.exp2(before - m)
-        total += tl.load(STATE_L + bh * rows + row) * fade
-        out += tl.load(STATE + (bh * rows + row) * D + d, mask=dl, other=0.0) * fade
-    if HAS_DENSE:
-        ws0 = tl.exp2(ms0 - m)
-        total += tl.sum(tl.load(L0 + at0, mask=s0 < splits0, other=0.0) * ws0, 0)
-        part = tl.load(ACC0 + at0[:, None] * ((D + 31) // 32 * 32) + d[None, :], mask=(s0 < splits0)[:, None] & dl[None, :], other=0.0)
-        out += tl.sum(part * ws0[:, None], 0)
-    if HAS_PART:
-        ls = tl.load(L + at, mask=s < splits, other=0.0) * tl.exp2(ms - m)
-        mine = tl.sum(ls, 0)
-        total += mine
-        j, z = tl.arange(0, JP), tl.arange(0, DZP)
-        acc = tl.zeros((JP,), tl.float32)
-        zero = tl.zeros((DZP,), tl.float32)
-        for s1 in range(0, splits, SC):
-            c = s1 + tl.arange(0, SC)
-            split = (bh * splits + c) * rows + row
-            w = tl.exp2(tl.load(M + split, mask=c < splits, other=-1e30) - m)
-            w = tl.where(c < splits, w, 0.0)
-            if VQ > 0:
-                inside = (c < splits)[:, None] & (j < VQ)[None, :]
-                acc += tl.sum(tl.load(ACC + split[:, None] * VQ + j[None, :], mask=inside, other=0.0) * w[:, None], 0)
-            if VDZ > 0:
-                inside = (c < splits)[:, None] & (z < VDZ)[None, :]
-                zero += tl.sum(tl.load(ZERO + split[:, None] * VDZ + z[None, :], mask=inside, other=0.0) * w[:, None], 0)
+        if HAS_MATRIX:
+            j = tl.arange(0, JP)
+            matrix = tl.load(
+                MATRIX + h * matrix_head + j[:, None] * D + d[None, :], mask=(j < VQ)[:, None] & dl[None, :], other=0.0
+            )
+        else:
+            j = d  # digit j is channel j
+        if ZERO_KIND > 0:
+            if ZERO_BY_MATRIX:
+                z = j
+            elif HAS_MATRIX_Z:
+                z = tl.arange(0, DZP)
+                matrix_z = tl.load(
+                    MATRIX_Z + h * matrix_z_head + z[:, None] * D + d[None, :],
+                    mask=(z < D)[:, None] & dl[None, :], other=0.0,
+                )  # fmt: skip
+            else:
+                z = d
         if HAS_SCALE:
             index = j
             if HAS_INDEX:
                 index = tl.load(INDEX + j, mask=j < VQ, other=0)
-            acc *= tl.load(
+            scale = tl.load(
                 SCALE + b * scale_b + h * scale_h + index, mask=(j < VQ) & (index < C), other=0.0
             ).to(tl.float32)  # fmt: skip
             if HAS_PLACE:
-                acc *= tl.load(PLACE + j, mask=j < VQ, other=0.0)
+                scale *= tl.load(PLACE + j, mask=j < VQ, other=0.0)
         if ZERO_KIND == 1:
-            weight = mine
-            if VDZ == 1:
-                weight = tl.sum(tl.where(z == 0, zero, 0.0), 0)
-            zero = tl.load(ZERO_POINT + b * zero_b + h * zero_h + z, mask=z < DZ, other=0.0).to(tl.float32)
+            point = tl.load(ZERO_POINT + b * zero_b + h * zero_h + z, mask=z < DZ, other=0.0).to(tl.float32)
             if HAS_OFFSET:
-                zero += tl.load(OFFSET + h * offset_head + z, mask=z < DZ, other=0.0)
-            zero *= weight
-        if ZERO_KIND == 3:
-            zero = tl.where(z < DZ, tl.sum(tl.where(z == 0, zero, 0.0), 0), 0.0)
-        if ZERO_KIND > 0 and HAS_MATRIX and not HAS_MATRIX_Z:  # digit j is channel j
-            acc += zero
-        if VQ == 0:
-            pass
-        elif HAS_MATRIX:
-            matrix = tl.load(
-                MATRIX + h * matrix_head + j[:, None] * D + d[None, :], mask=(j < VQ)[:, None] & dl[None, :], other=0.0
-            )
-            out += tl.sum(matrix * acc[:, None], 0)
-        else:
-            out += tl.sum(tl.where(j[:, None] == d[None, :], acc[:, None], 0.0), 0)
-        if ZERO_KIND > 0 and (HAS_MATRIX_Z or not HAS_MATRIX):
-            if HAS_MATRIX_Z:
-                matrix = tl.load(
-                    MATRIX_Z + h * matrix_z_head + z[:, None] * D + d[None, :],
-                    mask=(z < D)[:, None] & dl[None, :], other=0.0,
-                )  # fmt: skip
-                out += tl.sum(matrix * zero[:, None], 0)
-            else:
-                out += tl.sum(tl.where(z[:, None] == d[None, :], zero[:, None], 0.0), 0)
+                point += tl.load(OFFSET + h * offset_head + z, mask=z < DZ, other=0.0)
 
-    to = (bh * rows + row) * D + d
-    if LAST:
-        tl.store(OUT + to, (out / total).to(OUT.dtype.element_ty), mask=dl)
-    else:
-        tl.store(OUT + to, out, mask=dl)
-        if tl.program_id(2) == 0:
-            tl.store(OUT_M + bh * rows + row, m)
-            tl.store(OUT_L + bh * rows + row, total)
+    for i in range(0, RB):
+        row = tl.program_id(1) * RB + i
+        if row < rows:
+            m = tl.full((), -1e30, tl.float32)
+            if HAS_PART:
+                s = tl.arange(0, SP)
+                at = (bh * splits + s) * rows + row
+                ms = tl.load(M + at, mask=s < splits, other=-1e30)
+                m = tl.maximum(m, tl.max(ms, 0))
+            if HAS_DENSE:
+                s0 = tl.arange(0, SP0)
+                at0 = (bh * splits0 + s0) * rows + row
+                ms0 = tl.load(M0 + at0, mask=s0 < splits0, other=-1e30)
+                m = tl.maximum(m, tl.max(ms0, 0))
+            if HAS_STATE:
+                before = tl.load(STATE_M + bh * rows + row)
+                m = tl.maximum(m, before)
+
+            total = tl.zeros((), tl.float32)
+            out = tl.zeros((DC,), tl.float32)
+            if HAS_STATE:
+                fade = tl.exp2(before - m)
+                total += tl.load(STATE_L + bh * rows + row) * fade
+                out += tl.load(STATE + (bh * rows + row) * D + d, mask=dl, other=0.0) * fade
+            if HAS_DENSE:
+                ws0 = tl.exp2(ms0 - m)
+                total += tl.sum(tl.load(L0 + at0, mask=s0 < splits0, other=0.0) * ws0, 0)
+                inside = (s0 < splits0)[:, None] & dl[None, :]
+                out += tl.sum(tl.load(ACC0 + at0[:, None] * D0 + d[None, :], mask=inside, other=0.0) * ws0[:, None], 0)
+            if HAS_PART:
+                mine = tl.sum(tl.load(L + at, mask=s < splits, other=0.0) * tl.exp2(ms - m), 0)
+                total += mine
+                if VQ > 0:
+                    acc = tl.zeros_like(j).to(tl.float32)
+                if VDZ == 1:
+                    weight = tl.zeros((), tl.float32)
+                elif ZERO_KIND == 2:
+                    zero = tl.zeros_like(z).to(tl.float32)
+                for s1 in range(0, splits, SC):
+                    c = s1 + tl.arange(0, SC)
+                    split = (bh * splits + c) * rows + row
+                    w = tl.exp2(tl.load(M + split, mask=c < splits, other=-1e30) - m)
+                    w = tl.where(c < splits, w, 0.0)
+                    if VQ > 0:
+                        inside = (c < splits)[:, None] & (j < VQ)[None, :]
+                        part = tl.load(ACC + split[:, None] * VQ + j[None, :], mask=inside, other=0.0)
+                        acc += tl.sum(part * w[:, None], 0)
+                    if VDZ == 1:
+                        weight += tl.sum(tl.load(ZERO + split, mask=c < splits, other=0.0) * w, 0)
+                    elif ZERO_KIND == 2:
+                        inside = (c < splits)[:, None] & (z < VDZ)[None, :]
+                        part = tl.load(ZERO + split[:, None] * VDZ + z[None, :], mask=inside, other=0.0)
+                        zero += tl.sum(part * w[:, None], 0)
+                if HAS_SCALE:
+                    acc *= scale
+                if ZERO_KIND == 1:
+                    zero = point * (weight if VDZ == 1 else mine)
+                if ZERO_KIND == 3:
+                    zero = tl.where(z < DZ, weight, 0.0)
+                if ZERO_BY_MATRIX:
+                    acc += zero
+                if VQ > 0:
+                    if HAS_MATRIX:
+                        out += tl.sum(matrix * acc[:, None], 0)
+                    else:
+                        out += acc
+                if ZERO_KIND > 0 and not ZERO_BY_MATRIX:
+                    if HAS_MATRIX_Z:
+                        out += tl.sum(matrix_z * zero[:, None], 0)
+                    else:
+                        out += zero
+
+            to = (bh * rows + row) * D + d
+            if LAST:
+                tl.store(OUT + to, (out / total).to(OUT.dtype.element_ty), mask=dl)
+            else:
+                tl.store(OUT + to, out, mask=dl)
+                if tl.program_id(2) == 0:
+                    tl.store(OUT_M + bh * rows + row, m)
+                    tl.store(OUT_L + bh * rows + row, total)
