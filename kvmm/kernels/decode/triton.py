@@ -709,14 +709,14 @@ def combine_kernel(
                     w = tl.exp2(tl.load(M + split, mask=c < splits, other=-1e30) - m)
                     w = tl.where(c < splits, w, 0.0)
                     if VQ > 0:
-                        inside = (c < splits)[:, None] & (j < VQ)[None, :]
-                        part = tl.load(ACC + split[:, None] * VQ + j[None, :], mask=inside, other=0.0)
+                        held = (c < splits)[:, None] & (j < VQ)[None, :]
+                        part = tl.load(ACC + split[:, None] * VQ + j[None, :], mask=held, other=0.0)
                         acc += tl.sum(part * w[:, None], 0)
                     if VDZ == 1:
                         weight += tl.sum(tl.load(ZERO + split, mask=c < splits, other=0.0) * w, 0)
                     elif ZERO_KIND == 2:
-                        inside = (c < splits)[:, None] & (z < VDZ)[None, :]
-                        part = tl.load(ZERO + split[:, None] * VDZ + z[None, :], mask=inside, other=0.0)
+                        held = (c < splits)[:, None] & (z < VDZ)[None, :]
+                        part = tl.load(ZERO + split[:, None] * VDZ + z[None, :], mask=held, other=0.0)
                         zero += tl.sum(part * w[:, None], 0)
                 if HAS_SCALE:
                     acc *= scale
