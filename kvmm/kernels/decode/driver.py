@@ -46,6 +46,11 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
+@lru_cache(maxsize=16)
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
 def interpreted() -> bool:
     return isinstance(split_kernel, InterpretedFunction)
 
@@ -165,13 +170,21 @@ def attend(
     step = _Step(grouped, heads, length, scaling * LOG2E, bias)
     values = [part.value.codec.digits(part.value.packed) for part in parts]
     slots = [each.pages * each.page_size for each in values]
-    dense = step.dense(dense_key, dense_value, sum(slots), dense_length)
+    aside = _side_stream(query.device) if parts and query.is_cuda and torch.cuda.is_current_stream_capturing() else None
+    if aside is None:
+        dense = step.dense(dense_key, dense_value, sum(slots), dense_length)
+    else:  # in a graph the dense columns are read while the queries are expanded
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            dense = step.dense(dense_key, dense_value, sum(slots), dense_length)
     out = torch.empty(batch * heads, rows, dense_value.shape[-1], device=query.device, dtype=query.dtype)
     if not parts:
         step.combine(None, None, dense, None, out)
     state, start = None, 0
     for part, each, count in zip(parts, values, slots, strict=True):
         partial = step.part(part, each, start)
+        if aside is not None and dense is not None:
+            torch.cuda.current_stream().wait_stream(aside)
         state = step.combine(partial, each, dense, state, out if part is parts[-1] else None)
         dense, start = None, start + count
     return out.view(batch, query_heads, length, -1)
