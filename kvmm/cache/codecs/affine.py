@@ -175,6 +175,6 @@ class RotatedAffineCodec(AffineCodec):
 
 @lru_cache(maxsize=32)
 def _rotation(dim: int, side: Side, device: torch.device) -> torch.Tensor:
-    """float32 ``[1, D, Q]`` from queries to rotated keys, or ``[1, Q, D]`` from rotated values back."""
+    """float32 ``[1, D, Q]`` from queries to rotated keys, or ``[1, D, D]`` from rotated values back."""
     matrix = hadamard_matrix(dim, device)
-    return pad_columns(matrix.T, -1)[None] if side == "key" else pad_columns(matrix, -2)[None]
+    return pad_columns(matrix.T)[None] if side == "key" else matrix[None]

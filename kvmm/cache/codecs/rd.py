@@ -33,7 +33,7 @@ from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
 from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
 from kvmm.kernels.decode import mix_per_channel, scores_per_channel
-from kvmm.kernels.decode.digits import Digits, Plane, digit_layout
+from kvmm.kernels.decode.digits import Digits, Plane, digit_layout, digits_by_channel
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.kernels.quantize import (
     GAUSSIAN_HALF_STEP,
@@ -449,7 +449,7 @@ class RD(Codec):
             page_group = None
         elif packed.only_group == 0:
             page_group, extra = None, None
-        index, place, matrix, matrix_z = self._digit_tables(layout, transform)
+        index, place, *by_channel, matrix = self._digit_tables(layout, transform)
         names = {"codes": 2, "codes_1bit": 1}
         widths = {"codes": sum(n for _, n in layout.digits), "codes_1bit": len(layout.one_bit)}
         return Digits(
@@ -464,21 +464,25 @@ class RD(Codec):
             place=place,
             offset=transform.offset,
             extra=extra,
+            channel_digits=by_channel[0],
+            channel_places=by_channel[1],
             matrix=matrix,
-            matrix_z=matrix_z,
         )
 
     def _digit_tables(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, ...]:
-        """``index``, ``place``, ``matrix`` and ``matrix_z`` of :class:`Digits`."""
+        """``index``, ``place``, ``channel_digits``, ``channel_places`` and ``matrix`` of :class:`Digits`."""
         device = transform.forward.device
         if device not in self._tables:
             runs = [tuple((0, n, 4.0**place) for place, n in layout.digits)] if layout.digits else []
             if layout.one_bit:
                 runs.append(((layout.one_bit.start, len(layout.one_bit), 1.0),))
             index, place = digit_layout(tuple(runs), device)
-            back = transform.inverse if self.side == "key" else transform.inverse.transpose(-1, -2)
-            gathered = back.index_select(-1 if self.side == "key" else -2, index)
-            self._tables[device] = index, place, gathered.contiguous(), back.contiguous()
+            if self.side == "key":  # a column a digit, then all channels
+                matrix = torch.cat((transform.inverse.index_select(-1, index), transform.inverse), -1)
+            else:
+                matrix = transform.inverse.transpose(-1, -2)
+            by_channel = digits_by_channel(index, place, transform.forward.shape[-1])
+            self._tables[device] = index, place, *by_channel, matrix.contiguous()
         return self._tables[device]
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:

@@ -56,8 +56,11 @@ class Digits:
         group_index: uint8 ``[B, H, G, K]``, the channels of the second plane where each group has its own, or None.
         offset: float32 ``[H or 1, D]``, added to every zero point, or None.
         extra: scale ``[1, H, 1, C]`` and zero point ``[1, H, 1, D]`` of the group that no store holds, or None.
-        matrix: float32, keys ``[H or 1, D, Q]`` from queries to digits, values ``[H or 1, Q, D]`` back; None: none.
-        matrix_z: float32 ``[H or 1, D, D]``, the same for zero points where ``matrix`` does not have all channels.
+        channel_digits: int32 ``[K, D]``, values only: the digits that channel ``c`` is the sum of, or None.
+        channel_places: float32 ``[K, D]``, their places; 0 where a channel has fewer than ``K``.
+        matrix: float32, what leads into or out of the codec's basis, or None. Keys: ``[H or 1, D, Q]`` from queries to
+            digits, or ``[H or 1, D, Q + D]`` with all channels (for zero points) behind where digits do not have them
+            all. Values: ``[H or 1, D, D]`` from the basis back.
     """
 
     planes: tuple[Plane, ...]
@@ -75,8 +78,9 @@ class Digits:
     group_index: torch.Tensor | None = None
     offset: torch.Tensor | None = None
     extra: tuple[torch.Tensor, torch.Tensor] | None = None
+    channel_digits: torch.Tensor | None = None
+    channel_places: torch.Tensor | None = None
     matrix: torch.Tensor | None = None
-    matrix_z: torch.Tensor | None = None
 
     @property
     def columns(self) -> int:
@@ -146,9 +150,20 @@ def digit_layout(
     return torch.tensor(index, dtype=torch.int32, device=device), torch.tensor(place, device=device)
 
 
-def pad_columns(matrix: torch.Tensor, dim: int) -> torch.Tensor:
-    """``matrix`` with dimension ``dim`` (-1 or -2) padded with zeros to ``ALIGNMENT``, contiguous."""
-    missing = aligned(matrix.shape[dim]) - matrix.shape[dim]
-    if missing:
-        matrix = torch.nn.functional.pad(matrix, (0, missing) if dim == -1 else (0, 0, 0, missing))
-    return matrix.contiguous()
+def digits_by_channel(index: torch.Tensor, place: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """``channel_digits`` and ``channel_places`` of :class:`Digits`, from ``index`` and ``place`` and ``D``."""
+    digits: list[list[tuple[int, float]]] = [[] for _ in range(dim)]
+    for digit, (channel, worth) in enumerate(zip(index.tolist(), place.tolist(), strict=True)):
+        if worth:
+            digits[channel].append((digit, worth))
+    most = max(1, max(map(len, digits)))
+    filled = [own + [(0, 0.0)] * (most - len(own)) for own in digits]
+    columns = torch.tensor([[digit for digit, _ in own] for own in filled], dtype=torch.int32, device=index.device)
+    places = torch.tensor([[worth for _, worth in own] for own in filled], device=index.device)
+    return columns.T.contiguous(), places.T.contiguous()
+
+
+def pad_columns(matrix: torch.Tensor) -> torch.Tensor:
+    """``matrix`` ``[..., J]`` with its columns padded with zeros to ``ALIGNMENT``, contiguous."""
+    missing = aligned(matrix.shape[-1]) - matrix.shape[-1]
+    return torch.nn.functional.pad(matrix, (0, missing)).contiguous()

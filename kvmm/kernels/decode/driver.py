@@ -20,13 +20,13 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from kvmm.kernels.decode import cuda
 from kvmm.kernels.decode.digits import Dense, Digits, aligned
-from kvmm.kernels.decode.triton import combine_kernel, expand_kernel, split_kernel
+from kvmm.kernels.decode.triton import combine_kernel, expand_kernel, split_kernel, transform_kernel
 
 LOG2E = math.log2(math.e)
 INT8_ROWS = 16  # rows of queries up to which they are quantised; more pay for half precision
 _SCORES, _INT8, _CHANNEL, _TOKEN, _DENSE, _NOTHING = range(6)
 TUNE = {"warps": 1, "pages": 1, "stages": 2, "fill": 12}
-_FUSED_GROUPS = 4  # groups up to which each program transforms the queries itself
+_WIDTH = 32  # columns of a basis that a program computes
 _TILE = 64  # tokens of the dense columns a program takes at once
 
 
@@ -135,17 +135,6 @@ def _constant(bh: int, rows: int, value: float, device: torch.device) -> torch.T
         return torch.full((bh, rows), value, device=device)
 
 
-@lru_cache(maxsize=64)
-def _identity(dim: int, device: torch.device) -> torch.Tensor:
-    return torch.eye(dim, device=device)[None]
-
-
-def _selection(index: torch.Tensor, place: torch.Tensor | None, dim: int) -> torch.Tensor:
-    """float32 ``[1, Q, D]`` that adds digits to their channels, where there is no basis to leave."""
-    rows = _identity(dim, index.device)[0].index_select(0, index)
-    return (rows * (place != 0)[:, None])[None] if place is not None else rows[None]
-
-
 def supports(parts: Sequence) -> bool:
     """Whether the kernels can read all parts (their values; keys may bring logits of their own)."""
     return all(
@@ -234,33 +223,35 @@ class _Step:
         scale = _paired(keys.scale) if fold and keys.planes else None
         zero = None if zero is None else _paired(zero)
         extra_scale, extra_zero = keys.extra or (None, None)
-        matrix, index = keys.matrix if keys.planes else None, keys.index if keys.planes else None
+        index = keys.index if keys.planes else None
         place = keys.place if int8 and keys.planes else None  # half precision has it in the codes' scale
-        query, matrix_z, width = self.query, keys.matrix_z, self.dim
-        if groups > _FUSED_GROUPS and matrix is not None and matrix_z is None:
-            # leave the model's basis once, not once a group
-            query = torch.matmul(query.view(-1, self.heads, self.rows, self.dim).float(), matrix)
-            matrix, width = None, columns
-        per_program = 1 if groups <= _FUSED_GROUPS else 4
-        heavy = matrix is not None or matrix_z is not None
+        z, width, z_column = self.query, self.dim, 0
+        if keys.matrix is not None:
+            width = keys.matrix.shape[-1]
+            z_column = keys.columns if width > keys.columns else 0
+            z = self._empty(self.bh, self.rows, width)
+            transform_kernel[self.bh, -(-width // _WIDTH), -(-self.rows // 16)](
+                self.query, keys.matrix, z, self.heads, self.rows, width, _head_stride(keys.matrix),
+                D=self.dim, DP=max(16, next_power_of_2(self.dim)), RP=16, WC=_WIDTH, num_warps=4,
+            )  # fmt: skip
+        per_program = 1 if groups <= 4 else 4
         height = min(4, self.block)
-        dp, jp = next_power_of_2(width), next_power_of_2(columns)
+        dz = 1 if zero is None else zero.shape[-1]
         expand_kernel[self.bh, -(-groups // per_program), -(-self.rows // height)](
-            query, matrix, matrix_z, index, keys.group_index, place, scale, zero, keys.offset,
-            extra_scale, extra_zero, out, weight, bias, sums,
-            self.heads, self.rows, groups, keys.scale.shape[2] if keys.extra and not keys.by_token else groups, self.scaling,
-            self.rows * width, _stride(scale), _stride(zero), _stride(keys.group_index), _head_stride(matrix),
-            _head_stride(matrix_z),
+            z, index, keys.group_index, place, scale, zero, keys.offset, extra_scale, extra_zero,
+            out, weight, bias, sums,
+            self.heads, self.rows, groups, keys.scale.shape[2] if keys.extra and not keys.by_token else groups,
+            self.scaling, width, z_column, _stride(scale), _stride(zero), _stride(keys.group_index),
             0 if keys.offset is None or keys.offset.shape[0] == 1 else keys.offset.shape[-1],
             0 if extra_zero is None or extra_zero.shape[1] == 1 else 1,
-            D=width, DP=dp, J=columns, JP=jp, J1=aligned(keys.planes[0].width) if keys.planes else 0,
+            DP=next_power_of_2(dz), J=columns, JP=next_power_of_2(columns),
+            J1=aligned(keys.planes[0].width) if keys.planes else 0,
             J2=0 if keys.group_index is None else keys.group_index.shape[-1],
-            C=1 if scale is None else scale.shape[-1], DZ=1 if zero is None else zero.shape[-1],
-            RP=height, KC=16, GROUPS=per_program, CHUNKS=chunks,
-            HAS_MATRIX=matrix is not None, HAS_MATRIX_Z=matrix_z is not None, HAS_INDEX=index is not None,
+            C=1 if scale is None else scale.shape[-1], DZ=dz, RP=height, GROUPS=per_program, CHUNKS=chunks,
+            HAS_INDEX=index is not None, GATHER=keys.matrix is None and index is not None,
             HAS_GROUP_INDEX=keys.group_index is not None, HAS_PLACE=place is not None,
             HAS_SCALE=scale is not None, HAS_ZERO=zero is not None, HAS_OFFSET=keys.offset is not None,
-            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=8 if heavy else 1,
+            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=1,
         )  # fmt: skip
         return {"Q": out, "QW": weight, "QZ": bias, "QS": sums, "kgroups": groups}
 
@@ -309,7 +300,7 @@ class _Step:
             return None
         if keys.by_token or keys.inside > 1 or values.inside or not keys.planes or not values.planes:
             return None
-        if values.norm is not None or values.page_group is not None or (values.by_token and values.scale.shape[3] > 1):
+        if values.by_token and values.scale.shape[3] > 1:
             return None
         if bias is not None and (bias.shape[2] > 1 or bias.stride(-1) != 1):
             return None
@@ -317,24 +308,33 @@ class _Step:
         group = keys.page_group if keys.page_group is not None else "page" if keys.inside else "span"
         k = cuda.DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
         planes = tuple((p.codes, p.bits) for p in values.planes)
+        grouped = values.page_group is not None
         if values.by_token:
             v = cuda.DigitValues(planes, "token", values.scale, values.zero_point)
+        elif grouped:
+            scale, zero_point = (x.contiguous() for x in values.spread())
+            v = cuda.DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm)
         else:
             v = cuda.DigitValues(planes, norm=values.norm)
         groups = keys.groups if group != "span" else 1
         shape = (batch, self.heads, groups, 2 * self.rows, keys.columns)
         bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
         q8 = self._empty(*shape, dtype=torch.int8)
-        if not cuda.supports(q8, k, v, bias):
+        variant = cuda.choose(q8, k, v, bias)
+        if variant is None:
             return None
         q = self.expand(keys, True, q8)
-        splits = cuda.num_splits(q8, k, v, bias)
+        splits = cuda.num_splits(q8, k, v, bias, variant=variant)
         m, l = self._empty(self.bh, splits, self.rows), self._empty(self.bh, splits, self.rows)
         acc = self._empty(self.bh, splits, self.rows, values.columns)
-        zero = self._empty(self.bh, splits, self.rows) if values.by_token or values.norm is not None else None
+        zero = None
+        if grouped:
+            zero = self._empty(self.bh, splits, self.rows, values.zero_point.shape[-1])
+        elif values.by_token or values.norm is not None:
+            zero = self._empty(self.bh, splits, self.rows)
         weight, offset = (q[n].view(batch, self.heads, groups, self.rows) for n in ("QW", "QZ"))
-        cuda.split_digits(q8, weight, offset, k, v, m, l, acc, used, bias, zero)
-        return Partial(m, l, acc, None if zero is None else zero.unsqueeze(-1))
+        cuda.split_digits(q8, weight, offset, k, v, m, l, acc, used, bias, zero, variant=variant)
+        return Partial(m, l, acc, zero if zero is None or grouped else zero.unsqueeze(-1), grouped)
 
     def _split(
         self,
@@ -443,50 +443,45 @@ class _Step:
         if out is None:
             following = (self._empty(self.bh, self.rows), self._empty(self.bh, self.rows), self._empty(self.bh, self.rows, dim))
         digits = values if isinstance(values, Digits) else None
-        scale = index = place = zero = offset = matrix = matrix_z = None
+        scale = zero = offset = matrix = columns = places = None
         kind, vdz = 0, 0
         if digits is not None:
-            matrix, matrix_z = digits.matrix, digits.matrix_z
+            matrix, columns, places = digits.matrix, digits.channel_digits, digits.channel_places
             vdz = 0 if partial.zero is None else partial.zero.shape[-1]
             if digits.by_token:
                 kind = 3 if vdz else 0
             elif partial.scaled:
                 kind = 2
+                places = None if places is None else (places != 0).float()
             else:
-                scale, zero, index, place, offset = digits.scale, digits.zero_point, digits.index, digits.place, digits.offset
+                kind = 1
+                scale, zero, offset = digits.scale, digits.zero_point, digits.offset
                 if digits.extra is not None and digits.scale.shape[2] == 0:
                     scale, zero = (x.expand(self.bh // self.heads, -1, -1, -1) for x in digits.extra)
-                kind = 1
                 scale = scale if digits.planes else None
-            if matrix is None and digits.index is not None and digits.planes:
-                matrix = _selection(digits.index, digits.place, dim)
-                matrix_z = _identity(dim, matrix.device) if kind else None
-            elif not digits.planes:
-                matrix = None
-        columns = 0 if partial is None else partial.acc.shape[-1]
-        dz = dim
         splits = 1 if partial is None else partial.m.shape[1]
         splits0 = 1 if dense is None else dense.m.shape[1]
         before = state or (None, None, None)
         after = following or (None, None, None)
-        chunk = min(64, next_power_of_2(dim))
-        together = 1 if self.bh * self.rows <= 256 else 4  # rows that share one load of the matrices
+        # few programs: share the channels out among more of them; many: load the matrix less often
+        chunk = min(16 if self.bh * self.rows <= 256 else 64, next_power_of_2(dim))
+        together = min(4, next_power_of_2(self.rows))
         combine_kernel[self.bh, -(-self.rows // together), -(-dim // chunk)](
             None if partial is None else partial.m, None if partial is None else partial.l,
             None if partial is None else partial.acc, None if partial is None else partial.zero,
-            scale, index, place, zero, offset, matrix, matrix_z,
+            scale, columns, places, zero, offset, matrix,
             None if dense is None else dense.m, None if dense is None else dense.l,
             None if dense is None else dense.acc,
             *before, after[0], after[1], after[2] if out is None else out,
             self.heads, self.rows, splits, splits0,
             *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
-            0 if offset is None or offset.shape[0] == 1 else offset.shape[-1],
-            _head_stride(matrix), _head_stride(matrix_z),
-            D=dim, DC=chunk, VQ=columns, JP=max(16, next_power_of_2(columns)), C=1 if scale is None else scale.shape[-1],
-            DZ=dz, DZP=next_power_of_2(dz), VDZ=vdz, SP=next_power_of_2(splits), SP0=next_power_of_2(splits0), SC=min(64, next_power_of_2(splits)), RB=together,
-            HAS_PART=partial is not None, HAS_SCALE=scale is not None, HAS_INDEX=index is not None,
-            HAS_PLACE=place is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
-            HAS_MATRIX=matrix is not None, HAS_MATRIX_Z=matrix_z is not None,
-            HAS_DENSE=dense is not None, HAS_STATE=state is not None, LAST=out is not None, num_warps=8 if matrix is not None else 4,
+            0 if offset is None or offset.shape[0] == 1 else offset.shape[-1], _head_stride(matrix),
+            D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)), VQ=0 if partial is None else partial.acc.shape[-1],
+            C=1 if scale is None else scale.shape[-1], DZ=dim, VDZ=vdz, SP=next_power_of_2(splits),
+            SP0=next_power_of_2(splits0), SC=min(8, next_power_of_2(splits)), RB=together,
+            DIGITS=0 if columns is None else columns.shape[0],
+            HAS_PART=partial is not None, HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
+            HAS_MATRIX=matrix is not None, HAS_DENSE=dense is not None, HAS_STATE=state is not None,
+            LAST=out is not None, num_warps=4,
         )  # fmt: skip
         return following

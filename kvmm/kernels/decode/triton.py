@@ -60,64 +60,59 @@ def _plane(packed, SHIFT: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
-def _times(
-    q_at, matrix_at, r, live, j, D: tl.constexpr, J: tl.constexpr, JP: tl.constexpr, RP: tl.constexpr, KC: tl.constexpr
-):
-    """``[RP, D]`` times a matrix ``[D, J]`` in float32. So few rows are better multiplied without tensor cores."""
-    total = tl.zeros((RP, KC, JP), tl.float32)
-    for k0 in range(0, D, KC):
-        k = k0 + tl.arange(0, KC)
-        q = tl.load(q_at + r[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0).to(tl.float32)
-        m = tl.load(matrix_at + k[:, None] * J + j[None, :], mask=(k < D)[:, None] & (j < J)[None, :], other=0.0)
-        total += q[:, :, None] * m[None, :, :]
-    return tl.sum(total, 1)
+def transform_kernel(
+    Q, MATRIX, OUT, H, rows, width, matrix_head,
+    D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr,
+):  # fmt: skip
+    """``OUT [B * H, rows, width]``: queries ``[B * H, rows, D]`` times ``MATRIX [H or 1, D, width]``, in float32."""
+    bh = tl.program_id(0).to(tl.int64)
+    k, j, r = tl.arange(0, DP), tl.program_id(1) * WC + tl.arange(0, WC), tl.program_id(2) * RP + tl.arange(0, RP)
+    q = tl.load(Q + (bh * rows + r[:, None]) * D + k[None, :], mask=(r < rows)[:, None] & (k < D)[None, :], other=0.0)
+    inside = (k < D)[:, None] & (j < width)[None, :]
+    m = tl.load(MATRIX + bh % H * matrix_head + k[:, None] * width + j[None, :], mask=inside, other=0.0)
+    z = tl.dot(q.to(tl.float32), m, input_precision="tf32x3")
+    tl.store(OUT + (bh * rows + r[:, None]) * width + j[None, :], z, mask=(r < rows)[:, None] & (j < width)[None, :])
 
 
 @triton.jit
 def expand_kernel(
-    Q, MATRIX, MATRIX_Z, INDEX, GROUP_INDEX, PLACE, SCALE, ZERO, OFFSET, EXTRA_SCALE, EXTRA_ZERO,
+    Z, INDEX, GROUP_INDEX, PLACE, SCALE, ZERO, OFFSET, EXTRA_SCALE, EXTRA_ZERO,
     OUT, WEIGHT, BIAS, SUM,
-    H, rows, groups, stored, scaling, q_stride, scale_stride, zero_stride, index_stride,
-    matrix_head, matrix_z_head, offset_head, extra_head,
-    D: tl.constexpr, DP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr, J1: tl.constexpr, J2: tl.constexpr,
-    C: tl.constexpr, DZ: tl.constexpr, RP: tl.constexpr, KC: tl.constexpr, GROUPS: tl.constexpr, CHUNKS: tl.constexpr,
-    HAS_MATRIX: tl.constexpr, HAS_MATRIX_Z: tl.constexpr, HAS_INDEX: tl.constexpr, HAS_GROUP_INDEX: tl.constexpr,
+    H, rows, groups, stored, scaling, width, z_column, scale_stride, zero_stride, index_stride,
+    offset_head, extra_head,
+    DP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr, J1: tl.constexpr, J2: tl.constexpr,
+    C: tl.constexpr, DZ: tl.constexpr, RP: tl.constexpr, GROUPS: tl.constexpr, CHUNKS: tl.constexpr,
+    HAS_INDEX: tl.constexpr, GATHER: tl.constexpr, HAS_GROUP_INDEX: tl.constexpr,
     HAS_PLACE: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_ZERO: tl.constexpr, HAS_OFFSET: tl.constexpr,
     HAS_EXTRA: tl.constexpr, QUANTISE: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Queries in the digits of one key store.
 
-    ``Q`` ``[B * H, rows, D]``. With ``z = q M`` (``MATRIX`` ``[H or 1, D, J]`` has the columns of the digits' channels)
-    row ``r`` and group ``g`` get ``q'_j = z_j * place_j * scale[g, index_j]``, written as a high and a low int8 row in
-    ``OUT`` ``[B * H, G, rows, 2, J]`` with the weight of a step of the low one in ``WEIGHT`` ``[B * H, G, rows]``; or,
-    not quantised, without the scale to ``OUT`` ``[B * H, rows, J]`` and ``WEIGHT`` ``[B * H, rows]``. ``BIAS``
-    ``[B * H, G, rows]`` is ``z . (zero_g + offset)``, over all channels; ``SUM`` ``[B * H, rows, CHUNKS]`` the sums of
-    ``z`` by group of channels. Group ``stored`` is the extra one that no store holds.
+    ``Z`` ``[B * H, rows, width]`` holds the queries in the keys' basis: by digit, and from column ``z_column`` on by
+    channel; with ``GATHER`` by channel only. Row ``r`` and group ``g`` get ``q'_j = z_j * place_j * scale[g, index_j]``,
+    written as a high and a low int8 row in ``OUT`` ``[B * H, G, rows, 2, J]`` with the weight of a step of the low one
+    in ``WEIGHT`` ``[B * H, G, rows]``; or, not quantised, without the scale to ``OUT`` ``[B * H, rows, J]`` and
+    ``WEIGHT`` ``[B * H, rows]``. ``BIAS`` ``[B * H, G, rows]`` is ``z . (zero_g + offset)``, over all channels; ``SUM``
+    ``[B * H, rows, CHUNKS]`` the sums of ``z`` by group of channels. Group ``stored`` is the extra one that no store
+    holds.
     """
-    bh, block = tl.program_id(0), tl.program_id(1)
+    bh, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     r, j, dz = tl.program_id(2) * RP + tl.arange(0, RP), tl.arange(0, JP), tl.arange(0, DP)
     h = bh % H
     live = r < rows
+    at = Z + (bh * rows + r[:, None]) * width
     index = j
     if HAS_INDEX:
         index = tl.load(INDEX + j, mask=j < J, other=0)
-    z = tl.zeros((RP, JP), tl.float32)
-    if HAS_MATRIX:
-        z = _times(Q + bh * q_stride, MATRIX + h * matrix_head, r, live, j, D, J, JP, RP, KC)
-    else:
-        inside = live[:, None] & ((j < J) & (index < D))[None, :]
-        z += tl.load(Q + bh * q_stride + r[:, None] * D + index[None, :], mask=inside, other=0.0).to(tl.float32)
-    z *= scaling
-    if HAS_MATRIX_Z:  # zero points have all channels, digits only some
-        zz = _times(Q + bh * q_stride, MATRIX_Z + h * matrix_z_head, r, live, dz, D, D, DP, RP, KC) * scaling
-    elif HAS_MATRIX:
-        zz = z  # digit j is channel j, and there are no others
-    elif HAS_ZERO:
-        inside = live[:, None] & (dz < D)[None, :]
-        zz = tl.load(Q + bh * q_stride + r[:, None] * D + dz[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
+    column = index if GATHER else j
+    inside = live[:, None] & ((j < J) & (column < width))[None, :]
+    z = tl.load(at + column[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
+    if HAS_ZERO:
+        inside = live[:, None] & (dz < DZ)[None, :]
+        zz = tl.load(at + z_column + dz[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
     if SUMS:
         for c in tl.static_range(CHUNKS):
-            chunk = (j >= c * (D // CHUNKS)) & (j < (c + 1) * (D // CHUNKS))
+            chunk = (j >= c * (J // CHUNKS)) & (j < (c + 1) * (J // CHUNKS))
             tl.store(SUM + (bh * rows + r) * CHUNKS + c, tl.sum(tl.where(chunk[None, :], z, 0.0), 1), mask=live)
     place = tl.full((JP,), 1.0, tl.float32)
     if HAS_PLACE:
@@ -131,9 +126,8 @@ def expand_kernel(
                     GROUP_INDEX + bh * index_stride + g * J2 + j - J1, mask=(j >= J1) & (j < J1 + J2), other=0
                 ).to(tl.int32)  # fmt: skip
                 own = tl.where(j < J1, index, picked)
-                inside = live[:, None] & (j < J1 + J2)[None, :]
-                x = tl.load(Q + bh * q_stride + r[:, None] * D + own[None, :], mask=inside, other=0.0).to(tl.float32)
-                x *= scaling
+                inside = live[:, None] & ((j < J1 + J2) & (own < width))[None, :]
+                x = tl.load(at + own[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
             x = x * place[None, :]
             if HAS_SCALE:
                 if HAS_EXTRA and g == stored:
@@ -157,14 +151,14 @@ def expand_kernel(
                 x = x / step[:, None]
                 high = tl.floor(x + 0.5)
                 low = tl.floor((x - high) * 254.0 + 0.5)
-                at = OUT + ((bh * groups + g) * rows + r[:, None]) * 2 * J + j[None, :]
-                tl.store(at, high.to(tl.int8), mask=inside)
-                tl.store(at + J, low.to(tl.int8), mask=inside)
+                to = OUT + ((bh * groups + g) * rows + r[:, None]) * 2 * J + j[None, :]
+                tl.store(to, high.to(tl.int8), mask=inside)
+                tl.store(to + J, low.to(tl.int8), mask=inside)
                 tl.store(WEIGHT + (bh * groups + g) * rows + r, step / 254.0, mask=live)
             elif g == 0:
                 step = tl.maximum(tl.max(tl.abs(x), 1), 1e-30)
-                at = OUT + (bh * rows + r[:, None]) * J + j[None, :]
-                tl.store(at, (x / step[:, None]).to(OUT.dtype.element_ty), mask=inside)
+                to = OUT + (bh * rows + r[:, None]) * J + j[None, :]
+                tl.store(to, (x / step[:, None]).to(OUT.dtype.element_ty), mask=inside)
                 tl.store(WEIGHT + bh * rows + r, step, mask=live)
 
 
@@ -609,139 +603,125 @@ def split_kernel(
 
 @triton.jit
 def combine_kernel(
-    M, L, ACC, ZERO, SCALE, INDEX, PLACE, ZERO_POINT, OFFSET, MATRIX, MATRIX_Z, M0, L0, ACC0, STATE_M, STATE_L, STATE,
+    M, L, ACC, ZERO, SCALE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, M0, L0, ACC0, STATE_M, STATE_L, STATE,
     OUT_M, OUT_L, OUT,
-    H, rows, splits, splits0, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, matrix_z_head,
-    D: tl.constexpr, DC: tl.constexpr, VQ: tl.constexpr, JP: tl.constexpr, C: tl.constexpr, DZ: tl.constexpr,
-    DZP: tl.constexpr, VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr,
-    HAS_PART: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_INDEX: tl.constexpr, HAS_PLACE: tl.constexpr,
-    ZERO_KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, HAS_MATRIX_Z: tl.constexpr,
-    HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr, LAST: tl.constexpr,
+    H, rows, splits, splits0, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head,
+    D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, VQ: tl.constexpr, C: tl.constexpr, DZ: tl.constexpr,
+    VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr, DIGITS: tl.constexpr,
+    HAS_PART: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr, HAS_OFFSET: tl.constexpr,
+    HAS_MATRIX: tl.constexpr, HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one part, those of the dense columns and what was joined before, by their log-sum-exp.
 
-    One program a sequence and head, ``RB`` rows and ``DC`` channels of the output. ``SCALE`` ``[B, H, C]`` and
-    ``PLACE`` turn digits into channels (where splits did not do it already); ``MATRIX`` ``[H or 1, VQ, D]`` takes
-    digits to the model's basis, ``MATRIX_Z`` ``[H or 1, D, D]`` zero points; both identities if absent. ``ZERO_KIND``:
-    0 none, 1 one zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2 ``ZERO`` holds their sum by
-    channel, 3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or the state if more parts follow.
+    One program a sequence and head, ``RB`` rows and ``DC`` channels of the output. Channel ``c`` of the values' basis is
+    the sum of digits ``COLUMNS[k, c]`` times ``PLACES[k, c]`` (digit ``c`` itself if ``DIGITS`` is 0), times ``SCALE``
+    ``[B, H, C]`` where splits did not do it already, plus zero points; ``MATRIX`` ``[H or 1, D, D]`` leaves the basis.
+    ``ZERO_KIND``: 0 none, 1 one zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2 ``ZERO``
+    holds their sum by channel, 3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or the state
+    if more parts follow.
     """
     bh = tl.program_id(0).to(tl.int64)
     h, b = bh % H, bh // H
     d = tl.program_id(2) * DC + tl.arange(0, DC)
-    dl = d < D
+    r = tl.program_id(1) * RB + tl.arange(0, RB)
+    dl, live = d < D, r < rows
     D0: tl.constexpr = (D + 31) // 32 * 32  # columns of the dense part's sums
-    ZERO_BY_MATRIX: tl.constexpr = ZERO_KIND > 0 and HAS_MATRIX and not HAS_MATRIX_Z
+    m = tl.full((RB,), -1e30, tl.float32)
     if HAS_PART:
-        if HAS_MATRIX:
-            j = tl.arange(0, JP)
-            matrix = tl.load(
-                MATRIX + h * matrix_head + j[:, None] * D + d[None, :], mask=(j < VQ)[:, None] & dl[None, :], other=0.0
-            )
+        s = tl.arange(0, SP)
+        at = (bh * splits + s[None, :]) * rows + r[:, None]
+        known = live[:, None] & (s < splits)[None, :]
+        ms = tl.load(M + at, mask=known, other=-1e30)
+        m = tl.maximum(m, tl.max(ms, 1))
+        if HAS_MATRIX:  # every program needs all channels of the basis
+            c = tl.arange(0, CP)
+            inside = (c < D)[:, None] & dl[None, :]
+            matrix = tl.load(MATRIX + h * matrix_head + c[:, None] * D + d[None, :], mask=inside, other=0.0)
         else:
-            j = d  # digit j is channel j
-        if ZERO_KIND > 0:
-            if ZERO_BY_MATRIX:
-                z = j
-            elif HAS_MATRIX_Z:
-                z = tl.arange(0, DZP)
-                matrix_z = tl.load(
-                    MATRIX_Z + h * matrix_z_head + z[:, None] * D + d[None, :],
-                    mask=(z < D)[:, None] & dl[None, :], other=0.0,
+            c = d
+    if HAS_DENSE:
+        s0 = tl.arange(0, SP0)
+        at0 = (bh * splits0 + s0[None, :]) * rows + r[:, None]
+        known0 = live[:, None] & (s0 < splits0)[None, :]
+        ms0 = tl.load(M0 + at0, mask=known0, other=-1e30)
+        m = tl.maximum(m, tl.max(ms0, 1))
+    if HAS_STATE:
+        before = tl.load(STATE_M + bh * rows + r, mask=live, other=-1e30)
+        m = tl.maximum(m, before)
+
+    total = tl.zeros((RB,), tl.float32)
+    out = tl.zeros((RB, DC), tl.float32)
+    both = live[:, None] & dl[None, :]
+    if HAS_STATE:
+        fade = tl.exp2(before - m)
+        total += tl.load(STATE_L + bh * rows + r, mask=live, other=0.0) * fade
+        out += tl.load(STATE + (bh * rows + r[:, None]) * D + d[None, :], mask=both, other=0.0) * fade[:, None]
+    if HAS_DENSE:
+        ws0 = tl.exp2(ms0 - m[:, None])
+        total += tl.sum(tl.load(L0 + at0, mask=known0, other=0.0) * ws0, 1)
+        part0 = tl.load(
+            ACC0 + at0[:, :, None] * D0 + d[None, None, :], mask=known0[:, :, None] & dl[None, None, :], other=0.0
+        )
+        out += tl.sum(part0 * ws0[:, :, None], 1)
+    if HAS_PART:
+        mine = tl.sum(tl.load(L + at, mask=known, other=0.0) * tl.exp2(ms - m[:, None]), 1)
+        total += mine
+        y = tl.zeros((RB, CP if HAS_MATRIX else DC), tl.float32)
+        weight = tl.zeros((RB,), tl.float32)
+        zero = tl.zeros((RB, CP if HAS_MATRIX else DC), tl.float32)
+        for s1 in range(0, splits, SC):
+            t = s1 + tl.arange(0, SC)
+            split = (bh * splits + t[None, :]) * rows + r[:, None]
+            held = live[:, None] & (t < splits)[None, :]
+            w = tl.where(held, tl.exp2(tl.load(M + split, mask=held, other=-1e30) - m[:, None]), 0.0)
+            if VQ > 0:
+                if DIGITS == 0:
+                    part = tl.load(
+                        ACC + split[:, :, None] * VQ + c[None, None, :], mask=held[:, :, None] & (c < VQ)[None, None, :],
+                        other=0.0,
+                    )  # fmt: skip
+                    y += tl.sum(part * w[:, :, None], 1)
+                else:
+                    for k in tl.static_range(DIGITS):
+                        column = tl.load(COLUMNS + k * D + c, mask=c < D, other=0)
+                        place = tl.load(PLACES + k * D + c, mask=c < D, other=0.0)
+                        part = tl.load(
+                            ACC + split[:, :, None] * VQ + column[None, None, :],
+                            mask=held[:, :, None] & (place != 0.0)[None, None, :], other=0.0,
+                        )  # fmt: skip
+                        y += tl.sum(part * w[:, :, None], 1) * place[None, :]
+            if VDZ == 1:
+                weight += tl.sum(tl.load(ZERO + split, mask=held, other=0.0) * w, 1)
+            elif ZERO_KIND == 2:
+                points = tl.load(
+                    ZERO + split[:, :, None] * VDZ + c[None, None, :], mask=held[:, :, None] & (c < VDZ)[None, None, :],
+                    other=0.0,
                 )  # fmt: skip
-            else:
-                z = d
+                zero += tl.sum(points * w[:, :, None], 1)
         if HAS_SCALE:
-            index = j
-            if HAS_INDEX:
-                index = tl.load(INDEX + j, mask=j < VQ, other=0)
-            scale = tl.load(
-                SCALE + b * scale_b + h * scale_h + index, mask=(j < VQ) & (index < C), other=0.0
-            ).to(tl.float32)  # fmt: skip
-            if HAS_PLACE:
-                scale *= tl.load(PLACE + j, mask=j < VQ, other=0.0)
+            scale = tl.load(SCALE + b * scale_b + h * scale_h + c, mask=c < C, other=0.0).to(tl.float32)
+            y *= scale[None, :]
         if ZERO_KIND == 1:
-            point = tl.load(ZERO_POINT + b * zero_b + h * zero_h + z, mask=z < DZ, other=0.0).to(tl.float32)
+            point = tl.load(ZERO_POINT + b * zero_b + h * zero_h + c, mask=c < DZ, other=0.0).to(tl.float32)
             if HAS_OFFSET:
-                point += tl.load(OFFSET + h * offset_head + z, mask=z < DZ, other=0.0)
-
-    for i in range(0, RB):
-        row = tl.program_id(1) * RB + i
-        if row < rows:
-            m = tl.full((), -1e30, tl.float32)
-            if HAS_PART:
-                s = tl.arange(0, SP)
-                at = (bh * splits + s) * rows + row
-                ms = tl.load(M + at, mask=s < splits, other=-1e30)
-                m = tl.maximum(m, tl.max(ms, 0))
-            if HAS_DENSE:
-                s0 = tl.arange(0, SP0)
-                at0 = (bh * splits0 + s0) * rows + row
-                ms0 = tl.load(M0 + at0, mask=s0 < splits0, other=-1e30)
-                m = tl.maximum(m, tl.max(ms0, 0))
-            if HAS_STATE:
-                before = tl.load(STATE_M + bh * rows + row)
-                m = tl.maximum(m, before)
-
-            total = tl.zeros((), tl.float32)
-            out = tl.zeros((DC,), tl.float32)
-            if HAS_STATE:
-                fade = tl.exp2(before - m)
-                total += tl.load(STATE_L + bh * rows + row) * fade
-                out += tl.load(STATE + (bh * rows + row) * D + d, mask=dl, other=0.0) * fade
-            if HAS_DENSE:
-                ws0 = tl.exp2(ms0 - m)
-                total += tl.sum(tl.load(L0 + at0, mask=s0 < splits0, other=0.0) * ws0, 0)
-                inside = (s0 < splits0)[:, None] & dl[None, :]
-                out += tl.sum(tl.load(ACC0 + at0[:, None] * D0 + d[None, :], mask=inside, other=0.0) * ws0[:, None], 0)
-            if HAS_PART:
-                mine = tl.sum(tl.load(L + at, mask=s < splits, other=0.0) * tl.exp2(ms - m), 0)
-                total += mine
-                if VQ > 0:
-                    acc = tl.zeros_like(j).to(tl.float32)
-                if VDZ == 1:
-                    weight = tl.zeros((), tl.float32)
-                elif ZERO_KIND == 2:
-                    zero = tl.zeros_like(z).to(tl.float32)
-                for s1 in range(0, splits, SC):
-                    c = s1 + tl.arange(0, SC)
-                    split = (bh * splits + c) * rows + row
-                    w = tl.exp2(tl.load(M + split, mask=c < splits, other=-1e30) - m)
-                    w = tl.where(c < splits, w, 0.0)
-                    if VQ > 0:
-                        held = (c < splits)[:, None] & (j < VQ)[None, :]
-                        part = tl.load(ACC + split[:, None] * VQ + j[None, :], mask=held, other=0.0)
-                        acc += tl.sum(part * w[:, None], 0)
-                    if VDZ == 1:
-                        weight += tl.sum(tl.load(ZERO + split, mask=c < splits, other=0.0) * w, 0)
-                    elif ZERO_KIND == 2:
-                        held = (c < splits)[:, None] & (z < VDZ)[None, :]
-                        part = tl.load(ZERO + split[:, None] * VDZ + z[None, :], mask=held, other=0.0)
-                        zero += tl.sum(part * w[:, None], 0)
-                if HAS_SCALE:
-                    acc *= scale
-                if ZERO_KIND == 1:
-                    zero = point * (weight if VDZ == 1 else mine)
-                if ZERO_KIND == 3:
-                    zero = tl.where(z < DZ, weight, 0.0)
-                if ZERO_BY_MATRIX:
-                    acc += zero
-                if VQ > 0:
-                    if HAS_MATRIX:
-                        out += tl.sum(matrix * acc[:, None], 0)
-                    else:
-                        out += acc
-                if ZERO_KIND > 0 and not ZERO_BY_MATRIX:
-                    if HAS_MATRIX_Z:
-                        out += tl.sum(matrix_z * zero[:, None], 0)
-                    else:
-                        out += zero
-
-            to = (bh * rows + row) * D + d
-            if LAST:
-                tl.store(OUT + to, (out / total).to(OUT.dtype.element_ty), mask=dl)
+                point += tl.load(OFFSET + h * offset_head + c, mask=c < DZ, other=0.0)
+            if VDZ == 1:
+                zero += point[None, :] * weight[:, None]
             else:
-                tl.store(OUT + to, out, mask=dl)
-                if tl.program_id(2) == 0:
-                    tl.store(OUT_M + bh * rows + row, m)
-                    tl.store(OUT_L + bh * rows + row, total)
+                zero += point[None, :] * mine[:, None]
+        if ZERO_KIND == 3:
+            zero += tl.where((c < D)[None, :], weight[:, None], 0.0)
+        y += zero
+        if HAS_MATRIX:
+            out += tl.dot(y, matrix, input_precision="tf32x3")
+        else:
+            out += y
+
+    to = (bh * rows + r[:, None]) * D + d[None, :]
+    if LAST:
+        tl.store(OUT + to, (out / total[:, None]).to(OUT.dtype.element_ty), mask=both)
+    else:
+        tl.store(OUT + to, out, mask=both)
+        if tl.program_id(2) == 0:
+            tl.store(OUT_M + bh * rows + r, m, mask=live)
+            tl.store(OUT_L + bh * rows + r, total, mask=live)
