@@ -43,6 +43,7 @@ class TilePages:
         self.device = x.device
         self.rotated = False
         self.matrix: torch.Tensor | None = None  # float32 [B or 1, H or 1, D, D]
+        self.matrix_parts: torch.Tensor | None = None  # bf16 [B or 1, H or 1, parts, D, D]
         self.norm: torch.Tensor | None = None  # [B, H or 1, P, N]
         self.offset: torch.Tensor | None = None  # float32 [B or 1, H or 1, D]
         self.keep: torch.Tensor | None = None  # bool [B, H, P, N]
@@ -56,7 +57,7 @@ class TilePages:
     def _with(self, **changes: Any) -> TilePages:
         twin = copy.copy(self)
         for name, value in changes.items():
-            if name not in ("substitute", "rotated") and getattr(self, name) is not None:
+            if name not in ("substitute", "rotated", "matrix_parts") and getattr(self, name) is not None:
                 raise ValueError(f"pages have one {name}")
             setattr(twin, name, value)
         return twin
@@ -69,7 +70,8 @@ class TilePages:
     def transform(self, matrix: torch.Tensor) -> TilePages:
         if self.rotated or self.offset is not None or self.keep is not None:
             raise ValueError("pages are transformed before anything else but a norm")
-        return self._with(matrix=matrix)
+        matrix = matrix.float()
+        return self._with(matrix=matrix, matrix_parts=matrix_parts(matrix, _MATRIX_PARTS))
 
     def divide(self, norm: torch.Tensor) -> TilePages:
         if self.offset is not None or self.keep is not None:
@@ -112,7 +114,7 @@ class TilePages:
         if self.rotated:
             matrix, scale = signs(dim, False, self.device)[None, None], dim**-0.5
         elif self.matrix is not None:
-            matrix, parts = matrix_parts(self.matrix.float(), _MATRIX_PARTS), _MATRIX_PARTS
+            matrix, parts = self.matrix_parts, _MATRIX_PARTS
         norm = None if self.norm is None else self.norm.contiguous()
         offset = None if self.offset is None else self.offset.contiguous()
         source = kernels.Source(
@@ -150,11 +152,13 @@ class TilePages:
             spare = min(_RUN, groups.pages_per_group, batch * heads * count // _PROGRAMS)
             run = 1 << max(0, spare.bit_length() - 1)
             tokens = run * size
+        elif self.rotated or self.matrix is not None:  # a program that loads a matrix had better use it for a while
+            units *= 4 if batch * heads * count >= 4 * _PROGRAMS else 1
         rows = min(tokens, self._rows)
         constants = {"UNITS": units, "CHUNKS": tokens // rows, "ROWS": rows} | block_sizes(dim, rows, 2)
-        programs = -(-count // run)
-        empty = torch.empty(batch, heads, programs * units, dim, device=self.device)
-        return empty, run, constants, (programs, batch * heads)
+        found = -(-count // run) if run > 1 else count * (size // groups.unit)
+        empty = torch.empty(batch, heads, found, dim, device=self.device)
+        return empty, run, constants, (-(-found // units), batch * heads)
 
     def _planes(self, rows: int) -> tuple[dict[str, int], tuple[int, int]]:
         """Constants and grid for codes whose planes have so many rows a page."""
@@ -237,36 +241,46 @@ class TilePages:
 
     def fit_levels(self, bits: torch.Tensor, groups: TokenGroups, refits: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
         half_step, levels = _steps(tuple(bits.tolist()), self.device)
-        tokens, means, squares, run = self._moments(groups, squares=True)
-        count = groups.sum(tokens, run).clamp_min(1)
-        mean = groups.sum(means * tokens, run) / count
+        count, means, squares, run = self._moments(groups, squares=True)
+        batch, heads, units, dim = means.shape
         per_group = -(-groups.pages_per_group // run)
-        apart = means - mean.repeat_interleave(per_group, 2)[:, :, : means.shape[2]]
-        variance = groups.sum(squares + tokens * apart * apart, run) / count
-        scale = 2 * half_step * variance.sqrt()
-        zero_point = mean - scale * levels / 2
+        mean = means.new_empty(batch, heads, -(-units // per_group), dim)
+        scale, zero_point, sums = torch.empty_like(mean), torch.empty_like(mean), means.new_empty(3, *means.shape)
         source, chain = self._source()
-        units, run, constants, grid = self._statistics(groups)
-        sums = units.new_empty(3, *units.shape)
-        for _ in range(refits):
-            kernels.refit_kernel[grid](
-                source,
+        _, _, constants, grid = self._statistics(groups)
+        block = min(16, triton.next_power_of_2(per_group))
+        for refit in range(refits + 1):
+            if refit:
+                kernels.refit_kernel[grid](
+                    source,
+                    scale,
+                    zero_point,
+                    mean,
+                    levels,
+                    sums,
+                    units,
+                    mean.shape[2],
+                    groups.unit * groups.pages_per_group,
+                    **constants,
+                    **chain,
+                )
+            kernels.levels_kernel[mean.shape[2], batch * heads](
+                count,
+                means,
+                squares,
+                sums,
+                half_step,
+                levels,
+                mean,
                 scale,
                 zero_point,
-                mean,
-                levels,
-                sums,
-                units.shape[2],
-                mean.shape[2],
-                groups.unit * groups.pages_per_group,
-                **constants,
-                **chain,
+                units,
+                per_group,
+                D=dim,
+                REFIT=refit > 0,
+                BLOCK=block,
+                BLOCK_D=triton.next_power_of_2(dim),
             )
-            code_mean, code_square, product = (groups.sum(found, run) / count for found in sums)
-            spread = code_square - code_mean * code_mean
-            # a channel whose tokens share one code has nothing to fit
-            scale = torch.where(spread > 1e-6, product / spread.clamp_min(1e-12), scale)
-            zero_point = mean - scale * code_mean
         return scale, zero_point
 
     # -- codes ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from kvmm.kernels.hadamard.triton import product
+from kvmm.kernels.hadamard.triton import OPERAND, product
 
 
 class Source(NamedTuple):
@@ -52,8 +52,24 @@ class Source(NamedTuple):
 
 
 @triton.jit
+def _weights(source, sequence, D: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr, MATRIX_PARTS: tl.constexpr):
+    """The matrix of head ``sequence``, transposed, its parts one below the other: bf16 ``[MATRIX_PARTS * BLOCK_D,
+    BLOCK_D]``, to stay in shared memory. 0 if there is none, or if it is too large or the vectors have parts too."""
+    weights = 0.0
+    if source.matrix is not None and PARTS == 1 and BLOCK_D <= 128:
+        batch, head = sequence // source.heads, sequence % source.heads
+        matrix = source.matrix + batch * source.matrix_batch + head * source.matrix_head
+        row = tl.arange(0, MATRIX_PARTS * BLOCK_D)
+        k, channel = row % BLOCK_D, tl.arange(0, BLOCK_D)
+        at = matrix + (row // BLOCK_D * D * D + k)[:, None] + channel[None, :] * D
+        weights = tl.load(at, mask=(k < D)[:, None] & (channel < D)[None, :], other=0.0)
+    return weights
+
+
+@triton.jit
 def _vectors(
     source,
+    weights,
     sequence,
     slot,
     D: tl.constexpr,
@@ -71,7 +87,11 @@ def _vectors(
     slot = tl.minimum(slot, source.slots - 1)
     token = tl.minimum(slot, source.tokens - 1).to(tl.int64)
     rows = source.x + batch * source.x_batch + head * source.x_head + token * source.x_token
-    if source.matrix is not None:
+    if source.matrix is not None and PARTS == 1 and BLOCK_D <= 128:
+        k = tl.arange(0, MATRIX_PARTS * BLOCK_D) % BLOCK_D
+        x = tl.load(rows[:, None] + k[None, :] * source.x_channel, mask=(k < D)[None, :], other=0.0)
+        y = tl.dot(x.to(OPERAND), weights.to(OPERAND))
+    elif source.matrix is not None:
         matrix = source.matrix + batch * source.matrix_batch + head * source.matrix_head
         y = product(rows, source.x_channel, matrix, D, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
     else:
@@ -175,6 +195,7 @@ def range_kernel(
 ):
     """Minimum and maximum, or the sum of magnitudes over tokens, of every channel and unit: ``[B * H, units, D]``."""
     sequence = tl.program_id(1).to(tl.int64)
+    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     channel = tl.arange(0, BLOCK_D)
     for u in range(UNITS):
         unit = tl.program_id(0) * UNITS + u
@@ -183,7 +204,7 @@ def range_kernel(
         total = tl.zeros([ROWS, BLOCK_D], tl.float32)
         for c in range(CHUNKS):
             slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
-            y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             if low is not None:
                 smallest = tl.minimum(smallest, y)
                 largest = tl.maximum(largest, y)
@@ -219,13 +240,14 @@ def moments_kernel(
     """Tokens ``[B * H, units]``, and mean and sum of squares about it ``[B * H, units, D]`` of every channel and unit;
     ``mask`` as in :func:`_weight`."""
     sequence = tl.program_id(1).to(tl.int64)
+    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     channel = tl.arange(0, BLOCK_D)
     for u in range(UNITS):
         unit = tl.program_id(0) * UNITS + u
         # sums about a point among the vectors: keys may have an offset far larger than what varies
         slot = unit * CHUNKS * ROWS + tl.arange(0, ROWS)
         weight = _weight(source, mask, sequence, slot)
-        y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         point = tl.sum(y * weight[:, None], 0) / tl.maximum(tl.sum(weight, 0), 1.0)
         tokens = tl.zeros([ROWS], tl.float32)
         first = tl.zeros([ROWS, BLOCK_D], tl.float32)
@@ -233,7 +255,7 @@ def moments_kernel(
         for c in range(CHUNKS):
             slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
             weight = _weight(source, mask, sequence, slot)
-            y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             apart = (y - point[None, :]) * weight[:, None]
             tokens += weight
             first += apart
@@ -272,6 +294,7 @@ def refit_kernel(
     """With the codes of given levels: their sum, that of their squares and that of their products with the distance to
     the mean, of every channel and unit, in ``sums`` ``[3, B * H, units, D]``. Levels ``[B * H, groups, D]``."""
     sequence = tl.program_id(1).to(tl.int64)
+    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     channel = tl.arange(0, BLOCK_D)
     highest = tl.load(levels + channel, mask=channel < D, other=0.0)[None, :]
     for u in range(UNITS):
@@ -286,7 +309,7 @@ def refit_kernel(
         crossed = tl.zeros([ROWS, BLOCK_D], tl.float32)
         for c in range(CHUNKS):
             slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
-            y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             codes = _codes(y, step, start, highest).to(tl.float32)
             weighted = codes * _weight(source, None, sequence, slot)[:, None]
             first += weighted
@@ -298,6 +321,79 @@ def refit_kernel(
         tl.store(sums + at, tl.sum(first, 0), mask=inside)
         tl.store(sums + size + at, tl.sum(second, 0), mask=inside)
         tl.store(sums + 2 * size + at, tl.sum(crossed, 0), mask=inside)
+
+
+@triton.jit
+def levels_kernel(
+    count,
+    means,
+    squares,
+    sums,
+    half_step,
+    levels,
+    mean,
+    scale,
+    zero_point,
+    units,
+    per_group,
+    D: tl.constexpr,
+    REFIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Join statistics of the ``per_group`` units of a group into its mean and levels, ``[B * H, G, D]``.
+
+    First from what :func:`moments_kernel` found: the best uniform quantiser of a Gaussian. Then (``REFIT``) from what
+    :func:`refit_kernel` found: the least-squares line through the codes.
+    """
+    group, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    channel = tl.arange(0, BLOCK_D)
+    inside = channel < D
+    last = tl.minimum((group + 1) * per_group, units)
+    tokens = tl.zeros([BLOCK], tl.float32)
+    first = tl.zeros([BLOCK, BLOCK_D], tl.float32)
+    second = tl.zeros([BLOCK, BLOCK_D], tl.float32)
+    third = tl.zeros([BLOCK, BLOCK_D], tl.float32)
+    size = tl.num_programs(1).to(tl.int64) * units * D
+    for begin in range(group * per_group, last, BLOCK):
+        unit = begin + tl.arange(0, BLOCK)
+        there = unit < last
+        number = tl.load(count + sequence * units + unit, mask=there, other=0.0)
+        tokens += number
+        at = ((sequence * units + unit) * D)[:, None] + channel[None, :]
+        mask = there[:, None] & inside[None, :]
+        if REFIT:
+            first += tl.load(sums + at, mask=mask, other=0.0)
+            second += tl.load(sums + size + at, mask=mask, other=0.0)
+            third += tl.load(sums + 2 * size + at, mask=mask, other=0.0)
+        else:
+            first += tl.load(means + at, mask=mask, other=0.0) * number[:, None]
+    total = tl.maximum(tl.sum(tokens, 0), 1.0)
+    at = (sequence * tl.num_programs(0) + group) * D + channel
+    if REFIT:
+        centre = tl.load(mean + at, mask=inside, other=0.0)
+        step = tl.load(scale + at, mask=inside, other=0.0)
+        code = tl.sum(first, 0) / total
+        spread = tl.sum(second, 0) / total - code * code
+        # a channel whose tokens share one code has nothing to fit
+        step = tl.where(spread > 1e-6, tl.sum(third, 0) / total / tl.maximum(spread, 1e-12), step)
+        tl.store(zero_point + at, centre - step * code, mask=inside)
+    else:
+        centre = tl.sum(first, 0) / total
+        for begin in range(group * per_group, last, BLOCK):
+            unit = begin + tl.arange(0, BLOCK)
+            there = unit < last
+            number = tl.load(count + sequence * units + unit, mask=there, other=0.0)
+            place = ((sequence * units + unit) * D)[:, None] + channel[None, :]
+            mask = there[:, None] & inside[None, :]
+            apart = tl.load(means + place, mask=mask, other=0.0) - centre[None, :]
+            second += tl.load(squares + place, mask=mask, other=0.0) + number[:, None] * apart * apart
+        variance = tl.sum(second, 0) / total
+        step = 2.0 * tl.load(half_step + channel, mask=inside, other=0.0) * tl.sqrt(variance)
+        highest = tl.load(levels + channel, mask=inside, other=0.0)
+        tl.store(mean + at, centre, mask=inside)
+        tl.store(zero_point + at, centre - step * highest / 2.0, mask=inside)
+    tl.store(scale + at, step, mask=inside)
 
 
 @triton.jit
@@ -318,9 +414,10 @@ def token_range_kernel(
 ):
     """Minimum and maximum of every token and group of ``GROUP`` channels, in ``[B * H, P, GROUPS, N]``."""
     sequence = tl.program_id(1).to(tl.int64)
+    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     BLOCK: tl.constexpr = BLOCK_D // GROUP
     slot = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+    y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
     outside = (tl.arange(0, BLOCK_D) >= D)[None, :]
     smallest = tl.min(tl.reshape(tl.where(outside, float("inf"), y), [ROWS, BLOCK, GROUP]), 2)
     largest = tl.max(tl.reshape(tl.where(outside, float("-inf"), y), [ROWS, BLOCK, GROUP]), 2)
@@ -362,13 +459,14 @@ def channel_kernel(
     ROWS: tl.constexpr = PAGES * R
     SEGMENTS: tl.constexpr = ROWS // SEGMENT
     sequence = tl.program_id(1).to(tl.int64)
+    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     row = tl.arange(0, ROWS)
     page = tl.program_id(0) * PAGES + row // R
     head = tl.arange(0, SEGMENTS) * SEGMENT  # the first row of each run
     packed = tl.zeros([ROWS, BLOCK_D], tl.int32)
     for plane in range(8 // BITS):
         slot = page * N + plane * R + row % R
-        y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         group = ((tl.program_id(0) * PAGES + head // R) * N + plane * R + head % R) // group_slots
         step = _of_group(scale, sequence, group, groups, D, BLOCK_D)
         start = _of_group(zero_point, sequence, group, groups, D, BLOCK_D)
@@ -442,6 +540,7 @@ def token_kernel(
     ROWS: tl.constexpr = PAGES * R
     BLOCK: tl.constexpr = BLOCK_D // GROUP
     sequence = tl.program_id(1).to(tl.int64)
+    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     row = tl.arange(0, ROWS)
     page = tl.program_id(0) * PAGES + row // R
     group = tl.arange(0, BLOCK)
@@ -449,7 +548,7 @@ def token_kernel(
     packed = tl.zeros([ROWS, BLOCK_D], tl.int32)
     for plane in range(8 // BITS):
         column = plane * R + row % R
-        y = _vectors(source, sequence, page * N + column, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        y = _vectors(source, weights, sequence, page * N + column, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         place = ((sequence * pages + page)[:, None] * GROUPS + group[None, :]) * N + column[:, None]
         step = tl.load(scale + place, mask=inside, other=0)[:, :, None]
         start = tl.load(zero_point + place, mask=inside, other=0)[:, :, None]
@@ -512,6 +611,7 @@ def digits_kernel(
     R: tl.constexpr = N // 4 // RUNS
     ROWS: tl.constexpr = PAGES * R
     sequence = tl.program_id(1).to(tl.int64)
+    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     batch, head = sequence // source.heads, sequence % source.heads
     channel = tl.arange(0, BLOCK_D)
     row = tl.arange(0, ROWS) % R
@@ -522,15 +622,16 @@ def digits_kernel(
     single = channel >= count0
     even = tl.zeros([ROWS, BLOCK_D], tl.int32)
     odd = tl.zeros([ROWS, BLOCK_D], tl.int32)
-    for plane in range(4):
-        slot = page * N + plane * RUNS * R + row
-        y = _vectors(source, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-        codes = _codes(y, step[None, :], start[None, :], highest[None, :])
-        even |= _spread(codes, PLACES) << (2 * plane)
+    for run in range(4 * RUNS):
+        slot = page * N + run * R + row
+        y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        word = _spread(_codes(y, step[None, :], start[None, :], highest[None, :]), PLACES)
         if RUNS == 2:
-            y = _vectors(source, sequence, slot + R, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-            codes = _codes(y, step[None, :], start[None, :], highest[None, :])
-            odd |= _spread(codes, PLACES) << (2 * plane + single.to(tl.int32))[None, :]
+            word = word << tl.where(single, run, run - run % 2)[None, :]
+            even |= tl.where(run % 2 == 0, word, 0)
+            odd |= tl.where(run % 2 == 0, 0, word)
+        else:
+            even |= word << (2 * run)
     first = 0
     for place in tl.static_range(PLACES):
         count = count0 if place == 0 else (count1 if place == 1 else (count2 if place == 2 else count3))
