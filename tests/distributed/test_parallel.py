@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from benchmarks import multi_gpu
 from kvmm import KVMMCache
 from kvmm.cache.codecs import EncodeContext, Site, build_codec
 from kvmm.cache.table import Move, Plan
@@ -79,3 +81,16 @@ def test_a_table_serves_layers_on_other_devices():
     cache.table.append(torch.tensor([[0, 0, -1, 0]], dtype=torch.int8))
     assert cache.table.bias(None, 1, torch.device("meta")).device.type == "meta"
     assert cache.table.bias(None, 1).device.type == "cpu"
+
+
+def test_benchmark_of_several_gpus(tmp_path):
+    """Toy sizes on a CPU: one process, and two of tensor parallelism, generate the same tokens."""
+    output = tmp_path / "multi_gpu.json"
+    multi_gpu.main(["--smoke", "--device", "cpu", "--models", "qwen3", "--output", str(output)])
+    rows = json.loads(output.read_text())["results"]
+    assert [row["name"] for row in rows] == ["qwen3 alone x1", "qwen3 device_map x2", "qwen3 tp_plan x2"]
+    for row in rows:
+        for found in row["policies"].values():
+            assert found["tokens_differ_at"] is None
+            assert found["tokens_per_second"] > 0
+            assert found["graph"] == (row["way"] != "device_map")
