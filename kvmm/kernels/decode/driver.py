@@ -230,11 +230,13 @@ class _Step:
             width = keys.matrix.shape[-1]
             z_column = keys.columns if width > keys.columns else 0
             z = self._empty(self.bh, self.rows, width)
-            transform_kernel[self.bh, -(-width // _WIDTH), -(-self.rows // 16)](
-                self.query, keys.matrix, z, self.heads, self.rows, width, _head_stride(keys.matrix),
+            shared = keys.matrix.shape[0] == 1  # then all heads' rows are one matrix product
+            bh, rows = (1, self.bh * self.rows) if shared else (self.bh, self.rows)
+            transform_kernel[bh, -(-width // _WIDTH), -(-rows // 16)](
+                self.query, keys.matrix, z, self.heads, rows, width, _head_stride(keys.matrix),
                 D=self.dim, DP=max(16, next_power_of_2(self.dim)), RP=16, WC=_WIDTH, num_warps=4,
             )  # fmt: skip
-        per_program = 1 if groups <= 4 else 4
+        per_program = 1 if groups == 1 else 4
         height = min(4, self.block)
         dz = 1 if zero is None else zero.shape[-1]
         expand_kernel[self.bh, -(-groups // per_program), -(-self.rows // height)](
@@ -251,7 +253,7 @@ class _Step:
             HAS_INDEX=index is not None, GATHER=keys.matrix is None and index is not None,
             HAS_GROUP_INDEX=keys.group_index is not None, HAS_PLACE=place is not None,
             HAS_SCALE=scale is not None, HAS_ZERO=zero is not None, HAS_OFFSET=keys.offset is not None,
-            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=1,
+            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=per_program,
         )  # fmt: skip
         return {"Q": out, "QW": weight, "QZ": bias, "QS": sums, "kgroups": groups}
 
@@ -464,8 +466,9 @@ class _Step:
         before = state or (None, None, None)
         after = following or (None, None, None)
         # few programs: share the channels out among more of them; many: load the matrix less often
-        chunk = min(16 if self.bh * self.rows <= 256 else 64, next_power_of_2(dim))
-        together = min(4, next_power_of_2(self.rows))
+        few = self.bh * self.rows <= 256
+        chunk = min(16 if few else 64, next_power_of_2(dim))
+        together = 1 if few else min(4, next_power_of_2(self.rows))
         combine_kernel[self.bh, -(-self.rows // together), -(-dim // chunk)](
             None if partial is None else partial.m, None if partial is None else partial.l,
             None if partial is None else partial.acc, None if partial is None else partial.zero,
@@ -478,7 +481,7 @@ class _Step:
             0 if offset is None or offset.shape[0] == 1 else offset.shape[-1], _head_stride(matrix),
             D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)), VQ=0 if partial is None else partial.acc.shape[-1],
             C=1 if scale is None else scale.shape[-1], DZ=dim, VDZ=vdz, SP=next_power_of_2(splits),
-            SP0=next_power_of_2(splits0), SC=min(8, next_power_of_2(splits)), RB=together,
+            SP0=next_power_of_2(splits0), SC=min(32 if few else 4, next_power_of_2(splits)), RB=together,
             DIGITS=0 if columns is None else columns.shape[0],
             HAS_PART=partial is not None, HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
             HAS_MATRIX=matrix is not None, HAS_DENSE=dense is not None, HAS_STATE=state is not None,

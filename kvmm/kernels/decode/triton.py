@@ -114,52 +114,65 @@ def expand_kernel(
         for c in tl.static_range(CHUNKS):
             chunk = (j >= c * (J // CHUNKS)) & (j < (c + 1) * (J // CHUNKS))
             tl.store(SUM + (bh * rows + r) * CHUNKS + c, tl.sum(tl.where(chunk[None, :], z, 0.0), 1), mask=live)
-    place = tl.full((JP,), 1.0, tl.float32)
     if HAS_PLACE:
-        place = tl.load(PLACE + j, mask=j < J, other=0.0)
-    for i in range(0, GROUPS):
-        g = block * GROUPS + i
-        if g < groups:
-            x, own = z, index
-            if HAS_GROUP_INDEX:
-                picked = tl.load(
-                    GROUP_INDEX + bh * index_stride + g * J2 + j - J1, mask=(j >= J1) & (j < J1 + J2), other=0
-                ).to(tl.int32)  # fmt: skip
-                own = tl.where(j < J1, index, picked)
-                inside = live[:, None] & ((j < J1 + J2) & (own < width))[None, :]
-                x = tl.load(at + own[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
-            x = x * place[None, :]
-            if HAS_SCALE:
-                if HAS_EXTRA and g == stored:
-                    s = tl.load(EXTRA_SCALE + h * extra_head * C + own, mask=(j < J) & (own < C), other=0.0)
-                    x = x * s.to(tl.float32)[None, :]
-                else:
-                    s = tl.load(SCALE + bh * scale_stride + g * C + own, mask=(j < J) & (own < C), other=0.0)
-                    x = x * s.to(tl.float32)[None, :]
-            if HAS_ZERO:
-                zero = tl.zeros((DP,), tl.float32)
-                if HAS_OFFSET:
-                    zero = tl.load(OFFSET + h * offset_head + dz, mask=dz < DZ, other=0.0)
-                if HAS_EXTRA and g == stored:
-                    zero += tl.load(EXTRA_ZERO + h * extra_head * DZ + dz, mask=dz < DZ, other=0.0).to(tl.float32)
-                else:
-                    zero += tl.load(ZERO + bh * zero_stride + g * DZ + dz, mask=dz < DZ, other=0.0).to(tl.float32)
-                tl.store(BIAS + (bh * groups + g) * rows + r, tl.sum(zz * zero[None, :], 1), mask=live)
-            inside = live[:, None] & (j < J)[None, :]
-            if QUANTISE:
-                step = tl.maximum(tl.max(tl.abs(x), 1), 1e-30) / 127.0
-                x = x / step[:, None]
-                high = tl.floor(x + 0.5)
-                low = tl.floor((x - high) * 254.0 + 0.5)
-                to = OUT + ((bh * groups + g) * rows + r[:, None]) * 2 * J + j[None, :]
-                tl.store(to, high.to(tl.int8), mask=inside)
-                tl.store(to + J, low.to(tl.int8), mask=inside)
-                tl.store(WEIGHT + (bh * groups + g) * rows + r, step / 254.0, mask=live)
-            elif g == 0:
-                step = tl.maximum(tl.max(tl.abs(x), 1), 1e-30)
-                to = OUT + (bh * rows + r[:, None]) * J + j[None, :]
-                tl.store(to, (x / step[:, None]).to(OUT.dtype.element_ty), mask=inside)
-                tl.store(WEIGHT + bh * rows + r, step, mask=live)
+        z *= tl.load(PLACE + j, mask=j < J, other=0.0)[None, :]
+    # from here on GROUPS groups at once
+    g = block * GROUPS + tl.arange(0, GROUPS)
+    own_group = (g < groups) & (g != stored)
+    extra_group = (g < groups) & (g == stored)
+    to_row = (bh * groups + g[:, None]) * rows + r[None, :]
+    used = (g < groups)[:, None] & live[None, :]
+    x = tl.zeros((GROUPS, RP, JP), tl.float32) + z[None, :, :]
+    own = index[None, :]
+    if HAS_GROUP_INDEX:
+        picked = tl.load(
+            GROUP_INDEX + bh * index_stride + g[:, None] * J2 + (j - J1)[None, :],
+            mask=(g < groups)[:, None] & ((j >= J1) & (j < J1 + J2))[None, :], other=0,
+        ).to(tl.int32)  # fmt: skip
+        own = tl.where((j < J1)[None, :], index[None, :], picked)
+        known = used[:, :, None] & ((j < J1 + J2)[None, :] & (own < width))[:, None, :]
+        x = tl.load((at[None, :, :] + own[:, None, :]), mask=known, other=0.0).to(tl.float32) * scaling
+        if HAS_PLACE:
+            x *= tl.load(PLACE + j, mask=j < J, other=0.0)[None, None, :]
+    if HAS_SCALE:
+        fits = (j < J)[None, :] & (own < C)
+        scale = tl.load(
+            SCALE + bh * scale_stride + g[:, None] * C + own, mask=own_group[:, None] & fits, other=0.0
+        ).to(tl.float32)  # fmt: skip
+        if HAS_EXTRA:
+            scale += tl.load(
+                EXTRA_SCALE + h * extra_head * C + own + 0 * g[:, None], mask=extra_group[:, None] & fits, other=0.0
+            ).to(tl.float32)  # fmt: skip
+        x *= scale[:, None, :]
+    if HAS_ZERO:
+        fits_z = (dz < DZ)[None, :]
+        zero = tl.load(
+            ZERO + bh * zero_stride + g[:, None] * DZ + dz[None, :], mask=own_group[:, None] & fits_z, other=0.0
+        ).to(tl.float32)  # fmt: skip
+        if HAS_EXTRA:
+            zero += tl.load(
+                EXTRA_ZERO + h * extra_head * DZ + dz[None, :] + 0 * g[:, None], mask=extra_group[:, None] & fits_z,
+                other=0.0,
+            ).to(tl.float32)  # fmt: skip
+        if HAS_OFFSET:
+            zero += tl.load(OFFSET + h * offset_head + dz, mask=dz < DZ, other=0.0)[None, :]
+        tl.store(BIAS + to_row, tl.sum(zz[None, :, :] * zero[:, None, :], 2), mask=used)
+    if QUANTISE:
+        step = tl.maximum(tl.max(tl.abs(x), 2), 1e-30) / 127.0
+        x = x / step[:, :, None]
+        high = tl.floor(x + 0.5)
+        low = tl.floor((x - high) * 254.0 + 0.5)
+        to = OUT + to_row[:, :, None] * 2 * J + j[None, None, :]
+        filled = used[:, :, None] & (j < J)[None, None, :]
+        tl.store(to, high.to(tl.int8), mask=filled)
+        tl.store(to + J, low.to(tl.int8), mask=filled)
+        tl.store(WEIGHT + to_row, step / 254.0, mask=used)
+    elif block == 0:
+        first = tl.max(tl.abs(z), 1)
+        step = tl.maximum(first, 1e-30)
+        to = OUT + (bh * rows + r[:, None]) * J + j[None, :]
+        tl.store(to, (z / step[:, None]).to(OUT.dtype.element_ty), mask=live[:, None] & (j < J)[None, :])
+        tl.store(WEIGHT + bh * rows + r, step, mask=live)
 
 
 @triton.jit
