@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from kvmm.kernels.quantize import BITS, affine_codes, affine_parameters, pack_planes, unpack_planes
+from kvmm.kernels.quantize import (
+    BITS,
+    affine_codes,
+    affine_parameters,
+    pack_planes,
+    unpack_keys,
+    unpack_planes,
+    unpack_values,
+)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -18,6 +26,21 @@ def test_planes_round_trip(bits, tokens, dim):
     packed = pack_planes(turned, bits, -1)
     assert packed.shape == (2, 3, dim, tokens * bits // 8)
     assert torch.equal(unpack_planes(packed, bits, -1), turned)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("dim", [5, 64])
+@pytest.mark.parametrize("grad", [False, True])
+def test_unpacking_for_products(bits, dim, grad):
+    """Shapes of different sizes take turns in the workspace, in buffers with room behind the pages."""
+    for tokens, pages in ((32, 5), (128, 2), (32, 4)):
+        codes = torch.randint(0, 2**bits, (2, 3, pages + 1, tokens, dim), dtype=torch.uint8)
+        with torch.set_grad_enabled(grad):
+            keys = unpack_keys(pack_planes(codes, bits, -2)[:, :, :pages], bits)
+            assert torch.equal(keys, codes[:, :, :pages].float())
+            turned = codes.transpose(-1, -2).contiguous()
+            values = unpack_values(pack_planes(turned, bits, -1)[:, :, :pages], bits)
+        assert torch.equal(values.permute(0, 1, 4, 2, 3, 5).flatten(4), turned[:, :, :pages].float())
 
 
 def test_plane_layout():

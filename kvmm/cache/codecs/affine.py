@@ -20,7 +20,15 @@ from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
 from kvmm.kernels.decode import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
 from kvmm.kernels.decode.digits import Digits, Plane, pad_columns
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
-from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters, cut_pages, unpack_planes
+from kvmm.kernels.quantize import (
+    Pages,
+    TokenGroups,
+    affine_parameters,
+    cut_pages,
+    unpack_keys,
+    unpack_planes,
+    unpack_values,
+)
 from kvmm.policy import CodecSpec
 
 Axis = Literal["channel", "token"]
@@ -126,13 +134,15 @@ class AffineCodec(Codec):
         )
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
-        codes, scale, zero_point = self.codes(packed), packed["scale"], packed["zero_point"]
+        codes = unpack_keys(packed["codes"], self.spec.bits)
+        scale, zero_point = packed["scale"], packed["zero_point"]
         if self.axis == "channel":
-            return scores_per_channel(query, codes, scale, zero_point, packed.page_group)
+            return scores_per_channel(query, codes, scale, zero_point, packed.page_group, packed.tensors.get("norm"))
         return scores_per_token(query, codes, scale, zero_point)
 
     def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
-        codes, scale, zero_point = self.codes(packed), packed["scale"], packed["zero_point"]
+        codes = unpack_values(packed["codes"], self.spec.bits)
+        scale, zero_point = packed["scale"], packed["zero_point"]
         if self.axis == "channel":
             return mix_per_channel(probabilities, codes, scale, zero_point, packed.page_group)
         return mix_per_token(probabilities, codes, scale, zero_point)

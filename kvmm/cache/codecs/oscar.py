@@ -74,9 +74,3 @@ class OScaR(RotatedAffineCodec):
         if "norm" in packed.tensors:
             pages = pages * packed["norm"].float().unsqueeze(-1)
         return self.restored(pages).flatten(2, 3)
-
-    def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
-        scores = super().scores(query, packed)
-        if "norm" in packed.tensors:
-            scores = scores.mul_(packed["norm"].float().flatten(2).unsqueeze(2))
-        return scores

@@ -42,7 +42,9 @@ from kvmm.kernels.quantize import (
     fit_levels,
     pack_planes,
     uniform_codes,
+    unpack_keys,
     unpack_planes,
+    unpack_values,
 )
 from kvmm.policy import CodecSpec
 
@@ -74,6 +76,7 @@ class Layout:
         self.digits = [(place, n) for place in range(4) if (n := int((bits >= 2 * place + 2).sum()))]
         self.one_bit = range(int((bits >= 2).sum()), self.coded)
         self._levels: dict[torch.device, torch.Tensor] = {}
+        self._planes: dict[torch.device, list[tuple[str, int, torch.Tensor, torch.Tensor]]] = {}
 
     def levels(self, device: torch.device) -> torch.Tensor:
         """float32 ``[D]``, the highest code of each channel; do not modify, it is shared."""
@@ -86,6 +89,24 @@ class Layout:
         """Digits a stored tensor has for every token: names of those that exist, and their number."""
         widths = {"codes": sum(n for _, n in self.digits), "codes_1bit": len(self.one_bit)}
         return {name: width for name, width in widths.items() if width}
+
+    def planes(self, device: torch.device) -> list[tuple[str, int, torch.Tensor, torch.Tensor]]:
+        """For every stored tensor its name, bits a digit, and of each digit the channel (int64) and place (float32)."""
+        if device not in self._planes:
+            runs = {
+                "codes": (2, [(4.0**place, range(n)) for place, n in self.digits]),
+                "codes_1bit": (1, [(1.0, self.one_bit)]),
+            }
+            self._planes[device] = [
+                (
+                    name,
+                    runs[name][0],
+                    torch.tensor([channel for _, run in runs[name][1] for channel in run], device=device),
+                    torch.tensor([worth for worth, run in runs[name][1] for _ in run], device=device),
+                )
+                for name in self.widths
+            ]
+        return self._planes[device]
 
     def room(self, device: torch.device, previous: Packed | None, dim: int) -> dict[str, int]:
         """The widths to store: a multiple of 32 digits on a GPU, whose loads are 16 bytes wide, the last ones zeros; or
@@ -386,10 +407,13 @@ class RD(Codec):
         x = pages.flatten(2, 3) @ inverse.transpose(-1, -2)
         return x * packed["norm"].float().flatten(2).unsqueeze(-1) if "norm" in packed.tensors else x
 
-    def _unpacked(self, packed: Packed) -> tuple[Transform, Layout, torch.Tensor]:
+    def _layout_of(self, packed: Packed) -> tuple[Transform, Layout]:
         dim = packed["zero_point"].shape[-1]
         transform = self.transform(dim, packed["zero_point"].device)
-        layout = _stored_layout(packed.tensors) if self.fit_kind == "prompt" else self.layout(dim, transform)
+        return transform, _stored_layout(packed.tensors) if self.fit_kind == "prompt" else self.layout(dim, transform)
+
+    def _unpacked(self, packed: Packed) -> tuple[Transform, Layout, torch.Tensor]:
+        transform, layout = self._layout_of(packed)
         if not layout.coded:
             return transform, layout, layout.no_codes(packed, self.token_dim)
         return transform, layout, layout.unpack(packed.tensors, self.token_dim)
@@ -496,34 +520,36 @@ class RD(Codec):
         return output @ self.transform(output.shape[-1], output.device).inverse.transpose(-1, -2)
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
-        transform, layout, codes = self._unpacked(packed)
+        transform, layout = self._layout_of(packed)
         scale, zero_point, group = self._parameters(packed, transform, layout)
         if self.fit_kind == "prompt":
             query = query @ self._inverse(packed, transform)
-        coded = layout.coded
-        scores = scores_per_channel(query[..., :coded], codes, scale, zero_point[..., :coded], group)
-        rest = query[..., coded:] @ zero_point[..., coded:].transpose(-1, -2)  # [B, H, Q, G]
-        if group is None:
-            scores = scores + rest
-        else:
-            scores = scores + rest.index_select(-1, group).repeat_interleave(packed.page_size, -1)
-        if "norm" in packed.tensors:
-            scores = scores * packed["norm"].float().flatten(2).unsqueeze(2)
-        return scores
+        scores = query @ zero_point.transpose(-1, -2)  # [B, H, Q, G]
+        if group is not None:
+            scores = scores.index_select(-1, group).repeat_interleave(packed.page_size, -1)
+        for name, bits, channel, place in layout.planes(query.device):
+            codes = unpack_keys(packed[name], bits)[..., : len(channel)]
+            steps = scale.index_select(-1, channel) * place
+            scores = scores_per_channel(query.index_select(-1, channel), codes, steps, None, group).add_(scores)
+        if not layout.coded and group is None:
+            scores = scores.expand(-1, -1, -1, len(packed.page_group) * packed.page_size)
+        return scores * packed["norm"].flatten(2).unsqueeze(2) if "norm" in packed.tensors else scores
 
     def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
-        transform, layout, codes = self._unpacked(packed)
+        transform, layout = self._layout_of(packed)
         scale, zero_point, group = self._parameters(packed, transform, layout)
         if "norm" in packed.tensors:
-            probabilities = probabilities * packed["norm"].float().flatten(2).unsqueeze(2)
-        coded = layout.coded
-        mixed = mix_per_channel(probabilities, codes, scale, zero_point[..., :coded], group)
+            probabilities = probabilities * packed["norm"].flatten(2).unsqueeze(2)
         if group is None:
-            rest = probabilities.sum(-1, keepdim=True) * zero_point[..., coded:]
+            output = probabilities.sum(-1, keepdim=True) * zero_point
         else:
             by_page = probabilities.unflatten(-1, (-1, packed.page_size)).sum(-1)  # [B, H, Q, P]
-            rest = by_page @ zero_point[..., coded:].index_select(2, group)
-        output = torch.cat((mixed, rest), -1)
+            output = by_page @ zero_point.index_select(2, group)
+        for name, bits, channel, place in layout.planes(probabilities.device):
+            codes = unpack_values(packed[name], bits)[:, :, : len(channel)]
+            steps = scale.index_select(-1, channel) * place
+            digits = mix_per_channel(probabilities, codes, steps, None, group)
+            output = output.scatter_add(-1, channel.expand(digits.shape), digits)
         return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
 
 

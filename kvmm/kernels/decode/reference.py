@@ -8,8 +8,9 @@ product runs over bare codes,
 (CalibQuant's post-scaling, arXiv 2502.14882, written for any group). For more query rows than a group has tokens the
 folded query would be larger than the codes, so the page is expanded instead; both give the same result.
 
-Shapes: queries ``[B, H, Q, D]`` with ``Q = R * q`` rows a KV head; key codes ``[B, H, P, N, D]`` and value codes
-``[B, H, P, D, N]`` of ``P`` pages of ``N`` tokens; scores and probabilities ``[B, H, Q, P * N]``. All float32.
+Shapes: queries ``[B, H, Q, D]`` with ``Q = R * q`` rows a KV head; key codes ``[B, H, P, N, D]`` of ``P`` pages of ``N``
+tokens; value codes ``[B, H, D, S, P, N / S]`` with the tokens of a page in ``S`` planes, as they unpack best
+(:func:`kvmm.kernels.quantize.unpack_values`); scores and probabilities ``[B, H, Q, P * N]``. All float32.
 """
 
 from __future__ import annotations
@@ -29,38 +30,55 @@ def scores_per_channel(
     query: torch.Tensor,
     codes: torch.Tensor,
     scale: torch.Tensor,
-    zero_point: torch.Tensor,
+    zero_point: torch.Tensor | None,
     page_group: torch.Tensor | None = None,
+    norm: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``q . k`` for keys with one scale a channel and group of tokens.
 
     Args:
         query: ``[B, H, Q, D]``, already multiplied by the softmax scale.
         codes: float ``[B, H, P, N, D]``.
-        scale, zero_point: ``[B, H, G, D]``. ``G`` groups of equal length inside the pages, or, with ``page_group``,
-            groups of whole pages; ``G = 1`` serves all pages.
-        page_group: int64 ``[P]``, the group of each page, or None.
+        scale, zero_point: any float ``[B, H, G, D]``. ``G`` groups of equal length inside the pages, or, with
+            ``page_group``, groups of whole pages; ``G = 1`` serves all pages. Without a zero point it is 0.
+        page_group: integer ``[P]``, the group of each page, or None.
+        norm: any float ``[B, H or 1, P, N]``, what multiplies a token, or None.
 
     Returns:
         ``[B, H, Q, P * N]``.
     """
     batch, heads, pages, tokens, dim = codes.shape
     rows, groups = query.shape[2], scale.shape[2]
-    scale, zero_point = scale.float(), zero_point.float()
     if groups == 1:
-        folded = query * scale
-        bias = query @ zero_point.transpose(-1, -2)  # [B, H, Q, 1]
-        return (folded @ codes.flatten(2, 3).transpose(-1, -2)).add_(bias)
-    scale, zero_point = _by_page(scale, page_group), _by_page(zero_point, page_group)
+        folded = (query * scale).flatten(0, 1)
+        keys = codes.reshape(batch * heads, pages * tokens, dim).transpose(1, 2)
+        if zero_point is None:
+            scores = torch.bmm(folded, keys)
+        else:
+            bias = torch.bmm(query.flatten(0, 1), zero_point.float().flatten(0, 1).transpose(1, 2))  # [B H, Q, 1]
+            scores = torch.baddbmm(bias, folded, keys)
+        scores = scores.view(batch, heads, rows, -1)
+        return scores if norm is None else scores.mul_(norm.flatten(2).unsqueeze(2))
+    scale = _by_page(scale, page_group)
+    zero_point = None if zero_point is None else _by_page(zero_point, page_group).float()
     groups = scale.shape[2]
-    grouped = codes.reshape(batch, heads, groups, pages * tokens // groups, dim)
-    if rows > grouped.shape[3]:
-        keys = torch.addcmul(zero_point.unsqueeze(3), grouped, scale.unsqueeze(3)).flatten(2, 3)
-        return query @ keys.transpose(-1, -2)
-    folded = query.unsqueeze(2) * scale.unsqueeze(3)  # [B, H, G, Q, D]
-    bias = zero_point @ query.transpose(-1, -2)  # [B, H, G, Q]
-    scores = (folded @ grouped.transpose(-1, -2)).add_(bias.unsqueeze(-1))
-    return scores.transpose(2, 3).flatten(3)
+    count = pages * tokens // groups
+    grouped = codes.reshape(batch, heads, groups, count, dim)
+    if rows > count:
+        keys = grouped * scale.unsqueeze(3)
+        if zero_point is not None:
+            keys += zero_point.unsqueeze(3)
+        scores = query @ keys.flatten(2, 3).transpose(-1, -2)
+        return scores if norm is None else scores.mul_(norm.flatten(2).unsqueeze(2))
+    folded = (query.unsqueeze(2) * scale.unsqueeze(3)).flatten(0, 2)  # [B H G, Q, D]
+    keys = grouped.flatten(0, 2).transpose(1, 2)
+    if zero_point is None:
+        scores = torch.bmm(folded, keys)
+    else:
+        bias = zero_point @ query.transpose(-1, -2)  # [B, H, G, Q]
+        scores = torch.baddbmm(bias.flatten(0, 2).unsqueeze(2), folded, keys)
+    scores = scores.view(batch, heads, groups, rows, count).transpose(2, 3).flatten(3)
+    return scores if norm is None else scores.mul_(norm.flatten(2).unsqueeze(2))
 
 
 def scores_second_digit(
@@ -110,6 +128,12 @@ def scores_per_token(
         ``[B, H, Q, P * N]``.
     """
     groups = scale.shape[3]
+    if groups == 1:
+        scores = torch.bmm(query.flatten(0, 1), codes.flatten(2, 3).flatten(0, 1).transpose(1, 2)).view(
+            *query.shape[:3], -1
+        )
+        scale, zero_point = (p.flatten(2).unsqueeze(2) for p in (scale, zero_point))
+        return scores.mul_(scale).add_(query.sum(-1, keepdim=True) * zero_point)
     scale, zero_point = (p.float().transpose(2, 3).flatten(3).unsqueeze(3) for p in (scale, zero_point))
     split = query.unflatten(-1, (groups, -1)).transpose(2, 3)  # [B, H, C, Q, Dc]
     keys = codes.flatten(2, 3).unflatten(-1, (groups, -1)).transpose(2, 3)  # [B, H, C, T, Dc]
@@ -123,57 +147,60 @@ def mix_per_token(
 
     Args:
         probabilities: ``[B, H, Q, P * N]``.
-        codes: float ``[B, H, P, D, N]``.
-        scale, zero_point: ``[B, H, P, C, N]`` for ``C`` groups of channels.
+        codes: float ``[B, H, D, S, P, N / S]``.
+        scale, zero_point: any float ``[B, H, P, C, N]`` for ``C`` groups of channels.
 
     Returns:
         ``[B, H, Q, D]``.
     """
-    pages, dim, tokens = codes.shape[2:]
-    groups = scale.shape[3]
-    paged = probabilities.unflatten(-1, (pages, tokens)).transpose(2, 3)  # [B, H, P, Q, N]
-    scale, zero_point = scale.float(), zero_point.float()
-    if groups == 1:
-        mixed = (paged * scale) @ codes.transpose(-1, -2)  # [B, H, P, Q, D]
-        offset = paged @ zero_point.transpose(-1, -2)  # [B, H, P, Q, 1]
-        return mixed.add_(offset).sum(2)
-    folded = paged.unsqueeze(3) * scale.unsqueeze(4)  # [B, H, P, C, Q, N]
-    mixed = folded @ codes.unflatten(3, (groups, dim // groups)).transpose(-1, -2)  # [B, H, P, C, Q, Dc]
-    offset = zero_point @ paged.transpose(-1, -2)  # [B, H, P, C, Q]
-    return mixed.add_(offset.unsqueeze(-1)).sum(2).transpose(2, 3).flatten(3)
+    batch, heads, dim, planes, pages, tokens = codes.shape
+    rows, groups = probabilities.shape[2], scale.shape[3]
+    paged = probabilities.view(batch, heads, 1, rows, pages, planes, tokens)
+    by_token = scale.unflatten(-1, (planes, tokens)).transpose(2, 3).unsqueeze(3)  # [B, H, C, 1, P, S, n]
+    folded = (paged * by_token).transpose(4, 5).reshape(batch * heads * groups, rows, -1)
+    values = codes.reshape(batch * heads * groups, dim // groups, -1).transpose(1, 2)
+    zero_point = zero_point.transpose(2, 3).float().reshape(batch * heads, groups, -1)
+    offset = torch.bmm(probabilities.flatten(0, 1), zero_point.transpose(1, 2))  # [B H, Q, C]
+    offset = offset.transpose(1, 2).reshape(-1, rows, 1)
+    mixed = torch.baddbmm(offset, folded, values)  # [B H C, Q, D / C]
+    return mixed.view(batch, heads, groups, rows, -1).transpose(2, 3).flatten(3)
 
 
 def mix_per_channel(
     probabilities: torch.Tensor,
     codes: torch.Tensor,
     scale: torch.Tensor,
-    zero_point: torch.Tensor,
+    zero_point: torch.Tensor | None,
     page_group: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``sum_t p_t v_t`` for values with one scale a channel and group of tokens.
 
     Args:
         probabilities: ``[B, H, Q, P * N]``.
-        codes: float ``[B, H, P, D, N]``.
-        scale, zero_point: ``[B, H, G, D]``, grouped as in :func:`scores_per_channel`.
-        page_group: int64 ``[P]``, the group of each page, or None.
+        codes: float ``[B, H, D, S, P, N / S]``.
+        scale, zero_point: any float ``[B, H, G, D]``, grouped as in :func:`scores_per_channel`.
+        page_group: integer ``[P]``, the group of each page, or None.
 
     Returns:
         ``[B, H, Q, D]``.
     """
-    pages, _, tokens = codes.shape[2:]
-    paged = probabilities.unflatten(-1, (pages, tokens)).transpose(2, 3)  # [B, H, P, Q, N]
-    scale, zero_point = scale.float(), zero_point.float()
-    if scale.shape[2] == 1:
-        mixed = (paged @ codes.transpose(-1, -2)).sum(2)
-        return torch.addcmul(probabilities.sum(-1, keepdim=True) * zero_point, mixed, scale)
-    scale, zero_point = _by_page(scale, page_group), _by_page(zero_point, page_group)
-    inside = scale.shape[2] // pages  # groups a page
-    if inside > 1:
-        paged = paged.unflatten(-1, (inside, tokens // inside)).transpose(3, 4).flatten(2, 3)  # [B, H, G, Q, n]
-        codes = codes.unflatten(-1, (inside, tokens // inside)).transpose(3, 4).flatten(2, 3)  # [B, H, G, D, n]
-    mixed = (paged @ codes.transpose(-1, -2)) * scale.unsqueeze(3)
-    return mixed.add_(paged.sum(-1, keepdim=True) * zero_point.unsqueeze(3)).sum(2)
+    batch, heads, dim, planes, pages, tokens = codes.shape
+    rows, groups = probabilities.shape[2], scale.shape[2]
+    if groups == 1:
+        paged = probabilities.view(batch * heads, rows, pages, planes, tokens)
+        values = codes.reshape(batch * heads, dim, -1).transpose(1, 2)
+        mixed = torch.bmm(paged.transpose(2, 3).reshape(batch * heads, rows, -1), values)
+        mixed = mixed.view(batch, heads, rows, dim).mul_(scale)
+        return mixed if zero_point is None else mixed.add_(probabilities.sum(-1, keepdim=True) * zero_point)
+    scale = _by_page(scale, page_group)
+    groups = scale.shape[2]
+    grouped = probabilities.unflatten(-1, (groups, -1))  # [B, H, Q, G, n]
+    values = codes.permute(0, 1, 4, 2, 3, 5).flatten(4)  # [B, H, P, D, N]
+    values = values.unflatten(-1, (groups // pages, -1)).transpose(3, 4).flatten(2, 3)  # [B, H, G, D, n]
+    mixed = ((grouped.transpose(2, 3) @ values.transpose(-1, -2)) * scale.unsqueeze(3)).sum(2)
+    if zero_point is not None:
+        mixed += grouped.sum(-1) @ _by_page(zero_point, page_group).float()
+    return mixed
 
 
 def _behind(capacity: int, used: torch.Tensor) -> torch.Tensor:
@@ -215,13 +242,15 @@ def attend(
     if bias is not None and bias.shape[2] > 1:
         bias = bias.repeat(1, 1, query_heads // heads, 1)
 
+    # of three or seven rows BLAS makes more work than of four or eight
+    asked = torch.nn.functional.pad(grouped, (0, 0, 0, 1)) if rows in (3, 7) else grouped
     transformed: dict = {}  # one transform of the query serves all stores of a codec
     scores, start = [], 0
     for part in parts:
         codec = part.key.codec
         if codec.basis not in transformed:
-            transformed[codec.basis] = codec.transform_query(grouped)
-        part_scores = codec.scores(transformed[codec.basis], part.key.packed)
+            transformed[codec.basis] = codec.transform_query(asked)
+        part_scores = codec.scores(transformed[codec.basis], part.key.packed)[:, :, :rows]
         end = start + part_scores.shape[-1]
         own = None if bias is None else bias[..., start:end]
         packed = part.key.packed
@@ -234,7 +263,8 @@ def attend(
             part_scores = codec.adjust_scores(part_scores, own)
         scores.append(part_scores if pages is None else part_scores + behind)
         start = end
-    dense_scores = grouped @ dense_key.float().transpose(-1, -2)
+    flat = grouped.flatten(0, 1)
+    dense_scores = torch.bmm(flat, dense_key.float().flatten(0, 1).transpose(1, 2)).view(batch, heads, rows, -1)
     if dense_length is not None:
         dense_scores = dense_scores + _behind(dense_key.shape[2], dense_length)
     scores.append(dense_scores)
@@ -251,7 +281,7 @@ def attend(
         start = end
     sizes = [part.shape[-1] for part in scores]
     pieces = probabilities.split(sizes, -1)
-    output = pieces[-1] @ dense_value.float()
+    output = torch.bmm(pieces[-1].flatten(0, 1), dense_value.float().flatten(0, 1)).view(batch, heads, rows, -1)
     mixed: dict = {}  # sums of values, one a basis
     for part, piece in zip(parts, pieces[:-1], strict=True):
         codec = part.value.codec

@@ -18,6 +18,7 @@ from kvmm.kernels.quantize.reference import (
     uniform_codes,
     unpack_planes,
 )
+from kvmm.kernels.quantize.unpack import unpack_keys, unpack_values
 
 if TYPE_CHECKING:
     from kvmm.kernels.quantize.tiles import TilePages
@@ -40,7 +41,9 @@ __all__ = [
     "paged",
     "slot_weight",
     "uniform_codes",
+    "unpack_keys",
     "unpack_planes",
+    "unpack_values",
 ]
 
 _MAX_DIM = 256  # channels that a kernel holds at once

@@ -17,11 +17,12 @@ BITS = (1, 2, 4, 8)  # code widths that fill a byte
 # Half the distance between neighbouring levels, in standard deviations, of the best uniform quantiser of a Gaussian.
 GAUSSIAN_HALF_STEP = {0: 0.0, 1: 0.798, 2: 0.498, 3: 0.293, 4: 0.168, 6: 0.052, 8: 0.0154}
 
-_WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
+WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))  # bytes and type
 
 
 @lru_cache(maxsize=64)
-def _shifts(bits: int, tail: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def plane_shifts(bits: int, tail: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The shift of every plane, ``[8 / bits, 1, ...]`` with ``tail`` ones; do not modify, it is shared."""
     return torch.arange(0, 8, bits, device=device).to(dtype).reshape(-1, *[1] * tail)
 
 
@@ -54,8 +55,8 @@ def unpack_planes(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
     if planes == 1:
         return packed
     # Several bytes at a time: a code never leaves its byte, so one wide shift and one wide mask do the same.
-    width, dtype = next(((w, t) for w, t in _WORDS if packed.shape[-1] % w == 0), (1, torch.uint8))
-    words = packed.view(dtype).unsqueeze(dim - 1) >> _shifts(bits, -dim, dtype, packed.device)
+    width, dtype = next(((w, t) for w, t in WORDS if packed.shape[-1] % w == 0), (1, torch.uint8))
+    words = packed.view(dtype).unsqueeze(dim - 1) >> plane_shifts(bits, -dim, dtype, packed.device)
     mask = int.from_bytes(bytes([2**bits - 1] * width), "little")
     return words.bitwise_and_(mask).view(torch.uint8).flatten(dim - 1, dim)
 
