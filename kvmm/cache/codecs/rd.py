@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 SHORT_SPAN = 128  # tokens up to which levels of its own cost a span more than they gain
 _SHRINKAGE = 0.05  # of the importance towards a multiple of the identity, for directions that calibration never saw
 _TRIAL_BITS = 2.0  # at which calibration tries whether token norms pay
-_ALIGNMENT = 32  # digits
+_ALIGNMENT = 16  # digits
 _NORM_BITS = 16  # what a stored norm costs a token and head
 
 
@@ -109,7 +109,7 @@ class Layout:
         return self._planes[device]
 
     def room(self, device: torch.device, previous: Packed | None, dim: int) -> dict[str, int]:
-        """The widths to store: a multiple of 32 digits on a GPU, whose loads are 16 bytes wide, the last ones zeros; or
+        """The widths to store: a multiple of 16 digits on a GPU, whose loads are 16 bytes wide, the last ones zeros; or
         as wide as what the store already holds. ``dim`` as in :meth:`pack`.
         """
         if previous is not None:

@@ -231,9 +231,10 @@ class _Step:
             z_column = keys.columns if width > keys.columns else 0
             z = self._empty(self.bh, self.rows, width)
             shared = keys.matrix.shape[0] == 1  # then all heads' rows are one matrix product
-            bh, rows = (1, self.bh * self.rows) if shared else (self.bh, self.rows)
-            transform_kernel[bh, -(-width // _WIDTH), -(-rows // 16)](
-                self.query, keys.matrix, z, self.heads, rows, width, _head_stride(keys.matrix),
+            heads, rows = (1, self.heads * self.rows) if shared else (self.heads, self.rows)
+            batch = self.bh // self.heads
+            transform_kernel[heads, -(-width // _WIDTH), -(-batch * rows // 16)](
+                self.query, keys.matrix, z, heads, batch, rows, width, _head_stride(keys.matrix),
                 D=self.dim, DP=max(16, next_power_of_2(self.dim)), RP=16, WC=_WIDTH, num_warps=4,
             )  # fmt: skip
         per_program = 1 if groups == 1 else 4
@@ -253,7 +254,7 @@ class _Step:
             HAS_INDEX=index is not None, GATHER=keys.matrix is None and index is not None,
             HAS_GROUP_INDEX=keys.group_index is not None, HAS_PLACE=place is not None,
             HAS_SCALE=scale is not None, HAS_ZERO=zero is not None, HAS_OFFSET=keys.offset is not None,
-            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=per_program,
+            HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=1,
         )  # fmt: skip
         return {"Q": out, "QW": weight, "QZ": bias, "QS": sums, "kgroups": groups}
 
@@ -448,7 +449,9 @@ class _Step:
         scale = zero = offset = matrix = columns = places = None
         kind, vdz = 0, 0
         if digits is not None:
-            matrix, columns, places = digits.matrix, digits.channel_digits, digits.channel_places
+            matrix = digits.matrix
+            if digits.planes:
+                columns, places = digits.channel_digits, digits.channel_places
             vdz = 0 if partial.zero is None else partial.zero.shape[-1]
             if digits.by_token:
                 kind = 3 if vdz else 0
@@ -467,7 +470,7 @@ class _Step:
         after = following or (None, None, None)
         # few programs: share the channels out among more of them; many: load the matrix less often
         few = self.bh * self.rows <= 256
-        chunk = min(16 if few else 64, next_power_of_2(dim))
+        chunk = min((16 if matrix is None else 32) if few else 64, next_power_of_2(dim))
         together = 1 if few else min(4, next_power_of_2(self.rows))
         combine_kernel[self.bh, -(-self.rows // together), -(-dim // chunk)](
             None if partial is None else partial.m, None if partial is None else partial.l,
@@ -479,7 +482,8 @@ class _Step:
             self.heads, self.rows, splits, splits0,
             *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
             0 if offset is None or offset.shape[0] == 1 else offset.shape[-1], _head_stride(matrix),
-            D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)), VQ=0 if partial is None else partial.acc.shape[-1],
+            D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)),
+            JP=1 if columns is None else next_power_of_2(partial.acc.shape[-1]), VQ=0 if partial is None else partial.acc.shape[-1],
             C=1 if scale is None else scale.shape[-1], DZ=dim, VDZ=vdz, SP=next_power_of_2(splits),
             SP0=next_power_of_2(splits0), SC=min(32 if few else 4, next_power_of_2(splits)), RB=together,
             DIGITS=0 if columns is None else columns.shape[0],

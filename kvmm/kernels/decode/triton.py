@@ -61,17 +61,22 @@ def _plane(packed, SHIFT: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def transform_kernel(
-    Q, MATRIX, OUT, H, rows, width, matrix_head,
+    Q, MATRIX, OUT, H, batch, rows, width, matrix_head,
     D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr,
 ):  # fmt: skip
-    """``OUT [B * H, rows, width]``: queries ``[B * H, rows, D]`` times ``MATRIX [H or 1, D, width]``, in float32."""
-    bh = tl.program_id(0).to(tl.int64)
+    """``OUT [B * H, rows, width]``: queries ``[B * H, rows, D]`` times ``MATRIX [H or 1, D, width]``, in float32.
+
+    One program a head, ``WC`` columns and ``RP`` rows of whatever sequences.
+    """
+    h = tl.program_id(0).to(tl.int64)
     k, j, r = tl.arange(0, DP), tl.program_id(1) * WC + tl.arange(0, WC), tl.program_id(2) * RP + tl.arange(0, RP)
-    q = tl.load(Q + (bh * rows + r[:, None]) * D + k[None, :], mask=(r < rows)[:, None] & (k < D)[None, :], other=0.0)
+    live = r < batch * rows
+    at = (r // rows * H + h) * rows + r % rows
+    q = tl.load(Q + at[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0)
     inside = (k < D)[:, None] & (j < width)[None, :]
-    m = tl.load(MATRIX + bh % H * matrix_head + k[:, None] * width + j[None, :], mask=inside, other=0.0)
+    m = tl.load(MATRIX + h * matrix_head + k[:, None] * width + j[None, :], mask=inside, other=0.0)
     z = tl.dot(q.to(tl.float32), m, input_precision="tf32x3")
-    tl.store(OUT + (bh * rows + r[:, None]) * width + j[None, :], z, mask=(r < rows)[:, None] & (j < width)[None, :])
+    tl.store(OUT + at[:, None] * width + j[None, :], z, mask=live[:, None] & (j < width)[None, :])
 
 
 @triton.jit
@@ -619,7 +624,7 @@ def combine_kernel(
     M, L, ACC, ZERO, SCALE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, M0, L0, ACC0, STATE_M, STATE_L, STATE,
     OUT_M, OUT_L, OUT,
     H, rows, splits, splits0, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head,
-    D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, VQ: tl.constexpr, C: tl.constexpr, DZ: tl.constexpr,
+    D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr, VQ: tl.constexpr, C: tl.constexpr, DZ: tl.constexpr,
     VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr, DIGITS: tl.constexpr,
     HAS_PART: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr, HAS_OFFSET: tl.constexpr,
     HAS_MATRIX: tl.constexpr, HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr, LAST: tl.constexpr,
@@ -680,6 +685,9 @@ def combine_kernel(
         mine = tl.sum(tl.load(L + at, mask=known, other=0.0) * tl.exp2(ms - m[:, None]), 1)
         total += mine
         y = tl.zeros((RB, CP if HAS_MATRIX else DC), tl.float32)
+        if DIGITS > 0:
+            j = tl.arange(0, JP)
+            digits = tl.zeros((RB, JP), tl.float32)
         weight = tl.zeros((RB,), tl.float32)
         zero = tl.zeros((RB, CP if HAS_MATRIX else DC), tl.float32)
         for s1 in range(0, splits, SC):
@@ -695,14 +703,11 @@ def combine_kernel(
                     )  # fmt: skip
                     y += tl.sum(part * w[:, :, None], 1)
                 else:
-                    for k in tl.static_range(DIGITS):
-                        column = tl.load(COLUMNS + k * D + c, mask=c < D, other=0)
-                        place = tl.load(PLACES + k * D + c, mask=c < D, other=0.0)
-                        part = tl.load(
-                            ACC + split[:, :, None] * VQ + column[None, None, :],
-                            mask=held[:, :, None] & (place != 0.0)[None, None, :], other=0.0,
-                        )  # fmt: skip
-                        y += tl.sum(part * w[:, :, None], 1) * place[None, :]
+                    part = tl.load(
+                        ACC + split[:, :, None] * VQ + j[None, None, :], mask=held[:, :, None] & (j < VQ)[None, None, :],
+                        other=0.0,
+                    )  # fmt: skip
+                    digits += tl.sum(part * w[:, :, None], 1)
             if VDZ == 1:
                 weight += tl.sum(tl.load(ZERO + split, mask=held, other=0.0) * w, 1)
             elif ZERO_KIND == 2:
@@ -711,6 +716,10 @@ def combine_kernel(
                     other=0.0,
                 )  # fmt: skip
                 zero += tl.sum(points * w[:, :, None], 1)
+        for k in tl.static_range(DIGITS):
+            column = tl.load(COLUMNS + k * D + c, mask=c < D, other=0)
+            place = tl.load(PLACES + k * D + c, mask=c < D, other=0.0)
+            y += tl.gather(digits, tl.broadcast_to(column[None, :], y.shape), 1) * place[None, :]
         if HAS_SCALE:
             scale = tl.load(SCALE + b * scale_b + h * scale_h + c, mask=c < C, other=0.0).to(tl.float32)
             y *= scale[None, :]
