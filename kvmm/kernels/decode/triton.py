@@ -84,9 +84,8 @@ def expand_kernel(
     Z, INDEX, GROUP_INDEX, PLACE, SCALE, ZERO, OFFSET, EXTRA_SCALE, EXTRA_ZERO,
     OUT, WEIGHT, BIAS, SUM,
     H, rows, groups, stored, scaling, width, z_column, scale_stride, zero_stride, index_stride,
-    offset_head, extra_head,
-    DP: tl.constexpr, J: tl.constexpr, JP: tl.constexpr, J1: tl.constexpr, J2: tl.constexpr,
-    C: tl.constexpr, DZ: tl.constexpr, RP: tl.constexpr, GROUPS: tl.constexpr, CHUNKS: tl.constexpr,
+    offset_head, extra_head, J, J1, J2, C, DZ,
+    DP: tl.constexpr, JP: tl.constexpr, RP: tl.constexpr, GROUPS: tl.constexpr, CHUNKS: tl.constexpr,
     HAS_INDEX: tl.constexpr, GATHER: tl.constexpr, HAS_GROUP_INDEX: tl.constexpr,
     HAS_PLACE: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_ZERO: tl.constexpr, HAS_OFFSET: tl.constexpr,
     HAS_EXTRA: tl.constexpr, QUANTISE: tl.constexpr, SUMS: tl.constexpr,
@@ -623,11 +622,11 @@ def split_kernel(
 def combine_kernel(
     M, L, ACC, ZERO, SCALE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, M0, L0, ACC0, STATE_M, STATE_L, STATE,
     OUT_M, OUT_L, OUT,
-    H, rows, splits, splits0, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head,
-    D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr, VQ: tl.constexpr, C: tl.constexpr, DZ: tl.constexpr,
+    H, rows, splits, splits0, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, VQ, C, DZ,
+    D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr,
     VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr, DIGITS: tl.constexpr,
-    HAS_PART: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr, HAS_OFFSET: tl.constexpr,
-    HAS_MATRIX: tl.constexpr, HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr, LAST: tl.constexpr,
+    HAS_PART: tl.constexpr, HAS_DIGITS: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr,
+    HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one part, those of the dense columns and what was joined before, by their log-sum-exp.
 
@@ -695,7 +694,7 @@ def combine_kernel(
             split = (bh * splits + t[None, :]) * rows + r[:, None]
             held = live[:, None] & (t < splits)[None, :]
             w = tl.where(held, tl.exp2(tl.load(M + split, mask=held, other=-1e30) - m[:, None]), 0.0)
-            if VQ > 0:
+            if HAS_DIGITS:
                 if DIGITS == 0:
                     part = tl.load(
                         ACC + split[:, :, None] * VQ + c[None, None, :], mask=held[:, :, None] & (c < VQ)[None, None, :],
