@@ -208,6 +208,6 @@ def replay_seconds(cache: KVMMCache, runs: int = 60) -> float | None:
     spare = room.dense_columns - table.dense.shape[1] - 1
     seconds: list[float] = []
     while len(seconds) < runs and spare > 1:
-        seconds += step_times(graph.replay, min(spare, runs - len(seconds)), "cuda")[1:]
+        seconds += step_times(graph.replay, min(spare, runs - len(seconds) + 1), "cuda")[1:]
         room.sync(table)
     return Timing.of(seconds).median if seconds else None

@@ -177,9 +177,7 @@ class PageStore:
     def roomy(self, num_pages: torch.Tensor) -> Packed:
         """The whole room, of which ``num_pages`` (int32 ``[1]``, on the device) are in use; for attention only."""
         if self._roomy is None or self._roomy.num_pages is not num_pages:
-            self._roomy = Packed(
-                dict(self.buffers), self.page_size, self._group_buffer, num_pages, self._shared_group
-            )
+            self._roomy = Packed(dict(self.buffers), self.page_size, self._group_buffer, num_pages, self._shared_group)
         return self._roomy
 
     def room_nbytes(self) -> int:

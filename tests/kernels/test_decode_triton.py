@@ -37,7 +37,9 @@ def store(kv: CodecSpec, side: str, x: torch.Tensor, page_size: int, site: Site 
 def likely(z: torch.Tensor, codec: Codec) -> torch.Tensor:
     """Vectors with the distribution that a calibrated codec expects, from normal ones ``[B, H, T, D]``."""
     transform = codec.transform(z.shape[-1], z.device)
-    return (z * transform.deviation[None, :, None] + transform.offset[None, :, None]) @ transform.inverse.transpose(1, 2)
+    return (z * transform.deviation[None, :, None] + transform.offset[None, :, None]) @ transform.inverse.transpose(
+        1, 2
+    )
 
 
 def make_parts(
@@ -97,11 +99,9 @@ def compare(
     return float((found - expected).norm() / expected.norm())
 
 
-
-
 @pytest.mark.parametrize("kv", matrix_specs(), ids=str)
 def test_every_codec(kv: CodecSpec) -> None:
-    parts = make_parts([(kv, kv)], [300])
+    parts = make_parts([(kv, kv)], [170])
     if not driver.supports(parts):
         pytest.skip("read by torch")
     assert compare(parts) < 2e-3
@@ -110,7 +110,7 @@ def test_every_codec(kv: CodecSpec) -> None:
 @pytest.mark.parametrize("kv", matrix_specs(), ids=str)
 def test_many_rows_and_holes(kv: CodecSpec) -> None:
     """A second turn or a draft: more rows than int8 takes, small pages, two sequences, slots without tokens."""
-    parts = make_parts([(kv, kv)], [150], batch=2, page_size=32, more=40)
+    parts = make_parts([(kv, kv)], [70], batch=2, page_size=32, more=40)
     if not driver.supports(parts):
         pytest.skip("read by torch")
     assert compare(parts, batch=2, length=7, holes=0.3) < 3e-3
@@ -126,7 +126,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("ratio", [1, 2, 4, 7, 16])
+@pytest.mark.parametrize("ratio", [1, 7, 16])
 @pytest.mark.parametrize("name", KINDS)
 def test_heads(name: str, ratio: int) -> None:
     kv = KINDS[name]
@@ -137,7 +137,7 @@ def test_heads(name: str, ratio: int) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_head_dims(name: str, dim: int) -> None:
     kv = KINDS[name]
-    assert compare(make_parts([(kv, kv)], [260], dim=dim), dim=dim) < 2e-3
+    assert compare(make_parts([(kv, kv)], [140], dim=dim), dim=dim) < 2e-3
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -20,12 +20,14 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from kvmm.kernels.decode import cuda
 from kvmm.kernels.decode.digits import Dense, Digits, aligned
-from kvmm.kernels.decode.triton import combine_kernel, expand_kernel, split_kernel, transform_kernel
+from kvmm.kernels.decode.triton import split_kernel
+from kvmm.kernels.decode.triton_join import combine_kernel
+from kvmm.kernels.decode.triton_query import expand_kernel, transform_kernel
 
 LOG2E = math.log2(math.e)
 INT8_ROWS = 16  # rows of queries up to which they are quantised; more pay for half precision
 _SCORES, _INT8, _CHANNEL, _TOKEN, _DENSE, _NOTHING = range(6)
-TUNE = {"warps": 1, "pages": 1, "stages": 2, "fill": 12}
+_WARPS = 12  # that a multiprocessor is given
 _WIDTH = 32  # columns of a basis that a program computes
 _TILE = 64  # tokens of the dense columns a program takes at once
 
@@ -137,9 +139,7 @@ def _constant(bh: int, rows: int, value: float, device: torch.device) -> torch.T
 
 def supports(parts: Sequence) -> bool:
     """Whether the kernels can read all parts (their values; keys may bring logits of their own)."""
-    return all(
-        not part.key.observes and part.value.codec.digits(part.value.packed) is not None for part in parts
-    )
+    return all(not part.key.observes and part.value.codec.digits(part.value.packed) is not None for part in parts)
 
 
 def attend(
@@ -198,7 +198,7 @@ class _Step:
         return torch.empty(shape, device=self.query.device, dtype=dtype)
 
     def _splits(self, tiles: int, warps: int) -> int:
-        wanted = _multiprocessors(self.query.device) * TUNE["fill"] // warps
+        wanted = _multiprocessors(self.query.device) * _WARPS // warps
         return max(1, min(tiles, -(-wanted // (self.bh * self.blocks))))
 
     # -- keys -----------------------------------------------------------------------------------------------------
@@ -208,7 +208,8 @@ class _Step:
 
         ``out`` ``[B, H, groups, 2 * rows, Q]`` may have room for the first groups only, where no page uses others.
         """
-        groups, columns, chunks = keys.groups if out is None else out.shape[2], keys.columns, keys.scale.shape[3] if keys.by_token else 1
+        groups, columns = keys.groups if out is None else out.shape[2], keys.columns
+        chunks = keys.scale.shape[3] if keys.by_token else 1
         zero = keys.mean if keys.by_token else keys.zero_point
         fold = int8 and not keys.by_token
         if columns == 0:
@@ -274,7 +275,8 @@ class _Step:
             query = self.query.view(-1, self.heads, self.rows, self.dim).float() * (self.scaling / LOG2E)
             scores = codec.scores(codec.transform_query(query), packed)
             if adjusts:
-                repeated = bias if bias is None or bias.shape[2] == 1 else bias.repeat(1, 1, self.rows // self.length, 1)
+                by_row = bias is not None and bias.shape[2] > 1
+                repeated = bias.repeat(1, 1, self.rows // self.length, 1) if by_row else bias
                 scores = codec.adjust_scores(scores, repeated)
             logits, adjusts = (scores * LOG2E).contiguous(), False
         elif not adjusts and self.int8:
@@ -352,7 +354,8 @@ class _Step:
     ) -> Partial:
         k, v = _side(keys, True), _side(values, False)
         page = values.page_size
-        planes = [b for side in (k, v) for b in (side["B1"], side["B2"]) if side["mode"] not in (_DENSE, _NOTHING) and b]
+        coded = [side for side in (k, v) if side["mode"] not in (_DENSE, _NOTHING)]
+        planes = [side[name] for side in coded for name in ("B1", "B2") if side[name]]
         unit = min([page * b // 8 for b in planes], default=min(page, _TILE))
         if keys is not None and not isinstance(keys, Dense) and keys.inside > 1:
             unit = min(unit, page // keys.inside)
@@ -372,11 +375,7 @@ class _Step:
             v["mode"] = _INT8
         quick = {k["mode"], v["mode"]} <= {_INT8, _NOTHING}
         if quick:
-            warps = 1
-            if not k["grouped"] and not v["grouped"]:
-                warps = TUNE["warps"]
-                pages_a_tile *= warps * TUNE["pages"]
-                tiles = -(-pages // pages_a_tile)
+            warps = 1  # of which many share a multiprocessor: no barriers
         if keys is None:
             k["mode"] = _SCORES
             q = {"Q": None, "QW": None, "QZ": None, "QS": None, "kgroups": 1}
@@ -405,9 +404,9 @@ class _Step:
         knorm = k["norm"]
         bias_q = 0 if bias is None or bias.shape[2] == 1 else bias.stride(2)
         split_kernel[self.bh, splits, self.blocks](
-            q["Q"], q["QW"], q["QZ"], q["QS"], k["C1"], k["C2"], k["scale"], k["zero"], None, None,
+            q["Q"], q["QW"], q["QZ"], q["QS"], k["C1"], k["C2"], k["scale"], k["zero"],
             k["group"], knorm, bias, logits, adjust,
-            v["C1"], v["C2"], v["scale"], v["zero"], None, None, v["group"], norm, used,
+            v["C1"], v["C2"], v["scale"], v["zero"], v["group"], norm, used,
             m, l, acc, zero,
             self.heads, self.rows, self.length, q["kgroups"], v["groups"], pages, splits,
             0 if logits is None else logits.shape[-1],
@@ -415,14 +414,14 @@ class _Step:
             _stride(k["C1"]), _stride(k["C2"]), _stride(k["scale"]), *_norm_strides(knorm),
             _stride(v["C1"]), _stride(v["C2"]), _stride(v["scale"]), _stride(v["zero"]), *_norm_strides(norm),
             N=page, UI=unit, F=pages_a_tile, RP=self.block,
-            KMODE=k["mode"], KB1=k["B1"], KB2=k["B2"], KJ1=k["J1"], KJ2=k["J2"], KP1=k["P1"], KP2=k["P2"], KC=1,
-            INSIDE=k["inside"], KGROUPED=k["grouped"], CHUNKS=k["chunks"], HAS_KINDEX=False, HAS_KPLACE=False,
+            KMODE=k["mode"], KB1=k["B1"], KB2=k["B2"], KJ1=k["J1"], KJ2=k["J2"], KP1=k["P1"], KP2=k["P2"],
+            INSIDE=k["inside"], KGROUPED=k["grouped"], CHUNKS=k["chunks"],
             HAS_QZ=q["QZ"] is not None, HAS_KNORM=knorm is not None,
-            VMODE=v["mode"], VB1=v["B1"], VB2=v["B2"], VJ1=v["J1"], VJ2=v["J2"], VP1=v["P1"], VP2=v["P2"], VC=1,
+            VMODE=v["mode"], VB1=v["B1"], VB2=v["B2"], VJ1=v["J1"], VJ2=v["J2"], VP1=v["P1"], VP2=v["P2"],
             VDZ=vdz, VDP=next_power_of_2(max(1, vdz)), VINSIDE=v["inside"], VGROUPED=v["grouped"], VTOKEN=token_int8,
-            VCHUNKS=v["chunks"], HAS_VINDEX=False, HAS_VPLACE=False, HAS_VNORM=norm is not None,
+            VCHUNKS=v["chunks"], HAS_VNORM=norm is not None,
             HAS_BIAS=bias is not None, HAS_USED=used is not None, HAS_ADJUST=adjust is not None, WRITE_LOGITS=write,
-            IN_TOKENS=tokens is not None, ASM=not interpreted(), num_warps=warps, num_stages=TUNE["stages"] if warps == 1 or quick else 1,
+            IN_TOKENS=tokens is not None, ASM=not interpreted(), num_warps=warps, num_stages=2 if quick else 1,
         )  # fmt: skip
         return Partial(m, l, acc, zero, grouped_values)
 
@@ -443,7 +442,8 @@ class _Step:
         dim = out.shape[-1] if out is not None else dense.acc.shape[-1] if dense is not None else state[2].shape[-1]
         following = None
         if out is None:
-            following = (self._empty(self.bh, self.rows), self._empty(self.bh, self.rows), self._empty(self.bh, self.rows, dim))
+            rows = (self.bh, self.rows)
+            following = self._empty(*rows), self._empty(*rows), self._empty(*rows, dim)
         digits = values if isinstance(values, Digits) else None
         scale = zero = offset = matrix = columns = places = None
         kind, vdz = 0, 0
@@ -486,7 +486,8 @@ class _Step:
             JP=1 if columns is None else next_power_of_2(partial.acc.shape[-1]), VDZ=vdz, SP=next_power_of_2(splits),
             SP0=next_power_of_2(splits0), SC=min(32 if few else 4, next_power_of_2(splits)), RB=together,
             DIGITS=0 if columns is None else columns.shape[0],
-            HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0, HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
+            HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
+            HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
             HAS_MATRIX=matrix is not None, HAS_DENSE=dense is not None, HAS_STATE=state is not None,
             LAST=out is not None, num_warps=4,
         )  # fmt: skip

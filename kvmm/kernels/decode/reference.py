@@ -8,8 +8,8 @@ product runs over bare codes,
 (CalibQuant's post-scaling, arXiv 2502.14882, written for any group). For more query rows than a group has tokens the
 folded query would be larger than the codes, so the page is expanded instead; both give the same result.
 
-Shapes: queries ``[B, H, Q, D]`` with ``Q = R * q`` rows a KV head; key codes ``[B, H, P, N, D]`` of ``P`` pages of ``N``
-tokens; value codes ``[B, H, D, S, P, N / S]`` with the tokens of a page in ``S`` planes, as they unpack best
+Shapes: queries ``[B, H, Q, D]`` with ``Q = R * q`` rows a KV head; key codes ``[B, H, P, N, D]`` of ``P`` pages of
+``N`` tokens; value codes ``[B, H, D, S, P, N / S]`` with the tokens of a page in ``S`` planes, as they unpack best
 (:func:`kvmm.kernels.quantize.unpack_values`); scores and probabilities ``[B, H, Q, P * N]``. All float32.
 """
 

@@ -1,10 +1,9 @@
-"""Decode attention over packed pages in Triton: three kernels that together are what the reference does.
+"""Decode attention in Triton, the pages: every split reads the packed codes of some pages of one store.
 
-``expand_kernel`` takes the queries of a step into the basis of a store and folds the channels' scales in, once a group
-of tokens (CalibQuant's post-scaling, arXiv 2502.14882, for any group). ``split_kernel`` walks the pages of one store,
-several splits a sequence and head at once, and reads digits as they are packed: codes are the left operand of the
-tensor cores, so that a few query rows waste nothing, and one shift and one mask turn packed bytes into operands.
-``combine_kernel`` joins all splits by their log-sum-exp, turns digits into channels and leaves the values' basis.
+Queries come from :mod:`kvmm.kernels.decode.triton_query` in the basis of the keys, with the channels' scales folded in
+once a group of tokens (CalibQuant's post-scaling, arXiv 2502.14882, for any group);
+:mod:`kvmm.kernels.decode.triton_join` joins the splits by their log-sum-exp. Codes are the left operand of the tensor
+cores, so that a few query rows waste nothing, and one shift and one mask turn packed bytes into operands.
 
 In int8 mode the query is two int8 numbers (a high and a low part, 15 bits together), and so are the probabilities; the
 products are exact integers. In half mode, for many rows of queries (chunked prefill, a second turn, drafts) and for
@@ -54,129 +53,7 @@ def _plane(packed, SHIFT: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr):
     elif SHIFT == 0:  # four codes an instruction
         return tl.inline_asm_elementwise(_AND[BITS], "=r,r", [packed], dtype=tl.int8, is_pure=True, pack=4)
     else:
-        return tl.inline_asm_elementwise(
-            _SHIFT_AND[BITS, SHIFT], "=r,r", [packed], dtype=tl.int8, is_pure=True, pack=4
-        )
-
-
-@triton.jit
-def transform_kernel(
-    Q, MATRIX, OUT, H, batch, rows, width, matrix_head,
-    D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr,
-):  # fmt: skip
-    """``OUT [B * H, rows, width]``: queries ``[B * H, rows, D]`` times ``MATRIX [H or 1, D, width]``, in float32.
-
-    One program a head, ``WC`` columns and ``RP`` rows of whatever sequences.
-    """
-    h = tl.program_id(0).to(tl.int64)
-    k, j, r = tl.arange(0, DP), tl.program_id(1) * WC + tl.arange(0, WC), tl.program_id(2) * RP + tl.arange(0, RP)
-    live = r < batch * rows
-    at = (r // rows * H + h) * rows + r % rows
-    q = tl.load(Q + at[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0)
-    inside = (k < D)[:, None] & (j < width)[None, :]
-    m = tl.load(MATRIX + h * matrix_head + k[:, None] * width + j[None, :], mask=inside, other=0.0)
-    z = tl.dot(q.to(tl.float32), m, input_precision="tf32x3")
-    tl.store(OUT + at[:, None] * width + j[None, :], z, mask=live[:, None] & (j < width)[None, :])
-
-
-@triton.jit
-def expand_kernel(
-    Z, INDEX, GROUP_INDEX, PLACE, SCALE, ZERO, OFFSET, EXTRA_SCALE, EXTRA_ZERO,
-    OUT, WEIGHT, BIAS, SUM,
-    H, rows, groups, stored, scaling, width, z_column, scale_stride, zero_stride, index_stride,
-    offset_head, extra_head, J, J1, J2, C, DZ,
-    DP: tl.constexpr, JP: tl.constexpr, RP: tl.constexpr, GROUPS: tl.constexpr, CHUNKS: tl.constexpr,
-    HAS_INDEX: tl.constexpr, GATHER: tl.constexpr, HAS_GROUP_INDEX: tl.constexpr,
-    HAS_PLACE: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_ZERO: tl.constexpr, HAS_OFFSET: tl.constexpr,
-    HAS_EXTRA: tl.constexpr, QUANTISE: tl.constexpr, SUMS: tl.constexpr,
-):  # fmt: skip
-    """Queries in the digits of one key store.
-
-    ``Z`` ``[B * H, rows, width]`` holds the queries in the keys' basis: by digit, and from column ``z_column`` on by
-    channel; with ``GATHER`` by channel only. Row ``r`` and group ``g`` get ``q'_j = z_j * place_j * scale[g, index_j]``,
-    written as a high and a low int8 row in ``OUT`` ``[B * H, G, rows, 2, J]`` with the weight of a step of the low one
-    in ``WEIGHT`` ``[B * H, G, rows]``; or, not quantised, without the scale to ``OUT`` ``[B * H, rows, J]`` and
-    ``WEIGHT`` ``[B * H, rows]``. ``BIAS`` ``[B * H, G, rows]`` is ``z . (zero_g + offset)``, over all channels; ``SUM``
-    ``[B * H, rows, CHUNKS]`` the sums of ``z`` by group of channels. Group ``stored`` is the extra one that no store
-    holds.
-    """
-    bh, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    r, j, dz = tl.program_id(2) * RP + tl.arange(0, RP), tl.arange(0, JP), tl.arange(0, DP)
-    h = bh % H
-    live = r < rows
-    at = Z + (bh * rows + r[:, None]) * width
-    index = j
-    if HAS_INDEX:
-        index = tl.load(INDEX + j, mask=j < J, other=0)
-    column = index if GATHER else j
-    inside = live[:, None] & ((j < J) & (column < width))[None, :]
-    z = tl.load(at + column[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
-    if HAS_ZERO:
-        inside = live[:, None] & (dz < DZ)[None, :]
-        zz = tl.load(at + z_column + dz[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
-    if SUMS:
-        for c in tl.static_range(CHUNKS):
-            chunk = (j >= c * (J // CHUNKS)) & (j < (c + 1) * (J // CHUNKS))
-            tl.store(SUM + (bh * rows + r) * CHUNKS + c, tl.sum(tl.where(chunk[None, :], z, 0.0), 1), mask=live)
-    if HAS_PLACE:
-        z *= tl.load(PLACE + j, mask=j < J, other=0.0)[None, :]
-    # from here on GROUPS groups at once
-    g = block * GROUPS + tl.arange(0, GROUPS)
-    own_group = (g < groups) & (g != stored)
-    extra_group = (g < groups) & (g == stored)
-    to_row = (bh * groups + g[:, None]) * rows + r[None, :]
-    used = (g < groups)[:, None] & live[None, :]
-    x = tl.zeros((GROUPS, RP, JP), tl.float32) + z[None, :, :]
-    own = index[None, :]
-    if HAS_GROUP_INDEX:
-        picked = tl.load(
-            GROUP_INDEX + bh * index_stride + g[:, None] * J2 + (j - J1)[None, :],
-            mask=(g < groups)[:, None] & ((j >= J1) & (j < J1 + J2))[None, :], other=0,
-        ).to(tl.int32)  # fmt: skip
-        own = tl.where((j < J1)[None, :], index[None, :], picked)
-        known = used[:, :, None] & ((j < J1 + J2)[None, :] & (own < width))[:, None, :]
-        x = tl.load((at[None, :, :] + own[:, None, :]), mask=known, other=0.0).to(tl.float32) * scaling
-        if HAS_PLACE:
-            x *= tl.load(PLACE + j, mask=j < J, other=0.0)[None, None, :]
-    if HAS_SCALE:
-        fits = (j < J)[None, :] & (own < C)
-        scale = tl.load(
-            SCALE + bh * scale_stride + g[:, None] * C + own, mask=own_group[:, None] & fits, other=0.0
-        ).to(tl.float32)  # fmt: skip
-        if HAS_EXTRA:
-            scale += tl.load(
-                EXTRA_SCALE + h * extra_head * C + own + 0 * g[:, None], mask=extra_group[:, None] & fits, other=0.0
-            ).to(tl.float32)  # fmt: skip
-        x *= scale[:, None, :]
-    if HAS_ZERO:
-        fits_z = (dz < DZ)[None, :]
-        zero = tl.load(
-            ZERO + bh * zero_stride + g[:, None] * DZ + dz[None, :], mask=own_group[:, None] & fits_z, other=0.0
-        ).to(tl.float32)  # fmt: skip
-        if HAS_EXTRA:
-            zero += tl.load(
-                EXTRA_ZERO + h * extra_head * DZ + dz[None, :] + 0 * g[:, None], mask=extra_group[:, None] & fits_z,
-                other=0.0,
-            ).to(tl.float32)  # fmt: skip
-        if HAS_OFFSET:
-            zero += tl.load(OFFSET + h * offset_head + dz, mask=dz < DZ, other=0.0)[None, :]
-        tl.store(BIAS + to_row, tl.sum(zz[None, :, :] * zero[:, None, :], 2), mask=used)
-    if QUANTISE:
-        step = tl.maximum(tl.max(tl.abs(x), 2), 1e-30) / 127.0
-        x = x / step[:, :, None]
-        high = tl.floor(x + 0.5)
-        low = tl.floor((x - high) * 254.0 + 0.5)
-        to = OUT + to_row[:, :, None] * 2 * J + j[None, None, :]
-        filled = used[:, :, None] & (j < J)[None, None, :]
-        tl.store(to, high.to(tl.int8), mask=filled)
-        tl.store(to + J, low.to(tl.int8), mask=filled)
-        tl.store(WEIGHT + to_row, step / 254.0, mask=used)
-    elif block == 0:
-        first = tl.max(tl.abs(z), 1)
-        step = tl.maximum(first, 1e-30)
-        to = OUT + (bh * rows + r[:, None]) * J + j[None, :]
-        tl.store(to, (z / step[:, None]).to(OUT.dtype.element_ty), mask=live[:, None] & (j < J)[None, :])
-        tl.store(WEIGHT + bh * rows + r, step, mask=live)
+        return tl.inline_asm_elementwise(_SHIFT_AND[BITS, SHIFT], "=r,r", [packed], dtype=tl.int8, is_pure=True, pack=4)
 
 
 @triton.jit
@@ -201,19 +78,19 @@ def _load_plane(
 
 @triton.jit
 def split_kernel(
-    Q, QW, QZ, QS, K1, K2, KSCALE, KZERO, KINDEX, KPLACE, KGROUP, KNORM, BIAS, LOGITS, ADJUST,
-    V1, V2, VSCALE, VZERO, VINDEX, VPLACE, VGROUP, VNORM, USED,
+    Q, QW, QZ, QS, K1, K2, KSCALE, KZERO, KGROUP, KNORM, BIAS, LOGITS, ADJUST,
+    V1, V2, VSCALE, VZERO, VGROUP, VNORM, USED,
     M, L, ACC, ZERO,
     H, rows, queries, kgroups, vgroups, pages, splits, slots, bias_b, bias_q, k1_bh, k2_bh, kscale_bh, knorm_b, knorm_h,
     v1_bh, v2_bh, vscale_bh, vzero_bh, vnorm_b, vnorm_h,
     N: tl.constexpr, UI: tl.constexpr, F: tl.constexpr, RP: tl.constexpr,
     KMODE: tl.constexpr, KB1: tl.constexpr, KB2: tl.constexpr, KJ1: tl.constexpr, KJ2: tl.constexpr,
-    KP1: tl.constexpr, KP2: tl.constexpr, KC: tl.constexpr, INSIDE: tl.constexpr, KGROUPED: tl.constexpr,
-    CHUNKS: tl.constexpr, HAS_KINDEX: tl.constexpr, HAS_KPLACE: tl.constexpr, HAS_QZ: tl.constexpr, HAS_KNORM: tl.constexpr,
+    KP1: tl.constexpr, KP2: tl.constexpr, INSIDE: tl.constexpr, KGROUPED: tl.constexpr,
+    CHUNKS: tl.constexpr, HAS_QZ: tl.constexpr, HAS_KNORM: tl.constexpr,
     VMODE: tl.constexpr, VB1: tl.constexpr, VB2: tl.constexpr, VJ1: tl.constexpr, VJ2: tl.constexpr,
-    VP1: tl.constexpr, VP2: tl.constexpr, VC: tl.constexpr, VDZ: tl.constexpr, VDP: tl.constexpr,
+    VP1: tl.constexpr, VP2: tl.constexpr, VDZ: tl.constexpr, VDP: tl.constexpr,
     VINSIDE: tl.constexpr, VGROUPED: tl.constexpr, VTOKEN: tl.constexpr, VCHUNKS: tl.constexpr,
-    HAS_VINDEX: tl.constexpr, HAS_VPLACE: tl.constexpr, HAS_VNORM: tl.constexpr,
+    HAS_VNORM: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_USED: tl.constexpr, HAS_ADJUST: tl.constexpr, WRITE_LOGITS: tl.constexpr,
     IN_TOKENS: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
@@ -275,7 +152,9 @@ def split_kernel(
         )
         if KMODE == DENSE:
             q1 = tl.load(
-                Q + (bh * rows + r[None, :]) * KJ1 + k1[:, None], mask=row_live[None, :] & (k1 < KJ1)[:, None], other=0.0
+                Q + (bh * rows + r[None, :]) * KJ1 + k1[:, None],
+                mask=row_live[None, :] & (k1 < KJ1)[:, None],
+                other=0.0,
             )
         if KB2 > 0:
             q2 = tl.load(
@@ -613,136 +492,8 @@ def split_kernel(
         if VQ > 0:
             tl.store(ACC + at[None, :] * VQ + v1[:, None], acc1, mask=row_live[None, :] & (v1 < VQ1)[:, None])
         if VB2 > 0:
-            tl.store(ACC + at[None, :] * VQ + VQ1 + v2[:, None], acc2, mask=row_live[None, :] & (v2 < VQ - VQ1)[:, None])
+            tl.store(
+                ACC + at[None, :] * VQ + VQ1 + v2[:, None], acc2, mask=row_live[None, :] & (v2 < VQ - VQ1)[:, None]
+            )
         if VDZ > 0:
             tl.store(ZERO + at[None, :] * VDZ + vd[:, None], accz, mask=row_live[None, :] & (vd < VDZ)[:, None])
-
-
-@triton.jit
-def combine_kernel(
-    M, L, ACC, ZERO, SCALE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, M0, L0, ACC0, STATE_M, STATE_L, STATE,
-    OUT_M, OUT_L, OUT,
-    H, rows, splits, splits0, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, VQ, C, DZ,
-    D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr,
-    VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr, DIGITS: tl.constexpr,
-    HAS_PART: tl.constexpr, HAS_DIGITS: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr,
-    HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """Join the splits of one part, those of the dense columns and what was joined before, by their log-sum-exp.
-
-    One program a sequence and head, ``RB`` rows and ``DC`` channels of the output. Channel ``c`` of the values' basis is
-    the sum of digits ``COLUMNS[k, c]`` times ``PLACES[k, c]`` (digit ``c`` itself if ``DIGITS`` is 0), times ``SCALE``
-    ``[B, H, C]`` where splits did not do it already, plus zero points; ``MATRIX`` ``[H or 1, D, D]`` leaves the basis.
-    ``ZERO_KIND``: 0 none, 1 one zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2 ``ZERO``
-    holds their sum by channel, 3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or the state
-    if more parts follow.
-    """
-    bh = tl.program_id(0).to(tl.int64)
-    h, b = bh % H, bh // H
-    d = tl.program_id(2) * DC + tl.arange(0, DC)
-    r = tl.program_id(1) * RB + tl.arange(0, RB)
-    dl, live = d < D, r < rows
-    D0: tl.constexpr = (D + 31) // 32 * 32  # columns of the dense part's sums
-    m = tl.full((RB,), -1e30, tl.float32)
-    if HAS_PART:
-        s = tl.arange(0, SP)
-        at = (bh * splits + s[None, :]) * rows + r[:, None]
-        known = live[:, None] & (s < splits)[None, :]
-        ms = tl.load(M + at, mask=known, other=-1e30)
-        m = tl.maximum(m, tl.max(ms, 1))
-        if HAS_MATRIX:  # every program needs all channels of the basis
-            c = tl.arange(0, CP)
-            inside = (c < D)[:, None] & dl[None, :]
-            matrix = tl.load(MATRIX + h * matrix_head + c[:, None] * D + d[None, :], mask=inside, other=0.0)
-        else:
-            c = d
-    if HAS_DENSE:
-        s0 = tl.arange(0, SP0)
-        at0 = (bh * splits0 + s0[None, :]) * rows + r[:, None]
-        known0 = live[:, None] & (s0 < splits0)[None, :]
-        ms0 = tl.load(M0 + at0, mask=known0, other=-1e30)
-        m = tl.maximum(m, tl.max(ms0, 1))
-    if HAS_STATE:
-        before = tl.load(STATE_M + bh * rows + r, mask=live, other=-1e30)
-        m = tl.maximum(m, before)
-
-    total = tl.zeros((RB,), tl.float32)
-    out = tl.zeros((RB, DC), tl.float32)
-    both = live[:, None] & dl[None, :]
-    if HAS_STATE:
-        fade = tl.exp2(before - m)
-        total += tl.load(STATE_L + bh * rows + r, mask=live, other=0.0) * fade
-        out += tl.load(STATE + (bh * rows + r[:, None]) * D + d[None, :], mask=both, other=0.0) * fade[:, None]
-    if HAS_DENSE:
-        ws0 = tl.exp2(ms0 - m[:, None])
-        total += tl.sum(tl.load(L0 + at0, mask=known0, other=0.0) * ws0, 1)
-        part0 = tl.load(
-            ACC0 + at0[:, :, None] * D0 + d[None, None, :], mask=known0[:, :, None] & dl[None, None, :], other=0.0
-        )
-        out += tl.sum(part0 * ws0[:, :, None], 1)
-    if HAS_PART:
-        mine = tl.sum(tl.load(L + at, mask=known, other=0.0) * tl.exp2(ms - m[:, None]), 1)
-        total += mine
-        y = tl.zeros((RB, CP if HAS_MATRIX else DC), tl.float32)
-        if DIGITS > 0:
-            j = tl.arange(0, JP)
-            digits = tl.zeros((RB, JP), tl.float32)
-        weight = tl.zeros((RB,), tl.float32)
-        zero = tl.zeros((RB, CP if HAS_MATRIX else DC), tl.float32)
-        for s1 in range(0, splits, SC):
-            t = s1 + tl.arange(0, SC)
-            split = (bh * splits + t[None, :]) * rows + r[:, None]
-            held = live[:, None] & (t < splits)[None, :]
-            w = tl.where(held, tl.exp2(tl.load(M + split, mask=held, other=-1e30) - m[:, None]), 0.0)
-            if HAS_DIGITS:
-                if DIGITS == 0:
-                    part = tl.load(
-                        ACC + split[:, :, None] * VQ + c[None, None, :], mask=held[:, :, None] & (c < VQ)[None, None, :],
-                        other=0.0,
-                    )  # fmt: skip
-                    y += tl.sum(part * w[:, :, None], 1)
-                else:
-                    part = tl.load(
-                        ACC + split[:, :, None] * VQ + j[None, None, :], mask=held[:, :, None] & (j < VQ)[None, None, :],
-                        other=0.0,
-                    )  # fmt: skip
-                    digits += tl.sum(part * w[:, :, None], 1)
-            if VDZ == 1:
-                weight += tl.sum(tl.load(ZERO + split, mask=held, other=0.0) * w, 1)
-            elif ZERO_KIND == 2:
-                points = tl.load(
-                    ZERO + split[:, :, None] * VDZ + c[None, None, :], mask=held[:, :, None] & (c < VDZ)[None, None, :],
-                    other=0.0,
-                )  # fmt: skip
-                zero += tl.sum(points * w[:, :, None], 1)
-        for k in tl.static_range(DIGITS):
-            column = tl.load(COLUMNS + k * D + c, mask=c < D, other=0)
-            place = tl.load(PLACES + k * D + c, mask=c < D, other=0.0)
-            y += tl.gather(digits, tl.broadcast_to(column[None, :], y.shape), 1) * place[None, :]
-        if HAS_SCALE:
-            scale = tl.load(SCALE + b * scale_b + h * scale_h + c, mask=c < C, other=0.0).to(tl.float32)
-            y *= scale[None, :]
-        if ZERO_KIND == 1:
-            point = tl.load(ZERO_POINT + b * zero_b + h * zero_h + c, mask=c < DZ, other=0.0).to(tl.float32)
-            if HAS_OFFSET:
-                point += tl.load(OFFSET + h * offset_head + c, mask=c < DZ, other=0.0)
-            if VDZ == 1:
-                zero += point[None, :] * weight[:, None]
-            else:
-                zero += point[None, :] * mine[:, None]
-        if ZERO_KIND == 3:
-            zero += tl.where((c < D)[None, :], weight[:, None], 0.0)
-        y += zero
-        if HAS_MATRIX:
-            out += tl.dot(y, matrix, input_precision="tf32x3")
-        else:
-            out += y
-
-    to = (bh * rows + r[:, None]) * D + d[None, :]
-    if LAST:
-        tl.store(OUT + to, (out / total[:, None]).to(OUT.dtype.element_ty), mask=both)
-    else:
-        tl.store(OUT + to, out, mask=both)
-        if tl.program_id(2) == 0:
-            tl.store(OUT_M + bh * rows + r, m, mask=live)
-            tl.store(OUT_L + bh * rows + r, total, mask=live)
