@@ -88,3 +88,22 @@ def test_unit_codewords_weigh_by_length():
 def test_kmeans_with_too_few_or_equal_vectors(unit):
     for x in (torch.randn(2, 3, SIZE), torch.ones(2, 50, SIZE), torch.zeros(2, 50, SIZE)):
         assert torch.isfinite(kmeans(x, 16, unit=unit)).all()
+
+
+@pytest.mark.parametrize("radius", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1), (RUNS, 1), (1, GROUPS), (RUNS, GROUPS)])
+def test_triton_reads_the_table(shape, radius):
+    """Under the interpreter, or on a GPU: codebooks shared by heads or sub-vectors, with and without lengths."""
+    from kvmm.kernels.angle import reference, triton
+
+    index, _, lengths, _ = random_codes()
+    g = torch.Generator().manual_seed(3)
+    book = torch.randn(*shape, WORDS, SIZE, generator=g)
+    for sets, count in ((None, RUNS), (torch.tensor([1, 0, 0, 1, 1, 0]), 2)):
+        query = torch.randn(count, 21, GROUPS * SIZE, generator=g)
+        own = book[:count]
+        arguments = [query, index, own, lengths if radius else None, sets]
+        expected = reference.scores_lut(*arguments)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        arguments = [a if a is None else a.to(device) for a in arguments]
+        torch.testing.assert_close(triton.scores_lut(*arguments).cpu(), expected, rtol=1e-5, atol=1e-5)
