@@ -1,0 +1,159 @@
+"""Predicted memory is the memory of real caches, to the byte."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from kvmm import KVMMCache, policies
+from kvmm.analysis.cost import CostModel, split_tokens
+from kvmm.analysis.shapes import SHAPES, ModelShape, find_shape, shape_of
+from kvmm.errors import KVMMError
+from kvmm.modality import MODALITY_NAMES
+from kvmm.policy import get_policy
+from tests.tiny_models import build
+
+CONFIG = LlamaConfig(
+    hidden_size=256,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=64,
+    num_hidden_layers=2,
+)
+
+
+def packed_cache(policy: object, tokens: dict[str, int], batch: int = 1, calibration: object = None) -> KVMMCache:
+    cache = KVMMCache(CONFIG, policy, calibration=calibration)
+    codes = [m for m, name in enumerate(MODALITY_NAMES) for _ in range(tokens.get(name, 0))]
+    cache.set_modality([codes] * batch)
+    generator = torch.Generator().manual_seed(1)
+    for layer in range(CONFIG.num_hidden_layers):
+        key, value = torch.randn(2, batch, 2, len(codes), 64, generator=generator).bfloat16()
+        if layer == 0:
+            cache.announce(torch.zeros(batch, len(codes), dtype=torch.long), None, None)
+        cache.update(key, value, layer)
+    cache.pack()
+    return cache
+
+
+def assert_equal(policy: object, tokens: dict[str, int], batch: int = 1) -> None:
+    cost = CostModel(shape_of(CONFIG), policy).cost(tokens, batch)
+    report = packed_cache(policy, tokens, batch).memory()
+    assert cost.by_component == {name: n for name, n in report.by_component.items() if n}
+    assert (cost.nbytes, cost.nbytes_dense) == (report.nbytes, report.nbytes_dense)
+    assert cost.bits_per_value == pytest.approx(report.bits_per_value)
+    assert cost.ratio == pytest.approx(report.ratio)
+
+
+@pytest.mark.parametrize("policy", policies())
+def test_bytes_of_a_mixed_prompt_are_exact(policy):
+    assert_equal(policy, {"text": 700, "image": 333, "audio": 90}, batch=2)
+
+
+@pytest.mark.parametrize("policy", policies())
+def test_bytes_beyond_the_measured_tensors_are_exact(policy):
+    """3000 tokens are more than are ever encoded to predict them."""
+    assert_equal(policy, {"text": 3000, "image": 2500})
+
+
+@pytest.mark.parametrize("text", [0, 1, 3, 40, 130, 161, 200, 259, 517, 1111])
+@pytest.mark.parametrize("image", [0, 1, 20, 130, 700])
+def test_splits_are_those_of_the_table(text, image):
+    if not text + image:
+        return
+    policy, tokens = get_policy("kivi2"), {"text": text, "image": image}
+    cache = packed_cache("bf16", tokens)
+    split = split_tokens(policy, tokens)
+    assert split.dense == cache.table.dense.shape[1] and split.sinks == cache.table.num_sinks
+    assert {m: size for m, (_, size) in split.packed.items()} == cache.table.page_sizes
+    counts = {m: cache.table.counts(positions)[m] for m, positions in cache.table.stores.items()}
+    assert {m: count for m, (count, _) in split.packed.items()} == counts
+
+
+def test_overrides_and_skipped_layers():
+    from dataclasses import replace
+
+    assert_equal(replace(get_policy("kivi2"), skip_layers=(0,)), {"text": 600, "image": 200})
+    assert_equal(get_policy("oscar2", residual_length=7, num_sink_tokens=1), {"text": 600, "video": 200})
+
+
+@pytest.mark.parametrize("policy", ["bf16", "oscar2", "calibquant1", "rd1"])
+def test_the_longest_context_fits_and_a_page_more_does_not(policy):
+    model, media, budget = CostModel(SHAPES["Qwen2.5-VL-7B-Instruct"], policy), {"image": 1000}, 2**30
+    longest = model.longest_context(budget, media, batch=3)
+    assert model.cost({"text": longest - 1000, **media}, 3).nbytes <= budget
+    assert model.cost({"text": longest - 1000 + 128, **media}, 3).nbytes > budget
+    assert model.longest_context(2 * budget, media, batch=3) > longest
+
+
+def test_small_budgets():
+    model = CostModel(shape_of(CONFIG), "kivi2")
+    assert model.longest_context(10, {"image": 400}) is None
+    assert model.longest_context(10) == 0
+    few = model.longest_context(10_000)
+    assert model.cost({"text": few}).nbytes <= 10_000 < model.cost({"text": few + 1}).nbytes
+
+
+def test_a_known_figure():
+    """Llama-3.1-8B in bf16 takes 128 KiB a token, and the table one byte and four a slot."""
+    cost = CostModel(SHAPES["Llama-3.1-8B-Instruct"], "bf16").cost({"text": 131072})
+    assert cost.nbytes_dense == 16 * 2**30
+    # the pages of all layers name their position; the residual is full precision here as well
+    assert cost.nbytes == 16 * 2**30 + 5 * 131072
+    assert 15.9 < cost.bits_per_value < 16.1
+
+
+def test_a_policy_without_its_calibration_says_what_it_stores():
+    balanced, plain = (CostModel(shape_of(CONFIG), name) for name in ("balanced", "oscar4-2"))
+    assert (balanced.name, balanced.stored_as, plain.stored_as) == ("balanced", "oscar4-2", "oscar4-2")
+    assert balanced.cost({"text": 900}).nbytes == plain.cost({"text": 900}).nbytes
+
+
+def test_sliding_layers_hold_their_window():
+    shape = shape_of(build("gemma3").config)
+    assert shape.num_sliding_layers and shape.sliding_window
+    cost = CostModel(shape, "oscar2").cost({"text": 500})
+    vector = 2 * shape.num_key_value_heads * shape.head_dim * 2
+    assert cost.by_component["sliding"] == shape.num_sliding_layers * shape.sliding_window * vector
+    gemma = SHAPES["gemma-3-12b-it"]
+    assert (gemma.num_layers, gemma.total_layers, gemma.layer_indices[:2]) == (8, 48, (5, 11))
+
+
+def test_gemma3_of_transformers_has_the_pattern_of_the_table():
+    from transformers import Gemma3TextConfig
+
+    ours = SHAPES["gemma-3-12b-it"]
+    config = Gemma3TextConfig(
+        num_hidden_layers=48, num_attention_heads=16, num_key_value_heads=8, head_dim=256, hidden_size=3840,
+        sliding_window=1024,
+    )  # fmt: skip
+    theirs = shape_of(config, ours.name, ours.source)
+    assert theirs == ours
+
+
+def test_names_and_errors(tmp_path):
+    assert find_shape("qwen/qwen2.5-vl-7b") is SHAPES["Qwen2.5-VL-7B-Instruct"]
+    CONFIG.save_pretrained(tmp_path)
+    shape = find_shape(tmp_path)
+    assert (shape.num_layers, shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim) == (2, 4, 2, 64)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(KVMMError, match="configuration"):
+        find_shape(tmp_path)
+    with pytest.raises(KVMMError, match="No folder and no built-in model"):
+        find_shape("nothing-7b")
+    with pytest.raises(KVMMError, match="modality"):
+        CostModel(shape, "kivi2").cost({"smell": 3})
+    with pytest.raises(KVMMError, match="batch"):
+        CostModel(shape, "kivi2").cost({"text": 3}, 0)
+    with pytest.raises(KVMMError, match="budget"):
+        CostModel(shape, get_policy("oscar2", budget=10**6))
+
+
+def test_dictionaries_are_json():
+    shape = ModelShape("tiny", 2, 4, 2, 64, 256)
+    cost = CostModel(shape, "oscar2").cost({"text": 300})
+    assert json.loads(json.dumps(cost.to_dict()))["context"] == 300
+    assert json.loads(json.dumps(shape.to_dict()))["head_dim"] == 64
