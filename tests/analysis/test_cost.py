@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import AutoConfig, Gemma3TextConfig, LlamaConfig
 
 from kvmm import KVMMCache, policies
 from kvmm.analysis.cost import CostModel, split_tokens
 from kvmm.analysis.shapes import SHAPES, ModelShape, find_shape, shape_of
+from kvmm.calibration import FILE_NAME, Calibration
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import get_policy
@@ -25,13 +28,21 @@ CONFIG = LlamaConfig(
 )
 
 
-def packed_cache(policy: object, tokens: dict[str, int], batch: int = 1, calibration: object = None) -> KVMMCache:
-    cache = KVMMCache(CONFIG, policy, calibration=calibration)
+def packed_cache(
+    policy: object,
+    tokens: dict[str, int],
+    batch: int = 1,
+    calibration: Calibration | None = None,
+    config: object = CONFIG,
+) -> KVMMCache:
+    """A cache of random keys and values, packed."""
+    cache, shape = KVMMCache(config, policy, calibration=calibration), shape_of(config)
     codes = [m for m, name in enumerate(MODALITY_NAMES) for _ in range(tokens.get(name, 0))]
     cache.set_modality([codes] * batch)
     generator = torch.Generator().manual_seed(1)
-    for layer in range(CONFIG.num_hidden_layers):
-        key, value = torch.randn(2, batch, 2, len(codes), 64, generator=generator).bfloat16()
+    for layer in range(shape.num_layers):
+        size = (2, batch, shape.num_key_value_heads, len(codes), shape.head_dim)
+        key, value = torch.randn(size, generator=generator).bfloat16()
         if layer == 0:
             cache.announce(torch.zeros(batch, len(codes), dtype=torch.long), None, None)
         cache.update(key, value, layer)
@@ -74,8 +85,6 @@ def test_splits_are_those_of_the_table(text, image):
 
 
 def test_overrides_and_skipped_layers():
-    from dataclasses import replace
-
     assert_equal(replace(get_policy("kivi2"), skip_layers=(0,)), {"text": 600, "image": 200})
     assert_equal(get_policy("oscar2", residual_length=7, num_sink_tokens=1), {"text": 600, "video": 200})
 
@@ -112,6 +121,18 @@ def test_a_policy_without_its_calibration_says_what_it_stores():
     assert balanced.cost({"text": 900}).nbytes == plain.cost({"text": 900}).nbytes
 
 
+@pytest.mark.parametrize("policy", ["balanced", "small", "rd2.5", "spherical-mid"])
+def test_bytes_of_a_calibrated_model_are_exact(policy):
+    """Every layer of a calibrated model may store its own number of bits."""
+    folder = Path(__file__).resolve().parents[2] / "assets" / "tiny-omni"
+    calibration, config = Calibration.load(folder / FILE_NAME), AutoConfig.from_pretrained(folder)
+    shape, tokens = find_shape(folder), {"text": 300, "image": 1800, "audio": 90}
+    model = CostModel(shape, policy, calibration)
+    assert model.stored_as == policy
+    report = packed_cache(policy, tokens, 1, calibration, config).memory()
+    assert model.cost(tokens).by_component == {name: n for name, n in report.by_component.items() if n}
+
+
 def test_sliding_layers_hold_their_window():
     shape = shape_of(build("gemma3").config)
     assert shape.num_sliding_layers and shape.sliding_window
@@ -123,8 +144,6 @@ def test_sliding_layers_hold_their_window():
 
 
 def test_gemma3_of_transformers_has_the_pattern_of_the_table():
-    from transformers import Gemma3TextConfig
-
     ours = SHAPES["gemma-3-12b-it"]
     config = Gemma3TextConfig(
         num_hidden_layers=48, num_attention_heads=16, num_key_value_heads=8, head_dim=256, hidden_size=3840,

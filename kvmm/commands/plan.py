@@ -1,0 +1,111 @@
+"""``kvmm plan``: what a cache will take, by policy; needs no weights and no GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from kvmm.analysis.cost import CacheCost, CostModel
+    from kvmm.calibration import Calibration
+
+_POLICIES = ("bf16", "kivi4", "kivi2", "oscar4-2", "oscar2", "calibquant1", "kitty", "rd2", "rd1")
+_UNITS = {"": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+
+
+def command(
+    model: Annotated[str, typer.Option(help="A common model by name, or a folder with config.json.")],
+    policy: Annotated[list[str] | None, typer.Option(help="Preset or YAML file; repeat for several.")] = None,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of one sequence, media included.")] = 32768,
+    images: Annotated[int, typer.Option(min=0, help="Images among them.")] = 0,
+    image_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one image.")] = 1024,
+    audio_tokens: Annotated[int, typer.Option(min=0, help="Tokens of recordings among them.")] = 0,
+    video_tokens: Annotated[int, typer.Option(min=0, help="Tokens of videos among them.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences, all alike.")] = 1,
+    budget: Annotated[str | None, typer.Option(help="Memory of the cache: 24GiB, 512MiB, 80GB ...")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
+) -> None:
+    """Plan a cache: its size by policy, and the longest context that fits a budget."""
+    # Importing torch takes seconds: help and usage errors come before it.
+    from kvmm.analysis.cost import LONGEST, CostModel
+    from kvmm.analysis.operations import decode_operations, pack_operations
+    from kvmm.analysis.shapes import find_shape
+    from kvmm.errors import KVMMError
+
+    room = None if budget is None else _parse_bytes(budget)
+    media = {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens}
+    if context > LONGEST:
+        raise KVMMError(f"--context {context} is more than the {LONGEST} tokens that can be planned.")
+    if (held := sum(media.values())) > context:
+        raise KVMMError(
+            f"The media have {held} tokens and the context {context}: raise --context, or plan fewer media."
+        )
+    shape, calibration = find_shape(model), _calibration(model)
+    tokens = {"text": context - held, **media}
+    rows = []
+    for name in policy or _POLICIES:
+        plan = CostModel(shape, name, calibration)
+        cost = plan.cost(tokens, batch)
+        rows.append((plan, cost, None if room is None else plan.longest_context(room, media, batch)))
+    if as_json:
+        found: dict[str, Any] = {
+            "model": shape.to_dict(),
+            "tokens": tokens,
+            "batch": batch,
+            "budget": room,
+            "policies": [],
+        }
+        for plan, cost, longest in rows:
+            entry = cost.to_dict() | ({} if room is None else {"longest_context": longest})
+            entry["decode_operations"] = decode_operations(plan, tokens).to_dict()
+            entry["pack_operations"] = {m: pack_operations(plan, m).to_dict() for m, n in tokens.items() if n}
+            found["policies"].append(entry)
+        typer.echo(json.dumps(found, ensure_ascii=False))
+    else:
+        _show(rows, tokens, room)
+
+
+def _parse_bytes(text: str) -> int:
+    """Bytes of ``24GiB``, ``512 MiB``, ``80GB``; a bare number is GiB."""
+    from kvmm.errors import KVMMError
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if not found or found[2] not in _UNITS or not (nbytes := int(float(found[1]) * _UNITS[found[2]])):
+        raise KVMMError(f"--budget {text!r} is no amount of memory: write 24GiB, 512MiB or 80GB.")
+    return nbytes
+
+
+def _calibration(model: str) -> Calibration | None:
+    """The calibration file in the model's folder, if there is one."""
+    from kvmm.calibration import FILE_NAME, Calibration
+
+    path = Path(model) / FILE_NAME
+    return Calibration.load(path) if path.is_file() else None
+
+
+def _show(rows: list[tuple[CostModel, CacheCost, int | None]], tokens: dict[str, int], room: int | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shape, batch = rows[0][0].shape, rows[0][1].batch
+    layers = f"{shape.num_layers} layers"
+    if shape.num_sliding_layers:
+        layers += f" and {shape.num_sliding_layers} with a window of {shape.sliding_window}"
+    held = ", ".join(f"{count:,} {name}" for name, count in tokens.items() if count)
+    title = f"{shape.name}: {layers}, {shape.num_key_value_heads} KV heads of {shape.head_dim}"
+    title += f"\n{held} tokens, batch {batch}"
+    table = Table(title=title, title_justify="left", box=None)
+    columns = ["policy", "GiB", "bits a value", "ratio", *([f"longest in {room / 2**30:.4g} GiB"] if room else [])]
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    for _, cost, longest in rows:
+        name = cost.policy if cost.policy == cost.stored_as else f"{cost.policy} ({cost.stored_as}, not calibrated)"
+        cells = [name, f"{cost.nbytes / 2**30:.3f}", f"{cost.bits_per_value:.2f}", f"{cost.ratio:.2f}"]
+        if room is not None:
+            cells.append("-" if longest is None else f"{longest:,}")
+        table.add_row(*cells)
+    Console().print(table)

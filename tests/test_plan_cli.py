@@ -1,0 +1,74 @@
+"""``kvmm plan`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvmm.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+EMBEDDED = ROOT / "assets" / "tiny-omni"
+MODEL = ("--model", "Qwen2.5-VL-3B")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """``kvmm plan`` in this process."""
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setenv("COLUMNS", "120")
+        monkeypatch.setattr(sys, "argv", ["kvmm", "plan", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, exit_.value.code or 0, out, err)
+
+    return call
+
+
+def test_the_table(call):
+    result = call(*MODEL, "--context", 16384, "--images", 4, "--batch", 2, "--budget", "1GiB", "--policy", "bf16", "--policy", "balanced")  # fmt: skip  # noqa: E501
+    assert result.returncode == 0, result.stderr
+    head, shape, columns, *rows = result.stdout.splitlines()
+    assert "Qwen2.5-VL-3B-Instruct: 36 layers, 2 KV heads of 128" in head
+    assert "12,288 text, 4,096 image tokens, batch 2" in shape
+    assert columns.split("  ")[-1].strip() == "longest in 1 GiB"
+    (full, packed) = (row.split() for row in rows)
+    assert full[:4] == ["bf16", "1.125", "16.00", "1.00"]
+    assert packed[:4] == ["balanced", "(oscar4-2,", "not", "calibrated)"]
+    assert int(packed[-1].replace(",", "")) > 3 * int(full[-1].replace(",", ""))
+
+
+def test_json_of_a_folder_with_a_calibration(call):
+    result = call("--model", EMBEDDED, "--policy", "balanced", "--context", 2000, "--audio-tokens", 300, "--json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["model"]["name"] == "tiny-omni" and found["tokens"]["audio"] == 300
+    (one,) = found["policies"]
+    assert one["stored_as"] == "balanced" and "longest_context" not in one
+    assert one["nbytes"] == sum(one["by_component"].values())
+    assert set(one["pack_operations"]) == {"text", "audio"} and one["decode_operations"]["total"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("--model", "nothing-7b"), "No folder and no built-in model 'nothing-7b'"),
+        ((*MODEL, "--policy", "none"), "Unknown policy 'none'"),
+        ((*MODEL, "--budget", "much"), "--budget 'much' is no amount of memory"),
+        ((*MODEL, "--budget", "0"), "--budget '0' is no amount of memory"),
+        ((*MODEL, "--context", "100", "--images", "1"), "The media have 1024 tokens and the context 100"),
+        ((*MODEL, "--context", str(2**40)), "more than"),
+        (("--model", str(ROOT / "tests")), "has no configuration"),
+    ],
+)
+def test_mistakes_are_one_line(call, arguments, match):
+    result = call(*arguments)
+    assert result.returncode == 2 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("kvmm: ") and match in line
