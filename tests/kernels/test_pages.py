@@ -239,7 +239,7 @@ def test_digits(transposed, counts):
         for name in expected:
             same_codes(found[name], expected[name])
             width = found[name].shape[-3 - dim]
-            assert width == (layout.widths[name] if room is None else -(-layout.widths[name] // 32) * 32)
+            assert width == (layout.widths[name] if room is None else -(-layout.widths[name] // 16) * 16)
             assert not found[name].narrow(-3 - dim, layout.widths[name], width - layout.widths[name]).any()
 
 
@@ -249,7 +249,7 @@ def test_room_of_digits_does_not_change_what_is_read():
     for dim in (-2, -1):
         exact = layout.unpack(layout.pack(codes, dim), dim)
         roomy = layout.pack(codes, dim, layout.room(torch.device("cuda"), None, dim))
-        assert {name: tensor.shape[-3 - dim] for name, tensor in roomy.items()} == {"codes": 32, "codes_1bit": 32}
+        assert {name: tensor.shape[-3 - dim] for name, tensor in roomy.items()} == {"codes": 16, "codes_1bit": 16}
         assert torch.equal(layout.unpack(roomy, dim), exact)
         assert torch.equal(exact if dim == -2 else exact.transpose(-1, -2), codes.float())
 
