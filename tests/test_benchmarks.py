@@ -34,6 +34,18 @@ def test_ask_policies(tmp_path: Path):
     assert 0 < small["memory"]["nbytes"] < small["memory"]["nbytes_dense"]
 
 
+def test_cpu_decode(tmp_path: Path):
+    output = tmp_path / "result.json"
+    options = ["--dtypes", "float32", "--policies", "rd2", "--steps", "2", "--asked", "small", "--rounds", "1"]
+    command = [sys.executable, "-m", "benchmarks.cpu_decode", *options, "--output", str(output)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    found = json.loads(output.read_text())["results"]["float32"]
+    step, question = found["steps"]["rd2"], found["questions"]["small"]
+    assert step["compiled_ratio"] == step["compiled_seconds"] / step["compiled_dynamic_seconds"] > 0
+    assert step["torch_ratio"] == step["torch_seconds"] / step["torch_dynamic_seconds"] > 0
+    assert question["ratio"] == question["seconds"] / question["dynamic_seconds"] > 0 and question["answer"]
+
+
 def test_retention(tmp_path: Path):
     """At equal bytes the joint plan is nearer to full precision than lowering everything first."""
     output = tmp_path / "result.json"

@@ -1,4 +1,4 @@
-"""Attention over packed parts: Triton kernels on a GPU, torch elsewhere."""
+"""Attention over packed parts: Triton kernels on a GPU, C on a CPU that has a compiler, torch elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kvmm.kernels.decode import reference
+from kvmm.kernels.decode import native, reference
 from kvmm.kernels.decode.reference import (
     mix_per_channel,
     mix_per_token,
@@ -37,11 +37,15 @@ def attend(
     """Attention of new queries over packed parts and the tokens kept in full precision.
 
     The arguments and the result are those of :func:`kvmm.kernels.decode.reference.attend`, which is the definition.
-    On a GPU kernels read the packed codes in place, where all parts let them.
+    On a GPU kernels read the packed codes in place, where all parts let them; on a CPU with a C compiler as well.
     """
     if query.is_cuda:
         from kvmm.kernels.decode import driver  # needs Triton, which not every platform has
 
         if driver.supports(parts):
             return driver.attend(query, parts, dense_key, dense_value, bias, scaling, dense_length)
+    elif query.device.type == "cpu":
+        output = native.attend(query, parts, dense_key, dense_value, bias, scaling, dense_length)
+        if output is not None:
+            return output
     return reference.attend(query, parts, dense_key, dense_value, bias, scaling, dense_length)
