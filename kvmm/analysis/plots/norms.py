@@ -1,108 +1,16 @@
-"""Every figure of kvmm once, as plotly functions that the app, the command line and reports share.
-
-Figures have a transparent background and mid-grey text, readable on light and dark pages alike. Modalities keep one
-colour everywhere, from the Okabe-Ito palette, which readers with colour-vision deficiencies can tell apart.
-"""
+"""Figures of token norms, by layer, head and modality."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvmm.analysis.norms import NormReport
+from kvmm.analysis.plots.style import GRID_COLOR, MODALITY_COLORS, TEXT_COLOR, bins, style
 from kvmm.modality import MODALITY_NAMES
 
-MODALITY_COLORS = {"text": "#0072B2", "image": "#E69F00", "video": "#CC79A7", "audio": "#009E73"}
-DENSE_COLOR = "rgba(128,134,148,0.38)"
-TEXT_COLOR = "#7a8190"
-GRID_COLOR = "rgba(128,134,148,0.22)"
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
-MAX_COLUMNS = 512
 NORM_NAMES = {"key": "Key", "value": "Value", "query": "Query"}
-
-
-def format_bytes(nbytes: float) -> str:
-    """``nbytes`` in binary units with three significant digits: ``"38.2 KiB"``, ``"1.50 MiB"``."""
-    value, units = float(nbytes), ["B", "KiB", "MiB", "GiB"]
-    while value >= 1000 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    digits = 0 if units[0] == "B" or value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{digits}f} {units[0]}"
-
-
-def _layout(figure: go.Figure, *, height: int, revision: str, **layout: Any) -> go.Figure:
-    figure.update_layout(
-        height=height,
-        # One constant a figure: a redraw keeps the zoom, the hover and the hidden traces of the reader.
-        uirevision=revision,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": FONT, "size": 12, "color": TEXT_COLOR},
-        hoverlabel={"font": {"family": FONT}},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0},
-        **layout,
-    )
-    axis = {"gridcolor": GRID_COLOR, "zerolinecolor": GRID_COLOR, "fixedrange": True, "automargin": True}
-    figure.update_xaxes(**axis)
-    figure.update_yaxes(**axis)
-    return figure
-
-
-def memory_by_modality(report: Any) -> go.Figure:
-    """Bytes of the KV cache by modality: dense (grey) over measured (coloured), one pair of bars a modality.
-
-    ``report`` is a :class:`kvmm.cache.MemoryReport` or its ``to_dict()``.
-    """
-    report = report if isinstance(report, dict) else report.to_dict()
-    rows = {name: row for name, row in report["by_modality"].items() if row["tokens"]}
-    names = sorted(rows, key=MODALITY_NAMES.index, reverse=True)  # plotly draws the first category at the bottom
-    labels = [f"<b>{name}</b><br>{rows[name]['tokens']:,} tokens" for name in names]
-    dense = [rows[name]["nbytes_dense"] / 1024 for name in names]
-    packed = [rows[name]["nbytes"] / 1024 for name in names]
-    bits = [rows[name]["bits_per_value"] for name in names]
-
-    figure = go.Figure()
-    common = {"y": labels, "orientation": "h", "textposition": "outside", "cliponaxis": False, "width": 0.36}
-    figure.add_bar(
-        x=packed,
-        name="kvmm",
-        offset=-0.38,
-        marker={"color": [MODALITY_COLORS[name] for name in names], "cornerradius": 3},
-        text=[f"<b>{format_bytes(n * 1024)}</b> · {b:.2f} bits" for n, b in zip(packed, bits, strict=True)],
-        hovertemplate="packed: %{text}<extra></extra>",
-        **common,
-    )
-    figure.add_bar(
-        x=dense,
-        name="bf16",
-        offset=0.02,
-        marker={"color": DENSE_COLOR, "cornerradius": 3},
-        text=[f"{format_bytes(n * 1024)} bf16" for n in dense],
-        hovertemplate="%{text}<extra></extra>",
-        **common,
-    )
-    top = max([*dense, *packed], default=1.0)
-    _layout(
-        figure,
-        height=90 + 74 * max(len(names), 1),
-        revision="memory",
-        showlegend=False,
-        barmode="overlay",
-        margin={"l": 8, "r": 8, "t": 34, "b": 30},
-    )
-    # Room on the right for the labels outside the bars, which plotly leaves out of its own range.
-    figure.update_xaxes(title_text="KiB", title_standoff=4, range=[0, top * 1.55], nticks=5)
-    figure.update_yaxes(showgrid=False)
-    return figure
-
-
-def _bins(tokens: int, columns: int = MAX_COLUMNS) -> np.ndarray:
-    """First token of each column, int ``[C]`` with C <= ``columns``."""
-    return np.unique(np.linspace(0, tokens, min(tokens, columns), endpoint=False).astype(int))
 
 
 def norm_heatmap(report: NormReport, kind: str = "key") -> go.Figure:
@@ -113,7 +21,7 @@ def norm_heatmap(report: NormReport, kind: str = "key") -> go.Figure:
     """
     norms = report.by_token(kind)  # [L, T]
     tokens = norms.shape[1]
-    starts = _bins(tokens)
+    starts = bins(tokens)
     ends = np.append(starts[1:], tokens)
     cells = np.maximum.reduceat(norms, starts, axis=1)
     codes = np.arange(len(MODALITY_NAMES))
@@ -151,7 +59,7 @@ def norm_heatmap(report: NormReport, kind: str = "key") -> go.Figure:
     for name in report.modalities():  # a heatmap has no legend of its own
         marker = {"color": MODALITY_COLORS[name], "symbol": "square", "size": 10}
         figure.add_scatter(x=[None], y=["modality"], mode="markers", marker=marker, name=name, row=1, col=1)
-    _layout(
+    style(
         figure,
         height=150 + 24 * max(len(layers), 6),
         revision=f"heatmap-{kind}",
@@ -188,7 +96,7 @@ def norm_boxes(report: NormReport, kind: str = "key", layer: int | None = None) 
         )
     if layer is not None:
         figure.add_vrect(x0=layer - 0.5, x1=layer + 0.5, fillcolor=GRID_COLOR, line_width=0, layer="below")
-    _layout(figure, height=340, revision=f"boxes-{kind}", boxmode="group", margin={"l": 8, "r": 8, "t": 66, "b": 40})
+    style(figure, height=340, revision=f"boxes-{kind}", boxmode="group", margin={"l": 8, "r": 8, "t": 66, "b": 40})
     figure.update_xaxes(title_text="layer", type="category", showgrid=False)
     figure.update_yaxes(title_text=f"{NORM_NAMES[kind]} norm", rangemode="tozero")
     return figure
@@ -216,7 +124,7 @@ def norm_imbalance(report: NormReport, kind: str = "key", layer: int | None = No
         hovertemplate="layer %{x}: %{y:.3f}<extra></extra>",
         showlegend=False,
     )
-    _layout(figure, height=340, revision=f"imbalance-{kind}", margin={"l": 8, "r": 8, "t": 44, "b": 40})
+    style(figure, height=340, revision=f"imbalance-{kind}", margin={"l": 8, "r": 8, "t": 44, "b": 40})
     figure.update_xaxes(title_text="layer", type="category", showgrid=False)
     figure.update_yaxes(title_text="std / mean of the norms", rangemode="tozero")
     return figure

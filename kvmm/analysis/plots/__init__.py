@@ -1,0 +1,36 @@
+"""Every figure of kvmm once, as plotly functions that the app, the command line and reports share.
+
+Figures have a transparent background and mid-grey text, readable on light and dark pages alike. Modalities keep one
+colour everywhere, from the Okabe-Ito palette, which readers with colour-vision deficiencies can tell apart.
+"""
+
+from kvmm.analysis.plots.memory import memory_by_modality
+from kvmm.analysis.plots.norms import NORM_NAMES, norm_boxes, norm_heatmap, norm_imbalance
+from kvmm.analysis.plots.style import (
+    DENSE_COLOR,
+    FONT,
+    GRID_COLOR,
+    MAX_COLUMNS,
+    MODALITY_COLORS,
+    TEXT_COLOR,
+    bins,
+    format_bytes,
+    style,
+)
+
+__all__ = [
+    "DENSE_COLOR",
+    "FONT",
+    "GRID_COLOR",
+    "MAX_COLUMNS",
+    "MODALITY_COLORS",
+    "NORM_NAMES",
+    "TEXT_COLOR",
+    "bins",
+    "format_bytes",
+    "memory_by_modality",
+    "norm_boxes",
+    "norm_heatmap",
+    "norm_imbalance",
+    "style",
+]

@@ -1,0 +1,51 @@
+"""The look that all figures share: colours, fonts, bytes as text, bins of long prompts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+MODALITY_COLORS = {"text": "#0072B2", "image": "#E69F00", "video": "#CC79A7", "audio": "#009E73"}
+DENSE_COLOR = "rgba(128,134,148,0.38)"
+TEXT_COLOR = "#7a8190"
+GRID_COLOR = "rgba(128,134,148,0.22)"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+MAX_COLUMNS = 512
+
+
+def format_bytes(nbytes: float) -> str:
+    """``nbytes`` in binary units with three significant digits: ``"38.2 KiB"``, ``"1.50 MiB"``."""
+    value, units = float(nbytes), ["B", "KiB", "MiB", "GiB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    digits = 0 if units[0] == "B" or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {units[0]}"
+
+
+def style(figure: go.Figure, *, height: int, revision: str, **layout: Any) -> go.Figure:
+    """Give ``figure`` the look that all figures share, and return it; ``layout`` goes to plotly.
+
+    ``revision`` is one constant a figure: a redraw keeps the zoom, the hover and the hidden traces of the reader.
+    """
+    figure.update_layout(
+        height=height,
+        uirevision=revision,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": FONT, "size": 12, "color": TEXT_COLOR},
+        hoverlabel={"font": {"family": FONT}},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0},
+        **layout,
+    )
+    axis = {"gridcolor": GRID_COLOR, "zerolinecolor": GRID_COLOR, "fixedrange": True, "automargin": True}
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis)
+    return figure
+
+
+def bins(tokens: int, columns: int = MAX_COLUMNS) -> np.ndarray:
+    """First token of each column, int ``[C]`` with C <= ``columns``."""
+    return np.unique(np.linspace(0, tokens, min(tokens, columns), endpoint=False).astype(int))
