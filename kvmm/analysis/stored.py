@@ -1,0 +1,108 @@
+"""One layer's keys or values as a cache of some policy would store them: its own plan, pages and decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from kvmm.cache import KVMMCache
+from kvmm.cache.codecs import Codec, Side, Site, build_codec
+from kvmm.cache.pages import PageStore
+from kvmm.cache.table import Plan, TokenTable
+from kvmm.errors import KVMMError
+from kvmm.policy import KVPolicy, get_policy
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What was stored of one modality.
+
+    Attributes:
+        modality: its code.
+        positions: int64 ``[n]``, which tokens of the sequence.
+        decoded: float32 ``[H, n, D]``, what the pages hold of them.
+        codec: which stored them.
+    """
+
+    modality: int
+    positions: torch.Tensor
+    decoded: torch.Tensor
+    codec: Codec
+
+
+class LayerStorage:
+    """Stores single layers of a prompt as :class:`kvmm.KVMMCache` does when it packs, without a cache of all layers.
+
+    Args:
+        model: as ``load_model`` returns it; its calibration file counts.
+        policy: a preset's name, a YAML file, or a :class:`KVPolicy`.
+
+    Attributes:
+        name: the policy's.
+        stored_as: what a policy that needs a calibration file stores instead where there is none, else the same name.
+        policy: what it comes to for this model: without a fit, what ``policy.uncalibrated`` says.
+
+    Raises:
+        KVMMError: for an unknown policy, one that the model cannot have, or one with a budget, whose pages depend on
+            all layers together.
+    """
+
+    def __init__(self, model: Any, policy: str | KVPolicy):
+        asked = get_policy(policy)
+        if asked.budget is not None:
+            raise KVMMError(f"Policy {asked.name!r} has a budget, by which pages change later: measure it without.")
+        cache = KVMMCache.for_model(model, asked)
+        self.name, self.policy, self.calibration = asked.name, cache.policy, cache.calibration
+        fallen_back = asked.uncalibrated is not None and cache.policy != replace(asked, uncalibrated=None)
+        self.stored_as = asked.uncalibrated if fallen_back else asked.name
+        self.num_layers = len(cache.layers)
+
+    def plan(self, modality: torch.Tensor) -> Plan:
+        """What is packed of a prompt: ``modality`` int8 ``[T]``, ``kvmm.modality.PADDING`` where a token is left out.
+
+        ``plan.stay`` are the tokens that stay in full precision.
+        """
+        table = TokenTable(self.policy)
+        table.append(modality[None])
+        return table.plan()
+
+    def codec(self, layer: int, side: Side, modality: int) -> Codec:
+        """Who stores the keys or the values of a layer and modality."""
+        kv = self.policy.specs(modality, layer, self.num_layers)
+        own, sibling = (kv.key, kv.value) if side == "key" else (kv.value, kv.key)
+        return build_codec(own, side, Site(layer, modality, self.calibration, sibling))
+
+    def pages(
+        self, layer: int, side: Side, x: torch.Tensor, plan: Plan, query: torch.Tensor | None = None
+    ) -> Iterator[Pages]:
+        """Store what a plan moves, a modality at a time, and decode it.
+
+        Args:
+            layer: index in the decoder.
+            side: "key" or "value".
+            x: ``[1, H, T, D]``, all tokens.
+            plan: from :meth:`plan`.
+            query: ``[1, H_q, T, D]``, for codecs that weigh by the prompt's queries.
+        """
+        moment = None
+        for move in plan.to(x.device).moves:
+            codec = self.codec(layer, side, move.modality)
+            sibling = self.codec(layer, "value" if side == "key" else "key", move.modality)
+            if moment is None and (codec.needs_queries or sibling.needs_queries):
+                moment = query_moment(query, x.shape[1])
+            store = PageStore.for_codec(codec, move.page_size)
+            index = move.index[0]
+            store.append(x.index_select(2, index), move.valid, moment)
+            yield Pages(move.modality, index, store.decode()[0, :, : len(index)], codec)
+
+
+def query_moment(query: torch.Tensor, heads: int) -> torch.Tensor:
+    """float32 ``[1, heads, D, D]``: the mean of ``q q^T`` over queries ``[1, H_q, T, D]`` of each KV head."""
+    grouped = query.float().reshape(1, heads, -1, query.shape[-1])
+    return grouped.transpose(-1, -2) @ grouped / grouped.shape[2]
+
+
+__all__ = ["LayerStorage", "Pages", "query_moment"]
