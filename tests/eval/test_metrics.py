@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvmm.eval import anls, cer, exact_match, metrics, ocrbench_hit
+from kvmm.eval import anls, cer, exact_match, ocrbench_hit
+from kvmm.eval.metrics import text
 
 VECTORS = Path(__file__).parents[1] / "data" / "vectors"
 
@@ -60,7 +61,7 @@ def test_cer():
 def test_fallback_distance_equals_rapidfuzz(monkeypatch: pytest.MonkeyPatch):
     fast = pytest.importorskip("rapidfuzz.distance.Levenshtein").distance
     monkeypatch.setitem(sys.modules, "rapidfuzz.distance.Levenshtein", None)
-    slow = importlib.reload(metrics).levenshtein
+    slow = importlib.reload(text).levenshtein
     try:
         assert slow is not fast
         r = random.Random(0)
@@ -69,4 +70,4 @@ def test_fallback_distance_equals_rapidfuzz(monkeypatch: pytest.MonkeyPatch):
             assert slow(a, b) == fast(a, b)
     finally:
         monkeypatch.undo()
-        importlib.reload(metrics)
+        importlib.reload(text)

@@ -1,4 +1,4 @@
-"""Scores of answers, as the public harnesses compute them.
+"""Scores of short answers, as the public harnesses compute them: ANLS, exact match, OCRBench, character errors.
 
 All functions are pure and take strings. ``answers`` is one reference or several; the best one counts.
 """
@@ -67,7 +67,8 @@ def ocrbench_hit(prediction: str, answers: str | Sequence[str], dataset: str = "
     """OCRBench's rule (Liu et al. 2023): a reference occurs in the prediction.
 
     Both are lower-cased, stripped, newlines made spaces. For ``dataset`` "HME100k" (handwritten formulas) case stays
-    and all spaces go.
+    and all spaces go. lmms-eval since 0.7 also makes full-width ASCII half-width; the benchmark and VLMEvalKit do not,
+    and neither does this.
     """
 
     def prepare(text: str) -> str:
