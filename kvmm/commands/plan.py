@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from kvmm.analysis.cost import CacheCost, CostModel
+    from kvmm.analysis.plan import PlanReport
     from kvmm.calibration import Calibration
 
-_POLICIES = ("bf16", "kivi4", "kivi2", "oscar4-2", "oscar2", "calibquant1", "kitty", "rd2", "rd1")
 _UNITS = {"": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
@@ -31,42 +30,23 @@ def command(
 ) -> None:
     """Plan a cache: its size by policy, and the longest context that fits a budget."""
     # Importing torch takes seconds: help and usage errors come before it.
-    from kvmm.analysis.cost import LONGEST, CostModel
-    from kvmm.analysis.operations import decode_operations, pack_operations
+    from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
     from kvmm.analysis.shapes import find_shape
-    from kvmm.errors import KVMMError
 
     room = None if budget is None else _parse_bytes(budget)
-    media = {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens}
-    if context > LONGEST:
-        raise KVMMError(f"--context {context} is more than the {LONGEST} tokens that can be planned.")
-    if (held := sum(media.values())) > context:
-        raise KVMMError(
-            f"The media have {held} tokens and the context {context}: raise --context, or plan fewer media."
-        )
-    shape, calibration = find_shape(model), _calibration(model)
-    tokens = {"text": context - held, **media}
-    rows = []
-    for name in policy or _POLICIES:
-        plan = CostModel(shape, name, calibration)
-        cost = plan.cost(tokens, batch)
-        rows.append((plan, cost, None if room is None else plan.longest_context(room, media, batch)))
+    tokens = count_tokens(context, {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens})
+    report = make_plan(
+        find_shape(model),
+        policy or PLAN_POLICIES,
+        tokens,
+        batch=batch,
+        budget=room,
+        calibration=_calibration(model),
+    )
     if as_json:
-        found: dict[str, Any] = {
-            "model": shape.to_dict(),
-            "tokens": tokens,
-            "batch": batch,
-            "budget": room,
-            "policies": [],
-        }
-        for plan, cost, longest in rows:
-            entry = cost.to_dict() | ({} if room is None else {"longest_context": longest})
-            entry["decode_operations"] = decode_operations(plan, tokens).to_dict()
-            entry["pack_operations"] = {m: pack_operations(plan, m).to_dict() for m, n in tokens.items() if n}
-            found["policies"].append(entry)
-        typer.echo(json.dumps(found, ensure_ascii=False))
+        typer.echo(json.dumps(report.to_dict(), ensure_ascii=False))
     else:
-        _show(rows, tokens, room)
+        _show(report)
 
 
 def _parse_bytes(text: str) -> int:
@@ -87,24 +67,24 @@ def _calibration(model: str) -> Calibration | None:
     return Calibration.load(path) if path.is_file() else None
 
 
-def _show(rows: list[tuple[CostModel, CacheCost, int | None]], tokens: dict[str, int], room: int | None) -> None:
+def _show(report: PlanReport) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    shape, batch = rows[0][0].shape, rows[0][1].batch
+    shape, room = report.shape, report.budget
     layers = f"{shape.num_layers} layers"
     if shape.num_sliding_layers:
         layers += f" and {shape.num_sliding_layers} with a window of {shape.sliding_window}"
-    held = ", ".join(f"{count:,} {name}" for name, count in tokens.items() if count)
+    held = ", ".join(f"{count:,} {name}" for name, count in report.tokens.items() if count)
     title = f"{shape.name}: {layers}, {shape.num_key_value_heads} KV heads of {shape.head_dim}"
-    title += f"\n{held} tokens, batch {batch}"
+    title += f"\n{held} tokens, batch {report.batch}"
     table = Table(title=title, title_justify="left", box=None)
     columns = ["policy", "GiB", "bits a value", "ratio", *([f"longest in {room / 2**30:.4g} GiB"] if room else [])]
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", no_wrap=True)
-    for _, cost, longest in rows:
-        name = cost.policy if cost.policy == cost.stored_as else f"{cost.policy} ({cost.stored_as}, not calibrated)"
-        cells = [name, f"{cost.nbytes / 2**30:.3f}", f"{cost.bits_per_value:.2f}", f"{cost.ratio:.2f}"]
+    for row in report.rows:
+        cost, longest = row.cost, row.longest_context
+        cells = [row.label, f"{cost.nbytes / 2**30:.3f}", f"{cost.bits_per_value:.2f}", f"{cost.ratio:.2f}"]
         if room is not None:
             cells.append("-" if longest is None else f"{longest:,}")
         table.add_row(*cells)
