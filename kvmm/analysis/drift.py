@@ -196,9 +196,13 @@ class ForcedText:
     def _logits(self, cache: Any) -> torch.Tensor:
         return read_on(self.document.model, self.inputs, cache, self.read)[self.first :]
 
-    def measure(self, policy: str | KVPolicy) -> PositionDrift:
-        """The drift of ``policy`` at every scored position."""
-        found = compare_logits(self.full, self._logits(self.document.cache(policy)), self.targets, top_k=self.top_k)
+    def measure(self, policy: str | KVPolicy, cache: Any = None) -> PositionDrift:
+        """The drift of ``policy`` at every scored position.
+
+        ``cache`` is one that holds the document packed under the policy already; it is written to.
+        """
+        cache = self.document.cache(policy) if cache is None else cache
+        found = compare_logits(self.full, self._logits(cache), self.targets, top_k=self.top_k)
         count = len(found["kl"])
         start = self.document.length + self.first + 1
         return PositionDrift(

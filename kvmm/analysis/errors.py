@@ -2,11 +2,13 @@
 
 A prompt is read exactly, once. Every layer's keys (after RoPE) and values are stored by the policy's own codecs, in the
 pages that a cache would make of the prompt, and decoded: the error is that of what is stored. Sinks and the newest text
-stay in full precision and have no error; they are not in any figure here.
+stay in full precision and have no error; they are in no figure here.
 
 Two measures, over the same elements: the *absolute* error is the mean of ``(decoded - exact)^2``; the *relative* error
 is that sum over the sum of ``exact^2``, the square of a ratio of Frobenius norms. A relative error of 1 is what storing
 zeros costs. Codes are compared by the relative one, since keys and values differ in scale by layer, head and channel.
+Neither says what an answer loses: a code that spends its bits on the directions that queries look at has larger errors
+here and smaller ones in :mod:`kvmm.analysis.scores`.
 
 *Outlier tokens* are those of :meth:`kvmm.analysis.norms.NormReport.outliers` for the layer and side: their norm is far
 from the others', so in a per-channel group they stretch the range of all. Each channel's error is given in three
@@ -28,7 +30,8 @@ import numpy as np
 import torch
 
 from kvmm.analysis.norms import NormReport
-from kvmm.analysis.prefill import full_layers, prompt_modality, visit_layers
+from kvmm.analysis.prefill import full_layers, one_prompt, prompt_modality, visit_layers
+from kvmm.analysis.recording import Seen
 from kvmm.analysis.stored import LayerStorage, Pages
 from kvmm.cache.codecs import Side, Site, build_codec
 from kvmm.cache.pages import PageStore
@@ -331,7 +334,8 @@ class _Meter:
         self.mixed_error: list[dict[str, list[np.ndarray]]] = [{a: [] for a in ARRANGEMENTS} for _ in self.mixed_specs]
         self.mixed_energy: list[np.ndarray] = []
 
-    def visit(self, index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    def visit(self, seen: Seen) -> None:
+        index, query, key, value = seen.layer, seen.query, seen.key, seen.value
         norms = {
             side: x[0].float().norm(dim=-1).cpu().numpy()[None] for side, x in zip(SIDES, (key, value), strict=True)
         }
@@ -471,6 +475,7 @@ def measure_errors(
     Raises:
         KVMMError: for no policy, one twice, one that the model cannot have, or a prompt that is not one sequence.
     """
+    inputs = one_prompt(model, inputs)
     storages = [LayerStorage(model, policy) for policy in policies]
     names = [storage.name for storage in storages]
     if not names or len(set(names)) < len(names):
