@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache
 from kvmm.attention import use_kvmm_attention
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
+from kvmm.eval.peers import is_peer, new_peer_cache
 from kvmm.media import SAMPLE_RATE, load_audio, load_image
 from kvmm.modality import TEXT, modality_of_ids, placeholder_ids
 from kvmm.policy import KVPolicy
@@ -105,9 +106,11 @@ def extended_position_ids(positions: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def new_cache(model: Any, policy: str | KVPolicy) -> Cache:
-    """A cache of a policy, or transformers' own for :data:`DYNAMIC`."""
+    """A cache of a policy, transformers' own for :data:`DYNAMIC`, or one of :data:`kvmm.eval.peers.PEERS`."""
     if policy == DYNAMIC:
         return DynamicCache(config=model.config.get_text_config(decoder=True))
+    if is_peer(policy):
+        return new_peer_cache(model, policy)
     return KVMMCache.for_model(model, policy)
 
 
@@ -165,6 +168,7 @@ class Document:
         self.model = model
         self._ids = ids[:, : self.length]
         self._head = first_tokens(inputs, self.length)
+        self._mask: torch.Tensor | None = None  # int [B, length], 0 where there is padding; None for no padding
         self._positions = all_position_ids(model, inputs)[..., : self.length]
         self._packed: dict[Any, Cache] = {}
         use_kvmm_attention(model)  # so that the exact pass is the one that KVMMCache would see
@@ -190,7 +194,7 @@ class Document:
         cache = KVMMCache.for_model(self.model, policy)
         if not cache.packed_layers or any(cache.layers[index].needs_queries for index in cache.packed_layers):
             return self._read(cache)
-        cache.announce(self._ids, None, None)
+        cache.announce(self._ids, None, self._mask)
         for index, layer in enumerate(self._exact.layers):
             if index in cache.packed_layers:
                 cache.update(layer.keys, layer.values, index)
@@ -240,6 +244,18 @@ def answer_tokens(
     ``sampling``: other arguments of ``generate``; greedy without any. Placeholders of media are never generated.
     """
     arguments = {name: value for name, value in inputs.items() if is_per_token(value, inputs)}
+    tokens = model.generate(
+        **arguments,
+        position_ids=all_position_ids(model, inputs),
+        past_key_values=cache,
+        max_new_tokens=max_new_tokens,
+        **{**greedy_settings(model), **sampling},
+    )
+    return tokens[0, inputs["input_ids"].shape[1] :]
+
+
+def greedy_settings(model: Any) -> dict[str, Any]:
+    """Arguments of ``generate`` for greedy answers that hold no placeholder of a medium."""
     settings: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None, "num_beams": 1}
     if placeholders := [token for token, _ in placeholder_ids(model.config)]:
         settings["suppress_tokens"] = placeholders
@@ -247,14 +263,7 @@ def answer_tokens(
     if config.pad_token_id is None and config.eos_token_id is not None:
         eos = config.eos_token_id
         settings["pad_token_id"] = eos if isinstance(eos, int) else eos[0]
-    tokens = model.generate(
-        **arguments,
-        position_ids=all_position_ids(model, inputs),
-        past_key_values=cache,
-        max_new_tokens=max_new_tokens,
-        **{**settings, **sampling},
-    )
-    return tokens[0, inputs["input_ids"].shape[1] :]
+    return settings
 
 
 class Asker:
@@ -311,6 +320,7 @@ __all__ = [
     "encode_question",
     "extended_position_ids",
     "first_tokens",
+    "greedy_settings",
     "is_per_token",
     "measured_bits",
     "new_cache",
