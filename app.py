@@ -16,7 +16,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="app.py", description="Ask images, PDFs and recordings with a KV cache of one to two bits a value."
     )
-    parser.add_argument("--model", help="folder or hub id of a supported model; default: the embedded one")
+    parser.add_argument(
+        "--model",
+        action="append",
+        help="folder or hub id of a supported model; repeat to offer several; default: the embedded one",
+    )
     parser.add_argument("--device", help="torch device; default: the first GPU, else the CPU")
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="default: chosen for the device")
     parser.add_argument("--policy", default="balanced", help="cache policy selected first (default: %(default)s)")
@@ -62,15 +66,11 @@ def main(argv: list[str] | None = None) -> int:
 
         check_address(args.host, args.port)
 
-        from kvmm import load_model
-        from kvmm.ui import build_demo, launch_options
+        from kvmm.ui import Models, build_demo, launch_options
 
-        model, processor = load_model(args.model, device=args.device, dtype=args.dtype)
         demo = build_demo(
-            model,
-            processor,
+            Models.named(args.model or [None], device=args.device, dtype=args.dtype),
             policy=args.policy,
-            model_name=args.model or "tiny-omni (embedded)",
             max_pages=args.max_pages,
             max_new_tokens=args.max_new_tokens,
             graph=args.graph,

@@ -9,31 +9,22 @@ generations on one model take turns, because of that state and because modalitie
 
 from __future__ import annotations
 
-import contextlib
-import queue
+import copy
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import (
-    DynamicCache,
-    GenerationMixin,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    ProcessorMixin,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
-from transformers.generation.streamers import BaseStreamer
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.media import SAMPLE_RATE, Media, load_video
 from kvmm.models.families import family_of
+from kvmm.models.generation import Prompt, Worker, kept_rope_deltas, model_lock, positions
 from kvmm.policy import get_policy
 from kvmm.policy_file import is_policy_file
 
@@ -42,7 +33,6 @@ if TYPE_CHECKING:
 
 DYNAMIC = "dynamic"  # transformers' own cache: the reference that needs no kvmm code
 MIN_ANSWER_TOKENS = 16  # a prompt that leaves less room than this is refused
-MEMORY_SECONDS = 0.5  # while streaming, the memory report is renewed this often
 _ANSWER = "\ue000kvmm answer\ue001"  # private-use characters: no template and no user writes them
 # Outputs of a processor that the positions of later turns depend on.
 _POSITION_INPUTS = (
@@ -53,15 +43,6 @@ _POSITION_INPUTS = (
     "feature_attention_mask",
 )
 
-_locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.Lock] = weakref.WeakKeyDictionary()
-_locks_guard = threading.Lock()
-
-
-def model_lock(model: PreTrainedModel) -> threading.Lock:
-    """The lock that serialises generations on one model object. Hold it around any other forward pass too."""
-    with _locks_guard:
-        return _locks.setdefault(model, threading.Lock())
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -70,6 +51,7 @@ class Progress:
     ``text`` is the whole answer so far; ``tokens`` how many were generated; ``seconds`` the time since the question;
     ``ttft`` the time to the first token, in seconds, None before it; ``tokens_per_second`` the rate after the first
     token, 0.0 until there are two. ``memory`` is None until the cache holds something, or cannot tell its size.
+    ``token_ids`` are all generated tokens, the one that ends the answer included.
     """
 
     text: str
@@ -80,6 +62,7 @@ class Progress:
     memory: MemoryReport | None
     done: bool
     stopped: bool
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass
@@ -89,16 +72,6 @@ class _Turn:
     text: str  # the rendered template, with one placeholder a medium
     media: tuple[Media, ...]
     positions: dict[str, torch.Tensor] = field(default_factory=dict)
-
-
-@dataclass
-class _Prompt:
-    """What one call of ``generate`` needs, on the model's device, and what is remembered of it."""
-
-    inputs: dict[str, torch.Tensor]
-    history: dict[str, torch.Tensor]  # the position inputs of all turns
-    ids: torch.Tensor  # [1, T] all token ids, on the CPU
-    per_token: dict[str, torch.Tensor]  # other [1, T] inputs, on the CPU
 
 
 class Conversation:
@@ -151,6 +124,59 @@ class Conversation:
         """Bytes the cache held after the last answer; None before it, and for "dynamic", which is not measured."""
         return self._memory
 
+    def cache_nbytes(self) -> int:
+        """Bytes of the cache as it is now, of any kind; 0 without one."""
+        if self.cache is None:
+            return 0
+        if isinstance(self.cache, KVMMCache):
+            return self.cache.memory().nbytes
+        tensors = [getattr(layer, name, None) for layer in self.cache.layers for name in ("keys", "values")]
+        return sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
+
+    def free_cache(self) -> bool:
+        """Drop the cache and keep the history, from which the next question fills a new one.
+
+        Returns whether there was a cache to drop; one that is being written to stays.
+        """
+        if self.cache is None or not self._asking.acquire(blocking=False):
+            return False
+        try:
+            self.cache = None
+            return True
+        finally:
+            self._asking.release()
+
+    def fork(self) -> Conversation:
+        """A conversation that goes on from here on its own; packed pages are shared until one of the two adds to them.
+
+        Raises ``KVMMError`` while an answer is being written.
+        """
+        if not self._asking.acquire(blocking=False):
+            raise KVMMError("This conversation is still answering: wait for the answer or stop it first.")
+        try:
+            twin = copy.copy(self)
+            twin._asking = threading.Lock()
+            twin.messages, twin._turns = list(self.messages), list(self._turns)
+            twin.cache = self.cache.fork() if isinstance(self.cache, KVMMCache) else copy.deepcopy(self.cache)
+            return twin
+        finally:
+            self._asking.release()
+
+    def save(self, path: str | Path) -> None:
+        """Write history, packed cache and media to a file; see :mod:`kvmm.models.conversation_file`."""
+        from kvmm.models.conversation_file import save_conversation
+
+        save_conversation(self, path)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, model: PreTrainedModel, processor: ProcessorMixin | PreTrainedTokenizerBase
+    ) -> Conversation:
+        """Read a conversation that :meth:`save` wrote with the same model; questions go on without reading again."""
+        from kvmm.models.conversation_file import load_conversation
+
+        return load_conversation(path, model, processor)
+
     def prompt_inputs(self) -> dict[str, torch.Tensor]:
         """Everything said and shown so far, answers included, as the arguments of one forward pass.
 
@@ -163,14 +189,14 @@ class Conversation:
         inputs |= _merge([self._media_inputs(turn) for turn in self._turns])
         history = _merge([turn.positions for turn in self._turns])
         device, dtype = self.model.device, self.model.dtype
-        prompt = _Prompt(
+        prompt = Prompt(
             {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()},
             {name: value.to(device) for name, value in history.items()},
             self._ids,
             self._per_token,
         )
-        with model_lock(self.model), _kept_rope_deltas(self.model):
-            return prompt.inputs | _positions(self.model, prompt)
+        with model_lock(self.model), kept_rope_deltas(self.model):
+            return prompt.inputs | positions(self.model, prompt)
 
     def ask(
         self,
@@ -194,7 +220,8 @@ class Conversation:
             raise KVMMError("This conversation is still answering: wait for the answer or stop it first.")
         stop = stop or threading.Event()
         begin = time.perf_counter()
-        worker: _Worker | None = None
+        worker: Worker | None = None
+        before: Cache | None = None
         committed = False
         try:
             media = (*self._stopped_media, *(item for item in media if item not in self._stopped_media))
@@ -205,8 +232,9 @@ class Conversation:
             if room < MIN_ANSWER_TOKENS:
                 raise self._too_long(prompt.ids.shape[1], turn)
             budget = max(1, min(max_new_tokens, room))
+            before = self._twin()
             cache = self._with_room(prompt.ids.shape[1] + budget)
-            worker = _Worker(self.model, cache, prompt, budget, stop)
+            worker = Worker(self.model, cache, prompt, budget, stop)
             yield from self._stream(worker, begin)
             if worker.error is not None:
                 raise worker.error
@@ -220,13 +248,13 @@ class Conversation:
             yield final
         finally:
             if worker is not None and not committed:
-                # Closed early, stopped or failed. Part of this turn is in the cache and packed pages cannot be cut
-                # exactly, so the next question fills a new one from the history.
+                # Closed early, stopped or failed, and part of this turn is in the cache. The next question goes on from
+                # the twin made before it, or, without one, fills a new cache from the history.
                 if not stop.is_set() and worker.error is None:
                     self._stopped_media = media
                 stop.set()
                 worker.join()
-                self.cache = None
+                self.cache = before
             self._asking.release()
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -295,7 +323,7 @@ class Conversation:
                 f"The recording is {longest:.0f} seconds long and this model hears {limit:.0f}: cut it into parts."
             )
 
-    def _prepare(self, turn: _Turn) -> _Prompt:
+    def _prepare(self, turn: _Turn) -> Prompt:
         """The next call of ``generate``: all ids, but pixels and sounds only of what the cache does not hold."""
         encoded = self._encode(turn)
         new_ids = encoded.pop("input_ids")
@@ -313,7 +341,7 @@ class Conversation:
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **per_token, **encoded}
         history = _merge([earlier.positions for earlier in (*self._turns, turn)])
         device, dtype = self.model.device, self.model.dtype
-        return _Prompt(
+        return Prompt(
             {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()},
             {name: value.to(device) for name, value in history.items()},
             ids,
@@ -342,6 +370,12 @@ class Conversation:
             self.cache.extend(tokens)
         return self.cache
 
+    def _twin(self) -> Cache | None:
+        """The cache as it is now, to come back to. Packed pages are shared, so this copies the residual only."""
+        if isinstance(self.cache, KVMMCache) and not self.graph:  # with a graph, pages have room and would be copied
+            return self.cache.fork()
+        return None
+
     def _new_cache(self, tokens: int = 1) -> Cache:
         if self.policy == DYNAMIC:
             if self.overrides:
@@ -350,12 +384,12 @@ class Conversation:
         room = {"graph": self.graph, "max_length": tokens} if self.graph else {}
         return KVMMCache.for_model(self.model, policy=self.policy, **room, **self.overrides)
 
-    def _stream(self, worker: _Worker, begin: float) -> Iterator[Progress]:
+    def _stream(self, worker: Worker, begin: float) -> Iterator[Progress]:
         worker.start()
         while worker.wait():
             yield self._progress(worker, begin, done=False, stopped=False)
 
-    def _progress(self, worker: _Worker, begin: float, *, done: bool, stopped: bool) -> Progress:
+    def _progress(self, worker: Worker, begin: float, *, done: bool, stopped: bool) -> Progress:
         times = worker.times
         spread = times[-1] - times[0] if len(times) > 1 else 0.0
         text = self._decode(worker.tokens)
@@ -368,13 +402,14 @@ class Conversation:
             memory=worker.memory,
             done=done,
             stopped=stopped,
+            token_ids=tuple(worker.tokens),
         )
 
     def _decode(self, tokens: list[int]) -> str:
         tokenizer = getattr(self.processor, "tokenizer", self.processor)
         return tokenizer.decode(tokens, skip_special_tokens=True).strip()
 
-    def _commit(self, turn: _Turn, message: dict[str, Any], answer: str, prompt: _Prompt, worker: _Worker) -> None:
+    def _commit(self, turn: _Turn, message: dict[str, Any], answer: str, prompt: Prompt, worker: Worker) -> None:
         tokens = list(worker.tokens)
         # The end-of-turn token was generated but not forwarded; the next rendered turn begins with it.
         if tokens and tokens[-1] in worker.eos_token_ids:
@@ -437,142 +472,3 @@ def _merge(parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
             values = [torch.nn.functional.pad(value, (0, width - value.shape[-1])) for value in values]
         out[name] = torch.cat([torch.as_tensor(value) for value in values], dim=0)
     return out
-
-
-def _positions(model: PreTrainedModel, prompt: _Prompt) -> dict[str, torch.Tensor]:
-    """Explicit ``position_ids`` of all tokens, for families whose positions depend on the media; else nothing.
-
-    transformers reads ``rope_deltas`` from the model only when it has to guess positions, so giving them keeps
-    conversations apart.
-    """
-    if type(model)._prepare_position_ids_for_generation is GenerationMixin._prepare_position_ids_for_generation:
-        return {}
-    names = ("input_ids", "attention_mask", *prompt.per_token)
-    arguments = {name: prompt.inputs[name] for name in names} | prompt.history
-    return {"position_ids": model._prepare_position_ids_for_generation(prompt.inputs["input_ids"], arguments)}
-
-
-@contextlib.contextmanager
-def _kept_rope_deltas(model: PreTrainedModel) -> Iterator[None]:
-    """Leave the model's ``rope_deltas`` as they were, for code outside kvmm that relies on them."""
-    kept = [
-        (module, module.rope_deltas)
-        for module in (model, getattr(model, "model", None))
-        if hasattr(module, "rope_deltas")
-    ]
-    try:
-        yield
-    finally:
-        for module, value in kept:
-            module.rope_deltas = value
-
-
-class _Worker(threading.Thread):
-    """One ``generate`` call in a thread of its own, so that its tokens can be consumed while it runs."""
-
-    def __init__(
-        self, model: PreTrainedModel, cache: Cache, prompt: _Prompt, max_new_tokens: int, stop: threading.Event
-    ) -> None:
-        super().__init__(name="kvmm-generate", daemon=True)
-        self.model, self.cache, self.prompt, self.max_new_tokens, self.stop = model, cache, prompt, max_new_tokens, stop
-        self.error: BaseException | None = None
-        self.memory: MemoryReport | None = None
-        self.tokens: list[int] = []  # consumed by the caller, see wait()
-        self.times: list[float] = []
-        self.eos_token_ids = _eos_token_ids(model)
-        self._queue: queue.Queue[tuple[list[int], float, MemoryReport | None] | None] = queue.Queue()
-        self._measured = 0.0
-
-    def wait(self) -> bool:
-        """Take what has been generated since the last call, waiting for at least one token; False at the end."""
-        item = self._queue.get()
-        while item is not None:
-            tokens, when, memory = item
-            self.tokens += tokens
-            self.times += [when] * len(tokens)
-            self.memory = memory or self.memory
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                return True
-        return False
-
-    @property
-    def finished(self) -> bool:
-        """Whether the answer ended by itself or by its length, not by Stop."""
-        return bool(self.tokens) and (self.tokens[-1] in self.eos_token_ids or len(self.tokens) >= self.max_new_tokens)
-
-    def run(self) -> None:
-        try:
-            while not (lock := model_lock(self.model)).acquire(timeout=0.1):
-                if self.stop.is_set():
-                    return
-            try:
-                self._generate()
-            finally:
-                lock.release()
-        except torch.OutOfMemoryError:
-            self.error = KVMMError("Memory ran out: send fewer or smaller pages, or choose a policy with fewer bits.")
-        except BaseException as error:  # handed to the thread that asked
-            self.error = error
-        finally:
-            self._queue.put(None)
-
-    def _generate(self) -> None:
-        config = self.model.generation_config
-        pad = config.pad_token_id if config.pad_token_id is not None else next(iter(self.eos_token_ids), None)
-        with _kept_rope_deltas(self.model):
-            self.model.generate(
-                **self.prompt.inputs,
-                **_positions(self.model, self.prompt),
-                past_key_values=self.cache,
-                max_new_tokens=self.max_new_tokens,
-                do_sample=False,
-                num_beams=1,
-                temperature=None,
-                top_p=None,
-                top_k=None,
-                pad_token_id=pad,
-                streamer=_Tokens(self),
-                stopping_criteria=StoppingCriteriaList([_StopOnEvent(self.stop)]),
-            )
-        self._queue.put(([], time.perf_counter(), self._measure()))
-
-    def emit(self, tokens: list[int]) -> None:
-        now = time.perf_counter()
-        memory = None
-        if now - self._measured >= MEMORY_SECONDS and self.tokens:
-            memory, self._measured = self._measure(), now
-        self._queue.put((tokens, now, memory))
-
-    def _measure(self) -> MemoryReport | None:
-        return self.cache.memory() if hasattr(self.cache, "memory") else None
-
-
-class _Tokens(BaseStreamer):
-    """Passes generated tokens on; what ``generate`` puts first is the prompt."""
-
-    def __init__(self, worker: _Worker) -> None:
-        self._worker, self._is_prompt = worker, True
-
-    def put(self, value: torch.Tensor) -> None:
-        if self._is_prompt:
-            self._is_prompt = False
-            return
-        self._worker.emit(value.reshape(-1).tolist())
-
-    def end(self) -> None:
-        pass
-
-
-class _StopOnEvent(StoppingCriteria):
-    def __init__(self, event: threading.Event) -> None:
-        self._event = event
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        return torch.full((input_ids.shape[0],), self._event.is_set(), dtype=torch.bool, device=input_ids.device)
-
-
-def _eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
-    eos = model.generation_config.eos_token_id
-    return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)

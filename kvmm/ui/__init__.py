@@ -1,5 +1,6 @@
 """The browser app: ask about a page, a picture or a recording, and see what the KV cache costs."""
 
 from kvmm.ui.demo import build_demo, launch_options
+from kvmm.ui.models import Models
 
-__all__ = ["build_demo", "launch_options"]
+__all__ = ["Models", "build_demo", "launch_options"]

@@ -1,4 +1,4 @@
-"""One visitor: their conversation, the full-precision twin of it, and what was shown.
+"""One visitor: their conversations, the one that is open, and what they are waiting for.
 
 Nothing here knows Gradio, so the flow can be tested without a browser. A session lives in the server's memory only, is
 never shared, and drops its caches when it is closed.
@@ -7,163 +7,139 @@ never shared, and drops its caches when it is closed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from kvmm.analysis import NormReport, record_norms
 from kvmm.errors import KVMMError
-from kvmm.media import Media, load_media
-from kvmm.models.conversation import DYNAMIC, Conversation, Progress, model_lock
+from kvmm.models.conversation import Conversation, Progress, model_lock
+from kvmm.ui.models import Models
+from kvmm.ui.settings import Settings
+from kvmm.ui.talk import Step, Talk, Turn
 
+MAX_TALKS = 12  # conversations a visitor may keep; the oldest one goes first
 
-@dataclass(frozen=True)
-class Difference:
-    """Where two answers part: ``index`` of the first differing word (from 1), ``None`` if they are identical."""
-
-    words: int
-    index: int | None
-    full: str = ""
-    kvmm: str = ""
-
-
-def first_difference(full: str, kvmm: str) -> Difference:
-    """Compare two answers word by word; white space does not count."""
-    left, right = full.split(), kvmm.split()
-    for i in range(max(len(left), len(right))):
-        a, b = (words[i] if i < len(words) else "" for words in (left, right))
-        if a != b:
-            return Difference(len(left), i + 1, a, b)
-    return Difference(len(left), None)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What a visitor sent: text and the paths of the uploaded files."""
-
-    question: str
-    files: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One moment of an answer: which side speaks and how far it is. ``reread``: earlier media were read again first."""
-
-    side: str  # "full" or "kvmm"
-    progress: Progress
-    reread: bool = False
+T = TypeVar("T")
 
 
 class Session:
-    """A visitor's conversations with one model.
+    """A visitor's conversations.
 
     Args:
-        model, processor: as :func:`kvmm.load_model` returns them; shared by all sessions.
-        max_new_tokens: length limit of an answer.
-        graph: as in :class:`Conversation`.
-        media_options: keyword arguments of :func:`kvmm.media.load_media`, such as ``max_pages``.
+        models: what the app offers; shared by all sessions.
+        options: ``max_new_tokens``, ``graph`` and the limits of media, as in :class:`Talk`.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        processor: Any,
-        *,
-        max_new_tokens: int = 256,
-        graph: bool | str | None = None,
-        **media_options: Any,
-    ) -> None:
-        self.model, self.processor = model, processor
-        self.max_new_tokens = max_new_tokens
-        self.graph = graph
-        self.media_options = media_options
-        self.chats: dict[str, list[dict[str, Any]]] = {"full": [], "kvmm": []}
-        self.turn: Turn | None = None
+    def __init__(self, models: Models, **options: Any) -> None:
+        self.models, self.options = models, options
+        self.talks: list[Talk] = [Talk(models, **options)]
+        self.talk = self.talks[0]
+        self.turn: Turn | None = None  # asked and not yet begun
         self.stop = threading.Event()
         self.running = False
-        self.last: Progress | None = None
-        self.norms: NormReport | None = None  # of the last prompt, made on demand
-        self._conversations: dict[str, Conversation] = {}
-        self._policies: dict[str, str] = {}
-        self._turns: dict[str, int] = {}
-        self._media: list[Media] = []
-        self._answered = 0
-        self.epoch = 0  # counts resets: an answer begun before a reset must not write after it
+        self.epoch = 0  # counts changes of the open conversation: an answer begun before must not be shown after
+
+    # -- what the tabs analyse ---------------------------------------------------------------------------------------
 
     @property
     def conversation(self) -> Conversation | None:
-        """The conversation with the quantised cache, once there is one."""
-        return self._conversations.get("kvmm")
+        """The open conversation's quantised side, once there is one."""
+        return self.talk.conversation
 
-    def reset(self) -> None:
-        """Forget everything that was said and shown; an answer in progress stops."""
-        self.stop.set()
-        self.stop = threading.Event()
-        self.epoch += 1
-        self.chats = {"full": [], "kvmm": []}
-        self.turn = self.last = self.norms = None
-        self.running = False
-        self._conversations.clear()
-        self._policies.clear()
-        self._turns.clear()
-        self._media = []
-        self._answered = 0
+    @property
+    def chats(self) -> dict[str, list[dict[str, Any]]]:
+        """What the open conversation shows, by side."""
+        return self.talk.chats
 
-    close = reset
+    @property
+    def last(self) -> Progress | None:
+        """The last answer of the open conversation's quantised side."""
+        return self.talk.last.get("kvmm")
 
-    def measure_norms(self) -> NormReport:
-        """Norms of everything said and shown so far, kept until the next answer.
+    @property
+    def model(self) -> Any:
+        """The model of the open conversation; before the first question the app's default."""
+        return self.models.get()[0] if self.conversation is None else self.conversation.model
+
+    @property
+    def processor(self) -> Any:
+        """The processor of ``model``."""
+        return self.models.get()[1] if self.conversation is None else self.conversation.processor
+
+    def prompt_inputs(self) -> dict[str, Any]:
+        """Everything said and shown in the open conversation as the arguments of one forward pass of ``model``.
+
+        See :meth:`Conversation.prompt_inputs`. Hold ``model_lock(session.model)`` around that pass.
 
         Raises:
             KVMMError: nothing has been answered yet.
         """
         if self.conversation is None:
             raise KVMMError("There is no prompt yet: ask a question first.")
-        if self.norms is None:
-            inputs = self.conversation.prompt_inputs()
-            tokenizer = getattr(self.processor, "tokenizer", self.processor)
-            with model_lock(self.model):
-                self.norms = record_norms(self.model, inputs, tokenizer=tokenizer)
-        return self.norms
+        return self.conversation.prompt_inputs()
 
-    def _speaker(self, side: str, policy: str) -> tuple[Conversation, bool]:
-        """The conversation of ``side`` and whether it is new and therefore has earlier media to read again."""
-        in_step = self._policies.get(side) == policy and self._turns.get(side) == self._answered
-        if not in_step:
-            self._conversations[side] = Conversation(self.model, self.processor, policy=policy, graph=self.graph)
-            self._policies[side] = policy
-        return self._conversations[side], not in_step
+    def report(self, name: str, make: Callable[[], T]) -> T:
+        """The analysis ``name`` of the prompt as it is now: made once, kept until the next answer."""
+        reports = self.talk.reports
+        if name not in reports:
+            reports[name] = make()
+        return reports[name]
 
-    def ask(self, turn: Turn, policy: str, *, compare: bool = False) -> Iterator[Step]:
-        """Answer ``turn`` with ``policy``, after full precision when ``compare`` is set.
+    @property
+    def norms(self) -> NormReport | None:
+        """Token norms of the prompt as it is now, if they have been measured."""
+        return self.talk.reports.get("norms")
 
-        A side that has not followed the conversation (another policy, comparison just switched on) starts anew with all
-        media seen so far, so the page at hand stays at hand. Nothing changes if a step raises, except that a side may
-        have to read again.
+    def measure_norms(self) -> NormReport:
+        """Token norms of everything said and shown so far, kept until the next answer.
 
         Raises:
-            KVMMError: a file cannot be read, or the prompt does not fit.
+            KVMMError: nothing has been answered yet.
         """
-        if not turn.question and not turn.files:
-            raise KVMMError("type a question, or attach a recording that asks one")
-        stop, epoch = self.stop, self.epoch
-        new = [item for path in turn.files for item in load_media(path, **self.media_options)]
-        for side in ("full", "kvmm") if compare else ("kvmm",):
-            talk, fresh = self._speaker(side, DYNAMIC if side == "full" else policy)
-            media: Sequence[Media] = [*self._media, *new] if fresh else new
-            reread = fresh and bool(self._media)
-            try:
-                for progress in talk.ask(turn.question, media, max_new_tokens=self.max_new_tokens, stop=stop):
-                    yield Step(side, progress, reread)
-            except BaseException:
-                if fresh:  # its history is empty: the next question has to bring the media again
-                    self._policies.pop(side, None)
-                raise
-            if self.epoch != epoch:
-                return
-            self._turns[side] = self._answered + 1
-            if side == "kvmm":
-                self.last = progress
-        self._media.extend(new)
-        self._answered += 1
-        self.norms = None
+
+        def measure() -> NormReport:
+            inputs = self.prompt_inputs()
+            with model_lock(self.model):
+                return record_norms(self.model, inputs, tokenizer=getattr(self.processor, "tokenizer", self.processor))
+
+        return self.report("norms", measure)
+
+    # -- conversations -----------------------------------------------------------------------------------------------
+
+    def ask(self, turn: Turn, settings: Settings) -> Iterator[Step]:
+        """Answer in the open conversation; see :meth:`Talk.ask`."""
+        yield from self.talk.ask(turn, settings, stop=self.stop)
+
+    def reset(self) -> None:
+        """Open a new conversation; an answer in progress stops. The one before stays in the list."""
+        if not self.talk.is_empty:
+            self.talks = [*self.talks[1 - MAX_TALKS :], Talk(self.models, **self.options)]
+        self.open(len(self.talks) - 1)
+
+    def fork(self) -> None:
+        """Open a branch of the open conversation, which stays in the list as it is.
+
+        Raises:
+            KVMMError: nothing has been answered yet, or an answer is being written.
+        """
+        if self.running or self.turn is not None:
+            raise KVMMError("Wait for the answer, or stop it, before you fork the conversation.")
+        twin = self.talk.fork()
+        self.talks = [*self.talks[1 - MAX_TALKS :], twin]
+        self.open(len(self.talks) - 1)
+
+    def open(self, index: int) -> None:
+        """Go to another conversation of the list; an answer in progress stops."""
+        self.stop.set()
+        self.stop = threading.Event()
+        self.epoch += 1
+        self.turn, self.running = None, False
+        self.talk = self.talks[index]
+
+    def close(self) -> None:
+        """Forget everything; an answer in progress stops."""
+        self.talks = [Talk(self.models, **self.options)]
+        self.open(0)
+
+
+__all__ = ["MAX_TALKS", "Session", "Step", "Turn"]

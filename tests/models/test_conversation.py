@@ -197,7 +197,7 @@ def test_an_error_rolls_back(omni, invoice, monkeypatch):
             raise RuntimeError("broken on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr("kvmm.models.conversation._StopOnEvent", lambda event: Break())
+        patch.setattr("kvmm.models.generation._StopOnEvent", lambda event: Break())
         with pytest.raises(RuntimeError, match="on purpose"):
             last(talk.ask("What is the invoice number?", max_new_tokens=LENGTH))
     assert talk.messages == messages

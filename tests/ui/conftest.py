@@ -78,9 +78,9 @@ def model_and_processor():
 @pytest.fixture(scope="session")
 def url(model_and_processor, samples_folder: Path) -> Iterator[str]:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    from kvmm.ui import build_demo, launch_options
+    from kvmm.ui import Models, build_demo, launch_options
 
-    demo = build_demo(*model_and_processor, samples_folder=samples_folder, max_new_tokens=64)
+    demo = build_demo(Models.of(*model_and_processor), samples_folder=samples_folder, max_new_tokens=64)
     _, local, _ = demo.launch(prevent_thread_lock=True, quiet=True, **launch_options(samples_folder))
     yield local
     demo.close()

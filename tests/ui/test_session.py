@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from kvmm.errors import KVMMError
-from kvmm.ui.ask import escape_markdown, stats_html, verdict_html
+from kvmm.ui import Models
+from kvmm.ui.answers import escape_markdown, stats_html, verdict_html
+from kvmm.ui.compare import Difference, first_difference, mark_words
 from kvmm.ui.samples import load_samples
-from kvmm.ui.session import Difference, Session, Turn, first_difference
+from kvmm.ui.session import Session, Turn
+from kvmm.ui.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,14 +23,33 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     "full, kvmm, difference",
     [
-        ("a b c", "a  b\nc", Difference(3, None)),
-        ("a b c", "a x c", Difference(3, 2, "b", "x")),
-        ("a b", "a b c", Difference(2, 3, "", "c")),
+        ("abc", "abc", Difference(3, None)),
+        ("abc", "axc", Difference(3, 2, "b", "x")),
+        ("ab", "abc", Difference(2, 3, "", "c")),
+        ("ab.", "abc", Difference(3, 3, "", "c")),  # the token that ends an answer has no text
         ("", "", Difference(0, None)),
     ],
 )
-def test_first_difference(full, kvmm, difference):
-    assert first_difference(full, kvmm) == difference
+def test_first_differing_token(full, kvmm, difference):
+    class Tokenizer:
+        all_special_ids = (ord("."),)
+
+        def decode(self, ids):
+            return "".join(map(chr, ids))
+
+    assert first_difference([*map(ord, full)], [*map(ord, kvmm)], Tokenizer()) == difference
+
+
+def test_words_that_differ_are_marked_in_both_answers():
+    def m(word):
+        return f'<mark class="differs">{word}</mark>'
+
+    assert mark_words("the total is 12 euro", "the  total was 12") == (
+        f"the total {m('is')} 12 {m('euro')}",
+        f"the  total {m('was')} 12",
+    )
+    assert mark_words("- a\n- b", "a\nb")[0] == "- a\n- b"  # the bullets stay bullets
+    assert mark_words("```x```", "y") == ("```x```", "y")
 
 
 def test_the_verdict_shows_words_as_text():
@@ -51,13 +73,18 @@ def test_samples_with_missing_files_are_left_out(samples_folder, tmp_path):
     assert load_samples(tmp_path)[0].kind == "audio"
 
 
-def run(session: Session, question: str, files=(), policy="bf16", **options):
-    steps = list(session.ask(Turn(question, tuple(map(str, files))), policy, **options))
+@pytest.fixture
+def session(model_and_processor) -> Session:
+    return Session(Models.of(*model_and_processor), max_new_tokens=32)
+
+
+def run(session: Session, question: str, files=(), **settings):
+    settings = Settings(**{"policy": "bf16"} | settings)
+    steps = list(session.ask(Turn(question, tuple(map(str, files))), settings))
     return steps, steps[-1].progress
 
 
-def test_sides_that_did_not_follow_read_the_media_again(model_and_processor, invoice):
-    session = Session(*model_and_processor, max_new_tokens=32)
+def test_sides_that_did_not_follow_read_the_media_again(session, invoice):
     steps, first = run(session, "What is the total?", [invoice])
     assert {step.side for step in steps} == {"kvmm"} and not any(step.reread for step in steps)
     assert first.text == "$1,274.94"
@@ -76,8 +103,7 @@ def test_sides_that_did_not_follow_read_the_media_again(model_and_processor, inv
     assert last.text == first.text and last.memory.ratio > 1.5
 
 
-def test_an_error_leaves_the_session_as_it_was(model_and_processor, invoice, tmp_path):
-    session = Session(*model_and_processor, max_new_tokens=32)
+def test_an_error_leaves_the_session_as_it_was(session, invoice, tmp_path):
     bad = tmp_path / "page.png"
     bad.write_text("not a picture")
     with pytest.raises(KVMMError, match="text file"):
@@ -91,11 +117,10 @@ def test_an_error_leaves_the_session_as_it_was(model_and_processor, invoice, tmp
     assert progress.text == "$1,274.94" and not steps[-1].reread
 
 
-def test_a_reset_forgets_and_ends_the_answer(model_and_processor, invoice):
-    session = Session(*model_and_processor, max_new_tokens=32)
+def test_a_reset_forgets_and_ends_the_answer(session, invoice):
     with pytest.raises(KVMMError, match="ask a question"):
         session.measure_norms()
-    answer = session.ask(Turn("What is the total?", (str(invoice),)), "bf16")
+    answer = session.ask(Turn("What is the total?", (str(invoice),)), Settings(policy="bf16"))
     next(answer)
     session.reset()
     assert list(answer)[-1].progress.done
@@ -104,8 +129,7 @@ def test_a_reset_forgets_and_ends_the_answer(model_and_processor, invoice):
     assert "image" not in progress.memory.by_modality or not progress.memory.by_modality["image"]["tokens"]
 
 
-def test_norms_of_the_last_prompt_are_kept_until_the_next_answer(model_and_processor, invoice):
-    session = Session(*model_and_processor, max_new_tokens=32)
+def test_norms_of_the_last_prompt_are_kept_until_the_next_answer(session, invoice):
     run(session, "What is the total?", [invoice])
     report = session.measure_norms()
     assert session.measure_norms() is report

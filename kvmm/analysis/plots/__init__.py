@@ -4,7 +4,7 @@ Figures have a transparent background and mid-grey text, readable on light and d
 colour everywhere, from the Okabe-Ito palette, which readers with colour-vision deficiencies can tell apart.
 """
 
-from kvmm.analysis.plots.memory import memory_by_modality
+from kvmm.analysis.plots.memory import memory_by_modality, memory_over_tokens
 from kvmm.analysis.plots.norms import NORM_NAMES, norm_boxes, norm_heatmap, norm_imbalance
 from kvmm.analysis.plots.style import (
     DENSE_COLOR,
@@ -29,6 +29,7 @@ __all__ = [
     "bins",
     "format_bytes",
     "memory_by_modality",
+    "memory_over_tokens",
     "norm_boxes",
     "norm_heatmap",
     "norm_imbalance",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
-from kvmm.analysis.plots.style import DENSE_COLOR, MODALITY_COLORS, format_bytes, style
+from kvmm.analysis.plots.style import DENSE_COLOR, MODALITY_COLORS, TEXT_COLOR, bins, format_bytes, style
 from kvmm.modality import MODALITY_NAMES
 
 
@@ -55,4 +56,56 @@ def memory_by_modality(report: Any) -> go.Figure:
     # Room on the right for the labels outside the bars, which plotly leaves out of its own range.
     figure.update_xaxes(title_text="KiB", title_standoff=4, range=[0, top * 1.55], nticks=5)
     figure.update_yaxes(showgrid=False)
+    return figure
+
+
+def memory_over_tokens(history: Sequence[tuple[int, Any]]) -> go.Figure:
+    """Bytes of the KV cache by modality, stacked, as tokens are generated; a dashed line for full precision.
+
+    ``history`` holds ``(tokens generated so far, report)``, in order; a report is a
+    :class:`kvmm.cache.MemoryReport` or its ``to_dict()``. Long histories are thinned to ``MAX_COLUMNS`` points.
+    """
+    rows = [(count, report if isinstance(report, dict) else report.to_dict()) for count, report in history]
+    if rows:
+        last = len(rows) - 1
+        rows = [rows[i] for i in sorted({*bins(len(rows)).tolist(), last})]
+    tokens = [count for count, _ in rows]
+    top = max((max(report["nbytes"], report["nbytes_dense"]) for _, report in rows), default=1)
+    unit, scale = ("MiB", 2**20) if top >= 1000 * 1024 else ("KiB", 2**10)
+    marker = {"mode": "lines" if len(rows) > 1 else "markers"}
+
+    figure = go.Figure()
+    for name in MODALITY_NAMES:
+        held = [report["by_modality"].get(name, {}).get("nbytes", 0) for _, report in rows]
+        if any(held):
+            figure.add_scatter(
+                x=tokens,
+                y=[nbytes / scale for nbytes in held],
+                name=name,
+                stackgroup="held",
+                line={"width": 0.5, "color": MODALITY_COLORS[name]},
+                fillcolor=MODALITY_COLORS[name],
+                customdata=[format_bytes(nbytes) for nbytes in held],
+                hovertemplate="%{customdata}",
+                **marker,
+            )
+    dense = [report["nbytes_dense"] for _, report in rows]
+    figure.add_scatter(
+        x=tokens,
+        y=[nbytes / scale for nbytes in dense],
+        name="full precision (bf16)",
+        line={"color": TEXT_COLOR, "dash": "dash", "width": 2},
+        customdata=[format_bytes(nbytes) for nbytes in dense],
+        hovertemplate="%{customdata}",
+        **marker,
+    )
+    style(
+        figure,
+        height=250,
+        revision="memory-over-tokens",
+        hovermode="x unified",
+        margin={"l": 8, "r": 12, "t": 44, "b": 34},
+    )
+    figure.update_xaxes(title_text="tokens generated", title_standoff=4, rangemode="tozero", tickformat=",d", nticks=6)
+    figure.update_yaxes(title_text=unit, rangemode="tozero", nticks=5)
     return figure

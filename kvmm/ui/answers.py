@@ -1,0 +1,156 @@
+"""What the Ask tab shows of a conversation: bubbles, notes, figures, the verdict, thumbnails. Text in, HTML out."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import mimetypes
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvmm.analysis.plots import format_bytes
+from kvmm.media import SAMPLE_RATE, Media
+from kvmm.models.conversation import Progress
+from kvmm.ui.compare import Difference
+from kvmm.ui.talk import Turn
+
+LARGE_THUMBNAIL, SMALL_THUMBNAIL = 640, 240  # pixels of the longer side
+MANY_MEDIA = 8  # above this thumbnails are small
+
+
+def escape_markdown(text: str) -> str:
+    """``text`` so that a chat bubble shows it as it is: names and messages are data, not markup."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", text)
+
+
+def user_messages(turn: Turn, *, links: bool = False) -> list[dict[str, Any]]:
+    """One bubble a file, then the question. With ``links`` no file is displayed, because it may not be what it says."""
+    messages = []
+    for path in turn.files:
+        # The MIME type decides whether the browser shows a picture, a player or a link.
+        file = {
+            "path": path,
+            "orig_name": Path(path).name,
+            "mime_type": None if links else mimetypes.guess_type(path)[0],
+        }
+        messages.append({"role": "user", "content": [{"type": "file", "file": file}]})
+    if turn.question:
+        messages.append({"role": "user", "content": [{"type": "text", "text": escape_markdown(turn.question)}]})
+    return messages
+
+
+def bubble(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def note(title: str, text: str) -> dict[str, Any]:
+    """A closed, collapsible note under an answer."""
+    return {
+        "role": "assistant",
+        "content": [{"type": "text", "text": text}],
+        "metadata": {"title": title, "status": "done"},
+    }
+
+
+def memory_note(progress: Progress) -> dict[str, Any] | None:
+    """ "KV 412 KiB -> 38 KiB" with the table by modality inside."""
+    report = progress.memory
+    if report is None:
+        return None
+    rows = "\n".join(
+        f"| {name} | {row['tokens']:,} | {format_bytes(row['nbytes_dense'])} | {format_bytes(row['nbytes'])} "
+        f"| {row['bits_per_value']:.2f} |"
+        for name, row in report.by_modality.items()
+        if row["tokens"]
+    )
+    parts = ", ".join(f"{name} {format_bytes(n)}" for name, n in report.by_component.items() if n)
+    return note(
+        f"KV {format_bytes(report.nbytes_dense)} → {format_bytes(report.nbytes)}",
+        f"| modality | tokens | bf16 | kvmm | bits a value |\n| --- | ---: | ---: | ---: | ---: |\n{rows}\n\n"
+        f"Stored: {parts}. {progress.tokens} tokens in {progress.seconds:.2f} s.",
+    )
+
+
+def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
+    """The strip of figures. Before the first answer it says what will be there."""
+    if progress is None or progress.memory is None:
+        return '<div class="hint">The cache is measured while an answer streams: bytes, bits a value, speed.</div>'
+    report = progress.memory
+    share = min(100 * report.nbytes / max(report.nbytes_dense, 1), 100)
+    packed, dense = format_bytes(report.nbytes), format_bytes(report.nbytes_dense)
+    speed = f"{progress.tokens_per_second:.1f}"
+    ttft = "…" if progress.ttft is None else f"{progress.ttft:.2f} s"
+    beside = {"speed": "", "ttft": ""}
+    if full is not None:
+        beside["speed"] = f"<small>full precision {full.tokens_per_second:.1f}</small>"
+        beside["ttft"] = "" if full.ttft is None else f"<small>full precision {full.ttft:.2f} s</small>"
+    return f"""
+<div class="stats" id="stats">
+  <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{packed}</strong>
+    <div class="bar"><i style="width:{share:.1f}%"></i></div><small>of {dense} in bf16</small></div>
+  <div class="stat"><span>Smaller by</span><strong data-stat="ratio">{report.ratio:.1f}×</strong></div>
+  <div class="stat"><span>Bits a value</span><strong data-stat="bits">{report.bits_per_value:.2f}</strong></div>
+  <div class="stat"><span>Tokens a second</span><strong data-stat="speed">{speed}</strong>{beside["speed"]}</div>
+  <div class="stat"><span>First token after</span><strong data-stat="ttft">{ttft}</strong>{beside["ttft"]}</div>
+</div>"""
+
+
+def verdict_html(difference: Difference | None) -> str:
+    """Whether both answers are the same, else the token in which they part."""
+    if difference is None:
+        return ""
+    if difference.index is None:
+        tokens = "1 token" if difference.tokens == 1 else f"{difference.tokens} tokens"
+        text = f"<b>Identical</b><span>{tokens}, the same as in full precision</span>"
+        return f'<div class="verdict same" id="verdict">{text}</div>'
+
+    def token(text: str) -> str:
+        return f"<code>{html.escape(text)}</code>" if text else "the end of the answer"
+
+    return (
+        f'<div class="verdict differs" id="verdict"><b>Differs</b><span>from token {difference.index}: '
+        f"full precision has {token(difference.full)}, kvmm {token(difference.kvmm)}</span></div>"
+    )
+
+
+def thumbnails_html(media: Sequence[Media]) -> str:
+    """Small pictures of everything that the conversation holds; a click enlarges one. No file is written for them."""
+    if not media:
+        return ""
+    side = LARGE_THUMBNAIL if len(media) <= MANY_MEDIA else SMALL_THUMBNAIL
+    tiles = []
+    for item in media:
+        name = html.escape(item.name if item.page is None else f"{item.name}, page {item.page}")
+        if item.kind == "image":
+            picture = item.data.copy()
+            picture.thumbnail((side, side))
+            stream = io.BytesIO()
+            picture.save(stream, "JPEG", quality=80)
+            source = f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+            inner = f'<img src="{source}" alt="{name}" loading="lazy">'
+        elif item.kind == "audio":
+            inner = f'<span class="sound">{_wave(item.data)}{len(item.data) / SAMPLE_RATE:.1f} s</span>'
+        else:
+            inner = '<span class="sound">video</span>'
+        tiles.append(
+            f'<button type="button" class="thumb" title="{name}" aria-label="{name}" '
+            f"onclick=\"this.classList.toggle('large')\">{inner}<small>{name}</small></button>"
+        )
+    count = "1 page, picture or recording" if len(media) == 1 else f"{len(media)} pages, pictures and recordings"
+    return f'<div class="section">In this conversation: {count}</div><div class="thumbs">{"".join(tiles)}</div>'
+
+
+def _wave(samples: np.ndarray, bars: int = 24) -> str:
+    """The loudness of a recording as bars."""
+    peaks = [float(np.abs(part).max(initial=0)) for part in np.array_split(samples, bars)]
+    top = max(peaks) or 1.0
+    rects = "".join(
+        f'<rect x="{4 * i}" y="{20 - 18 * peak / top:.1f}" width="2.4" height="{max(36 * peak / top, 2):.1f}" rx="1"/>'
+        for i, peak in enumerate(peaks)
+    )
+    return f'<svg viewBox="0 0 {4 * bars} 40" width="96" height="40" fill="#009E73" aria-hidden="true">{rects}</svg>'

@@ -1,0 +1,142 @@
+"""The documented endpoints, for gradio_client and MCP: ``ask``, ``compare``, ``analyze_norms``. All else is private."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from kvmm.errors import KVMMError
+from kvmm.models.conversation import Progress
+from kvmm.ui.session import Session, Turn
+from kvmm.ui.settings import Settings
+from kvmm.ui.visitors import Visitors
+
+LIMITS: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+
+
+def _answered(visitors: Visitors, files: list[Any], question: str, settings: Settings) -> Session:
+    """A session of its own with one answered question; it and its caches go when the caller is done with it."""
+    session = visitors.session()
+    paths = tuple(file["path"] if isinstance(file, dict) else file.path for file in files or ())
+    try:
+        for _ in session.ask(Turn(question.strip(), paths), settings):
+            pass
+    except BaseException:
+        session.close()
+        raise
+    visitors.keep_budget()
+    return session
+
+
+def _result(progress: Progress) -> dict[str, Any]:
+    return {
+        "answer": progress.text,
+        "memory": None if progress.memory is None else progress.memory.to_dict(),
+        "tokens": progress.tokens,
+        "tokens_per_second": progress.tokens_per_second,
+        "ttft": progress.ttft,
+    }
+
+
+def build_api(visitors: Visitors, default_policy: str) -> None:
+    """Publish the endpoints of the current Blocks."""
+
+    def ask(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = "") -> dict:
+        """Ask a question about images, PDFs and recordings, with a KV cache of one to two bits a value.
+
+        Args:
+            files: uploaded images, PDF documents or recordings.
+            question: the question; empty when a recording asks it.
+            policy: name of a cache policy, such as "balanced" or "small".
+            model: name of one of the app's models; empty for the default one.
+
+        Returns:
+            answer, policy, memory (what the KV cache measured: bytes, ratio, bits_per_value, by_modality), tokens,
+            tokens_per_second and ttft (seconds to the first token).
+        """
+        try:
+            session = _answered(visitors, files, question, Settings(model or None, policy))
+        except KVMMError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        result = {"policy": policy, **_result(session.last)}
+        session.close()
+        return result
+
+    def compare(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = "") -> dict:
+        """Answer a question twice, with a full-precision KV cache and with a quantised one, and say where they part.
+
+        Args:
+            files: uploaded images, PDF documents or recordings.
+            question: the question; empty when a recording asks it.
+            policy: name of the cache policy to compare with full precision.
+            model: name of one of the app's models; empty for the default one.
+
+        Returns:
+            full_precision and kvmm, each with answer, memory, tokens, tokens_per_second and ttft; identical; and for
+            answers that differ first_difference: token (its number, from 1), full_precision and kvmm (the texts of that
+            token, empty where an answer ends).
+        """
+        try:
+            session = _answered(visitors, files, question, Settings(model or None, policy, compare=True))
+        except KVMMError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        difference, last = session.talk.verdict, session.talk.last
+        result = {
+            "policy": policy,
+            "full_precision": _result(last["full"]),
+            "kvmm": _result(last["kvmm"]),
+            "identical": difference.index is None,
+            "first_difference": None
+            if difference.index is None
+            else {"token": difference.index, "full_precision": difference.full, "kvmm": difference.kvmm},
+        }
+        session.close()
+        return result
+
+    def analyze_norms(files: list[gr.FileData], question: str, model: str = "") -> dict:
+        """Measure how uneven the key, value and query norms of a prompt's tokens are, by layer and modality.
+
+        Args:
+            files: uploaded images, PDF documents or recordings.
+            question: the question that goes with them; empty when a recording asks it.
+            model: name of one of the app's models; empty for the default one.
+
+        Returns:
+            The measured report: layers, tokens by modality, and for keys, values and queries the coefficient of
+            variation, the gap between modalities and the outlier tokens, layer by layer.
+        """
+        try:
+            session = _answered(visitors, files, question, Settings(model or None, "bf16"))
+            report = session.measure_norms()
+        except KVMMError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        result = norms_result(report)
+        session.close()
+        return result
+
+    for function in (ask, compare, analyze_norms):
+        gr.api(function, api_name=function.__name__, **LIMITS)
+
+
+def norms_result(report: Any) -> dict[str, Any]:
+    """What ``analyze_norms`` returns: plain numbers, without the norm of every token."""
+    modality = report.modality
+    names = report.modalities()
+    from kvmm.modality import MODALITY_NAMES
+
+    return {
+        "layers": [int(layer) for layer in report.layers],
+        "tokens": {name: int((modality == MODALITY_NAMES.index(name)).sum()) for name in names},
+        **{
+            kind: {
+                "coefficient_of_variation": report.coefficient_of_variation(kind).mean(axis=1).tolist(),
+                "modality_gap": report.modality_gap(kind).tolist() if len(names) > 1 else None,
+                "outliers": [report.outliers(kind, row) for row in range(len(report.layers))],
+            }
+            for kind in ("key", "value", "query")
+        },
+    }
+
+
+__all__ = ["build_api", "norms_result"]

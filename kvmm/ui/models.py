@@ -1,0 +1,67 @@
+"""The models an app offers: named by whoever starts it, loaded once at their first use, shared by all visitors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kvmm.errors import KVMMError
+from kvmm.models import load_model
+
+EMBEDDED = "tiny-omni (embedded)"
+Loaded = tuple[Any, Any]  # a model and its processor
+
+
+class Models:
+    """Names and how to load them; the first is the default.
+
+    Args:
+        loaders: ``{name: function that returns (model, processor)}``, at least one.
+    """
+
+    def __init__(self, loaders: Mapping[str, Callable[[], Loaded]]) -> None:
+        self._loaders = dict(loaders)
+        self._loaded: dict[str, Loaded] = {}
+        self._loading = threading.Lock()
+
+    @classmethod
+    def of(cls, model: Any, processor: Any, name: str = EMBEDDED) -> Models:
+        """One model that is loaded already."""
+        return cls({name: lambda: (model, processor)})
+
+    @classmethod
+    def named(cls, names: Sequence[str | None], **options: Any) -> Models:
+        """Folders or hub ids; None is the embedded model. ``options`` (device, dtype) go to ``load_model``."""
+        return cls({name or EMBEDDED: lambda name=name: load_model(name, **options) for name in names or [None]})
+
+    @property
+    def names(self) -> list[str]:
+        """All names, the default first."""
+        return list(self._loaders)
+
+    @property
+    def default(self) -> str:
+        """The name of the model that is selected first."""
+        return self.names[0]
+
+    def get(self, name: str | None = None) -> Loaded:
+        """The model and its processor, loaded now if nobody has used it yet.
+
+        Raises:
+            KVMMError: the name is not one of ``names`` (visitors never name paths), or it cannot be loaded.
+        """
+        name = self.default if name is None else name
+        if name not in self._loaders:
+            raise KVMMError(f"There is no model {name!r} here; choose one of: {', '.join(self.names)}.")
+        with self._loading:
+            if name not in self._loaded:
+                self._loaded[name] = self._loaders[name]()
+            return self._loaded[name]
+
+    def is_loaded(self, name: str) -> bool:
+        """Whether ``get`` returns at once."""
+        return name in self._loaded
+
+
+__all__ = ["EMBEDDED", "Models"]

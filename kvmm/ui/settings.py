@@ -1,0 +1,78 @@
+"""What a visitor has chosen in the sidebar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvmm.errors import KVMMError
+from kvmm.policy import KVPolicy, get_policy, policies
+
+MODALITIES = ("text", "image", "audio")  # video is stored as images are
+MAX_EXACT_TOKENS = 4096  # most sinks or residual tokens one may ask for
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Model and policy of the next answer; None leaves a value to the model list or the policy.
+
+    Attributes:
+        model: one of the app's model names.
+        policy: a preset.
+        text, image, audio: presets whose specs replace the policy's for one modality.
+        num_sink_tokens, residual_length: tokens kept in full precision at the start and at the end.
+        compare: also answer in full precision.
+    """
+
+    model: str | None = None
+    policy: str = "balanced"
+    text: str | None = None
+    image: str | None = None
+    audio: str | None = None
+    num_sink_tokens: int | None = None
+    residual_length: int | None = None
+    compare: bool = False
+
+    def kv_policy(self) -> KVPolicy:
+        """The policy that these settings describe.
+
+        Raises:
+            KVMMError: a name is no preset (files are not read for visitors), or a number is out of range.
+        """
+        modalities = {name: value for name in MODALITIES if (value := getattr(self, name)) is not None}
+        for name in (self.policy, *modalities.values()):
+            if name not in policies():
+                raise KVMMError(f"Unknown policy {name!r}; choose one of: {', '.join(policies())}.")
+        limits = {}
+        for name in ("num_sink_tokens", "residual_length"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_EXACT_TOKENS:
+                raise KVMMError(f"{name} must be a whole number from 0 to {MAX_EXACT_TOKENS}, not {value!r}.")
+            limits[name] = value
+        if not modalities:
+            return get_policy(self.policy, **limits)
+        if "image" in modalities:
+            modalities["video"] = modalities["image"]
+        return KVPolicy.from_dict({"base": self.policy, "name": self.label, **modalities, **limits})
+
+    @property
+    def label(self) -> str:
+        """The policy in a few words: "balanced", "balanced · image kivi2 · 8 sinks"."""
+        parts = [self.policy, *(f"{name} {value}" for name in MODALITIES if (value := getattr(self, name)) is not None)]
+        if self.num_sink_tokens is not None:
+            parts.append(f"{self.num_sink_tokens} sinks")
+        if self.residual_length is not None:
+            parts.append(f"residual {self.residual_length}")
+        return " · ".join(parts)
+
+    def cache_key(self, side: str, default_model: str) -> tuple[Any, ...]:
+        """What decides the bytes of one side's cache: answers with an equal key share a conversation."""
+        model = self.model or default_model
+        if side == "full":
+            return (model,)
+        return (model, self.policy, self.text, self.image, self.audio, self.num_sink_tokens, self.residual_length)
+
+
+__all__ = ["MAX_EXACT_TOKENS", "MODALITIES", "Settings"]

@@ -1,0 +1,168 @@
+"""One conversation as a visitor sees it: the two answers of every question, the media, and what was shown.
+
+The quantised side and its full-precision twin are conversations of their own. A side that has not followed (another
+policy or model, comparison just switched on) starts anew with all media seen so far.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvmm.cache import MemoryReport
+from kvmm.errors import KVMMError
+from kvmm.media import Media, load_media
+from kvmm.models.conversation import DYNAMIC, Conversation, Progress
+from kvmm.ui.compare import Difference, difference_of
+from kvmm.ui.models import Models
+from kvmm.ui.settings import Settings
+
+SIDES = ("full", "kvmm")
+CHANGED = "Another policy or model reads them from the start."
+FREED = "Their cache had made room for others."
+TITLE_LENGTH = 40
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a visitor sent: text and the paths of the uploaded files."""
+
+    question: str
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One moment of an answer: which side speaks and how far it is. ``reread``: why earlier media were read again."""
+
+    side: str  # "full" or "kvmm"
+    progress: Progress
+    reread: str = ""
+
+
+class Talk:
+    """A conversation with its full-precision twin.
+
+    Args:
+        models: what the app offers.
+        options: ``max_new_tokens`` of an answer, ``graph`` as in :class:`Conversation`; the rest goes to
+            :func:`kvmm.media.load_media`.
+    """
+
+    def __init__(self, models: Models, *, max_new_tokens: int = 256, graph: Any = None, **media_options: Any) -> None:
+        self.models, self.max_new_tokens, self.graph, self.media_options = models, max_new_tokens, graph, media_options
+        self.title = ""
+        self.chats: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+        self.media: list[Media] = []
+        self.last: dict[str, Progress] = {}  # by side, of the last question
+        self.verdict: Difference | None = None  # of the last question, when both sides answered
+        self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated
+        self.reports: dict[str, Any] = {}  # analyses of the prompt as it is now
+        self.used = time.monotonic()
+        self._conversations: dict[str, Conversation] = {}
+        self._keys: dict[str, tuple[Any, ...]] = {}
+        self._turns: dict[str, int] = {}
+        self._answered = 0
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The conversation with the quantised cache, once there is one."""
+        return self._conversations.get("kvmm")
+
+    @property
+    def conversations(self) -> list[Conversation]:
+        """Both sides, as far as they exist."""
+        return list(self._conversations.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been asked."""
+        return not self._conversations and not any(self.chats.values())
+
+    def ask(self, turn: Turn, settings: Settings, *, stop: threading.Event) -> Iterator[Step]:
+        """Answer ``turn``, in full precision first when ``settings.compare`` is set.
+
+        Nothing changes if a step raises or the answer is stopped, except that a side may have to read again.
+
+        Raises:
+            KVMMError: a file cannot be read, the settings are wrong, or the prompt does not fit.
+        """
+        if not turn.question and not turn.files:
+            raise KVMMError("Type a question, or attach a recording that asks one.")
+        policy = settings.kv_policy()
+        new = [item for path in turn.files for item in load_media(path, **self.media_options)]
+        finals: dict[str, Progress] = {}
+        before, said = len(self.growth), self.growth[-1][0] if self.growth else 0
+        for side in SIDES if settings.compare else ("kvmm",):
+            talk, fresh = self._speaker(side, settings, DYNAMIC if side == "full" else policy)
+            media: Sequence[Media] = [*self.media, *new] if fresh else new
+            reread = CHANGED if fresh and self.media else ""
+            if self.media and talk.messages and talk.cache is None:
+                reread = FREED
+            try:
+                for progress in talk.ask(turn.question, media, max_new_tokens=self.max_new_tokens, stop=stop):
+                    if side == "kvmm":
+                        self._note_growth(said, progress)
+                    yield Step(side, progress, reread)
+            except BaseException:
+                del self.growth[before:]
+                if fresh:  # its history is empty: the next question has to bring the media again
+                    self._keys.pop(side, None)
+                raise
+            self.used = time.monotonic()
+            finals[side] = progress
+            self._turns[side] = self._answered + 1
+        if any(progress.stopped for progress in finals.values()):
+            del self.growth[before:]
+        self.verdict = None
+        if settings.compare and not any(progress.stopped for progress in finals.values()):
+            self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
+        self.title = self.title or _title(turn)
+        self.last = finals
+        self.reports.clear()
+        self.media.extend(new)
+        self._answered += 1
+
+    def fork(self) -> Talk:
+        """A branch that goes on from here on its own. Packed pages are shared, so it costs next to nothing.
+
+        Raises:
+            KVMMError: nothing has been answered yet, or an answer is being written.
+        """
+        if self.conversation is None:
+            raise KVMMError("There is nothing to fork yet: ask a question first.")
+        twin = copy.copy(self)
+        twin.title = f"{self.title} (fork)"
+        twin.chats = {side: list(chat) for side, chat in self.chats.items()}
+        twin.media, twin.growth, twin.reports = list(self.media), list(self.growth), dict(self.reports)
+        twin._conversations = {side: talk.fork() for side, talk in self._conversations.items()}
+        twin._keys, twin._turns = dict(self._keys), dict(self._turns)
+        twin.used = time.monotonic()
+        return twin
+
+    def _note_growth(self, said: int, progress: Progress) -> None:
+        if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):
+            self.growth.append((said + progress.tokens, progress.memory))
+
+    def _speaker(self, side: str, settings: Settings, policy: Any) -> tuple[Conversation, bool]:
+        """The conversation of ``side`` and whether it is new and therefore has earlier media to read."""
+        key = settings.cache_key(side, self.models.default)
+        in_step = self._keys.get(side) == key and self._turns.get(side) == self._answered
+        if not in_step:
+            model, processor = self.models.get(settings.model)
+            self._conversations[side] = Conversation(model, processor, policy=policy, graph=self.graph)
+            self._keys[side] = key
+        return self._conversations[side], not in_step
+
+
+def _title(turn: Turn) -> str:
+    """A line for the list of conversations: the question, else the first file's name."""
+    text = " ".join(turn.question.split()) or turn.files[0].rpartition("/")[2]
+    return text if len(text) <= TITLE_LENGTH else f"{text[: TITLE_LENGTH - 1]}…"
+
+
+__all__ = ["SIDES", "Step", "Talk", "Turn"]
