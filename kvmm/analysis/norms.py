@@ -4,39 +4,31 @@ OScaR (arXiv 2605.19660) traces the failure of per-channel INT2 keys to *token n
 group a few tokens of unusual norm stretch the range of every channel and leave the others a single code. Its remedy,
 dividing each token by its norm before quantising, helps where the imbalance is large, so it is worth a look first.
 
-One prefill is enough. The norms are taken where the cache receives keys (after RoPE) and values; only the norms are
-kept, never the keys, so memory stays at one float a token, head and layer.
+One exact prefill is enough, of 32K tokens and more: see :func:`record_norms` for what is held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import DynamicCache
 
+from kvmm.analysis.recording import Seen, kept_tokens, observe, token_strings
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES, modality_of_ids
 
 KINDS = ("key", "value", "query")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-
-class _NormCache(DynamicCache):
-    """A cache that is asked once: it passes keys and values through and keeps their norms only."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config=config)
-        self.norms: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any):
-        # [B, H_kv, T, D] -> [B, H_kv, T]; float() first, because a sum of squares overflows fp16 at a norm of 256.
-        self.norms[layer_idx] = tuple(states.float().norm(dim=-1).cpu() for states in (key_states, value_states))
-        return key_states, value_states
+OUTLIER_SCORE = 3.5  # Iglewicz and Hoaglin's limit of the modified z-score
+LEADING_TOKENS = 4  # StreamingLLM keeps the first four tokens as sinks (arXiv 2309.17453)
+SINK_ATTENTION = 0.3  # the mean attention that makes a token a sink (arXiv 2410.10781)
+SHOWN_TOKENS = 4096  # tokens that a report's JSON lists one by one
+_SAMPLED_QUERIES = 128
+_FEWEST_QUERIES = 8  # the mean attention to a token that fewer queries see says little
+_TINY = np.finfo(np.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -46,9 +38,12 @@ class NormReport:
     Attributes:
         layers: index in the decoder of each row (layers without a KV cache of their own are absent).
         key, value: ``[L, H_kv, T]``, keys after RoPE.
-        query: ``[L, H_q, T]`` or ``None`` if it was not recorded.
+        query: ``[L, H_q, T]``, after RoPE, or ``None`` if it was not recorded.
         modality: int8 ``[T]``, the codes of :mod:`kvmm.modality`.
         tokens: ``T`` short strings to show, or empty.
+        attention: ``[L, H_q, T]``, the mean attention that a token gets from the queries that see it, over up to 128
+            queries spread over the prompt; NaN for the newest tokens, which fewer than 8 of them see. ``None`` if it
+            was not measured.
     """
 
     layers: tuple[int, ...]
@@ -57,6 +52,12 @@ class NormReport:
     query: np.ndarray | None
     modality: np.ndarray
     tokens: tuple[str, ...] = field(default=(), repr=False)
+    attention: np.ndarray | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What was recorded, of "key", "value" and "query"."""
+        return tuple(kind for kind in KINDS if getattr(self, kind) is not None)
 
     def norms(self, kind: str = "key") -> np.ndarray:
         """``[L, H, T]`` of ``kind`` ("key", "value" or "query"). Raises :class:`KVMMError` if it was not recorded."""
@@ -64,7 +65,7 @@ class NormReport:
             raise KVMMError(f"unknown kind of norm {kind!r}: use one of {', '.join(KINDS)}")
         norms = getattr(self, kind)
         if norms is None:
-            raise KVMMError("query norms were not recorded: this decoder has no separate query projection")
+            raise KVMMError("query norms were not recorded: record them with queries=True")
         return norms
 
     def by_token(self, kind: str = "key") -> np.ndarray:
@@ -75,13 +76,28 @@ class NormReport:
         """Names of the modalities present, in the order of their codes."""
         return [MODALITY_NAMES[code] for code in np.unique(self.modality)]
 
-    def coefficient_of_variation(self, kind: str = "key") -> np.ndarray:
+    def mask(self, modality: str | None) -> np.ndarray:
+        """bool ``[T]``, the tokens of a modality; all for ``None``. Raises :class:`KVMMError` if there are none."""
+        if modality is None:
+            return np.ones(self.modality.shape, dtype=bool)
+        mask = self.modality == (MODALITY_NAMES.index(modality) if modality in MODALITY_NAMES else -1)
+        if not mask.any():
+            raise KVMMError(f"the prompt holds no {modality} tokens")
+        return mask
+
+    def coefficient_of_variation(self, kind: str = "key", modality: str | None = None) -> np.ndarray:
         """``[L, H]``: standard deviation of the token norms over their mean, the token-norm imbalance of a head.
 
-        0 when all tokens of the head have one norm; per-channel codes lose precision as it grows.
+        0 when all tokens of the head have one norm; per-channel codes lose precision as it grows. With ``modality``
+        only its tokens count, as in a page, which holds one modality.
         """
-        norms = self.norms(kind)
-        return norms.std(axis=-1) / np.maximum(norms.mean(axis=-1), np.finfo(np.float32).tiny)
+        norms = self.norms(kind)[..., self.mask(modality)]
+        return norms.std(axis=-1) / np.maximum(norms.mean(axis=-1), _TINY)
+
+    def max_median_ratio(self, kind: str = "key", modality: str | None = None) -> np.ndarray:
+        """``[L, H]``: largest over median token norm, how far one token can stretch the range of a group (1: not)."""
+        norms = self.norms(kind)[..., self.mask(modality)]
+        return norms.max(axis=-1) / np.maximum(np.median(norms, axis=-1), _TINY)
 
     def modality_gap(self, kind: str = "key") -> np.ndarray:
         """``[L]``: largest over smallest median norm among the modalities present (1 with a single modality).
@@ -90,29 +106,62 @@ class NormReport:
         """
         norms = self.by_token(kind)
         medians = np.stack([np.median(norms[:, self.modality == code], axis=1) for code in np.unique(self.modality)])
-        return medians.max(axis=0) / np.maximum(medians.min(axis=0), np.finfo(np.float32).tiny)
+        return medians.max(axis=0) / np.maximum(medians.min(axis=0), _TINY)
 
     def quantiles(self, kind: str, modality: str) -> np.ndarray:
         """``[L, 5]``: the 5, 25, 50, 75 and 95 % quantiles over the tokens of one modality."""
-        mask = self.modality == MODALITY_NAMES.index(modality)
-        if not mask.any():
-            raise KVMMError(f"the prompt holds no {modality} tokens")
-        return np.quantile(self.by_token(kind)[:, mask], QUANTILES, axis=1).T
+        return np.quantile(self.by_token(kind)[:, self.mask(modality)], QUANTILES, axis=1).T
 
-    def outliers(self, kind: str, layer: int, *, count: int = 8, threshold: float = 3.5) -> list[dict[str, Any]]:
+    def head_quantiles(self, kind: str, layer: int, modality: str) -> np.ndarray:
+        """``[H, 5]``: the same quantiles for every head of row ``layer``."""
+        return np.quantile(self.norms(kind)[layer][:, self.mask(modality)], QUANTILES, axis=1).T
+
+    def scores(self, kind: str = "key") -> np.ndarray:
+        """``[L, T]``: how unusual each token's norm is in its layer, with the sign of the deviation.
+
+        The modified z-score ``0.6745 (x - median) / MAD`` of the log-norms (Iglewicz and Hoaglin), which the outliers
+        themselves do not inflate.
+        """
+        logs = np.log(np.maximum(self.by_token(kind), _TINY))
+        deviation = logs - np.median(logs, axis=1, keepdims=True)
+        # Identical norms have a MAD of zero and no outliers; a floor keeps rounding noise from becoming one.
+        spread = np.maximum(np.median(np.abs(deviation), axis=1, keepdims=True), 1e-4)
+        return 0.6745 * deviation / spread
+
+    def outliers(
+        self, kind: str, layer: int, *, count: int | None = 8, threshold: float = OUTLIER_SCORE
+    ) -> list[dict[str, Any]]:
         """Tokens of row ``layer`` whose log-norm is far from the layer's median, furthest first.
 
-        Distance is the modified z-score ``0.6745 |x - median| / MAD`` (Iglewicz and Hoaglin), which the outliers
-        themselves do not inflate. Each entry has ``position, token, modality, norm, ratio`` (to the median norm)
-        and ``score``.
+        Distance is the magnitude of :meth:`scores`. Each entry has ``position, token, modality, norm, ratio`` (to the
+        median norm), ``score`` and ``attention`` (of the head that gives it most; None if not measured). ``count``
+        None lists all.
         """
-        norms = self.by_token(kind)[layer]
-        logs = np.log(np.maximum(norms, np.finfo(np.float32).tiny))
-        deviation = np.abs(logs - np.median(logs))
-        # Identical norms have a MAD of zero and no outliers; a floor keeps rounding noise from becoming one.
-        score = 0.6745 * deviation / max(float(np.median(deviation)), 1e-4)
+        score = np.abs(self.scores(kind)[layer])
         order = [i for i in np.argsort(-score, kind="stable")[:count] if score[i] > threshold]
+        return self._entries(kind, layer, order, score)
+
+    def sinks(self, kind: str = "key", layer: int = 0, *, count: int | None = 8) -> list[dict[str, Any]]:
+        """Attention sinks among the outliers of row ``layer``, by position; entries as in :meth:`outliers`.
+
+        Sinks are tokens that draw attention whatever they say. Their keys have unusual norms, mostly low ones (OScaR;
+        outlier token tracing, ACL 2025), so they are what a group's range suffers from and what caches keep in full
+        precision. With measured attention a sink is an outlier, low or high, that one head or more gives a mean
+        attention above 0.3 (Gu et al., arXiv 2410.10781). Without, it is an outlier of low norm among the first four
+        tokens, StreamingLLM's sinks.
+        """
+        score = self.scores(kind)[layer]
+        unusual = np.abs(score) > OUTLIER_SCORE
+        if self.attention is not None:
+            drawn = np.nan_to_num(self.attention[layer]).max(axis=0) > SINK_ATTENTION
+        else:
+            drawn = (np.arange(score.size) < LEADING_TOKENS) & (score < 0)
+        return self._entries(kind, layer, np.flatnonzero(unusual & drawn)[:count], np.abs(score))
+
+    def _entries(self, kind: str, layer: int, positions: Any, score: np.ndarray) -> list[dict[str, Any]]:
+        norms = self.by_token(kind)[layer]
         median = float(np.median(norms))
+        drawn = None if self.attention is None else np.nan_to_num(self.attention[layer]).max(axis=0)
         return [
             {
                 "position": int(i),
@@ -121,116 +170,173 @@ class NormReport:
                 "norm": float(norms[i]),
                 "ratio": float(norms[i]) / max(median, 1e-12),
                 "score": float(score[i]),
+                "attention": None if drawn is None else float(drawn[i]),
             }
-            for i in order
+            for i in positions
         ]
 
+    def summary(self, kind: str = "key") -> dict[str, Any]:
+        """The imbalance in a few numbers.
 
-def _decoder(model: torch.nn.Module) -> torch.nn.Module:
-    decoder = model.get_decoder()
-    return getattr(decoder, "language_model", decoder)
+        Returns:
+            ``variation`` and ``variation_worst`` (:meth:`coefficient_of_variation`, mean over the heads: mean and
+            maximum over the layers) with ``worst_layer``; ``variation_by_modality``, within each modality alone, mean
+            over layers and heads; ``max_median_ratio`` (largest of all heads); ``gap`` (largest :meth:`modality_gap`)
+            with ``gap_layer``; ``outliers`` (mean tokens a layer), ``outliers_by_modality``, ``sinks`` (positions that
+            are one in any layer).
+        """
+        variation, gap = self.coefficient_of_variation(kind).mean(axis=1), self.modality_gap(kind)
+        unusual = np.abs(self.scores(kind)) > OUTLIER_SCORE  # [L, T]
+        sinks = {row["position"] for layer in range(len(self.layers)) for row in self.sinks(kind, layer, count=None)}
+        return {
+            "variation": float(variation.mean()),
+            "variation_worst": float(variation.max()),
+            "worst_layer": self.layers[int(variation.argmax())],
+            "variation_by_modality": {
+                name: float(self.coefficient_of_variation(kind, name).mean()) for name in self.modalities()
+            },
+            "max_median_ratio": float(self.max_median_ratio(kind).max()),
+            "gap": float(gap.max()),
+            "gap_layer": self.layers[int(gap.argmax())],
+            "outliers": float(unusual.sum(axis=1).mean()),
+            "outliers_by_modality": {
+                name: float(unusual[:, self.mask(name)].sum(axis=1).mean()) for name in self.modalities()
+            },
+            "sinks": sorted(sinks),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers for JSON, of bounded size: above 4096 tokens a bin lists the largest norm in it."""
+        tokens = int(self.modality.size)
+        starts = np.unique(np.linspace(0, tokens, min(tokens, SHOWN_TOKENS), endpoint=False).astype(int))
+
+        def kind_dict(kind: str) -> dict[str, Any]:
+            return {
+                "summary": self.summary(kind),
+                "norms": _plain(np.maximum.reduceat(self.by_token(kind), starts, axis=1)),
+                "quantiles": {name: _plain(self.quantiles(kind, name)) for name in self.modalities()},
+                "coefficient_of_variation": _plain(self.coefficient_of_variation(kind)),
+                "max_median_ratio": _plain(self.max_median_ratio(kind)),
+                "modality_gap": _plain(self.modality_gap(kind)),
+                "outliers": [self.outliers(kind, layer) for layer in range(len(self.layers))],
+                "sinks": [self.sinks(kind, layer) for layer in range(len(self.layers))],
+            }
+
+        return {
+            "format": "kvmm norm report",
+            "format_version": 1,
+            "tokens": tokens,
+            "tokens_by_modality": {name: int(self.mask(name).sum()) for name in self.modalities()},
+            "layers": list(self.layers),
+            "bins": None if len(starts) == tokens else starts.tolist(),
+            "modality": [MODALITY_NAMES[code] for code in self.modality[starts]],
+            "attention": "measured" if self.attention is not None else "not measured",
+            **{kind: kind_dict(kind) for kind in self.kinds},
+        }
 
 
-@contextmanager
-def _query_norms(model: torch.nn.Module, tokens: int) -> Iterator[dict[int, torch.Tensor]]:
-    """Collect ``{layer: [B, H_q, T]}`` with hooks behind the last operation before RoPE.
-
-    RoPE rotates pairs of channels, so the norm before it is the norm after it, up to the constant
-    ``attention_scaling`` that long-context variants multiply into cos and sin.
-    """
-    norms: dict[int, torch.Tensor] = {}
-    decoder = _decoder(model)
-    scaling = float(getattr(getattr(decoder, "rotary_emb", None), "attention_scaling", 1.0))
-    handles = []
-
-    def record(layer: int, head_dim: int, output: torch.Tensor) -> None:
-        # q_proj gives [B, T, H_q * D], q_norm [B, T, H_q, D] or, in Gemma, [B, H_q, T, D]. With T = H_q the shapes
-        # agree and the strides, which element-wise operations keep, tell: the token axis is the outer one.
-        heads_first = output.ndim == 4 and output.shape[2] == tokens
-        if heads_first and (output.shape[1] != tokens or output.stride(2) > output.stride(1)):
-            output = output.transpose(1, 2)
-        heads = output.reshape(*output.shape[:2], -1, head_dim)  # [B, T, H_q, D]
-        norms[layer] = heads.float().norm(dim=-1).mul_(scaling).transpose(1, 2).cpu()
-
-    for index, layer in enumerate(decoder.layers):
-        attention = getattr(layer, "self_attn", None)
-        projection = getattr(attention, "q_norm", None) or getattr(attention, "q_proj", None)
-        head_dim = getattr(attention, "head_dim", None)
-        if projection is None or head_dim is None:
-            continue
-        handles.append(
-            projection.register_forward_hook(lambda _m, _i, output, i=index, d=head_dim: record(i, d, output))
-        )
-    try:
-        yield norms
-    finally:
-        for handle in handles:
-            handle.remove()
+def _plain(values: np.ndarray) -> list[Any]:
+    """Nested lists of five significant digits, NaN as None."""
+    if values.ndim > 1:
+        return [_plain(row) for row in values]
+    return [None if np.isnan(value) else float(f"{value:.5g}") for value in values]
 
 
-def _token_strings(ids: Sequence[int], tokenizer: Any) -> tuple[str, ...]:
-    if tokenizer is None:
-        return ()
-    return tuple(tokenizer.decode([int(i)]) for i in ids)
+class _Recorder:
+    """Keeps the norms of one sequence of the batch, and the attention its tokens get."""
+
+    def __init__(self, row: int, keep: torch.Tensor, queries: bool, attention: bool):
+        self.row, self.keep, self.queries, self.attention = row, keep, queries, attention
+        self.norms: dict[str, dict[int, torch.Tensor]] = {"key": {}, "value": {}, "query": {}, "attention": {}}
+
+    def __call__(self, seen: Seen) -> None:
+        if not seen.owns_cache:
+            return
+        kinds = ("key", "value", "query") if self.queries else ("key", "value")
+        for kind in kinds:
+            states = getattr(seen, kind)[self.row]  # [H, T, D]
+            # In float32, because a sum of squares overflows fp16 at a norm of 256.
+            norms = torch.linalg.vector_norm(states, dim=-1, dtype=torch.float32)
+            self.norms[kind][seen.layer] = norms.cpu()[:, self.keep]
+        if self.attention:
+            self.norms["attention"][seen.layer] = self._received(seen)
+
+    def _received(self, seen: Seen) -> torch.Tensor:
+        """The mean attention that every token gets from those of the sampled queries that see it, ``[H_q, T]``.
+
+        A head at a time, so that the probabilities of the sampled queries are all that exists of the matrix.
+        """
+        positions = self.keep.nonzero().flatten()
+        count = min(len(positions), _SAMPLED_QUERIES)
+        chosen = positions[torch.linspace(0, len(positions) - 1, count).round().long()]
+        masks = [seen.rows(i, i + 1) for i in chosen.tolist()]
+        masks = [mask[self.row if len(mask) > 1 else 0, 0, 0] for mask in masks]
+        seen_by = torch.stack(masks).to(seen.query.device)  # [S, T]
+        query, key = seen.query[self.row], seen.key[self.row]
+        group = query.shape[0] // key.shape[0]
+        chosen = chosen.to(query.device)
+        found = []
+        for head in range(query.shape[0]):
+            scores = query[head, chosen].float() @ key[head // group].float().T * seen.scaling
+            probabilities = scores.masked_fill_(~seen_by, -torch.inf).softmax(-1)
+            found.append((probabilities.sum(0) / seen_by.sum(0)).cpu())
+        received = torch.stack(found)
+        received[:, seen_by.sum(0).cpu() < min(_FEWEST_QUERIES, count)] = torch.nan
+        return received[:, self.keep]
 
 
-@torch.no_grad()
 def record_norms(
     model: torch.nn.Module,
     inputs: Mapping[str, Any],
     *,
     tokenizer: Any = None,
     queries: bool = True,
+    attention: bool = False,
     row: int = 0,
 ) -> NormReport:
     """Run one exact prefill of ``inputs`` and return the norms of its keys, values and queries.
 
-    The model is not patched: a pass-through cache sees keys and values, forward hooks see the queries, and both are
-    gone when the function returns. ``rope_deltas`` that the Qwen families keep on the model are put back.
+    What is held: one float32 a token, head, layer and kind, moved to the CPU as each layer is done. Keys, values and
+    queries go when their layer is done, no cache and no attention matrix is made, and the logits are those of the last
+    token, so beside the norms a prompt of any length takes what the model's own activations of one layer take (the
+    widest are those of its MLP). See :func:`kvmm.analysis.recording.observe`. The model is not patched, and is left as
+    it was.
 
     Args:
         model: a transformers model with a decoder, of any family kvmm supports.
         inputs: what the processor returned, with ``input_ids`` int64 ``[B, T]`` and optionally ``attention_mask``.
         tokenizer: decodes the tokens shown with outliers; optional.
-        queries: record query norms too, where the decoder has a query projection.
+        queries: record query norms too.
+        attention: measure how much attention every token gets, from up to 128 queries spread over the prompt; takes
+            ``128 * T`` floats for a moment.
         row: which sequence of the batch to report.
 
     Raises:
-        KVMMError: there are no ``input_ids``, or the model keeps no key-value cache.
+        KVMMError: there are no ``input_ids``, no such row, or the model keeps no key-value cache.
     """
-    input_ids = inputs.get("input_ids")
-    if input_ids is None:
+    if inputs.get("input_ids") is None:
         raise KVMMError("record_norms needs input_ids: pass what the processor returned")
-    config = model.config.get_text_config(decoder=True)
-    cache = _NormCache(config)
-    holders = [module for module in model.modules() if getattr(module, "rope_deltas", None) is not None]
-    saved = [module.rope_deltas for module in holders]
-    try:
-        if queries:
-            with _query_norms(model, input_ids.shape[1]) as query:
-                model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        else:
-            query = {}
-            model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    finally:
-        for module, deltas in zip(holders, saved, strict=True):
-            module.rope_deltas = deltas
-    if not cache.norms:
+    input_ids, keep = inputs["input_ids"], kept_tokens(inputs, row)
+    recorder = _Recorder(row, keep, queries, attention)
+    observe(model, inputs, recorder)
+    found = recorder.norms
+    layers = tuple(sorted(found["key"]))
+    if not layers:
         raise KVMMError(f"{type(model).__name__} wrote no keys to the cache: pick a model with attention layers")
 
-    mask = inputs.get("attention_mask")
-    keep = torch.ones_like(input_ids[row], dtype=torch.bool) if mask is None else mask[row].bool()
-    keep = keep.cpu()
-    layers = tuple(sorted(cache.norms))
+    def stack(kind: str) -> np.ndarray | None:  # -> [L, H, T]
+        return torch.stack([found[kind][i] for i in layers]).numpy() if found[kind] else None
 
-    def stack(per_layer: Mapping[int, torch.Tensor]) -> np.ndarray:  # -> [L, H, T]
-        return torch.stack([per_layer[i][row][:, keep] for i in layers]).numpy()
-
+    ids = input_ids[row].cpu()[keep]
     return NormReport(
         layers=layers,
-        key=stack({i: norms[0] for i, norms in cache.norms.items()}),
-        value=stack({i: norms[1] for i, norms in cache.norms.items()}),
-        query=stack(query) if all(i in query for i in layers) else None,
+        key=stack("key"),
+        value=stack("value"),
+        query=stack("query"),
         modality=modality_of_ids(input_ids, model.config)[row].cpu()[keep].numpy(),
-        tokens=_token_strings(input_ids[row].cpu()[keep].tolist(), tokenizer),
+        tokens=token_strings(ids, tokenizer),
+        attention=stack("attention"),
     )
+
+
+__all__ = ["KINDS", "QUANTILES", "NormReport", "record_norms"]
