@@ -4,10 +4,30 @@ from collections.abc import Callable
 from typing import Any
 
 from kvmm.errors import KVMMError
+from kvmm.eval.tasks.audio_qa import AudioQA
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task
+from kvmm.eval.tasks.coco_caption import COCOCaption
 from kvmm.eval.tasks.docvqa import DocVQA, MultiPageDocVQA
+from kvmm.eval.tasks.longbench_e import LongBenchE
+from kvmm.eval.tasks.mmau_pro import MMAU, MMAUPro
+from kvmm.eval.tasks.niah import NeedleInPages, NeedleInText
+from kvmm.eval.tasks.ocrbench import OCRBench
 
-_TASKS: dict[str, Callable[..., Task]] = {task.name: task for task in (DocVQA, MultiPageDocVQA)}
+_TASKS: dict[str, Callable[..., Task]] = {
+    task.name: task
+    for task in (
+        DocVQA,
+        MultiPageDocVQA,
+        AudioQA,
+        OCRBench,
+        COCOCaption,
+        MMAUPro,
+        MMAU,
+        NeedleInText,
+        NeedleInPages,
+        LongBenchE,
+    )
+}
 
 
 def task_names() -> list[str]:

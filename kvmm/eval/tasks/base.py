@@ -141,6 +141,10 @@ class Task(ABC):
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:
         """Metrics of all answers, :attr:`metric` among them (0 for an empty list); parts are named "metric/part"."""
 
+    def tokens_for(self, sample: Sample) -> int:
+        """How long the answer to one sample may be: ``metadata["max_new_tokens"]``, else :attr:`max_new_tokens`."""
+        return int(sample.metadata.get("max_new_tokens") or self.max_new_tokens)
+
 
 def mean(values: Iterable[float]) -> float:
     """Arithmetic mean, 0 of nothing."""

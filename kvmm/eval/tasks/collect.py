@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from kvmm.errors import KVMMError
 from kvmm.eval.tasks.base import Sample, SampleSet
-from kvmm.eval.tasks.sources import BadItem, Row
+from kvmm.eval.tasks.rows import BadItem, Row
 
 
 def collect(
@@ -44,6 +44,8 @@ def collect(
             seen.add(key)
         except BadItem as reason:
             skipped.append((key, str(reason)))
+        except (TypeError, ValueError, AttributeError, KeyError) as error:  # a field of another type than the format's
+            skipped.append((key, f"wrong field: {error}"))
         if limit is not None and len(samples) >= limit:
             break
     if not samples:

@@ -12,7 +12,8 @@ from typing import ClassVar
 from kvmm.eval.metrics import anls, exact_match
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task, mean, mean_by
 from kvmm.eval.tasks.collect import collect
-from kvmm.eval.tasks.sources import Row, open_rows
+from kvmm.eval.tasks.rows import Row
+from kvmm.eval.tasks.sources import open_rows
 
 SUFFIX = "\nAnswer the question using a single word or phrase."  # lmms-eval's
 
