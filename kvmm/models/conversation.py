@@ -9,10 +9,11 @@ generations on one model take turns, because of that state and because modalitie
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from kvmm.policy_file import is_policy_file
 if TYPE_CHECKING:
     from transformers import Cache
 
+BUSY = "This conversation is still answering: wait for the answer or stop it first."
 DYNAMIC = "dynamic"  # transformers' own cache: the reference that needs no kvmm code
 MIN_ANSWER_TOKENS = 16  # a prompt that leaves less room than this is refused
 _ANSWER = "\ue000kvmm answer\ue001"  # private-use characters: no template and no user writes them
@@ -66,7 +68,7 @@ class Progress:
 
 
 @dataclass
-class _Turn:
+class Turn:
     """What one question added to the prompt: enough to build the cache again."""
 
     text: str  # the rendered template, with one placeholder a medium
@@ -114,7 +116,8 @@ class Conversation:
         """Forget everything: messages, media and cache."""
         self.cache: Cache | None = None
         self.messages: list[dict[str, Any]] = []
-        self._turns: list[_Turn] = []
+        self.notes: dict[str, Any] = {}  # of whoever saved the conversation this one was loaded from
+        self._turns: list[Turn] = []
         self._ids = torch.empty(1, 0, dtype=torch.long)  # [1, T] prompt and answers of all turns
         self._per_token: dict[str, torch.Tensor] = {}  # other [1, T] inputs, such as mm_token_type_ids
         self._memory: MemoryReport | None = None
@@ -146,27 +149,33 @@ class Conversation:
         finally:
             self._asking.release()
 
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        """Keep answers from beginning meanwhile. Raises ``KVMMError`` while one is being written."""
+        if not self._asking.acquire(blocking=False):
+            raise KVMMError(BUSY)
+        try:
+            yield
+        finally:
+            self._asking.release()
+
     def fork(self) -> Conversation:
         """A conversation that goes on from here on its own; packed pages are shared until one of the two adds to them.
 
         Raises ``KVMMError`` while an answer is being written.
         """
-        if not self._asking.acquire(blocking=False):
-            raise KVMMError("This conversation is still answering: wait for the answer or stop it first.")
-        try:
+        with self.idle():
             twin = copy.copy(self)
             twin._asking = threading.Lock()
-            twin.messages, twin._turns = list(self.messages), list(self._turns)
+            twin.messages, twin._turns, twin.notes = list(self.messages), list(self._turns), dict(self.notes)
             twin.cache = self.cache.fork() if isinstance(self.cache, KVMMCache) else copy.deepcopy(self.cache)
             return twin
-        finally:
-            self._asking.release()
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, notes: Mapping[str, Any] | None = None) -> None:
         """Write history, packed cache and media to a file; see :mod:`kvmm.models.conversation_file`."""
         from kvmm.models.conversation_file import save_conversation
 
-        save_conversation(self, path)
+        save_conversation(self, path, notes)
 
     @classmethod
     def load(
@@ -217,7 +226,7 @@ class Conversation:
         model's window, memory runs out, or another answer of this conversation is still being written.
         """
         if not self._asking.acquire(blocking=False):
-            raise KVMMError("This conversation is still answering: wait for the answer or stop it first.")
+            raise KVMMError(BUSY)
         stop = stop or threading.Event()
         begin = time.perf_counter()
         worker: Worker | None = None
@@ -226,7 +235,7 @@ class Conversation:
         try:
             media = (*self._stopped_media, *(item for item in media if item not in self._stopped_media))
             message = self._message(question, media)
-            turn = _Turn(self._render(message), media)
+            turn = Turn(self._render(message), media)
             prompt = self._prepare(turn)
             room = self._window() - prompt.ids.shape[1]
             if room < MIN_ANSWER_TOKENS:
@@ -299,7 +308,7 @@ class Conversation:
     def _answer_content(self, text: str) -> Any:
         return text if isinstance(self.processor, PreTrainedTokenizerBase) else [{"type": "text", "text": text}]
 
-    def _encode(self, turn: _Turn) -> dict[str, torch.Tensor]:
+    def _encode(self, turn: Turn) -> dict[str, torch.Tensor]:
         """The processor's tensors for one turn: input_ids ``[1, T]``, pixels, audio features."""
         if isinstance(self.processor, PreTrainedTokenizerBase):
             return dict(self.processor([turn.text], return_tensors="pt", add_special_tokens=False))
@@ -323,7 +332,7 @@ class Conversation:
                 f"The recording is {longest:.0f} seconds long and this model hears {limit:.0f}: cut it into parts."
             )
 
-    def _prepare(self, turn: _Turn) -> Prompt:
+    def _prepare(self, turn: Turn) -> Prompt:
         """The next call of ``generate``: all ids, but pixels and sounds only of what the cache does not hold."""
         encoded = self._encode(turn)
         new_ids = encoded.pop("input_ids")
@@ -348,7 +357,7 @@ class Conversation:
             per_token,
         )
 
-    def _media_inputs(self, turn: _Turn) -> dict[str, torch.Tensor]:
+    def _media_inputs(self, turn: Turn) -> dict[str, torch.Tensor]:
         encoded = self._encode(turn)
         ids = encoded.pop("input_ids")
         return {name: value for name, value in encoded.items() if value.shape != ids.shape}
@@ -409,7 +418,7 @@ class Conversation:
         tokenizer = getattr(self.processor, "tokenizer", self.processor)
         return tokenizer.decode(tokens, skip_special_tokens=True).strip()
 
-    def _commit(self, turn: _Turn, message: dict[str, Any], answer: str, prompt: Prompt, worker: Worker) -> None:
+    def _commit(self, turn: Turn, message: dict[str, Any], answer: str, prompt: Prompt, worker: Worker) -> None:
         tokens = list(worker.tokens)
         # The end-of-turn token was generated but not forwarded; the next rendered turn begins with it.
         if tokens and tokens[-1] in worker.eos_token_ids:
@@ -432,7 +441,7 @@ class Conversation:
         """Tokens the model was made for, prompt and answer together."""
         return getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None) or 1 << 30
 
-    def _too_long(self, length: int, turn: _Turn) -> KVMMError:
+    def _too_long(self, length: int, turn: Turn) -> KVMMError:
         window = self._window()
         text = f"The prompt has {length} tokens and this model's window holds {window}: "
         pages = sum(item.kind == "image" for item in turn.media)

@@ -12,7 +12,7 @@ from transformers import DynamicCache, StoppingCriteria
 
 from kvmm.errors import KVMMError
 from kvmm.media import Media
-from kvmm.models.conversation import MIN_ANSWER_TOKENS, Conversation, _Turn, model_lock
+from kvmm.models.conversation import MIN_ANSWER_TOKENS, Conversation, Turn, model_lock
 
 LENGTH = 12
 
@@ -172,8 +172,10 @@ def test_stop_in_a_later_turn_goes_back_to_before_the_question(omni, invoice, re
         next(iterator)
         iterator.close()  # what a browser's Stop does to a generator
     assert talk.messages == messages and talk.memory() is memory
-    # The cache is filled again from the history, and the answer is that of an undisturbed conversation.
-    answers.append(last(talk.ask(*turns[1], max_new_tokens=LENGTH)).text)
+    # The cache is that of before the question, so nothing is read again, and the answer is that of an undisturbed one.
+    with CountForwardedTokens(model) as lengths:
+        answers.append(last(talk.ask(*turns[1], max_new_tokens=LENGTH)).text)
+    assert lengths[0] < 40
     assert answers[1] == answer_from_scratch(model, processor, turns, answers[:1])
 
 
@@ -275,7 +277,7 @@ def test_more_tokens_than_the_window_is_refused_before_running(omni, invoice, mo
 
     def prompt_tokens(count):
         message = talk._message("What is the total?", tuple(pages[:count]))
-        return talk._prepare(_Turn(talk._render(message), tuple(pages[:count]))).ids.shape[1]
+        return talk._prepare(Turn(talk._render(message), tuple(pages[:count]))).ids.shape[1]
 
     one_page = prompt_tokens(1)
     assert abs(window - MIN_ANSWER_TOKENS - prompt_tokens(fit)) < one_page
@@ -305,3 +307,67 @@ def test_a_graph_is_taken_on_a_gpu_only(omni):
     assert not Conversation(model, processor).graph
     with pytest.raises(KVMMError, match="budget"):
         Conversation(model, processor, "oscar2", graph=True, budget=10**6)
+
+
+@pytest.fixture(scope="module")
+def saved(omni, invoice, tone, tmp_path_factory):
+    """A conversation about a page and a sound, the file it was saved to, and its next answer."""
+    talk = Conversation(*omni, "kivi4")
+    last(talk.ask("What is the total?", [invoice], max_new_tokens=LENGTH))
+    last(talk.ask("What did you hear?", [tone], max_new_tokens=LENGTH))
+    path = tmp_path_factory.mktemp("saved") / "talk.kvmm"
+    talk.save(path)
+    return talk, path
+
+
+def test_a_saved_conversation_goes_on_without_reading_again(omni, saved):
+    talk, path = saved
+    loaded = Conversation.load(path, *omni)
+    assert loaded.messages == talk.messages
+    before, after = talk.memory(), loaded.memory()
+    assert after.by_component["codes"] == before.by_component["codes"] and after.tokens == before.tokens
+    assert after.nbytes <= before.nbytes
+    with CountForwardedTokens(omni[0]) as lengths:
+        answer = last(loaded.ask("What is the invoice number?", max_new_tokens=LENGTH))
+    assert lengths[0] < 40
+    assert answer.token_ids == last(talk.fork().ask("What is the invoice number?", max_new_tokens=LENGTH)).token_ids
+    assert loaded.free_cache()  # the media are in the file, so the prompt can be built again from nothing
+    assert loaded.prompt_inputs()["pixel_values"].equal(talk.prompt_inputs()["pixel_values"])
+    assert last(loaded.ask("What is the total?", max_new_tokens=LENGTH)).text == "$42.50"
+
+
+def test_a_conversation_is_refused_by_another_model_and_when_it_is_damaged(omni, saved, tmp_path, monkeypatch):
+    model, processor = omni
+    _, path = saved
+    with monkeypatch.context() as patch:
+        patch.setattr("kvmm.cache.storage.model_fingerprint", lambda model: "another one")
+        with pytest.raises(KVMMError, match="another model"):
+            Conversation.load(path, model, processor)
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    damaged = tmp_path / "damaged.kvmm"
+    damaged.write_bytes(data)
+    with pytest.raises(KVMMError, match="damaged"):
+        Conversation.load(damaged, model, processor)
+    with pytest.raises(KVMMError, match="ask a question"):
+        Conversation(model, processor, "kivi4").save(tmp_path / "empty.kvmm")
+
+
+def test_a_cache_without_a_conversation_is_named(omni, saved, tmp_path):
+    talk, _ = saved
+    talk.cache.save(tmp_path / "cache.safetensors")
+    with pytest.raises(KVMMError, match="no conversation"):
+        Conversation.load(tmp_path / "cache.safetensors", *omni)
+
+
+def test_a_fork_goes_on_alone(omni, invoice):
+    talk = Conversation(*omni, "kivi4")
+    last(talk.ask("What is the total?", [invoice], max_new_tokens=LENGTH))
+    fork, control = talk.fork(), talk.fork()
+    last(fork.ask("What is the invoice number?", max_new_tokens=LENGTH))
+    answer = last(talk.ask("What is the date?", max_new_tokens=LENGTH))
+    assert len(talk.messages) == len(fork.messages) == 4 and talk.messages[2] != fork.messages[2]
+    assert answer.token_ids == last(control.ask("What is the date?", max_new_tokens=LENGTH)).token_ids
+    assert last(fork.fork().ask("What is the total?", max_new_tokens=LENGTH)).text == "$42.50"
+    talk.cache.table.modality.zero_()  # whatever happens to one does not reach the other
+    assert fork.memory().by_modality["image"]["tokens"] and fork.cache.memory().by_modality["image"]["tokens"]
