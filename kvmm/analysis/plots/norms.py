@@ -7,9 +7,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvmm.analysis.norms import NormReport
-from kvmm.analysis.plots.style import GRID_COLOR, MODALITY_COLORS, TEXT_COLOR, bins, style
-from kvmm.modality import MODALITY_NAMES
+from kvmm.analysis.plots.parts import add_boxes, add_legend, add_ribbon
+from kvmm.analysis.plots.style import GRID_COLOR, TEXT_COLOR, bins, style
 
+MAX_BOXES = 64
 NORM_NAMES = {"key": "Key", "value": "Value", "query": "Query"}
 
 
@@ -20,32 +21,11 @@ def norm_heatmap(report: NormReport, kind: str = "key") -> go.Figure:
     stays visible, and the modality that most of its tokens have.
     """
     norms = report.by_token(kind)  # [L, T]
-    tokens = norms.shape[1]
-    starts = bins(tokens)
-    ends = np.append(starts[1:], tokens)
+    starts = bins(norms.shape[1])
     cells = np.maximum.reduceat(norms, starts, axis=1)
-    codes = np.arange(len(MODALITY_NAMES))
-    counts = np.add.reduceat((report.modality[None] == codes[:, None]).astype(int), starts, axis=1)  # [M, C]
-    ribbon = counts.argmax(axis=0)
-    spans = [f"{a}" if b - a == 1 else f"{a}-{b - 1}" for a, b in zip(starts, ends, strict=True)]
     layers = [str(layer) for layer in report.layers]
-
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.07, 0.93], vertical_spacing=0.02)
-    palette = [MODALITY_COLORS[name] for name in MODALITY_NAMES]
-    steps = np.repeat(np.linspace(0, 1, len(palette) + 1), 2)[1:-1]
-    figure.add_heatmap(
-        z=ribbon[None],
-        x=starts,
-        y=["modality"],
-        zmin=-0.5,
-        zmax=len(palette) - 0.5,
-        colorscale=[[float(s), palette[i // 2]] for i, s in enumerate(steps)],
-        showscale=False,
-        customdata=np.array([[f"{MODALITY_NAMES[m]}, token {s}" for m, s in zip(ribbon, spans, strict=True)]]),
-        hovertemplate="%{customdata}<extra></extra>",
-        row=1,
-        col=1,
-    )
+    add_ribbon(figure, report.modality, starts, row=1, col=1)
     figure.add_heatmap(
         z=np.round(cells, 3),
         x=starts,
@@ -56,9 +36,7 @@ def norm_heatmap(report: NormReport, kind: str = "key") -> go.Figure:
         row=2,
         col=1,
     )
-    for name in report.modalities():  # a heatmap has no legend of its own
-        marker = {"color": MODALITY_COLORS[name], "symbol": "square", "size": 10}
-        figure.add_scatter(x=[None], y=["modality"], mode="markers", marker=marker, name=name, row=1, col=1)
+    add_legend(figure, report.modalities(), row=1, col=1)
     style(
         figure,
         height=150 + 24 * max(len(layers), 6),
@@ -81,23 +59,26 @@ def norm_boxes(report: NormReport, kind: str = "key", layer: int | None = None) 
     layers = [str(i) for i in report.layers]
     figure = go.Figure()
     for name in report.modalities():
-        low, q1, median, q3, high = report.quantiles(kind, name).round(4).T
-        figure.add_box(
-            x=layers,
-            lowerfence=low,
-            q1=q1,
-            median=median,
-            q3=q3,
-            upperfence=high,
-            name=name,
-            marker={"color": MODALITY_COLORS[name]},
-            line={"width": 1.4},
-            hoverinfo="y",
-        )
+        add_boxes(figure, report.quantiles(kind, name), layers, name)
     if layer is not None:
         figure.add_vrect(x0=layer - 0.5, x1=layer + 0.5, fillcolor=GRID_COLOR, line_width=0, layer="below")
     style(figure, height=340, revision=f"boxes-{kind}", boxmode="group", margin={"l": 8, "r": 8, "t": 66, "b": 40})
     figure.update_xaxes(title_text="layer", type="category", showgrid=False)
+    figure.update_yaxes(title_text=f"{NORM_NAMES[kind]} norm", rangemode="tozero")
+    return figure
+
+
+def head_boxes(report: NormReport, kind: str = "key", layer: int = 0) -> go.Figure:
+    """Box plots of the token norms of every head of one layer (a row), grouped by modality, as in OScaR's figures.
+
+    Quartiles and whiskers as in :func:`norm_boxes`. Of more than 64 heads every n-th is shown.
+    """
+    heads = np.arange(report.norms(kind).shape[1])[:: -(-report.norms(kind).shape[1] // MAX_BOXES)]
+    figure = go.Figure()
+    for name in report.modalities():
+        add_boxes(figure, report.head_quantiles(kind, layer, name)[heads], heads, name)
+    style(figure, height=340, revision=f"heads-{kind}", boxmode="group", margin={"l": 8, "r": 8, "t": 66, "b": 40})
+    figure.update_xaxes(title_text=f"head of layer {report.layers[layer]}", type="category", showgrid=False)
     figure.update_yaxes(title_text=f"{NORM_NAMES[kind]} norm", rangemode="tozero")
     return figure
 
