@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from kvmm.commands import ask, calibrate, drift, plan, policies
+from kvmm.commands import ask, calibrate, drift, eval, plan, policies
 from kvmm.errors import KVMMError
 
 USER_ERROR = 2  # the exit code of everything the user can put right, usage errors included
@@ -18,8 +18,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for name, module in {"ask": ask, "calibrate": calibrate, "drift": drift, "plan": plan, "policies": policies}.items():
-    app.command(name)(module.command)
+for name, module in {
+    "ask": ask,
+    "calibrate": calibrate,
+    "drift": drift,
+    "eval": eval,
+    "plan": plan,
+    "policies": policies,
+}.items():
+    app.command(name, cls=getattr(module, "Command", None))(module.command)
 
 
 def main() -> None:

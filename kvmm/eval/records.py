@@ -32,8 +32,8 @@ Row = dict[str, Any]
 
 
 def safe_name(name: str) -> str:
-    """A name as part of a file name: anything but letters, digits, ``.``, ``_`` and ``-`` becomes ``-``."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"
+    """A name as part of a file name: anything but letters, digits, ``.``, ``_`` and ``-`` becomes ``__``."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "__", name).strip("-.") or "model"
 
 
 def repetition_rate(tokens: Sequence[int], n: int = NGRAM) -> float:

@@ -1,0 +1,186 @@
+"""``kvmm eval``: benchmarks under several cache policies."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from kvmm.eval.records import Run
+
+SEVERAL = ("--policies", "--cache", "--data")  # options that take every word up to the next option
+
+
+class Command(TyperCommand):
+    """Reads ``--policies bf16 rd2`` as ``--policies bf16 --policies rd2``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spread(args))
+
+
+def spread(args: Sequence[str]) -> list[str]:
+    """The arguments with every further word after an option of :data:`SEVERAL` given the option's name."""
+    found: list[str] = []
+    option, has_value = "", False
+    for word in args:
+        if word.startswith("-") and len(word) > 1:
+            option, has_value = word if word in SEVERAL else "", False
+        elif option and has_value:
+            found.append(option)
+        else:
+            has_value = True
+        found.append(word)
+    return found
+
+
+def command(
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="docvqa, ocrbench ...; several are possible.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="File, folder, data set id or `mini`: one for all tasks or one for each."),
+    ] = None,
+    policies: Annotated[
+        list[str] | None, typer.Option(help="Presets, .yaml files or `dynamic`; the first words after it are taken.")
+    ] = None,
+    cache: Annotated[
+        list[str] | None, typer.Option(help="Peers to compare with: hf-quanto, hf-hqq (2 bits), hf-quanto4, hf-hqq4.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results"),
+    split: Annotated[str | None, typer.Option(help="Part of the data; default the task's own choice.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first questions of each task.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Questions decoded together; default 8 on a GPU, 1 on a CPU.")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer; default the task's.")] = None,
+    question_first: Annotated[
+        bool, typer.Option("--question-first", help="Read the question before the document is packed (easier).")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--resume", help="Start a new run, or go on with the newest one in --out.")
+    ] = False,
+    engine: Annotated[str, typer.Option(help="local, or ray for the actors of a Ray cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Ray cluster to join; default one on this machine.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Ray actors; default one a GPU, or one.")] = None,
+    model: Annotated[str | None, typer.Option(help="Folder or hub id; default is the embedded model.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+) -> None:
+    """Answer a benchmark's questions under several policies, score them and compare.
+
+    A stopped run goes on where it was. Several processes share the work: `accelerate launch -m kvmm eval ...`.
+    """
+    # Importing torch takes seconds: help and usage errors come before it.
+    import transformers
+
+    from kvmm.errors import KVMMError
+    from kvmm.eval import launch
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if engine not in ("local", "ray"):
+        raise KVMMError(f"There is no engine {engine!r}: use local or ray.")
+    if engine == "local" and (address is not None or workers is not None):
+        raise KVMMError("--address and --workers belong to a Ray cluster: add --engine ray, or leave them out.")
+    plan = launch.Plan(
+        tasks=tuple(tasks),
+        data=tuple(data or ()),
+        policies=(*(policies or ("bf16", "balanced", "small")), *(cache or ())),
+        peers=tuple(cache or ()),
+        out=out,
+        split=split,
+        limit=limit,
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        pack_before_question=not question_first,
+        fresh=fresh,
+        model=model,
+        device=device,
+        dtype=dtype,
+        engine=engine,
+        address=address,
+        workers=workers,
+    )
+    with launch.Processes() as processes:
+        if not processes.is_main:
+            for _ in launch.execute(plan, processes):
+                pass
+            return
+        _show(plan, processes)
+
+
+def _show(plan: Any, processes: Any) -> None:
+    """Run the plan with a progress bar on stderr; tables come on stdout, after each task."""
+    from rich.console import Console
+
+    from kvmm.eval import launch
+
+    console = Console(stderr=True)
+    with _progress(console) as bar:
+        handle = None
+        try:
+            for event in launch.execute(plan, processes):
+                if isinstance(event, launch.Loaded):
+                    console.print(event.line, highlight=False, soft_wrap=True)
+                    if handle is not None:
+                        bar.remove_task(handle)
+                    handle = bar.add_task(event.task, total=None, rate="")
+                elif isinstance(event, launch.Step):
+                    bar.update(handle, completed=event.done, total=event.total, rate=event.rate)
+                else:
+                    bar.update(handle, visible=False)
+                    _report(event)
+        except KeyboardInterrupt:
+            console.print(f"Stopped. The same command goes on from here; the rows are in {plan.out}.", soft_wrap=True)
+            sys.exit(130)
+
+
+def _progress(console: Any) -> Any:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def _report(run: Run) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kvmm.eval import compare
+
+    console = Console(width=None if sys.stdout.isatty() else max(100, int(os.environ.get("COLUMNS", 100))))
+    for task in run.tasks:
+        columns, rows, caption = compare.table(run, task)
+        table = Table(
+            title=f"{task}, {run.model}", caption=caption, title_justify="left", caption_justify="left", box=None
+        )
+        for index, column in enumerate(columns):
+            table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    console.print(f"Results: {run.folder / run.date}_results.json", highlight=False, soft_wrap=True)
+
+
+__all__ = ["Command", "command", "spread"]

@@ -1,0 +1,213 @@
+"""``kvmm eval`` without its terminal: what is run, in how many processes, and what happens, as events."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvmm.errors import KVMMError
+from kvmm.eval.answering import resolve_policies
+from kvmm.eval.peers import check_peer
+from kvmm.eval.records import Row, Run, RunFiles, read_run
+from kvmm.eval.runner import run
+from kvmm.eval.tasks import SampleSet, Task, get_task
+from kvmm.models import load_model
+from kvmm.models.loading import EMBEDDED_MODEL
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arguments of ``kvmm eval``."""
+
+    tasks: tuple[str, ...]
+    data: tuple[str, ...]
+    policies: tuple[str, ...]
+    peers: tuple[str, ...]
+    out: Path
+    split: str | None
+    limit: int | None
+    batch_size: int | None
+    max_new_tokens: int | None
+    pack_before_question: bool
+    fresh: bool
+    model: str | None
+    device: str | None
+    dtype: str | None
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
+
+    @property
+    def model_name(self) -> str:
+        """What the results call the model."""
+        if self.model is None:
+            return EMBEDDED_MODEL
+        return Path(self.model).resolve().name if Path(self.model).is_dir() else self.model
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A task's samples are there; ``line`` says how many and what was left out."""
+
+    task: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One more row; ``rate`` is the speed so far, for people."""
+
+    done: int
+    total: int
+    rate: str
+    row: Row
+
+
+class Processes:
+    """The processes of ``accelerate launch`` or ``torchrun``; one alone without them.
+
+    They only wait for each other, so gloo on the host does for GPUs too, and nobody is hurried by a time-out.
+    """
+
+    def __init__(self) -> None:
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes results and talks to the terminal."""
+        return self.rank == 0
+
+    def __enter__(self) -> Processes:
+        if self.world > 1:
+            torch.distributed.init_process_group("gloo", timeout=timedelta(days=30))
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if self.world > 1 and kind is None:
+            torch.distributed.destroy_process_group()
+
+    def wait(self) -> None:
+        """Return when all processes are here."""
+        if self.world > 1:
+            torch.distributed.barrier()
+
+    def agree(self, value: Any) -> Any:
+        """The main process's value."""
+        if self.world == 1:
+            return value
+        box = [value]
+        torch.distributed.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def device(self, device: str | None) -> str | None:
+        """The device of this process: GPUs are dealt out."""
+        if self.world > 1 and device in (None, "cuda") and torch.cuda.is_available():
+            return f"cuda:{self.local_rank % torch.cuda.device_count()}"
+        return device
+
+
+def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Run]:
+    """Run a plan: for each task a :class:`Loaded`, a :class:`Step` a row, and the :class:`Run` so far.
+
+    Raises:
+        KVMMError: whatever the user can put right, before the model is loaded if possible.
+    """
+    tasks = [get_task(name) for name in plan.tasks]
+    if len({task.name for task in tasks}) < len(tasks):
+        raise KVMMError("A task is named twice: name every task once.")
+    for name in plan.peers:
+        check_peer(name)
+    policies = resolve_policies(plan.policies)
+    sets = [(task, *_load(task, source, plan)) for task, source in zip(tasks, _sources(plan, tasks), strict=True)]
+    if plan.engine == "ray":
+        from kvmm.eval import ray_engine
+
+        ray_engine.check()
+    model, processor = load_model(plan.model, device=processes.device(plan.device), dtype=plan.dtype)
+    files = RunFiles.open(plan.out, plan.model_name, fresh=plan.fresh) if processes.is_main else None
+    files = processes.agree(files)
+    for task, source, samples in sets:
+        yield Loaded(task.name, samples.summary())
+        arguments = {
+            "batch_size": plan.batch_size,
+            "max_new_tokens": plan.max_new_tokens,
+            "pack_before_question": plan.pack_before_question,
+            "settings": {"dataset_path": source, "split": plan.split, "limit": plan.limit},
+            "model_name": plan.model_name,
+            "share": (processes.rank, processes.world),
+            "wait": processes.wait,
+        }
+        if plan.engine == "ray":
+            arguments["answer"] = ray_engine.answerer(plan)
+        yield from _steps(partial(run, model, processor, task, samples, policies, files, **arguments))
+        yield read_run(files.results_path)
+
+
+def _sources(plan: Plan, tasks: Sequence[Task]) -> list[str]:
+    """What each task is loaded from."""
+    if plan.data:
+        if len(plan.data) not in (1, len(tasks)):
+            raise KVMMError(
+                f"There are {len(tasks)} tasks and {len(plan.data)} sources: name one, or one for each task."
+            )
+        return list(plan.data) * (1 if len(plan.data) == len(tasks) else len(tasks))
+    for task in tasks:
+        if task.default_source is None and task.mini is None:
+            raise KVMMError(f"{task.name} needs its data: name a file, a folder or a data set's id with --data.")
+    return [task.default_source or "mini" for task in tasks]
+
+
+def _load(task: Task, source: str, plan: Plan) -> tuple[str, SampleSet]:
+    path = Path(source).expanduser()
+    samples = task.load(source, split=plan.split, limit=plan.limit)
+    return str(path.resolve()) if path.exists() else source, samples
+
+
+def _steps(work: Any) -> Iterator[Step]:
+    """Run in a thread, so that a generator can tell of every row; closing it stops the run."""
+    events: queue.Queue[Step | None] = queue.Queue()
+    stop = threading.Event()
+    problem: list[BaseException] = []
+    begin = time.perf_counter()
+    counts = {"rows": 0, "tokens": 0}
+
+    def progress(done: int, total: int, row: Row) -> None:
+        counts["rows"] += 1
+        counts["tokens"] += row["output_tokens"]
+        seconds = max(time.perf_counter() - begin, 1e-9)
+        rate = f"{counts['rows'] / seconds:.2f} answers/s  {counts['tokens'] / seconds:.1f} tokens/s"
+        events.put(Step(done, total, rate, row))
+
+    def body() -> None:
+        try:
+            work(progress=progress, stop=stop)
+        except BaseException as error:  # raised where the events are read
+            problem.append(error)
+        finally:
+            events.put(None)
+
+    thread = threading.Thread(target=body, name="kvmm-eval", daemon=True)
+    thread.start()
+    try:
+        while (event := events.get()) is not None:
+            yield event
+    finally:
+        stop.set()
+        thread.join()
+    if problem:
+        raise problem[0]
+
+
+__all__ = ["Loaded", "Plan", "Processes", "Step", "execute"]
