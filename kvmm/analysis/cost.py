@@ -24,7 +24,7 @@ from kvmm.analysis.shapes import ModelShape
 from kvmm.cache.codecs import Site, build_codec
 from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.pages import PageStore
-from kvmm.cache.table import _text_page_size
+from kvmm.cache.table import text_page_size
 from kvmm.calibration import Calibration
 from kvmm.calibration.file import without_fit
 from kvmm.errors import KVMMError
@@ -106,7 +106,7 @@ def split_tokens(policy: KVPolicy, tokens: Mapping[str, int]) -> Split:
         left[modality] -= taken
         missing, sinks = missing - taken, sinks + taken
     surplus = max(0, left[TEXT] - policy.residual_length)
-    page = _text_page_size(surplus)
+    page = text_page_size(surplus)
     packed = {TEXT: (surplus // page * page, page)}
     packed |= {m: (count, page_size_for(count)) for m, count in left.items() if m != TEXT}
     packed = {m: (count, size) for m, (count, size) in packed.items() if count}

@@ -180,7 +180,7 @@ class TokenTable:
         text = rest & (modality == TEXT)
         surplus = (text.sum(1, keepdim=True) - policy.residual_length).clamp_min(0)
         most = int(surplus.max())
-        page = self.page_sizes.get(TEXT) or _text_page_size(most)
+        page = self.page_sizes.get(TEXT) or text_page_size(most)
         # the sequence with most text fills whole pages; the others give what they have, and from then on keep step
         flush = text & (text.cumsum(1) <= surplus.clamp_max(most // page * page))
         if most >= page:
@@ -349,8 +349,15 @@ class TokenTable:
         return own + (0 if self.room is None else self.room.nbytes())
 
 
-def _text_page_size(tokens: int) -> int:
-    """Page size for text that is flushed in whole pages: the largest that leaves at most 1/16 unpacked, else 32."""
+def text_page_size(tokens: int) -> int:
+    """Tokens a page for text that is packed in whole pages.
+
+    Args:
+        tokens: how many there are beyond sinks and residual.
+
+    Returns:
+        128 or 64, the larger that leaves at most 1/16 of them unpacked, else 32.
+    """
     for size in (128, 64):
         if tokens >= size and tokens % size <= tokens / 16:
             return size

@@ -5,8 +5,20 @@ colour everywhere, from the Okabe-Ito palette, which readers with colour-vision 
 """
 
 from kvmm.analysis.plots.channels import STAGE_NAMES, channel_heatmap, channel_stages, stage_boxes, stage_summary
+from kvmm.analysis.plots.cost import cost_components, decode_counts, pack_counts
+from kvmm.analysis.plots.errors import (
+    channel_errors,
+    layer_errors,
+    mixed_errors,
+    outlier_channels,
+    outlier_layers,
+    token_error_map,
+    token_errors,
+)
 from kvmm.analysis.plots.memory import memory_by_modality, memory_over_tokens
+from kvmm.analysis.plots.methods import method_seconds, pareto
 from kvmm.analysis.plots.norms import NORM_NAMES, head_boxes, norm_boxes, norm_heatmap, norm_imbalance
+from kvmm.analysis.plots.scores import attention_kl, attention_kl_parts, score_histogram
 from kvmm.analysis.plots.style import (
     DENSE_COLOR,
     FONT,
@@ -28,17 +40,32 @@ __all__ = [
     "NORM_NAMES",
     "STAGE_NAMES",
     "TEXT_COLOR",
+    "attention_kl",
+    "attention_kl_parts",
     "bins",
+    "channel_errors",
     "channel_heatmap",
     "channel_stages",
+    "cost_components",
+    "decode_counts",
     "format_bytes",
     "head_boxes",
+    "layer_errors",
     "memory_by_modality",
     "memory_over_tokens",
+    "method_seconds",
+    "mixed_errors",
     "norm_boxes",
     "norm_heatmap",
     "norm_imbalance",
+    "outlier_channels",
+    "outlier_layers",
+    "pack_counts",
+    "pareto",
+    "score_histogram",
     "stage_boxes",
     "stage_summary",
     "style",
+    "token_error_map",
+    "token_errors",
 ]
