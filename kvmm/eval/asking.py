@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from PIL import Image
 from transformers import DynamicCache, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, QuantizedCache
 
 from kvmm.attention import use_kvmm_attention
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
-from kvmm.eval.peers import is_peer, new_peer_cache
+from kvmm.eval.peers import copy_peer_cache, is_peer, new_peer_cache
 from kvmm.media import SAMPLE_RATE, load_audio, load_image
 from kvmm.modality import TEXT, modality_of_ids, placeholder_ids
 from kvmm.policy import KVPolicy
@@ -116,7 +116,9 @@ def new_cache(model: Any, policy: str | KVPolicy) -> Cache:
 
 def own_copy(cache: Cache) -> Cache:
     """A cache that goes on by itself; packed pages are shared until one of the two adds to them."""
-    return cache.fork() if isinstance(cache, KVMMCache) else copy.deepcopy(cache)
+    if isinstance(cache, KVMMCache):
+        return cache.fork()
+    return copy_peer_cache(cache) if isinstance(cache, QuantizedCache) else copy.deepcopy(cache)
 
 
 def measured_bits(cache: Cache) -> dict[str, float]:

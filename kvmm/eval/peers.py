@@ -6,6 +6,7 @@ whole past anew when there are more, and both read it by rebuilding dense keys a
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from typing import Any
 
@@ -57,6 +58,15 @@ def new_peer_cache(model: Any, name: str) -> Cache:
         raise KVMMError(f"{name} cannot be used ({' '.join(str(error).split())}): check {package}.") from None
 
 
+def copy_peer_cache(cache: QuantizedCache) -> QuantizedCache:
+    """A cache that goes on by itself. Its layers replace their tensors and never write into them, so that the tensors
+    can be shared; those of quanto cannot be copied deeply.
+    """
+    twin = copy.copy(cache)
+    twin.layers = [copy.copy(layer) for layer in cache.layers]
+    return twin
+
+
 def tensor_nbytes(value: Any) -> int:
     """Bytes of all tensors that an object holds, also inside tensor subclasses, lists, dicts and attributes.
 
@@ -89,4 +99,4 @@ def tensor_nbytes(value: Any) -> int:
     return sum(storages.values())
 
 
-__all__ = ["PEERS", "check_peer", "is_peer", "new_peer_cache", "peer_config", "tensor_nbytes"]
+__all__ = ["PEERS", "check_peer", "copy_peer_cache", "is_peer", "new_peer_cache", "peer_config", "tensor_nbytes"]
