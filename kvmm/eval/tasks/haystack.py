@@ -11,6 +11,8 @@ from pathlib import Path
 from kvmm.errors import KVMMError
 from kvmm.eval.tasks.sources import read_text
 
+MAX_WORDS = 60  # longer sentences are cut, so that a needle can stand inside them
+
 _PEOPLE = (
     "the baker", "an old sailor", "the gardener", "two teachers", "the librarian", "a young pilot", "the postman",
     "a retired judge", "the carpenter", "my neighbour", "the conductor", "a travelling painter", "the innkeeper",
@@ -57,7 +59,8 @@ def read_sentences(source: str | os.PathLike[str]) -> list[str]:
     if not files or not all(file.is_file() for file in files):
         raise KVMMError(f"{source} is no text to hide a needle in: give a .txt file, a folder of them, or generated.")
     text = " ".join(" ".join(read_text(file).split()) for file in files)
-    sentences = [part for part in re.split(r"(?<=[.!?])\s+", text) if part]
+    words = [part.split() for part in re.split(r"(?<=[.!?])\s+", text) if part]
+    sentences = [" ".join(part[at : at + MAX_WORDS]) for part in words for at in range(0, len(part), MAX_WORDS)]
     if not sentences:
         raise KVMMError(f"{source} is empty: give a text to hide a needle in.")
     return sentences

@@ -66,9 +66,7 @@ def _load_dataset(name: str, split: str | None) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise KVMMError(
-            f'{name} is read with the datasets package: pip install "kvmm[eval]", or give files.'
-        ) from error
+        raise KVMMError(f'{name} needs the datasets package: pip install "kvmm[eval]", or give files.') from error
     identifier, _, config = name.partition(":")
     log = logging.getLogger("huggingface_hub")
     level = log.level

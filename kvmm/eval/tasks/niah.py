@@ -201,12 +201,13 @@ class NeedleInPages(NeedleInText):
         self, sentences: Iterator[str], needle: str, question: str, length: int, depth: float
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         page = min(math.floor(depth * length), length - 1)
-        texts = [self._page_text(sentences, needle if index == page else "", depth) for index in range(length)]
+        place = depth * length - page
+        texts = [self._page_text(sentences, needle if index == page else "", place) for index in range(length)]
         pages = tuple(RenderedPage(text, index + 1) for index, text in enumerate(texts))
         return question, pages, {"page": page + 1}
 
-    def _page_text(self, sentences: Iterator[str], needle: str, depth: float) -> str:
-        """As many sentences as surely fit on a page with the needle among them."""
+    def _page_text(self, sentences: Iterator[str], needle: str, place: float) -> str:
+        """As many sentences as surely fit on a page, with the needle after the share ``place`` of them."""
         blank = RenderedPage("", 1)
         width = blank.width - 2 * (blank.width // 16)
         room = (blank.lines - 1) * width - _width(f" {needle}", blank.font_size)
@@ -218,7 +219,7 @@ class NeedleInPages(NeedleInText):
                 break
             parts.append(sentence)
         if needle:
-            parts.insert(round(depth * len(parts)), needle)
+            parts.insert(round(place * len(parts)), needle)
         return " ".join(parts)
 
 

@@ -23,7 +23,12 @@ class ParquetCell:
     index: int | None = None
 
     def __call__(self) -> bytes:
-        value = _media_column(self.path, self.group, self.column)[self.row].as_py()
+        try:
+            value = _media_column(self.path, self.group, self.column)[self.row].as_py()
+        except KVMMError:
+            raise
+        except Exception as error:  # pyarrow raises ArrowInvalid, OSError, IndexError ...
+            raise KVMMError(f"{Path(self.path).name} cannot be read any more: download it again.") from error
         return medium_bytes(value if self.index is None else value[self.index])
 
 
@@ -31,6 +36,11 @@ class ParquetCell:
 def _media_column(path: str, group: int, column: str) -> Any:
     with _pyarrow().ParquetFile(path) as file:
         return file.read_row_group(group, columns=[column]).column(0)
+
+
+def forget_columns() -> None:
+    """Read files anew: a file may have been replaced."""
+    _media_column.cache_clear()
 
 
 def _pyarrow() -> Any:

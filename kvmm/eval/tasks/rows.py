@@ -21,6 +21,8 @@ from PIL import Image
 from kvmm.errors import KVMMError
 
 MEDIA_COLUMNS = ("image", "images", "audio", *(f"image_{page}" for page in range(1, 21)))
+# folders of media that stand beside the folder of annotations
+BESIDE = ("images", "documents", "audio", *(f"{part}{year}" for part in ("val", "train") for year in (2014, 2017)))
 
 
 class BadItem(Exception):
@@ -161,8 +163,14 @@ def find_file(folder: Path | None, name: str, kind: str) -> Path:
 @lru_cache(maxsize=64)
 def _roots(folder: Path) -> tuple[Path, ...]:
     below = sorted(p for p in folder.iterdir() if p.is_dir())
-    beside = [folder.parent / name for name in ("images", "documents", "audio")]
+    beside = [folder.parent / name for name in BESIDE]
     return (folder, *below, *(p for p in beside if p.is_dir()))
+
+
+def forget_files() -> None:
+    """Look at files anew: what was missing may be there by now."""
+    _path_fault.cache_clear()
+    _roots.cache_clear()
 
 
 def medium_bytes(value: Any) -> bytes:

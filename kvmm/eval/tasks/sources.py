@@ -11,8 +11,8 @@ from typing import Any
 
 from kvmm.errors import KVMMError
 from kvmm.eval.tasks.hub import dataset_rows
-from kvmm.eval.tasks.parquet import parquet_rows
-from kvmm.eval.tasks.rows import Row
+from kvmm.eval.tasks.parquet import forget_columns, parquet_rows
+from kvmm.eval.tasks.rows import Row, forget_files
 from kvmm.eval.tasks.splits import files_of_split
 
 DATASET_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
@@ -44,6 +44,8 @@ def open_rows(
     Raises:
         KVMMError: the source is not there, or cannot be read at all.
     """
+    forget_files()
+    forget_columns()
     name = os.fspath(source)
     if name == "mini":
         path = mini_folder(mini)
