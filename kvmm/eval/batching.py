@@ -35,7 +35,7 @@ from kvmm.eval.asking import (
     new_cache,
     own_copy,
 )
-from kvmm.eval.peers import is_peer, tensor_nbytes
+from kvmm.eval.peers import cache_nbytes, is_peer
 from kvmm.modality import MODALITY_NAMES, modality_of_ids
 from kvmm.policy import KVPolicy
 
@@ -219,7 +219,7 @@ class DocumentBatch(Document):
         steps = out.shape[1] - inputs["input_ids"].shape[1]
         tpot = (end - first) / (steps - 1) if steps > 1 else None
         held = [self._held(prompt, len(one)) for prompt, one in zip(prompts, tokens, strict=True)]
-        sizes = _sizes(cache, held, self._values_per_token)
+        sizes = _sizes(cache, held, self._values_per_token, self._ids.shape[0])
         return [
             Answer(one, ready + first - begin, tpot if len(one) > 1 else None, *size, counts)
             for one, size, counts in zip(tokens, sizes, held, strict=True)
@@ -232,14 +232,16 @@ class DocumentBatch(Document):
         return counts
 
 
-def _sizes(cache: Cache, held: Sequence[Mapping[str, int]], values_per_token: int) -> list[tuple[int, int]]:
+def _sizes(
+    cache: Cache, held: Sequence[Mapping[str, int]], values_per_token: int, documents: int
+) -> list[tuple[int, int]]:
     """Bytes and bytes in bf16 of each prompt's part of a cache."""
     if isinstance(cache, KVMMCache):
         report = cache.memory().by_modality
         each = {name: (x["nbytes"] / x["tokens"], x["nbytes_dense"] / x["tokens"]) for name, x in report.items()}
     else:
         total = sum(sum(counts.values()) for counts in held)
-        pair = (tensor_nbytes(cache.layers) / total, 2.0 * values_per_token)
+        pair = (cache_nbytes(cache, len(held), documents) / total, 2.0 * values_per_token)
         each = dict.fromkeys(MODALITY_NAMES, pair)
     return [
         (

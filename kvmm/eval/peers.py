@@ -67,6 +67,21 @@ def copy_peer_cache(cache: QuantizedCache) -> QuantizedCache:
     return twin
 
 
+def cache_nbytes(cache: Cache, batch: int, documents: int) -> int:
+    """Bytes of one of transformers' caches that answers ``batch`` prompts over ``documents`` documents.
+
+    A quantised layer repeats its documents only when it next quantises; until then the bytes are those of a cache that
+    has, so that a prompt counts its whole document.
+    """
+    total = 0
+    for layer in cache.layers:
+        pending = getattr(layer, "_pending_beam_idx", None) is not None
+        dense = tensor_nbytes([getattr(layer, "keys", None), getattr(layer, "values", None)])
+        rest = tensor_nbytes(layer) - dense
+        total += dense + (rest * batch // documents if pending else rest)
+    return total
+
+
 def tensor_nbytes(value: Any) -> int:
     """Bytes of all tensors that an object holds, also inside tensor subclasses, lists, dicts and attributes.
 
@@ -99,4 +114,13 @@ def tensor_nbytes(value: Any) -> int:
     return sum(storages.values())
 
 
-__all__ = ["PEERS", "check_peer", "copy_peer_cache", "is_peer", "new_peer_cache", "peer_config", "tensor_nbytes"]
+__all__ = [
+    "PEERS",
+    "cache_nbytes",
+    "check_peer",
+    "copy_peer_cache",
+    "is_peer",
+    "new_peer_cache",
+    "peer_config",
+    "tensor_nbytes",
+]
