@@ -1,9 +1,25 @@
 """Operations of attention over a packed cache: of one decoded token, and of packing one.
 
-OScaR counts them for its method (arXiv 2605.19660, Tables 3 and 4); here they follow, for any shape and policy, from
-what codecs say of themselves (their basis) and from the tensors they store. One operation is a multiply-add; an
-addition of a fast Hadamard transform and a division count as one too. The model's own matrices are left out, and so is
-a transform that is fitted to the prompt (codec rd with ``fit="prompt"``).
+They follow, for any shape and policy, from what codecs say of themselves (their basis) and from the tensors they store.
+One operation is a multiply-add; an addition of a fast Hadamard transform and a division count as one too. With ``H_q``
+query heads and ``H`` KV heads of ``D`` channels, ``R = H_q / H``, and ``T`` tokens seen, of one layer and sequence:
+
+============  ==========================================  ==========================================================
+decoding      ``qk``, ``pv``                              ``H_q D T`` each, in every policy
+              ``rotation``, keys and values each          ``H_q D log2 D`` (Hadamard) or ``H_q D^2`` (a matrix), once
+                                                          for all stores of one basis
+              ``scale``                                   ``R`` times the scales and zero points that are stored
+              ``norm``                                    ``R`` times the token norms (radii) that are stored
+packing       ``rotation``                                ``H D log2 D`` or ``H D^2`` a token, keys and values each
+              ``norm``                                    ``2 H D`` a token, of the sides that store one
+              ``quantize``                                ``3 H D`` a token, of the sides that store a zero point
+============  ==========================================  ==========================================================
+
+Keys that are rotated across heads (RotateKV) have longer queries: ``D`` times that length in place of ``D^2``. The
+model's own matrices are left out, and so are: the softmax, unpacking bits, code book searches, fits of levels, CalibQuant's
+logit calibration, and transforms that are fitted to the prompt (codec rd with ``fit="prompt"``).
+
+OScaR's paper has such counts of its method (arXiv 2605.19660, Tables 3 and 4). These have not been compared with them.
 """
 
 from __future__ import annotations
