@@ -11,7 +11,8 @@ import gradio as gr
 
 from kvmm.analysis.plan import PLAN_POLICIES, PlanReport, count_tokens, make_plan
 from kvmm.analysis.plots import format_bytes
-from kvmm.analysis.plots.plan import plan_bytes, plan_contexts
+from kvmm.analysis.plots.cost import cost_components
+from kvmm.analysis.plots.plan import plan_contexts
 from kvmm.analysis.shapes import SHAPES, ModelShape, find_shape, shape_of
 from kvmm.calibration import Calibration, load_calibration
 from kvmm.errors import KVMMError
@@ -94,7 +95,7 @@ def plan_html(report: PlanReport, refused: Sequence[str] = ()) -> str:
     return (
         f'<div class="hint" id="plan-shape"><b>{html.escape(shape.name)}</b>: {layers}, {shape.num_key_value_heads} KV '
         f"heads of {shape.head_dim}. {held} tokens{sequences}.</div>"
-        f'<div class="table-scroll"><table class="outliers numbers" id="plan-table"><thead><tr><th>policy</th>'
+        f'<div class="table-scroll"><table class="outliers" id="plan-table"><thead><tr><th>policy</th>'
         f"<th>GiB</th><th>bits a value</th><th>smaller by</th>{longest}</tr></thead><tbody>{body}</tbody></table></div>"
         f"{lines}"
     )
@@ -184,7 +185,7 @@ def build_planner(models: Models, tab: gr.Tab) -> None:
             longest = gr.Plot(plan_contexts(report), visible=True)
         media = int(numbers[1]), int(numbers[2]), report.tokens["audio"]
         line = "" if model == own else command_of(report, model, media)
-        return plan_html(report, refused), plan_bytes(report), longest, gr.Code(line, visible=bool(line))
+        return plan_html(report, refused), cost_components(report), longest, gr.Code(line, visible=bool(line))
 
     gr.on(
         [tab.select, *(component.change for component in inputs)],

@@ -1,67 +1,13 @@
-"""Figures of a plan: bytes and the longest context, by policy."""
+"""Figures of a plan beside its bytes (:func:`kvmm.analysis.plots.cost.cost_components`)."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 
 from kvmm.analysis.plan import PlanReport
-from kvmm.analysis.plots.style import DENSE_COLOR, TEXT_COLOR, format_bytes, style
+from kvmm.analysis.plots.style import DENSE_COLOR, style
 
-PACKED_COLOR, EXACT_COLOR, SLIDING_COLOR = "#0072B2", "#E69F00", "#CC79A7"
-_EXACT = ("sink", "residual", "values")  # model dtype: first and newest tokens, pages of lossless policies
-
-
-def plan_bytes(report: PlanReport) -> go.Figure:
-    """GiB of the cache by policy: packed, in full precision, and of layers with a window; a line at the budget."""
-    rows = report.rows[::-1]  # plotly draws the first category at the bottom
-    names = [row.label for row in rows]
-    exact = [sum(row.cost.by_component.get(name, 0) for name in _EXACT) for row in rows]
-    sliding = [row.cost.by_component.get("sliding", 0) for row in rows]
-    packed = [row.cost.nbytes - e - s for row, e, s in zip(rows, exact, sliding, strict=True)]
-    figure = go.Figure()
-    parts = (
-        ("packed", packed, PACKED_COLOR),
-        ("full precision", exact, EXACT_COLOR),
-        ("sliding window", sliding, SLIDING_COLOR),
-    )
-    for name, values, color in parts:
-        if any(values):
-            figure.add_bar(
-                x=[nbytes / 2**30 for nbytes in values],
-                y=names,
-                name=name,
-                orientation="h",
-                marker={"color": color},
-                width=0.62,
-                customdata=[format_bytes(nbytes) for nbytes in values],
-                hovertemplate=f"{name}: %{{customdata}}<extra></extra>",
-            )
-    totals = [row.cost.nbytes / 2**30 for row in rows]
-    figure.add_scatter(
-        x=totals,
-        y=names,
-        mode="text",
-        text=[f"  <b>{format_bytes(row.cost.nbytes)}</b> · {row.cost.bits_per_value:.2f} bits" for row in rows],
-        textposition="middle right",
-        cliponaxis=False,
-        hoverinfo="skip",
-        showlegend=False,
-    )
-    top = max(totals, default=1.0)
-    if report.budget is not None and report.budget / 2**30 < 1.5 * top:
-        figure.add_vline(
-            x=report.budget / 2**30, line={"color": TEXT_COLOR, "dash": "dash", "width": 2}, annotation_text="budget"
-        )
-    style(
-        figure,
-        height=110 + 34 * max(len(rows), 1),
-        revision="plan-bytes",
-        barmode="stack",
-        margin={"l": 8, "r": 8, "t": 44, "b": 40},
-    )
-    figure.update_xaxes(title_text="GiB", title_standoff=4, range=[0, top * 1.6], nticks=6)
-    figure.update_yaxes(showgrid=False, type="category")
-    return figure
+PACKED_COLOR = "#0072B2"
 
 
 def plan_contexts(report: PlanReport) -> go.Figure:
@@ -95,4 +41,4 @@ def plan_contexts(report: PlanReport) -> go.Figure:
     return figure
 
 
-__all__ = ["plan_bytes", "plan_contexts"]
+__all__ = ["plan_contexts"]

@@ -1,0 +1,173 @@
+"""Tab "Methods": all presets on the document of the open conversation, one after another, until stopped."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gradio as gr
+
+from kvmm.analysis.methods import MethodsReport, iter_methods
+from kvmm.analysis.plots import format_bytes
+from kvmm.analysis.plots.methods import method_seconds, pareto
+from kvmm.errors import KVMMError
+from kvmm.policy import policies
+from kvmm.ui.prompts import AT_ONCE, LONG, STALE, Page, build_head, connect, has_prompt, hint, problem, table_html
+from kvmm.ui.session import Session
+
+EMPTY = "Ask something first: this page puts your document and question under every method."
+READY = "Every method packs the document that you asked about, and answers your last question."
+PLOT_SECONDS = 2.0
+
+
+def methods_html(report: MethodsReport) -> str:
+    """The rows so far, full precision first."""
+    front = set(report.pareto())
+    rows = [
+        ("full precision", "16.00", "", "", html.escape(report.answer), "", f"{report.answer_seconds:.2f}"),
+    ]
+    for row in report.rows:
+        name = html.escape(row.policy if row.stored_as == row.policy else f"{row.policy} (as {row.stored_as})")
+        name = f'<span title="{html.escape(row.description)}">{name}</span>'
+        if row.error is not None:
+            rows.append((name, "", "", "", f"⚠️ {html.escape(row.error)}", "", ""))
+            continue
+        same = '<b class="same">yes</b>' if row.identical else '<b class="differs">no</b>'
+        rows.append(
+            (
+                f"<b>{name}</b>" if row.policy in front else name,
+                f"{row.bits:.2f}",
+                format_bytes(row.nbytes),
+                f"{row.kl:.4f}",
+                html.escape(row.answer),
+                same,
+                f"{row.answer_seconds:.2f}",
+            )
+        )
+    columns = ("method", "bits", "bytes", "KL, nats", "answer", "identical", "seconds")
+    return table_html(columns, rows, "methods-table")
+
+
+def progress_html(report: MethodsReport, seconds: float) -> str:
+    """How far it is, and how long the rest may take."""
+    done, total = len(report.rows), report.total
+    if report.done:
+        what = f"Stopped after {done} of {total} methods." if report.stopped else f"{total} methods"
+        return hint(
+            f"{what} {report.document_tokens:,} of the prompt's {report.prompt_tokens:,} tokens are the document. "
+            f"Bold: no other has fewer bytes and a smaller KL. {seconds:.0f} s.",
+            "methods-done",
+        )
+    rest = f", about {seconds / done * (total - done):.0f} s left" if done else ""
+    bar = f'<div class="bar"><i style="width:{100 * done / total:.1f}%"></i></div>'
+    return f'<div class="progress">{bar}{hint(f"{done} of {total} methods{rest}")}</div>'
+
+
+def csv_text(report: MethodsReport) -> str:
+    """The rows as CSV, without the bytes by component."""
+    stream = io.StringIO()
+    rows = [{k: v for k, v in row.to_dict().items() if k != "by_component"} for row in report.rows]
+    writer = csv.DictWriter(stream, fieldnames=list(rows[0]) if rows else ["policy"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = None) -> None:
+    """Lay out the tab inside the current context; ``preset_names`` are selected first, None for all presets."""
+    stops: weakref.WeakKeyDictionary[Session, threading.Event] = weakref.WeakKeyDictionary()
+    head = build_head(page, "methods", EMPTY)
+    with gr.Column(visible=False) as body:
+        names = gr.Dropdown(
+            list(policies()),
+            value=list(preset_names or policies()),
+            multiselect=True,
+            label="Methods",
+            elem_id="methods-policies",
+        )
+        with gr.Row(elem_classes="actions"):
+            start = gr.Button(
+                "Compare all methods on this document", variant="primary", elem_id="methods-start", min_width=240
+            )
+            stop = gr.Button("Stop", variant="stop", visible=False, elem_id="methods-stop", min_width=90)
+            as_csv = gr.DownloadButton("CSV", visible=False, elem_id="methods-csv", min_width=90)
+            as_json = gr.DownloadButton("JSON", visible=False, elem_id="methods-json", min_width=90)
+        state_line = gr.HTML(elem_id="methods-progress", padding=False)
+        with gr.Column(visible=False) as results:
+            table = gr.HTML(elem_id="methods", padding=False)
+            figure = gr.Plot(label="Quality against bytes: down and left is better", elem_id="methods-pareto")
+            times = gr.Plot(label="Seconds", elem_id="methods-seconds")
+
+    outcome = [start, stop, as_csv, as_json, state_line, results, table, figure, times]
+
+    def buttons(running: bool, files: tuple[str, str] | None = None) -> tuple[Any, ...]:
+        downloads = [gr.DownloadButton(value=path, visible=True) for path in files or ()]
+        hidden = (gr.DownloadButton(visible=False),) * 2
+        return gr.Button(visible=not running), gr.Button(visible=running), *(downloads or hidden)
+
+    def refresh(state: Session | None) -> tuple[Any, ...]:
+        nothing = (gr.skip(),) * len(outcome)
+        if not has_prompt(state):
+            return *head.empty(), gr.Column(visible=False), *nothing
+        shown = (*head.say(hint(READY)), gr.Column(visible=True))
+        if "methods" in state.talk.reports or state in stops:  # shown already, or on its way
+            return *shown, *nothing
+        return *shown, *buttons(False), "", gr.Column(visible=False), *nothing[6:]
+
+    def compare(state: Session | None, names: list[str]) -> Iterator[tuple[Any, ...]]:
+        skipped = (gr.skip(),) * 4
+        if not has_prompt(state) or state in stops:
+            yield (gr.skip(),) * len(outcome)
+            return
+        talk, begin, drawn = state.talk, time.monotonic(), 0.0
+        event = stops[state] = threading.Event()
+        yield *buttons(True), hint("Reading the document …"), *skipped
+        try:
+            if unknown := [name for name in names if name not in policies()]:
+                raise KVMMError(f"Unknown policy {unknown[0]!r}.")
+            inputs, report = state.prompt_inputs(), None
+            for report in iter_methods(state.model, state.processor, inputs, names, stop=event):
+                seconds = time.monotonic() - begin
+                figures = (gr.skip(), gr.skip())
+                if report.rows and (report.done or time.monotonic() - drawn > PLOT_SECONDS):
+                    drawn, figures = time.monotonic(), (pareto(report), method_seconds(report))
+                progress = progress_html(report, seconds)
+                if report.done:
+                    break
+                yield *(gr.skip(),) * 4, progress, gr.Column(visible=True), methods_html(report), *figures
+            talk.reports["methods"] = report
+            files = save(state, report)
+            stale = hint(STALE) if talk is not state.talk else ""
+            yield *buttons(False, files), progress + stale, gr.Column(visible=True), methods_html(report), *figures
+        except KVMMError as error:
+            yield *buttons(False), problem(error), *skipped
+        finally:
+            event.set()
+            stops.pop(state, None)
+
+    def save(state: Session, report: MethodsReport) -> tuple[str, str]:
+        folder = page.visitors.folder(state)
+        (folder / "methods.csv").write_text(csv_text(report), encoding="utf-8")
+        text = json.dumps(report.to_dict(), ensure_ascii=False, indent=2) + "\n"
+        (folder / "methods.json").write_text(text, encoding="utf-8")
+        return str(folder / "methods.csv"), str(folder / "methods.json")
+
+    def halt(state: Session | None) -> Any:
+        event = stops.get(state) if state is not None else None
+        if event is not None:
+            event.set()
+        return hint("Stopping …")
+
+    connect(page, tab, head, refresh, [], [*head.outputs, body, *outcome])
+    start.click(compare, [page.session, names], outcome, **LONG)
+    stop.click(halt, page.session, state_line, **AT_ONCE)
+
+
+__all__ = ["build_methods", "csv_text", "methods_html"]
