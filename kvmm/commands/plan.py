@@ -33,7 +33,7 @@ def command(
     from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
     from kvmm.analysis.shapes import find_shape
 
-    room = None if budget is None else _parse_bytes(budget)
+    room = None if budget is None else parse_bytes(budget)
     tokens = count_tokens(context, {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens})
     report = make_plan(
         find_shape(model),
@@ -41,7 +41,7 @@ def command(
         tokens,
         batch=batch,
         budget=room,
-        calibration=_calibration(model),
+        calibration=calibration_in(model),
     )
     if as_json:
         typer.echo(json.dumps(report.to_dict(), ensure_ascii=False))
@@ -49,7 +49,7 @@ def command(
         _show(report)
 
 
-def _parse_bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
     """Bytes of ``24GiB``, ``512 MiB``, ``80GB``; a bare number is GiB."""
     from kvmm.errors import KVMMError
 
@@ -59,7 +59,7 @@ def _parse_bytes(text: str) -> int:
     return nbytes
 
 
-def _calibration(model: str) -> Calibration | None:
+def calibration_in(model: str) -> Calibration | None:
     """The calibration file in the model's folder, if there is one."""
     from kvmm.calibration import FILE_NAME, Calibration
 

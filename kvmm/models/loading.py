@@ -75,10 +75,15 @@ def load_model(
     return model, processor
 
 
+def default_model() -> Path:
+    """The folder that ``KVMM_DEFAULT_MODEL`` names, or that of the embedded model; it may be missing."""
+    return Path(os.environ.get(DEFAULT_MODEL_ENV) or assets_folder() / EMBEDDED_MODEL)
+
+
 def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
     """The folder that holds the model, downloaded when it is a hub id."""
     if name_or_path is None:
-        name_or_path = os.environ.get(DEFAULT_MODEL_ENV) or assets_folder() / EMBEDDED_MODEL
+        name_or_path = default_model()
         if not (Path(name_or_path) / "config.json").is_file():
             raise KVMMError(
                 f"The default model is not at {name_or_path}: clone the whole repository, or name a folder or a hub id."

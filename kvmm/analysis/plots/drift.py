@@ -1,0 +1,85 @@
+"""Figures of a drift report: what policies change in the next-token distributions and in the answers."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from kvmm.analysis.drift_report import DriftReport
+from kvmm.analysis.plots.policies import family_color, family_of, family_symbol, policy_line
+from kvmm.analysis.plots.style import TEXT_COLOR, style
+
+_MARGIN = {"l": 8, "r": 8, "t": 44, "b": 40}
+_FLOOR = 1e-7  # nats: what rounding alone makes; a logarithmic axis has no zero
+
+
+def drift_by_bits(report: DriftReport) -> go.Figure:
+    """KL(full || policy) over the bits a value that the cache holds, one point a policy, with standard errors.
+
+    Bits are measured, of the whole cache, full-precision tokens included: lower left is better.
+    """
+    figure = go.Figure()
+    for one in report.policies:
+        if one.bits.bits is None:
+            continue
+        family = family_of(one.policy)
+        figure.add_scatter(
+            x=[round(one.bits.bits, 3)],
+            y=[max(one.logits.kl_mean, _FLOOR)],
+            error_y={"type": "data", "array": [one.kl_error or 0], "thickness": 1.2, "color": TEXT_COLOR},
+            mode="markers+text",
+            text=[one.policy],
+            textposition="top center",
+            marker={"size": 11, "color": family_color(family), "symbol": family_symbol(family)},
+            hovertemplate=f"{one.policy}: %{{x:.2f}} bits, KL %{{y:.3g}}<extra></extra>",
+            showlegend=False,
+            cliponaxis=False,
+        )
+    style(figure, height=380, revision="drift-bits", margin=_MARGIN)
+    figure.update_xaxes(title_text="bits a value, measured", rangemode="tozero")
+    figure.update_yaxes(title_text="KL a token (nats)", type="log", exponentformat="power", dtick=1)
+    return figure
+
+
+def drift_by_position(report: DriftReport) -> go.Figure:
+    """Mean KL along the continuation, one line a policy: whether drift grows towards the end."""
+    figure = go.Figure()
+    for index, one in enumerate(report.policies):
+        buckets = [bucket for bucket in one.tail.by_position if bucket.positions]
+        figure.add_scatter(
+            x=[round((bucket.start + bucket.end) / 2, 3) for bucket in buckets],
+            y=[max(bucket.kl_mean, _FLOOR) for bucket in buckets],
+            name=one.policy,
+            mode="lines+markers",
+            line=policy_line(index),
+            customdata=[bucket.positions for bucket in buckets],
+            hovertemplate="%{y:.3g} over %{customdata} positions",
+        )
+    style(figure, height=340, revision="drift-position", margin={**_MARGIN, "t": 66}, hovermode="x unified")
+    figure.update_xaxes(title_text="place in the continuation", tickformat=".0%", range=[0, 1])
+    figure.update_yaxes(title_text="KL a token (nats)", type="log", exponentformat="power", dtick=1)
+    return figure
+
+
+def drift_agreement(report: DriftReport) -> go.Figure:
+    """Shares by policy: same most probable token, same answer, similarity of the answers, where they were compared."""
+    names = [one.policy for one in report.policies]
+    bars = {"same most probable token": ([one.logits.top1_agreement for one in report.policies], "#0072B2")}
+    if all(one.agreement is not None for one in report.policies):
+        bars["same answer"] = ([one.agreement.identical for one in report.policies], "#009E73")
+        bars["similarity of the answers"] = ([one.agreement.similarity for one in report.policies], "#E69F00")
+    figure = go.Figure()
+    for name, (values, color) in bars.items():
+        figure.add_bar(
+            x=names,
+            y=[round(value, 4) for value in values],
+            name=name,
+            marker={"color": color, "cornerradius": 3},
+            hovertemplate="%{x}: %{y:.1%}",
+        )
+    style(figure, height=340, revision="drift-agreement", barmode="group", margin={**_MARGIN, "t": 66})
+    figure.update_xaxes(showgrid=False, type="category")
+    figure.update_yaxes(tickformat=".0%", range=[0, 1.02])
+    return figure
+
+
+__all__ = ["drift_agreement", "drift_by_bits", "drift_by_position"]

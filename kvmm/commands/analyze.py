@@ -1,0 +1,292 @@
+"""``kvmm analyze``: figures and numbers of one prompt, or of a plan, in a folder: PNG, one HTML page, JSON."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvmm.commands import drift as drift_command
+from kvmm.commands.inputs import (
+    Audio,
+    Device,
+    Dtype,
+    Given,
+    Images,
+    Model,
+    Pdfs,
+    Policies,
+    Prompt,
+    Question,
+    Text,
+    one_prompt,
+    quiet,
+)
+
+if TYPE_CHECKING:
+    from kvmm.analysis.figures import Figure, Table
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for JSON, HTML and PNG.")]
+NoPng = Annotated[bool, typer.Option("--no-png", help="Leave the PNG files out; they need Chrome or Chromium.")]
+Layer = Annotated[int | None, typer.Option("--layer", min=0, help="Decoder layer shown in detail.")]
+
+_ERROR_POLICIES = ("kivi2", "oscar2", "calibquant1", "rd2")
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("norms")
+def norms(
+    image: Images = None,
+    pdf: Pdfs = None,
+    audio: Audio = None,
+    text: Text = None,
+    question: Question = None,
+    layer: Layer = None,
+    head: Annotated[int, typer.Option(min=0, help="KV head shown in detail.")] = 0,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = Path("report"),
+    no_png: NoPng = False,
+) -> None:
+    """Token norms by layer, head and modality, and a layer's channels at the stages of codec oscar."""
+    from kvmm.analysis.channels import record_channels
+    from kvmm.analysis.norms import record_norms
+    from kvmm.analysis.pages import norm_figures, norm_tables
+    from kvmm.errors import KVMMError
+    from kvmm.models.conversation import model_lock
+
+    network, processor, prompt = _load(Given(image or (), pdf or (), audio, text, question), model, device, dtype)
+    tokenizer = getattr(processor, "tokenizer", processor)
+    with model_lock(network):
+        report = record_norms(network, prompt.inputs, tokenizer=tokenizer, attention=True)
+        if layer is None:
+            layer = report.summary("key")["worst_layer"]
+        elif layer not in report.layers:
+            raise KVMMError(
+                f"There is no layer {layer} with a cache: choose {report.layers[0]} to {report.layers[-1]}."
+            )
+        if head >= report.key.shape[1]:
+            raise KVMMError(f"There is no KV head {head}: this model has {report.key.shape[1]}, counted from 0.")
+        channels = record_channels(network, prompt.inputs, layer, tokenizer=tokenizer)
+    _write(
+        "norms",
+        f"Token norms of {_name(model)}",
+        {**_origin(model, prompt), "norms": report.to_dict(), "channels": channels.to_dict()},
+        norm_figures(report, channels, head),
+        norm_tables(report, channels),
+        intro=_intro(prompt, report.modality.size),
+        out=out,
+        png=not no_png,
+    )
+
+
+@app.command("errors")
+def errors(
+    policy: Policies = None,
+    image: Images = None,
+    pdf: Pdfs = None,
+    audio: Audio = None,
+    text: Text = None,
+    question: Question = None,
+    layer: Layer = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = Path("report"),
+    no_png: NoPng = False,
+) -> None:
+    """Errors of stored keys and values by channel, token and modality, and what attention makes of them."""
+    from kvmm.analysis.errors import measure_errors
+    from kvmm.analysis.pages import error_figures, error_tables
+    from kvmm.analysis.scores import measure_scores
+    from kvmm.errors import KVMMError
+    from kvmm.models.conversation import model_lock
+    from kvmm.policy import get_policy
+
+    chosen = [get_policy(name) for name in policy or _ERROR_POLICIES]
+    network, _, prompt = _load(Given(image or (), pdf or (), audio, text, question), model, device, dtype)
+    with model_lock(network):
+        report = measure_errors(network, prompt.inputs, chosen)
+        scores = measure_scores(network, prompt.inputs, chosen)
+    if layer is None:
+        layer = report.layers[len(report.layers) // 2]
+    elif layer not in report.layers:
+        raise KVMMError(
+            f"There is no layer {layer} of full attention: choose {report.layers[0]} to {report.layers[-1]}."
+        )
+    _write(
+        "errors",
+        f"Errors of a quantised cache, {_name(model)}",
+        {**_origin(model, prompt), "errors": report.to_dict(), "scores": scores.to_dict()},
+        error_figures(report, scores, layer),
+        error_tables(report, scores),
+        intro=_intro(prompt, report.modality.size),
+        out=out,
+        png=not no_png,
+    )
+
+
+@app.command("drift")
+def drift(
+    policy: Policies = None,
+    image: Images = None,
+    pdf: Pdfs = None,
+    audio: Audio = None,
+    text: Text = None,
+    question: Question = None,
+    prefill: drift_command.Prefill = 1536,
+    forced: drift_command.Forced = 512,
+    seeds: drift_command.Seeds = 2,
+    temperature: drift_command.Temperature = 1.0,
+    refusal: drift_command.Refusals = None,
+    max_new_tokens: drift_command.MaxNewTokens = 64,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = Path("report"),
+    no_png: NoPng = False,
+) -> None:
+    """What ``kvmm drift`` measures, with figures: logit drift over bits and along the answer, and agreement."""
+    report = drift_command.measure(
+        Given(image or (), pdf or (), audio, text, question),
+        policy or ["kivi4", "oscar2", "rd2", "rd1"],
+        model=model,
+        device=device,
+        dtype=dtype,
+        prefill=prefill,
+        forced=forced,
+        seeds=seeds,
+        temperature=temperature,
+        refusals=refusal,
+        max_new_tokens=max_new_tokens,
+    )
+    from kvmm.analysis.pages import drift_page
+
+    figures, tables = drift_page(report)
+    prompts = f"{report.prompts} prompt{'s' * (report.prompts != 1)}"
+    title = f"Drift of {_name(model)}"
+    _write("drift", title, report.to_dict(), figures, tables, intro=f"{prompts}.", out=out, png=not no_png)
+
+
+@app.command("cost")
+def cost(
+    policy: Policies = None,
+    image: Images = None,
+    pdf: Pdfs = None,
+    audio: Audio = None,
+    text: Text = None,
+    question: Question = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of one sequence, files included; default: 32768, or the files'.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences, all alike.")] = 1,
+    budget: Annotated[str | None, typer.Option(help="Memory of the cache: 24GiB, 512MiB, 80GB ...")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A common model by name, a folder or a hub id; default is the embedded model.")
+    ] = None,
+    out: Out = Path("report"),
+    no_png: NoPng = False,
+) -> None:
+    """Bytes and operations by policy, for a context or for the tokens of files (which needs the model's weights)."""
+    from kvmm.analysis.pages import cost_page
+    from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
+    from kvmm.analysis.shapes import find_shape, shape_of
+    from kvmm.commands.plan import calibration_in, parse_bytes
+    from kvmm.models.loading import default_model
+
+    room = None if budget is None else parse_bytes(budget)
+    given = Given(image or (), pdf or (), audio, text, question).check()
+    origin: dict[str, Any] = {"command": _command()}
+    if given.empty:
+        shape = find_shape(model or default_model())
+        tokens = count_tokens(context or 32768, {})
+    else:
+        network, _, prompt = _load(given, model, "cpu", None)
+        shape = shape_of(network.config, _name(model))
+        counts = _counts(prompt, network)
+        media = {name: count for name, count in counts.items() if name != "text"}
+        tokens = count_tokens(max(context or 0, sum(counts.values())), media)
+        origin |= prompt.to_dict()
+    report = make_plan(
+        shape,
+        policy or PLAN_POLICIES,
+        tokens,
+        batch=batch,
+        budget=room,
+        calibration=calibration_in(str(model or default_model())),
+    )
+    figures, tables = cost_page(report)
+    title = f"Cost of a cache of {shape.name}"
+    _write("cost", title, {**origin, **report.to_dict()}, figures, tables, out=out, png=not no_png)
+
+
+def _load(given: Given, model: str | None, device: str | None, dtype: str | None) -> tuple[Any, Any, Prompt]:
+    """Model, processor and the one prompt; files are read before the model is, as that may take long."""
+    from kvmm.models import load_model
+
+    quiet()
+    given.check()
+    media, words = given.load(), given.read_text()
+    network, processor = load_model(model, device=device, dtype=dtype)
+    return network, processor, one_prompt(network, processor, given, media, words)
+
+
+def _counts(prompt: Prompt, network: Any) -> dict[str, int]:
+    from kvmm.modality import MODALITY_NAMES, modality_of_ids
+
+    codes = modality_of_ids(prompt.inputs["input_ids"], network.config)[0].tolist()
+    return {name: codes.count(code) for code, name in enumerate(MODALITY_NAMES)}
+
+
+def _name(model: str | None) -> str:
+    return "the embedded model" if model is None else Path(model).name or model
+
+
+def _command() -> str:
+    return shlex.join(["kvmm", *sys.argv[1:]])
+
+
+def _origin(model: str | None, prompt: Prompt) -> dict[str, Any]:
+    return {"model": _name(model) if model else "embedded", "command": _command(), **prompt.to_dict()}
+
+
+def _intro(prompt: Prompt, tokens: int) -> str:
+    question = f", “{prompt.question}”" if prompt.question else ""
+    return f"{', '.join(prompt.files)}{question}: {tokens:,} tokens."
+
+
+def _write(
+    name: str,
+    title: str,
+    report: dict[str, Any],
+    figures: Sequence[Figure],
+    tables: Sequence[Table],
+    *,
+    out: Path,
+    png: bool,
+    intro: str = "",
+) -> None:
+    """Write the files, print the tables, and say where the files are."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    from kvmm.analysis.figures import write_report
+
+    written = write_report(out, name, title, report, figures, intro=intro, tables=tables, png=png)
+    for one in tables:
+        table = RichTable(title=one.title, caption=one.caption, title_justify="left", caption_justify="left", box=None)
+        for index, column in enumerate(one.columns):
+            table.add_column(column, justify="right" if index else "left")
+        for row in one.rows:
+            table.add_row(*row)
+        Console().print(table)
+    pictures = f" and {len(written.png)} PNG files" if written.png else ""
+    typer.echo(f"Wrote {written.html}, {written.json}{pictures}.")
+    if written.note:
+        typer.echo(written.note, err=True)
