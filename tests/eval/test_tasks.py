@@ -135,7 +135,7 @@ def test_splits_and_loose_folders(tmp_path: Path):
         (docvqa_item(9, answers=None), "no answers"),
         (docvqa_item(9, question=""), "empty question"),
         (docvqa_item(9, question=["?"]), "question is not a text"),
-        (docvqa_item(9, question_types=4), "wrong field"),
+        (docvqa_item(9, question_types=4), "question_types is not a list"),
         (docvqa_item(1), "duplicate id"),
         ("a text", "wrong JSON"),
     ],
@@ -213,7 +213,7 @@ def test_json_lines_lose_only_the_bad_lines(tmp_path: Path):
 
 
 def test_hub_parquet_in_shards(tmp_path: Path):
-    rows = [hub_row(n, png(), ucsf_document_page_no=str(n % 2)) for n in range(5)]
+    rows = [hub_row(n, png("white" if n % 2 else "black")) for n in range(5)]
     write_parquet(tmp_path / "DocVQA" / "validation-00000-of-00002.parquet", rows[:3])
     write_parquet(tmp_path / "DocVQA" / "validation-00001-of-00002.parquet", rows[3:])
     write_parquet(tmp_path / "DocVQA" / "test-00000-of-00001.parquet", [hub_row(99, png())])

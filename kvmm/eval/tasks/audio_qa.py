@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from kvmm.eval.tasks.base import Sample, Scored, mean_by
 from kvmm.eval.tasks.docvqa import SUFFIX, DocVQA
-from kvmm.eval.tasks.rows import Row
+from kvmm.eval.tasks.rows import Row, media_key
 
 
 class AudioQA(DocVQA):
@@ -28,15 +28,14 @@ class AudioQA(DocVQA):
         has_images = bool(row.get("images") or row.media.get("images"))
         images = row.images("images") if has_images else ()
         audio = row.audio("audio")
-        types = row.get("question_types", default=[])
         return Sample(
             doc_id=doc_id,
             question=question + SUFFIX if question else "",
             answers=answers,
             images=images,
             audio=audio,
-            group=row.fields["audio"] if isinstance(row.fields.get("audio"), str) else None,
-            metadata={"question": question, "question_types": list(types), "spoken": row.get("spoken")},
+            group=media_key(*images, audio),
+            metadata={"question": question, "question_types": row.texts("question_types"), "spoken": row.get("spoken")},
         )
 
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:

@@ -21,12 +21,14 @@ def captions_by_image(content: Any) -> Any:
     """Items of one image each from COCO's ``images`` and ``annotations``; anything else is returned as it is."""
     if not isinstance(content, dict) or not {"images", "annotations"} <= content.keys():
         return content
-    captions: dict[Any, list[Any]] = {}
+    if not all(isinstance(content[part], list) for part in ("images", "annotations")):
+        return None
+    captions: dict[str, list[Any]] = {}
     for annotation in content["annotations"]:
         if isinstance(annotation, dict):
-            captions.setdefault(annotation.get("image_id"), []).append(annotation.get("caption"))
+            captions.setdefault(str(annotation.get("image_id")), []).append(annotation.get("caption"))
     return [
-        {"id": image.get("id"), "image": image.get("file_name"), "answer": captions.get(image.get("id"), [])}
+        {"id": image.get("id"), "image": image.get("file_name"), "answer": captions.get(str(image.get("id")), [])}
         if isinstance(image, dict)
         else image
         for image in content["images"]

@@ -12,7 +12,7 @@ from typing import ClassVar
 from kvmm.eval.metrics import anls, exact_match
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task, mean, mean_by
 from kvmm.eval.tasks.collect import collect
-from kvmm.eval.tasks.rows import Row
+from kvmm.eval.tasks.rows import Row, media_key
 from kvmm.eval.tasks.sources import open_rows
 
 SUFFIX = "\nAnswer the question using a single word or phrase."  # lmms-eval's
@@ -42,27 +42,20 @@ class DocVQA(Task):
 
     def _sample(self, row: Row, doc_id: str) -> Sample:
         question, answers = row.text("question"), row.answers("answers", "answer")
-        types = row.get("question_types", default=[])
+        image = row.image("image")
         return Sample(
             doc_id=doc_id,
             question=question + SUFFIX,
             answers=answers,
-            images=(row.image("image"),),
-            group=self._page(row),
+            images=(image,),
+            group=media_key(image),
             metadata={
                 "question": question,
-                "question_types": [types] if isinstance(types, str) else list(types),
+                "question_types": row.texts("question_types"),
                 "page": row.get("ucsf_document_page_no"),
                 "document": row.get("ucsf_document_id", "docId"),
             },
         )
-
-    def _page(self, row: Row) -> str | None:
-        """What questions of the same image have in common."""
-        if isinstance(image := row.get("image"), str):
-            return image
-        document, page = row.get("ucsf_document_id", "docId"), row.get("ucsf_document_page_no")
-        return None if document is None or page is None else f"{document}_{page}"
 
     def score(self, sample: Sample, prediction: str) -> dict[str, float]:
         """``anls`` as lmms-eval and VLMEvalKit compute it, and ``exact_match`` of the normalised texts."""
@@ -102,7 +95,7 @@ class MultiPageDocVQA(DocVQA):
             question=question + SUFFIX,
             answers=answers,
             images=images,
-            group=self._pages(row),
+            group=media_key(*images),
             metadata={
                 "question": question,
                 "pages": len(images),
@@ -115,15 +108,9 @@ class MultiPageDocVQA(DocVQA):
         """The hub's parquet holds the list of answers as its Python text."""
         value = row.get("answers")
         if isinstance(value, str) and value.startswith("["):
-            with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+            with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
                 row = replace(row, fields={**row.fields, "answers": ast.literal_eval(value)})
         return row.answers("answers", "answer")
-
-    def _pages(self, row: Row) -> str | None:
-        pages = row.get("images", "page_ids")
-        if isinstance(pages, (list, tuple)) and all(isinstance(page, str) for page in pages):
-            return "|".join(pages)
-        return None
 
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:
         """Means, and ANLS by how many pages there are."""

@@ -115,7 +115,6 @@ class LongBenchE(Task):
         if not isinstance(length, int) or isinstance(length, bool):
             raise BadItem("no length")
         prompt, max_new_tokens = PROMPTS[dataset]
-        classes = row.get("all_classes", default=[])
         context, asked = row.text("context"), str(row.get("input", default=""))
         return Sample(
             doc_id=doc_id,
@@ -125,7 +124,7 @@ class LongBenchE(Task):
                 "dataset": dataset,
                 "length": length,
                 "bucket": bucket(length),
-                "classes": [str(name) for name in classes],
+                "classes": row.texts("all_classes"),
                 "max_new_tokens": max_new_tokens,
             },
         )

@@ -119,7 +119,7 @@ def _choices(value: Any) -> list[str]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadItem("wrong choices: not a list") from error
     return [str(choice) for choice in value] if isinstance(value, (list, tuple)) else []
 

@@ -10,7 +10,7 @@ from kvmm.eval.metrics import ocrbench_hit
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task, mean, mean_by
 from kvmm.eval.tasks.collect import collect
 from kvmm.eval.tasks.docvqa import row_id
-from kvmm.eval.tasks.rows import BadItem, Row
+from kvmm.eval.tasks.rows import BadItem, Row, media_key
 from kvmm.eval.tasks.sources import open_rows
 
 # type: (group, points in the whole benchmark)
@@ -46,13 +46,13 @@ class OCRBench(Task):
         kind = row.text("type", "question_type")
         if kind not in TYPES:
             raise BadItem(f"unknown type: {kind}")
-        path = row.get("image_path", "image")
+        image = row.image("image_path", "image")
         return Sample(
             doc_id=doc_id,
             question=row.text("question").strip(),
             answers=row.answers("answers", "answer"),
-            images=(row.image("image_path", "image"),),
-            group=path if isinstance(path, str) else None,
+            images=(image,),
+            group=media_key(image),
             metadata={"type": kind, "group": TYPES[kind][0], "dataset": row.get("dataset_name", "dataset", default="")},
         )
 

@@ -6,6 +6,7 @@ A row hands out a path or a function that reads one cell, so that a set of many 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import unicodedata
@@ -62,6 +63,13 @@ class Row:
         if not value.strip():
             raise BadItem(f"empty {names[0]}")
         return value
+
+    def texts(self, *names: str) -> list[str]:
+        """A list of texts, or one text, or nothing."""
+        value = self.get(*names, default=[])
+        if not isinstance(value, (str, list, tuple)):
+            raise BadItem(f"{names[0]} is not a list")
+        return [value] if isinstance(value, str) else [str(part) for part in value]
 
     def answers(self, *names: str) -> tuple[str, ...]:
         """One or several reference answers; numbers become text, empty texts do not count."""
@@ -165,6 +173,16 @@ def _roots(folder: Path) -> tuple[Path, ...]:
     below = sorted(p for p in folder.iterdir() if p.is_dir())
     beside = [folder.parent / name for name in BESIDE]
     return (folder, *below, *(p for p in beside if p.is_dir()))
+
+
+def media_key(*sources: Any) -> str:
+    """Equal for the same media: a file's path, or a digest of the bytes that a cell holds."""
+    keys = []
+    for source in sources:
+        data = source() if callable(source) else source
+        is_bytes = isinstance(data, bytes)
+        keys.append(hashlib.blake2b(data, digest_size=12).hexdigest() if is_bytes else os.fspath(data))
+    return "|".join(keys)
 
 
 def forget_files() -> None:
