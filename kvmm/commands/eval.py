@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
-
-if TYPE_CHECKING:
-    from kvmm.eval.records import Run
 
 SEVERAL = ("--policies", "--cache", "--data")  # options that take every word up to the next option
 
@@ -163,24 +159,22 @@ def _progress(console: Any) -> Any:
     )
 
 
-def _report(run: Run) -> None:
+def _report(done: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from kvmm.eval import compare
 
-    console = Console(width=None if sys.stdout.isatty() else max(100, int(os.environ.get("COLUMNS", 100))))
-    for task in run.tasks:
-        columns, rows, caption = compare.table(run, task)
-        table = Table(
-            title=f"{task}, {run.model}", caption=caption, title_justify="left", caption_justify="left", box=None
-        )
-        for index, column in enumerate(columns):
-            table.add_column(column, justify="right" if index else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    console.print(f"Results: {run.folder / run.date}_results.json", highlight=False, soft_wrap=True)
+    console = Console()
+    columns, rows, caption = compare.table(done.run, done.task)
+    title = f"{done.task}, {done.run.model}"
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=None)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"Results: {done.run.folder / done.run.date}_results.json", highlight=False, soft_wrap=True)
 
 
 __all__ = ["Command", "command", "spread"]

@@ -245,6 +245,7 @@ class Answerer:
             "input": sample.question,
             "target": list(sample.answers),
             "doc_hash": sample_hash(sample.question, sample.answers),
+            "group": sample.group,
         }
 
     def _row(self, sample: Sample, policy: str, prompt: Prompt, answer: Answer, seconds: float) -> Row:

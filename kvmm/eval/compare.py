@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from kvmm.eval.records import Run, count_failed
+from kvmm.eval.statistics import Difference, paired_bootstrap
 
 REFERENCES = ("bf16", "dynamic")  # full precision, in order of preference
 
@@ -16,15 +15,21 @@ def reference_of(policies: Sequence[str]) -> str | None:
     return next((name for name in REFERENCES if name in policies), None)
 
 
-def pairs(run: Run, task: str, policy: str, reference: str) -> tuple[list[float], list[float]]:
-    """The headline metric of the questions that both policies answered, of the policy and of the reference."""
+def difference(run: Run, task: str, policy: str, reference: str) -> Difference | None:
+    """The paired difference of the headline metric over the questions that both policies answered, with a bootstrap
+    interval over documents; None if there are none.
+    """
     metric = run.metric(task)
     rows = run.samples[task]
     base = {row["doc_id"]: row[metric] for row in rows[reference] if row["error"] is None and metric in row}
-    both = [
-        (row[metric], base[row["doc_id"]]) for row in rows[policy] if row["error"] is None and row["doc_id"] in base
-    ]
-    return [a for a, _ in both], [b for _, b in both]
+    both = [row for row in rows[policy] if row["error"] is None and metric in row and row["doc_id"] in base]
+    if not both:
+        return None
+    return paired_bootstrap(
+        [row[metric] for row in both],
+        [base[row["doc_id"]] for row in both],
+        [("group", row["group"]) if row.get("group") is not None else ("own", row["doc_id"]) for row in both],
+    )
 
 
 def table(run: Run, task: str) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
@@ -80,23 +85,10 @@ def caption(run: Run, task: str) -> str:
 
 
 def _difference(run: Run, task: str, policy: str, reference: str | None) -> tuple[str, str]:
-    if reference is None or policy == reference:
+    found = None if reference is None or policy == reference else difference(run, task, policy, reference)
+    if found is None:
         return "", ""
-    ours, base = pairs(run, task, policy, reference)
-    if not ours:
-        return "", ""
-    differences = [a - b for a, b in zip(ours, base, strict=True)]
-    mean = sum(differences) / len(differences)
-    low, high = interval(differences)
-    return f"{100 * mean:+.1f}", f"{100 * low:+.1f} to {100 * high:+.1f}"
-
-
-def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """95 % confidence interval of the mean of paired differences."""
-    n = len(differences)
-    mean = sum(differences) / n
-    error = math.sqrt(sum((x - mean) ** 2 for x in differences) / max(n - 1, 1) / n)
-    return mean - 1.96 * error, mean + 1.96 * error
+    return f"{100 * found.mean:+.1f}", f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
 
 
 def _percent(value: float | None) -> str:
@@ -111,9 +103,4 @@ def _mib(value: float | None) -> str:
     return "" if value is None else f"{value / 2**20:.2f}"
 
 
-def summary(run: Run) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Scores by task and policy, as plain values."""
-    return {task: {name: run.scores(task, name) for name in run.policies(task)} for task in run.tasks}
-
-
-__all__ = ["interval", "pairs", "reference_of", "summary", "table"]
+__all__ = ["difference", "reference_of", "table"]

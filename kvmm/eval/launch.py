@@ -73,6 +73,14 @@ class Step:
     row: Row
 
 
+@dataclass(frozen=True)
+class Done:
+    """A task is complete; ``run`` holds it and what the run held before."""
+
+    task: str
+    run: Run
+
+
 class Processes:
     """The processes of ``accelerate launch`` or ``torchrun``; one alone without them.
 
@@ -118,8 +126,8 @@ class Processes:
         return device
 
 
-def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Run]:
-    """Run a plan: for each task a :class:`Loaded`, a :class:`Step` a row, and the :class:`Run` so far.
+def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Done]:
+    """Run a plan: for each task a :class:`Loaded`, a :class:`Step` a row, and a :class:`Done`.
 
     Raises:
         KVMMError: whatever the user can put right, before the model is loaded if possible.
@@ -152,7 +160,7 @@ def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Run]:
         if plan.engine == "ray":
             arguments["answer"] = ray_engine.answerer(plan)
         yield from _steps(partial(run, model, processor, task, samples, policies, files, **arguments))
-        yield read_run(files.results_path)
+        yield Done(task.name, read_run(files.results_path))
 
 
 def _sources(plan: Plan, tasks: Sequence[Task]) -> list[str]:
@@ -210,4 +218,4 @@ def _steps(work: Any) -> Iterator[Step]:
         raise problem[0]
 
 
-__all__ = ["Loaded", "Plan", "Processes", "Step", "execute"]
+__all__ = ["Done", "Loaded", "Plan", "Processes", "Step", "execute"]

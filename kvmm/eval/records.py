@@ -186,12 +186,12 @@ class RunFiles:
             KVMMError: the run in the folder was made with other settings.
         """
         results = self.results() or {"results": {}, "configs": {}, "versions": {}, "n-shot": {}, "n-samples": {}}
-        for name in ("model_fingerprint", "dtype"):
+        for name in ("model_fingerprint", "dtype", "image_processor"):
             _check_same(self.folder, name, results.get("config", {}).get(name), model.get(name))
         for name, config in configs.items():
             old = results["configs"].get(name)
             for key in _FIXED if old else ():
-                _check_same(self.folder, f"{key} of {name}", old.get(key), json.loads(json.dumps(config.get(key))))
+                _check_same(self.folder, f"{name}: {key}", old.get(key), json.loads(json.dumps(config.get(key))))
         results["config"] = {**results.get("config", {}), **model}
         results["configs"] = {**results["configs"], **configs}
         results["versions"] = {**results["versions"], **package_versions(), **dict.fromkeys(configs, 1)}
@@ -205,11 +205,16 @@ class RunFiles:
 
 
 def _check_same(folder: Path, name: str, old: Any, new: Any) -> None:
-    if old is not None and old != new:
-        change = f"{old}, not {new}" if len(f"{old}{new}") < 120 else "another value"
-        raise KVMMError(
-            f"The run in {folder} has {name} {change}: add --fresh to start another run, or name another --out."
-        )
+    if old is None or old == new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
+        return _check_same(folder, f"{name}.{key}", old.get(key, "nothing"), new.get(key))
+    change = f"{old}, not {new}" if len(f"{old}{new}") < 200 else "another value"
+    raise KVMMError(
+        f"The run in {folder} has other settings ({name} is {change}): add --fresh to start another run, or name "
+        "another --out."
+    )
 
 
 def _replace(path: Path, text: str) -> None:

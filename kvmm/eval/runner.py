@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +97,7 @@ def run(
     }
     results: dict[str, Any] = {}
     if rank == 0:
-        results = files.begin(describe(model, model_name, made, world), configs)
+        results = files.begin(describe(model, processor, model_name, made, world), configs)
     wait()
     own = share_of(samples, rank, world)
     rows = {name: files.rows(task.name, name) for name in policies}
@@ -135,7 +137,7 @@ def _run_of(files: RunFiles, task: Task, policies: Mapping[str, Any]) -> Run:
     return Run(files.folder, files.date, files.results(), rows)
 
 
-def describe(model: Any, model_name: str, settings: Settings, world: int = 1) -> dict[str, Any]:
+def describe(model: Any, processor: Any, model_name: str, settings: Settings, world: int = 1) -> dict[str, Any]:
     """The part of the results file that is about the model and the machine."""
     device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else model.device.type
     return {
@@ -145,9 +147,22 @@ def describe(model: Any, model_name: str, settings: Settings, world: int = 1) ->
         "model_fingerprint": model_fingerprint(model),
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": device,
+        "image_processor": pixel_budget(processor),
         "batch_size": settings.batch_size,
         "processes": world,
     }
+
+
+def pixel_budget(processor: Any) -> dict[str, Any] | None:
+    """What decides how many tokens an image becomes, and with it scores and bytes; None without images."""
+    images = getattr(processor, "image_processor", None)
+    if images is None:
+        return None
+    names = ("size", "min_pixels", "max_pixels", "patch_size", "merge_size", "image_grid_pinpoints")
+    found = {name: value for name in names if (value := getattr(images, name, None)) is not None}
+    if is_dataclass(size := found.get("size")):
+        found["size"] = {name: value for name, value in asdict(size).items() if value is not None}
+    return json.loads(json.dumps(found, default=str))
 
 
 def check_rows(folder: Path, samples: Sequence[Sample], rows: Mapping[str, Mapping[str, Row]]) -> None:
@@ -241,4 +256,4 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-__all__ = ["Progress", "answer_samples", "describe", "resolve_policies", "run"]
+__all__ = ["Progress", "answer_samples", "describe", "pixel_budget", "resolve_policies", "run"]
