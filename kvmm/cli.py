@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from kvmm.commands import analyze, ask, calibrate, drift, eval, plan, policies
+from kvmm.commands import analyze, ask, calibrate, drift, eval, plan, policies, report
 from kvmm.errors import KVMMError
 
 USER_ERROR = 2  # the exit code of everything the user can put right, usage errors included
@@ -25,6 +25,7 @@ for name, module in {
     "eval": eval,
     "plan": plan,
     "policies": policies,
+    "report": report,
 }.items():
     app.command(name, cls=getattr(module, "Command", None))(module.command)
 app.add_typer(analyze.app, name="analyze", help="Figures and numbers of an analysis in a folder: PNG, HTML, JSON.")

@@ -1,0 +1,70 @@
+"""``kvmm report``: what runs of ``kvmm eval`` found, as Markdown, HTML and JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_SHOWN = ("policy", "score", "difference", "95 % interval", "p", "bits", "KV", "failed")
+
+
+def command(
+    results: Annotated[list[Path], typer.Argument(help="Folders that `kvmm eval --out` wrote, or results files.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the report; default the first folder of results, or its file's.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(help="Print only the Markdown table of this task, or `all`, and write nothing.")
+    ] = None,
+    failures: Annotated[int, typer.Option(min=0, help="Worst failures shown for a policy.")] = 8,
+) -> None:
+    """Compare the policies of finished or running evaluations.
+
+    Writes report.md, report.html (which needs nothing else) and report.json: scores with paired differences to bf16,
+    bootstrap intervals and McNemar's test, bits, times, parts, and the worst failures with their pictures.
+    """
+    from kvmm.eval.report import build_report, find_runs
+    from kvmm.eval.report_pages import rows_of, table_of, title_of
+
+    runs = [run for path in results for run in find_runs(path)]
+    report = build_report(runs, failures=0 if table else failures)
+    if table:
+        typer.echo(_tables(report, table, table_of), nl=False)
+        return
+    from kvmm.eval.report_files import write_report
+
+    folder = out or (results[0].parent if results[0].is_file() else results[0])
+    files = write_report(folder, report, runs)
+    _show(report, rows_of, title_of)
+    for path in files:
+        typer.echo(str(path))
+
+
+def _tables(report, name: str, table_of) -> str:
+    from kvmm.errors import KVMMError
+
+    found = [table_of(run, task) for run in report.runs for task in run.tasks if name in ("all", task.task)]
+    if not found:
+        known = ", ".join(dict.fromkeys(task.task for run in report.runs for task in run.tasks))
+        raise KVMMError(f"There is no task {name} in the results: choose one of {known}, or all.")
+    return "\n".join(found)
+
+
+def _show(report, rows_of, title_of) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for run in report.runs:
+        for task in run.tasks:
+            shown = Table(title=title_of(run, task), title_justify="left", box=None)
+            columns, rows = rows_of(task)
+            keep = [i for i, column in enumerate(columns) if column in _SHOWN]  # what a terminal has room for
+            columns, rows = [columns[i] for i in keep], [[row[i] for i in keep] for row in rows]
+            for index, column in enumerate(columns):
+                shown.add_column(column, justify="right" if index else "left", no_wrap=True)
+            for row in rows:
+                shown.add_row(*row)
+            console.print(shown)

@@ -1,0 +1,235 @@
+"""A report of evaluations as Markdown and as one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from kvmm.eval.pictures import Picture
+from kvmm.eval.report import EvaluationReport, Failure, PolicyResult, RunResult, TaskResult
+
+HEAD = (
+    "policy",
+    "score",
+    "difference",
+    "95 % interval",
+    "p",
+    "bits",
+    "KV",
+    "ttft",
+    "tpot",
+    "tokens",
+    "repeated",
+    "failed",
+)
+LEGEND = (
+    "score: {metric}, points of 100; difference: {paired} minus {reference} on the same questions, with its bootstrap "
+    "interval{clusters}; p: McNemar's exact test on right and wrong answers, Holm's correction for {count} "
+    "{comparisons}; bits: a value of the KV cache, everything counted; KV: bytes of bf16 over measured bytes; ttft, "
+    "tpot: seconds to the first token and milliseconds for each further one; tokens: of an answer; repeated: share of "
+    "repeated 4-grams; failed: questions without an answer."
+)
+_STYLE = """<style>
+.failure { display: flex; gap: 16px; align-items: flex-start; border-top: 1px solid var(--line); padding: 12px 0; }
+.failure .pages { flex: none; display: flex; gap: 6px; flex-wrap: wrap; width: 250px; }
+.failure img { max-width: 250px; max-height: 340px; border: 1px solid var(--line); background: #fff; }
+.failure .pages.many img { max-width: 120px; }
+.failure dl { margin: 0; display: grid; grid-template-columns: max-content 1fr; gap: 2px 12px; }
+.failure dt { color: var(--faint); }
+.failure dd { margin: 0; overflow-wrap: anywhere; }
+audio { width: 240px; }
+</style>"""
+
+
+def rows_of(task: TaskResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and rows of a task's table; columns that are empty everywhere are left out."""
+    rows = [_row(one) for one in task.policies]
+    keep = [i for i in range(len(HEAD)) if any(row[i] for row in rows)]
+    return tuple(HEAD[i] for i in keep), [tuple(row[i] for i in keep) for row in rows]
+
+
+def _row(one: PolicyResult) -> tuple[str, ...]:
+    d, p = one.difference, one.p_holm
+    return (
+        one.policy,
+        _points(one.score),
+        "" if d is None else f"{100 * d.mean:+.1f}",
+        "" if d is None else f"{100 * d.low:+.1f} to {100 * d.high:+.1f}",
+        "" if p is None else "<.001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1",
+        _number(one.bits_per_value, ".2f"),
+        "" if one.kv_ratio is None else f"{one.kv_ratio:.2f}x",
+        _number(one.ttft_s, ".3f"),
+        _number(None if one.tpot_s is None else 1000 * one.tpot_s, ".1f"),
+        _number(one.output_tokens, ".1f"),
+        _number(one.repetition_rate, ".3f"),
+        str(one.failed) if one.failed else "",
+    )
+
+
+def _points(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def legend(task: TaskResult) -> str:
+    """What the columns of a task's table are."""
+    compared = [one for one in task.policies if one.difference is not None]
+    if not compared:
+        return f"score: {task.metric}, points of 100. Nothing to compare with: run bf16 too for paired differences."
+    first = compared[0].difference
+    clusters = f" ({first.clusters} documents resampled)" if task.clusters else ""
+    return LEGEND.format(
+        metric=task.metric,
+        paired=task.paired_metric,
+        reference=task.reference,
+        clusters=clusters,
+        count=len(compared),
+        comparisons="comparisons" if len(compared) > 1 else "comparison",
+    )
+
+
+def title_of(run: RunResult, task: TaskResult) -> str:
+    """One line: the task, the model, the questions and where they come from."""
+    left = f", {task.left_out} left out" if task.left_out else ""
+    count = max(one.answered + one.failed for one in task.policies)
+    return f"{task.task}: {run.model}, {count} questions of {task.data or 'a list'}{left}"
+
+
+def picture_key(run: RunResult, task: TaskResult, failure: Failure) -> tuple[str, str, str]:
+    """What tells the pictures of a failure from others of the report."""
+    return f"{run.model} {run.date}", task.task, failure.doc_id
+
+
+def settings_of(run: RunResult) -> str:
+    """One line on how the run was made."""
+    packages = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    parts = [f"run {run.date}", f"{run.dtype} on {run.device}", packages]
+    if run.git_hash:
+        parts.append(f"commit {run.git_hash[:10]}")
+    if run.seconds:
+        parts.append(f"{run.seconds:.0f} s")
+    if not run.complete:
+        parts.append("NOT COMPLETE")
+    return "; ".join(part for part in parts if part)
+
+
+def parts_of(task: TaskResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Scores by type or group: a row a part, a column a policy; no rows where the task has no parts."""
+    names = list(dict.fromkeys(name for one in task.policies for name in one.parts or ()))
+    columns = ("part", *(one.policy for one in task.policies))
+    return columns, [(name, *(_points((one.parts or {}).get(name)) for one in task.policies)) for name in names]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Markdown
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; the first column is left-aligned, the others right."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def table_of(run: RunResult, task: TaskResult) -> str:
+    """The Markdown of one task's table with its title and legend."""
+    return (
+        f"**{title_of(run, task)}** ({run.dtype}, {run.device})\n\n{markdown_table(*rows_of(task))}\n{legend(task)}\n"
+    )
+
+
+def markdown(report: EvaluationReport, pictures: dict[tuple[str, str, str], list[Picture]]) -> str:
+    """The whole report; ``pictures`` are by :func:`picture_key`, with the paths they were written to."""
+    parts = ["# Evaluation\n"]
+    for run in report.runs:
+        parts.append(f"## {_cell(run.model)}\n\n{settings_of(run)}\n")
+        for task in run.tasks:
+            parts.append(f"### {title_of(run, task)}\n\n{markdown_table(*rows_of(task))}\n{legend(task)}\n")
+            columns, rows = parts_of(task)
+            if rows:
+                parts.append(f"#### {task.task} by part\n\n{markdown_table(columns, rows)}")
+            if task.failures:
+                parts.append(f"#### {task.task}: right in {task.reference}, wrong in a policy\n")
+                for one in task.failures:
+                    parts.append(_markdown_failure(task, one, pictures.get(picture_key(run, task, one), [])))
+    return "\n".join(parts)
+
+
+def _markdown_failure(task: TaskResult, one: Failure, pictures: Sequence[Picture]) -> str:
+    lines = [f"- **{_cell(one.question) or '(asked aloud)'}** ({_cell(one.doc_id)}): {_cell(' / '.join(one.target))}"]
+    lines.append(f"  - {task.reference}: {_cell(one.reference_answer)}")
+    lines += [f"  - {name}: {_cell(answer) or '(nothing)'}" for name, answer in one.answers.items()]
+    shown = [f"![{_cell(one.doc_id)}]({picture.path})" for picture in pictures if picture.path and picture.is_image]
+    return "\n".join([*lines, *(["", "  " + " ".join(shown)] if shown else []), ""])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# HTML
+
+
+def html_page(report: EvaluationReport, pictures: dict[tuple[str, str, str], list[Picture]]) -> str:
+    """One page with tables, figures and failures; pictures and recordings are in it."""
+    from kvmm.analysis.figures import Figure, Table, page
+    from kvmm.analysis.plots.evaluation import differences, score_by_bits
+
+    tables, figures, failures = [], [], []
+    for number, run in enumerate(report.runs):
+        for task in run.tasks:
+            title, name = title_of(run, task), f"{number}-{task.task}"
+            tables.append(Table(title, f"{settings_of(run)}. {legend(task)}", *_tupled(rows_of(task))))
+            columns, rows = parts_of(task)
+            if rows:
+                tables.append(Table(f"{task.task} by part: {run.model}", "Points of 100.", columns, tuple(rows)))
+            if any(one.bits_per_value and one.score is not None for one in task.policies):
+                text = "Up and left is better. Bars: 95 % interval of the paired difference, around the score."
+                figures.append(Figure(f"bits-{name}", f"Score against bits: {title}", text, score_by_bits(task)))
+            if any(one.difference is not None for one in task.policies):
+                text = "Mean of the paired differences in points, with its 95 % interval; 0 is full precision."
+                figures.append(Figure(f"difference-{name}", f"Difference: {title}", text, differences(task)))
+            if task.failures:
+                heading = f"{title}: right in {task.reference}, wrong in a policy"
+                failures.append(f"<section><h2>{html.escape(heading)}</h2>")
+                for one in task.failures:
+                    own = pictures.get(picture_key(run, task, one), [])
+                    failures.append(_html_failure(task, one, own))
+                failures.append("</section>")
+    text = page("Evaluation", figures, intro="Policies of the KV cache beside full precision.", tables=tables)
+    return text.replace("</head>", f"{_STYLE}\n</head>", 1).replace(
+        "\n</body>\n</html>\n", "\n" + "\n".join(failures) + "\n</body>\n</html>\n"
+    )
+
+
+def _tupled(
+    table: tuple[tuple[str, ...], list[tuple[str, ...]]],
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    return table[0], tuple(table[1])
+
+
+def _html_failure(task: TaskResult, one: Failure, pictures: Sequence[Picture]) -> str:
+    shown = []
+    for picture in pictures:
+        if picture.is_image:
+            shown.append(f'<img src="{picture.data_uri}" alt="page" loading="lazy">')
+        else:
+            shown.append(f'<audio controls preload="none" src="{picture.data_uri}"></audio>')
+    items = [
+        ("question", one.question or "(asked aloud)"),
+        ("expected", " / ".join(one.target)),
+        (task.reference or "", one.reference_answer),
+        *((name, answer or "(nothing)") for name, answer in one.answers.items()),
+    ]
+    text = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in items)
+    many = " many" if len(pictures) > 1 else ""
+    return (
+        f'<div class="failure" id="{html.escape(task.task)}-{html.escape(one.doc_id)}">'
+        f'<div class="pages{many}">{"".join(shown)}</div><dl>{text}</dl></div>'
+    )
+
+
+__all__ = ["html_page", "markdown", "markdown_table", "rows_of", "table_of"]
