@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import pickle
 import sys
 from io import BytesIO
@@ -72,6 +73,26 @@ def test_registry_knows_its_tasks_and_names_them():
     for name in task_names():
         task = pickle.loads(pickle.dumps(get_task(name)))
         assert task.aggregate([])[task.metric] == 0 and task.max_new_tokens > 0
+
+
+def test_options_in_the_name():
+    task = get_task("niah@lengths=300+600,depths=0.5,repeats=1,seed=7")
+    samples = task.load("generated").samples
+    assert [sample.doc_id for sample in samples] == ["300-0.50-0", "600-0.50-0"]
+    again = get_task(task.name)
+    assert again.name == task.name and again.load("generated").samples[1].question == samples[1].question
+    plain = get_task("niah", lengths=(300, 600), depths=(0.5,), repeats=1, seed=7)
+    assert plain.name == "niah" and plain.load().samples[0].question == samples[0].question
+    assert get_task("mmau-pro@judge=operator.countOf").judge is operator.countOf
+    for name, message in {
+        "niah@length=3": "niah has no option 'length': lengths, depths, repeats, seed",
+        "niah@lengths=three": "lengths=three of niah is wrong",
+        "docvqa@seed=1": "it has none",
+        "mmau-pro@judge=operator.nothing": "cannot be imported",
+        "mmau-pro@judge=nothing": "cannot be imported",
+    }.items():
+        with pytest.raises(KVMMError, match=message):
+            get_task(name)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Benchmarks: where their questions come from and how answers are scored."""
 
-from collections.abc import Callable
 from typing import Any
 
 from kvmm.errors import KVMMError
@@ -12,8 +11,9 @@ from kvmm.eval.tasks.longbench_e import LongBenchE
 from kvmm.eval.tasks.mmau_pro import MMAU, MMAUPro
 from kvmm.eval.tasks.niah import NeedleInPages, NeedleInText
 from kvmm.eval.tasks.ocrbench import OCRBench
+from kvmm.eval.tasks.options import parse_options
 
-_TASKS: dict[str, Callable[..., Task]] = {
+_TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         DocVQA,
@@ -36,15 +36,27 @@ def task_names() -> list[str]:
 
 
 def get_task(name: str, **options: Any) -> Task:
-    """A task by name; "_" and "-" are the same. ``options`` are the task's own (see its class).
+    """A task by name; "_" and "-" are the same.
+
+    Options of a task can stand in the name, as on the command line: ``niah@lengths=500+1000,depths=0+0.5`` or
+    ``mmau-pro@judge=package.module.function``. Such a name is then the task's ``name``, and means the same task again.
+
+    Args:
+        options: the task's own options as Python values (see its class).
 
     Raises:
-        KVMMError: there is no such task.
+        KVMMError: there is no such task, or it has no such option.
     """
-    key = name.lower().replace("_", "-")
+    base, _, text = name.partition("@")
+    key = base.lower().replace("_", "-")
     if key not in _TASKS:
-        raise KVMMError(f"There is no task {name}: choose one of {', '.join(task_names())}.")
-    return _TASKS[key](**options)
+        raise KVMMError(f"There is no task {base}: choose one of {', '.join(task_names())}.")
+    kind = _TASKS[key]
+    if not text:
+        return kind(**options)
+    task = kind(**parse_options(kind, text), **options)
+    task.name = f"{key}@{text}"
+    return task
 
 
 __all__ = ["Sample", "SampleSet", "Scored", "Task", "get_task", "task_names"]

@@ -16,7 +16,7 @@ class AudioQA(DocVQA):
     An empty ``question`` means that the recording asks it: then the prompt holds no text at all.
     """
 
-    name: ClassVar[str] = "audio-qa"
+    name = "audio-qa"
     mini: ClassVar[str | None] = "audio"
 
     def _columns(self) -> tuple[tuple[str, ...], ...]:

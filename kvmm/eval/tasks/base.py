@@ -112,13 +112,15 @@ class Task(ABC):
         max_new_tokens: how long an answer may be.
         mini: the folder in ``assets/mini`` that ``"mini"`` means, or None.
         default_source: what is loaded when no source is given, or None when one must be.
+        options: how each option of the class is read from text.
     """
 
-    name: ClassVar[str]
+    name: str  # the class has one; an instance with options has them in it
     metric: ClassVar[str]
     max_new_tokens: ClassVar[int]
     mini: ClassVar[str | None] = None
     default_source: ClassVar[str | None] = None
+    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
 
     @abstractmethod
     def load(self, source: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None) -> SampleSet:

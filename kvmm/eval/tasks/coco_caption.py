@@ -38,7 +38,7 @@ def captions_by_image(content: Any) -> Any:
 class COCOCaption(Task):
     """The official ``captions_val2014.json`` with its photographs, or hub parquet (``lmms-lab/COCO-Caption``)."""
 
-    name: ClassVar[str] = "coco-caption"
+    name = "coco-caption"
     metric: ClassVar[str] = "CIDEr"
     max_new_tokens: ClassVar[int] = 64
 

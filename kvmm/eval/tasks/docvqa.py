@@ -27,7 +27,7 @@ def row_id(row: Row, *names: str) -> str:
 class DocVQA(Task):
     """The official JSON with its folder of images, hub parquet (``lmms-lab/DocVQA:DocVQA``), or the same as an id."""
 
-    name: ClassVar[str] = "docvqa"
+    name = "docvqa"
     metric: ClassVar[str] = "anls"
     max_new_tokens: ClassVar[int] = 32
     mini: ClassVar[str | None] = "docvqa"
@@ -80,7 +80,7 @@ class MultiPageDocVQA(DocVQA):
     A list of paths in ``images`` is read as well, and so is hub parquet with ``image_1`` .. ``image_20``.
     """
 
-    name: ClassVar[str] = "mp-docvqa"
+    name = "mp-docvqa"
     mini: ClassVar[str | None] = "multipage"
 
     def _columns(self) -> tuple[tuple[str, ...], ...]:

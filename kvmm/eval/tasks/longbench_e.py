@@ -94,7 +94,7 @@ class LongBenchE(Task):
     out longer ones for models of a short context.
     """
 
-    name: ClassVar[str] = "longbench-e"
+    name = "longbench-e"
     metric: ClassVar[str] = "longbench"
     max_new_tokens: ClassVar[int] = 512
 

@@ -21,6 +21,7 @@ from kvmm.eval.metrics.instructions import RULES, follows_instruction
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task, mean, mean_by
 from kvmm.eval.tasks.collect import collect
 from kvmm.eval.tasks.docvqa import row_id
+from kvmm.eval.tasks.options import function
 from kvmm.eval.tasks.rows import BadItem, Row, find_file
 from kvmm.eval.tasks.sources import open_rows
 
@@ -38,10 +39,11 @@ class MMAUPro(Task):
             processes.
     """
 
-    name: ClassVar[str] = "mmau-pro"
+    name = "mmau-pro"
     metric: ClassVar[str] = "accuracy"
     max_new_tokens: ClassVar[int] = 128
     part_of: ClassVar[tuple[str, ...]] = ("category", "task")
+    options: ClassVar[Any] = {"judge": function}
 
     def __init__(self, judge: Judge | None = None):
         if judge is not None and not callable(judge):
@@ -138,7 +140,7 @@ def _recording(row: Row) -> Any:
 class MMAU(MMAUPro):
     """MMAU (Sakshi et al. 2024): choices only; the JSON of its test-mini with recordings, or ``lmms-lab/mmau``."""
 
-    name: ClassVar[str] = "mmau"
+    name = "mmau"
     part_of: ClassVar[tuple[str, ...]] = ("task", "category")
 
 

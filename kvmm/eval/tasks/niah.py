@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from kvmm.errors import KVMMError
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task, mean, mean_by
 from kvmm.eval.tasks.haystack import made_sentences, read_sentences, repeated
+from kvmm.eval.tasks.options import numbers, whole_numbers
 
 GENERATED = "generated"
 CHARACTERS_A_TOKEN = 4  # English prose in the vocabularies of the supported models
@@ -45,11 +46,12 @@ class NeedleInText(Task):
         count_tokens: tokens of a text; default four characters a token. The records of a run hold the exact number.
     """
 
-    name: ClassVar[str] = "niah"
+    name = "niah"
     metric: ClassVar[str] = "accuracy"
     max_new_tokens: ClassVar[int] = 16
     default_source: ClassVar[str | None] = GENERATED
     unit: ClassVar[str] = "tokens"
+    options: ClassVar[Any] = {"lengths": whole_numbers, "depths": numbers, "repeats": int, "seed": int}
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class NeedleInText(Task):
 
     def _sample(self, repeat: int, length: int, depth: float, given: tuple[str, ...] | None) -> Sample:
         key = f"{length}-{depth:.2f}-{repeat}"
-        r = random.Random(f"{self.name}-{self.seed}-{key}")
+        r = random.Random(f"{type(self).name}-{self.seed}-{key}")
         thing, answer = r.choice(THINGS), str(r.randint(10_000, 99_999))
         start = r.randrange(2**31)
         sentences = made_sentences(start) if given is None else repeated(given, start)
@@ -185,7 +187,7 @@ def wrapped(text: str, width: int, font_size: int) -> list[str]:
 class NeedleInPages(NeedleInText):
     """The same over pages: ``lengths`` are numbers of pages, the depth says on which page and where the needle is."""
 
-    name: ClassVar[str] = "niah-pages"
+    name = "niah-pages"
     unit: ClassVar[str] = "pages"
 
     def __init__(

@@ -31,7 +31,7 @@ TYPES = {
 class OCRBench(Task):
     """The official JSON with its images, hub parquet (``echo840/OCRBench``), or the same as an id."""
 
-    name: ClassVar[str] = "ocrbench"
+    name = "ocrbench"
     metric: ClassVar[str] = "ocrbench_accuracy"
     max_new_tokens: ClassVar[int] = 128
     mini: ClassVar[str | None] = "ocrbench"
