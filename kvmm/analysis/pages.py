@@ -44,7 +44,7 @@ def norm_tables(report: NormReport, channels: ChannelReport) -> list[Table]:
         )
     imbalance = Table(
         "Token-norm imbalance",
-        "std / mean of the norms of a layer's tokens; largest over median norm; the modalities' medians; tokens",
+        "std/mean and max/median over a head's tokens; gap between the modalities' median norms; outlier tokens a layer",
         ("norms of", "std/mean", "worst (layer)", "max/median", "gap (layer)", "outliers", "sinks"),
         tuple(rows),
     )
@@ -58,14 +58,14 @@ def norm_tables(report: NormReport, channels: ChannelReport) -> list[Table]:
             f"{row['norm']:.3g}",
             f"{row['ratio']:.2f}",
             "-" if row["attention"] is None else f"{row['attention']:.3f}",
-            "sink" if row["position"] in sinks else "",
+            "yes" if row["position"] in sinks else "",
         )
         for row in report.outliers("key", layer)
     ]
     tokens = Table(
         f"Outlier tokens of layer {channels.layer}",
         "norm of the key and its ratio to the median; largest mean attention of a head",
-        ("position", "modality", "token", "norm", "ratio", "attention", ""),
+        ("position", "modality", "token", "norm", "ratio", "attention", "sink"),
         tuple(unusual),
     )
     stages = Table(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +13,8 @@ from transformers import (
     AttentionInterface,
     DynamicCache,
     Gemma3ForCausalLM,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -18,7 +24,7 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from kvmm.analysis import NormReport, record_norms
+from kvmm.analysis import NormReport, norms, record_norms, recording
 from kvmm.errors import KVMMError
 
 SIZES = {
@@ -145,3 +151,124 @@ def test_outliers_are_found_on_both_sides_and_only_there():
     assert {row["modality"] for row in found} == {"text"}
     assert found[0]["score"] >= found[1]["score"] > 3.5
     assert report_of(np.full((1, 1, 9), 7.0, dtype=np.float32), [0] * 9).outliers("key", 0) == []
+
+
+# -- bounded memory ----------------------------------------------------------------------------------------------
+
+
+def padded_batch(tokens: int = 40) -> dict[str, torch.Tensor]:
+    mask = torch.ones(2, tokens, dtype=torch.long)
+    mask[1, :9] = 0
+    return {"input_ids": torch.randint(1, 64, (2, tokens)), "attention_mask": mask}
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3 (heads first, sliding window)"])
+def test_attention_in_blocks_is_attention(name, monkeypatch):
+    """What later layers see depends on it, with padding, with windows, and at the seams of blocks."""
+    monkeypatch.setattr(recording, "QUERY_BLOCK", 7)
+    model, inputs = build(name), padded_batch()
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(**inputs, past_key_values=cache, use_cache=True)
+    for row in (0, 1):
+        keep = inputs["attention_mask"][row].bool()
+        report = record_norms(model, inputs, row=row)
+        for layer in report.layers:
+            want = cache.layers[layer].keys[row].norm(dim=-1)  # a window keeps the newest tokens only
+            want = want[:, keep[-want.shape[1] :]].numpy()
+            np.testing.assert_allclose(report.key[layer][:, -want.shape[1] :], want, rtol=1e-4)
+    with pytest.raises(KVMMError, match="no sequence 2"):
+        record_norms(model, inputs, row=2)
+
+
+def test_keys_values_and_masks_are_not_kept(monkeypatch):
+    """Layer by layer, no more than one layer's keys and values exist, and nothing of tokens x tokens."""
+    model, tokens, counts = build("gemma3 (heads first, sliding window)"), 300, []
+    inputs = {"input_ids": torch.randint(1, 64, (1, tokens))}
+
+    def spy(self, seen):
+        alive = [x for x in gc.get_objects() if isinstance(x, torch.Tensor)]
+        heads = [x for x in alive if x.dim() == 4 and x.shape[1:] == (2, tokens, 16)]
+        square = [x for x in alive if x.dim() >= 2 and min(x.shape[-2:]) >= tokens]
+        counts.append((len({x.data_ptr() for x in heads}), len(square)))
+        original(self, seen)
+
+    original = norms._Recorder.__call__
+    monkeypatch.setattr(norms._Recorder, "__call__", spy)
+    report = record_norms(model, inputs, attention=True)
+    assert report.key.shape == (3, 2, tokens) and len(counts) == 3
+    assert max(keys for keys, _ in counts) <= counts[0][0] <= 6  # this layer's, before and after RoPE
+    assert max(square for _, square in counts) == 0
+
+
+def test_layers_that_share_keys_are_left_out():
+    torch.manual_seed(0)
+    config = Gemma3nTextConfig(
+        vocab_size=64, vocab_size_per_layer_input=64, hidden_size=32, hidden_size_per_layer_input=8,
+        intermediate_size=48, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+        num_kv_shared_layers=2, layer_types=["sliding_attention", "full_attention"] * 2, sliding_window=6,
+        laurel_rank=4, altup_num_inputs=2, activation_sparsity_pattern=[0.0] * 4,
+    )  # fmt: skip
+    report = record_norms(Gemma3nForCausalLM(config).eval(), {"input_ids": torch.randint(1, 64, (1, 20))})
+    assert report.layers == (0, 1) and report.query.shape == (2, 2, 20)
+
+
+def test_the_attention_that_tokens_get():
+    model = build("llama")
+    inputs = {"input_ids": torch.randint(1, 64, (1, 30))}
+    report = record_norms(model, inputs, attention=True)  # fewer than 128 tokens: every query counts
+    eager = build("llama")
+    eager.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = eager(**inputs, output_attentions=True).attentions
+    for layer in range(3):
+        want = weights[layer][0].sum(1) / torch.arange(30, 0, -1)  # [H, T], over the queries that see a token
+        np.testing.assert_allclose(report.attention[layer][:, :23], want[:, :23].numpy(), rtol=1e-3)
+    assert np.isnan(report.attention[..., 23:]).all()  # seen by fewer than eight
+    assert eager.config._attn_implementation == "eager" and model.config._attn_implementation == "sdpa"
+
+
+# -- measures ----------------------------------------------------------------------------------------------------
+
+
+def quiet_norms(tokens: int = 200) -> np.ndarray:
+    return np.exp(np.random.default_rng(0).normal(0, 0.05, tokens)).astype(np.float32) * 10
+
+
+def test_sinks_draw_attention_or_lead():
+    norms = quiet_norms()
+    norms[[0, 60, 120]] = 3.0, 2.0, 40.0
+    report = report_of(norms[None, None], [0] * 100 + [1] * 100)
+    assert [row["position"] for row in report.sinks("key", 0)] == [0]  # not measured: low norm at the beginning
+    attention = np.full((1, 2, 200), 0.001, dtype=np.float32)
+    attention[0, 1, [5, 60, 120]] = 0.5  # 5 draws attention with an ordinary norm
+    attention[..., -7:] = np.nan
+    measured = replace(report, attention=attention)
+    found = measured.sinks("key", 0)
+    assert [row["position"] for row in found] == [60, 120] and found[0]["ratio"] < 0.3 < 3 < found[1]["ratio"]
+    assert found[0]["attention"] == 0.5 and measured.summary("key")["sinks"] == [60, 120]
+
+
+def test_ratios_and_summary():
+    key = np.array([[[1.0, 1.0, 4.0, 1.0]], [[2.0, 2.0, 2.0, 2.0]]], dtype=np.float32)
+    report = report_of(key, [0, 0, 1, 1])
+    np.testing.assert_allclose(report.max_median_ratio()[:, 0], [4, 1])
+    np.testing.assert_allclose(report.max_median_ratio("key", "image")[:, 0], [1.6, 1])
+    np.testing.assert_allclose(report.coefficient_of_variation("key", "text"), 0)
+    summary = report.summary()
+    assert summary["worst_layer"] == 0 and summary["max_median_ratio"] == 4 and summary["gap"] == 2.5
+    assert summary["variation_by_modality"]["text"] == 0 < summary["variation_by_modality"]["image"]
+    np.testing.assert_allclose(report.head_quantiles("key", 0, "text"), [[1] * 5])
+
+
+def test_json_is_bounded_and_keeps_outliers():
+    norms = quiet_norms(10_000)
+    norms[7777] = 99.0
+    report = report_of(norms[None, None], [0] * 5000 + [1] * 5000)
+    assert report.to_dict()["bins"][1] - report.to_dict()["bins"][0] == 2
+    text = json.dumps(report.to_dict(), allow_nan=False)
+    found = json.loads(text)
+    assert len(found["key"]["norms"][0]) == 4096 and max(found["key"]["norms"][0]) == 99.0
+    assert found["key"]["outliers"][0][0]["position"] == 7777 and "query" not in found and len(text) < 200_000
+    short = report_of(norms[None, None, :50], [0] * 50).to_dict()
+    assert short["bins"] is None and len(short["modality"]) == 50
