@@ -16,8 +16,8 @@ packing       ``rotation``                                ``H D log2 D`` or ``H 
 ============  ==========================================  ==========================================================
 
 Keys that are rotated across heads (RotateKV) have longer queries: ``D`` times that length in place of ``D^2``. The
-model's own matrices are left out, and so are: the softmax, unpacking bits, code book searches, fits of levels, CalibQuant's
-logit calibration, and transforms that are fitted to the prompt (codec rd with ``fit="prompt"``).
+model's own matrices are left out, and so are the softmax, unpacking bits, code book searches, fits of levels,
+CalibQuant's logit calibration, and transforms that are fitted to the prompt (codec rd with ``fit="prompt"``).
 
 OScaR's paper has such counts of its method (arXiv 2605.19660, Tables 3 and 4). These have not been compared with them.
 """
