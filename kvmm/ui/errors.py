@@ -71,18 +71,20 @@ def build_errors(page: Page, tab: gr.Tab, num_layers: int) -> None:
     """Lay out the tab inside the current context; it measures when it is opened, and at the press of its button."""
     head = build_head(page, "errors", EMPTY)
     with gr.Column(visible=False) as body:
+        with gr.Row(elem_classes="actions"):
+            again = gr.Button("Measure the sidebar's policy", elem_id="error-again", size="sm", min_width=180)
         with gr.Row(elem_classes="controls"):
             layer = gr.Slider(
-                0, max(num_layers - 1, 1), value=0, step=1, label="Layer", elem_id="error-layer", min_width=220
+                0, max(num_layers - 1, 1), value=0, step=1, label="Layer", elem_id="error-layer", scale=3, min_width=200
             )
             scope = gr.Radio(
                 [("All tokens", "all"), ("Outliers not counted", "rest"), ("Packed without outliers", "refit")],
                 value="all",
                 label="Tokens in the map of channels",
                 elem_id="error-scope",
+                scale=7,
                 min_width=300,
             )
-            again = gr.Button("Measure the sidebar's policy", elem_id="error-again", size="sm", min_width=180)
         with gr.Row():
             with gr.Column(scale=6, min_width=320):
                 curves = gr.Plot(label="Keys: error of each channel, with and without outliers", elem_id="error-curves")

@@ -215,7 +215,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
                 samples,
                 chosen,
                 RunFiles.open(out, model_name),
-                settings={"dataset_path": source_name, "split": None, "limit": count},
+                settings={"dataset_path": data if source_name == MINI else source_name, "split": None, "limit": count},
                 model_name=model_name,
             )
             first, over = None, False
@@ -253,8 +253,8 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
 
     def downloads(finished: Run, state: Session) -> Any:
         paths = sorted(finished.folder.glob(f"{finished.date}_*.json*"))
-        if (report := write_report(finished, home(state))) is not None:
-            paths.append(report)
+        if any(rows for rows in finished.samples[finished.tasks[0]].values()):
+            paths.append(write_report(finished, finished.folder.parent))
         return gr.File([str(path) for path in paths], visible=True)
 
     def halt(state: Session | None) -> Any:
@@ -267,9 +267,13 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
     stop.click(halt, page.session, line, **AT_ONCE)
 
 
-def write_report(finished: Run, folder: Path) -> Path | None:
-    """The report of a run as one HTML file; None where it cannot be made."""
-    return None
+def write_report(finished: Run, folder: Path) -> Path:
+    """The report of a run as one HTML file that needs nothing else."""
+    from kvmm.eval.report import build_report
+    from kvmm.eval.report_files import write_report as write
+
+    files = write(folder / "report", build_report([finished]), [finished])
+    return next(path for path in files if path.suffix == ".html")
 
 
 __all__ = ["build_evaluate", "progress_html", "results_html", "sources_in", "tasks_with_data"]

@@ -59,7 +59,7 @@ def progress_html(report: MethodsReport, seconds: float) -> str:
     """How far it is, and how long the rest may take."""
     done, total = len(report.rows), report.total
     if report.done:
-        what = f"Stopped after {done} of {total} methods." if report.stopped else f"{total} methods"
+        what = f"Stopped after {done} of {total} methods." if report.stopped else f"{total} methods."
         return hint(
             f"{what} {report.document_tokens:,} of the prompt's {report.prompt_tokens:,} tokens are the document. "
             f"Bold: no other has fewer bytes and a smaller KL. {seconds:.0f} s.",

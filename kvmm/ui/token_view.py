@@ -39,7 +39,7 @@ def token_html(session: Session, report: NormReport, kind: str, row: int, positi
         f"{norm / max(median, 1e-12):.2f}× the median.</div>"
     )
     where = {"text": _text, "image": _image, "audio": _audio}.get(name)
-    return f'<div class="token">{head}{where(session, report, position) if where else ""}</div>'
+    return f'<div class="token-view">{head}{where(session, report, position) if where else ""}</div>'
 
 
 def _text(session: Session, report: NormReport, position: int) -> str:
