@@ -176,7 +176,7 @@ def _markdown_failure(task: TaskResult, one: Failure, pictures: Sequence[Picture
 def html_page(report: EvaluationReport, pictures: dict[tuple[str, str, str], list[Picture]]) -> str:
     """One page with tables, figures and failures; pictures and recordings are in it."""
     from kvmm.analysis.figures import Figure, Table, page
-    from kvmm.analysis.plots.evaluation import differences, score_by_bits
+    from kvmm.analysis.plots.evaluation import score_by_bits, score_differences
 
     tables, figures, failures = [], [], []
     for number, run in enumerate(report.runs):
@@ -191,7 +191,7 @@ def html_page(report: EvaluationReport, pictures: dict[tuple[str, str, str], lis
                 figures.append(Figure(f"bits-{name}", f"Score against bits: {title}", text, score_by_bits(task)))
             if any(one.difference is not None for one in task.policies):
                 text = "Mean of the paired differences in points, with its 95 % interval; 0 is full precision."
-                figures.append(Figure(f"difference-{name}", f"Difference: {title}", text, differences(task)))
+                figures.append(Figure(f"difference-{name}", f"Difference: {title}", text, score_differences(task)))
             if task.failures:
                 heading = f"{title}: right in {task.reference}, wrong in a policy"
                 failures.append(f"<section><h2>{html.escape(heading)}</h2>")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from kvmm.eval.tasks import get_task
 from kvmm.models.loading import assets_folder
+from training.mini import documents
+from training.mini.files import Folder
 
 # task: (folder, least number of questions, of documents)
 SETS = {
@@ -92,3 +96,26 @@ def test_the_sets_are_small_and_documented():
     text = (MINI / "README.md").read_text(encoding="utf-8")
     for photograph in ("china.jpg", "coffee.png", "CC BY 2.0", "CC0"):
         assert photograph in text
+
+
+def test_the_generator_writes_the_same_bytes_twice(tmp_path):
+    # from the part of the held-out set that is kept with the tests; fonts and photographs are not needed for these
+    source = Path(__file__).parents[1] / "data" / "heldout"
+    lines = [json.loads(line) for line in (source / "sample.jsonl").read_text(encoding="utf-8").splitlines()]
+    made = []
+    for name in ("one", "two"):
+        root = tmp_path / name
+        rows, used = documents.docvqa(Folder(root / "docvqa"), source, lines, 1)
+        rows += documents.audio(Folder(root / "audio"), source, lines, 2)
+        rows += documents.multipage(Folder(root / "multipage"), source, lines, 3)
+        assert len(used) == len(list((root / "docvqa" / "documents").iterdir()))
+        made.append({str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()})
+    assert made[0] == made[1]
+    assert len(rows) > 30
+    # a clean page loses nothing
+    page = next(row for row in rows if "image" in row and row["image"].endswith(".webp"))
+    original = next(
+        line["images"][0] for line in lines if line["turns"][0]["question"] == page["question"] and line["images"]
+    )
+    with Image.open(tmp_path / "one" / "docvqa" / page["image"]) as stored, Image.open(source / original) as kept:
+        assert stored.convert("RGB").tobytes() == kept.convert("RGB").tobytes()

@@ -15,6 +15,7 @@ from kvmm.analysis.plots.errors import (
     token_error_map,
     token_errors,
 )
+from kvmm.analysis.plots.evaluation import score_by_bits, score_differences
 from kvmm.analysis.plots.memory import memory_by_modality, memory_over_tokens
 from kvmm.analysis.plots.methods import method_seconds, pareto
 from kvmm.analysis.plots.norms import NORM_NAMES, head_boxes, norm_boxes, norm_heatmap, norm_imbalance
@@ -62,6 +63,8 @@ __all__ = [
     "outlier_layers",
     "pack_counts",
     "pareto",
+    "score_by_bits",
+    "score_differences",
     "score_histogram",
     "stage_boxes",
     "stage_summary",

@@ -60,7 +60,7 @@ def front(policies: Sequence[PolicyResult]) -> list[str]:
     ]
 
 
-def differences(task: TaskResult) -> go.Figure:
+def score_differences(task: TaskResult) -> go.Figure:
     """Each policy's paired difference to full precision in points, with its 95 % interval; 0 is full precision."""
     rows = [one for one in task.policies if one.difference is not None][::-1]  # plotly draws the first at the bottom
     figure = go.Figure()
@@ -104,4 +104,4 @@ def _hover(one: PolicyResult, metric: str) -> str:
     return text
 
 
-__all__ = ["differences", "front", "score_by_bits"]
+__all__ = ["front", "score_by_bits", "score_differences"]
