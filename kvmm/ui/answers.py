@@ -1,14 +1,11 @@
-"""What the Ask tab shows of a conversation: bubbles, notes, figures, the verdict, thumbnails. Text in, HTML out."""
+"""What the Ask tab shows beside the chat: the note on memory, figures, the verdict, thumbnails."""
 
 from __future__ import annotations
 
 import base64
 import html
 import io
-import mimetypes
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,45 +13,11 @@ import numpy as np
 from kvmm.analysis.plots import format_bytes
 from kvmm.media import SAMPLE_RATE, Media
 from kvmm.models.conversation import Progress
+from kvmm.ui.bubbles import note
 from kvmm.ui.compare import Difference
-from kvmm.ui.talk import Turn
 
 LARGE_THUMBNAIL, SMALL_THUMBNAIL = 640, 240  # pixels of the longer side
 MANY_MEDIA = 8  # above this thumbnails are small
-
-
-def escape_markdown(text: str) -> str:
-    """``text`` so that a chat bubble shows it as it is: names and messages are data, not markup."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", text)
-
-
-def user_messages(turn: Turn, *, links: bool = False) -> list[dict[str, Any]]:
-    """One bubble a file, then the question. With ``links`` no file is displayed, because it may not be what it says."""
-    messages = []
-    for path in turn.files:
-        # The MIME type decides whether the browser shows a picture, a player or a link.
-        file = {
-            "path": path,
-            "orig_name": Path(path).name,
-            "mime_type": None if links else mimetypes.guess_type(path)[0],
-        }
-        messages.append({"role": "user", "content": [{"type": "file", "file": file}]})
-    if turn.question:
-        messages.append({"role": "user", "content": [{"type": "text", "text": escape_markdown(turn.question)}]})
-    return messages
-
-
-def bubble(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
-
-
-def note(title: str, text: str) -> dict[str, Any]:
-    """A closed, collapsible note under an answer."""
-    return {
-        "role": "assistant",
-        "content": [{"type": "text", "text": text}],
-        "metadata": {"title": title, "status": "done"},
-    }
 
 
 def memory_note(progress: Progress) -> dict[str, Any] | None:
@@ -83,8 +46,9 @@ def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
     report = progress.memory
     share = min(100 * report.nbytes / max(report.nbytes_dense, 1), 100)
     packed, dense = format_bytes(report.nbytes), format_bytes(report.nbytes_dense)
-    speed = f"{progress.tokens_per_second:.1f}"
-    ttft = "…" if progress.ttft is None else f"{progress.ttft:.2f} s"
+    waiting = "–" if progress.done else "…"  # a loaded conversation has answered elsewhere
+    speed = f"{progress.tokens_per_second:.1f}" if progress.tokens_per_second else waiting
+    ttft = waiting if progress.ttft is None else f"{progress.ttft:.2f} s"
     beside = {"speed": "", "ttft": ""}
     if full is not None:
         beside["speed"] = f"<small>full precision {full.tokens_per_second:.1f}</small>"
@@ -141,8 +105,7 @@ def thumbnails_html(media: Sequence[Media]) -> str:
             f'<button type="button" class="thumb" title="{name}" aria-label="{name}" '
             f"onclick=\"this.classList.toggle('large')\">{inner}<small>{name}</small></button>"
         )
-    count = "1 page, picture or recording" if len(media) == 1 else f"{len(media)} pages, pictures and recordings"
-    return f'<div class="section">In this conversation: {count}</div><div class="thumbs">{"".join(tiles)}</div>'
+    return f'<div class="section">Held by this conversation</div><div class="thumbs">{"".join(tiles)}</div>'
 
 
 def _wave(samples: np.ndarray, bars: int = 24) -> str:

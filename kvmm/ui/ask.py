@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,21 +14,14 @@ import gradio as gr
 from kvmm.analysis.plots import memory_by_modality, memory_over_tokens
 from kvmm.errors import KVMMError
 from kvmm.models.conversation import Progress
-from kvmm.ui.answers import (
-    bubble,
-    escape_markdown,
-    memory_note,
-    note,
-    stats_html,
-    thumbnails_html,
-    user_messages,
-    verdict_html,
-)
+from kvmm.ui.answers import memory_note, stats_html, thumbnails_html, verdict_html
+from kvmm.ui.bubbles import NOT_ASKED, bubble, escape_markdown, note, user_messages
 from kvmm.ui.compare import mark_words
 from kvmm.ui.samples import Sample
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.sidebar import Sidebar, settings_of
+from kvmm.ui.signing import app_key, check_signature, sign
 from kvmm.ui.talk import Talk
 from kvmm.ui.visitors import Visitors
 
@@ -36,6 +30,10 @@ PLOT_SECONDS = 0.5  # ... and of the plots, which cost the browser more
 FILE_TYPES = ["image", "audio", "video", ".pdf"]
 WELCOME = "### What is on your page?\nDrop an image, a PDF or a recording below and ask, or take one of these."
 NEW = "New conversation"
+DOWNLOAD = """(file) => {
+  const link = document.createElement('a');
+  link.href = file.url; link.download = file.orig_name; link.click();
+}"""
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +54,7 @@ def begin(message: dict[str, Any] | None, session: Session) -> bool:
     session.turn = Turn(text, files)
     session.stop.clear()
     for chat in session.chats.values():
-        chat.extend(user_messages(session.turn))
+        chat.extend(user_messages(text, files))
     return True
 
 
@@ -131,11 +129,11 @@ def answer(session: Session, settings: Settings) -> Iterator[Frame]:
                 show(side, *tail(last[side], reasons[side], text))
         if not compare:
             # The full-precision column is hidden; this keeps the turn's place for when it is shown.
-            show("full", bubble("*not asked*"))
+            show("full", bubble(NOT_ASKED))
         if session.epoch == epoch:
             yield view(talk, compare)
     except KVMMError as error:
-        sent = user_messages(turn, links=True)
+        sent = user_messages(turn.question, turn.files, links=True)
         for side, chat in talk.chats.items():
             chat[heads[side] - len(sent) : heads[side]] = sent
             show(side, bubble(f"⚠️ {escape_markdown(str(error))}"))
@@ -157,8 +155,9 @@ def answer(session: Session, settings: Settings) -> Iterator[Frame]:
 
 def build_ask(
     visitors: Visitors, session: gr.State, sidebar: Sidebar, samples: list[Sample], icons: dict[str, str]
-) -> None:
-    """Lay out the tab inside the current context and connect it."""
+) -> list[Any]:
+    """Lay out the tab inside the current context, connect it, and return the components of :func:`view`."""
+    key = app_key()
     with gr.Row(equal_height=False):
         with gr.Column(scale=8, min_width=320):
             with gr.Row(elem_id="chats", equal_height=True):
@@ -202,6 +201,9 @@ def build_ask(
             with gr.Row(elem_id="talk-actions"):
                 fresh = gr.Button(NEW, size="sm", elem_id="new-conversation")
                 fork = gr.Button("Fork", size="sm", elem_id="fork")
+                save = gr.Button("Save", size="sm", elem_id="save")
+                load = gr.UploadButton("Open a saved one", size="sm", elem_id="load", file_types=[".kvmm"])
+                saved = gr.DownloadButton("Saved", elem_id="saved", visible="hidden")
             talks = gr.Radio([], label="Your conversations", elem_id="talks", visible=False)
         with gr.Column(scale=4, min_width=290):
             stats = gr.HTML(stats_html(None), elem_id="stats-box", padding=False)
@@ -267,6 +269,33 @@ def build_ask(
         state.open(index)
         return redraw(state, compare)
 
+    def write(state: Session | None) -> Any:
+        try:
+            if state is None:
+                raise KVMMError("There is nothing to save yet: ask a question first.")
+            name = re.sub(r"[^\w-]+", "-", state.talk.title).strip("-") or "conversation"
+            path = visitors.folder(state) / f"{name}.kvmm"
+            state.save(path)
+            sign(path, key)
+        except KVMMError as error:
+            raise gr.Error(str(error), duration=6, print_exception=False) from error
+        return gr.DownloadButton(value=str(path))
+
+    def read(
+        path: str | None, state: Session | None, compare: bool, model: str, request: gr.Request
+    ) -> tuple[Any, ...]:
+        state = state or visitors.session(request.session_hash)
+        try:
+            check_signature(path, key)
+            settings = state.load(path, model)
+        except KVMMError as error:
+            gr.Warning(str(error), duration=8)
+            return (gr.skip(),) * (10 + len(sidebar.policies))
+        finally:
+            Path(path).unlink(missing_ok=True)  # it is in the upload folder, and what it held is in memory
+        visitors.keep_budget()
+        return *redraw(state, compare), *sidebar.values(settings)
+
     def stop(state: Session | None) -> None:
         if state is not None:
             state.stop.set()
@@ -283,8 +312,10 @@ def build_ask(
     for event in (fresh.click, chat.clear, full.clear):
         event(change(Session.reset), [session, sidebar.compare], everything, **at_once)
     fork.click(change(Session.fork), [session, sidebar.compare], everything, **at_once)
+    save.click(write, session, saved, **private).success(None, saved, None, js=DOWNLOAD)
+    load.upload(read, [load, session, sidebar.compare, sidebar.model], [*everything, *sidebar.policies], **private)
     talks.input(go_to, [session, sidebar.compare, talks], everything, **at_once)
-    for component in sidebar.inputs[1:-1]:
+    for component in sidebar.policies:
         component.change(
             lambda *values: gr.Chatbot(label=f"kvmm · {settings_of(*values).label}"), sidebar.inputs, chat, **at_once
         )
@@ -294,6 +325,8 @@ def build_ask(
         full,
         **at_once,
     )
+    return shown
+    return shown
 
 
 def icon_of(path: Path, kind: str, folder: Path) -> str:

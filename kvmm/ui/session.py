@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kvmm.analysis import NormReport, record_norms
@@ -112,9 +113,10 @@ class Session:
 
     def reset(self) -> None:
         """Open a new conversation; an answer in progress stops. The one before stays in the list."""
-        if not self.talk.is_empty:
-            self.talks = [*self.talks[1 - MAX_TALKS :], Talk(self.models, **self.options)]
-        self.open(len(self.talks) - 1)
+        if self.talk.is_empty:
+            self.open(self.talks.index(self.talk))
+        else:
+            self._add(Talk(self.models, **self.options))
 
     def fork(self) -> None:
         """Open a branch of the open conversation, which stays in the list as it is.
@@ -122,10 +124,27 @@ class Session:
         Raises:
             KVMMError: nothing has been answered yet, or an answer is being written.
         """
+        self._check_idle("fork")
+        self._add(self.talk.fork())
+
+    def save(self, path: str | Path) -> None:
+        """Write the open conversation to a file; see :meth:`Talk.save`."""
+        self._check_idle("save")
+        self.talk.save(path)
+
+    def load(self, path: str | Path, model: str | None) -> Settings:
+        """Open a saved conversation; returns the settings it goes on with. See :meth:`Talk.load`."""
+        self._check_idle("load")
+        talk, settings = Talk.load(path, self.models, model, **self.options)
+        self._add(talk)
+        return settings
+
+    def _check_idle(self, what: str) -> None:
         if self.running or self.turn is not None:
-            raise KVMMError("Wait for the answer, or stop it, before you fork the conversation.")
-        twin = self.talk.fork()
-        self.talks = [*self.talks[1 - MAX_TALKS :], twin]
+            raise KVMMError(f"Wait for the answer, or stop it, before you {what} a conversation.")
+
+    def _add(self, talk: Talk) -> None:
+        self.talks = [*[other for other in self.talks if not other.is_empty][1 - MAX_TALKS :], talk]
         self.open(len(self.talks) - 1)
 
     def open(self, index: int) -> None:

@@ -63,6 +63,16 @@ class Sidebar:
         """The components whose values :func:`settings_of` takes."""
         return list(vars(self).values())
 
+    @property
+    def policies(self) -> list[Any]:
+        """Those that say what a cache stores."""
+        return self.inputs[1:-1]
+
+    def values(self, settings: Settings) -> list[Any]:
+        """Values of ``policies`` for some settings."""
+        modalities = [getattr(settings, name) or AS_POLICY for name in MODALITIES]
+        return [settings.policy, *modalities, settings.num_sink_tokens, settings.residual_length]
+
 
 def settings_of(*values: Any) -> Settings:
     """... and make the settings from the values that arrive."""

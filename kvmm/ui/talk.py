@@ -10,13 +10,15 @@ import copy
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from kvmm.cache import MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media
 from kvmm.models.conversation import DYNAMIC, Conversation, Progress
+from kvmm.ui.bubbles import NOT_ASKED, bubble, escape_markdown
 from kvmm.ui.compare import Difference, difference_of
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
@@ -67,6 +69,7 @@ class Talk:
         self._keys: dict[str, tuple[Any, ...]] = {}
         self._turns: dict[str, int] = {}
         self._answered = 0
+        self._settings: Settings | None = None  # of the last answer
 
     @property
     def conversation(self) -> Conversation | None:
@@ -122,10 +125,55 @@ class Talk:
         if settings.compare and not any(progress.stopped for progress in finals.values()):
             self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
         self.title = self.title or _title(turn)
-        self.last = finals
+        self.last, self._settings = finals, settings
         self.reports.clear()
         self.media.extend(new)
         self._answered += 1
+
+    def save(self, path: str | Path) -> None:
+        """Write the quantised side to a file.
+
+        Raises:
+            KVMMError: nothing has been answered yet, the cache was dropped, or a video was shown.
+        """
+        if self.conversation is None or self._settings is None:
+            raise KVMMError("There is nothing to save yet: ask a question first.")
+        notes = {"title": self.title, "settings": asdict(self._settings), "answered": self._answered}
+        self.conversation.save(path, notes)
+
+    @classmethod
+    def load(cls, path: str | Path, models: Models, model: str | None, **options: Any) -> tuple[Talk, Settings]:
+        """The talk that :meth:`save` wrote with the same model, and the settings to go on with.
+
+        Args:
+            path: the file; only one that you trust.
+            models, options: as for a new talk.
+            model: the name under which the model is known here.
+
+        Raises:
+            KVMMError: the file is damaged, belongs to another model, or was not written by :meth:`save`.
+        """
+        conversation = Conversation.load(path, *models.get(model))
+        try:
+            notes = conversation.notes
+            settings = replace(Settings(**notes["settings"]), model=model, compare=False)
+            settings.kv_policy()
+            talk = cls(models, **options)
+            talk.title, talk._answered = str(notes["title"])[: 2 * TITLE_LENGTH], int(notes["answered"])
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, KVMMError):
+                raise
+            raise KVMMError(f"{Path(path).name} was not saved by this app; save the conversation again.") from None
+        talk.media = [item for turn in conversation._turns for item in turn.media]
+        talk._settings = settings
+        talk._conversations["kvmm"] = conversation
+        talk._keys["kvmm"] = settings.cache_key("kvmm", models.default)
+        talk._turns["kvmm"] = talk._answered
+        text = _text_of(conversation.messages[-1])
+        talk.last = {"kvmm": Progress(text, 0, 0.0, None, 0.0, conversation.memory(), done=True, stopped=False)}
+        for message in conversation.messages:
+            talk.replay(message)
+        return talk, settings
 
     def fork(self) -> Talk:
         """A branch that goes on from here on its own. Packed pages are shared, so it costs next to nothing.
@@ -144,6 +192,18 @@ class Talk:
         twin.used = time.monotonic()
         return twin
 
+    def replay(self, message: dict[str, Any]) -> None:
+        """Add a message of a loaded conversation to what is shown."""
+        bubbles = {"full": [bubble(NOT_ASKED)], "kvmm": [bubble(_text_of(message))]}
+        if message["role"] == "user":
+            text = escape_markdown(_text_of(message))
+            media = sum(block["type"] != "text" for block in message["content"] if isinstance(block, dict))
+            if media:
+                text = f"*{media} {'file' if media == 1 else 'pages or files'}, see below*\n\n{text}"
+            bubbles = {side: [{"role": "user", "content": [{"type": "text", "text": text}]}] for side in SIDES}
+        for side in SIDES:
+            self.chats[side] += bubbles[side]
+
     def _note_growth(self, said: int, progress: Progress) -> None:
         if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):
             self.growth.append((said + progress.tokens, progress.memory))
@@ -157,6 +217,14 @@ class Talk:
             self._conversations[side] = Conversation(model, processor, policy=policy, graph=self.graph)
             self._keys[side] = key
         return self._conversations[side], not in_step
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    """The question or answer in a message, without the page labels that come before pictures."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return content[-1]["text"] if content and content[-1]["type"] == "text" else ""
 
 
 def _title(turn: Turn) -> str:

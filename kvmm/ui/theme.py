@@ -23,7 +23,7 @@ HEAD = """
     const dark = document.body.classList.toggle("dark");
     localStorage.setItem("kvmm-scheme", dark ? "dark" : "light");
   };
-  document.addEventListener("DOMContentLoaded", () => {
+  const start = () => {
     apply();
     // Gradio sets the class once more when it mounts.
     const observer = new MutationObserver(() => {
@@ -31,7 +31,16 @@ HEAD = """
       if (document.querySelector("#kvmm-header")) observer.disconnect();
     });
     observer.observe(document.body, { childList: true, subtree: true });
-  });
+    // On a phone the open sidebar would cover the page. It opens itself some time after it is there.
+    let ticks = 12;
+    const timer = setInterval(() => {
+      const open = document.querySelector("#sidebar.open .toggle-button");
+      if (open && window.innerWidth < 900) open.click();
+      if (document.querySelector("#sidebar") && !ticks--) clearInterval(timer);
+    }, 200);
+  };
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
 })();
 </script>
 """

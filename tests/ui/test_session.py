@@ -11,7 +11,8 @@ import pytest
 
 from kvmm.errors import KVMMError
 from kvmm.ui import Models
-from kvmm.ui.answers import escape_markdown, stats_html, verdict_html
+from kvmm.ui.answers import stats_html, verdict_html
+from kvmm.ui.bubbles import escape_markdown
 from kvmm.ui.compare import Difference, first_difference, mark_words
 from kvmm.ui.samples import load_samples
 from kvmm.ui.session import Session, Turn

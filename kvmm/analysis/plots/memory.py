@@ -93,7 +93,7 @@ def memory_over_tokens(history: Sequence[tuple[int, Any]]) -> go.Figure:
     figure.add_scatter(
         x=tokens,
         y=[nbytes / scale for nbytes in dense],
-        name="full precision (bf16)",
+        name="bf16",
         line={"color": TEXT_COLOR, "dash": "dash", "width": 2},
         customdata=[format_bytes(nbytes) for nbytes in dense],
         hovertemplate="%{customdata}",
@@ -104,7 +104,8 @@ def memory_over_tokens(history: Sequence[tuple[int, Any]]) -> go.Figure:
         height=250,
         revision="memory-over-tokens",
         hovermode="x unified",
-        margin={"l": 8, "r": 12, "t": 44, "b": 34},
+        margin={"l": 8, "r": 12, "t": 58, "b": 34},
+        legend_traceorder="normal",
     )
     figure.update_xaxes(title_text="tokens generated", title_standoff=4, rangemode="tozero", tickformat=",d", nticks=6)
     figure.update_yaxes(title_text=unit, rangemode="tozero", nticks=5)

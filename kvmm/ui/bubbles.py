@@ -1,0 +1,48 @@
+"""Messages of a chat as Gradio's Chatbot takes them."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NOT_ASKED = "*not asked*"
+
+
+def escape_markdown(text: str) -> str:
+    """``text`` so that a chat bubble shows it as it is: names and messages are data, not markup."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", text)
+
+
+def user_messages(question: str, files: Sequence[str], *, links: bool = False) -> list[dict[str, Any]]:
+    """One bubble a file, then the question. With ``links`` no file is displayed, because it may not be what it says."""
+    messages = []
+    for path in files:
+        # The MIME type decides whether the browser shows a picture, a player or a link.
+        file = {
+            "path": path,
+            "orig_name": Path(path).name,
+            "mime_type": None if links else mimetypes.guess_type(path)[0],
+        }
+        messages.append({"role": "user", "content": [{"type": "file", "file": file}]})
+    if question:
+        messages.append({"role": "user", "content": [{"type": "text", "text": escape_markdown(question)}]})
+    return messages
+
+
+def bubble(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def note(title: str, text: str) -> dict[str, Any]:
+    """A closed, collapsible note under an answer."""
+    return {
+        "role": "assistant",
+        "content": [{"type": "text", "text": text}],
+        "metadata": {"title": title, "status": "done"},
+    }
+
+
+__all__ = ["NOT_ASKED", "bubble", "escape_markdown", "note", "user_messages"]
