@@ -14,7 +14,6 @@ from kvmm.errors import KVMMError
 from kvmm.eval.compare import reference_of
 from kvmm.eval.records import Row, Run, count_failed, read_run
 from kvmm.eval.statistics import Difference, McNemar, holm, mcnemar, paired_bootstrap
-from kvmm.eval.tasks import Sample, get_task
 
 FORMAT = "kvmm evaluation report"
 FORMAT_VERSION = 1
@@ -160,22 +159,6 @@ def _checked_run(path: Path) -> Run:
     return run
 
 
-def load_samples(run: Run, task: str) -> dict[str, Sample]:
-    """The questions of a task by doc_id, for their documents and pictures; empty when the data is not on this machine.
-
-    Nothing is fetched: data that was named by an id is not loaded again.
-    """
-    config = run.config(task, run.policies(task)[0])
-    try:
-        known = get_task(task, **(config.get("task_options") or {}))
-        source = config.get("dataset_path") or known.default_source
-        if source is None or not (source in ("mini", known.default_source) or Path(source).expanduser().exists()):
-            return {}
-        return {sample.doc_id: sample for sample in known.load(source, split=config.get("split"))}
-    except (KVMMError, TypeError, ValueError, OSError):
-        return {}
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # Computing
 
@@ -215,14 +198,12 @@ def _run_result(run: Run, failures: int) -> RunResult:
 
 
 def _task_result(run: Run, task: str, failures: int) -> TaskResult:
-    samples = load_samples(run, task)
     names = [name for name in run.policies(task) if run.samples[task][name]]
     reference = reference_of(names)
     config = run.config(task, names[0])
     metric = run.metric(task)
     paired = _paired_metric(run, task, metric, names)
     good = {name: {row["doc_id"]: row for row in run.samples[task][name] if row["error"] is None} for name in names}
-    groups = _groups(samples, good[names[0]].values())
     results, asked = [], {}
     for name in names:
         result = _policy_result(run, task, name, metric, list(good[name].values()))
@@ -230,7 +211,7 @@ def _task_result(run: Run, task: str, failures: int) -> TaskResult:
             both = [
                 key for key in good[reference] if key in good[name] and _scored(good, (reference, name), key, paired)
             ]
-            result = _compared(result, good[reference], good[name], both, groups, paired, failures)
+            result = _compared(result, good[reference], good[name], both, paired, failures)
             for key in result.failures:
                 asked[key] = None
         results.append(result)
@@ -242,7 +223,7 @@ def _task_result(run: Run, task: str, failures: int) -> TaskResult:
         metric=metric,
         paired_metric=paired,
         reference=reference,
-        clusters=len(set(groups.values())) < len(groups),
+        clusters=any(row.get("group") is not None for rows in good.values() for row in rows.values()),
         data=str(config.get("dataset_path") or ""),
         left_out=len(config.get("left_out") or ()),
         policies=tuple(replace(one, p_holm=by_policy.get(one.policy)) for one in results),
@@ -263,18 +244,9 @@ def _scored(good: Mapping[str, Mapping[str, Row]], names: Sequence[str], key: st
     return all(metric in good[name][key] for name in names)
 
 
-def _groups(samples: Mapping[str, Sample], rows: Any) -> dict[str, Hashable]:
-    """The document of every question: from the data, else from what the rows say, else its own."""
-    found: dict[str, Hashable] = {}
-    for row in rows:
-        key, metadata = row["doc_id"], row.get("metadata") or {}
-        if key in samples:
-            found[key] = samples[key].group or ("own", key)
-        elif metadata.get("document") is not None:
-            found[key] = (str(metadata["document"]), str(metadata.get("page")))
-        else:
-            found[key] = ("own", key)
-    return found
+def _group(row: Row) -> Hashable:
+    """The document of a question, or what tells it from all others."""
+    return ("group", row["group"]) if row.get("group") is not None else ("own", row["doc_id"])
 
 
 def _policy_result(run: Run, task: str, name: str, metric: str, rows: Sequence[Row]) -> PolicyResult:
@@ -309,7 +281,6 @@ def _compared(
     base: Mapping[str, Row],
     rows: Mapping[str, Row],
     both: Sequence[str],
-    groups: Mapping[str, Hashable],
     metric: str,
     failures: int,
 ) -> PolicyResult:
@@ -322,7 +293,7 @@ def _compared(
     lost.sort(key=lambda i: (ours[i] - theirs[i], i))
     return replace(
         result,
-        difference=paired_bootstrap(ours, theirs, [groups.get(key, ("own", key)) for key in both]),
+        difference=paired_bootstrap(ours, theirs, [_group(base[key]) for key in both]),
         mcnemar=mcnemar(right, right_base),
         failures=tuple(both[i] for i in lost[:failures]),
     )
@@ -349,5 +320,4 @@ __all__ = [
     "build_report",
     "find_runs",
     "is_right",
-    "load_samples",
 ]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from kvmm.errors import KVMMError
 from kvmm.eval.pictures import Picture, pictures_of, write_pictures
-from kvmm.eval.records import Run
-from kvmm.eval.report import EvaluationReport, load_samples
+from kvmm.eval.records import Run, sample_hash
+from kvmm.eval.report import EvaluationReport
 from kvmm.eval.report_pages import html_page, markdown, picture_key
+from kvmm.eval.tasks import Sample, get_task
 
 
 def write_report(folder: str | Path, report: EvaluationReport, runs: Sequence[Run]) -> tuple[Path, Path, Path]:
@@ -42,4 +43,22 @@ def write_report(folder: str | Path, report: EvaluationReport, runs: Sequence[Ru
     return paths
 
 
-__all__ = ["write_report"]
+def load_samples(run: Run, task: str) -> dict[str, Sample]:
+    """The questions of a task by doc_id, for their pictures; empty when the data is not on this machine.
+
+    Nothing is fetched: data that was named by an id is not loaded again. Questions that have changed are left out.
+    """
+    config = run.config(task, run.policies(task)[0])
+    try:
+        known = get_task(task, **(config.get("task_options") or {}))
+        source = config.get("dataset_path") or known.default_source
+        if source is None or not (source in ("mini", known.default_source) or Path(source).expanduser().exists()):
+            return {}
+        samples = known.load(source, split=config.get("split"))
+    except (KVMMError, TypeError, ValueError, OSError):
+        return {}
+    asked = {row["doc_id"]: row.get("doc_hash") for rows in run.samples[task].values() for row in rows}
+    return {s.doc_id: s for s in samples if asked.get(s.doc_id) == sample_hash(s.question, s.answers)}
+
+
+__all__ = ["load_samples", "write_report"]

@@ -11,8 +11,9 @@ import pytest
 from kvmm.analysis.plots import score_by_bits, score_differences
 from kvmm.analysis.plots.evaluation import front
 from kvmm.cli import main
+from kvmm.eval.records import sample_hash
 from kvmm.eval.report import build_report, find_runs
-from kvmm.eval.report_files import write_report
+from kvmm.eval.report_files import load_samples, write_report
 from kvmm.eval.report_pages import markdown_table, table_of
 from kvmm.eval.tasks import get_task
 
@@ -28,6 +29,8 @@ def row(sample, policy, answer, score, **more):
         "policy": policy,
         "input": sample.question,
         "target": list(sample.answers),
+        "doc_hash": sample_hash(sample.question, sample.answers),
+        "group": sample.group,
         "filtered_resps": answer,
         "token_counts": {"prompt": 300, "output": 4},
         "anls": score,
@@ -121,13 +124,8 @@ def test_numbers_of_the_table(run_folder):
 def test_questions_of_a_page_are_resampled_together(run_folder, rows, tmp_path):
     (task,) = build_report(find_runs(run_folder)).runs[0].tasks
     assert task.clusters and task.policy("rd1").difference.clusters == 5
-    # without the data the rows themselves tell the page
-    moved = write(tmp_path / "moved", rows, data="/nowhere/docvqa")
-    (same,) = build_report(find_runs(moved)).runs[0].tasks
-    assert same.policy("rd1").difference == task.policy("rd1").difference
-    # and where nothing tells it, questions count as independent, which narrows the interval
-    bare = {name: [{**line, "metadata": {}} for line in lines] for name, lines in rows.items()}
-    (alone,) = build_report(find_runs(write(tmp_path / "bare", bare, data=None))).runs[0].tasks
+    bare = {name: [{**line, "group": None} for line in lines] for name, lines in rows.items()}
+    (alone,) = build_report(find_runs(write(tmp_path / "bare", bare))).runs[0].tasks
     assert not alone.clusters
     wide, narrow = task.policy("rd1").difference, alone.policy("rd1").difference
     assert wide.high - wide.low > 1.3 * (narrow.high - narrow.low)
@@ -160,6 +158,18 @@ def test_files_of_the_report(run_folder, tmp_path):
     assert body.count("js-plotly-plot") + body.count("plotly-graph-div") >= 2
     found = json.loads(data.read_text(encoding="utf-8"))
     assert found["runs"][0]["tasks"][0]["policies"][1]["difference"]["clusters"] == 5
+
+
+def test_pictures_are_of_what_was_asked(rows, tmp_path):
+    (run,) = find_runs(write(tmp_path / "same", rows))
+    assert list(load_samples(run, "docvqa")) == [line["doc_id"] for line in rows["rd2"]]
+    changed = {name: [{**line, "doc_hash": "0"} for line in lines] for name, lines in rows.items()}
+    (run,) = find_runs(write(tmp_path / "changed", changed))
+    assert load_samples(run, "docvqa") == {}
+    (run,) = find_runs(write(tmp_path / "moved", rows, data="/nowhere/docvqa"))
+    assert load_samples(run, "docvqa") == {}
+    files = write_report(tmp_path / "out", build_report([run]), [run])
+    assert "pictures/" not in files[0].read_text(encoding="utf-8")
 
 
 def test_full_precision_is_needed_for_differences_only(rows, tmp_path):
