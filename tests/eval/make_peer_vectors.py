@@ -1,7 +1,7 @@
-"""Writes tests/data/vectors/{captions,longbench}.json: what the public packages score, to be agreed with.
+"""Writes tests/data/vectors/{captions,longbench,ptb}.json: what the public packages score, to be agreed with.
 
-Not a test and not run in CI. It needs pycocoevalcap, rouge and fuzzywuzzy with python-Levenshtein; LongBench's other
-metrics are arithmetic and are tested by hand.
+Not a test and not run in CI. It needs pycocoevalcap and a Java runtime for its tokenizer, rouge, and fuzzywuzzy with
+python-Levenshtein; LongBench's other metrics are arithmetic and are tested by hand.
 
     python tests/eval/make_peer_vectors.py
 """
@@ -82,12 +82,20 @@ def code(r: random.Random) -> list[dict]:
     return rows
 
 
+def tokens(sentences: list[str]) -> list[dict]:
+    from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+
+    words = PTBTokenizer().tokenize({number: [{"caption": text}] for number, text in enumerate(sentences)})
+    return [{"caption": text, "words": words[number][0].split()} for number, text in enumerate(sentences)]
+
+
 def main() -> None:
     r = random.Random(20)
     packages = {name: version(name) for name in ("pycocoevalcap", "rouge", "fuzzywuzzy", "python-Levenshtein")}
     for name, content in {
         "captions": {"corpora": captions(r)},
         "longbench": {"summaries": summaries(r), "code": code(r)},
+        "ptb": {"rows": tokens([row["caption"] for row in json.loads((VECTORS / "ptb.json").read_text())["rows"]])},
     }.items():
         text = json.dumps({"packages": packages, **content}, ensure_ascii=False, indent=1)
         (VECTORS / f"{name}.json").write_text(text + "\n", encoding="utf-8")

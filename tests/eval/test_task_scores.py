@@ -13,7 +13,6 @@ from PIL import Image
 
 from kvmm.errors import KVMMError
 from kvmm.eval.tasks import Sample, Scored, Task, get_task
-from kvmm.eval.tasks.coco_caption import cider_by_sample
 from kvmm.eval.tasks.longbench_e import PROMPTS
 from kvmm.eval.tasks.ocrbench import TYPES
 
@@ -128,7 +127,6 @@ def test_coco_official_files(tmp_path: Path):
     scored = [Scored(s, task.score(s, text), text) for s, text in zip(loaded, predictions, strict=True)]
     result = task.aggregate(scored)
     assert set(result) == {"CIDEr", "BLEU_1", "BLEU_2", "BLEU_3", "BLEU_4", "ROUGE_L"}
-    assert np.mean(cider_by_sample(scored)) == pytest.approx(result["CIDEr"])
     perfect = [Scored(s, task.score(s, s.answers[0]), s.answers[0]) for s in loaded]
     assert task.aggregate(perfect)["CIDEr"] > result["CIDEr"] > 0
     assert task.aggregate(perfect)["BLEU_4"] == pytest.approx(1)

@@ -1,12 +1,13 @@
 """Scores of captions: BLEU, ROUGE-L and CIDEr, as the COCO caption evaluation computes them from words.
 
-The public evaluation calls the Stanford PTB tokenizer, a Java program. :func:`tokenize_caption` stands in for it. On
-plain captions the two agree; they differ in what such captions hardly contain:
+The public evaluation calls the Stanford PTB tokenizer, a Java program. :func:`tokenize_caption` stands in for it and
+writes the same words for what captions are made of: sentences, contractions, numbers, fractions, prices, times, words
+with hyphens and slashes, quotation marks, brackets, common abbreviations. Known differences:
 
-- abbreviations: PTB keeps the full stop of those that it knows ("mr.", "u.s."), here only single letters keep it;
-- PTB knows URLs, e-mail addresses, smileys and telephone numbers as one word each, and writes "1/2" in one piece;
-- words that PTB splits one by one ("gonna", "wanna" ...) are split, its longer list of such words is not reproduced;
-- text that is not in Latin script is split at white space and punctuation only.
+- of the abbreviations that PTB knows, those in ``ABBREVIATIONS`` keep their full stop, and single letters;
+- PTB takes e-mail addresses, URLs, HTML tags, smileys and "wow!nice" as one word each;
+- of the words that PTB splits one by one ("gonna", "y'all" ...) rare ones are not ("more'n");
+- "C++" and sums such as "1+1" are split at every sign.
 
 The scores themselves are those of ``pycocoevalcap`` for the same words.
 """
@@ -25,24 +26,34 @@ ROUGE_BETA = 1.2
 Words = Sequence[str]
 Ngrams = Counter[tuple[str, ...]]
 
+ABBREVIATIONS = frozenset(
+    "mr mrs ms dr st ave blvd rd mt ft jr sr inc co corp ltd vs etc prof gen rep sen gov lt col capt sgt dept jan feb "
+    "aug sept oct nov dec".split()
+)
 _BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
-_SPLIT = {"cannot": ("can", "not")} | {
+_SPLIT = {"cannot": ("can", "not"), "y'all": ("y'", "all"), "'tis": ("'t", "is"), "£": ("#",)} | {
     f"{head}{tail}": (head, tail)
     for head, tail in (("gon", "na"), ("got", "ta"), ("wan", "na"), ("lem", "me"), ("gim", "me"))
 }
 _TOKEN = re.compile(
-    r"(?:[a-z]\.){2,}"  # u.s.
-    r"|\d+(?:[.,:]\d+)+"  # 1,000 and 10:30
-    r"|[^\W_]+(?:[-'&.][^\W_]+)*"  # black-and-white, don't, at&t
-    r"|[()\[\]{}]|[$%#@&+=*/°£€]"
+    r"(?:[^\W\d_]\.){2,}"  # u.s.
+    r"|(?<!\S)-(?=\d)\d+(?:\.\d+)?"  # -5
+    r"|\d+(?:[.,:]\d+)+|(?<!\w)\.\d+"  # 1,000 and 10:30 and .5
+    r"|'n'|'\d\ds\b|'tis\b"
+    rf"|\b(?:{'|'.join(sorted(ABBREVIATIONS))}|no(?=\. \d)|[^\W\d_])\.(?!\w)"  # mr. and single letters
+    r"|\w+(?:[-&./]\w+|'[^\W\d_]\w*)*"  # black-and-white, and/or, don't, at&t
+    r"|'(?:s|m|d|re|ve|ll)\b"
+    r"|[!?]{2,}"
+    r"|[()\[\]{}]|[$%#@&+=*/°£€~]"
 )
-_CONTRACTION = re.compile(r"(.+?)(n't|'(?:s|m|d|re|ve|ll))$")
+_CONTRACTION = re.compile(r"(.+?)((?:'(?:m|d|re|ve|ll))*(?:n't|'(?:s|m|d|re|ve|ll)))$")
+_ENDING = re.compile(r"n't|'\w+")
 
 
 def tokenize_caption(text: str) -> list[str]:
     """The words of a caption in lower case: contractions split ("do", "n't"), punctuation left out.
 
-    Brackets stay, as "-lrb-" and so on: the public evaluation leaves them in as well.
+    Brackets stay, as "-lrb-" and so on, and so do runs such as "?!": the public evaluation leaves them in as well.
     """
     text = text.lower().replace("’", "'").replace("‘", "'")
     words: list[str] = []
@@ -52,7 +63,8 @@ def tokenize_caption(text: str) -> list[str]:
         elif token in _SPLIT:
             words.extend(_SPLIT[token])
         elif match := _CONTRACTION.match(token):
-            words.extend(match.groups())
+            words.append(match.group(1))
+            words.extend(_ENDING.findall(match.group(2)))
         else:
             words.append(token)
     return words

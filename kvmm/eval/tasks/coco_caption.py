@@ -75,10 +75,4 @@ class COCOCaption(Task):
         }
 
 
-def cider_by_sample(scored: Sequence[Scored]) -> list[float]:
-    """CIDEr of each caption among all of ``scored``, for paired differences; the mean is the task's CIDEr."""
-    predictions = [tokenize_caption(prediction) for _, _, prediction in scored]
-    return cider(predictions, [[tokenize_caption(text) for text in sample.answers] for sample, _, _ in scored])
-
-
-__all__ = ["PROMPT", "COCOCaption", "captions_by_image", "cider_by_sample"]
+__all__ = ["PROMPT", "COCOCaption", "captions_by_image"]
