@@ -103,11 +103,14 @@ def command(
         workers=workers,
     )
     with launch.Processes() as processes:
-        if not processes.is_main:
+        if processes.is_main:
+            _show(plan, processes)
+            return
+        try:
             for _ in launch.execute(plan, processes):
                 pass
-            return
-        _show(plan, processes)
+        except KVMMError:  # the main process says the same
+            sys.exit(2)
 
 
 def _show(plan: Any, processes: Any) -> None:
@@ -125,7 +128,8 @@ def _show(plan: Any, processes: Any) -> None:
                     console.print(event.line, highlight=False, soft_wrap=True)
                     if handle is not None:
                         bar.remove_task(handle)
-                    handle = bar.add_task(event.task, total=None, rate="")
+                    share = f", process 1 of {processes.world}" if processes.world > 1 else ""
+                    handle = bar.add_task(f"{event.task}{share}", total=None, rate="")
                 elif isinstance(event, launch.Step):
                     bar.update(handle, completed=event.done, total=event.total, rate=event.rate)
                 else:
