@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import socket
 import sys
@@ -27,6 +28,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
     parser.add_argument("--port", type=int, help="port; default: the first free one from 7860")
     parser.add_argument("--auth", metavar="USER:PASSWORD", help="ask visitors for this user name and password")
+    parser.add_argument(
+        "--cache-budget",
+        metavar="SIZE",
+        help="memory for the caches of all visitors, such as 512MiB; those used longest ago are dropped and filled "
+        "again when asked (default: half of the free GPU memory, or a quarter of the free memory)",
+    )
+    parser.add_argument(
+        "--max-upload", type=int, metavar="MIB", default=100, help="largest upload in MiB (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--mcp", action="store_true", help='also serve the endpoints as MCP tools; needs pip install "kvmm[mcp]"'
+    )
     parser.add_argument("--max-pages", type=int, help="most pages taken from one PDF")
     parser.add_argument(
         "--max-new-tokens", type=int, default=256, help="length limit of an answer (default: %(default)s)"
@@ -54,6 +67,7 @@ def check_address(host: str, port: int | None) -> None:
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     from kvmm.errors import KVMMError
+    from kvmm.policy_file import parse_bytes
 
     try:
         user, colon, password = (args.auth or "").partition(":")
@@ -61,6 +75,11 @@ def main(argv: list[str] | None = None) -> int:
             raise KVMMError("--auth takes a user name and a password with a colon between them")
         if args.max_pages is not None and args.max_pages < 1:
             raise KVMMError("--max-pages takes a number from 1")
+        if args.max_upload < 1:
+            raise KVMMError("--max-upload takes a number from 1")
+        if args.mcp and importlib.util.find_spec("mcp") is None:
+            raise KVMMError('--mcp needs one more package: pip install "kvmm[mcp]"')
+        budget = None if args.cache_budget is None else parse_bytes(args.cache_budget, "--cache-budget")
         if args.max_new_tokens < 1:
             raise KVMMError("--max-new-tokens takes a number from 1")
 
@@ -74,6 +93,7 @@ def main(argv: list[str] | None = None) -> int:
             max_pages=args.max_pages,
             max_new_tokens=args.max_new_tokens,
             graph=args.graph,
+            cache_budget=budget,
         )
         try:
             demo.launch(
@@ -81,7 +101,8 @@ def main(argv: list[str] | None = None) -> int:
                 server_port=args.port,
                 auth=(user, password) if args.auth else None,
                 inbrowser=args.open,
-                **launch_options(),
+                mcp_server=args.mcp,
+                **launch_options(max_file_mib=args.max_upload),
             )
         except OSError as error:  # Gradio found no free port
             raise KVMMError(f"cannot listen on {args.host}: choose another --port or --host") from error

@@ -135,7 +135,7 @@ def _resolve_dtype(dtype: str | torch.dtype | None, folder: Path, device: torch.
         return torch.bfloat16
     # Emulated bfloat16 is slow, so float32 wherever it fits.
     needed = _parameters(folder) * torch.float32.itemsize * MEMORY_HEADROOM
-    return torch.float32 if needed <= _free_bytes(device) else torch.bfloat16
+    return torch.float32 if needed <= free_bytes(device) else torch.bfloat16
 
 
 def _cpu_multiplies_bfloat16() -> bool:
@@ -145,7 +145,7 @@ def _cpu_multiplies_bfloat16() -> bool:
 
 
 def _check_memory(folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-    needed, free = _parameters(folder) * dtype.itemsize * MEMORY_HEADROOM, _free_bytes(device)
+    needed, free = _parameters(folder) * dtype.itemsize * MEMORY_HEADROOM, free_bytes(device)
     if needed > free:
         raise KVMMError(
             f"{folder.name} needs about {needed / 2**30:.1f} GiB in {str(dtype).removeprefix('torch.')} and "
@@ -174,7 +174,7 @@ def _safetensors_elements(path: Path) -> int:
     return total
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
     """Memory that loading may use: free on the GPU, available (free and reclaimable) on the host."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]

@@ -83,7 +83,7 @@ def test_pickled_weights_are_not_read(folder, tmp_path):
 
 
 def test_memory_is_checked_before_loading(folder, monkeypatch):
-    monkeypatch.setattr(loading, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(loading, "free_bytes", lambda device: 1000)
     with pytest.raises(KVMMError, match=r"omni needs about .* GiB .* are free on cpu: choose a smaller model"):
         load_model(folder, device="cpu")
 

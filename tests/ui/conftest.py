@@ -81,7 +81,7 @@ def url(model_and_processor, samples_folder: Path) -> Iterator[str]:
     from kvmm.ui import Models, build_demo, launch_options
 
     demo = build_demo(Models.of(*model_and_processor), samples_folder=samples_folder, max_new_tokens=64)
-    _, local, _ = demo.launch(prevent_thread_lock=True, quiet=True, **launch_options(samples_folder))
+    _, local, _ = demo.launch(prevent_thread_lock=True, quiet=True, mcp_server=True, **launch_options(samples_folder))
     yield local
     demo.close()
 

@@ -81,6 +81,88 @@ def test_a_sample_is_one_click_away_and_can_be_compared(visit, screenshot):
     screenshot(page, "compare-1280")
 
 
+def test_answers_that_differ_are_marked_on_both_sides(visit, screenshot, invoice):
+    page = visit()
+    page.get_by_label("Compare with full precision").check()
+    page.locator("#policy input").click()
+    page.get_by_role("option", name="calibquant1 · ").click()  # one bit: too little for a small model
+    expect(page.locator("#policy-line")).to_contain_text("bits a value")
+    ask(page, QUESTION, invoice)
+    expect(page.locator("#verdict")).to_contain_text(
+        re.compile(r"Differs.*from token \d+: full precision has .+, kvmm ")
+    )
+    expect(page.locator("#chat-full mark.differs").first).to_be_visible()
+    expect(page.locator("#chat-kvmm mark.differs").first).to_be_visible()
+    screenshot(page, "differs-1280")
+
+
+def test_a_policy_of_its_own_for_images(visit, invoice):
+    page = visit()
+    page.get_by_role("button", name="By modality").click()
+    page.locator("#policy-image input").click()
+    page.get_by_role("option", name="bf16 · ").click()
+    page.get_by_role("button", name="Kept in full precision").click()
+    page.locator("#sinks input").fill("8")
+    page.locator("#sinks input").press("Tab")
+    expect(page.locator("#chat-kvmm")).to_contain_text("kvmm · balanced · image bf16 · 8 sinks")
+    ask(page, QUESTION, invoice)
+    expect(notes(page)).to_have_count(1)
+    image = page.locator("#memory-plot .bartext").filter(has_text=re.compile(r"[\d.]+ [KM]iB · 16\.\d+ bits"))
+    expect(image.first).to_be_visible()
+
+
+def test_a_conversation_is_forked_saved_and_opened_by_its_owner_only(visit, screenshot, invoice, tmp_path):
+    page = visit()
+    ask(page, QUESTION, invoice)
+    expect(notes(page)).to_have_count(1)
+    expect(page.locator("#thumbnails img")).to_have_count(1)
+    page.locator("#fork").click()
+    expect(page.locator("#talks")).to_contain_text("(fork)")
+    ask(page, "What is the tax?")
+    expect(notes(page)).to_have_count(2)
+    page.locator("#talks label").first.click()  # back to before the fork
+    expect(notes(page)).to_have_count(1)
+    screenshot(page, "fork-1280")
+    with page.expect_download() as download:
+        page.locator("#save").click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    assert path.suffix == ".kvmm"
+
+    other = visit()  # somebody else with the file, after a restart for example
+    with other.expect_file_chooser() as chooser:
+        other.locator("#load").click()
+    chooser.value.set_files(str(path))
+    expect(other.locator("#chat-kvmm")).to_contain_text("$1,274.94")
+    expect(other.locator("#thumbnails img")).to_have_count(1)
+    ask(other, "What is the tax?")
+    expect(other.locator("#chat-kvmm")).to_contain_text("$94.44")
+    expect(other.locator("#chat-kvmm")).not_to_contain_text("read again")
+
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with other.expect_file_chooser() as chooser:
+        other.locator("#load").click()
+    chooser.value.set_files(str(path))
+    expect(other.get_by_text("was not saved by this app")).to_be_visible()
+    expect(other.locator("#chat-kvmm")).to_contain_text("$94.44")
+
+
+def test_the_page_can_be_used_with_the_keyboard(visit):
+    page = visit()
+    box = page.locator("#ask-box").get_by_test_id("textbox")
+    expect(box).to_be_focused()
+    page.keyboard.type("Write one word.")
+    page.keyboard.press("Enter")
+    expect(notes(page)).to_have_count(1)
+    seen = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.id || document.activeElement.closest('[id]')?.id"))
+    assert {"new-conversation", "fork", "save", "load"} <= seen, seen
+
+
 def test_another_policy_reads_the_page_again(visit, invoice):
     page = visit()
     ask(page, QUESTION, invoice)
@@ -200,6 +282,7 @@ def test_phone_and_dark_mode(visit, screenshot, name, options):
     page.get_by_text("Invoice: the total").click()
     expect(notes(page)).to_have_count(1)
     expect(page.locator("#memory-plot .bartext").first).to_be_visible()
+    expect(page.locator("#growth-plot .legendtext").filter(has_text="bf16")).to_be_visible()
     width = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert width[0] <= width[1], "the page scrolls sideways"
     assert page.evaluate("document.body.classList.contains('dark')") == ("dark" in name)
@@ -212,10 +295,12 @@ def test_phone_and_dark_mode(visit, screenshot, name, options):
         assert not page.evaluate("document.body.classList.contains('dark')")
 
 
-def test_the_documented_endpoint(url, invoice):
+def test_the_documented_endpoints(url, invoice):
     from gradio_client import Client, handle_file
 
     client = Client(url, verbose=False)
+    described = client.view_api(return_format="dict")["named_endpoints"]["/ask"]["parameters"]
+    assert [parameter["parameter_name"] for parameter in described] == ["files", "question", "policy", "model"]
     assert list(client.view_api(return_format="dict")["named_endpoints"]) == [
         "/ask",
         "/compare",
@@ -225,3 +310,36 @@ def test_the_documented_endpoint(url, invoice):
     assert result["answer"] == "$1,274.94"
     assert result["policy"] == "kivi4"
     assert result["memory"]["by_modality"]["image"]["tokens"] > 100
+
+    both = client.predict([handle_file(invoice)], QUESTION, "bf16", api_name="/compare")
+    assert both["identical"] and both["full_precision"]["answer"] == both["kvmm"]["answer"] == "$1,274.94"
+    both = client.predict([handle_file(invoice)], QUESTION, "calibquant1", api_name="/compare")
+    assert not both["identical"] and both["first_difference"]["token"] >= 1
+    norms = client.predict([handle_file(invoice)], QUESTION, api_name="/analyze_norms")
+    assert set(norms["tokens"]) == {"text", "image"} and len(norms["key"]["outliers"]) == len(norms["layers"])
+    assert min(norms["key"]["coefficient_of_variation"]) > 0
+    for wrong in ({"policy": "../x.yaml"}, {"model": "/etc"}):  # neither names files for visitors
+        with pytest.raises(Exception, match="choose one of"):
+            client.predict([handle_file(invoice)], QUESTION, **wrong, api_name="/ask")
+
+
+def test_the_endpoints_are_mcp_tools(url):
+    import asyncio
+
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamablehttp_client
+
+    async def talk():
+        async with (
+            streamablehttp_client(f"{url}gradio_api/mcp/") as (read, write, _),
+            ClientSession(read, write) as mcp,
+        ):
+            await mcp.initialize()
+            tools = (await mcp.list_tools()).tools
+            answer = await mcp.call_tool(tools[0].name, {"files": [], "question": "Write one word.", "policy": "kivi4"})
+            return tools, answer
+
+    tools, answer = asyncio.run(talk())
+    assert [tool.name for tool in tools] == ["ask", "compare", "analyze_norms"]
+    assert "KV cache of one to two bits" in tools[0].description
+    assert not answer.isError and "bits_per_value" in answer.content[0].text
