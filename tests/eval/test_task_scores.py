@@ -337,7 +337,11 @@ def test_longbench_official_files(tmp_path: Path):
     assert [sample.doc_id for sample in loaded] == ["hotpotqa-0001", "hotpotqa-0002", "trec_e-0001"]
     first = loaded.samples[0]
     assert "A {input} text." in first.question and first.question.endswith("Question: Who {context}?\nAnswer:")
-    assert [task.tokens_for(sample) for sample in loaded] == [32, 32, 64]
+    one = get_task("longbench-e@tasks=hotpotqa")
+    assert one.max_new_tokens == 32 and task.max_new_tokens == 512
+    assert [sample.doc_id for sample in one.load(tmp_path)] == ["hotpotqa-0001", "hotpotqa-0002"]
+    with pytest.raises(KVMMError, match="no task squad: choose of qasper"):
+        get_task("longbench-e@tasks=squad")
     result = answered(task, loaded.samples, ["Ann", "Bob", "\nAnn or Bob\nBob"])
     assert result["longbench/hotpotqa"] == 0.5 and result["longbench/trec"] == 0.5 and result["longbench"] == 0.5
     assert (result["longbench/0-4k"], result["longbench/4-8k"], result["longbench/8k+"]) == (1, 0, 0.5)

@@ -117,7 +117,7 @@ class Task(ABC):
 
     name: str  # the class has one; an instance with options has them in it
     metric: ClassVar[str]
-    max_new_tokens: ClassVar[int]
+    max_new_tokens: int
     mini: ClassVar[str | None] = None
     default_source: ClassVar[str | None] = None
     options: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
@@ -142,10 +142,6 @@ class Task(ABC):
     @abstractmethod
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:
         """Metrics of all answers, :attr:`metric` among them (0 for an empty list); parts are named "metric/part"."""
-
-    def tokens_for(self, sample: Sample) -> int:
-        """How long the answer to one sample may be: ``metadata["max_new_tokens"]``, else :attr:`max_new_tokens`."""
-        return int(sample.metadata.get("max_new_tokens") or self.max_new_tokens)
 
 
 def mean(values: Iterable[float]) -> float:

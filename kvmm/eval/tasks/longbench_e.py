@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from kvmm.errors import KVMMError
 from kvmm.eval.metrics.longbench import longbench_score
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task, mean
 from kvmm.eval.tasks.collect import collect
@@ -92,17 +93,34 @@ class LongBenchE(Task):
 
     Prompts are given whole. The benchmark's script cuts them in the middle to what the model was trained for: leave
     out longer ones for models of a short context.
+
+    Args:
+        tasks: only these of the thirteen. The longest of their answers' lengths is :attr:`max_new_tokens`: one task
+            at a time, as ``longbench-e@tasks=qasper``, has exactly the benchmark's.
     """
 
     name = "longbench-e"
     metric: ClassVar[str] = "longbench"
-    max_new_tokens: ClassVar[int] = 512
+    max_new_tokens = 512
+    options: ClassVar[Any] = {"tasks": lambda text: text.split("+")}
+
+    def __init__(self, tasks: Sequence[str] = tuple(PROMPTS)):
+        if not tasks or not set(tasks) <= PROMPTS.keys():
+            raise KVMMError(f"LongBench-E has no task {'+'.join(tasks)}: choose of {', '.join(PROMPTS)}.")
+        self.tasks = frozenset(tasks)
+        self.max_new_tokens = max(PROMPTS[task][1] for task in tasks)
 
     def load(self, source: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None) -> SampleSet:
-        """See :meth:`Task.load`. The tasks' own lengths of answers are in ``metadata["max_new_tokens"]``."""
+        """See :meth:`Task.load`."""
         required = (("context",), ("answers",), ("dataset",))
         name, rows = open_rows(source, mini=self.mini, split=split, required=required, many=True)
-        return collect(self.name, name, rows, self._id, self._sample, limit)
+        chosen = (row for row in rows if isinstance(row, tuple) or self._is_chosen(row))
+        return collect(self.name, name, chosen, self._id, self._sample, limit)
+
+    def _is_chosen(self, row: Row) -> bool:
+        """Whether the item is one of the chosen tasks', or of none that is known."""
+        dataset = str(row.get("dataset", default="")).removesuffix("_e")
+        return dataset in self.tasks or dataset not in PROMPTS
 
     def _id(self, row: Row) -> str:
         return f"{row.get('dataset', default='')}-{row_id(row, '_id', 'id')}"
@@ -114,7 +132,7 @@ class LongBenchE(Task):
         length = row.get("length")
         if not isinstance(length, int) or isinstance(length, bool):
             raise BadItem("no length")
-        prompt, max_new_tokens = PROMPTS[dataset]
+        prompt, _ = PROMPTS[dataset]
         context, asked = row.text("context"), str(row.get("input", default=""))
         return Sample(
             doc_id=doc_id,
@@ -125,7 +143,6 @@ class LongBenchE(Task):
                 "length": length,
                 "bucket": bucket(length),
                 "classes": row.texts("all_classes"),
-                "max_new_tokens": max_new_tokens,
             },
         )
 
