@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from kvmm.eval.report import EvaluationReport
 
 _SHOWN = ("policy", "score", "difference", "95 % interval", "p", "bits", "KV", "failed")
 
@@ -16,7 +20,8 @@ def command(
         Path | None, typer.Option(help="Folder of the report; default the first folder of results, or its file's.")
     ] = None,
     table: Annotated[
-        str | None, typer.Option(help="Print only the Markdown table of this task, or `all`, and write nothing.")
+        str | None,
+        typer.Option(help="Print only a Markdown table and write nothing: of a task, of `all`, or their `summary`."),
     ] = None,
     failures: Annotated[int, typer.Option(min=0, help="Worst failures shown for a policy.")] = 8,
 ) -> None:
@@ -26,12 +31,13 @@ def command(
     bootstrap intervals and McNemar's test, bits, times, parts, and the worst failures with their pictures.
     """
     from kvmm.eval.report import build_report, find_runs
-    from kvmm.eval.report_pages import rows_of, table_of, title_of
+    from kvmm.eval.report_pages import rows_of, summary_table, table_of, title_of
 
     runs = [run for path in results for run in find_runs(path)]
     report = build_report(runs, failures=0 if table else failures)
     if table:
-        typer.echo(_tables(report, table, table_of), nl=False)
+        found = [summary_table(run) for run in report.runs] if table == "summary" else _tables(report, table, table_of)
+        typer.echo("\n".join(found), nl=False)
         return
     from kvmm.eval.report_files import write_report
 
@@ -42,17 +48,17 @@ def command(
         typer.echo(str(path))
 
 
-def _tables(report, name: str, table_of) -> str:
+def _tables(report: EvaluationReport, name: str, table_of: Callable) -> list[str]:
     from kvmm.errors import KVMMError
 
     found = [table_of(run, task) for run in report.runs for task in run.tasks if name in ("all", task.task)]
     if not found:
         known = ", ".join(dict.fromkeys(task.task for run in report.runs for task in run.tasks))
-        raise KVMMError(f"There is no task {name} in the results: choose one of {known}, or all.")
-    return "\n".join(found)
+        raise KVMMError(f"There is no task {name} in the results: choose one of {known}, all or summary.")
+    return found
 
 
-def _show(report, rows_of, title_of) -> None:
+def _show(report: EvaluationReport, rows_of: Callable, title_of: Callable) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -123,6 +123,45 @@ def parts_of(task: TaskResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return columns, [(name, *(_points((one.parts or {}).get(name)) for one in task.policies)) for name in names]
 
 
+SUMMARY = (
+    "Points of 100, in brackets the paired difference to {reference}; * where its 95 % bootstrap interval, over "
+    "documents, leaves out 0. Bits a value of the KV cache and its ratio to bf16 are over all questions."
+)
+
+
+def summary_of(run: RunResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """All tasks of a run in one table: a row a policy, with its score in every task."""
+    rows = []
+    for name in dict.fromkeys(one.policy for task in run.tasks for one in task.policies):
+        found = [next((one for one in task.policies if one.policy == name), None) for task in run.tasks]
+        measured = [one for one in found if one is not None and one.kv_ratio]
+        packed = sum(one.kv_bytes * one.answered for one in measured)
+        dense = sum(one.kv_bytes * one.kv_ratio * one.answered for one in measured)
+        size = (f"{16 * packed / dense:.2f}", f"{dense / packed:.2f}x") if measured else ("", "")
+        rows.append((name, *size, *("" if one is None else _summary_cell(one) for one in found)))
+    return ("policy", "bits", "KV", *(task.task for task in run.tasks)), rows
+
+
+def _summary_cell(one: PolicyResult) -> str:
+    if one.difference is None:
+        return _points(one.score)
+    mark = "*" if one.difference.significant else ""
+    return f"{_points(one.score)} ({100 * one.difference.mean:+.1f}{mark})"
+
+
+def summary_legend(run: RunResult) -> str:
+    """What the cells of :func:`summary_of` are."""
+    questions = ", ".join(f"{max(one.answered for one in task.policies)} of {task.task}" for task in run.tasks)
+    reference = next((task.reference for task in run.tasks if task.reference), "full precision")
+    return f"{SUMMARY.format(reference=reference)} Questions: {questions}."
+
+
+def summary_table(run: RunResult) -> str:
+    """The Markdown of :func:`summary_of` with its title and legend."""
+    head = f"**{run.model}** ({run.dtype}, {run.device})"
+    return f"{head}\n\n{markdown_table(*summary_of(run))}\n{summary_legend(run)}\n"
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # Markdown
 
@@ -149,6 +188,8 @@ def markdown(report: EvaluationReport, pictures: dict[tuple[str, str, str], list
     parts = ["# Evaluation\n"]
     for run in report.runs:
         parts.append(f"## {_cell(run.model)}\n\n{settings_of(run)}\n")
+        if len(run.tasks) > 1:
+            parts.append(f"{markdown_table(*summary_of(run))}\n{summary_legend(run)}\n")
         for task in run.tasks:
             parts.append(f"### {title_of(run, task)}\n\n{markdown_table(*rows_of(task))}\n{legend(task)}\n")
             columns, rows = parts_of(task)
@@ -180,6 +221,9 @@ def html_page(report: EvaluationReport, pictures: dict[tuple[str, str, str], lis
 
     tables, figures, failures = [], [], []
     for number, run in enumerate(report.runs):
+        if len(run.tasks) > 1:
+            text = f"{settings_of(run)}. {summary_legend(run)}"
+            tables.append(Table(f"All tasks: {run.model}", text, *_tupled(summary_of(run))))
         for task in run.tasks:
             title, name = title_of(run, task), f"{number}-{task.task}"
             tables.append(Table(title, f"{settings_of(run)}. {legend(task)}", *_tupled(rows_of(task))))
@@ -232,4 +276,4 @@ def _html_failure(task: TaskResult, one: Failure, pictures: Sequence[Picture]) -
     )
 
 
-__all__ = ["html_page", "markdown", "markdown_table", "rows_of", "table_of"]
+__all__ = ["html_page", "markdown", "markdown_table", "rows_of", "summary_of", "summary_table", "table_of"]

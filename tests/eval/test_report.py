@@ -227,6 +227,25 @@ def test_figures(run_folder):
     assert list(score_differences(task).data[0].y) == ["rd1", "rd2"]
 
 
+def test_the_summary_holds_all_tasks(run_folder, rows, monkeypatch, capsys):
+    (file,) = run_folder.glob("*_results.json")
+    content = json.loads(file.read_text(encoding="utf-8"))
+    content["configs"]["mp-docvqa_rd2"] = {"task": "mp-docvqa", "policy": "rd2", "metric": "anls"}
+    file.write_text(json.dumps(content), encoding="utf-8")
+    path = file.with_name(file.name.replace("_results.json", "_samples_mp-docvqa_rd2.jsonl"))
+    half = [{**line, "kv_bytes": BF16 // 2} for line in rows["rd2"][2:]]
+    path.write_text("".join(json.dumps(line) + "\n" for line in half), encoding="utf-8")
+    code, out, _ = call(monkeypatch, capsys, run_folder, "--table", "summary")
+    lines = out.splitlines()
+    assert code == 0 and lines[2] == "| policy | bits | KV | docvqa | mp-docvqa |"
+    assert lines[4] == "| bf16 | 16.00 | 1.00x | 100.0 |  |"
+    # 20 questions at 1/8 and 18 at 1/2 of bf16
+    bits = 16 * (20 / 8 + 18 / 2) / 38
+    assert lines[5] == f"| rd2 | {bits:.2f} | {16 / bits:.2f}x | 90.0 (-7.4) | 100.0 |"
+    assert lines[6] == "| rd1 | 1.00 | 16.00x | 40.0 (-63.2*) |  |"
+    assert "20 of docvqa, 18 of mp-docvqa" in lines[-1]
+
+
 def test_a_table_survives_any_text():
     text = markdown_table(("a", "b"), [("x|y\nz", "<i>")])
     assert text.splitlines()[2] == "| x\\|y z | &lt;i> |"
@@ -305,4 +324,4 @@ def test_bad_folders_get_one_line(make, tmp_path, rows, monkeypatch, capsys):
 
 def test_an_unknown_table_names_those_there_are(run_folder, monkeypatch, capsys):
     code, _, err = call(monkeypatch, capsys, run_folder, "--table", "ocrbench")
-    assert code == 2 and "choose one of docvqa, or all" in err
+    assert code == 2 and "choose one of docvqa, all or summary" in err
