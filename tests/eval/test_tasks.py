@@ -253,6 +253,26 @@ def test_parquet_cells_that_hold_no_image(tmp_path: Path):
     assert dict(loaded.skipped) == {"2": "damaged image", "3": "missing image", "4": "missing image"}
 
 
+def test_ocrbench_hub_parquet(tmp_path: Path):
+    row = {
+        "dataset": "HME100k",
+        "question": "Which?",
+        "question_type": "Handwritten Mathematical Expression Recognition",
+    }
+    cell = {"bytes": png(), "path": "0.png"}
+    rows = [
+        {**row, "answer": ["x ^ 2"], "image": cell},
+        {**row, "question_type": "Poetry", "answer": ["y"], "image": cell},
+    ]
+    task = get_task("ocrbench")
+    loaded = task.load(write_parquet(tmp_path / "data" / "test-00000-of-00001.parquet", rows).parents[1])
+    assert dict(loaded.skipped) == {"1": "unknown type: Poetry"}
+    [sample] = loaded
+    assert sample.doc_id == "0" and sample.load_images()[0].size == (60, 40)
+    assert task.score(sample, "it is x^2") == {"ocrbench_accuracy": 1}
+    assert task.score(sample, "it is X^2") == {"ocrbench_accuracy": 0}
+
+
 def test_parquet_without_a_column(tmp_path: Path):
     rows = [{k: v for k, v in hub_row(1, png()).items() if k not in ("answers", "image")}]
     with pytest.raises(KVMMError, match=r"no column answers or answer .it has questionId, question"):

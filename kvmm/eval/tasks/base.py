@@ -33,8 +33,8 @@ class Sample:
         answers: accepted references; never empty, except where the task says that it needs none.
         images: sources, in the order in which the model sees them, before the question.
         audio: a source or None.
-        group: samples of equal group have the same images and audio, or where there are none begin with the same long
-            text, and are neighbours in their set; None when nothing is shared.
+        group: samples of equal group have the same images and audio and are neighbours in their set; None when nothing
+            is known to be shared.
         metadata: plain JSON values: the type of the question, choices, page ...
     """
 
