@@ -92,26 +92,16 @@ def test_drift_has_the_report_of_kvmm_drift(call, tmp_path):
 
 
 def test_cost_of_a_shape_with_pictures(call, tmp_path):
-    options = (
-        "--model",
-        "Qwen2.5-VL-3B",
-        "--context",
-        16384,
-        "--budget",
-        "1GiB",
-        "--policy",
-        "bf16",
-        "--policy",
-        "kivi2",
-    )
-    result = call("cost", *options, "--out", tmp_path / "out")
+    options = ("--model", "Qwen2.5-VL-3B", "--context", 16384, "--images", 4, "--budget", "1GiB")
+    result = call("cost", *options, "--policy", "bf16", "--policy", "kivi2", "--out", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     assert "longest in 1 GiB" in result.stdout and result.stderr == ""
     found = read(tmp_path, "cost")
     full, packed = found["policies"]
-    assert found["tokens"] == {"text": 16384} and full["nbytes"] > 4 * packed["nbytes"]
+    assert found["tokens"] == {"text": 12288, "image": 4096, "video": 0, "audio": 0}
+    assert full["nbytes"] > 4 * packed["nbytes"]
     pictures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
-    assert pictures == ["bytes.png", "decode.png", "longest.png", "pack_text.png"]
+    assert pictures == ["bytes.png", "decode.png", "longest.png", "pack_image.png", "pack_text.png"]
     assert Image.open(tmp_path / "out" / "bytes.png").width == 1800
 
 
@@ -139,6 +129,8 @@ def test_wrong_input_is_one_line(call, tmp_path):
         (("drift", "--audio", MEMO, "--seeds", 1), "2 or more"),
         (("cost", "--model", "nothing"), "built-in model"),
         (("cost", "--budget", "much"), "no amount of memory"),
+        (("cost", "--images", 40), "raise it, or plan fewer media"),
+        (("cost", "--audio", MEMO, "--images", 1), "counted in the files"),
     ]:
         result = call(*options)
         assert result.returncode == 2 and result.stdout == "" and "Traceback" not in result.stderr, options

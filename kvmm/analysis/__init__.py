@@ -1,5 +1,6 @@
 """What the numbers in a KV cache look like, what a policy changes, and figures of both."""
 
+from kvmm.analysis.channels import ChannelReport, record_channels
 from kvmm.analysis.drift import measure_drift, summarise
 from kvmm.analysis.drift_report import DriftReport
 from kvmm.analysis.drift_run import DriftPrompt, run_drift
@@ -9,6 +10,7 @@ from kvmm.analysis.norms import NormReport, record_norms
 from kvmm.analysis.scores import ScoreReport, measure_scores
 
 __all__ = [
+    "ChannelReport",
     "DriftPrompt",
     "DriftReport",
     "ErrorReport",
@@ -20,6 +22,7 @@ __all__ = [
     "measure_drift",
     "measure_errors",
     "measure_scores",
+    "record_channels",
     "record_norms",
     "run_drift",
     "summarise",

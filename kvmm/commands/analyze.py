@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvmm.commands import drift as drift_command
+from kvmm.commands import plan
 from kvmm.commands.inputs import (
     Audio,
     Device,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for JSON, HTML and PNG.")]
 NoPng = Annotated[bool, typer.Option("--no-png", help="Leave the PNG files out; they need Chrome or Chromium.")]
+Scale = Annotated[float, typer.Option("--scale", min=0.5, max=4, help="Pixels of a PNG over those on the page.")]
 Layer = Annotated[int | None, typer.Option("--layer", min=0, help="Decoder layer shown in detail.")]
 
 _ERROR_POLICIES = ("kivi2", "oscar2", "calibquant1", "rd2")
@@ -53,6 +55,7 @@ def norms(
     dtype: Dtype = None,
     out: Out = Path("report"),
     no_png: NoPng = False,
+    scale: Scale = 2.0,
 ) -> None:
     """Token norms by layer, head and modality, and a layer's channels at the stages of codec oscar."""
     from kvmm.analysis.channels import record_channels
@@ -82,7 +85,7 @@ def norms(
         norm_tables(report, channels),
         intro=_intro(prompt, report.modality.size),
         out=out,
-        png=not no_png,
+        png=0 if no_png else scale,
     )
 
 
@@ -100,6 +103,7 @@ def errors(
     dtype: Dtype = None,
     out: Out = Path("report"),
     no_png: NoPng = False,
+    scale: Scale = 2.0,
 ) -> None:
     """Errors of stored keys and values by channel, token and modality, and what attention makes of them."""
     from kvmm.analysis.errors import measure_errors
@@ -128,7 +132,7 @@ def errors(
         error_tables(report, scores),
         intro=_intro(prompt, report.modality.size),
         out=out,
-        png=not no_png,
+        png=0 if no_png else scale,
     )
 
 
@@ -151,6 +155,7 @@ def drift(
     dtype: Dtype = None,
     out: Out = Path("report"),
     no_png: NoPng = False,
+    scale: Scale = 2.0,
 ) -> None:
     """What ``kvmm drift`` measures, with figures: logit drift over bits and along the answer, and agreement."""
     report = drift_command.measure(
@@ -171,7 +176,7 @@ def drift(
     figures, tables = drift_page(report)
     prompts = f"{report.prompts} prompt{'s' * (report.prompts != 1)}"
     title = f"Drift of {_name(model)}"
-    _write("drift", title, report.to_dict(), figures, tables, intro=f"{prompts}.", out=out, png=not no_png)
+    _write("drift", title, report.to_dict(), figures, tables, intro=f"{prompts}.", out=out, png=0 if no_png else scale)
 
 
 @app.command("cost")
@@ -185,27 +190,35 @@ def cost(
     context: Annotated[
         int | None, typer.Option(min=1, help="Tokens of one sequence, files included; default: 32768, or the files'.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences, all alike.")] = 1,
-    budget: Annotated[str | None, typer.Option(help="Memory of the cache: 24GiB, 512MiB, 80GB ...")] = None,
+    images: plan.ImageCount = 0,
+    image_tokens: plan.ImageTokens = 1024,
+    audio_tokens: plan.AudioTokens = 0,
+    video_tokens: plan.VideoTokens = 0,
+    batch: plan.Batch = 1,
+    budget: plan.Budget = None,
     model: Annotated[
         str | None, typer.Option(help="A common model by name, a folder or a hub id; default is the embedded model.")
     ] = None,
     out: Out = Path("report"),
     no_png: NoPng = False,
+    scale: Scale = 2.0,
 ) -> None:
     """Bytes and operations by policy, for a context or for the tokens of files (which needs the model's weights)."""
     from kvmm.analysis.pages import cost_page
     from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
     from kvmm.analysis.shapes import find_shape, shape_of
-    from kvmm.commands.plan import calibration_in, parse_bytes
+    from kvmm.errors import KVMMError
     from kvmm.models.loading import default_model
 
-    room = None if budget is None else parse_bytes(budget)
+    room = None if budget is None else plan.parse_bytes(budget)
     given = Given(image or (), pdf or (), audio, text, question).check()
+    if not given.empty and (images or audio_tokens or video_tokens):
+        raise KVMMError("Tokens are counted in the files: leave --images, --audio-tokens and --video-tokens out.")
     origin: dict[str, Any] = {"command": _command()}
     if given.empty:
         shape = find_shape(model or default_model())
-        tokens = count_tokens(context or 32768, {})
+        counted = {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens}
+        tokens = count_tokens(context or 32768, counted)
     else:
         network, _, prompt = _load(given, model, "cpu", None)
         shape = shape_of(network.config, _name(model))
@@ -219,11 +232,11 @@ def cost(
         tokens,
         batch=batch,
         budget=room,
-        calibration=calibration_in(str(model or default_model())),
+        calibration=plan.calibration_in(str(model or default_model())),
     )
     figures, tables = cost_page(report)
     title = f"Cost of a cache of {shape.name}"
-    _write("cost", title, {**origin, **report.to_dict()}, figures, tables, out=out, png=not no_png)
+    _write("cost", title, {**origin, **report.to_dict()}, figures, tables, out=out, png=0 if no_png else scale)
 
 
 def _load(given: Given, model: str | None, device: str | None, dtype: str | None) -> tuple[Any, Any, Prompt]:
@@ -269,16 +282,16 @@ def _write(
     tables: Sequence[Table],
     *,
     out: Path,
-    png: bool,
+    png: float,
     intro: str = "",
 ) -> None:
-    """Write the files, print the tables, and say where the files are."""
+    """Write the files, print the tables, and say where the files are; ``png`` is the scale of pictures, 0 for none."""
     from rich.console import Console
     from rich.table import Table as RichTable
 
     from kvmm.analysis.figures import write_report
 
-    written = write_report(out, name, title, report, figures, intro=intro, tables=tables, png=png)
+    written = write_report(out, name, title, report, figures, intro=intro, tables=tables, png=png > 0, scale=png)
     for one in tables:
         table = RichTable(title=one.title, caption=one.caption, title_justify="left", caption_justify="left", box=None)
         for index, column in enumerate(one.columns):

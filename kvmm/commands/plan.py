@@ -15,17 +15,24 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
+ImageCount = Annotated[int, typer.Option("--images", min=0, help="Images among them.")]
+ImageTokens = Annotated[int, typer.Option("--image-tokens", min=1, help="Tokens of one image.")]
+AudioTokens = Annotated[int, typer.Option("--audio-tokens", min=0, help="Tokens of recordings among them.")]
+VideoTokens = Annotated[int, typer.Option("--video-tokens", min=0, help="Tokens of videos among them.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences, all alike.")]
+Budget = Annotated[str | None, typer.Option("--budget", help="Memory of the cache: 24GiB, 512MiB, 80GB ...")]
+
 
 def command(
     model: Annotated[str, typer.Option(help="A common model by name, or a folder with config.json.")],
     policy: Annotated[list[str] | None, typer.Option(help="Preset or YAML file; repeat for several.")] = None,
     context: Annotated[int, typer.Option(min=1, help="Tokens of one sequence, media included.")] = 32768,
-    images: Annotated[int, typer.Option(min=0, help="Images among them.")] = 0,
-    image_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one image.")] = 1024,
-    audio_tokens: Annotated[int, typer.Option(min=0, help="Tokens of recordings among them.")] = 0,
-    video_tokens: Annotated[int, typer.Option(min=0, help="Tokens of videos among them.")] = 0,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences, all alike.")] = 1,
-    budget: Annotated[str | None, typer.Option(help="Memory of the cache: 24GiB, 512MiB, 80GB ...")] = None,
+    images: ImageCount = 0,
+    image_tokens: ImageTokens = 1024,
+    audio_tokens: AudioTokens = 0,
+    video_tokens: VideoTokens = 0,
+    batch: Batch = 1,
+    budget: Budget = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
 ) -> None:
     """Plan a cache: its size by policy, and the longest context that fits a budget."""

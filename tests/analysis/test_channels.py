@@ -126,7 +126,7 @@ def test_heatmaps_are_binned_and_keep_the_largest(report):
     np.testing.assert_array_equal(np.argsort(np.mean(cells.z, axis=1))[-2:] % 37, [3, 3])  # channels 3 and 40
     stages = channel_stages(report)
     heat = [trace for trace in stages.data if trace.type == "heatmap" and len(trace.y) == 64]
-    assert len(heat) == 4 and all(np.shape(trace.z)[1] <= 192 for trace in heat)
+    assert len(heat) == 4 and all(np.shape(trace.z)[1] <= 128 for trace in heat)
     assert [note.text for note in stages.layout.annotations] == ["raw", "rotated", "scaled", "rotated, then scaled"]
     # what the picture is for: after both, the strongest row is no longer far above the others
     rows = [np.mean(trace.z, axis=1) for trace in heat]

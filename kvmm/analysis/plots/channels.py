@@ -14,7 +14,7 @@ from kvmm.errors import KVMMError
 
 STAGE_NAMES = {"raw": "raw", "rotated": "rotated", "scaled": "scaled", "both": "rotated, then scaled"}
 _MAX_CHANNELS = 256
-_SIDE_BY_SIDE = 192  # token bins of each of four heatmaps
+_SIDE_BY_SIDE = 128  # token bins of each of four heatmaps
 _COLORS = "Cividis"
 
 
