@@ -17,6 +17,7 @@ class AudioQA(DocVQA):
     """
 
     name = "audio-qa"
+    max_new_tokens: ClassVar[int] = 64  # what a recording says, word for word
     mini: ClassVar[str | None] = "audio"
 
     def _columns(self) -> tuple[tuple[str, ...], ...]:
