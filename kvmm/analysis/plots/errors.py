@@ -18,6 +18,7 @@ from kvmm.analysis.plots.style import GRID_COLOR, TEXT_COLOR, bins, style
 SIDE_NAMES = {"key": "Key", "value": "Value"}
 _SCOPE_WIDTHS = {"all": 5, "rest": 3, "refit": 1.5}  # drawn in this order: curves that agree stay visible
 _SCOPE_COLORS = {"all": "#D55E00", "rest": "#E69F00", "refit": "#0072B2"}
+_CODECS = {"kivi": "KIVI", "oscar": "OScaR"}
 _ARRANGEMENT_COLORS = {"separate": "#0072B2", "sequence": "#E69F00", "interleaved": "#D55E00"}
 _MARGIN = {"l": 8, "r": 8, "t": 66, "b": 40}
 
@@ -27,7 +28,12 @@ def _measure(relative: bool) -> str:
 
 
 def _log_axis(figure: go.Figure, title: str, **where: Any) -> None:
-    figure.update_yaxes(title_text=title, type="log", exponentformat="power", **where)
+    """A logarithmic y axis for the lines drawn; a short one also names 2 and 5 times the powers of ten."""
+    lines = [np.asarray(trace.y, dtype=float) for trace in figure.data if trace.type == "scatter" and len(trace.x) > 1]
+    values = np.concatenate([*lines, [np.nan]])
+    values = values[values > 0]
+    short = not len(values) or values.max() < 1e3 * values.min()
+    figure.update_yaxes(title_text=title, type="log", exponentformat="power", dtick="D2" if short else 1, **where)
 
 
 def _positive(values: np.ndarray) -> np.ndarray:
@@ -247,7 +253,7 @@ def mixed_errors(report: ErrorReport, row: int | None = None) -> go.Figure:
         figure.update_xaxes(visible=False)
         figure.update_yaxes(visible=False)
         return figure
-    titles = [f"{one.codec}, {one.bits:g} bits, groups of {one.group_size} tokens" for one in report.mixed]
+    titles = [_CODECS.get(one.codec, one.codec) for one in report.mixed]
     figure = make_subplots(rows=1, cols=len(titles), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.04)
     for column, one in enumerate(report.mixed, start=1):
         for arrangement, text in ARRANGEMENTS.items():
@@ -264,6 +270,7 @@ def mixed_errors(report: ErrorReport, row: int | None = None) -> go.Figure:
                 row=1,
                 col=column,
             )
+        figure.update_xaxes(title_text=f"{one.bits:g} bits, groups of {one.group_size}", row=1, col=column)
     style(figure, height=360, revision="mixed-errors", barmode="group", margin={**_MARGIN, "t": 84})
     figure.update_layout(legend={"y": 1.12})
     figure.update_xaxes(showgrid=False)
