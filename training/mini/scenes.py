@@ -12,16 +12,16 @@ from training.pages import Page, Rng
 
 # file: (Python package, what it shows and who made it, licence)
 PHOTOGRAPHS = {
-    "china.jpg": ("sklearn", "Summer Palace, Daniel Büchele (flickr.com/photos/danielbuechele)", "CC BY 2.0"),
-    "flower.jpg": ("sklearn", "Dahlia, flickr.com/photos/vultilion", "CC BY 2.0"),
+    "china.jpg": ("sklearn", "Summer Palace, danielbuechele (flickr.com/photos/danielbuechele)", "CC BY 2.0"),
+    "flower.jpg": ("sklearn", "Flower, vultilion (flickr.com/photos/vultilion)", "CC BY 2.0"),
     "coffee.png": ("skimage", "Cup of coffee, Rachel Michetti, Pikolo Espresso Bar", "CC0"),
     "chelsea.png": ("skimage", "Cat, Stefan van der Walt", "CC0"),
     "astronaut.png": ("skimage", "Eileen Collins, NASA", "public domain"),
     "rocket.jpg": ("skimage", "Launch of DSCOVR, SpaceX", "public domain"),
     "brick.png": ("skimage", "Bricks25, CC0Textures", "CC0"),
-    "grass.png": ("skimage", "Grass, Linnaeus", "CC0"),
+    "grass.png": ("skimage", "Grass-01, linolafett (deviantart.com/linolafett)", "CC0"),
     "gravel.png": ("skimage", "Gravel04, CC0Textures", "CC0"),
-    "camera.png": ("skimage", "Photographer, Lav Varshney", "CC0"),
+    "camera.png": ("skimage", "Cameraman, Lav Varshney", "CC0"),
 }
 _FOLDERS = {"sklearn": "datasets/images", "skimage": "data"}
 _PYPI = {"sklearn": "scikit-learn", "skimage": "scikit-image"}
