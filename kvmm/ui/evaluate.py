@@ -141,9 +141,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
                 label="Policies",
                 elem_id="evaluate-policies",
             )
-            limit = gr.Number(
-                FIRST_LIMIT, precision=0, minimum=1, maximum=MAX_LIMIT, label="Questions", elem_id="evaluate-limit"
-            )
+            limit = gr.Number(FIRST_LIMIT, precision=0, label="Questions", elem_id="evaluate-limit")
             with gr.Row(elem_classes="actions"):
                 start = gr.Button("Evaluate", variant="primary", elem_id="evaluate-start", min_width=120)
                 stop = gr.Button("Stop", variant="stop", visible=False, elem_id="evaluate-stop", min_width=90)

@@ -115,7 +115,7 @@ def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> Non
                     elem_id="norm-outliers", padding=False, js_on_load=click_script("norm-heatmap", "norm-channels")
                 )
             with gr.Column(scale=6, min_width=320):
-                token = gr.Number(0, precision=0, minimum=0, label="Token", elem_id="norm-token")
+                token = gr.Number(0, precision=0, label="Token", elem_id="norm-token")
                 place = gr.HTML(elem_id="norm-place", padding=False)
         with gr.Row(elem_classes="controls"):
             stage = gr.Radio(

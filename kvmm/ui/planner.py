@@ -138,23 +138,20 @@ def build_planner(models: Models, tab: gr.Tab) -> None:
                 context = gr.Number(
                     32768,
                     precision=0,
-                    minimum=1,
                     step=4096,
                     label="Context, tokens",
                     min_width=120,
                     elem_id="plan-context",
                 )
-                batch = gr.Number(1, precision=0, minimum=1, label="Batch", min_width=90, elem_id="plan-batch")
+                batch = gr.Number(1, precision=0, label="Batch", min_width=90, elem_id="plan-batch")
             with gr.Row():
-                images = gr.Number(8, precision=0, minimum=0, label="Images", min_width=90, elem_id="plan-images")
+                images = gr.Number(8, precision=0, label="Images", min_width=90, elem_id="plan-images")
                 image_tokens = gr.Number(
-                    1024, precision=0, minimum=1, label="Tokens an image", min_width=120, elem_id="plan-image-tokens"
+                    1024, precision=0, label="Tokens an image", min_width=120, elem_id="plan-image-tokens"
                 )
             with gr.Row():
-                audio = gr.Number(
-                    0, precision=0, minimum=0, label="Audio, seconds", min_width=120, elem_id="plan-audio"
-                )
-                budget = gr.Number(24, minimum=0, label="Budget, GiB", min_width=90, elem_id="plan-budget")
+                audio = gr.Number(0, precision=0, label="Audio, seconds", min_width=120, elem_id="plan-audio")
+                budget = gr.Number(24, label="Budget, GiB", min_width=90, elem_id="plan-budget")
             names = gr.Dropdown(
                 list(policies()),
                 value=list(PLAN_POLICIES),

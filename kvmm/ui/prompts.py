@@ -69,15 +69,16 @@ class Page:
 
 @dataclass(frozen=True)
 class Head:
-    """The top of a tab: a line of text, and the button that asks the sample's question when there is no prompt."""
+    """The top of a tab: a line of text, and the button that asks the sample's question; empty until it is opened."""
 
     message: gr.HTML
     button: gr.Button
     text: str
+    has_sample: bool
 
     def empty(self) -> tuple[Any, Any]:
         """Values of ``outputs`` before there is a prompt."""
-        return hint(self.text), gr.Button(visible=True)
+        return hint(self.text), gr.Button(visible=self.has_sample)
 
     def say(self, line: str) -> tuple[Any, Any]:
         """Values of ``outputs`` with a prompt; ``line`` is HTML."""
@@ -91,7 +92,7 @@ class Head:
 
 def build_head(page: Page, name: str, text: str) -> Head:
     """Lay out the top of a tab; ``text`` says what to do before there is a prompt."""
-    message = gr.HTML(hint(text), padding=False, elem_id=f"{name}-summary")
+    message = gr.HTML(padding=False, elem_id=f"{name}-summary")
     title = page.sample.title if page.sample else ""
     button = gr.Button(
         f"Use the sample: {title}",
@@ -99,9 +100,9 @@ def build_head(page: Page, name: str, text: str) -> Head:
         size="sm",
         elem_id=f"{name}-sample",
         elem_classes="use-sample",
-        visible=page.sample is not None,
+        visible=False,
     )
-    return Head(message, button, text)
+    return Head(message, button, text, page.sample is not None)
 
 
 def connect(

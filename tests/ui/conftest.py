@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
 TIMEOUT_MS = 30_000
+METHODS = ("bf16", "kivi4", "balanced")  # selected first in the Methods tab
 LINES = [
     ("Harbour Lane Supplies", ""),
     ("INVOICE", ""),
@@ -80,7 +81,9 @@ def url(model_and_processor, samples_folder: Path) -> Iterator[str]:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     from kvmm.ui import Models, build_demo, launch_options
 
-    demo = build_demo(Models.of(*model_and_processor), samples_folder=samples_folder, max_new_tokens=64)
+    demo = build_demo(
+        Models.of(*model_and_processor), samples_folder=samples_folder, max_new_tokens=64, methods=METHODS
+    )
     _, local, _ = demo.launch(prevent_thread_lock=True, quiet=True, mcp_server=True, **launch_options(samples_folder))
     yield local
     demo.close()
