@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 import time
@@ -27,7 +28,7 @@ from kvmm.ui.visitors import Visitors
 
 TEXT_SECONDS = 0.06  # between two updates of the text ...
 PLOT_SECONDS = 0.5  # ... and of the plots, which cost the browser more
-FILE_TYPES = ["image", "audio", "video", ".pdf"]
+FILE_TYPES = ["image", "audio", ".pdf"] + ["video"] * (importlib.util.find_spec("torchvision") is not None)
 WELCOME = "### What is on your page?\nDrop an image, a PDF or a recording below and ask, or take one of these."
 NEW = "New conversation"
 DOWNLOAD = """(file) => {
@@ -114,6 +115,8 @@ def answer(session: Session, settings: Settings) -> Iterator[Frame]:
         return [before, bubble(text), None if progress.stopped else memory_note(progress)]
 
     try:
+        for side in ("full", "kvmm") if compare else ("kvmm",):
+            show(side, note("Reading" if turn.files else "Answering", "", pending=True))
         yield frame("")
         reasons: dict[str, str] = {}
         for step in session.ask(turn, settings):
@@ -221,7 +224,8 @@ def build_ask(
         if not begin(message, state):
             return state, gr.skip(), gr.skip(), gr.skip()
         waiting = gr.MultimodalTextbox(value=None, submit_btn=False, stop_btn=True)
-        return state, state.chats["full"], state.chats["kvmm"], waiting
+        queued = note("Waiting for the model", "", pending=True)  # shown until this one's turn comes
+        return state, state.chats["full"], [*state.chats["kvmm"], queued], waiting
 
     def start_sample(state: Session | None, event: gr.SelectData, request: gr.Request) -> tuple[Any, ...]:
         # The browser sends the example's place only; the files are named here, so it cannot ask for other paths.
@@ -325,7 +329,6 @@ def build_ask(
         full,
         **at_once,
     )
-    return shown
     return shown
 
 

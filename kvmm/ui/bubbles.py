@@ -36,12 +36,12 @@ def bubble(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"type": "text", "text": text}]}
 
 
-def note(title: str, text: str) -> dict[str, Any]:
-    """A closed, collapsible note under an answer."""
+def note(title: str, text: str, *, pending: bool = False) -> dict[str, Any]:
+    """A closed, collapsible note under an answer; with ``pending`` it spins until it is replaced."""
     return {
         "role": "assistant",
         "content": [{"type": "text", "text": text}],
-        "metadata": {"title": title, "status": "done"},
+        "metadata": {"title": title, "status": "pending" if pending else "done"},
     }
 
 

@@ -27,6 +27,7 @@ SIDES = ("full", "kvmm")
 CHANGED = "Another policy or model reads them from the start."
 FREED = "Their cache had made room for others."
 TITLE_LENGTH = 40
+MAX_GROWTH = 1024  # points of the figure that are kept
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Talk:
         policy = settings.kv_policy()
         new = [item for path in turn.files for item in load_media(path, **self.media_options)]
         finals: dict[str, Progress] = {}
-        before, said = len(self.growth), self.growth[-1][0] if self.growth else 0
+        said = self.growth[-1][0] if self.growth else 0
         for side in SIDES if settings.compare else ("kvmm",):
             talk, fresh = self._speaker(side, settings, DYNAMIC if side == "full" else policy)
             media: Sequence[Media] = [*self.media, *new] if fresh else new
@@ -112,7 +113,7 @@ class Talk:
                         self._note_growth(said, progress)
                     yield Step(side, progress, reread)
             except BaseException:
-                del self.growth[before:]
+                self._forget_growth(said)
                 if fresh:  # its history is empty: the next question has to bring the media again
                     self._keys.pop(side, None)
                 raise
@@ -120,7 +121,7 @@ class Talk:
             finals[side] = progress
             self._turns[side] = self._answered + 1
         if any(progress.stopped for progress in finals.values()):
-            del self.growth[before:]
+            self._forget_growth(said)
         self.verdict = None
         if settings.compare and not any(progress.stopped for progress in finals.values()):
             self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
@@ -207,6 +208,11 @@ class Talk:
     def _note_growth(self, said: int, progress: Progress) -> None:
         if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):
             self.growth.append((said + progress.tokens, progress.memory))
+            if len(self.growth) > MAX_GROWTH:
+                del self.growth[:-1:2]
+
+    def _forget_growth(self, said: int) -> None:
+        self.growth = [point for point in self.growth if point[0] <= said]
 
     def _speaker(self, side: str, settings: Settings, policy: Any) -> tuple[Conversation, bool]:
         """The conversation of ``side`` and whether it is new and therefore has earlier media to read."""

@@ -32,7 +32,8 @@ class Visitors:
         self.cache_budget = cache_budget
         self.upload_folder = Path(upload_folder).resolve()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
-        self._files: weakref.WeakKeyDictionary[Session, set[Path]] = weakref.WeakKeyDictionary()
+        # equal uploads of two visitors are one file; its time tells whether it was sent again since
+        self._files: weakref.WeakKeyDictionary[Session, dict[Path, int]] = weakref.WeakKeyDictionary()
         self._guard = threading.RLock()
 
     def session(self, key: str | None = None) -> Session:
@@ -56,9 +57,9 @@ class Visitors:
 
     def keep_until_left(self, session: Session, paths: Iterable[str | Path]) -> None:
         """These files are deleted when the visitor leaves, unless another visitor sent the same ones."""
-        found = {path for path in (Path(p).resolve() for p in paths) if path.is_relative_to(self.upload_folder)}
+        found = [path for path in (Path(p).resolve() for p in paths) if path.is_relative_to(self.upload_folder)]
         with self._guard:
-            self._files.setdefault(session, set()).update(found)
+            self._files.setdefault(session, {}).update({path: _time(path) for path in found})
 
     def folder(self, session: Session) -> Path:
         """A new folder for files made for this visitor, such as saved conversations; deleted when they leave."""
@@ -73,13 +74,13 @@ class Visitors:
             return
         session.close()
         with self._guard:
-            files = self._files.pop(session, set())
+            files = self._files.pop(session, {})
             for others in self._files.values():
-                files -= others
-        for path in files:
+                files = {path: when for path, when in files.items() if path not in others}
+        for path, when in files.items():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-            else:
+            elif _time(path) == when:
                 path.unlink(missing_ok=True)
 
     # -- memory --------------------------------------------------------------------------------------------------------
@@ -110,6 +111,14 @@ class Visitors:
             for talk in session.talks
             for conversation in talk.conversations
         ]
+
+
+def _time(path: Path) -> int:
+    """When the file was last written or renamed, in ns; 0 if it is gone."""
+    try:
+        return path.stat().st_ctime_ns
+    except OSError:
+        return 0
 
 
 __all__ = ["Visitors"]

@@ -1,0 +1,120 @@
+"""Four visitors ask the app 200 questions through gradio_client; is its memory flat?
+
+python -m benchmarks.app_soak                    # writes benchmarks/results/app_soak.json
+
+The app runs in this process, as app.py starts it, and every visitor in one of their own. Recorded are the app's
+resident memory and the bytes of all caches, once a second, the errors, and the seconds a question took. ``growth_mib``
+is the median of the last quarter of the run minus that of the second, so warming up does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+RESULT = Path(__file__).parent / "results" / "app_soak.json"
+SAMPLES = Path(__file__).resolve().parents[1] / "assets" / "samples"
+ASKED = (
+    (["invoice.png"], "How much do I have to pay?"),
+    (["receipt.png"], "How much is the Tomato Soup?"),
+    (["memo.wav"], "What is the phone number?"),
+    (["table.png"], "What is the platform for Hamburg?"),
+    (["invoice.png", "question.wav"], ""),
+    (["form.png"], "What is the policy number?"),
+)
+POLICIES = ("balanced", "kivi2", "small", "bf16", "oscar2")
+
+
+def visitor(url: str, number: int, questions: int) -> None:
+    """Ask, and print one JSON line a question. Runs in a process of its own."""
+    from gradio_client import Client, handle_file
+
+    client = Client(url, verbose=False)
+    for i in range(questions):
+        files, question = ASKED[(number + i) % len(ASKED)]
+        policy, name = POLICIES[(number + i) % len(POLICIES)], "/compare" if i % 10 == 9 else "/ask"
+        begin = time.perf_counter()
+        try:
+            answer = client.predict([handle_file(SAMPLES / file) for file in files], question, policy, api_name=name)
+            error = None if answer else "no answer"
+        except Exception as failure:  # whatever a visitor may see counts
+            error = repr(failure)
+        print(json.dumps({"seconds": time.perf_counter() - begin, "error": error}), flush=True)
+
+
+def soak(visitors: int, questions: int) -> dict:
+    """Run the app and its visitors; returns what is written to the result file."""
+    import psutil
+    import torch
+
+    from kvmm.ui import Models, build_demo, launch_options
+
+    torch.set_num_threads(1)
+    demo = build_demo(Models.named([None]), max_new_tokens=24, cache_budget=64 * 2**20)
+    _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **launch_options())
+    process, samples, done = psutil.Process(), [], threading.Event()
+    begin = time.perf_counter()
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            seconds, rss = time.perf_counter() - begin, process.memory_info().rss
+            samples.append((round(seconds, 1), round(rss / 2**20, 1), demo.visitors.cache_nbytes()))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    each = questions // visitors
+    command = [sys.executable, "-m", "benchmarks.app_soak", "--visitor", url, "--questions", str(each), "--number"]
+    children = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, text=True) for n in range(visitors)]
+    lines = [json.loads(line) for child in children for line in child.communicate()[0].splitlines()]
+    seconds = time.perf_counter() - begin
+    done.set()
+    watcher.join()
+    left = demo.visitors.cache_nbytes()
+    demo.close()
+    rss = [row[1] for row in samples]
+    quarter = max(len(rss) // 4, 1)
+    taken = sorted(line["seconds"] for line in lines)
+    return {
+        "command": "python -m benchmarks.app_soak",
+        "visitors": visitors,
+        "questions": len(lines),
+        "errors": [line["error"] for line in lines if line["error"]],
+        "seconds": round(seconds, 1),
+        "seconds_a_question": {"median": round(statistics.median(taken), 2), "max": round(taken[-1], 2)},
+        "rss_mib": {
+            "second_quarter": statistics.median(rss[quarter : 2 * quarter]),
+            "last_quarter": statistics.median(rss[-quarter:]),
+            "max": max(rss),
+        },
+        "growth_mib": round(statistics.median(rss[-quarter:]) - statistics.median(rss[quarter : 2 * quarter]), 1),
+        "cache_bytes": {"max": max(row[2] for row in samples), "left": left},
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "samples": {"columns": ["seconds", "rss_mib", "cache_bytes"], "rows": samples[:: max(len(samples) // 120, 1)]},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--visitors", type=int, default=4)
+    parser.add_argument("--questions", type=int, default=200, help="of all visitors together")
+    parser.add_argument("--visitor", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.visitor:
+        visitor(args.visitor, args.number, args.questions)
+        return
+    result = soak(args.visitors, args.questions)
+    print(json.dumps({name: value for name, value in result.items() if name != "samples"}, indent=1))
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
