@@ -78,7 +78,8 @@ def legend(task: TaskResult) -> str:
     """What the columns of a task's table are."""
     compared = [one for one in task.policies if one.difference is not None]
     if not compared:
-        return f"score: {task.metric}, points of 100. Nothing to compare with: run bf16 too for paired differences."
+        missing = "more policies" if task.reference else "bf16 too"
+        return f"score: {task.metric}, points of 100. Nothing to compare: run {missing} for paired differences."
     first = compared[0].difference
     clusters = f" ({first.clusters} documents resampled)" if task.clusters else ""
     return LEGEND.format(

@@ -178,6 +178,8 @@ def test_full_precision_is_needed_for_differences_only(rows, tmp_path):
     (task,) = report.runs[0].tasks
     assert task.reference is None and all(one.difference is None for one in task.policies)
     assert "run bf16 too" in table_of(report.runs[0], task)
+    report = build_report(find_runs(write(tmp_path / "full", {"bf16": rows["bf16"]})))
+    assert "run more policies" in table_of(report.runs[0], report.runs[0].tasks[0])
 
 
 def test_a_corpus_metric_is_compared_by_one_that_each_answer_has(rows, tmp_path):
