@@ -49,6 +49,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         help="generate answers by CUDA graphs (default: where the model is on a GPU)",
     )
+    parser.add_argument(
+        "--data", metavar="FOLDER", help="folder of benchmarks that visitors may evaluate, beside the bundled mini sets"
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the default browser")
     return parser.parse_args(argv)
 
@@ -83,6 +86,9 @@ def main(argv: list[str] | None = None) -> int:
         if args.max_new_tokens < 1:
             raise KVMMError("--max-new-tokens takes a number from 1")
 
+        if args.data is not None and not os.path.isdir(args.data):
+            raise KVMMError(f"--data {args.data} is no folder")
+
         check_address(args.host, args.port)
 
         from kvmm.ui import Models, build_demo, launch_options
@@ -94,6 +100,7 @@ def main(argv: list[str] | None = None) -> int:
             max_new_tokens=args.max_new_tokens,
             graph=args.graph,
             cache_budget=budget,
+            data_folder=args.data,
         )
         try:
             demo.launch(

@@ -23,7 +23,7 @@ from kvmm.eval.tasks import Task, get_task, task_names
 from kvmm.eval.tasks.sources import mini_folder
 from kvmm.policy import policies
 from kvmm.ui.models import Models
-from kvmm.ui.prompts import AT_ONCE, LONG, Page, hint, problem, table_html
+from kvmm.ui.prompts import AT_ONCE, LONG, WAITING, Page, hint, problem, table_html
 from kvmm.ui.session import Session
 
 MINI = "bundled mini set"
@@ -190,7 +190,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
     ) -> Iterator[tuple[Any, ...]]:
         state = state or page.visitors.session(request.session_hash)
         if state in stops:
-            yield (gr.skip(),) * 6
+            yield *(gr.skip(),) * 3, "", gr.skip(), gr.skip()
             return
         event, begin = threading.Event(), time.monotonic()
         stops[state] = event
@@ -219,6 +219,8 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
             first, over = None, False
             while not over:
                 row, over = work.newest(UPDATE_SECONDS)
+                if not out.parent.is_dir():  # the visitor has left, and the folder with them
+                    event.set()
                 if row is not None:
                     done, total, entry = row
                     first = done - 1 if first is None else first
@@ -261,7 +263,9 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
             event.set()
         return hint("Stopping after the answers in hand …")
 
-    start.click(evaluate, [page.session, page.sidebar.model, task, source, names, limit], outputs, **LONG)
+    start.click(lambda: hint(WAITING), None, line, **AT_ONCE).then(
+        evaluate, [page.session, page.sidebar.model, task, source, names, limit], outputs, **LONG
+    )
     stop.click(halt, page.session, line, **AT_ONCE)
 
 

@@ -19,7 +19,19 @@ from kvmm.analysis.plots import format_bytes
 from kvmm.analysis.plots.methods import method_seconds, pareto
 from kvmm.errors import KVMMError
 from kvmm.policy import policies
-from kvmm.ui.prompts import AT_ONCE, LONG, STALE, Page, build_head, connect, has_prompt, hint, problem, table_html
+from kvmm.ui.prompts import (
+    AT_ONCE,
+    LONG,
+    STALE,
+    WAITING,
+    Page,
+    build_head,
+    connect,
+    has_prompt,
+    hint,
+    problem,
+    table_html,
+)
 from kvmm.ui.session import Session
 
 EMPTY = "Ask something first: this page puts your document and question under every method."
@@ -124,7 +136,7 @@ def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = 
     def compare(state: Session | None, names: list[str]) -> Iterator[tuple[Any, ...]]:
         skipped = (gr.skip(),) * 4
         if not has_prompt(state) or state in stops:
-            yield (gr.skip(),) * len(outcome)
+            yield *(gr.skip(),) * 4, "", *skipped
             return
         talk, begin, drawn = state.talk, time.monotonic(), 0.0
         event = stops[state] = threading.Event()
@@ -141,6 +153,8 @@ def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = 
                 progress = progress_html(report, seconds)
                 if report.done:
                     break
+                if talk not in state.talks:  # the visitor has left
+                    return
                 yield *(gr.skip(),) * 4, progress, gr.Column(visible=True), methods_html(report), *figures
             talk.reports["methods"] = report
             files = save(state, report)
@@ -166,7 +180,9 @@ def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = 
         return hint("Stopping …")
 
     connect(page, tab, head, refresh, [], [*head.outputs, body, *outcome])
-    start.click(compare, [page.session, names], outcome, **LONG)
+    start.click(lambda: hint(WAITING), None, state_line, **AT_ONCE).then(
+        compare, [page.session, names], outcome, **LONG
+    )
     stop.click(halt, page.session, state_line, **AT_ONCE)
 
 

@@ -20,6 +20,7 @@ AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False, "show_progress": "hidden"}
 ON_MODEL: dict[str, Any] = {**PRIVATE, "concurrency_id": "model", "concurrency_limit": 1}
 # Long work takes the model's lock a step at a time, so that other visitors' questions are answered in between.
 LONG: dict[str, Any] = {**PRIVATE, "concurrency_id": "long", "concurrency_limit": 1, "show_progress": "hidden"}
+WAITING = "Waiting for other visitors' work to end …"
 STALE = "The open conversation was asked something else since."
 
 
@@ -135,6 +136,7 @@ __all__ = [
     "ON_MODEL",
     "PRIVATE",
     "STALE",
+    "WAITING",
     "Head",
     "Page",
     "build_head",

@@ -202,3 +202,10 @@ def test_the_planner_has_the_numbers_of_kvmm_plan(visit, screenshot, name, optio
     screenshot(page, f"planner-{name}")
     type_number(page, "#plan-context", 100)
     expect(page.locator("#plan-error")).to_contain_text("The media have 8192 tokens and the context 100")
+
+
+def test_a_data_folder_that_is_none_is_one_line(capsys):
+    import app
+
+    assert app.main(["--data", "/nowhere"]) == 2
+    assert capsys.readouterr().err == "error: --data /nowhere is no folder\n"
