@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from kvmm.errors import KVMMError
+from kvmm.eval import ray_engine
 from kvmm.eval.answering import resolve_policies
 from kvmm.eval.peers import check_peer
 from kvmm.eval.records import Row, Run, RunFiles, read_run
@@ -139,28 +140,37 @@ def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Done]:
         check_peer(name)
     policies = resolve_policies(plan.policies)
     sets = [(task, *_load(task, source, plan)) for task, source in zip(tasks, _sources(plan, tasks), strict=True)]
-    if plan.engine == "ray":
-        from kvmm.eval import ray_engine
-
-        ray_engine.check()
-    model, processor = load_model(plan.model, device=processes.device(plan.device), dtype=plan.dtype)
-    files = RunFiles.open(plan.out, plan.model_name, fresh=plan.fresh) if processes.is_main else None
-    files = processes.agree(files)
-    for task, source, samples in sets:
-        yield Loaded(task.name, samples.summary())
-        arguments = {
-            "batch_size": plan.batch_size,
+    if plan.engine == "ray" and processes.world > 1:
+        raise KVMMError("Ray starts the processes itself: call `kvmm eval --engine ray` without a launcher.")
+    cluster = ray_engine.Cluster.join(plan.address, plan.workers) if plan.engine == "ray" else None
+    try:
+        device, dtype, batch_size = processes.device(plan.device), plan.dtype, plan.batch_size
+        arguments: dict[str, Any] = {}
+        if cluster is not None:
+            # this process only says what the model is; the actors have one each
+            device, dtype = "cpu", dtype or ("bfloat16" if cluster.gpus else None)
+            batch_size = batch_size or cluster.batch_size
+            arguments = {"answer": cluster.answerer(plan.model, plan.device, dtype), "machine": cluster.describe()}
+        model, processor = load_model(plan.model, device=device, dtype=dtype)
+        files = RunFiles.open(plan.out, plan.model_name, fresh=plan.fresh) if processes.is_main else None
+        files = processes.agree(files)
+        arguments |= {
+            "batch_size": batch_size,
             "max_new_tokens": plan.max_new_tokens,
             "pack_before_question": plan.pack_before_question,
-            "settings": {"dataset_path": source, "split": plan.split, "limit": plan.limit},
             "model_name": plan.model_name,
             "share": (processes.rank, processes.world),
             "wait": processes.wait,
         }
-        if plan.engine == "ray":
-            arguments["answer"] = ray_engine.answerer(plan)
-        yield from _steps(partial(run, model, processor, task, samples, policies, files, **arguments))
-        yield Done(task.name, read_run(files.results_path))
+        for task, source, samples in sets:
+            yield Loaded(task.name, samples.summary())
+            settings = {"dataset_path": source, "split": plan.split, "limit": plan.limit}
+            work = partial(run, model, processor, task, samples, policies, files, settings=settings, **arguments)
+            yield from _steps(work)
+            yield Done(task.name, read_run(files.results_path))
+    finally:
+        if cluster is not None:
+            cluster.close()
 
 
 def _sources(plan: Plan, tasks: Sequence[Task]) -> list[str]:

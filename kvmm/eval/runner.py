@@ -44,6 +44,7 @@ def run(
     pack_before_question: bool = True,
     fresh: bool = False,
     settings: Mapping[str, Any] | None = None,
+    machine: Mapping[str, Any] | None = None,
     share: tuple[int, int] = (0, 1),
     wait: Callable[[], None] = lambda: None,
     answer: Callable[..., Iterator[Row]] | None = None,
@@ -61,6 +62,7 @@ def run(
         model_name: the name of the model's folder.
         fresh: start a run beside those that are there.
         settings: further settings of the task for the results file: ``dataset_path``, ``split``, ``limit``.
+        machine: what to say of the machines when it is not this one that answers.
         share: which of how many processes this is; each answers its share of the documents.
         wait: returns when all processes have called it.
         answer: what yields the rows instead of :func:`answer_samples`, with its arguments.
@@ -97,7 +99,8 @@ def run(
     }
     results: dict[str, Any] = {}
     if rank == 0:
-        results = files.begin(describe(model, processor, model_name, made, world), configs)
+        described = describe(model, processor, model_name, made, world)
+        results = files.begin({**described, **(machine or {})}, configs)
     wait()
     own = share_of(samples, rank, world)
     rows = {name: files.rows(task.name, name) for name in policies}
