@@ -80,7 +80,9 @@ def stage_boxes(report: ChannelReport, measure: str = "range") -> go.Figure:
     for col, stage in enumerate(STAGES, start=1):
         for name in report.modalities():
             boxes = report.quantiles(stage, name, measure)[heads]
-            add_boxes(figure, boxes, heads, name, legendgroup=name, showlegend=col == 1, row=1, col=col)
+            # One group of offsets in all panels; else every panel leaves room for the boxes of the others.
+            group = {"legendgroup": name, "offsetgroup": name, "showlegend": col == 1}
+            add_boxes(figure, boxes, heads, name, **group, row=1, col=col)
     style(figure, height=360, revision=f"stage-{measure}", boxmode="group", margin={"l": 8, "r": 8, "t": 84, "b": 40})
     figure.update_layout(legend={"y": 1.12})
     figure.update_annotations(font={"size": 13})
@@ -111,6 +113,7 @@ def stage_summary(report: ChannelReport, kind: str = "key") -> go.Figure:
                 name=name,
                 marker={"color": MODALITY_COLORS[name], "cornerradius": 3},
                 legendgroup=name,
+                offsetgroup=name,
                 showlegend=col == 1,
                 hovertemplate=f"{name}, %{{x}}: %{{y}}<extra></extra>",
                 row=1,

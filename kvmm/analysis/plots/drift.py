@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 
 from kvmm.analysis.drift_report import DriftReport
@@ -18,17 +21,17 @@ def drift_by_bits(report: DriftReport) -> go.Figure:
     Bits are measured, of the whole cache, full-precision tokens included: lower left is better.
     """
     figure = go.Figure()
-    for one in report.policies:
-        if one.bits.bits is None:
-            continue
+    shown = [one for one in report.policies if one.bits.bits is not None]
+    places = [(one.bits.bits, math.log10(max(one.logits.kl_mean, _FLOOR))) for one in shown]
+    for index, one in enumerate(shown):
         family = family_of(one.policy)
         figure.add_scatter(
             x=[round(one.bits.bits, 3)],
             y=[max(one.logits.kl_mean, _FLOOR)],
             error_y={"type": "data", "array": [one.kl_error or 0], "thickness": 1.2, "color": TEXT_COLOR},
             mode="markers+text",
-            text=[one.policy],
-            textposition="top center",
+            text=[f" {one.policy} "],
+            textposition=_label_side(places, index),
             marker={"size": 11, "color": family_color(family), "symbol": family_symbol(family)},
             hovertemplate=f"{one.policy}: %{{x:.2f}} bits, KL %{{y:.3g}}<extra></extra>",
             showlegend=False,
@@ -38,6 +41,18 @@ def drift_by_bits(report: DriftReport) -> go.Figure:
     figure.update_xaxes(title_text="bits a value, measured", rangemode="tozero")
     figure.update_yaxes(title_text="KL a token (nats)", type="log", exponentformat="power", dtick=1)
     return figure
+
+
+def _label_side(places: Sequence[tuple[float, float]], index: int) -> str:
+    """Where the name of a point goes: beside it, away from a neighbour; error bars are above and below."""
+    bits, kl = places[index]
+    near = [other for i, other in enumerate(places) if i != index and abs(other[1] - kl) < 0.6]
+    right = any(0 <= other[0] - bits < 0.9 for other in near)
+    left = any(0 < bits - other[0] < 0.9 for other in near)
+    if right and left:
+        return "top center"
+    last = bits >= max(place[0] for place in places)  # where the figure ends
+    return "middle left" if right or (last and not left) else "middle right"
 
 
 def drift_by_position(report: DriftReport) -> go.Figure:
