@@ -57,7 +57,7 @@ def methods_html(report: MethodsReport) -> str:
                 f"<b>{name}</b>" if row.policy in front else name,
                 f"{row.bits:.2f}",
                 format_bytes(row.nbytes),
-                f"{row.kl:.4f}",
+                f"{row.kl:.2g}",
                 html.escape(row.answer),
                 same,
                 f"{row.answer_seconds:.2f}",
