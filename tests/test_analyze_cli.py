@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from kvmm.analysis.drift_report import validate
+from kvmm.analysis.drift_report import DriftReport, validate
+from kvmm.analysis.pages import drift_page
 from kvmm.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +23,7 @@ MEMO = SAMPLES / "memo.wav"
 @pytest.fixture(autouse=True)
 def threads():
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
@@ -89,6 +90,13 @@ def test_drift_has_the_report_of_kvmm_drift(call, tmp_path):
     assert "Logit drift" in result.stdout and "kivi2" in result.stdout
     report = read(tmp_path, "drift")
     assert validate(report) == [] and report["settings"]["files"] == ["memo.wav"]
+    figures = {one.name: one.figure for one in drift_page(DriftReport.from_dict(report))[0]}
+    exact, two = figures["drift_bits"].data
+    assert two.y[0] == report["policies"][1]["logits"]["kl_mean"] > 10 * exact.y[0] > 0  # a logarithm is taken
+    assert two.x[0] == pytest.approx(report["policies"][1]["bits"]["bits"], abs=1e-3) and two.text[0].strip() == "kivi2"
+    assert sum(figures["drift_position"].data[1].customdata) == report["policies"][1]["logits"]["positions"]
+    assert list(figures["drift_agreement"].data[0].x) == ["bf16", "kivi2"]
+    assert figures["drift_agreement"].data[0].y[0] == 1
 
 
 def test_cost_of_a_shape_with_pictures(call, tmp_path):
