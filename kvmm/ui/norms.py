@@ -22,7 +22,7 @@ from kvmm.analysis.plots import (
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.models.conversation import model_lock
-from kvmm.ui.prompts import AT_ONCE, ON_MODEL, Page, build_head, connect, has_prompt, problem
+from kvmm.ui.prompts import AT_ONCE, ON_MODEL, Page, build_head, connect, has_prompt, problem, table_html
 from kvmm.ui.session import Session
 from kvmm.ui.token_view import click_script, token_html
 
@@ -53,25 +53,36 @@ def _present(report: NormReport) -> list[tuple[int, str]]:
 
 
 def outliers_html(report: NormReport, kind: str, layer: int) -> str:
-    """Table of the outlier tokens of one layer; sinks are marked. A row's button chooses its token."""
-    rows = report.outliers(kind, layer)
+    """Table of the outlier tokens of one layer, then its attention sinks. Buttons choose a token."""
+    rows, sinks = report.outliers(kind, layer), report.sinks(kind, layer)
     head = f'<div class="section">Outlier tokens in layer {report.layers[layer]}</div>'
     if not rows:
         return f'{head}<div class="hint">None: every norm is within 3.5 robust deviations of the median.</div>'
-    sinks = {row["position"] for row in report.sinks(kind, layer, count=None)}
-    body = "".join(
-        f'<tr><td><button type="button" class="token-button" data-token="{row["position"]}" '
-        f'aria-label="Show token {row["position"]}">{row["position"]}</button></td>'
-        f'<td><span class="dot" style="background:{MODALITY_COLORS[row["modality"]]}"></span>'
-        f"{row['modality']}{' · sink' if row['position'] in sinks else ''}</td>"
-        f"<td><code>{html.escape(row['token'])}</code></td><td>{row['norm']:.2f}</td>"
-        f"<td>{row['ratio']:.2f}×</td></tr>"
+    body = [
+        (
+            _button(row),
+            f'<span class="dot" style="background:{MODALITY_COLORS[row["modality"]]}"></span>{row["modality"]}',
+            f"<code>{html.escape(row['token'])}</code>",
+            f"{row['norm']:.2f}",
+            f"{row['ratio']:.2f}×",
+            "" if row["attention"] is None else f"{100 * row['attention']:.1f} %",
+        )
         for row in rows
-    )
+    ]
+    columns = ("token", "modality", "text", "norm", "of the median", "attention")
+    drawn = " ".join(map(_button, sinks)) or "none"
     return (
-        f'{head}<table class="outliers"><thead><tr><th>token</th><th>modality</th><th>text</th><th>norm</th>'
-        f"<th>of the median</th></tr></thead><tbody>{body}</tbody></table>"
-        '<div class="hint">Choose a token here or in a figure to see where it comes from.</div>'
+        f"{head}{table_html(columns, body, 'outlier-table')}"
+        f'<div class="hint">Attention sinks among the outliers: {drawn}. Attention is what the head that looks at a '
+        "token most gives it on average. Choose a token here or in a figure to see where it comes from.</div>"
+    )
+
+
+def _button(row: dict[str, Any]) -> str:
+    position = row["position"]
+    return (
+        f'<button type="button" class="token-button" data-token="{position}" aria-label="Show token {position}">'
+        f"{position}</button>"
     )
 
 

@@ -101,7 +101,8 @@ class Session:
         def measure() -> NormReport:
             inputs = self.prompt_inputs()
             with model_lock(self.model):
-                return record_norms(self.model, inputs, tokenizer=getattr(self.processor, "tokenizer", self.processor))
+                tokenizer = getattr(self.processor, "tokenizer", self.processor)
+                return record_norms(self.model, inputs, tokenizer=tokenizer, attention=True)
 
         return self.report("norms", measure)
 
