@@ -77,7 +77,7 @@ def test_units_keep_documents_together():
 
 def test_rows_say_what_an_answer_took(alone, loaded, task, samples):
     model, processor = loaded
-    for policy in POLICIES:
+    for policy in ("bf16", "rd2"):
         sample = samples[1]
         row = alone[policy, sample.doc_id]
         inputs = encode_question(model, processor, sample.question, sample.load_images())
@@ -116,17 +116,16 @@ def test_question_first_is_plain_generation(loaded, samples):
         inputs = encode_question(model, processor, sample.question, sample.load_images())
         prompts.append(make_prompt(model, inputs, pack_first=False))
     batch = DocumentBatch(model, prompts)
-    for policy in ("dynamic", "rd2"):
-        found = [answer.tokens for answer in batch.answers(policy, prompts, range(2), 8)]
-        for prompt, tokens in zip(prompts, found, strict=True):
-            plain = model.generate(
-                **prompt.inputs,
-                position_ids=prompt.positions,
-                past_key_values=new_cache(model, policy),
-                max_new_tokens=8,
-                **greedy_settings(model),
-            )
-            assert tokens == plain[0, prompt.length :].tolist()
+    found = [answer.tokens for answer in batch.answers("rd2", prompts, range(2), 8)]
+    for prompt, tokens in zip(prompts, found, strict=True):
+        plain = model.generate(
+            **prompt.inputs,
+            position_ids=prompt.positions,
+            past_key_values=new_cache(model, "rd2"),
+            max_new_tokens=8,
+            **greedy_settings(model),
+        )
+        assert tokens == plain[0, prompt.length :].tolist()
 
 
 def test_a_text_without_media(loaded, task):
@@ -186,30 +185,30 @@ def test_a_batch_that_does_not_fit_is_answered_one_by_one(loaded, task, samples,
 
 def test_a_stopped_run_goes_on(loaded, task, samples, tmp_path):
     """Nothing is answered twice, a torn line is answered again, and a policy can be added later."""
-    stop = threading.Event()
+    stop, samples = threading.Event(), samples[2:]
 
     def progress(done: int, total: int, row: dict) -> None:
-        assert total == 10
-        if done == 3:
+        assert total == 6
+        if done == 2:
             stop.set()
 
     part = run(*loaded, task, samples, ("bf16", "rd2"), tmp_path, max_new_tokens=6, progress=progress, stop=stop)
     assert part.results["complete"] is False
     kept = {name: [row["doc_id"] for row in rows] for name, rows in part.samples["docvqa"].items()}
-    assert sum(map(len, kept.values())) == 3
+    assert sum(map(len, kept.values())) == 2
     path = part.folder / part.results["configs"]["docvqa_rd2"]["samples_file"]
     with path.open("ab") as file:
         file.write(b'{"doc_id": "' + samples[-1].doc_id.encode() + b'", "error": nu')
     seen = []
     options = {"max_new_tokens": 6, "progress": lambda done, total, row: seen.append((row["policy"], row["doc_id"]))}
     whole = run(*loaded, task, samples, ("bf16", "rd2"), tmp_path, **options)
-    assert len(seen) == len(set(seen)) == 7 and not any(doc_id in kept[policy] for policy, doc_id in seen)
+    assert len(seen) == len(set(seen)) == 4 and not any(doc_id in kept[policy] for policy, doc_id in seen)
     assert whole.results["complete"] is True
     for rows in whole.samples["docvqa"].values():
         assert [row["doc_id"] for row in rows] == [sample.doc_id for sample in samples]
-    assert whole.results["throughput"]["total_requests"] == 10
+    assert whole.results["throughput"]["total_requests"] == 6
     more = run(*loaded, task, samples, ("bf16", "dynamic"), tmp_path, **options)
-    assert len(seen) == 12 and more.date == part.date
+    assert len(seen) == 7 and more.date == part.date
     read = read_run(tmp_path)
     assert read.policies("docvqa") == ["bf16", "rd2", "dynamic"]
     assert difference(read, "docvqa", "dynamic", "bf16").mean == 0
