@@ -44,7 +44,7 @@ def norm_tables(report: NormReport, channels: ChannelReport) -> list[Table]:
         )
     imbalance = Table(
         "Token-norm imbalance",
-        "std/mean and max/median over a head's tokens; gap between the modalities' median norms; outlier tokens a layer",
+        "std/mean and max/median over a head's tokens; gap of the modalities' median norms; outlier tokens a layer",
         ("norms of", "std/mean", "worst (layer)", "max/median", "gap (layer)", "outliers", "sinks"),
         tuple(rows),
     )
