@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import signal
 import socket
 import sys
+import tempfile
 
 # Before Gradio is imported: no analytics, no version check, nothing leaves this machine.
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
@@ -69,6 +71,19 @@ def check_address(host: str, port: int | None) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
+    if "GRADIO_TEMP_DIR" in os.environ:
+        return run(args)
+    # Uploads in a folder of this app's own: nobody else reads or deletes them, and they end with it.
+    with tempfile.TemporaryDirectory(prefix="kvmm-app-", ignore_cleanup_errors=True) as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        try:
+            return run(args)
+        finally:
+            del os.environ["GRADIO_TEMP_DIR"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the arguments, build the page and serve it until it is interrupted; returns the exit code."""
     from kvmm.errors import KVMMError
     from kvmm.policy_file import parse_bytes
 
@@ -120,4 +135,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # how services are stopped: clean up then, too
     sys.exit(main())

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -32,12 +34,14 @@ ASKED = (
 POLICIES = ("balanced", "kivi2", "small", "bf16", "oscar2")
 
 
-def visitor(url: str, number: int, questions: int) -> None:
+def visitor(url: str, number: int, questions: int, seconds: float) -> None:
     """Ask, and print one JSON line a question. Runs in a process of its own."""
     from gradio_client import Client, handle_file
 
-    client = Client(url, verbose=False)
+    client, end = Client(url, verbose=False), time.monotonic() + seconds
     for i in range(questions):
+        if time.monotonic() > end:
+            break
         files, question = ASKED[(number + i) % len(ASKED)]
         policy, name = POLICIES[(number + i) % len(POLICIES)], "/compare" if i % 10 == 9 else "/ask"
         begin = time.perf_counter()
@@ -49,13 +53,15 @@ def visitor(url: str, number: int, questions: int) -> None:
         print(json.dumps({"seconds": time.perf_counter() - begin, "error": error}), flush=True)
 
 
-def soak(visitors: int, questions: int) -> dict:
+def soak(visitors: int, questions: int, seconds: float) -> dict:
     """Run the app and its visitors; returns what is written to the result file."""
     import psutil
     import torch
 
     from kvmm.ui import Models, build_demo, launch_options
 
+    folder = tempfile.TemporaryDirectory(prefix="kvmm-soak-")  # uploads of other apps on this machine are not ours
+    os.environ["GRADIO_TEMP_DIR"] = folder.name
     torch.set_num_threads(1)
     demo = build_demo(Models.named([None]), max_new_tokens=24, cache_budget=64 * 2**20)
     _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **launch_options())
@@ -70,7 +76,8 @@ def soak(visitors: int, questions: int) -> dict:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     each = questions // visitors
-    command = [sys.executable, "-m", "benchmarks.app_soak", "--visitor", url, "--questions", str(each), "--number"]
+    command = [sys.executable, "-m", "benchmarks.app_soak", "--visitor", url, "--questions", str(each)]
+    command += ["--seconds", str(seconds), "--number"]
     children = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, text=True) for n in range(visitors)]
     lines = [json.loads(line) for child in children for line in child.communicate()[0].splitlines()]
     seconds = time.perf_counter() - begin
@@ -105,13 +112,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--visitors", type=int, default=4)
     parser.add_argument("--questions", type=int, default=200, help="of all visitors together")
+    parser.add_argument("--seconds", type=float, default=3600, help="ask nothing new after this time")
     parser.add_argument("--visitor", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.visitor:
-        visitor(args.visitor, args.number, args.questions)
+        visitor(args.visitor, args.number, args.questions, args.seconds)
         return
-    result = soak(args.visitors, args.questions)
+    result = soak(args.visitors, args.questions, args.seconds)
     print(json.dumps({name: value for name, value in result.items() if name != "samples"}, indent=1))
     RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -77,8 +77,9 @@ def model_and_processor():
 
 
 @pytest.fixture(scope="session")
-def url(model_and_processor, samples_folder: Path) -> Iterator[str]:
+def url(model_and_processor, samples_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["GRADIO_TEMP_DIR"] = str(tmp_path_factory.mktemp("uploads"))
     from kvmm.ui import Models, build_demo, launch_options
 
     demo = build_demo(
@@ -109,6 +110,10 @@ def browser():
 def visit(browser, url: str) -> Iterator[Callable]:
     """``visit(**context options)`` opens the app as a new visitor. No page may log an error or ask another host."""
     complaints: list[str] = []
+
+    def complaint(message) -> str:
+        return f"console: {message.text} ({message.location.get('url')})"
+
     contexts = []
 
     def open_page(**options):
@@ -116,7 +121,7 @@ def visit(browser, url: str) -> Iterator[Callable]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(TIMEOUT_MS)
-        page.on("console", lambda m: complaints.append(f"console: {m.text}") if m.type == "error" else None)
+        page.on("console", lambda m: complaints.append(complaint(m)) if m.type == "error" else None)
         page.on("pageerror", lambda e: complaints.append(f"page error: {e}"))
         page.on(
             "request",

@@ -153,6 +153,8 @@ def test_app_ends_with_one_line_and_code_2():
         (["--policy", "kivi9"], "kivi9"),
         (["--auth", "nobody"], "colon"),
         (["--max-pages", "0"], "--max-pages"),
+        (["--max-upload", "0"], "--max-upload"),
+        (["--cache-budget", "much"], "--cache-budget"),
         (["--port", "1", "--host", "203.0.113.1"], "cannot listen on 203.0.113.1:1"),
     ],
 )
