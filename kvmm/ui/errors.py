@@ -13,7 +13,7 @@ from kvmm.analysis.plots.scores import attention_kl_parts, score_histogram
 from kvmm.analysis.scores import ScoreReport, measure_scores
 from kvmm.errors import KVMMError
 from kvmm.models.conversation import model_lock
-from kvmm.ui.prompts import ON_MODEL, Page, build_head, connect, has_prompt, hint, problem, table_html
+from kvmm.ui.prompts import Page, build_head, connect, has_prompt, hint, problem, table_html
 from kvmm.ui.session import Session
 from kvmm.ui.settings import Settings
 from kvmm.ui.sidebar import settings_of
@@ -35,7 +35,11 @@ def measure(session: Session, settings: Settings) -> Reports:
         with model_lock(session.model):
             return measure_errors(session.model, inputs, [policy]), measure_scores(session.model, inputs, [policy])
 
-    return session.report(f"errors of {settings.label}", now)
+    return session.report(_name(settings), now)
+
+
+def _name(settings: Settings) -> str:
+    return f"errors of {settings.label}"
 
 
 def summary_html(reports: Reports, label: str) -> str:
@@ -124,6 +128,9 @@ def build_errors(page: Page, tab: gr.Tab, num_layers: int) -> None:
         kl = attention_kl_parts(reports[1], reports[1].policies[0].policy)
         return *head.say(summary_html(reports, settings.label)), gr.Column(visible=True), kl, *figures
 
+    def is_ready(state: Session, value: float, scope: str, *values: Any) -> bool:
+        return _name(settings_of(*values)) in state.talk.reports
+
     def at_layer(state: Session | None, value: float, scope: str) -> tuple[Any, ...]:
         reports = state.talk.reports.get("errors") if has_prompt(state) else None
         return (gr.skip(),) * 5 if reports is None else at_layer_now(reports, value, scope)
@@ -131,8 +138,7 @@ def build_errors(page: Page, tab: gr.Tab, num_layers: int) -> None:
     figures = [curves, heat, tokens, histogram, mixed]
     inputs = [layer, scope, *page.sidebar.inputs]
     outputs = [*head.outputs, body, divergence, *figures]
-    connect(page, tab, head, refresh, inputs, outputs)
-    again.click(refresh, [page.session, *inputs], outputs, show_progress="minimal", **ON_MODEL)
+    connect(page, tab, head, refresh, inputs, outputs, is_ready=is_ready, triggers=[again.click])
     gr.on(
         [layer.change, scope.input],
         at_layer,

@@ -202,7 +202,7 @@ def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> Non
     inputs = [kind, layer, stage, channel_head, token]
     detail = [boxes, imbalance, outliers, place, channels, ranges]
     everywhere = [*head.outputs, body, heatmap, *detail]
-    connect(page, tab, head, everything, inputs, everywhere)
+    connect(page, tab, head, everything, inputs, everywhere, is_ready=lambda state, *_: state.norms is not None)
     state = page.session
     kind.input(everything, [state, *inputs], everywhere, show_progress="minimal", **ON_MODEL)
     following: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", **ON_MODEL}

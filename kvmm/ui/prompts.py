@@ -107,9 +107,30 @@ def build_head(page: Page, name: str, text: str) -> Head:
 
 
 def connect(
-    page: Page, tab: gr.Tab, head: Head, refresh: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]
+    page: Page,
+    tab: gr.Tab,
+    head: Head,
+    refresh: Callable[..., tuple[Any, ...]],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    is_ready: Callable[..., bool] = lambda *_: True,
+    triggers: Sequence[Any] = (),
 ) -> None:
-    """Run ``refresh(session, *inputs)`` when the tab is opened, and after its sample was asked."""
+    """Run ``refresh(session, *inputs)`` when the tab is opened, and after its sample was asked.
+
+    Args:
+        outputs: those of ``head`` first.
+        is_ready: with the arguments of ``refresh``, whether it returns at once; else the page says that it measures.
+        triggers: other events that run it.
+    """
+
+    def run(state: Session | None, *values: Any) -> Iterator[tuple[Any, ...]]:
+        if has_prompt(state) and not is_ready(state, *values):
+            count = state.last.memory.tokens if state.last.memory else 0
+            line = hint(f"Measuring {count:,} tokens …" if count else "Measuring …")
+            yield *head.say(line), *(gr.skip(),) * (len(outputs) - 2)
+        yield refresh(state, *values)
 
     def ask_sample(request: gr.Request, state: Session | None, *values: Any) -> Iterator[tuple[Any, ...]]:
         state = state or page.visitors.session(request.session_hash)
@@ -123,8 +144,9 @@ def connect(
         finally:
             page.visitors.keep_budget()
 
-    arguments = (refresh, [page.session, *inputs], outputs)
-    tab.select(*arguments, show_progress="minimal", **ON_MODEL)
+    arguments = (run, [page.session, *inputs], outputs)
+    for trigger in (tab.select, *triggers):
+        trigger(*arguments, show_progress="minimal", **ON_MODEL)
     head.button.click(
         ask_sample, [page.session, *page.sidebar.inputs], [page.session, *page.chat], show_progress="hidden", **ON_MODEL
     ).success(*arguments, show_progress="minimal", **ON_MODEL)
