@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,13 @@ class Settings:
         max_new_tokens: length of the longest answer.
         pack_before_question: pack each document before its question is read, which is the harder order: the question
             cannot look at exact keys. Prompts without media are packed with the first token of the answer either way.
+        sampling: other arguments of ``generate``; answers are greedy without any.
     """
 
     batch_size: int
     max_new_tokens: int
     pack_before_question: bool = True
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -180,19 +182,21 @@ class Answerer:
         found: list[Prompt | str] = []
         for sample in asked:
             try:
-                with model_lock(self.model):
-                    inputs = encode_question(self.model, self.processor, sample.question, images, audio)
-                    prompt = make_prompt(self.model, inputs, pack_first=self.settings.pack_before_question)
-                length = prompt.length + self.settings.max_new_tokens
-                if length > self.window:
-                    raise KVMMError(
-                        f"the prompt has {prompt.length} tokens and the answer may have "
-                        f"{self.settings.max_new_tokens}; the model's window holds {self.window}"
-                    )
-                found.append(prompt)
+                found.append(self.prompt(encode_question(self.model, self.processor, sample.question, images, audio)))
             except (ValueError, OSError, MemoryError) as error:
                 found.append(reason(error))
         return found
+
+    def prompt(self, inputs: Mapping[str, Any]) -> Prompt:
+        """A prompt from the inputs of one sequence. Raises ``KVMMError`` if the model's window cannot hold it."""
+        with model_lock(self.model):
+            prompt = make_prompt(self.model, inputs, pack_first=self.settings.pack_before_question)
+        if prompt.length + self.settings.max_new_tokens > self.window:
+            raise KVMMError(
+                f"the prompt has {prompt.length} tokens and the answer may have "
+                f"{self.settings.max_new_tokens}; the model's window holds {self.window}"
+            )
+        return prompt
 
     def _answer(
         self, part: Sequence[Sequence[Sample]], prompts: Mapping[str, Prompt], wanted: Mapping[str, set[str]]
@@ -215,6 +219,7 @@ class Answerer:
                             [number for number, _ in chunk],
                             self.settings.max_new_tokens,
                             self.stop,
+                            **self.settings.sampling,
                         )
                     if self.stop.is_set():
                         return

@@ -43,16 +43,39 @@ def encode_question(
         if len(images) > 1:
             content.append({"type": "text", "text": f"Page {page + 1}\n"})
         content.append({"type": "image"})
-    media: dict[str, Any] = {"images": list(images)} if images else {}
     if audio is not None:
         content.append({"type": "audio"})
-        media |= {"audio": [audio], "sampling_rate": SAMPLE_RATE}
     if question:
         content.append({"type": "text", "text": question})
-    text_only = isinstance(processor, PreTrainedTokenizerBase)
-    text = processor.apply_chat_template(
-        [{"role": "user", "content": question if text_only else content}], tokenize=False, add_generation_prompt=True
+    return encode_messages(
+        model, processor, [{"role": "user", "content": content}], images, [] if audio is None else [audio]
     )
+
+
+def encode_messages(
+    model: Any,
+    processor: Any,
+    messages: Sequence[Mapping[str, Any]],
+    images: Sequence[Image.Image] = (),
+    audios: Sequence[Any] = (),
+) -> dict[str, torch.Tensor]:
+    """The model's inputs for a chat that ends where the answer begins.
+
+    Args:
+        model, processor: as for :func:`encode_question`.
+        messages: ``{"role": ..., "content": [...]}`` with parts ``{"type": "text", "text": ...}``,
+            ``{"type": "image"}`` and ``{"type": "audio"}``. A text-only model reads the texts alone.
+        images, audios: one for each part, in their order; recordings as for :func:`encode_question`.
+    """
+    media: dict[str, Any] = {"images": list(images)} if images else {}
+    if audios:
+        media |= {"audio": list(audios), "sampling_rate": SAMPLE_RATE}
+    if isinstance(processor, PreTrainedTokenizerBase):
+        messages = [
+            {**one, "content": "".join(part["text"] for part in one["content"] if part["type"] == "text")}
+            for one in messages
+        ]
+    text = processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
     inputs = processor(text=[text], return_tensors="pt", add_special_tokens=False, **media)
     return {
         name: value.to(model.device, model.dtype if value.is_floating_point() else None)
@@ -319,6 +342,7 @@ __all__ = [
     "all_position_ids",
     "answer_tokens",
     "document_length",
+    "encode_messages",
     "encode_question",
     "extended_position_ids",
     "first_tokens",

@@ -177,8 +177,9 @@ class DocumentBatch(Document):
         documents: Sequence[int],
         max_new_tokens: int,
         stop: threading.Event | None = None,
+        **sampling: Any,
     ) -> list[Answer]:
-        """Greedy answers, decoded as one batch.
+        """Answers, decoded as one batch.
 
         Args:
             policy: what the documents' cache is packed by.
@@ -186,6 +187,7 @@ class DocumentBatch(Document):
             documents: which document each prompt has.
             max_new_tokens: of every answer.
             stop: once it is set, the answers end where they are.
+            sampling: other arguments of ``generate``; greedy without any.
         """
         cache = self.cache(policy)
         ready = self.seconds + self._seconds[policy]
@@ -210,7 +212,7 @@ class DocumentBatch(Document):
             past_key_values=cache,
             max_new_tokens=max_new_tokens,
             stopping_criteria=StoppingCriteriaList([clock]),
-            **greedy_settings(self.model),
+            **{**greedy_settings(self.model), **sampling},
         )
         _synchronize(self.model)
         end = time.perf_counter()

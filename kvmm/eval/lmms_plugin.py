@@ -1,31 +1,36 @@
 """kvmm as a model of lmms-eval: ``--model kvmm --model_args pretrained=Qwen/Qwen2.5-VL-7B-Instruct,kv_policy=rd2``.
 
-lmms-eval finds :func:`manifest` by its entry point; nothing else imports this module, which needs lmms-eval.
+lmms-eval finds :func:`manifest` by its entry point; nothing else imports this module, which needs lmms-eval. How chats
+are answered is :mod:`kvmm.eval.chats`.
 """
 
 from __future__ import annotations
 
-import json
+import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from lmms_eval.api.instance import GenerationResult, Instance, TokenCounts
 from lmms_eval.api.model import lmms
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.registry_v2 import ModelManifest
-from lmms_eval.protocol import ChatMessages
+from loguru import logger
+from tqdm import tqdm
 
 from kvmm.errors import KVMMError
-from kvmm.eval.answering import resolve_policies
+from kvmm.eval.answering import default_batch_size, resolve_policies
 from kvmm.eval.asking import new_cache
-from kvmm.eval.batching import Answer, DocumentBatch, Prompt, Uncollatable, make_prompt
-from kvmm.media import SAMPLE_RATE, load_audio, load_image
+from kvmm.eval.chats import Decoding, answer_chats
+from kvmm.eval.records import Row
 from kvmm.models import load_model
+from kvmm.policy import KVPolicy, get_policy
 
-MAX_NEW_TOKENS = 128  # lmms-eval's own default, for tasks that name none
+MAX_NEW_TOKENS = 128  # as lmms-eval's own models, for tasks that name no length
+FEWSHOT_DELIMITER = "\n\n"  # lmms-eval ends the answers of every task with it that names no end; its models ignore it
+_ROW = ("kv_bytes", "kv_bytes_bf16", "bits_per_value", "tokens_by_modality", "ttft_s", "tpot_s")
 
 
 def manifest() -> ModelManifest:
@@ -33,18 +38,36 @@ def manifest() -> ModelManifest:
     return ModelManifest("kvmm", chat_class_path=f"{__name__}.KVMM")
 
 
+@dataclass
+class CacheCounts(TokenCounts):
+    """Token counts of an answer and what its cache took, for ``token_counts`` of lmms-eval's sample files."""
+
+    cache: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**super().to_dict(), **self.cache}
+
+
 class KVMM(lmms):
-    """A model with a quantised KV cache, of any family that kvmm reads. Decoding is greedy.
+    """A model with a quantised KV cache, of any family that kvmm reads.
+
+    Answers are those of ``kvmm eval``: greedy unless the task samples, media packed before the question is read.
 
     Args:
         pretrained: folder or hub id; None for the embedded model.
         kv_policy: a preset, a YAML file, "dynamic" for transformers' own cache, or a peer such as "hf-hqq".
         pack_before_question: pack each document before its question is read, the harder order.
-        device, dtype: as in ``kvmm.models.load_model``.
-        batch_size: requests decoded together.
+        device, dtype: as in :func:`kvmm.models.load_model`; the processes of ``accelerate launch`` have a GPU each.
+        batch_size: requests decoded together, from ``--batch_size``; "auto" takes ``kvmm eval``'s.
+        max_batch_size: at most this many for "auto".
+        max_new_tokens: length of the answers of tasks that name none.
+        min_pixels, max_pixels: an image's pixels after resizing; None keeps the model's own.
+        key_bits, value_bits, group_size, residual_length, num_sink_tokens, budget, calibration: change the policy, see
+            :func:`kvmm.get_policy`.
 
     Raises:
-        KVMMError: for an unknown policy, or a model that cannot be loaded.
+        KVMMError: for an unknown argument or policy, or a model that cannot be loaded.
     """
 
     is_simple = False
@@ -57,117 +80,179 @@ class KVMM(lmms):
         device: str | None = None,
         dtype: str | None = None,
         batch_size: int | str = 1,
+        max_batch_size: int | None = None,
+        max_new_tokens: int = MAX_NEW_TOKENS,
+        min_pixels: int | None = None,
+        max_pixels: int | None = None,
+        key_bits: float | None = None,
+        value_bits: float | None = None,
+        group_size: int | None = None,
+        residual_length: int | None = None,
+        num_sink_tokens: int | None = None,
+        budget: int | None = None,
+        calibration: str | None = None,
         **unknown: Any,
     ) -> None:
         super().__init__()
-        unknown.pop("max_batch_size", None)  # lmms-eval passes it to every model
         if unknown:
-            raise KVMMError(f"kvmm takes no model argument {', '.join(unknown)}: use pretrained, kv_policy, dtype ...")
-        (self.policy,) = resolve_policies([kv_policy]).values()
-        self.pack_before_question = pack_before_question
-        self.batch_size = int(batch_size)
-        device = self._join(device)
+            known = [name for name in inspect.signature(type(self)).parameters if name != "unknown"]
+            raise KVMMError(f"kvmm has no model argument {', '.join(unknown)}: use {', '.join(known)}.")
+        overrides = {
+            "key_bits": key_bits,
+            "value_bits": value_bits,
+            "group_size": group_size,
+            "residual_length": residual_length,
+            "num_sink_tokens": num_sink_tokens,
+            "budget": budget,
+            "calibration": calibration,
+        }
+        self.policy = _policy(str(kv_policy), {k: v for k, v in overrides.items() if v is not None})
+        self.accelerator = Accelerator()  # lmms-eval waits and gathers with it
+        self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
+        if self._world_size > 1 and device in (None, "cuda"):
+            device = str(self.accelerator.device)
         self.model, self.processor = load_model(pretrained, device=device, dtype=dtype)
         new_cache(self.model, self.policy)  # a policy that does not fit the model is an error now
-
-    def _join(self, device: str | None) -> str | None:
-        """Take part in the processes of ``accelerate launch``; returns the device of this one."""
-        if not torch.distributed.is_torchelastic_launched():
-            return device
-        self.accelerator = Accelerator()  # lmms-eval waits on it
-        self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
-        return str(self.accelerator.device)
+        _set_pixels(self.processor, min_pixels, max_pixels)
+        self.config, self.device = self.model.config, self.model.device
+        self.tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        self.batch_size = _batch_size(batch_size, max_batch_size, self.model)
+        self.max_new_tokens, self.pack_before_question = max_new_tokens, pack_before_question
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
-        """Answers in the order of the requests, each with its token counts."""
-        results: dict[int, GenerationResult] = {}
-        spent = {"tokens": 0, "seconds": 0.0, "kv_bytes": 0, "kv_bytes_bf16": 0}
-        by_settings: dict[str, list[int]] = {}
+        """Answers in the order of the requests, each with its token counts and bytes.
+
+        A request that cannot be answered (a damaged image, a prompt longer than the model's window) has an empty
+        answer and a warning.
+
+        Raises:
+            KVMMError: the task shows media that the model cannot read, or wants beam search.
+        """
+        by_decoding: dict[Decoding, list[int]] = {}
         for number, request in enumerate(requests):
-            by_settings.setdefault(json.dumps(request.args[2], sort_keys=True, default=str), []).append(number)
-        for numbers in by_settings.values():
-            for start in range(0, len(numbers), self.batch_size):
-                chunk = numbers[start : start + self.batch_size]
-                settings = requests[chunk[0]].args[2]
-                prompts = [self._prompt(requests[number]) for number in chunk]
-                begin = time.perf_counter()
-                answers = self._answers(prompts, int(settings.get("max_new_tokens") or MAX_NEW_TOKENS))
-                spent["seconds"] += time.perf_counter() - begin
-                for number, prompt, answer in zip(chunk, prompts, answers, strict=True):
-                    text = self._text(answer, settings)
-                    counts = TokenCounts(input_tokens=prompt.length, output_tokens=len(answer.tokens))
-                    results[number] = GenerationResult(text=text, token_counts=counts)
-                    self.cache_hook.add_partial("generate_until", (requests[number].args[0], settings), text)
-                    spent["tokens"] += len(answer.tokens)
-                    spent["kv_bytes"] += answer.kv_bytes
-                    spent["kv_bytes_bf16"] += answer.kv_bytes_bf16
-        self._log(spent, len(requests))
-        return [results[number] for number in range(len(requests))]
+            by_decoding.setdefault(self._decoding(request.args[2]), []).append(number)
+        for name in dict.fromkeys(name for decoding in by_decoding for name in decoding.ignored):
+            logger.warning(f"kvmm ignores the task's generation setting {name}.")
+        rows: dict[int, Row] = {}
+        begin = time.perf_counter()
+        with tqdm(total=len(requests), disable=self.rank != 0, desc="kvmm") as bar:
+            for decoding, numbers in by_decoding.items():
+                chats = [self._chat(requests[number]) for number in numbers]
+                answers = answer_chats(
+                    self.model,
+                    self.processor,
+                    self.policy,
+                    chats,
+                    decoding,
+                    batch_size=self.batch_size,
+                    pack_before_question=self.pack_before_question,
+                )
+                for number, row in zip(numbers, answers, strict=True):
+                    rows[number] = row
+                    bar.update()
+        seconds = time.perf_counter() - begin
+        results = [self._result(request, rows[number]) for number, request in enumerate(requests)]
+        own = [(r, rows[n]) for n, r in enumerate(requests) if not (r.metadata or {}).get("__padding_only__")]
+        self._log(own, seconds)
+        return results
 
-    def _prompt(self, request: Instance) -> Prompt:
+    def _decoding(self, settings: Mapping[str, Any] | None) -> Decoding:
+        settings = dict(settings or {})
+        until = settings.get("until") or ()
+        settings["until"] = [end for end in ([until] if isinstance(until, str) else until) if end != FEWSHOT_DELIMITER]
+        return Decoding.of(settings, self.max_new_tokens)
+
+    def _chat(self, request: Instance) -> Callable[[], list[dict[str, Any]]]:
+        """The messages of a request, made when they are asked for."""
         _, messages_of, _, doc_id, task, split = request.args
-        messages = ChatMessages(messages=messages_of(self.task_dict[task][split][doc_id]))
-        images, videos, audios = messages.extract_media()
-        if videos:
-            raise KVMMError("kvmm's lmms-eval model reads images and audio: choose a task without videos.")
-        text = self.processor.apply_chat_template(messages.to_hf_messages(), tokenize=False, add_generation_prompt=True)
-        media: dict[str, Any] = {"images": [load_image(image) for image in images]} if images else {}
-        if audios:
-            media |= {"audio": [_recording(audio) for audio in audios], "sampling_rate": SAMPLE_RATE}
-        inputs = self.processor(text=[text], return_tensors="pt", add_special_tokens=False, **media)
-        device, dtype = self.model.device, self.model.dtype
-        inputs = {k: v.to(device, dtype if v.is_floating_point() else None) for k, v in inputs.items()}
-        return make_prompt(self.model, inputs, pack_first=self.pack_before_question)
+        return lambda: messages_of(self.task_dict[task][split][doc_id])
 
-    def _answers(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Answer]:
-        """Answers of one batch, or of its prompts one by one where they do not fit together."""
-        if len({prompt.packs for prompt in prompts}) == 1:
-            try:
-                batch = DocumentBatch(self.model, prompts)
-                return batch.answers(self.policy, prompts, range(len(prompts)), max_new_tokens)
-            except Uncollatable:
-                pass
-        return [answer for prompt in prompts for answer in self._answers([prompt], max_new_tokens)]
+    def _result(self, request: Instance, row: Row) -> GenerationResult:
+        text, name = row["filtered_resps"], f"{request.task_name} {request.doc_id}"
+        if row["error"] is not None:
+            logger.warning(f"{name} has no answer: {row['error']}")
+            return GenerationResult(text="")
+        self.cache_hook.add_partial("generate_until", (request.args[0], request.args[2]), text)
+        counts = row["token_counts"]
+        cache = {name: row[name] for name in _ROW if row[name] is not None}
+        return GenerationResult(text, CacheCounts(counts["prompt"], counts["output"], cache=cache))
 
-    def _text(self, answer: Answer, settings: Mapping[str, Any]) -> str:
-        tokenizer = getattr(self.processor, "tokenizer", self.processor)
-        text = tokenizer.decode(answer.tokens, skip_special_tokens=True).strip()
-        until = settings.get("until") or []
-        for end in [until] if isinstance(until, str) else until:
-            text = text.split(end)[0] if end else text
-        return text
-
-    def _log(self, spent: Mapping[str, Any], count: int) -> None:
-        """The speed and the bytes of the cache, for the throughput part of lmms-eval's results file."""
-        if not count:
-            return
-        log_metrics(
-            total_gen_tokens=spent["tokens"],
-            total_elapsed_time=spent["seconds"],
-            avg_speed=spent["tokens"] / spent["seconds"] if spent["seconds"] else 0.0,
-            additional_metrics={
-                "rank": self.rank,
-                "total_requests": count,
-                "kv_bytes": spent["kv_bytes"] / count,
-                "kv_bytes_bf16": spent["kv_bytes_bf16"] / count,
-                "bits_per_value": 16 * spent["kv_bytes"] / spent["kv_bytes_bf16"],
-            },
-        )
+    def _log(self, answered: Sequence[tuple[Instance, Row]], seconds: float) -> None:
+        """A line a task for people, and the means for the throughput part of lmms-eval's results file."""
+        name = self.policy if isinstance(self.policy, str) else self.policy.name
+        for task in dict.fromkeys(request.task_name for request, _ in answered):
+            rows = [row for request, row in answered if request.task_name == task]
+            logger.info(f"{task}: {_summary(rows)} (kv_policy={name}, rank {self.rank})")
+        good = [row for _, row in answered if row["error"] is None]
+        if good:
+            tokens = sum(row["output_tokens"] for row in good)
+            held, dense = (sum(row[key] for row in good) for key in ("kv_bytes", "kv_bytes_bf16"))
+            log_metrics(
+                total_gen_tokens=tokens,
+                total_elapsed_time=seconds,
+                avg_speed=tokens / seconds,
+                additional_metrics={
+                    "rank": self.rank,
+                    "total_requests": len(good),
+                    "kv_bytes": held / len(good),
+                    "kv_bytes_bf16": dense / len(good),
+                    "bits_per_value": 16 * held / dense,
+                },
+            )
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """Refused: scores of given texts would be those of the exact pass, not of the cache."""
-        raise KVMMError("kvmm's lmms-eval model generates answers: choose a generate_until task.")
+        """Refused."""
+        raise KVMMError("kvmm generates answers and gives no log-likelihoods: choose a generate_until task.")
 
     def generate_until_multi_round(self, requests: list[Instance]) -> list[str]:
-        """Refused: rounds share no cache in lmms-eval."""
-        raise KVMMError("kvmm's lmms-eval model answers one round: choose a generate_until task.")
+        """Refused."""
+        raise KVMMError("kvmm answers one round: choose a generate_until task.")
 
 
-def _recording(audio: Any) -> Any:
-    """Samples at 16 kHz of a path, or of the hub's ``{"array", "sampling_rate"}``."""
-    if isinstance(audio, Mapping):
-        return load_audio((int(audio["sampling_rate"]), audio["array"]))
-    return load_audio(audio)
+def _policy(name: str, overrides: Mapping[str, Any]) -> str | KVPolicy:
+    """The policy that the model arguments name."""
+    (policy,) = resolve_policies([name]).values()
+    if not overrides:
+        return policy
+    if isinstance(policy, str):
+        raise KVMMError(f"{', '.join(overrides)} cannot change kv_policy={policy}: choose one of kvmm's own policies.")
+    return get_policy(policy, **overrides)
 
 
-__all__ = ["KVMM", "manifest"]
+def _batch_size(size: int | str, most: int | None, model: Any) -> int:
+    if str(size).startswith("auto"):
+        return min(default_batch_size(model), most or default_batch_size(model))
+    if not str(size).isdigit() or int(size) < 1:
+        raise KVMMError(f"--batch_size must be 1 or more, or auto, not {size!r}.")
+    return int(size)
+
+
+def _set_pixels(processor: Any, least: int | None, most: int | None) -> None:
+    """Change the pixel budget of the image processors that have one."""
+    wanted = {"shortest_edge": least, "longest_edge": most}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    if not wanted:
+        return
+    images = getattr(processor, "image_processor", None)
+    size = getattr(images, "size", None)
+    if images is None or not hasattr(images, "merge_size") or size is None:
+        raise KVMMError("This model has no pixel budget: leave out min_pixels and max_pixels.")
+    wanted = {**{name: size[name] for name in ("shortest_edge", "longest_edge")}, **wanted}
+    if wanted["shortest_edge"] > wanted["longest_edge"]:
+        raise KVMMError(
+            f"min_pixels is {wanted['shortest_edge']} and max_pixels {wanted['longest_edge']}: give both, the least first."
+        )
+    images.size = type(size)(**wanted)
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    good = [row for row in rows if row["error"] is None]
+    line = f"{len(good)} answers"
+    if good:
+        held, dense = (sum(row[key] for row in good) for key in ("kv_bytes", "kv_bytes_bf16"))
+        line += f", KV cache {held / len(good) / 2**20:.3f} MiB each, {16 * held / dense:.2f} bits a value"
+        line += f", {dense / len(good) / 2**20:.3f} MiB in bf16"
+    return line if len(good) == len(rows) else f"{line}; {len(rows) - len(good)} without an answer"
+
+
+__all__ = ["KVMM", "CacheCounts", "manifest"]
