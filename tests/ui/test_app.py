@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -339,7 +340,8 @@ def test_the_endpoints_are_mcp_tools(url):
             answer = await mcp.call_tool(tools[0].name, {"files": [], "question": "Write one word.", "policy": "kivi4"})
             return tools, answer
 
-    tools, answer = asyncio.run(talk())
+    with ThreadPoolExecutor() as pool:  # Playwright runs a loop in this thread
+        tools, answer = pool.submit(asyncio.run, talk()).result()
     assert [tool.name for tool in tools] == ["ask", "compare", "analyze_norms"]
     assert "KV cache of one to two bits" in tools[0].description
     assert not answer.isError and "bits_per_value" in answer.content[0].text
