@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 
 from kvmm.errors import KVMMError
+from kvmm.modality import MODALITY_NAMES
 from kvmm.models.conversation import Progress
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
@@ -123,8 +124,6 @@ def norms_result(report: Any) -> dict[str, Any]:
     """What ``analyze_norms`` returns: plain numbers, without the norm of every token."""
     modality = report.modality
     names = report.modalities()
-    from kvmm.modality import MODALITY_NAMES
-
     return {
         "layers": [int(layer) for layer in report.layers],
         "tokens": {name: int((modality == MODALITY_NAMES.index(name)).sum()) for name in names},
