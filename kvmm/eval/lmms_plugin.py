@@ -239,9 +239,8 @@ def _set_pixels(processor: Any, least: int | None, most: int | None) -> None:
         raise KVMMError("This model has no pixel budget: leave out min_pixels and max_pixels.")
     wanted = {**{name: size[name] for name in ("shortest_edge", "longest_edge")}, **wanted}
     if wanted["shortest_edge"] > wanted["longest_edge"]:
-        raise KVMMError(
-            f"min_pixels is {wanted['shortest_edge']} and max_pixels {wanted['longest_edge']}: give both, the least first."
-        )
+        least, most = wanted["shortest_edge"], wanted["longest_edge"]
+        raise KVMMError(f"min_pixels is {least} and max_pixels {most}: give both, the smaller one first.")
     images.size = type(size)(**wanted)
 
 
