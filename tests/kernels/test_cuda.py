@@ -253,23 +253,28 @@ def test_matches_reference(name, pages, splits):
 )
 def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
     """The same source, a lane at a time: which bits and bytes go where needs no GPU."""
-    compiler = shutil.which("g++")
-    if compiler is None or platform.system() != "Linux":
-        pytest.skip("needs g++ on Linux")
     pages, splits = 5, 2
     q8, qw, qz, keys, values, bias = make(name, batch=1, pages=pages)
     variant = replace(cuda.variant_of(q8, keys, values, bias), warps=warps, stages=stages)
-    library = tmp_path / "digits.so"
-    source = Path(__file__).with_name("warps_on_a_cpu.cpp")
-    macros = [f"-D{name}={value}" for name, value in variant.macros.items()]
-    flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC", f'-DSOURCE="{cuda._SOURCE}"']
-    subprocess.run([compiler, *flags, *macros, "-o", library, source], check=True)
+    library = library_of(variant, tmp_path / "digits.so")
     outputs = outputs_of(q8, keys, values, splits)
     used = torch.tensor([pages], dtype=torch.int32)
     arguments = cuda._arguments(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3])
     grid = cuda._grid(q8, variant, splits)
-    ctypes.CDLL(str(library)).launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
+    library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
     check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values))
+
+
+def library_of(variant, path):
+    """``digits.cu`` for a CPU, compiled to ``path``."""
+    compiler = shutil.which("g++")
+    if compiler is None or platform.system() != "Linux":
+        pytest.skip("needs g++ on Linux")
+    source = Path(__file__).with_name("warps_on_a_cpu.cpp")
+    macros = [f"-D{name}={value}" for name, value in variant.macros.items()]
+    flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC", f'-DSOURCE="{cuda._SOURCE}"']
+    subprocess.run([compiler, *flags, *macros, "-o", path, source], check=True)
+    return ctypes.CDLL(str(path))
 
 
 @needs_gpu

@@ -371,7 +371,7 @@ class RD(Codec):
             scale = 2 * half * transform.deviation
             zero_point = -scale * (2**bits - 1).to(scale) / 2
             scale, zero_point = (p.to(self.parameter_dtype)[None, :, None] for p in (scale, zero_point))
-            self._gaussian[device] = scale[..., : layout.coded], zero_point
+            self._gaussian[device] = scale[..., : layout.coded].contiguous(), zero_point  # kernels want whole rows
         return self._gaussian[device]
 
     def _parameters(self, packed: Packed, transform: Transform, layout: Layout) -> tuple[Any, Any, Any]:

@@ -300,7 +300,7 @@ class _Step:
         self, keys: Digits | Dense, values: Digits | Dense, used: torch.Tensor | None, bias: torch.Tensor | None
     ) -> Partial | None:
         """The splits by the CUDA kernel, or None where it does not take the case."""
-        if not self.query.is_cuda or not isinstance(keys, Digits) or not isinstance(values, Digits):
+        if not isinstance(keys, Digits) or not isinstance(values, Digits):
             return None
         if keys.by_token or keys.inside > 1 or values.inside or not keys.planes or not values.planes:
             return None
@@ -312,7 +312,7 @@ class _Step:
         group = keys.page_group if keys.page_group is not None else "page" if keys.inside else "span"
         k = cuda.DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
         planes = tuple((p.codes, p.bits) for p in values.planes)
-        grouped = values.page_group is not None
+        grouped = values.page_group is not None and values.groups > 1
         if values.by_token:
             v = cuda.DigitValues(planes, "token", values.scale, values.zero_point)
         elif grouped:

@@ -1,0 +1,86 @@
+"""A whole call with the CUDA split kernel, which runs on the CPU here: what the driver hands from kernel to kernel."""
+
+import ctypes
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from kvmm.cache.codecs import Site, rd
+from kvmm.calibration.file import _read
+from kvmm.kernels.decode import cuda, driver
+from kvmm.modality import IMAGE
+from kvmm.policy import spec
+from tests.kernels.test_cuda import library_of
+from tests.kernels.test_decode_triton import ROOT, compare, make_parts
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available() or not driver.interpreted(), reason="runs natively on a GPU, where other tests have it"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("digits")
+
+
+@pytest.fixture
+def variants(monkeypatch, folder):
+    """The CUDA kernel on the CPU; the variants that were launched."""
+    launched: list[cuda.Variant] = []
+
+    def split_digits(query, qw, qz, keys, values, m, l, acc, used, bias, zero, *, variant):
+        for x in (m, l, acc, zero):  # what is not written shows
+            if x is not None:
+                x.fill_(float("nan"))
+        launched.append(variant)
+        path = folder / f"{abs(hash(variant))}.so"
+        library = ctypes.CDLL(str(path)) if path.exists() else library_of(variant, path)
+        arguments = cuda._arguments(query, qw, qz, keys, values, m, l, acc, used, bias, zero)
+        grid = cuda._grid(query, variant, m.shape[1])
+        library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
+
+    def room(layout, device, previous, dim):  # as on a GPU
+        return {name: -(-width // 16) * 16 for name, width in layout.widths.items()}
+
+    monkeypatch.setattr(rd.Layout, "room", room)
+    monkeypatch.setattr(cuda, "available", lambda device: True)
+    monkeypatch.setattr(cuda, "_fitted", lambda variant, device: replace(variant, warps=2, stages=1))
+    monkeypatch.setattr(cuda, "num_splits", lambda *arguments, **more: 2)
+    monkeypatch.setattr(cuda, "split_digits", split_digits)
+    return launched
+
+
+# codec, other arguments of the parts
+CASES = {
+    "oscar": (spec("oscar", 2, 128), {"page_size": 128}),
+    "oscar, later tokens": (spec("oscar", 2, 128), {"page_size": 64, "more": 90}),
+    "one span": (spec("calibquant", 1, None, levels="mean"), {"page_size": 128}),
+    "two spans": (spec("calibquant", 2, None), {"page_size": 64, "more": 150}),
+    "channels by group": (spec("kitty", 2, 128, boost=0.25), {"page_size": 128}),
+    "rd": (spec("rd", 2, fit="none", rotation="hadamard"), {"page_size": 128}),
+}
+
+
+@pytest.mark.parametrize(("ratio", "batch"), [(4, 1), (7, 2)])
+@pytest.mark.parametrize("name", CASES)
+def test_attend(variants: list[cuda.Variant], name: str, ratio: int, batch: int) -> None:
+    kv, parts = CASES[name]
+    assert compare(make_parts([(kv, kv)], [260], batch=batch, **parts), ratio=ratio, batch=batch, holes=0.1) < 2e-3
+    assert len(variants) == 1
+
+
+@pytest.mark.parametrize(
+    ("bits", "tokens", "more"),
+    [(1, 300, 0), (2, 100, 0), (3, 100, 300)],  # levels of the span, of the file, of both
+)
+def test_calibrated(variants: list[cuda.Variant], bits: int, tokens: int, more: int) -> None:
+    calibration = _read(ROOT / "assets/tiny-omni/kvmm_calibration.safetensors", 0)
+    kv = spec("rd", bits)
+    parts = make_parts([(kv, kv)], [tokens], more=more, site=Site(3, IMAGE, calibration, kv))
+    assert compare(parts) < 2e-3
+    assert len(variants) == 1
