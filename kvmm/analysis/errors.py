@@ -464,7 +464,8 @@ def measure_errors(
     One exact prefill, a layer at a time: memory holds one layer's keys and values and what one policy makes of them.
 
     Args:
-        model: as ``load_model`` returns it. Callers that share it hold its lock (:func:`kvmm.models.model_lock`).
+        model: as ``load_model`` returns it. Callers that share it hold its lock
+            (:func:`kvmm.models.conversation.model_lock`).
         inputs: of one prompt: what the processor, ``encode_question`` or ``Conversation.prompt_inputs`` returned.
         policies: presets, YAML files or :class:`KVPolicy` objects, without a budget.
         layers: decoder layers to measure; None for all of full attention.

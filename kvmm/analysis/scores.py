@@ -295,7 +295,8 @@ def measure_scores(
     One exact prefill, a layer at a time. Scores exist for a few queries at a time, as few as a long prompt asks for.
 
     Args:
-        model: as ``load_model`` returns it. Callers that share it hold its lock (:func:`kvmm.models.model_lock`).
+        model: as ``load_model`` returns it. Callers that share it hold its lock
+            (:func:`kvmm.models.conversation.model_lock`).
         inputs: of one prompt: what the processor, ``encode_question`` or ``Conversation.prompt_inputs`` returned.
         policies: presets, YAML files or :class:`KVPolicy` objects, without a budget.
         layers: decoder layers to measure; None for all of full attention.

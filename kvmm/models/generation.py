@@ -6,7 +6,9 @@ Generations on one model take turns, because modalities are noted while the mode
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -25,17 +27,80 @@ from kvmm.errors import KVMMError
 if TYPE_CHECKING:
     from transformers import Cache
 
+_POLL_SECONDS = 0.1  # how often a thread that waits for the model looks whether it still should
 MEMORY_SECONDS = 0.1  # while streaming, the memory report is renewed this often ...
 MEMORY_SHARE = 0.05  # ... unless making it would take a larger share of the time
 
-_locks: weakref.WeakKeyDictionary[PreTrainedModel, threading.Lock] = weakref.WeakKeyDictionary()
+
+class FairLock:
+    """A lock that is handed on in the order in which it was asked for.
+
+    An evaluation takes the model again right after it gave it back; with a plain lock somebody's question could wait
+    until all of it is over.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._held = False
+        self._waiting: collections.deque[threading.Event] = collections.deque()
+
+    def acquire(self, timeout: float | None = None, unless: threading.Event | None = None) -> bool:
+        """Take the lock.
+
+        Returns False, the place in the queue given up, when it could not be had within ``timeout`` seconds or
+        ``unless`` was set meanwhile.
+        """
+        with self._guard:
+            if not self._held:
+                self._held = True
+                return True
+            turn = threading.Event()
+            self._waiting.append(turn)
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        try:
+            while not (unless is not None and unless.is_set()) and (left := until - time.monotonic()) > 0:
+                if turn.wait(min(left, _POLL_SECONDS)):
+                    return True
+        except BaseException:
+            if not self._give_up(turn):  # an interrupt must not keep what nobody will release
+                self.release()
+            raise
+        return not self._give_up(turn)
+
+    def _give_up(self, turn: threading.Event) -> bool:
+        """Leave the queue; False if the lock has been handed over already."""
+        with self._guard:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                return True
+        return False
+
+    def release(self) -> None:
+        """Hand the lock to whoever has waited longest."""
+        with self._guard:
+            if not self._held:
+                raise RuntimeError("release of a lock that is not held")
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._held = False
+
+    def __enter__(self) -> FairLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+_locks: weakref.WeakKeyDictionary[PreTrainedModel, FairLock] = weakref.WeakKeyDictionary()
 _locks_guard = threading.Lock()
 
 
-def model_lock(model: PreTrainedModel) -> threading.Lock:
+def model_lock(model: PreTrainedModel) -> FairLock:
     """The lock that serialises generations on one model object. Hold it around any other forward pass too."""
     with _locks_guard:
-        return _locks.setdefault(model, threading.Lock())
+        return _locks.setdefault(model, FairLock())
 
 
 @dataclass
@@ -113,9 +178,9 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not (lock := model_lock(self.model)).acquire(timeout=0.1):
-                if self.stop.is_set():
-                    return
+            lock = model_lock(self.model)
+            if not lock.acquire(unless=self.stop):
+                return
             try:
                 self._generate()
             finally:

@@ -72,7 +72,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model_and_processor():
     from kvmm import load_model
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
     return load_model()
 
 
