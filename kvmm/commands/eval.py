@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+_SAY_EVERY = 30.0  # seconds between lines on the progress where there is no terminal to draw a bar on
 SEVERAL = ("--policies", "--cache", "--data")  # options that take every word up to the next option
 
 
@@ -60,6 +62,9 @@ def command(
     fresh: Annotated[
         bool, typer.Option("--fresh/--resume", help="Start a new run, or go on with the newest one in --out.")
     ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Ask again what failed earlier in the run that goes on.")
+    ] = False,
     engine: Annotated[str, typer.Option(help="local, or ray for the actors of a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="Ray cluster to join; default one on this machine.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Ray actors; default one a GPU, or one.")] = None,
@@ -95,6 +100,7 @@ def command(
         max_new_tokens=max_new_tokens,
         pack_before_question=not question_first,
         fresh=fresh,
+        retry_failed=retry_failed,
         model=model,
         device=device,
         dtype=dtype,
@@ -106,10 +112,13 @@ def command(
         if processes.is_main:
             _show(plan, processes)
             return
+        begun = False
         try:
             for _ in launch.execute(plan, processes):
-                pass
-        except KVMMError:  # the main process says the same
+                begun = True
+        except KVMMError as error:
+            if begun:  # until then the main process says the same
+                print(f"kvmm, process {processes.rank + 1}: {error}", file=sys.stderr)
             sys.exit(2)
 
 
@@ -120,6 +129,7 @@ def _show(plan: Any, processes: Any) -> None:
     from kvmm.eval import launch
 
     console = Console(stderr=True)
+    said = time.monotonic()
     with _progress(console) as bar:
         handle = None
         try:
@@ -132,6 +142,10 @@ def _show(plan: Any, processes: Any) -> None:
                     handle = bar.add_task(f"{event.task}{share}", total=None, rate="")
                 elif isinstance(event, launch.Step):
                     bar.update(handle, completed=event.done, total=event.total, rate=event.rate)
+                    if not console.is_terminal and time.monotonic() - said > _SAY_EVERY:
+                        said = time.monotonic()
+                        left = f"about {event.seconds_left / 60:.0f} min left"
+                        console.print(f"{event.done} of {event.total}  {event.rate}  {left}", highlight=False)
                 else:
                     bar.update(handle, visible=False)
                     _report(event)
@@ -168,16 +182,19 @@ def _report(done: Any) -> None:
     from rich.table import Table
 
     from kvmm.eval import compare
+    from kvmm.eval.records import count_failed
 
     console = Console()
     columns, rows, caption = compare.table(done.run, done.task)
-    title = f"{done.task}, {done.run.model}"
+    title = f"{done.task}, {done.run.model}, {max(map(len, done.run.samples[done.task].values()))} questions"
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=None)
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    if any(map(count_failed, done.run.samples[done.task].values())):
+        console.print("The same command with --retry-failed asks again what failed.", soft_wrap=True)
     console.print(f"Results: {done.run.folder / done.run.date}_results.json", highlight=False, soft_wrap=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +9,6 @@ import typer
 
 if TYPE_CHECKING:
     from kvmm.eval.report import EvaluationReport
-
-_SHOWN = ("policy", "score", "difference", "95 % interval", "p", "bits", "KV", "failed")
 
 
 def command(
@@ -31,25 +28,26 @@ def command(
     bootstrap intervals and McNemar's test, bits, times, parts, and the worst failures with their pictures.
     """
     from kvmm.eval.report import build_report, find_runs
-    from kvmm.eval.report_pages import rows_of, summary_table, table_of, title_of
+    from kvmm.eval.report_pages import summary_table
 
     runs = [run for path in results for run in find_runs(path)]
     report = build_report(runs, failures=0 if table else failures)
     if table:
-        found = [summary_table(run) for run in report.runs] if table == "summary" else _tables(report, table, table_of)
+        found = [summary_table(run) for run in report.runs] if table == "summary" else _tables(report, table)
         typer.echo("\n".join(found), nl=False)
         return
     from kvmm.eval.report_files import write_report
 
     folder = out or (results[0].parent if results[0].is_file() else results[0])
     files = write_report(folder, report, runs)
-    _show(report, rows_of, title_of)
+    _show(report)
     for path in files:
         typer.echo(str(path))
 
 
-def _tables(report: EvaluationReport, name: str, table_of: Callable) -> list[str]:
+def _tables(report: EvaluationReport, name: str) -> list[str]:
     from kvmm.errors import KVMMError
+    from kvmm.eval.report_pages import table_of
 
     found = [table_of(run, task) for run in report.runs for task in run.tasks if name in ("all", task.task)]
     if not found:
@@ -58,19 +56,20 @@ def _tables(report: EvaluationReport, name: str, table_of: Callable) -> list[str
     return found
 
 
-def _show(report: EvaluationReport, rows_of: Callable, title_of: Callable) -> None:
+def _show(report: EvaluationReport) -> None:
     from rich.console import Console
     from rich.table import Table
+
+    from kvmm.eval.compare import shown
+    from kvmm.eval.report_pages import title_of
 
     console = Console()
     for run in report.runs:
         for task in run.tasks:
-            shown = Table(title=title_of(run, task), title_justify="left", box=None)
-            columns, rows = rows_of(task)
-            keep = [i for i, column in enumerate(columns) if column in _SHOWN]  # what a terminal has room for
-            columns, rows = [columns[i] for i in keep], [[row[i] for i in keep] for row in rows]
+            table = Table(title=title_of(run, task), title_justify="left", box=None)
+            columns, rows = shown(task)
             for index, column in enumerate(columns):
-                shown.add_column(column, justify="right" if index else "left", no_wrap=True)
+                table.add_column(column, justify="right" if index else "left", no_wrap=True)
             for row in rows:
-                shown.add_row(*row)
-            console.print(shown)
+                table.add_row(*row)
+            console.print(table)

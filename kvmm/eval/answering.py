@@ -17,7 +17,7 @@ import torch
 
 from kvmm.errors import KVMMError
 from kvmm.eval.asking import DYNAMIC, encode_question, new_cache
-from kvmm.eval.batching import Answer, DocumentBatch, Prompt, Uncollatable, make_prompt
+from kvmm.eval.batching import Answer, DocumentBatch, Prompt, make_prompt
 from kvmm.eval.peers import PEERS, check_peer, is_peer, peer_config
 from kvmm.eval.records import Row, repetition_rate, sample_hash
 from kvmm.eval.tasks.base import Sample, Task
@@ -177,13 +177,13 @@ class Answerer:
             for kind, present in (("image", bool(images)), ("audio", audio is not None)):
                 if present and kind not in self.senses:
                     raise KVMMError(f"the model reads {', '.join(('text', *self.senses))}, not {kind}")
-        except (KVMMError, OSError, MemoryError) as error:
+        except Exception as error:
             return [reason(error)] * len(asked)
         found: list[Prompt | str] = []
         for sample in asked:
             try:
                 found.append(self.prompt(encode_question(self.model, self.processor, sample.question, images, audio)))
-            except (ValueError, OSError, MemoryError) as error:
+            except Exception as error:
                 found.append(reason(error))
         return found
 
@@ -204,6 +204,7 @@ class Answerer:
         """Rows of readable documents that are all packed first, or all not."""
         samples = [(number, sample) for number, document in enumerate(part) for sample in document]
         given: dict[str, set[str]] = {name: set() for name in self.policies}
+        name: str | None = None  # the policy in hand
         try:
             with model_lock(self.model):
                 batch = DocumentBatch(self.model, [prompts[document[0].doc_id] for document in part])
@@ -225,22 +226,30 @@ class Answerer:
                         return
                     seconds = (time.perf_counter() - begin) / len(chunk)
                     for (_, sample), answer in zip(chunk, answers, strict=True):
+                        row = self._row(sample, name, prompts[sample.doc_id], answer, seconds)
                         given[name].add(sample.doc_id)
-                        yield self._row(sample, name, prompts[sample.doc_id], answer, seconds)
+                        yield row
                 batch.forget(policy)
-        except (Uncollatable, torch.OutOfMemoryError, MemoryError, KVMMError) as error:
+        except Exception as error:
             problem = reason(error)
         else:
             return
         left = {name: wanted[name] - given[name] for name in self.policies}
         batch = None  # its caches are freed before the next attempt
-        if len(samples) > 1:
-            for _, sample in samples:
-                yield from self._answer([[sample]], prompts, {n: {sample.doc_id} & left[n] for n in left})
-        else:
-            for name in self.policies:
-                if samples[0][1].doc_id in left[name]:
-                    yield self._failed(samples[0][1], name, problem)
+        # what one policy cannot do another may: what fails while it is read fails under all
+        failed = self.policies if name is None else (name,)
+        for _, sample in samples:
+            if len(samples) > 1:
+                again = {n: left[n] & {sample.doc_id} if n in failed else set() for n in self.policies}
+                if any(again.values()):
+                    yield from self._answer([[sample]], prompts, again)
+                continue
+            for one in failed:
+                if sample.doc_id in left[one]:
+                    yield self._failed(sample, one, problem)
+        left |= {one: set() for one in failed}
+        if any(left.values()):
+            yield from self._answer(part, prompts, left)
 
     def _head(self, sample: Sample, policy: str) -> Row:
         return {
@@ -285,11 +294,19 @@ class Answerer:
         }
 
 
-def reason(error: BaseException) -> str:
-    """Why a sample has no answer, on one line."""
+def reason(error: Exception) -> str:
+    """Why a sample has no answer, on one line.
+
+    Raises:
+        KVMMError: the GPU failed, after which it answers nothing.
+    """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return "memory ran out: use a smaller --batch-size or a policy with fewer bits"
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, torch.AcceleratorError):
+        raise KVMMError(f"The GPU failed: {text}. What is written is kept; the same command goes on.") from error
+    known = isinstance(error, (KVMMError, OSError))
+    return text if text and known else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def answer_samples(

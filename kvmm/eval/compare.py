@@ -1,106 +1,57 @@
-"""Policies of a run side by side, paired with full precision question by question."""
+"""Policies of a run side by side, as ``kvmm eval``, ``kvmm report`` and the app show them: the report's numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kvmm.eval.records import Run, count_failed
-from kvmm.eval.statistics import Difference, paired_bootstrap
+from kvmm.eval.report import TaskResult, task_result
+from kvmm.eval.report_pages import rows_of
 
-REFERENCES = ("bf16", "dynamic")  # full precision, in order of preference
-
-
-def reference_of(policies: Sequence[str]) -> str | None:
-    """The policy that others are compared with: full precision if it was run."""
-    return next((name for name in REFERENCES if name in policies), None)
+SHOWN = ("policy", "score", "difference", "95 % interval", "p", "bits", "KV", "failed")
+"""Columns of the report's table that a terminal of 80 columns has room for."""
 
 
-def difference(run: Run, task: str, policy: str, reference: str) -> Difference | None:
-    """The paired difference of the headline metric over the questions that both policies answered, with a bootstrap
-    interval over documents; None if there are none.
-    """
-    metric = run.metric(task)
-    rows = run.samples[task]
-    base = {row["doc_id"]: row[metric] for row in rows[reference] if row["error"] is None and metric in row}
-    both = [row for row in rows[policy] if row["error"] is None and metric in row and row["doc_id"] in base]
-    if not both:
-        return None
-    return paired_bootstrap(
-        [row[metric] for row in both],
-        [base[row["doc_id"]] for row in both],
-        [("group", row["group"]) if row.get("group") is not None else ("own", row["doc_id"]) for row in both],
-    )
+def shown(task: TaskResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and rows of a task's table, those of :data:`SHOWN`."""
+    columns, rows = rows_of(task)
+    keep = [i for i, column in enumerate(columns) if column in SHOWN]
+    return tuple(columns[i] for i in keep), [tuple(row[i] for i in keep) for row in rows]
 
 
 def table(run: Run, task: str) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
-    """Columns, rows and caption of the table that ``kvmm eval`` prints for a task."""
-    policies = run.policies(task)
-    reference = reference_of(policies)
-    metric = run.metric(task)
-    columns = (
-        "policy",
-        "n",
-        metric,
-        f"- {reference}" if reference else "",
-        "95 % interval",
-        "bits",
-        "KV",
-        "KV bf16",
-        "ttft",
-    )
-    rows = []
-    for name in policies:
-        scores = run.scores(task, name)
-        good = [row for row in run.samples[task][name] if row["error"] is None]
-        rows.append(
-            (
-                name,
-                str(len(good)),
-                _percent(scores.get(metric)),
-                *_difference(run, task, name, reference),
-                _number(scores.get("bits_per_value"), ".2f"),
-                _mib(scores.get("kv_bytes")),
-                _mib(scores.get("kv_bytes_bf16")),
-                _number(scores.get("ttft_s"), ".2f"),
-            )
-        )
-    return columns, rows, caption(run, task)
+    """Columns, rows and caption of a task's table: paired differences and tests are those of :mod:`kvmm.eval.report`.
+
+    A task without a single row has no rows in the table either.
+    """
+    if not any(run.samples[task].values()):
+        return SHOWN[:2], [], caption(run, task, None)
+    result = task_result(run, task, failures=0)
+    return *shown(result), caption(run, task, result)
 
 
-def caption(run: Run, task: str) -> str:
-    """What the table leaves out: failed samples, items that could not be used, speed."""
-    config = next(config for config in run.results["configs"].values() if config["task"] == task)
-    parts = ["Score and difference in points, memory in MiB a sample, time to the first token in seconds."]
+def caption(run: Run, task: str, result: TaskResult | None) -> str:
+    """What the columns are, and what the table leaves out: failed samples, items that could not be used, speed."""
+    configs = [config for config in run.results["configs"].values() if config["task"] == task]
+    parts = []
+    if result is not None:
+        text = f"score: {result.metric}, points of 100"
+        compared = [one.difference for one in result.policies if one.difference is not None]
+        if compared:
+            number = compared[0].clusters
+            documents = f" over {number} document{'s' * (number != 1)}" if result.clusters else ""
+            text += f"; difference: {result.paired_metric} minus {result.reference} on the same questions, with its "
+            text += f"bootstrap interval{documents}; p: McNemar's exact test, Holm's correction"
+        parts.append(f"{text}; bits: a value of the KV cache; KV: bytes of bf16 over measured bytes.")
     failed = {name: count_failed(rows) for name, rows in run.samples[task].items()}
     if any(failed.values()):
         worst = max(failed, key=failed.get)
         first = next(row for row in run.samples[task][worst] if row["error"] is not None)
-        parts.append(f"{failed[worst]} failed, such as {first['doc_id']}: {first['error']}.")
-    if config.get("left_out"):
-        doc_id, why = config["left_out"][0]
-        parts.append(f"{len(config['left_out'])} left out of the data, such as {doc_id}: {why}.")
+        parts.append(f"{failed[worst]} failed, such as {first['doc_id']}: {first['error'].rstrip('.')}.")
+    if left_out := configs[0].get("left_out"):
+        doc_id, why = left_out[0]
+        parts.append(f"{len(left_out)} left out of the data, such as {doc_id}: {why}.")
     if speed := run.results.get("throughput"):
         parts.append(f"{speed['requests_per_second']:.2f} answers/s, {speed['avg_speed']:.1f} tokens/s.")
     return " ".join(parts)
 
 
-def _difference(run: Run, task: str, policy: str, reference: str | None) -> tuple[str, str]:
-    found = None if reference is None or policy == reference else difference(run, task, policy, reference)
-    if found is None:
-        return "", ""
-    return f"{100 * found.mean:+.1f}", f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def _mib(value: float | None) -> str:
-    return "" if value is None else f"{value / 2**20:.2f}"
-
-
-__all__ = ["difference", "reference_of", "table"]
+__all__ = ["SHOWN", "caption", "shown", "table"]

@@ -41,6 +41,7 @@ class Plan:
     max_new_tokens: int | None
     pack_before_question: bool
     fresh: bool
+    retry_failed: bool
     model: str | None
     device: str | None
     dtype: str | None
@@ -66,11 +67,12 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Step:
-    """One more row; ``rate`` is the speed so far, for people."""
+    """One more row; ``rate`` is the speed so far, for people, ``seconds_left`` what the rest takes at that speed."""
 
     done: int
     total: int
     rate: str
+    seconds_left: float
     row: Row
 
 
@@ -157,6 +159,7 @@ def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Done]:
         arguments |= {
             "batch_size": batch_size,
             "max_new_tokens": plan.max_new_tokens,
+            "retry_failed": plan.retry_failed,
             "pack_before_question": plan.pack_before_question,
             "model_name": plan.model_name,
             "share": (processes.rank, processes.world),
@@ -206,7 +209,7 @@ def _steps(work: Any) -> Iterator[Step]:
         counts["tokens"] += row["output_tokens"]
         seconds = max(time.perf_counter() - begin, 1e-9)
         rate = f"{counts['rows'] / seconds:.2f} answers/s  {counts['tokens'] / seconds:.1f} tokens/s"
-        events.put(Step(done, total, rate, row))
+        events.put(Step(done, total, rate, (total - done) * seconds / counts["rows"], row))
 
     def body() -> None:
         try:

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -57,13 +58,17 @@ class RowWriter:
     """Appends rows to one file. What a crash left of a last line is cut off when the file is opened.
 
     Use it as a context manager; one process at a time writes to a file.
+
+    Raises:
+        KVMMError: the file cannot be written to, or the disk is full; what was written stays.
     """
 
     def __init__(self, path: Path):
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        self._repair()
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._repair()
 
     def _repair(self) -> None:
         data = self.path.read_bytes()
@@ -75,9 +80,10 @@ class RowWriter:
         """Append a row; when this returns, it is on the disk."""
         line = json.dumps(row, ensure_ascii=False, default=str) + "\n"
         data = line.encode("utf-8", errors="backslashreplace")
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-        os.fsync(self._descriptor)
+        with _writing(self.path):
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+            os.fsync(self._descriptor)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -146,11 +152,13 @@ class RunFiles:
         return sorted(main.parent.glob(f"{_escaped(main.stem)}.rank*.jsonl"))
 
     def rows(self, task: str, policy: str) -> dict[str, Row]:
-        """All recorded rows by doc_id, of all processes; the first of a doc_id counts."""
+        """All recorded rows by doc_id, of all processes: the first answer of a doc_id counts, or the last failure."""
         found: dict[str, Row] = {}
         for path in (self.samples_path(task, policy), *self.rank_paths(task, policy)):
             for row in read_rows(path):
-                found.setdefault(row["doc_id"], row)
+                old = found.get(row["doc_id"])
+                if old is None or old.get("error") is not None:
+                    found[row["doc_id"]] = row
         return found
 
     def merge(self, task: str, policy: str, order: Sequence[str]) -> dict[str, Row]:
@@ -219,11 +227,23 @@ def _check_same(folder: Path, name: str, old: Any, new: Any) -> None:
 
 def _replace(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    with _writing(path):
+        with part.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KVMMError(
+            f"{path} cannot be written ({error.strerror or error}): make room or name another folder with --out; what "
+            "is written already is kept."
+        ) from None
 
 
 def _escaped(name: str) -> str:

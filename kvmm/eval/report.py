@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
-from kvmm.eval.compare import reference_of
 from kvmm.eval.records import Row, Run, count_failed, read_run
 from kvmm.eval.statistics import Difference, McNemar, holm, mcnemar, paired_bootstrap
 
 FORMAT = "kvmm evaluation report"
 FORMAT_VERSION = 1
+REFERENCES = ("bf16", "dynamic")  # full precision, in order of preference
 FAILURES = 8  # worst failures shown for a policy
 RIGHT = 0.5  # a score from here on counts as right where the metric has no yes or no
 _MEANS = ("kv_bytes", "kv_bytes_bf16", "bits_per_value", "ttft_s", "tpot_s", "output_tokens", "repetition_rate")
@@ -193,11 +193,17 @@ def _run_result(run: Run, failures: int) -> RunResult:
         versions={k: v for k, v in run.results.get("versions", {}).items() if isinstance(v, str)},
         complete=bool(run.results.get("complete", False)),
         seconds=None if seconds is None else float(seconds),
-        tasks=tuple(_task_result(run, task, failures) for task in run.tasks if any(run.samples[task].values())),
+        tasks=tuple(task_result(run, task, failures) for task in run.tasks if any(run.samples[task].values())),
     )
 
 
-def _task_result(run: Run, task: str, failures: int) -> TaskResult:
+def reference_of(policies: Sequence[str]) -> str | None:
+    """The policy that others are compared with: full precision if it was run."""
+    return next((name for name in REFERENCES if name in policies), None)
+
+
+def task_result(run: Run, task: str, failures: int = FAILURES) -> TaskResult:
+    """All policies of a run on one task that has rows; ``failures`` as for :func:`build_report`."""
     names = [name for name in run.policies(task) if run.samples[task][name]]
     reference = reference_of(names)
     config = run.config(task, names[0])
@@ -320,4 +326,6 @@ __all__ = [
     "build_report",
     "find_runs",
     "is_right",
+    "reference_of",
+    "task_result",
 ]

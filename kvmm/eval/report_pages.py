@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kvmm.eval.pictures import Picture
 from kvmm.eval.report import EvaluationReport, Failure, PolicyResult, RunResult, TaskResult
+from kvmm.eval.statistics import Difference
 
 HEAD = (
     "policy",
@@ -54,7 +55,7 @@ def _row(one: PolicyResult) -> tuple[str, ...]:
         one.policy,
         _points(one.score),
         "" if d is None else f"{100 * d.mean:+.1f}",
-        "" if d is None else f"{100 * d.low:+.1f} to {100 * d.high:+.1f}",
+        "" if d is None else _interval(d),
         "" if p is None else "<.001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1",
         _number(one.bits_per_value, ".2f"),
         "" if one.kv_ratio is None else f"{one.kv_ratio:.2f}x",
@@ -64,6 +65,12 @@ def _row(one: PolicyResult) -> tuple[str, ...]:
         _number(one.repetition_rate, ".3f"),
         str(one.failed) if one.failed else "",
     )
+
+
+def _interval(difference: Difference) -> str:
+    if difference.interval is None:
+        return "too few"
+    return " to ".join(f"{100 * end:+.1f}" for end in difference.interval)
 
 
 def _points(value: float | None) -> str:
@@ -125,36 +132,43 @@ def parts_of(task: TaskResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 SUMMARY = (
-    "Points of 100, in brackets the paired difference to {reference}; * where its 95 % bootstrap interval, over "
-    "documents, leaves out 0. Bits a value of the KV cache and its ratio to bf16 are over all questions."
+    "{reference}: points of 100 ({metrics}); other policies: the paired difference to it in points, in brackets its "
+    "95 % bootstrap interval over documents."
+)
+SUMMARY_BITS = (
+    "Bits: a value of the KV cache, over all questions, everything counted (metadata, first and newest tokens)."
 )
 
 
 def summary_of(run: RunResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """All tasks of a run in one table: a row a policy, with its score in every task."""
+    """All tasks of a run in one table: a row a policy, in every task its score or the difference to the reference's."""
     rows = []
     for name in dict.fromkeys(one.policy for task in run.tasks for one in task.policies):
         found = [next((one for one in task.policies if one.policy == name), None) for task in run.tasks]
         measured = [one for one in found if one is not None and one.kv_ratio]
         packed = sum(one.kv_bytes * one.answered for one in measured)
         dense = sum(one.kv_bytes * one.kv_ratio * one.answered for one in measured)
-        size = (f"{16 * packed / dense:.2f}", f"{dense / packed:.2f}x") if measured else ("", "")
-        rows.append((name, *size, *("" if one is None else _summary_cell(one) for one in found)))
-    return ("policy", "bits", "KV", *(task.task for task in run.tasks)), rows
+        bits = f"{16 * packed / dense:.2f}" if measured else ""
+        cells = ("" if one is None else _summary_cell(task, one) for task, one in zip(run.tasks, found, strict=True))
+        rows.append((name, bits, *cells))
+    return ("policy", "bits", *(task.task for task in run.tasks)), rows
 
 
-def _summary_cell(one: PolicyResult) -> str:
-    if one.difference is None:
+def _summary_cell(task: TaskResult, one: PolicyResult) -> str:
+    # a metric of all answers together, such as CIDEr, has no paired difference
+    if one.difference is None or task.paired_metric != task.metric:
         return _points(one.score)
-    mark = "*" if one.difference.significant else ""
-    return f"{_points(one.score)} ({100 * one.difference.mean:+.1f}{mark})"
+    mean, interval = f"{100 * one.difference.mean:+.1f}", one.difference.interval
+    return mean if interval is None else f"{mean} [{', '.join(f'{100 * end:.1f}' for end in interval)}]"
 
 
 def summary_legend(run: RunResult) -> str:
     """What the cells of :func:`summary_of` are."""
     questions = ", ".join(f"{max(one.answered for one in task.policies)} of {task.task}" for task in run.tasks)
-    reference = next((task.reference for task in run.tasks if task.reference), "full precision")
-    return f"{SUMMARY.format(reference=reference)} Questions: {questions}."
+    metrics = ", ".join(dict.fromkeys(task.metric for task in run.tasks))
+    compared = [task.reference for task in run.tasks if any(one.difference for one in task.policies)]
+    scores = SUMMARY.format(reference=compared[0], metrics=metrics) if compared else f"Points of 100 ({metrics})."
+    return f"{scores} {SUMMARY_BITS} Questions: {questions}."
 
 
 def summary_table(run: RunResult) -> str:

@@ -43,6 +43,7 @@ def run(
     max_new_tokens: int | None = None,
     pack_before_question: bool = True,
     fresh: bool = False,
+    retry_failed: bool = False,
     settings: Mapping[str, Any] | None = None,
     machine: Mapping[str, Any] | None = None,
     share: tuple[int, int] = (0, 1),
@@ -53,7 +54,8 @@ def run(
 ) -> Run:
     """Answer and score a task under several policies, and write the files of the run.
 
-    Samples whose rows are in the files already are skipped. The files are right after every row.
+    Samples whose rows are in the files already are skipped, those that failed too unless ``retry_failed`` asks for
+    them. The files are right after every row.
 
     Args:
         samples: what ``task.load`` returned; a plain list when nothing was left out.
@@ -61,6 +63,7 @@ def run(
         out: the folder above the model's, or the files of a run that has begun.
         model_name: the name of the model's folder.
         fresh: start a run beside those that are there.
+        retry_failed: ask again what could not be answered when the run was begun.
         settings: further settings of the task for the results file: ``dataset_path``, ``split``, ``limit``.
         machine: what to say of the machines when it is not this one that answers.
         share: which of how many processes this is; each answers its share of the documents.
@@ -105,6 +108,9 @@ def run(
     own = share_of(samples, rank, world)
     rows = {name: files.rows(task.name, name) for name in policies}
     check_rows(files.folder, samples, rows)
+    if retry_failed:
+        rows = {name: {key: row for key, row in found.items() if not row.get("error")} for name, found in rows.items()}
+    wait()  # all have read what is there before one adds to it
     done = {name: set(found) for name, found in rows.items()}
     total, count = len(own) * len(policies), sum(s.doc_id in done[name] for s in own for name in policies)
     suffix = rank if world > 1 else None
@@ -205,7 +211,7 @@ def finish(
             sample, text = by_id[row["doc_id"]], row["filtered_resps"]
             scored.append(Scored(sample, task.score(sample, text), text))
         found: dict[str, Any] = {f"{metric},none": value for metric, value in task.aggregate(scored).items()}
-        results["results"][key] = {"alias": key, "samples": len(good), **found, **means(good)}
+        results["results"][key] = {"alias": key, "samples": len(good), **(found if good else {}), **means(good)}
         results["n-samples"][key] = {
             "original": len(samples) + len(skipped),
             "effective": len(good),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 RESAMPLES = 10_000
+MIN_CLUSTERS = 5  # resampling fewer documents gives intervals that are far too narrow, of one document none at all
 _BLOCK = 4_000_000  # counts held at a time while resampling
 
 
@@ -31,9 +32,14 @@ class Difference:
     confidence: float = 0.95
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """``low`` and ``high``, or None where there are fewer than :data:`MIN_CLUSTERS` documents to tell."""
+        return (self.low, self.high) if self.clusters >= MIN_CLUSTERS else None
+
+    @property
     def significant(self) -> bool:
         """Whether the interval leaves out 0."""
-        return self.low > 0 or self.high < 0
+        return self.interval is not None and (self.low > 0 or self.high < 0)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -151,4 +157,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-__all__ = ["RESAMPLES", "Difference", "McNemar", "binomial_two_sided", "holm", "mcnemar", "paired_bootstrap"]
+__all__ = [
+    "MIN_CLUSTERS",
+    "RESAMPLES",
+    "Difference",
+    "McNemar",
+    "binomial_two_sided",
+    "holm",
+    "mcnemar",
+    "paired_bootstrap",
+]

@@ -239,12 +239,15 @@ def test_the_summary_holds_all_tasks(run_folder, rows, monkeypatch, capsys):
     path.write_text("".join(json.dumps(line) + "\n" for line in half), encoding="utf-8")
     code, out, _ = call(monkeypatch, capsys, run_folder, "--table", "summary")
     lines = out.splitlines()
-    assert code == 0 and lines[2] == "| policy | bits | KV | docvqa | mp-docvqa |"
-    assert lines[4] == "| bf16 | 16.00 | 1.00x | 100.0 |  |"
+    assert code == 0 and lines[2] == "| policy | bits | docvqa | mp-docvqa |"
+    assert lines[4] == "| bf16 | 16.00 | 100.0 |  |"
     # 20 questions at 1/8 and 18 at 1/2 of bf16
     bits = 16 * (20 / 8 + 18 / 2) / 38
-    assert lines[5] == f"| rd2 | {bits:.2f} | {16 / bits:.2f}x | 90.0 (-7.4) | 100.0 |"
-    assert lines[6] == "| rd1 | 1.00 | 16.00x | 40.0 (-63.2*) |  |"
+    (task, _) = build_report(find_runs(run_folder)).runs[0].tasks
+    low, high = task.policy("rd2").difference.interval
+    assert lines[5] == f"| rd2 | {bits:.2f} | -7.4 [{100 * low:.1f}, {100 * high:.1f}] | 100.0 |"
+    assert lines[6].startswith("| rd1 | 1.00 | -63.2 [-")
+    assert "bf16: points of 100 (anls)" in lines[-1]
     assert "20 of docvqa, 18 of mp-docvqa" in lines[-1]
 
 

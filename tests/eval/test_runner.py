@@ -13,8 +13,9 @@ from kvmm.errors import KVMMError
 from kvmm.eval.answering import Settings, answer_samples, documents, resolve_policies, share_of, units
 from kvmm.eval.asking import Document, answer_tokens, encode_question, greedy_settings, new_cache
 from kvmm.eval.batching import DocumentBatch, make_prompt
-from kvmm.eval.compare import difference, table
+from kvmm.eval.compare import table
 from kvmm.eval.records import RowWriter, read_run
+from kvmm.eval.report import task_result
 from kvmm.eval.runner import run
 from kvmm.eval.tasks import Sample, get_task
 from kvmm.models import load_model
@@ -156,8 +157,9 @@ def test_what_is_wrong_with_a_sample_is_its_own(loaded, task, samples, tmp_path)
         )
         assert found.results["n-samples"][f"docvqa_{policy}"]["failed"] == 3
         assert found.results["n-samples"][f"docvqa_{policy}"]["effective"] == 1
-    _, rows, caption = table(found, "docvqa")
-    assert [row[1] for row in rows] == ["1", "1"] and "3 failed, such as missing: There is no file" in caption
+    columns, rows, caption = table(found, "docvqa")
+    assert [row[columns.index("failed")] for row in rows] == ["3", "3"]
+    assert "3 failed, such as missing: There is no file" in caption
 
 
 def test_a_batch_that_does_not_fit_is_answered_one_by_one(loaded, task, samples, alone, monkeypatch):
@@ -181,6 +183,47 @@ def test_a_batch_that_does_not_fit_is_answered_one_by_one(loaded, task, samples,
             assert "memory ran out" in row["error"]
         else:
             assert row["filtered_resps"] == alone["bf16", row["doc_id"]]["filtered_resps"]
+
+
+def test_what_one_policy_cannot_do_another_may(loaded, task, samples, alone, monkeypatch, tmp_path):
+    """Any error is that of its sample and policy; asked again on demand only, an answer then takes its place."""
+    whole, samples = DocumentBatch.answers, samples[2:]
+
+    def answers(self, policy, prompts, *arguments):
+        if policy.name == "rd2" and any(prompt.length == length for prompt in prompts):
+            raise IndexError("beyond\nthe end")
+        return whole(self, policy, prompts, *arguments)
+
+    length = alone["rd2", samples[0].doc_id]["token_counts"]["prompt"]
+    assert [s for s in samples if alone["rd2", s.doc_id]["token_counts"]["prompt"] == length] == [samples[0]]
+    names = ("rd2", "kivi2")
+    with monkeypatch.context() as patch:
+        patch.setattr(DocumentBatch, "answers", answers)
+        first = run(*loaded, task, samples, names, tmp_path, batch_size=8)
+    failed = {name: [r["doc_id"] for r in rows if r["error"]] for name, rows in first.samples["docvqa"].items()}
+    assert failed == {"rd2": [samples[0].doc_id], "kivi2": []}
+    (row,) = [row for row in first.samples["docvqa"]["rd2"] if row["error"]]
+    assert row["error"] == "IndexError: beyond the end" and first.results["complete"] is True
+    seen: list[tuple] = []
+    options = {"progress": lambda done, total, row: seen.append((row["policy"], row["doc_id"]))}
+    again = run(*loaded, task, samples, names, tmp_path, **options)
+    assert seen == [] and again.results["n-samples"]["docvqa_rd2"]["failed"] == 1
+    again = run(*loaded, task, samples, names, tmp_path, retry_failed=True, **options)
+    assert seen == [("rd2", samples[0].doc_id)] and again.results["n-samples"]["docvqa_rd2"]["failed"] == 0
+    rows = again.samples["docvqa"]["rd2"]
+    assert [r["doc_id"] for r in rows] == [s.doc_id for s in samples]
+    assert again.results["throughput"]["total_requests"] == 2 * len(samples) + 1
+    for row in rows:
+        assert row["filtered_resps"] == alone["rd2", row["doc_id"]]["filtered_resps"]
+
+
+def test_a_gpu_that_failed_ends_the_run(loaded, task, samples, monkeypatch):
+    def answers(*_):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nmore")
+
+    monkeypatch.setattr(DocumentBatch, "answers", answers)
+    with pytest.raises(KVMMError, match=r"The GPU failed: CUDA error.*the same command goes on"):
+        list(answer_samples(*loaded, task, samples[:1], resolve_policies(["bf16"])))
 
 
 def test_a_stopped_run_goes_on(loaded, task, samples, tmp_path):
@@ -211,7 +254,7 @@ def test_a_stopped_run_goes_on(loaded, task, samples, tmp_path):
     assert len(seen) == 7 and more.date == part.date
     read = read_run(tmp_path)
     assert read.policies("docvqa") == ["bf16", "rd2", "dynamic"]
-    assert difference(read, "docvqa", "dynamic", "bf16").mean == 0
+    assert task_result(read, "docvqa").policy("dynamic").difference.mean == 0
     changed = [replace(samples[0], question="Something else?"), *samples[1:]]
     with pytest.raises(KVMMError, match="the data has changed"):
         run(*loaded, task, changed, ("bf16",), tmp_path, max_new_tokens=6)

@@ -194,7 +194,7 @@ def test_a_repaired_file_is_seen(tmp_path: Path):
         ("val.json", b"", "val.json is not JSON"),
         ("val.json", b'{"data": []}', "no usable item for docvqa .it is empty"),
         ("val.json", b'{"version": 1}', "holds no list of items"),
-        ("val.json", b'{"data": [{"questionId": 1}]}', "the first is left out: no question"),
+        ("val.json", b'{"data": [{"questionId": 1}]}', "1 left out, the first: no question"),
         ("val.txt", b"[]", "not JSON, JSON lines or parquet"),
         ("val.parquet", b"PAR1 nothing", "val.parquet is not parquet"),
     ],

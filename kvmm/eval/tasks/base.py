@@ -88,7 +88,7 @@ class SampleSet:
 
     def summary(self) -> str:
         """One line for people: how many questions there are and what was left out."""
-        line = f"{self.name}: {len(self.samples)} questions from {self.source}"
+        line = f"{self.name}: {len(self.samples)} question{'s' * (len(self.samples) != 1)} from {self.source}"
         if not self.skipped:
             return line
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped_by_kind().items())

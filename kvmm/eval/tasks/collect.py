@@ -49,7 +49,7 @@ def collect(
         if limit is not None and len(samples) >= limit:
             break
     if not samples:
-        reason = f"the first is left out: {skipped[0][1]}" if skipped else "it is empty"
+        reason = f"{len(skipped)} left out, the first: {skipped[0][1]}" if skipped else "it is empty"
         raise KVMMError(f"{source} holds no usable item for {name} ({reason}): check the file and its format.")
     return SampleSet(name, source, tuple(neighbours(samples)), tuple(skipped))
 
