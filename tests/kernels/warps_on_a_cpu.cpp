@@ -19,6 +19,7 @@ typedef unsigned char Byte;
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
 static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static float2 make_float2(float x, float y) { return {x, y}; }
 static struct { unsigned x, y, z; } threadIdx, blockIdx;
@@ -73,6 +74,14 @@ static float __shfl_xor_sync(unsigned, float x, int mask) {
     return y;
 }
 
+static float __shfl_sync(unsigned, float x, int lane) {
+    float y;
+    memcpy(&y, meet(x)[threadIdx.x / 32 * 32 + lane], 4);
+    return y;
+}
+
+static unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) { return meet(x)[threadIdx.x ^ mask][0]; }
+
 static bool __any_sync(unsigned, int x) {
     auto brought = meet(x) + threadIdx.x / 32 * 32;
     return std::any_of(brought, brought + 32, [](const unsigned* y) { return y[0] != 0; });
@@ -101,7 +110,9 @@ static To bits_of(From x) {
 static float infinity() { return INFINITY; }
 static float exp2_approx(float x) { return exp2f(x); }
 static float log2_approx(float x) { return log2f(x); }
+static float reciprocal_approx(float x) { return 1 / x; }
 static unsigned __float_as_uint(float x) { return bits_of<unsigned>(x); }
+static float __uint_as_float(unsigned x) { return bits_of<float>(x); }
 static float2 halves_to_floats(unsigned x) {
     return {(float)bits_of<_Float16>((uint16_t)x), (float)bits_of<_Float16>((uint16_t)(x >> 16))};
 }

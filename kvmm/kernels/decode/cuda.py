@@ -23,6 +23,7 @@ PAGE_SIZES = (64, 128)
 MAX_DIGITS = 256  # of all planes together: 254 * high + low has to fit 31 bits
 MAX_ROWS = 8  # query rows a block takes; more rows are more blocks
 _TYPES = {torch.float16: 1, torch.float32: 2}
+_QUERY_TYPES = _TYPES | {torch.bfloat16: 3}
 _SOURCE = Path(__file__).with_name("digits.cu")
 
 Plane = tuple[torch.Tensor, int]  # packed codes and their bits
@@ -71,6 +72,33 @@ class DigitValues:
     norm: torch.Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Query:
+    """A query that the kernel multiplies by the keys' scales and splits into two int8 parts itself.
+
+    Attributes:
+        rows: float16, bfloat16 or float32 ``[B * H, R, W]``, contiguous, in the keys' basis, or as the model has it.
+        scaling: what multiplies every logit.
+        scale: float16 or float32 ``[B, H, G, C]``, a channel's in every group that :class:`DigitKeys` names.
+        zero_point: of the same type ``[B, H, G, D]``.
+        zero_column: where the channels that the zero points belong to begin in ``rows``.
+        index: int32 ``[J]``, the channel of each digit, or None if digit ``j`` is channel ``j``.
+        place: float32 ``[J]``, what a step of each digit is worth in steps of its channel, or None.
+        offset: float32 ``[H or 1, D]``, added to every zero point, or None.
+        gather: whether digit ``j`` multiplies channel ``index[j]`` of ``rows``, instead of column ``j``.
+    """
+
+    rows: torch.Tensor
+    scaling: float
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    zero_column: int = 0
+    index: torch.Tensor | None = None
+    place: torch.Tensor | None = None
+    offset: torch.Tensor | None = None
+    gather: bool = False
+
+
 def padded_digits(planes: Sequence[Plane], dim: int) -> int:
     """``sum ceil32(J_i)`` of the planes' dimension ``dim``: width of the expanded query (-1) or of the sums (-2)."""
     return sum(_ceil(codes.shape[dim], 32) for codes, _ in planes)
@@ -96,6 +124,9 @@ class Variant:
     key_norm: int = 0  # 0: none, 1: float16, 2: float32
     value_norm: int = 0
     value_token: int = 0
+    query_type: int = 0  # 0: int8 with the scales in it, 1: float16, 2: float32, 3: bfloat16
+    key_scale: int = 0  # with a query type, of scales and zero points: 1: float16, 2: float32
+    key_zeros: int = 0
     bias: int = 0  # 0: none, 1: any, 2: aligned to 16 bytes
     warps: int = 8
     stages: int = 1
@@ -107,11 +138,15 @@ class Variant:
         tokens, columns = self.page, 8 * self.row_tiles
         keys = sum(tokens * b // 8 * j for b, j in zip(self.key_bits, self.key_digits, strict=True))
         keys += tokens * 2 * self.key_norm + (self.bias == 2) * tokens * 4
-        keys += self.key_groups * columns * sum(_ceil(digits, 32) for digits in self.key_digits)
+        keys += self.key_groups * (4 * self.key_scale if self.query_type else columns) * self._key_width
         values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_digits, strict=True))
         values += tokens * 2 * (self.value_norm + 2 * self.value_token)
         values += (self.value_groups * self._value_width + self.value_zeros) * 4
         return _ceil(keys + 16, 128) + _ceil(values, 128)
+
+    @property
+    def _key_width(self) -> int:
+        return sum(_ceil(digits, 32) for digits in self.key_digits)
 
     @property
     def _value_width(self) -> int:
@@ -127,14 +162,16 @@ class Variant:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return self.warps * (self.warp_bytes + 3 * 4 * self.row_tiles * 4)
+        rows = 4 * self.row_tiles
+        folded = ((rows + 1) * self._key_width + self.key_zeros + rows) * 4 if self.query_type else 0
+        return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded
 
     @property
     def macros(self) -> dict[str, int]:
         pairs = ("key_digits", "key_bits", "value_digits", "value_bits")
         singles = (
-            "page row_tiles key_groups value_groups value_zeros key_norm value_norm value_token bias "
-            "warps stages blocks warp_bytes"
+            "page row_tiles key_groups value_groups value_zeros key_norm value_norm value_token query_type key_scale "
+            "key_zeros bias warps stages blocks warp_bytes"
         )
         macros = {f"{name.upper()}_{i}": getattr(self, name)[i] for name in pairs for i in (0, 1)}
         return macros | {name.upper(): int(getattr(self, name)) for name in singles.split()}
@@ -212,22 +249,59 @@ def _bias_mode(bias: torch.Tensor | None) -> int:
     return 2 if _aligned(bias, inner=1) else 1
 
 
-def variant_of(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
+def _rows(query: torch.Tensor | Query) -> int:
+    """``R``, query rows a sequence and KV head."""
+    return query.rows.shape[1] if isinstance(query, Query) else query.shape[3] // 2
+
+
+def _device(query: torch.Tensor | Query) -> torch.device:
+    return query.rows.device if isinstance(query, Query) else query.device
+
+
+def _folds(query: Query, keys: DigitKeys, columns: int) -> bool:
+    """Whether the kernel can fold the scales of ``keys``, of ``columns`` digits, into the query."""
+    scale, zero_point = query.scale, query.zero_point
+    if query.rows.dtype not in _QUERY_TYPES or not query.rows.is_contiguous():
+        return False
+    if scale.dtype not in _TYPES or scale.dtype != zero_point.dtype or zero_point.shape[-1] > MAX_DIGITS:
+        return False
+    if not _groups(keys.group, scale.shape[2]):
+        return all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (scale, zero_point))
+    # scales of a page as they are in memory, next to a query whose columns are the channels
+    plain = query.index is query.place is query.offset is None and query.zero_column == 0
+    if not plain or scale.shape[-1] != columns or zero_point.shape[-1] != columns or query.rows.shape[-1] < columns:
+        return False
+    return _aligned(scale, zero_point, inner=1) and _near(scale, zero_point)
+
+
+def variant_of(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
     """The variant of ``digits.cu`` for a case, without warps and stages, or None if there is none.
 
     Args:
-        q8: int8 ``[B, H, G, 2 * R, J]``.
+        query: int8 ``[B, H, G, 2 * R, J]``, or :class:`Query`.
         keys: :class:`DigitKeys`.
         values: :class:`DigitValues`.
         bias: float32 ``[B, slots]`` or None.
     """
     page = keys.page_size
-    if page not in PAGE_SIZES or q8.dtype != torch.int8 or not _aligned(q8, inner=5):
+    if page not in PAGE_SIZES:
         return None
     if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
         return None
-    if q8.shape[-1] != padded_digits(keys.planes, -1):
+    columns = padded_digits(keys.planes, -1)
+    if isinstance(query, Query):
+        if not _folds(query, keys, columns):
+            return None
+        fold = {
+            "query_type": _QUERY_TYPES[query.rows.dtype],
+            "key_scale": _TYPES[query.scale.dtype],
+            "key_zeros": query.zero_point.shape[-1],
+            "key_groups": _groups(keys.group, query.scale.shape[2]),
+        }
+    elif query.dtype != torch.int8 or not _aligned(query, inner=5) or query.shape[-1] != columns:
         return None
+    else:
+        fold = {"key_groups": _groups(keys.group, query.shape[2])}
     by_token = values.axis == "token"
     norms = [keys.norm, values.norm, *((values.scale, values.zero_point) if by_token else ())]
     if not _typed(*norms) or not _aligned(keys.norm, values.norm, inner=1):
@@ -258,18 +332,18 @@ def variant_of(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None)
 
     return Variant(
         page=page,
-        row_tiles=1 if q8.shape[3] <= 8 else 2,
+        row_tiles=1 if _rows(query) <= 4 else 2,
         key_digits=pair([codes.shape[-1] for codes, _ in keys.planes]),
         key_bits=pair([bits for _, bits in keys.planes]),
         value_digits=pair([codes.shape[-2] for codes, _ in values.planes]),
         value_bits=pair([bits for _, bits in values.planes]),
-        key_groups=_groups(keys.group, q8.shape[2]),
         value_groups=value_groups,
         value_zeros=value_zeros,
         key_norm=0 if keys.norm is None else _TYPES[keys.norm.dtype],
         value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],
         value_token=_TYPES[values.scale.dtype] if by_token else 0,
         bias=_bias_mode(bias),
+        **fold,
     )
 
 
@@ -290,30 +364,30 @@ def available(device: torch.device) -> bool:
     return nvrtc.nvrtc() is not None and nvrtc.driver() is not None
 
 
-def choose(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
+def choose(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
     """The variant that takes this case on this device, or None. Arguments as for :func:`split_digits`.
 
     :func:`num_splits` and :func:`split_digits` ask for it themselves, unless they are given one.
     """
-    if not available(q8.device):
+    if not available(_device(query)):
         return None
-    variant = variant_of(q8, keys, values, bias)
-    return None if variant is None else _fitted(variant, q8.device)
+    variant = variant_of(query, keys, values, bias)
+    return None if variant is None else _fitted(variant, _device(query))
 
 
-def supports(q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None) -> bool:
+def supports(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None) -> bool:
     """Whether :func:`split_digits` takes this case on this device. Arguments as there."""
-    return choose(q8, keys, values, bias) is not None
+    return choose(query, keys, values, bias) is not None
 
 
 def num_splits(
-    q8: torch.Tensor, keys, values, bias: torch.Tensor | None = None, *, variant: Variant | None = None
+    query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None, *, variant: Variant | None = None
 ) -> int:
     """How many splits fill the GPU best for the pages that ``keys`` has room for. Arguments as in :func:`supports`."""
-    variant = variant or choose(q8, keys, values, bias)
+    variant = variant or choose(query, keys, values, bias)
     batch, heads, pages = keys.planes[0][0].shape[:3]
-    units = batch * heads * -(-q8.shape[3] // (8 * variant.row_tiles))
-    slots = torch.cuda.get_device_properties(q8.device).multi_processor_count * variant.blocks
+    units = batch * heads * -(-_rows(query) // (4 * variant.row_tiles))
+    slots = torch.cuda.get_device_properties(_device(query)).multi_processor_count * variant.blocks
     return best_splits(units, pages, slots, variant.warps)
 
 
@@ -344,6 +418,12 @@ class _Arguments(ctypes.Structure):  # struct Arguments of digits.cu
         ("query", ctypes.c_void_p),
         ("query_weight", ctypes.c_void_p),
         ("query_zero", ctypes.c_void_p),
+        ("key_scale", _Paged),
+        ("key_zero", _Paged),
+        ("digit_channel", ctypes.c_void_p),
+        ("digit_place", ctypes.c_void_p),
+        ("key_offset", ctypes.c_void_p),
+        ("offset_head", ctypes.c_longlong),
         ("keys", _Paged * 2),
         ("values", _Paged * 2),
         ("key_norm", _Paged),
@@ -367,6 +447,11 @@ class _Arguments(ctypes.Structure):  # struct Arguments of digits.cu
         ("splits", ctypes.c_int),
         ("key_groups", ctypes.c_int),
         ("value_groups", ctypes.c_int),
+        ("query_width", ctypes.c_int),
+        ("zero_column", ctypes.c_int),
+        ("key_channels", ctypes.c_int),
+        ("gathers", ctypes.c_int),
+        ("scaling", ctypes.c_float),
     ]
 
 
@@ -383,14 +468,35 @@ def _paged(x: torch.Tensor | None) -> _Paged:
     return _Paged(x.data_ptr(), batch, head, page)
 
 
-def _arguments(q8, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z) -> _Arguments:
+def _query_arguments(query: torch.Tensor | Query, weight, zero) -> dict:
+    """What ``struct Arguments`` has of the query."""
+    if not isinstance(query, Query):
+        pointers = {"query": query.data_ptr(), "query_weight": weight.data_ptr(), "query_zero": zero.data_ptr()}
+        return pointers | {"key_groups": query.shape[2]}
+    offset = query.offset
+    return {
+        "query": query.rows.data_ptr(),
+        "key_groups": query.scale.shape[2],
+        "key_scale": _paged(query.scale),
+        "key_zero": _paged(query.zero_point),
+        "digit_channel": _pointer(query.index),
+        "digit_place": _pointer(query.place),
+        "key_offset": _pointer(offset),
+        "offset_head": 0 if offset is None or offset.shape[0] == 1 else offset.stride(0),
+        "query_width": query.rows.shape[-1],
+        "zero_column": query.zero_column,
+        "key_channels": query.scale.shape[-1],
+        "gathers": int(query.gather),
+        "scaling": query.scaling,
+    }
+
+
+def _arguments(query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z) -> _Arguments:
     heads, pages = keys.planes[0][0].shape[1:3]
     by_token = values.axis == "token"
     group_scale = None if by_token else values.scale
     arguments = _Arguments(
-        query=q8.data_ptr(),
-        query_weight=qw.data_ptr(),
-        query_zero=qz.data_ptr(),
+        **_query_arguments(query, qw, qz),
         key_norm=_paged(keys.norm),
         value_norm=_paged(values.norm),
         value_scale=_paged(values.scale if by_token else None),
@@ -408,9 +514,8 @@ def _arguments(q8, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias,
         bias_batch=0 if bias is None or bias.shape[0] == 1 else bias.stride(0),
         pages=pages,
         heads=heads,
-        rows=q8.shape[3] // 2,
+        rows=_rows(query),
         splits=out_m.shape[1],
-        key_groups=q8.shape[2],
         value_groups=0 if group_scale is None else group_scale.shape[2],
     )
     for i, (codes, _) in enumerate(keys.planes):
@@ -420,15 +525,15 @@ def _arguments(q8, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias,
     return arguments
 
 
-def _grid(q8: torch.Tensor, variant: Variant, splits: int) -> tuple[int, int, int]:
-    batch, heads, _, rows, _ = q8.shape
-    return splits, heads * -(-rows // (8 * variant.row_tiles)), batch
+def _grid(query: torch.Tensor | Query, keys, variant: Variant, splits: int) -> tuple[int, int, int]:
+    batch, heads = keys.planes[0][0].shape[:2]
+    return splits, heads * -(-_rows(query) // (4 * variant.row_tiles)), batch
 
 
 def split_digits(
-    q8: torch.Tensor,
-    qw: torch.Tensor,
-    qz: torch.Tensor,
+    query: torch.Tensor | Query,
+    qw: torch.Tensor | None,
+    qz: torch.Tensor | None,
     keys,
     values,
     out_m: torch.Tensor,
@@ -443,12 +548,14 @@ def split_digits(
     """Attention over the pages of one packed store, in splits that a later kernel joins.
 
     Token ``t`` of group ``g`` has the logit, in units of log 2,
-    ``(qw[g, r] * (254 * high_r . c_t + low_r . c_t) + qz[g, r]) * norm[t] + bias[t] * log2(e)``.
+    ``(qw[g, r] * (254 * high_r . c_t + low_r . c_t) + qz[g, r]) * norm[t] + bias[t] * log2(e)``. From a :class:`Query`
+    the kernel makes the two parts, ``qw`` and ``qz`` (``scaling * z . (zero_point_g + offset)``) itself.
 
     Args:
-        q8: int8 ``[B, H, G, 2 * R, J]``, contiguous: rows ``2 r`` and ``2 r + 1`` are the high and the low part of
-            query row ``r``, ``J`` the sum of the key planes' digits, each rounded up to 32 (zeros there).
-        qw, qz: float32 ``[B, H, G, R]``, contiguous.
+        query: int8 ``[B, H, G, 2 * R, J]``, contiguous: rows ``2 r`` and ``2 r + 1`` are the high and the low part of
+            query row ``r``, ``J`` the sum of the key planes' digits, each rounded up to 32 (zeros there). Or a
+            :class:`Query`.
+        qw, qz: float32 ``[B, H, G, R]``, contiguous; None with a :class:`Query`.
         keys: :class:`DigitKeys`.
         values: :class:`DigitValues`.
         out_m, out_l: float32 ``[B * H, S, R]``: each split's largest logit (-inf if it has no token) and sum of
@@ -466,18 +573,19 @@ def split_digits(
     Raises:
         KVMMError: the case is not one that :func:`supports` accepts.
     """
-    variant = variant or choose(q8, keys, values, bias)
+    variant = variant or choose(query, keys, values, bias)
     if variant is None:
         raise KVMMError("this case has no CUDA kernel; ask supports() first and use the Triton kernel")
-    function = _function(variant, q8.device.index)
-    arguments = _arguments(q8, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z)
+    device = _device(query)
+    function = _function(variant, device.index)
+    arguments = _arguments(query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z)
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-    stream = ctypes.c_void_p(torch.cuda.current_stream(q8.device).cuda_stream)
-    with torch.cuda.device(q8.device):
+    stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
+    with torch.cuda.device(device):
         nvrtc.check_driver(
             nvrtc.driver().cuLaunchKernel(
                 function,
-                *_grid(q8, variant, out_m.shape[1]),
+                *_grid(query, keys, variant, out_m.shape[1]),
                 *(32 * variant.warps, 1, 1),
                 variant.shared_bytes,
                 stream,

@@ -46,6 +46,12 @@ DEVICE float log2_approx(float x) {
     return y;
 }
 
+DEVICE float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // c += a * b: a 16 x 32 unsigned bytes, b 32 x 8 signed bytes
 DEVICE void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
@@ -75,9 +81,14 @@ struct Paged {
 };
 
 struct Arguments {
-    const Byte* query;  // int8 [B, H, G, 2 * rows, J]
-    const float* query_weight;  // [B, H, G, rows]
+    const Byte* query;  // int8 [B, H, G, 2 * rows, J]; with QUERY_TYPE [B, H, rows, query_width] of that type
+    const float* query_weight;  // [B, H, G, rows], without QUERY_TYPE
     const float* query_zero;
+    Paged key_scale, key_zero;  // with QUERY_TYPE: rows of KEY_SCALE, a page here is a group
+    const int* digit_channel;  // [KEY_WIDTH], or null: digit j is channel j
+    const float* digit_place;  // [KEY_WIDTH], or null: 1
+    const float* key_offset;  // a head's, added to the zero point, or null
+    long long offset_head;  // floats
     Paged keys[2], values[2];
     Paged key_norm, value_norm, value_scale, value_zero;
     const float* bias;  // [B, slots]
@@ -89,6 +100,9 @@ struct Arguments {
     float *out_m, *out_l, *out_acc, *out_zero;
     long long bias_batch;
     int pages, heads, rows, splits, key_groups, value_groups;
+    int query_width, zero_column, key_channels;
+    int gathers;  // whether digits are picked from a query by channel
+    float scaling;
 };
 
 extern __shared__ __align__(128) Byte shared[];
@@ -100,13 +114,15 @@ DEVICE unsigned kept(unsigned x) {
 }
 
 // --- what is known when the kernel is compiled: PAGE, ROW_TILES (tiles of four heads), KEY_DIGITS_0/1, KEY_BITS_0/1,
-// VALUE_DIGITS_0/1, VALUE_BITS_0/1 (second plane: 0 if there is none), KEY_GROUPS, VALUE_GROUPS (0 or 1), VALUE_ZEROS
-// (zero points a group of values has), KEY_NORM, VALUE_NORM, VALUE_TOKEN (0: none, 1: float16, 2: float32), BIAS (0, 1,
+// VALUE_DIGITS_0/1, VALUE_BITS_0/1 (second plane: 0 if there is none), KEY_GROUPS, VALUE_GROUPS (0 or 1), QUERY_TYPE (0:
+// int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, scales of type KEY_SCALE are folded in here),
+// KEY_ZEROS and VALUE_ZEROS (zero points a group of keys, of values has), KEY_NORM, VALUE_NORM, VALUE_TOKEN (0: none, 1: float16, 2: float32), BIAS (0, 1,
 // 2: aligned to 16 bytes), WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
 
 DEVICE constexpr int ceil_to(int x, int n) { return (x + n - 1) / n * n; }
 DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
 
+constexpr int THREADS = WARPS * 32;
 constexpr int SLICES = PAGE / 16;
 constexpr int COLUMNS = 8 * ROW_TILES;
 constexpr int KEY_WIDTH_0 = ceil_to(KEY_DIGITS_0, 32), KEY_WIDTH = KEY_WIDTH_0 + ceil_to(KEY_DIGITS_1, 32);
@@ -114,10 +130,13 @@ constexpr int VALUE_WIDTH_0 = ceil_to(VALUE_DIGITS_0, 32), VALUE_WIDTH = VALUE_W
 constexpr int STEPS = KEY_WIDTH / 32;
 constexpr int TILES_0 = VALUE_DIGITS_0 / 16, TILES = TILES_0 + VALUE_DIGITS_1 / 16;
 
-// a stage of keys in shared memory: codes, norms, the query of the page's group, bias
+constexpr bool FOLD = QUERY_TYPE != 0;
+
+// a stage of keys in shared memory: codes, norms, the query of the page's group or its scales and zero points, bias
 constexpr int KEY_BYTES_0 = PAGE * KEY_BITS_0 / 8 * KEY_DIGITS_0, KEY_BYTES_1 = PAGE * KEY_BITS_1 / 8 * KEY_DIGITS_1;
 constexpr int KEY_NORM_AT = KEY_BYTES_0 + KEY_BYTES_1, KEY_NORM_BYTES = PAGE * 2 * KEY_NORM;
-constexpr int QUERY_AT = KEY_NORM_AT + KEY_NORM_BYTES, QUERY_BYTES = KEY_GROUPS * COLUMNS * KEY_WIDTH;
+constexpr int QUERY_AT = KEY_NORM_AT + KEY_NORM_BYTES, GROUP_ROW = 2 * KEY_SCALE * KEY_WIDTH;
+constexpr int QUERY_BYTES = KEY_GROUPS * (FOLD ? 2 * GROUP_ROW : COLUMNS * KEY_WIDTH);
 constexpr int BIAS_AT = QUERY_AT + QUERY_BYTES, BIAS_BYTES = BIAS == 2 ? PAGE * 4 : 0;
 constexpr int KEY_STAGE = ceil_to(BIAS_AT + BIAS_BYTES + 16, 128);  // rows of 16 digits are read 16 bytes too far
 // a stage of values: codes, norms, a scale and a zero point a token
@@ -134,6 +153,10 @@ constexpr int P_AT = STAGES * (KEY_STAGE + VALUE_STAGE), P_BYTES = COLUMNS * P_S
 // at the end a warp's part holds its sums
 constexpr int SUM_WIDTH = VALUE_WIDTH + VALUE_ZEROS, SUM_STRIDE = SUM_WIDTH + 8;
 constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of weights are asked for
+// behind the warps' parts: what the block's warps found, and with FOLD the query, the scales of a span and their zeros
+constexpr int FOUND_AT = WARPS * WARP_BYTES, FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
+constexpr int FOLDED_AT = FOUND_AT + FOUND_BYTES, FACTOR_AT = FOLDED_AT + ROW_TILES * 4 * KEY_WIDTH * 4;
+constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY_ZEROS * 4;
 static_assert(P_AT + P_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(KEY_WIDTH <= 256, "254 * high + low has to fit 31 bits");
@@ -167,6 +190,107 @@ DEVICE void load_row(const Byte* row, const Byte* rest, uint2* words) {
         words[2 * i + 1] = make_uint2(chunk.z, chunk.w);
     }
     if constexpr (WIDTH % 64) words[WIDTH / 32 - 1] = *(const uint2*)(rest + WIDTH / 64 * 64);
+}
+
+// --- the scales of keys are folded into the query, which is then split into two int8 parts
+
+template <int TYPE>
+DEVICE float load_number(const Byte* row, int index) {
+    if constexpr (TYPE == 2) return ((const float*)row)[index];
+    const unsigned bits = ((const unsigned short*)row)[index];
+    return TYPE == 3 ? __uint_as_float(bits << 16) : halves_to_floats(bits).x;
+}
+
+// Four neighbouring numbers of a float16 (1) or float32 (2) row in shared memory.
+template <int TYPE>
+DEVICE void load_four(const Byte* from, float (&x)[4]) {
+    if constexpr (TYPE == 2) {
+        const float4 four = *(const float4*)from;
+        x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+    } else {
+        const uint2 words = *(const uint2*)from;
+        const float2 low = halves_to_floats(words.x), high = halves_to_floats(words.y);
+        x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+    }
+}
+
+// Where digit j of a query row stands in shared memory: of every 32 floats the lanes 4 g + t with g even have the four
+// at 8 t, those with g odd the four at 8 t + 4, so that no two lanes ask the same bank for different words.
+DEVICE int folded_at(int j) {
+    const int first = j < KEY_WIDTH_0 ? 0 : KEY_WIDTH_0, width = j < KEY_WIDTH_0 ? KEY_WIDTH_0 : KEY_WIDTH - KEY_WIDTH_0;
+    const int i = j - first, chunk = i / 64 * 64;
+    return first + (chunk + 64 <= width ? chunk + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4 : i);
+}
+
+DEVICE unsigned four_bytes(const float (&x)[4]) {  // the lowest of each
+    const unsigned low = __byte_perm(__float_as_uint(x[0]), __float_as_uint(x[1]), 0x0040);
+    const unsigned high = __byte_perm(__float_as_uint(x[2]), __float_as_uint(x[3]), 0x0040);
+    return __byte_perm(low, high, 0x5410);
+}
+
+// The query of one tile of four heads as load_row has it: lanes with g even the high parts of head g / 2, the others the
+// low ones; each works out both of half the digits. `rows` is the first head's row in shared memory, `group` where the
+// page's scales and zero points are (SCALED). Of head t: `weight`, what a step of the low part is worth, and `zero`.
+template <bool SCALED>
+DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words, float& weight, float& zero) {
+    constexpr int PIECES = KEY_WIDTH / 32;
+    const int odd = g & 1;
+    const Byte* const row = shared + kept(rows + (g >> 1) * KEY_WIDTH * 4 + 16 * (2 * t + odd));
+    const unsigned wide = SCALED ? kept(group + 2 * KEY_SCALE * (16 * t + 8 * odd)) : 0;  // of a chunk of 64
+    const unsigned narrow = SCALED ? kept(group + 2 * KEY_SCALE * (8 * t + 4 * odd)) : 0;  // of one of 32
+    float x[PIECES][4], most = 1e-30f, sum = 0.0f;
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        load_four<2>(row + 128 * piece, x[piece]);
+        if constexpr (SCALED) {
+            const int first = piece < KEY_WIDTH_0 / 32 ? 0 : KEY_WIDTH_0 / 32;
+            const int count = piece < KEY_WIDTH_0 / 32 ? KEY_WIDTH_0 / 32 : PIECES - KEY_WIDTH_0 / 32;
+            const int half = (piece - first) % 2, chunk = piece - half;
+            const unsigned from = chunk - first + 2 <= count ? wide + 2 * KEY_SCALE * (32 * chunk + 4 * half)
+                                                             : narrow + 2 * KEY_SCALE * 32 * piece;
+            float scale[4], point[4];
+            load_four<KEY_SCALE>(shared + from, scale);
+            load_four<KEY_SCALE>(shared + GROUP_ROW + from, point);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum = fmaf(x[piece][i], point[i], sum), x[piece][i] *= scale[i];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) most = fmaxf(most, fabsf(x[piece][i]));
+    }
+#pragma unroll
+    for (int lanes = 1; lanes <= 4; lanes *= 2) {  // of the eight lanes of a head
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+        if constexpr (SCALED) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+    }
+    const float steps = 127.0f * reciprocal_approx(most);
+    unsigned mine[PIECES], other[PIECES];
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        float high[4], low[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            high[i] = fmaf(x[piece][i], steps, MAGIC);
+            low[i] = fmaf(fmaf(x[piece][i], steps, MAGIC - high[i]), 254.0f, MAGIC);
+        }
+        const unsigned high_word = four_bytes(high), low_word = four_bytes(low);
+        mine[piece] = odd ? low_word : high_word;
+        other[piece] = __shfl_xor_sync(0xffffffffu, odd ? high_word : low_word, 4);
+    }
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        const int first = piece < KEY_WIDTH_0 / 32 ? 0 : KEY_WIDTH_0 / 32;
+        const int count = piece < KEY_WIDTH_0 / 32 ? KEY_WIDTH_0 / 32 : PIECES - KEY_WIDTH_0 / 32;
+        const int half = (piece - first) % 2, chunk = piece - half;
+        if (chunk - first + 2 > count) {
+            words[piece] = odd ? make_uint2(other[piece], mine[piece]) : make_uint2(mine[piece], other[piece]);
+        } else if (half == 0) {
+            const uint2 own = make_uint2(mine[piece], mine[piece + 1]);
+            const uint2 theirs = make_uint2(other[piece], other[piece + 1]);
+            words[piece] = odd ? theirs : own, words[piece + 1] = odd ? own : theirs;
+        }
+    }
+    weight = __shfl_sync(0xffffffffu, most * (1.0f / (127.0f * 254.0f)), 8 * t);
+    if constexpr (SCALED) zero = __shfl_sync(0xffffffffu, sum, 8 * t);
 }
 
 // Adds the products of one plane of keys with the query; codes is their place in shared memory.
@@ -337,6 +461,63 @@ DEVICE const Byte* pages_of(const Paged& store, int batch, int head, int lane) {
     return store.data + 16 * lane + batch * store.batch + head * store.head;
 }
 
+// What keys with one group of scales have to be known for: a factor a digit and a zero point a channel.
+DEVICE void load_scales(const Arguments& args, int batch, int head) {
+    float *const factor = (float*)(shared + FACTOR_AT), *const point = (float*)(shared + POINT_AT);
+    const Byte* const scale = pages_of(args.key_scale, batch, head, 0);
+#pragma unroll
+    for (int i = 0; i < KEY_WIDTH; i += THREADS) {
+        const int j = i + threadIdx.x;
+        if (j >= KEY_WIDTH) break;
+        const int channel = args.digit_channel ? args.digit_channel[j] : j;
+        const float place = args.digit_place ? args.digit_place[j] : 1.0f;
+        // digits that only pad have no channel
+        factor[j] = channel < args.key_channels ? load_number<KEY_SCALE>(scale, channel) * place : 0.0f;
+    }
+    const Byte* const zero = pages_of(args.key_zero, batch, head, 0);
+#pragma unroll
+    for (int i = 0; i < KEY_ZEROS; i += THREADS) {
+        const int c = i + threadIdx.x;
+        if (c >= KEY_ZEROS) break;
+        point[c] = load_number<KEY_SCALE>(zero, c) + (args.key_offset ? args.key_offset[head * args.offset_head + c] : 0);
+    }
+}
+
+// The block's rows of the query go to shared memory as fold_query wants them; for keys with one group of scales with
+// these in it, and what the zero points add with them.
+DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row) {
+    constexpr int SIZE = QUERY_TYPE == 2 ? 4 : 2;
+    float* const folded = (float*)(shared + FOLDED_AT);
+    const float *const factor = (const float*)(shared + FACTOR_AT), *const point = (const float*)(shared + POINT_AT);
+    const Byte* const rows = args.query + (unit * args.rows + first_row) * args.query_width * SIZE;
+    const int held = min(args.rows - first_row, 4 * ROW_TILES);
+#pragma unroll
+    for (int first = 0; first < 4 * ROW_TILES * KEY_WIDTH; first += THREADS) {
+        const int i = first + threadIdx.x, row = i / KEY_WIDTH, j = i % KEY_WIDTH;
+        if (i >= 4 * ROW_TILES * KEY_WIDTH) break;
+        const int column = args.gathers ? args.digit_channel[j] : j;
+        float x = 0.0f;
+        if (row < held && column < args.query_width)
+            x = load_number<QUERY_TYPE>(rows + row * args.query_width * SIZE, column) * args.scaling;
+        if constexpr (!KEY_GROUPS) x *= factor[j];
+        folded[row * KEY_WIDTH + folded_at(j)] = x;
+    }
+    if constexpr (!KEY_GROUPS) {
+        const int lane = threadIdx.x % 32;
+        for (int row = threadIdx.x / 32; row < held; row += WARPS) {
+            const Byte* const channels = rows + (row * args.query_width + args.zero_column) * SIZE;
+            float sum = 0.0f;
+#pragma unroll
+            for (int c = 0; c < KEY_ZEROS; c += 32)
+                if (c + lane < KEY_ZEROS) sum = fmaf(load_number<QUERY_TYPE>(channels, c + lane), point[c + lane], sum);
+#pragma unroll
+            for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+            if (lane == 0) ((float*)(shared + ZERO_SUM_AT))[row] = sum * args.scaling;
+        }
+    }
+    __syncthreads();
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(const Arguments args) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int split = blockIdx.x, batch = blockIdx.z;
@@ -357,6 +538,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     const Byte* const key_pages = pages_of(args.keys[0], batch, head, lane);
     const Byte* const more_key_pages = pages_of(args.keys[1], batch, head, lane);
     const Byte* const key_norms = pages_of(args.key_norm, batch, head, lane);
+    const Byte* const key_scales = pages_of(args.key_scale, batch, head, lane);
+    const Byte* const key_zeros = pages_of(args.key_zero, batch, head, lane);
     const Byte* const value_pages = pages_of(args.values[0], batch, head, lane);
     const Byte* const more_value_pages = pages_of(args.values[1], batch, head, lane);
     const Byte* const value_norms = pages_of(args.value_norm, batch, head, lane);
@@ -375,7 +558,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                 fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, at(key_norms, args.key_norm, page), lane);
             if constexpr (KEY_GROUPS) {
                 const int group = group_of(args.key_group, args.key_groups, page);
-                fetch<QUERY_BYTES>(to + QUERY_AT, query_of(group) + 16 * lane, lane, query_rows * KEY_WIDTH);
+                if constexpr (FOLD) {
+                    fetch<GROUP_ROW>(to + QUERY_AT, at(key_scales, args.key_scale, group), lane);
+                    fetch<GROUP_ROW>(to + QUERY_AT + GROUP_ROW, at(key_zeros, args.key_zero, group), lane);
+                } else {
+                    fetch<QUERY_BYTES>(to + QUERY_AT, query_of(group) + 16 * lane, lane, query_rows * KEY_WIDTH);
+                }
             }
             if constexpr (BIAS == 2) {
                 const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE;
@@ -443,7 +631,20 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             zero[n] = row < args.rows ? args.query_zero[at] : 0.0f;
         }
     };
-    if constexpr (!KEY_GROUPS) {
+    if constexpr (FOLD) {
+        if constexpr (!KEY_GROUPS) {
+            load_scales(args, batch, head);
+            __syncthreads();
+        }
+        load_query_rows(args, unit, first_row);
+        if constexpr (!KEY_GROUPS) {
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; n++) {
+                fold_query<false>(FOLDED_AT + 16 * n * KEY_WIDTH, 0, g, t, query + n * STEPS, weight[n], zero[n]);
+                zero[n] = ((const float*)(shared + ZERO_SUM_AT))[4 * n + t];  // behind the last row any
+            }
+        }
+    } else if constexpr (!KEY_GROUPS) {
         load_query(query_of(0));
         load_weights(0);
     } else if (begin < pages) {
@@ -468,7 +669,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         }
 
         fetch_wait<2 * STAGES - 1>();  // the oldest of the fetches under way
-        if constexpr (KEY_GROUPS) load_query(shared + keys + QUERY_AT);
+        if constexpr (KEY_GROUPS && FOLD) {
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; n++)
+                fold_query<true>(FOLDED_AT + 16 * n * KEY_WIDTH, keys + QUERY_AT, g, t, query + n * STEPS, weight[n],
+                                 zero[n]);
+        } else if constexpr (KEY_GROUPS) {
+            load_query(shared + keys + QUERY_AT);
+        }
         int scores[ROW_TILES][SLICES][4] = {};
         add_scores<KEY_BITS_0, KEY_DIGITS_0>(keys, g, t, query, scores);
         if constexpr (KEY_DIGITS_1)
@@ -590,7 +798,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                 for (int n = 0; n < ROW_TILES; n++) zero_sums[n][i] = fmaf(page_weight[n], zero_point, zero_sums[n][i]);
             }
         }
-        if constexpr (KEY_GROUPS) {
+        if constexpr (KEY_GROUPS && !FOLD) {
             if (page + step < pages) load_weights(group_of(args.key_group, args.key_groups, page + step));
         }
         __syncwarp();  // all lanes have read the values and the probabilities
@@ -601,7 +809,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     fetch_wait<0>();
 
     // The block's warps become one split.
-    float* const shared_top = (float*)(shared + WARPS * WARP_BYTES);
+    float* const shared_top = (float*)(shared + FOUND_AT);
     float* const shared_total = shared_top + WARPS * ROW_TILES * 4;
     float* const shared_zero = shared_total + WARPS * ROW_TILES * 4;
 #pragma unroll

@@ -203,6 +203,26 @@ class _Step:
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
+    def _basis(self, keys: Digits) -> tuple[torch.Tensor, int]:
+        """Room for the queries in the keys' basis, or the queries, and the column where the channels begin in it."""
+        if keys.matrix is None:
+            return self.query, 0
+        width = keys.matrix.shape[-1]
+        return self._empty(self.bh, self.rows, width), keys.columns if width > keys.columns else 0
+
+    def _transform(self, keys: Digits, z: torch.Tensor) -> None:
+        """The queries in the keys' basis, to what ``_basis`` made."""
+        if keys.matrix is None:
+            return
+        width = z.shape[-1]
+        shared = keys.matrix.shape[0] == 1  # then all heads' rows are one matrix product
+        heads, rows = (1, self.heads * self.rows) if shared else (self.heads, self.rows)
+        batch = self.bh // self.heads
+        transform_kernel[heads, -(-width // _WIDTH), -(-batch * rows // 16)](
+            self.query, keys.matrix, z, heads, batch, rows, width, _head_stride(keys.matrix),
+            D=self.dim, DP=max(16, next_power_of_2(self.dim)), RP=16, WC=_WIDTH, num_warps=4,
+        )  # fmt: skip
+
     def expand(self, keys: Digits, int8: bool, out: torch.Tensor | None = None) -> dict[str, Any]:
         """The queries in the digits of ``keys``: arguments of ``split_kernel``.
 
@@ -226,18 +246,9 @@ class _Step:
         extra_scale, extra_zero = keys.extra or (None, None)
         index = keys.index if keys.planes else None
         place = keys.place if int8 and keys.planes else None  # half precision has it in the codes' scale
-        z, width, z_column = self.query, self.dim, 0
-        if keys.matrix is not None:
-            width = keys.matrix.shape[-1]
-            z_column = keys.columns if width > keys.columns else 0
-            z = self._empty(self.bh, self.rows, width)
-            shared = keys.matrix.shape[0] == 1  # then all heads' rows are one matrix product
-            heads, rows = (1, self.heads * self.rows) if shared else (self.heads, self.rows)
-            batch = self.bh // self.heads
-            transform_kernel[heads, -(-width // _WIDTH), -(-batch * rows // 16)](
-                self.query, keys.matrix, z, heads, batch, rows, width, _head_stride(keys.matrix),
-                D=self.dim, DP=max(16, next_power_of_2(self.dim)), RP=16, WC=_WIDTH, num_warps=4,
-            )  # fmt: skip
+        z, z_column = self._basis(keys)
+        width = z.shape[-1]
+        self._transform(keys, z)
         per_program = 1 if groups == 1 else 4
         height = min(4, self.block)
         dz = 1 if zero is None else zero.shape[-1]
@@ -320,15 +331,20 @@ class _Step:
             v = cuda.DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm)
         else:
             v = cuda.DigitValues(planes, norm=values.norm)
-        groups = keys.groups if group != "span" else 1
-        shape = (batch, self.heads, groups, 2 * self.rows, keys.columns)
         bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
-        q8 = self._empty(*shape, dtype=torch.int8)
-        variant = cuda.choose(q8, k, v, bias)
-        if variant is None:
-            return None
-        q = self.expand(keys, True, q8)
-        splits = cuda.num_splits(q8, k, v, bias, variant=variant)
+        query, weight, offset = self._foldable(keys), None, None
+        variant = None if query is None else cuda.choose(query, k, v, bias)
+        if variant is not None:
+            self._transform(keys, query.rows)
+        else:  # another kernel expands the query
+            groups = keys.groups if group != "span" else 1
+            query = self._empty(batch, self.heads, groups, 2 * self.rows, keys.columns, dtype=torch.int8)
+            variant = cuda.choose(query, k, v, bias)
+            if variant is None:
+                return None
+            q = self.expand(keys, True, query)
+            weight, offset = (q[n].view(batch, self.heads, groups, self.rows) for n in ("QW", "QZ"))
+        splits = cuda.num_splits(query, k, v, bias, variant=variant)
         m, l = self._empty(self.bh, splits, self.rows), self._empty(self.bh, splits, self.rows)
         acc = self._empty(self.bh, splits, self.rows, values.columns)
         zero = None
@@ -336,9 +352,19 @@ class _Step:
             zero = self._empty(self.bh, splits, self.rows, values.zero_point.shape[-1])
         elif values.by_token or values.norm is not None:
             zero = self._empty(self.bh, splits, self.rows)
-        weight, offset = (q[n].view(batch, self.heads, groups, self.rows) for n in ("QW", "QZ"))
-        cuda.split_digits(q8, weight, offset, k, v, m, l, acc, used, bias, zero, variant=variant)
+        cuda.split_digits(query, weight, offset, k, v, m, l, acc, used, bias, zero, variant=variant)
         return Partial(m, l, acc, zero if zero is None or grouped else zero.unsqueeze(-1), grouped)
+
+    def _foldable(self, keys: Digits) -> cuda.Query | None:
+        """The query of the CUDA kernel that folds the keys' scales itself; None where groups are not all alike."""
+        if keys.group_index is not None or (keys.extra is not None and keys.groups > 1):
+            return None
+        scale, zero_point = keys.scale, keys.zero_point
+        if keys.extra is not None:
+            scale, zero_point = (x.expand(self.bh // self.heads, self.heads, -1, -1) for x in keys.extra)
+        z, column = self._basis(keys)
+        gather = keys.matrix is None and keys.index is not None
+        return cuda.Query(z, self.scaling, scale, zero_point, column, keys.index, keys.place, keys.offset, gather)
 
     def _split(
         self,
