@@ -33,14 +33,14 @@ def variants(monkeypatch, folder):
     """The CUDA kernel on the CPU; the variants that were launched."""
     launched: list[cuda.Variant] = []
 
-    def split_digits(query, qw, qz, keys, values, m, l, acc, used, bias, zero, *, variant, **more):
+    def split_digits(query, qw, qz, keys, values, m, l, acc, used, bias, zero, *, variant, early):
         for x in (m, l, acc, zero):  # what is not written shows
             if x is not None:
                 x.fill_(float("nan"))
         launched.append(variant)
         path = folder / f"{abs(hash(variant))}.so"
         library = ctypes.CDLL(str(path)) if path.exists() else library_of(variant, path)
-        arguments = cuda._arguments(query, qw, qz, keys, values, m, l, acc, used, bias, zero, **more)
+        arguments = cuda._arguments(query, qw, qz, keys, values, m, l, acc, used, bias, zero)
         grid = cuda._grid(query, keys, variant, m.shape[1])
         library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
 

@@ -364,6 +364,14 @@ def available(device: torch.device) -> bool:
     return nvrtc.nvrtc() is not None and nvrtc.driver() is not None
 
 
+@lru_cache(maxsize=16)
+def overlaps(device: torch.device) -> bool:
+    """Whether kernels may start on ``device`` before those in front of them have ended (from Hopper on)."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0) and nvrtc.launches_early()
+
+
 def choose(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
     """The variant that takes this case on this device, or None. Arguments as for :func:`split_digits`.
 
@@ -544,6 +552,7 @@ def split_digits(
     out_z: torch.Tensor | None = None,
     *,
     variant: Variant | None = None,
+    early: bool = False,
 ) -> None:
     """Attention over the pages of one packed store, in splits that a later kernel joins.
 
@@ -569,6 +578,7 @@ def split_digits(
             or None. Several groups: ``[B * H, S, R, Dz]``, of ``2 ** (x - m)`` (times norms) times the groups' zero
             points.
         variant: what :func:`choose` returned for these arguments, to save asking again.
+        early: the kernel in front, which writes the query, lets this one start before it ends (:func:`overlaps`).
 
     Raises:
         KVMMError: the case is not one that :func:`supports` accepts.
@@ -579,19 +589,15 @@ def split_digits(
     device = _device(query)
     function = _function(variant, device.index)
     arguments = _arguments(query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z)
-    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-    stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
     with torch.cuda.device(device):
-        nvrtc.check_driver(
-            nvrtc.driver().cuLaunchKernel(
-                function,
-                *_grid(query, keys, variant, out_m.shape[1]),
-                *(32 * variant.warps, 1, 1),
-                variant.shared_bytes,
-                stream,
-                parameters,
-                None,
-            )
+        nvrtc.launch(
+            function,
+            _grid(query, keys, variant, out_m.shape[1]),
+            32 * variant.warps,
+            variant.shared_bytes,
+            torch.cuda.current_stream(device).cuda_stream,
+            arguments,
+            early,
         )
 
 

@@ -62,6 +62,15 @@ DEVICE void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
 
 DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
+// Until the kernel that writes the query has ended; what it does not write may be read before. The kernel that follows
+// may then be put on multiprocessors that have room.
+DEVICE void wait_for_query() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Bytes to shared memory, 16 a lane at a time; fetches end in the order in which they began.
 DEVICE void fetch_16(Byte* to, const Byte* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
@@ -636,6 +645,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             load_scales(args, batch, head);
             __syncthreads();
         }
+        wait_for_query();
         load_query_rows(args, unit, first_row);
         if constexpr (!KEY_GROUPS) {
 #pragma unroll

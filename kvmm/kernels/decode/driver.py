@@ -210,8 +210,8 @@ class _Step:
         width = keys.matrix.shape[-1]
         return self._empty(self.bh, self.rows, width), keys.columns if width > keys.columns else 0
 
-    def _transform(self, keys: Digits, z: torch.Tensor) -> None:
-        """The queries in the keys' basis, to what ``_basis`` made."""
+    def _transform(self, keys: Digits, z: torch.Tensor, early: bool = False) -> None:
+        """The queries in the keys' basis, to what ``_basis`` made. ``early``: the next kernel waits for it itself."""
         if keys.matrix is None:
             return
         width = z.shape[-1]
@@ -220,7 +220,7 @@ class _Step:
         batch = self.bh // self.heads
         transform_kernel[heads, -(-width // _WIDTH), -(-batch * rows // 16)](
             self.query, keys.matrix, z, heads, batch, rows, width, _head_stride(keys.matrix),
-            D=self.dim, DP=max(16, next_power_of_2(self.dim)), RP=16, WC=_WIDTH, num_warps=4,
+            D=self.dim, DP=max(16, next_power_of_2(self.dim)), RP=16, WC=_WIDTH, EARLY=early, num_warps=4,
         )  # fmt: skip
 
     def expand(self, keys: Digits, int8: bool, out: torch.Tensor | None = None) -> dict[str, Any]:
@@ -334,8 +334,10 @@ class _Step:
         bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
         query, weight, offset = self._foldable(keys), None, None
         variant = None if query is None else cuda.choose(query, k, v, bias)
+        early = False
         if variant is not None:
-            self._transform(keys, query.rows)
+            early = keys.matrix is not None and cuda.overlaps(self.query.device)
+            self._transform(keys, query.rows, early)
         else:  # another kernel expands the query
             groups = keys.groups if group != "span" else 1
             query = self._empty(batch, self.heads, groups, 2 * self.rows, keys.columns, dtype=torch.int8)
@@ -352,7 +354,7 @@ class _Step:
             zero = self._empty(self.bh, splits, self.rows, values.zero_point.shape[-1])
         elif values.by_token or values.norm is not None:
             zero = self._empty(self.bh, splits, self.rows)
-        cuda.split_digits(query, weight, offset, k, v, m, l, acc, used, bias, zero, variant=variant)
+        cuda.split_digits(query, weight, offset, k, v, m, l, acc, used, bias, zero, variant=variant, early=early)
         return Partial(m, l, acc, zero if zero is None or grouped else zero.unsqueeze(-1), grouped)
 
     def _foldable(self, keys: Digits) -> cuda.Query | None:

@@ -116,6 +116,62 @@ def _check_nvrtc(result: int) -> None:
         raise RuntimeError(f"NVRTC: {describe(result).decode()}")
 
 
+class _Attribute(ctypes.Structure):  # CUlaunchAttribute
+    _fields_ = [
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_char * 4),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_int * 15),
+    ]
+
+
+class _Config(ctypes.Structure):  # CUlaunchConfig
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    ]
+
+
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
+
+
+@lru_cache(maxsize=1)
+def launches_early() -> bool:
+    """Whether the driver can start a kernel before the one in front of it has ended (CUDA 12)."""
+    return hasattr(driver(), "cuLaunchKernelEx")
+
+
+def launch(
+    function: ctypes.c_void_p,
+    grid: tuple[int, int, int],
+    threads: int,
+    shared_bytes: int,
+    stream: int,
+    arguments: ctypes.Structure,
+    early: bool = False,
+) -> None:
+    """Launch a kernel whose only parameter is ``arguments``.
+
+    Args:
+        early: it may start before the kernel in front of it has ended, for whose results it waits itself.
+    """
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+    if not early:
+        check_driver(
+            driver().cuLaunchKernel(
+                function, *grid, threads, 1, 1, shared_bytes, ctypes.c_void_p(stream), parameters, None
+            )
+        )
+        return
+    attribute = _Attribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION, value=1)
+    config = _Config(grid, (threads, 1, 1), shared_bytes, stream, ctypes.pointer(attribute), 1)
+    check_driver(driver().cuLaunchKernelEx(ctypes.byref(config), function, parameters, None))
+
+
 _MAX_DYNAMIC_SHARED_BYTES, _SHARED_CARVEOUT = 8, 9  # CUfunction_attribute
 
 

@@ -9,12 +9,16 @@ import triton.language as tl
 @triton.jit
 def transform_kernel(
     Q, MATRIX, OUT, H, batch, rows, width, matrix_head,
-    D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """``OUT [B * H, rows, width]``: queries ``[B * H, rows, D]`` times ``MATRIX [H or 1, D, width]``, in float32.
 
-    One program a head, ``WC`` columns and ``RP`` rows of whatever sequences.
+    One program a head, ``WC`` columns and ``RP`` rows of whatever sequences. With ``EARLY`` the kernel behind it may
+    start at once; it waits for what this one writes. All that was launched before has ended then, so that it may read
+    anything else without waiting: this kernel itself must not start early.
     """
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     h = tl.program_id(0).to(tl.int64)
     k, j, r = tl.arange(0, DP), tl.program_id(1) * WC + tl.arange(0, WC), tl.program_id(2) * RP + tl.arange(0, RP)
     live = r < batch * rows
