@@ -473,7 +473,7 @@ class RD(Codec):
             page_group = None
         elif packed.only_group == 0:
             page_group, extra = None, None
-        index, place, *by_channel, matrix = self._digit_tables(layout, transform)
+        index, place, *by_channel, matrix, digit_matrix = self._digit_tables(layout, transform)
         names = {"codes": 2, "codes_1bit": 1}
         widths = {"codes": sum(n for _, n in layout.digits), "codes_1bit": len(layout.one_bit)}
         return Digits(
@@ -491,10 +491,11 @@ class RD(Codec):
             channel_digits=by_channel[0],
             channel_places=by_channel[1],
             matrix=matrix,
+            digit_matrix=digit_matrix,
         )
 
     def _digit_tables(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, ...]:
-        """``index``, ``place``, ``channel_digits``, ``channel_places`` and ``matrix`` of :class:`Digits`."""
+        """``index``, ``place`` and all the tables that follow from them, of :class:`Digits`."""
         device = transform.forward.device
         if device not in self._tables:
             runs = [tuple((0, n, 4.0**place) for place, n in layout.digits)] if layout.digits else []
@@ -502,11 +503,13 @@ class RD(Codec):
                 runs.append(((layout.one_bit.start, len(layout.one_bit), 1.0),))
             index, place = digit_layout(tuple(runs), device)
             if self.side == "key":  # a column a digit, then all channels
+                digit_matrix = None
                 matrix = torch.cat((transform.inverse.index_select(-1, index), transform.inverse), -1)
             else:
                 matrix = transform.inverse.transpose(-1, -2)
+                digit_matrix = matrix.index_select(1, index) * (place != 0)[:, None]
             by_channel = digits_by_channel(index, place, transform.forward.shape[-1])
-            self._tables[device] = index, place, *by_channel, matrix.contiguous()
+            self._tables[device] = index, place, *by_channel, matrix.contiguous(), digit_matrix
         return self._tables[device]
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:

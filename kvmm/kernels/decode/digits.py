@@ -61,6 +61,8 @@ class Digits:
         matrix: float32, what leads into or out of the codec's basis, or None. Keys: ``[H or 1, D, Q]`` from queries to
             digits, or ``[H or 1, D, Q + D]`` with all channels (for zero points) behind where digits do not have them
             all. Values: ``[H or 1, D, D]`` from the basis back.
+        digit_matrix: float32 ``[H or 1, Q, D]``, values with ``index`` only: the row of ``matrix`` of every digit's
+            channel, zeros where a digit only pads.
     """
 
     planes: tuple[Plane, ...]
@@ -81,6 +83,7 @@ class Digits:
     channel_digits: torch.Tensor | None = None
     channel_places: torch.Tensor | None = None
     matrix: torch.Tensor | None = None
+    digit_matrix: torch.Tensor | None = None
 
     @property
     def columns(self) -> int:

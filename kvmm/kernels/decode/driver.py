@@ -29,6 +29,7 @@ INT8_ROWS = 16  # rows of queries up to which they are quantised; more pay for h
 _SCORES, _INT8, _CHANNEL, _TOKEN, _DENSE, _NOTHING = range(6)
 _WARPS = 12  # that a multiprocessor is given
 _WIDTH = 32  # columns of a basis that a program computes
+_FEW_ROWS = 128  # rows of all heads up to which each is joined by programs of its own
 _TILE = 64  # tokens of the dense columns a program takes at once
 
 
@@ -473,12 +474,16 @@ class _Step:
             rows = (self.bh, self.rows)
             following = self._empty(*rows), self._empty(*rows), self._empty(*rows, dim)
         digits = values if isinstance(values, Digits) else None
-        scale = zero = offset = matrix = columns = places = None
+        scale = zero = offset = matrix = digit_matrix = index = place = columns = places = None
         kind, vdz = 0, 0
         if digits is not None:
             matrix = digits.matrix
             if digits.planes:
-                columns, places = digits.channel_digits, digits.channel_places
+                if matrix is None:
+                    columns, places = digits.channel_digits, digits.channel_places
+                else:
+                    index, place = digits.index, digits.place
+                    digit_matrix = matrix if index is None else digits.digit_matrix
             vdz = 0 if partial.zero is None else partial.zero.shape[-1]
             if digits.by_token:
                 kind = 3 if vdz else 0
@@ -495,24 +500,27 @@ class _Step:
         splits0 = 1 if dense is None else dense.m.shape[1]
         before = state or (None, None, None)
         after = following or (None, None, None)
-        # few programs: share the channels out among more of them; many: load the matrix less often
-        few = self.bh * self.rows <= 256
-        chunk = min((16 if matrix is None else 32) if few else 64, next_power_of_2(dim))
-        together = 1 if few else min(4, next_power_of_2(self.rows))
-        combine_kernel[self.bh, -(-self.rows // together), -(-dim // chunk)](
+        # few rows: share the channels out among more programs; many: load the matrix for several rows at once
+        batch, few = self.bh // self.heads, self.bh * self.rows <= _FEW_ROWS
+        together = 1 if few else 4 if matrix is None else 16
+        chunk = min((16 if matrix is None else 32) if few else 64 if matrix is None else 32, next_power_of_2(dim))
+        width = max(16, next_power_of_2(0 if partial is None else partial.acc.shape[-1]))
+        at_once = max(1, (16384 if few else 4096) // (together * max(width, chunk)))
+        combine_kernel[self.heads, -(-batch * self.rows // together), -(-dim // chunk)](
             None if partial is None else partial.m, None if partial is None else partial.l,
             None if partial is None else partial.acc, None if partial is None else partial.zero,
-            scale, columns, places, zero, offset, matrix,
+            scale, index, place, columns, places, zero, offset, matrix, digit_matrix,
             None if dense is None else dense.m, None if dense is None else dense.l,
             None if dense is None else dense.acc,
             *before, after[0], after[1], after[2] if out is None else out,
-            self.heads, self.rows, splits, splits0,
+            self.heads, batch, self.rows, splits, splits0,
             *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
             0 if offset is None or offset.shape[0] == 1 else offset.shape[-1], _head_stride(matrix),
+            _head_stride(digit_matrix),
             0 if partial is None else partial.acc.shape[-1], 0 if scale is None else scale.shape[-1], dim,
             D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)),
-            JP=1 if columns is None else next_power_of_2(partial.acc.shape[-1]), VDZ=vdz, SP=next_power_of_2(splits),
-            SP0=next_power_of_2(splits0), SC=min(32 if few else 4, next_power_of_2(splits)), RB=together,
+            JP=width, VDZ=vdz, SP=next_power_of_2(splits),
+            SP0=next_power_of_2(splits0), SC=min(at_once, next_power_of_2(splits)), RB=together,
             DIGITS=0 if columns is None else columns.shape[0],
             HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
             HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
