@@ -219,9 +219,10 @@ class _Step:
         shared = keys.matrix.shape[0] == 1  # then all heads' rows are one matrix product
         heads, rows = (1, self.heads * self.rows) if shared else (self.heads, self.rows)
         batch = self.bh // self.heads
-        transform_kernel[heads, -(-width // _WIDTH), -(-batch * rows // 16)](
+        together = 16 if batch * rows <= 64 else 64  # rows that share one reading of the matrix
+        transform_kernel[heads, -(-width // _WIDTH), -(-batch * rows // together)](
             self.query, keys.matrix, z, heads, batch, rows, width, _head_stride(keys.matrix),
-            D=self.dim, DP=max(16, next_power_of_2(self.dim)), RP=16, WC=_WIDTH, EARLY=early, num_warps=4,
+            D=self.dim, DP=max(16, next_power_of_2(self.dim)), RP=together, WC=_WIDTH, EARLY=early, num_warps=4,
         )  # fmt: skip
 
     def expand(self, keys: Digits, int8: bool, out: torch.Tensor | None = None) -> dict[str, Any]:
