@@ -76,7 +76,7 @@ def test_attend(variants: list[cuda.Variant], name: str, ratio: int, batch: int)
 
 @pytest.mark.parametrize(
     ("bits", "tokens", "more", "folds"),
-    [(1, 300, 0, True), (2, 100, 0, True)],  # levels of the span, of the file
+    [(1, 300, 0, True), (2, 100, 0, True), (3, 100, 300, False)],  # levels of the span, of the file, of both
 )
 def test_calibrated(variants: list[cuda.Variant], bits: int, tokens: int, more: int, folds: bool) -> None:
     calibration = _read(ROOT / "assets/tiny-omni/kvmm_calibration.safetensors", 0)
