@@ -19,6 +19,7 @@ from kvmm.policy import KVPolicy
 
 TEXT_TOKENS = 64  # of a prompt with an image
 _WARM_UP = 4
+PAGE_WARM_UP = 160  # steps in which a page fills: the kernels that pack it compile once
 _DIFFERENT = 16  # sequences
 
 
@@ -36,9 +37,9 @@ class GreedyStep:
         self.ids.copy_(logits[:, -1:].argmax(-1))
 
 
-def timed_steps(step: Callable[[], None], steps: int, device: torch.device) -> Timing:
+def timed_steps(step: Callable[[], None], steps: int, device: torch.device, warm_up: int = _WARM_UP) -> Timing:
     """Seconds of a step; the first ones are not counted."""
-    for _ in range(_WARM_UP):
+    for _ in range(warm_up):
         step()
     return Timing.of(step_times(step, steps, device))
 
