@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from kvmm.errors import KVMMError
-from kvmm.modality import AUDIO, IMAGE, MODALITY_NAMES, TEXT
+from kvmm.modality import AUDIO, IMAGE, MODALITY_NAMES, TEXT, VIDEO
 
 MARK_COLOR = "#D55E00"
 _CONTEXT = 60  # characters of text shown on either side of a word
@@ -17,13 +17,19 @@ _CONTEXT = 60  # characters of text shown on either side of a word
 
 @dataclass(frozen=True)
 class Patch:
-    """One image token: cell ``(row, column)`` of the ``rows x columns`` cells of image ``image``, all from 0."""
+    """One token of an image or a video: cell ``(row, column)`` of the ``rows x columns`` cells, all from 0.
+
+    ``image`` counts the images, or the videos, of the prompt. A video has ``frames`` such grids, each of one or two
+    pictures.
+    """
 
     image: int
     row: int
     column: int
     rows: int
     columns: int
+    frame: int = 0
+    frames: int = 1
 
     @property
     def box(self) -> tuple[float, float, float, float]:
@@ -70,16 +76,33 @@ def image_patch(
     Raises:
         KVMMError: the token is of no image, or the grids have another number of tokens.
     """
+    return _patch(modality, position, IMAGE, image_grid_thw, merge_size)
+
+
+def video_patch(
+    modality: np.ndarray, position: int, video_grid_thw: Sequence[Sequence[int]], merge_size: int = 2
+) -> Patch:
+    """:func:`image_patch` of a video token: frame by frame, each row by row. Time stamps between frames do not matter.
+
+    Raises:
+        KVMMError: the token is of no video, or the grids have another number of tokens.
+    """
+    return _patch(modality, position, VIDEO, video_grid_thw, merge_size)
+
+
+def _patch(modality: np.ndarray, position: int, code: int, grid_thw: Sequence[Sequence[int]], merge_size: int) -> Patch:
     modality = np.asarray(modality)
-    _check(modality, position, IMAGE)
-    grids = [(int(t), int(h) // merge_size, int(w) // merge_size) for t, h, w in image_grid_thw]
-    if sum(t * h * w for t, h, w in grids) != int((modality == IMAGE).sum()):
-        raise KVMMError("The prompt's image tokens are not those of its image_grid_thw.")
-    index = int((modality[:position] == IMAGE).sum())
+    _check(modality, position, code)
+    grids = [(int(t), int(h) // merge_size, int(w) // merge_size) for t, h, w in grid_thw]
+    if sum(t * h * w for t, h, w in grids) != int((modality == code).sum()):
+        name = MODALITY_NAMES[code]
+        raise KVMMError(f"The prompt's {name} tokens are not those of its {name}_grid_thw.")
+    index = int((modality[:position] == code).sum())
     for image, (frames, rows, columns) in enumerate(grids):
         if index < frames * rows * columns:
-            row, column = divmod(index % (rows * columns), columns)
-            return Patch(image, row, column, rows, columns)
+            frame, cell = divmod(index, rows * columns)
+            row, column = divmod(cell, columns)
+            return Patch(image, row, column, rows, columns, frame, frames)
         index -= frames * rows * columns
     raise AssertionError  # the counts agree
 
@@ -205,4 +228,5 @@ __all__ = [
     "marked_page",
     "patch_crop",
     "text_word",
+    "video_patch",
 ]

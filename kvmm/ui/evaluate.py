@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import logging
 import queue
+import shutil
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,16 @@ from kvmm.eval.answering import resolve_policies
 from kvmm.eval.records import Run, RunFiles, safe_name
 from kvmm.eval.runner import run
 from kvmm.eval.tasks import Task, get_task, task_names
+from kvmm.eval.tasks.rows import media_inside_folder
 from kvmm.eval.tasks.sources import mini_folder
 from kvmm.policy import policies
+from kvmm.ui.archive import DATA_ENDINGS, unpack_benchmark
 from kvmm.ui.models import Models
-from kvmm.ui.prompts import AT_ONCE, LONG, WAITING, Page, hint, problem, table_html
+from kvmm.ui.prompts import AT_ONCE, LONG, PRIVATE, WAITING, Page, hint, problem, table_html
 from kvmm.ui.session import Session
 
 MINI = "bundled mini set"
+YOURS = "yours: "
 FIRST_POLICIES = ("bf16", "balanced", "small")
 FIRST_LIMIT = 20
 MAX_LIMIT = 100_000
@@ -41,18 +47,21 @@ LABELS = {
 logger = logging.getLogger(__name__)
 
 
-def tasks_with_data(data_folder: Path | None) -> list[tuple[str, str]]:
-    """(label, name) of the tasks that can be run: those with a mini set, and all where the server offers data."""
-    found = []
-    for name in task_names():
-        task = get_task(name)
-        try:
-            has_mini = task.mini is not None and mini_folder(task.mini) is not None
-        except KVMMError:
-            has_mini = False
-        if has_mini or data_folder is not None:
-            found.append((LABELS.get(name, name), name))
-    return sorted(found, key=lambda item: list(LABELS).index(item[1]) if item[1] in LABELS else len(LABELS))
+def task_choices() -> list[tuple[str, str]]:
+    """(label, name) of all tasks, those with a bundled set first."""
+    order = list(LABELS)
+    names = sorted(task_names(), key=lambda name: order.index(name) if name in LABELS else len(order))
+    return [(LABELS.get(name, name), name) for name in names]
+
+
+def check_mini(task: Task) -> None:
+    """Raise ``KVMMError`` unless the task has a bundled set, or makes its questions itself."""
+    try:
+        found = task.default_source is not None or (task.mini is not None and mini_folder(task.mini).is_dir())
+    except KVMMError:
+        found = False
+    if not found:
+        raise KVMMError(f"There is no bundled set of {task.name}: send its official files as a .zip first.")
 
 
 def sources_in(data_folder: Path | None) -> dict[str, Path | str]:
@@ -79,6 +88,15 @@ def progress_html(done: int, total: int, new: int, seconds: float, answer: str) 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a visitor sent: its name in the list, the folder of the data files, and the folder to delete."""
+
+    label: str
+    data: Path
+    home: Path
 
 
 class _Work:
@@ -125,15 +143,16 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
     folder = None if data_folder is None else Path(data_folder)
     stops: weakref.WeakKeyDictionary[Session, threading.Event] = weakref.WeakKeyDictionary()
     homes: weakref.WeakKeyDictionary[Session, Path] = weakref.WeakKeyDictionary()
-    tasks, sources = tasks_with_data(folder), list(sources_in(folder))
+    sent: weakref.WeakKeyDictionary[Session, Sent] = weakref.WeakKeyDictionary()
+    tasks, sources = task_choices(), list(sources_in(folder))
 
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=280):
-            if tasks:
-                task = gr.Dropdown(tasks, value=tasks[0][1], label="Benchmark", elem_id="evaluate-task")
-            else:
-                task = gr.Dropdown([], label="Benchmark", elem_id="evaluate-task", interactive=False)
-            source = gr.Dropdown(sources, value=MINI, label="Data", elem_id="evaluate-source", visible=len(sources) > 1)
+            task = gr.Dropdown(tasks, value=tasks[0][1], label="Benchmark", elem_id="evaluate-task", filterable=False)
+            source = gr.Dropdown(sources, value=MINI, label="Data", elem_id="evaluate-source", filterable=False)
+            upload = gr.UploadButton(
+                "Send your own: .zip or .json", size="sm", file_types=[".zip", *DATA_ENDINGS], elem_id="evaluate-upload"
+            )
             names = gr.Dropdown(
                 list(policies()),
                 value=list(FIRST_POLICIES),
@@ -162,17 +181,51 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
 
     outputs = [page.session, start, stop, line, table, files]
 
-    def checked(task_name: str, source_name: str, names: Sequence[str], limit: float | None) -> tuple[Task, str, int]:
+    def known_sources(state: Session | None) -> dict[str, Path | str]:
+        own = sent.get(state) if state is not None else None
+        return sources_in(folder) | ({own.label: own.data} if own else {})
+
+    def checked(
+        state: Session, task_name: str, source_name: str, names: Sequence[str], limit: float | None
+    ) -> tuple[Task, str, int]:
         if task_name not in [name for _, name in tasks]:
             raise KVMMError("There is no benchmark of that name here: choose one in the list.")
-        known = sources_in(folder)
+        known = known_sources(state)
         if source_name not in known:
             raise KVMMError("There is no data of that name here: choose one in the list.")
         if unknown := [name for name in names if name not in policies()]:
             raise KVMMError(f"Unknown policy {unknown[0]!r}.")
         if limit is None or not 1 <= limit <= MAX_LIMIT:
             raise KVMMError(f"Questions must be a whole number from 1 to {MAX_LIMIT:,}.")
-        return get_task(task_name), str(known[source_name]), int(limit)
+        task = get_task(task_name)
+        if known[source_name] == "mini":
+            check_mini(task)
+        return task, str(known[source_name]), int(limit)
+
+    def receive(path: str | None, state: Session | None, request: gr.Request) -> tuple[Any, ...]:
+        """Unpack what a visitor sends, which takes the place of what they sent before."""
+        state = state or page.visitors.session(request.session_hash)
+        try:
+            if path is None:
+                return state, gr.skip(), gr.skip()
+            if state in stops:
+                raise KVMMError("Wait for the evaluation to end, or stop it, before you send other data.")
+            if (before := sent.pop(state, None)) is not None:
+                shutil.rmtree(before.home, ignore_errors=True)
+            home = page.visitors.folder(state)
+            try:
+                data, said = unpack_benchmark(path, home)
+            except KVMMError:
+                shutil.rmtree(home, ignore_errors=True)
+                raise
+            own = sent[state] = Sent(f"{YOURS}{Path(path).name}", data, home)
+            chosen, line = own.label, hint(f"{said} Choose the benchmark that it belongs to, then press Evaluate.")
+        except KVMMError as error:
+            chosen, line = MINI, problem(error)
+        finally:
+            if path is not None:
+                Path(path).unlink(missing_ok=True)  # it has been unpacked, or is of no use
+        return state, gr.Dropdown(list(known_sources(state)), value=chosen), line
 
     def home(state: Session) -> Path:
         if state not in homes or not homes[state].is_dir():
@@ -196,15 +249,17 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
         stops[state] = event
         running = state, gr.Button(visible=False), gr.Button(visible=True)
         ended = state, gr.Button(visible=True), gr.Button(visible=False)
-        work = None
+        work, data = None, ""
         yield *running, hint("Reading the questions …"), gr.skip(), gr.File(visible=False)
         try:
-            task, data, count = checked(task_name, source_name, names, limit)
+            task, data, count = checked(state, task_name, source_name, names, limit)
             chosen = resolve_policies(names)
-            samples = task.load(data, limit=count)
+            own = sent[state] if source_name not in sources_in(folder) else None
+            with media_inside_folder() if own else contextlib.nullcontext():
+                samples = replace(task.load(data, limit=count), source=source_name)
             model, processor = models.get(model_name)
-            # data of another name are another run
-            out = home(state) / safe_name(f"{task.name}-{source_name}")
+            # other data are another run
+            out = home(state) / safe_name(f"{task.name}-{own.home.name if own else source_name}")
             work = _Work(
                 event,
                 model,
@@ -236,7 +291,8 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
             said = hint(f"{what} {answers:,} answers in {_duration(time.monotonic() - begin)}.", "evaluate-done")
             yield *ended, said, results_html(finished, task.name), downloads(finished, state)
         except KVMMError as error:
-            yield *ended, problem(error), gr.skip(), gr.skip()
+            said = str(error).replace(data, source_name) if data else str(error)  # not where it is on the server
+            yield *ended, problem(KVMMError(said)), gr.skip(), gr.skip()
         except Exception:
             logger.exception("an evaluation failed")
             yield (
@@ -267,6 +323,14 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
         evaluate, [page.session, page.sidebar.model, task, source, names, limit], outputs, **LONG
     )
     stop.click(halt, page.session, line, **AT_ONCE)
+    upload.upload(
+        receive,
+        [upload, page.session],
+        [page.session, source, line],
+        concurrency_limit=2,
+        show_progress="minimal",
+        **PRIVATE,
+    )
 
 
 def write_report(finished: Run, folder: Path) -> Path:
@@ -278,4 +342,4 @@ def write_report(finished: Run, folder: Path) -> Path:
     return next(path for path in files if path.suffix == ".html")
 
 
-__all__ = ["build_evaluate", "progress_html", "results_html", "sources_in", "tasks_with_data"]
+__all__ = ["build_evaluate", "progress_html", "results_html", "sources_in", "task_choices"]

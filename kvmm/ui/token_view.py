@@ -11,10 +11,18 @@ import numpy as np
 from PIL import Image
 
 from kvmm.analysis import NormReport
-from kvmm.analysis.places import audio_moment, image_index, image_patch, marked_page, patch_crop, text_word
+from kvmm.analysis.places import (
+    audio_moment,
+    image_index,
+    image_patch,
+    marked_page,
+    patch_crop,
+    text_word,
+    video_patch,
+)
 from kvmm.analysis.plots import MODALITY_COLORS
 from kvmm.errors import KVMMError
-from kvmm.media import SAMPLE_RATE, Media
+from kvmm.media import SAMPLE_RATE, Media, load_video
 from kvmm.modality import MODALITY_NAMES
 from kvmm.ui.session import Session
 
@@ -38,7 +46,7 @@ def token_html(session: Session, report: NormReport, kind: str, row: int, positi
         f"<b>Token {position}</b>, {name}. {kind.capitalize()} norm in layer {report.layers[row]}: <b>{norm:.2f}</b>, "
         f"{norm / max(median, 1e-12):.2f}× the median.</div>"
     )
-    where = {"text": _text, "image": _image, "audio": _audio}.get(name)
+    where = {"text": _text, "image": _image, "video": _video, "audio": _audio}.get(name)
     return f'<div class="token-view">{head}{where(session, report, position) if where else ""}</div>'
 
 
@@ -55,7 +63,7 @@ def _plain(text: str) -> str:
 
 def _image(session: Session, report: NormReport, position: int) -> str:
     images = _media(session, "image")
-    grids = session.report("grids", lambda: _grids(session))
+    grids = session.report("grids", lambda: _grids(session, "image_grid_thw"))
     if grids is None:
         index, box = image_index(report.modality, position), None
     else:
@@ -69,16 +77,40 @@ def _image(session: Session, report: NormReport, position: int) -> str:
         picture.thumbnail((560, 560))
         return f'<div class="places">{_img(picture, _name(item))}</div><div class="hint">{_name(item)}</div>'
     place = f"{_name(item)}: row {patch.row + 1} of {patch.rows}, column {patch.column + 1} of {patch.columns}"
+    return _places(item.data, box, place)
+
+
+def _places(picture: Image.Image, box: tuple[float, float, float, float], place: str) -> str:
     return (
-        f'<div class="places">{_img(patch_crop(item.data, box), "the patch", "patch")}'
-        f'{_img(marked_page(item.data, box), place, "page")}</div><div class="hint" id="token-place">{place}</div>'
+        f'<div class="places">{_img(patch_crop(picture, box), "the patch", "patch")}'
+        f'{_img(marked_page(picture, box), place, "page")}</div><div class="hint" id="token-place">{place}</div>'
     )
 
 
-def _grids(session: Session) -> tuple[list[list[int]], int] | None:
-    grid = session.prompt_inputs().get("image_grid_thw")
+def _grids(session: Session, name: str) -> tuple[list[list[int]], int] | None:
+    grid = session.prompt_inputs().get(name)
     merge = getattr(getattr(session.processor, "image_processor", None), "merge_size", 2)
     return None if grid is None else (grid.tolist(), int(merge))
+
+
+def _video(session: Session, report: NormReport, position: int) -> str:
+    """The patch on its frame; without grids (a model that pools frames) the names of the videos."""
+    videos = _media(session, "video")
+    grids = session.report("video grids", lambda: _grids(session, "video_grid_thw"))
+    if grids is None:
+        return f'<div class="hint">{", ".join(map(_name, videos))}</div>'
+    patch = video_patch(report.modality, position, *grids)
+    if patch.image >= len(videos):
+        return ""
+    item = videos[patch.image]
+    place = (
+        f"{_name(item)}: frame {patch.frame + 1} of {patch.frames}, row {patch.row + 1} of {patch.rows}, "
+        f"column {patch.column + 1} of {patch.columns}"
+    )
+    frames = load_video(item.data)  # [T, 3, H, W], values 0 ... 255
+    frame = frames[min(int((patch.frame + 0.5) / patch.frames * len(frames)), len(frames) - 1)]
+    pixels = np.asarray(frame).clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
+    return _places(Image.fromarray(pixels), patch.box, place)
 
 
 def _audio(session: Session, report: NormReport, position: int) -> str:

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import threading
+import zipfile
 
 import pytest
 
@@ -150,13 +151,52 @@ def test_a_benchmark_is_run_and_gone_on_with(visit, screenshot):
     expect(page.locator("#evaluate-done")).to_contain_text("6 answers")
     rows = [row.locator("td").all_inner_texts() for row in page.locator("#evaluate-table tbody tr").all()]
     assert [row[0] for row in rows] == ["bf16", "balanced", "small"]
-    assert rows[0][3] == "" and re.match(r"[+-]\d", rows[1][3])  # the difference to full precision
+    assert rows[0][2] == "" and re.match(r"[+-]\d", rows[1][2])  # the difference to full precision
     files = page.locator("#evaluate-files .file")
     expect(files).to_have_count(5)
     screenshot(page, "evaluate-1280")
     with page.expect_download() as download:
         page.locator("#evaluate-files .file", has_text="report").get_by_role("link").click()
     assert "anls" in download.value.path().read_text(encoding="utf-8").lower()
+
+
+def test_a_visitor_evaluates_a_benchmark_of_their_own(visit, screenshot, invoice, tmp_path):
+    items = [
+        {"questionId": i, "question": question, "answers": [answer], "image": image}
+        for i, (question, answer, image) in enumerate(
+            [
+                ("What is the total?", "$1,274.94", "march.png"),
+                ("What is the tax?", "$94.44", "march.png"),
+                ("Who is it?", "nobody", "/etc/hostname"),
+            ]
+        )
+    ]
+    with zipfile.ZipFile(tmp_path / "mine.zip", "w") as file:
+        file.writestr("val.json", json.dumps({"data": items}))
+        file.write(invoice, "images/march.png")
+    (tmp_path / "bad.zip").write_bytes(b"PK")
+
+    def send(page, name: str) -> None:
+        with page.expect_file_chooser() as chooser:
+            page.locator("#evaluate-upload").click()
+        chooser.value.set_files(str(tmp_path / name))
+
+    page, other = visit(), visit()
+    for one in (page, other):
+        one.get_by_role("tab", name="Evaluate").click()
+    send(page, "bad.zip")
+    expect(page.locator("#evaluate-progress")).to_contain_text("bad.zip is damaged")
+    send(page, "mine.zip")
+    expect(page.locator("#evaluate-progress")).to_contain_text("mine.zip: 1 data file, 1 picture.")
+    expect(page.locator("#evaluate-source input")).to_have_value("yours: mine.zip")
+    page.locator("#evaluate-start").click()
+    expect(page.locator("#evaluate-done")).to_contain_text("2 questions from yours: mine.zip; 1 left out")
+    scores = [row.locator("td").nth(1).inner_text() for row in page.locator("#evaluate-table tbody tr").all()]
+    assert scores == ["100.0"] * 3
+    screenshot(page, "evaluate-own-1280")
+    other.locator("#evaluate-source input").click()
+    expect(other.get_by_role("option", name=MINI)).to_be_visible()
+    expect(other.get_by_role("option", name="yours")).to_have_count(0)
 
 
 def test_visitors_choose_data_by_name(tmp_path):

@@ -75,7 +75,7 @@ def stage_boxes(report: ChannelReport, measure: str = "range") -> go.Figure:
     """
     count = report.key.shape[0]
     heads = np.arange(count)[:: -(-count // MAX_BOXES)]
-    titles = [STAGE_NAMES[name] for name in STAGES]
+    titles = [STAGE_NAMES[name].replace(", ", ",<br>") for name in STAGES]  # four panels fit on a phone
     figure = make_subplots(rows=1, cols=len(STAGES), shared_yaxes=measure == "range", subplot_titles=titles)
     for col, stage in enumerate(STAGES, start=1):
         for name in report.modalities():
@@ -83,8 +83,8 @@ def stage_boxes(report: ChannelReport, measure: str = "range") -> go.Figure:
             # One group of offsets in all panels; else every panel leaves room for the boxes of the others.
             group = {"legendgroup": name, "offsetgroup": name, "showlegend": col == 1}
             add_boxes(figure, boxes, heads, name, **group, row=1, col=col)
-    style(figure, height=360, revision=f"stage-{measure}", boxmode="group", margin={"l": 8, "r": 8, "t": 84, "b": 40})
-    figure.update_layout(legend={"y": 1.12})
+    style(figure, height=360, revision=f"stage-{measure}", boxmode="group", margin={"l": 8, "r": 8, "t": 92, "b": 40})
+    figure.update_layout(legend={"y": 1.17})
     figure.update_annotations(font={"size": 13})
     figure.update_xaxes(title_text="head", type="category", showgrid=False)
     figure.update_yaxes(rangemode="tozero")

@@ -68,14 +68,15 @@ def cost_components(report: PlanReport | MethodsReport) -> go.Figure:
         x=[total / scale for total in totals],
         y=names,
         mode="text",
-        text=[f"  {format_bytes(n)} · {bits:.2f} bits" for n, (_, _, bits) in zip(totals, found, strict=True)],
+        text=[f"  {format_bytes(n)} · {bits:.3g} bits" for n, (_, _, bits) in zip(totals, found, strict=True)],
         textposition="middle right",
+        textfont={"size": 11},
         cliponaxis=False,
         hoverinfo="skip",
         showlegend=False,
     )
     style(figure, height=110 + 28 * max(len(names), 1), revision="cost-components", barmode="stack", margin=_MARGIN)
-    figure.update_xaxes(title_text=unit, title_standoff=4, range=[0, top / scale * 1.45], nticks=6)
+    figure.update_xaxes(title_text=unit, title_standoff=4, range=[0, top / scale * 1.65], nticks=6)
     figure.update_yaxes(showgrid=False, type="category")
     figure.update_layout(legend_traceorder="normal")
     return figure

@@ -270,7 +270,7 @@ def mixed_errors(report: ErrorReport, row: int | None = None) -> go.Figure:
                 row=1,
                 col=column,
             )
-        figure.update_xaxes(title_text=f"{one.bits:g} bits, groups of {one.group_size}", row=1, col=column)
+        figure.update_xaxes(title_text=f"{one.bits:g} bits,<br>groups of {one.group_size}", row=1, col=column)
     style(figure, height=360, revision="mixed-errors", barmode="group", margin={**_MARGIN, "t": 84})
     figure.update_layout(legend={"y": 1.12})
     figure.update_xaxes(showgrid=False)

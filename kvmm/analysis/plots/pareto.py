@@ -75,7 +75,7 @@ def pareto_plot(
             y=[one.y for one in line],
             mode="lines",
             line={"color": GRID_COLOR, "width": 6},
-            name="no other is better",
+            name="Pareto front",
             hoverinfo="skip",
         )
     families: dict[str, list[Point]] = defaultdict(list)
@@ -103,6 +103,8 @@ def pareto_plot(
     for label in _labels(points, set(front), x_range, y_range, log_y):
         figure.add_annotation(**label)
     style(figure, height=490, revision=revision, hovermode="closest", margin={"l": 8, "r": 8, "t": 96, "b": 46})
+    # entries of equal width: two beside each other on a phone, where one a line would leave no room for the points
+    figure.update_layout(legend={"entrywidth": 84, "font": {"size": 11}})
     figure.update_xaxes(title_text=x_title, type="log", range=x_range, **(x_axis or {}))
     figure.update_yaxes(title_text=y_title, type="log" if log_y else "linear", range=y_range, **(y_axis or {}))
     return figure

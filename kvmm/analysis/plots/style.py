@@ -40,6 +40,7 @@ def style(figure: go.Figure, *, height: int, revision: str, **layout: Any) -> go
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0},
         **layout,
     )
+    figure.update_traces(marker_line_width=0, selector={"type": "bar"})  # plotly's line is white, also in the dark
     axis = {"gridcolor": GRID_COLOR, "zerolinecolor": GRID_COLOR, "fixedrange": True, "automargin": True}
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)

@@ -11,7 +11,8 @@ import io
 import os
 import unicodedata
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,21 @@ from kvmm.errors import KVMMError
 MEDIA_COLUMNS = ("image", "images", "audio", *(f"image_{page}" for page in range(1, 21)))
 # folders of media that stand beside the folder of annotations
 BESIDE = ("images", "documents", "audio", *(f"{part}{year}" for part in ("val", "train") for year in (2014, 2017)))
+
+_INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
+
+
+@contextlib.contextmanager
+def media_inside_folder() -> Iterator[None]:
+    """For data that somebody else sent: names of media that are absolute, or lead upwards, are not followed.
+
+    Such media are looked for under the last part of their name alone.
+    """
+    token = _INSIDE.set(True)
+    try:
+        yield
+    finally:
+        _INSIDE.reset(token)
 
 
 class BadItem(Exception):
@@ -160,6 +176,8 @@ def find_file(folder: Path | None, name: str, kind: str) -> Path:
     """
     if folder is not None:
         wanted = Path(unicodedata.normalize("NFC", name))
+        if _INSIDE.get() and (wanted.is_absolute() or ".." in wanted.parts):
+            wanted = Path(wanted.name)
         for root in _roots(folder):
             for candidate in (root / wanted, root / wanted.name):
                 with contextlib.suppress(OSError):  # a name that is too long

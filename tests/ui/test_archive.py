@@ -1,0 +1,114 @@
+"""Benchmarks that visitors send: what is unpacked, what is refused, and that nothing else of the server is read."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from kvmm.errors import KVMMError
+from kvmm.eval.tasks import get_task
+from kvmm.eval.tasks.rows import media_inside_folder
+from kvmm.ui import archive
+from kvmm.ui.archive import unpack_benchmark
+
+
+def make_zip(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in files.items():
+            file.writestr(name, data)
+    return path
+
+
+def picture() -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (60, 40), "white").save(stream, "PNG")
+    return stream.getvalue()
+
+
+def item(number: int, image: str) -> dict:
+    return {"questionId": number, "question": "What?", "answers": ["a"], "image": image}
+
+
+def data(*images: str) -> bytes:
+    return json.dumps({"data": [item(i, image) for i, image in enumerate(images)]}).encode()
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    path = tmp_path / "in"
+    path.mkdir()
+    return path
+
+
+def test_the_official_layout_is_loaded(tmp_path, folder):
+    files = {
+        "set/qas/val.json": data("documents/a.png"),
+        "set/documents/a.png": picture(),
+        "__MACOSX/set/._a.png": b"x",
+        "set/run.sh": b"x",
+    }
+    top, said = unpack_benchmark(make_zip(tmp_path / "docvqa.zip", files), folder)
+    assert said == "docvqa.zip: 1 data file, 1 picture."
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["a.png", "val.json"]
+    with media_inside_folder():
+        assert len(get_task("docvqa").load(top)) == 1
+
+
+def test_a_data_file_cannot_name_other_files_of_the_server(tmp_path, folder):
+    (tmp_path / "secret.png").write_bytes(picture())
+    names = ("a.png", str(tmp_path / "secret.png"), "../secret.png")
+    top, _ = unpack_benchmark(make_zip(tmp_path / "x.zip", {"q.json": data(*names), "a.png": picture()}), folder)
+    task = get_task("docvqa")
+    assert len(task.load(top)) == 3  # for somebody's own data all of these are paths
+    with media_inside_folder():
+        found = task.load(top)
+    assert [sample.images for sample in found] == [(folder / "a.png",)]
+    assert [reason.split(":")[0] for _, reason in found.skipped] == ["missing image"] * 2
+
+
+@pytest.mark.parametrize("name", ["../out.json", "/out.json", "a\\..\\..\\out.json", "c:out.json"])
+def test_names_that_lead_out_are_refused(tmp_path, folder, name):
+    with pytest.raises(KVMMError, match="leads out of it"):
+        unpack_benchmark(make_zip(tmp_path / "x.zip", {name: b"[]"}), folder)
+    assert not list(folder.iterdir()) and not list(tmp_path.rglob("out.json"))
+
+
+def test_what_unpacks_to_too_much_is_refused(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(archive, "MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(archive, "MAX_FILES", 3)
+    bomb = make_zip(tmp_path / "x.zip", {"a.json": b"[]", "a.png": bytes(2 << 20)})
+    assert bomb.stat().st_size < 10_000
+    with pytest.raises(KVMMError, match=r"x\.zip is too large.*1 MiB unpacked"):
+        unpack_benchmark(bomb, folder)
+    many = make_zip(tmp_path / "y.zip", {f"{i}.json": b"[]" for i in range(4)})
+    with pytest.raises(KVMMError, match="more than 3 files"):
+        unpack_benchmark(many, folder)
+    monkeypatch.setattr(archive, "MAX_DATA_BYTES", 10)
+    (tmp_path / "long.json").write_bytes(bytes(11))
+    with pytest.raises(KVMMError, match="is too large"):
+        unpack_benchmark(tmp_path / "long.json", folder)
+
+
+def test_files_of_another_kind_are_one_line(tmp_path, folder):
+    cut = make_zip(tmp_path / "cut.zip", {"a.json": b"[" + b" 1," * 9999 + b" 1]"})
+    content = bytearray(cut.read_bytes())
+    content[60:90] = bytes(30)
+    cut.write_bytes(content)
+    (tmp_path / "empty.zip").write_bytes(b"")
+    (tmp_path / "page.png").write_bytes(picture())
+    pictures = make_zip(tmp_path / "pictures.zip", {"a.png": picture()})
+    for path, match in (
+        (cut, "cut.zip is damaged"),
+        (tmp_path / "empty.zip", "empty.zip is damaged"),
+        (tmp_path / "page.png", "is not a .zip, .json or .jsonl file"),
+        (pictures, "holds no .json or .jsonl file"),
+    ):
+        (folder / path.stem).mkdir()
+        with pytest.raises(KVMMError, match=match) as error:
+            unpack_benchmark(path, folder / path.stem)
+        assert "\n" not in str(error.value)
