@@ -74,7 +74,8 @@ def command(
 ) -> None:
     """Answer a benchmark's questions under several policies, score them and compare.
 
-    A stopped run goes on where it was. Several processes share the work: `accelerate launch -m kvmm eval ...`.
+    A stopped run goes on where it was. Several processes share the work: `accelerate launch --multi_gpu -m kvmm eval
+    ...`, or `torchrun --nproc_per_node 4 -m kvmm eval ...` with or without GPUs.
     """
     # Importing torch takes seconds: help and usage errors come before it.
     import transformers
@@ -144,8 +145,9 @@ def _show(plan: Any, processes: Any) -> None:
                     bar.update(handle, completed=event.done, total=event.total, rate=event.rate)
                     if not console.is_terminal and time.monotonic() - said > _SAY_EVERY:
                         said = time.monotonic()
-                        left = f"about {event.seconds_left / 60:.0f} min left"
-                        console.print(f"{event.done} of {event.total}  {event.rate}  {left}", highlight=False)
+                        minutes, seconds = divmod(round(event.seconds_left), 60)
+                        left = f"about {minutes} min {seconds} s left"
+                        console.print(f"{event.done} of {event.total}  {event.rate}  {left}", soft_wrap=True)
                 else:
                     bar.update(handle, visible=False)
                     _report(event)

@@ -70,7 +70,7 @@ def test_several_tasks_and_a_policy_file(call, tmp_path):
     assert result.returncode == 0, result.stderr
     for words in ("docvqa: 2 questions from mini", "mp-docvqa: 2 questions from mini"):
         assert words in result.stderr
-    for words in ("docvqa, tiny-omni", "mp-docvqa, tiny-omni", "mine", "- bf16", "95 % interval", "answers/s"):
+    for words in ("docvqa, tiny-omni", "mp-docvqa, tiny-omni", "mine", "difference", "95 % interval", "answers/s"):
         assert words in result.stdout
     run = read_run(tmp_path / "out")
     assert run.tasks == ["docvqa", "mp-docvqa"] and run.policies("docvqa") == ["bf16", "mine"]
@@ -119,6 +119,26 @@ def test_killed_and_taken_up_again(call, tmp_path):
     for policy in ("bf16", "rd2"):
         kept, straight = ([{k: r[k] for k in KEEP} for r in x.samples["docvqa"][policy]] for x in (run, whole))
         assert kept == straight
+
+
+def test_two_processes_answer_as_one(call, tmp_path):
+    """Each document is answered by one of them, the rows are in the data's order, and one of them talks."""
+    options = ["docvqa", "--data", "mini", "--limit", "6", "--policies", "rd2", "--max-new-tokens", "4"]
+    options += ["--batch-size", "4", "--dtype", "float32", "--device", "cpu", "--out"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "kvmm"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command += ["eval", *options, str(tmp_path / "two")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("docvqa, tiny-omni") == 1
+    two = read_run(tmp_path / "two")
+    assert two.results["config"]["processes"] == 2 and two.results["complete"] is True
+    assert len(list(two.folder.glob("*.jsonl"))) == 1
+    assert call(*options, tmp_path / "one").returncode == 0
+    one = read_run(tmp_path / "one")
+    keep = [name for name in KEEP if name != "kv_bytes"]  # of batches, which hold padding
+    kept = [[{k: row[k] for k in keep} for row in run.samples["docvqa"]["rd2"]] for run in (one, two)]
+    assert kept[0] == kept[1] and len(kept[0]) == 6
 
 
 def test_errors_are_one_line(call, tmp_path):

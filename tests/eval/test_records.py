@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,37 @@ def test_rows_of_several_processes_are_merged_once(tmp_path: Path):
     run = read_run(tmp_path)
     assert run.policies("t") == ["p"] and run.metric("t") == "m" and run.scores("t", "p") == {}
     assert [r["doc_id"] for r in run.samples["t"]["p"]] == list("abcd") and count_failed(run.samples["t"]["p"]) == 0
+
+
+def test_an_answer_takes_the_place_of_a_failure(tmp_path: Path):
+    files = RunFiles.open(tmp_path, "model")
+    lines = [(None, "a", "old"), (None, "b", None), (0, "a", "new"), (1, "a", None), (1, "b", "late"), (1, "c", "bad")]
+    for rank, doc_id, error in lines:
+        with RowWriter(files.samples_path("t", "p", rank)) as writer:
+            writer.write(row(doc_id, rank=rank, error=error))
+    found = files.merge("t", "p", "abc")
+    assert [(r["doc_id"], r["error"], r["rank"]) for r in found.values()] == [
+        *[("a", None, 1), ("b", None, None), ("c", "bad", 1)]
+    ]
+    assert files.rows("t", "p") == found
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch):
+    files = RunFiles.open(tmp_path, "model")
+    with RowWriter(files.samples_path("t", "p")) as writer:
+        writer.write(row("a"))
+
+        def full(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        for write in (lambda: writer.write(row("b")), lambda: files.write_results({})):
+            with pytest.raises(KVMMError, match=r"cannot be written \(No space left on device\): make room"):
+                write()
+    assert "a" in files.rows("t", "p")
+    (tmp_path / "model" / "folder.jsonl").mkdir()
+    with pytest.raises(KVMMError, match="cannot be written"):
+        RowWriter(tmp_path / "model" / "folder.jsonl")
 
 
 def test_a_run_goes_on_only_with_its_own_settings(tmp_path: Path):

@@ -187,7 +187,7 @@ def test_a_batch_that_does_not_fit_is_answered_one_by_one(loaded, task, samples,
 
 def test_what_one_policy_cannot_do_another_may(loaded, task, samples, alone, monkeypatch, tmp_path):
     """Any error is that of its sample and policy; asked again on demand only, an answer then takes its place."""
-    whole, samples = DocumentBatch.answers, samples[2:]
+    whole, samples = DocumentBatch.answers, samples[3:]
 
     def answers(self, policy, prompts, *arguments):
         if policy.name == "rd2" and any(prompt.length == length for prompt in prompts):
@@ -199,13 +199,13 @@ def test_what_one_policy_cannot_do_another_may(loaded, task, samples, alone, mon
     names = ("rd2", "kivi2")
     with monkeypatch.context() as patch:
         patch.setattr(DocumentBatch, "answers", answers)
-        first = run(*loaded, task, samples, names, tmp_path, batch_size=8)
+        first = run(*loaded, task, samples, names, tmp_path, batch_size=8, max_new_tokens=6)
     failed = {name: [r["doc_id"] for r in rows if r["error"]] for name, rows in first.samples["docvqa"].items()}
     assert failed == {"rd2": [samples[0].doc_id], "kivi2": []}
     (row,) = [row for row in first.samples["docvqa"]["rd2"] if row["error"]]
     assert row["error"] == "IndexError: beyond the end" and first.results["complete"] is True
     seen: list[tuple] = []
-    options = {"progress": lambda done, total, row: seen.append((row["policy"], row["doc_id"]))}
+    options = {"progress": lambda done, total, row: seen.append((row["policy"], row["doc_id"])), "max_new_tokens": 6}
     again = run(*loaded, task, samples, names, tmp_path, **options)
     assert seen == [] and again.results["n-samples"]["docvqa_rd2"]["failed"] == 1
     again = run(*loaded, task, samples, names, tmp_path, retry_failed=True, **options)
@@ -214,7 +214,7 @@ def test_what_one_policy_cannot_do_another_may(loaded, task, samples, alone, mon
     assert [r["doc_id"] for r in rows] == [s.doc_id for s in samples]
     assert again.results["throughput"]["total_requests"] == 2 * len(samples) + 1
     for row in rows:
-        assert row["filtered_resps"] == alone["rd2", row["doc_id"]]["filtered_resps"]
+        assert alone["rd2", row["doc_id"]]["filtered_resps"].startswith(row["filtered_resps"]) and row["filtered_resps"]
 
 
 def test_a_gpu_that_failed_ends_the_run(loaded, task, samples, monkeypatch):

@@ -38,6 +38,9 @@ def about_tokens(text: str) -> float:
 class NeedleInText(Task):
     """A needle at given depths of texts of given lengths.
 
+    It takes a model that reads text: the embedded model was trained on pages and recordings only and finds no needle
+    here, under any policy. ``niah-pages`` asks it the same of pages.
+
     Args:
         lengths: of the texts, in tokens as ``count_tokens`` measures them.
         depths: where the needle stands, 0 is the beginning and 1 the end.
