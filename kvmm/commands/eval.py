@@ -189,12 +189,13 @@ def _report(done: Any) -> None:
     console = Console()
     columns, rows, caption = compare.table(done.run, done.task)
     title = f"{done.task}, {done.run.model}, {max(map(len, done.run.samples[done.task].values()))} questions"
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=None)
+    table = Table(title=title, title_justify="left", box=None)
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    console.print(caption, highlight=False, style="dim")
     if any(map(count_failed, done.run.samples[done.task].values())):
         console.print("The same command with --retry-failed asks again what failed.", soft_wrap=True)
     console.print(f"Results: {done.run.folder / done.run.date}_results.json", highlight=False, soft_wrap=True)
