@@ -97,6 +97,8 @@ def load_image(source: Source | Image.Image) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise KVMMError(f"{name} unpacks to more than {MAX_IMAGE_PIXELS:,} pixels: make the image smaller.") from error
     except Image.UnidentifiedImageError as error:
+        if _kind(source) == "image":  # it begins as one, and ends too early
+            raise KVMMError(f"{name} is damaged or cut off: save or download the image again.") from error
         raise KVMMError(f"{name} {_what_else(source)}, not an image: give a PNG, JPEG or WebP file.") from error
     except KVMMError:
         raise

@@ -110,7 +110,7 @@ def test_truncated_images():
     for form in ("PNG", "JPEG", "GIF", "WEBP", "TIFF"):
         data = encode(photo((200, 200)), form)
         refused(load_image, data[: len(data) // 2], match="damaged or cut off")
-    refused(load_media, encode(photo(), "PNG")[:20], match="damaged or cut off|not an image")
+    refused(load_media, encode(photo(), "PNG")[:20], match="damaged or cut off")
 
 
 def test_limits_of_images(monkeypatch):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import gradio as gr
 
@@ -19,15 +22,42 @@ LIMITS: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
 def _answered(visitors: Visitors, files: list[Any], question: str, settings: Settings) -> Session:
     """A session of its own with one answered question; it and its caches go when the caller is done with it."""
     session = visitors.session()
-    paths = tuple(file["path"] if isinstance(file, dict) else file.path for file in files or ())
     try:
+        paths = tuple(str(_path_of(visitors, session, file)) for file in files or ())
         for _ in session.ask(Turn(question.strip(), paths), settings):
             pass
     except BaseException:
-        session.close()
+        visitors.leave(session)
         raise
     visitors.keep_budget()
     return session
+
+
+def _path_of(visitors: Visitors, session: Session, file: Any) -> Path:
+    """Where a file lies that a caller sent. Only uploads are read: callers write the paths themselves.
+
+    gradio_client sends objects with a path. MCP sends texts: an upload's address or path, or a data URL.
+
+    Raises:
+        KVMMError: it is no upload.
+    """
+    name = file.get("path") if isinstance(file, dict) else getattr(file, "path", file)
+    if not isinstance(name, str):
+        raise KVMMError("A file is given as an upload, or as a data URL.")
+    if name.startswith("data:"):
+        try:
+            data = base64.b64decode(name.partition("base64,")[2], validate=True)
+        except ValueError as error:
+            raise KVMMError("A data URL holds base64: data:image/png;base64,...") from error
+        path = visitors.folder(session) / "file"
+        path.write_bytes(data)
+        return path
+    if name.startswith(("http://", "https://")):
+        _, found, path = name.partition("/file=")
+        if not found:
+            raise KVMMError("Addresses elsewhere are not fetched: upload the file, or send it as a data URL.")
+        name = unquote(path)
+    return visitors.uploaded(name)
 
 
 def _result(progress: Progress) -> dict[str, Any]:
@@ -47,7 +77,7 @@ def build_api(visitors: Visitors, default_policy: str) -> None:
         """Ask a question about images, PDFs and recordings, with a KV cache of one to two bits a value.
 
         Args:
-            files: uploaded images, PDF documents or recordings.
+            files: images, PDF documents or recordings: uploads, or data URLs with base64.
             question: the question; empty when a recording asks it.
             policy: name of a cache policy, such as "balanced" or "small".
             model: name of one of the app's models; empty for the default one.
@@ -61,14 +91,14 @@ def build_api(visitors: Visitors, default_policy: str) -> None:
         except KVMMError as error:
             raise gr.Error(str(error), print_exception=False) from error
         result = {"policy": policy, **_result(session.last)}
-        session.close()
+        visitors.leave(session)
         return result
 
     def compare(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = "") -> dict:
         """Answer a question twice, with a full-precision KV cache and with a quantised one, and say where they part.
 
         Args:
-            files: uploaded images, PDF documents or recordings.
+            files: images, PDF documents or recordings: uploads, or data URLs with base64.
             question: the question; empty when a recording asks it.
             policy: name of the cache policy to compare with full precision.
             model: name of one of the app's models; empty for the default one.
@@ -92,14 +122,14 @@ def build_api(visitors: Visitors, default_policy: str) -> None:
             if difference.index is None
             else {"token": difference.index, "full_precision": difference.full, "kvmm": difference.kvmm},
         }
-        session.close()
+        visitors.leave(session)
         return result
 
     def analyze_norms(files: list[gr.FileData], question: str, model: str = "") -> dict:
         """Measure how uneven the key, value and query norms of a prompt's tokens are, by layer and modality.
 
         Args:
-            files: uploaded images, PDF documents or recordings.
+            files: images, PDF documents or recordings: uploads, or data URLs with base64.
             question: the question that goes with them; empty when a recording asks it.
             model: name of one of the app's models; empty for the default one.
 
@@ -113,7 +143,7 @@ def build_api(visitors: Visitors, default_policy: str) -> None:
         except KVMMError as error:
             raise gr.Error(str(error), print_exception=False) from error
         result = norms_result(report)
-        session.close()
+        visitors.leave(session)
         return result
 
     for function in (ask, compare, analyze_norms):

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation
 from kvmm.ui.session import Session
 from kvmm.ui.talk import Talk
@@ -60,6 +61,21 @@ class Visitors:
         found = [path for path in (Path(p).resolve() for p in paths) if path.is_relative_to(self.upload_folder)]
         with self._guard:
             self._files.setdefault(session, {}).update({path: _time(path) for path in found})
+
+    def uploaded(self, path: str | Path) -> Path:
+        """The path of a file that was sent to this app.
+
+        Raises:
+            KVMMError: it is any other file of the server, or gone.
+        """
+        found = Path(path)
+        try:
+            found = found.resolve()
+            if found.is_relative_to(self.upload_folder) and found.is_file():
+                return found
+        except (OSError, ValueError, RuntimeError):  # names that no file system has
+            pass
+        raise KVMMError(f"{Path(path).name[:80]} was not sent to this app, or is gone: upload it again.")
 
     def folder(self, session: Session) -> Path:
         """A new folder for files made for this visitor, such as saved conversations; deleted when they leave."""

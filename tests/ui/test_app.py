@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import re
 import threading
@@ -297,6 +298,7 @@ def test_phone_and_dark_mode(visit, screenshot, name, options):
 
 
 def test_the_documented_endpoints(url, invoice):
+    import httpx
     from gradio_client import Client, handle_file
 
     client = Client(url, verbose=False)
@@ -319,14 +321,21 @@ def test_the_documented_endpoints(url, invoice):
     norms = client.predict([handle_file(invoice)], QUESTION, api_name="/analyze_norms")
     assert set(norms["tokens"]) == {"text", "image"} and len(norms["key"]["outliers"]) == len(norms["layers"])
     assert min(norms["key"]["coefficient_of_variation"]) > 0
+    # whoever writes requests by hand names no other file of the server, here or there
+    for name in (str(invoice), "/etc/hostname", f"{url}gradio_api/file={invoice}"):
+        for file in ({"path": name}, name):
+            reply = httpx.post(f"{url}gradio_api/call/ask", json={"data": [[file], QUESTION, "kivi4", ""]}, timeout=30)
+            said = httpx.get(f"{url}gradio_api/call/ask/{reply.json()['event_id']}", timeout=30).text
+            assert "was not sent to this app" in said and "answer" not in said
     for wrong in ({"policy": "../x.yaml"}, {"model": "/etc"}):  # neither names files for visitors
         with pytest.raises(Exception, match="choose one of"):
             client.predict([handle_file(invoice)], QUESTION, **wrong, api_name="/ask")
 
 
-def test_the_endpoints_are_mcp_tools(url):
+def test_the_endpoints_are_mcp_tools(url, invoice):
     import asyncio
 
+    import httpx
     from mcp import ClientSession
     from mcp.client.streamable_http import streamablehttp_client
 
@@ -337,11 +346,19 @@ def test_the_endpoints_are_mcp_tools(url):
         ):
             await mcp.initialize()
             tools = (await mcp.list_tools()).tools
-            answer = await mcp.call_tool(tools[0].name, {"files": [], "question": "Write one word.", "policy": "kivi4"})
-            return tools, answer
+            sent = httpx.post(f"{url}gradio_api/upload", files={"files": invoice.read_bytes()}, timeout=30).json()[0]
+            data = "data:image/png;base64," + base64.b64encode(invoice.read_bytes()).decode()
+            files = (f"{url}gradio_api/file={sent}", sent, data, "https://example.org/page.png")
+            answers = [
+                await mcp.call_tool(tools[0].name, {"files": [file], "question": QUESTION, "policy": "kivi4"})
+                for file in files
+            ]
+            return tools, answers
 
     with ThreadPoolExecutor() as pool:  # Playwright runs a loop in this thread
-        tools, answer = pool.submit(asyncio.run, talk()).result()
+        tools, answers = pool.submit(asyncio.run, talk()).result()
     assert [tool.name for tool in tools] == ["ask", "compare", "analyze_norms"]
     assert "KV cache of one to two bits" in tools[0].description
-    assert not answer.isError and "bits_per_value" in answer.content[0].text
+    for answer in answers[:3]:
+        assert not answer.isError and "$1,274.94" in answer.content[0].text
+    assert answers[3].isError and "Addresses elsewhere are not fetched" in answers[3].content[0].text
