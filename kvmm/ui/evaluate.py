@@ -28,7 +28,7 @@ from kvmm.eval.tasks.sources import mini_folder
 from kvmm.policy import policies
 from kvmm.ui.archive import DATA_ENDINGS, unpack_benchmark
 from kvmm.ui.models import Models
-from kvmm.ui.prompts import AT_ONCE, LONG, PRIVATE, WAITING, Page, hint, problem, table_html
+from kvmm.ui.prompts import AT_ONCE, LONG, PRIVATE, STOPPED, WAITING, LongWork, Page, hint, problem, table_html
 from kvmm.ui.session import Session
 
 MINI = "bundled mini set"
@@ -141,7 +141,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
         data_folder: whose files and folders visitors may choose as data; they never name paths.
     """
     folder = None if data_folder is None else Path(data_folder)
-    stops: weakref.WeakKeyDictionary[Session, threading.Event] = weakref.WeakKeyDictionary()
+    long_work = LongWork()
     homes: weakref.WeakKeyDictionary[Session, Path] = weakref.WeakKeyDictionary()
     sent: weakref.WeakKeyDictionary[Session, Sent] = weakref.WeakKeyDictionary()
     tasks, sources = task_choices(), list(sources_in(folder))
@@ -208,7 +208,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
         try:
             if path is None:
                 return state, gr.skip(), gr.skip()
-            if state in stops:
+            if state in long_work:
                 raise KVMMError("Wait for the evaluation to end, or stop it, before you send other data.")
             if (before := sent.pop(state, None)) is not None:
                 shutil.rmtree(before.home, ignore_errors=True)
@@ -233,7 +233,6 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
         return homes[state]
 
     def evaluate(
-        request: gr.Request,
         state: Session | None,
         model_name: str,
         task_name: str,
@@ -241,12 +240,10 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
         names: list[str],
         limit: float | None,
     ) -> Iterator[tuple[Any, ...]]:
-        state = state or page.visitors.session(request.session_hash)
-        if state in stops:
-            yield *(gr.skip(),) * 3, "", gr.skip(), gr.skip()
+        event, begin = long_work.begin(state), time.monotonic()
+        if event is None:
+            yield (gr.skip(),) * 6
             return
-        event, begin = threading.Event(), time.monotonic()
-        stops[state] = event
         running = state, gr.Button(visible=False), gr.Button(visible=True)
         ended = state, gr.Button(visible=True), gr.Button(visible=False)
         work, data = None, ""
@@ -305,7 +302,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
             event.set()
             if work is not None:
                 work.thread.join()
-            stops.pop(state, None)
+            long_work.end(state)
 
     def downloads(finished: Run, state: Session) -> Any:
         paths = sorted(finished.folder.glob(f"{finished.date}_*.json*"))
@@ -313,16 +310,21 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
             paths.append(write_report(finished, finished.folder.parent))
         return gr.File([str(path) for path in paths], visible=True)
 
-    def halt(state: Session | None) -> Any:
-        event = stops.get(state) if state is not None else None
-        if event is not None:
-            event.set()
-        return hint("Stopping after the answers in hand …")
+    def wait(state: Session | None, request: gr.Request) -> tuple[Any, ...]:
+        state = state or page.visitors.session(request.session_hash)
+        if not long_work.wait(state):
+            return state, *(gr.skip(),) * 3
+        return state, gr.Button(visible=False), gr.Button(visible=True), hint(WAITING)
 
-    start.click(lambda: hint(WAITING), None, line, **AT_ONCE).then(
+    def halt(state: Session | None) -> tuple[Any, ...]:
+        if long_work.stop(state):
+            return gr.Button(visible=True), gr.Button(visible=False), hint(STOPPED)
+        return gr.skip(), gr.skip(), hint("Stopping after the answers in hand …")
+
+    start.click(wait, page.session, outputs[:4], **AT_ONCE).then(
         evaluate, [page.session, page.sidebar.model, task, source, names, limit], outputs, **LONG
     )
-    stop.click(halt, page.session, line, **AT_ONCE)
+    stop.click(halt, page.session, outputs[1:4], **AT_ONCE)
     upload.upload(
         receive,
         [upload, page.session],

@@ -6,9 +6,7 @@ import csv
 import html
 import io
 import json
-import threading
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,7 +21,9 @@ from kvmm.ui.prompts import (
     AT_ONCE,
     LONG,
     STALE,
+    STOPPED,
     WAITING,
+    LongWork,
     Page,
     build_head,
     connect,
@@ -94,7 +94,7 @@ def csv_text(report: MethodsReport) -> str:
 
 def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = None) -> None:
     """Lay out the tab inside the current context; ``preset_names`` are selected first, None for all presets."""
-    stops: weakref.WeakKeyDictionary[Session, threading.Event] = weakref.WeakKeyDictionary()
+    work = LongWork()
     head = build_head(page, "methods", EMPTY)
     with gr.Column(visible=False) as body:
         names = gr.Dropdown(
@@ -129,17 +129,17 @@ def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = 
         if not has_prompt(state):
             return *head.empty(), gr.Column(visible=False), *nothing
         shown = (*head.say(hint(READY)), gr.Column(visible=True))
-        if "methods" in state.talk.reports or state in stops:  # shown already, or on its way
+        if "methods" in state.talk.reports or state in work:  # shown already, or on its way
             return *shown, *nothing
         return *shown, *buttons(False), "", gr.Column(visible=False), *nothing[6:]
 
     def compare(state: Session | None, names: list[str]) -> Iterator[tuple[Any, ...]]:
         skipped = (gr.skip(),) * 4
-        if not has_prompt(state) or state in stops:
-            yield *(gr.skip(),) * 4, "", *skipped
+        event = work.begin(state)
+        if event is None:
+            yield (gr.skip(),) * len(outcome)
             return
         talk, begin, drawn = state.talk, time.monotonic(), 0.0
-        event = stops[state] = threading.Event()
         yield *buttons(True), hint("Reading the document …"), *skipped
         try:
             if unknown := [name for name in names if name not in policies()]:
@@ -163,8 +163,7 @@ def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = 
         except KVMMError as error:
             yield *buttons(False), problem(error), *skipped
         finally:
-            event.set()
-            stops.pop(state, None)
+            work.end(state)
 
     def save(state: Session, report: MethodsReport) -> tuple[str, str]:
         folder = page.visitors.folder(state)
@@ -173,17 +172,20 @@ def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = 
         (folder / "methods.json").write_text(text, encoding="utf-8")
         return str(folder / "methods.csv"), str(folder / "methods.json")
 
-    def halt(state: Session | None) -> Any:
-        event = stops.get(state) if state is not None else None
-        if event is not None:
-            event.set()
-        return hint("Stopping …")
+    def wait(state: Session | None) -> tuple[Any, ...]:
+        if not has_prompt(state) or not work.wait(state):
+            return (gr.skip(),) * 3
+        return gr.Button(visible=False), gr.Button(visible=True), hint(WAITING)
+
+    def halt(state: Session | None) -> tuple[Any, ...]:
+        if work.stop(state):
+            return gr.Button(visible=True), gr.Button(visible=False), hint(STOPPED)
+        return gr.skip(), gr.skip(), hint("Stopping …")
 
     connect(page, tab, head, refresh, [], [*head.outputs, body, *outcome])
-    start.click(lambda: hint(WAITING), None, state_line, **AT_ONCE).then(
-        compare, [page.session, names], outcome, **LONG
-    )
-    stop.click(halt, page.session, state_line, **AT_ONCE)
+    buttons_and_line = [start, stop, state_line]
+    start.click(wait, page.session, buttons_and_line, **AT_ONCE).then(compare, [page.session, names], outcome, **LONG)
+    stop.click(halt, page.session, buttons_and_line, **AT_ONCE)
 
 
 __all__ = ["build_methods", "csv_text", "methods_html"]

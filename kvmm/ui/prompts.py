@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +21,50 @@ PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False, "show_progress": "hidden"}
 ON_MODEL: dict[str, Any] = {**PRIVATE, "concurrency_id": "model", "concurrency_limit": 1}
 # Long work takes the model's lock a step at a time, so that other visitors' questions are answered in between.
-LONG: dict[str, Any] = {**PRIVATE, "concurrency_id": "long", "concurrency_limit": 1, "show_progress": "hidden"}
+LONG: dict[str, Any] = {**PRIVATE, "concurrency_id": "long", "concurrency_limit": 2, "show_progress": "hidden"}
 WAITING = "Waiting for other visitors' work to end …"
+STOPPED = "Stopped before it began."
 STALE = "The open conversation was asked something else since."
+
+
+class LongWork:
+    """Long work of one kind, one at a time for each visitor; it can be stopped while it waits and while it runs."""
+
+    def __init__(self) -> None:
+        self._waiting: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._running: weakref.WeakKeyDictionary[Session, threading.Event] = weakref.WeakKeyDictionary()
+
+    def __contains__(self, session: Session | None) -> bool:
+        return session is not None and (session in self._waiting or session in self._running)
+
+    def wait(self, session: Session) -> bool:
+        """The visitor has asked for it; False if theirs waits or runs already."""
+        if session in self:
+            return False
+        self._waiting.add(session)
+        return True
+
+    def begin(self, session: Session | None) -> threading.Event | None:
+        """Their turn has come: the event that stops it, or None if it was stopped while it waited."""
+        if session is None or session not in self._waiting or session in self._running:
+            return None
+        self._waiting.discard(session)
+        event = self._running[session] = threading.Event()
+        return event
+
+    def end(self, session: Session) -> None:
+        """It is over."""
+        self._running.pop(session).set()
+
+    def stop(self, session: Session | None) -> bool:
+        """Stop it; True if it had not begun and so is over already."""
+        if session is None:
+            return False
+        if (event := self._running.get(session)) is not None:
+            event.set()
+        waited = session in self._waiting
+        self._waiting.discard(session)
+        return waited
 
 
 def hint(text: str, name: str = "") -> str:
@@ -158,8 +201,10 @@ __all__ = [
     "ON_MODEL",
     "PRIVATE",
     "STALE",
+    "STOPPED",
     "WAITING",
     "Head",
+    "LongWork",
     "Page",
     "build_head",
     "connect",

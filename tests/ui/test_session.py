@@ -14,6 +14,7 @@ from kvmm.ui import Models
 from kvmm.ui.answers import stats_html, verdict_html
 from kvmm.ui.bubbles import escape_markdown
 from kvmm.ui.compare import Difference, first_difference, mark_words
+from kvmm.ui.prompts import LongWork
 from kvmm.ui.samples import load_samples
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
@@ -166,3 +167,17 @@ def test_app_names_the_argument_that_is_wrong(arguments, words, capsys, monkeypa
     assert app.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and words in line
+
+
+def test_long_work_is_stopped_while_it_waits_and_while_it_runs(model_and_processor):
+    work, session = LongWork(), Session(Models.of(*model_and_processor))
+    assert work.begin(session) is None  # nobody asked
+    assert work.wait(session) and not work.wait(session) and session in work
+    assert work.stop(session) and session not in work
+    assert work.begin(session) is None  # its place in the queue comes up later
+    assert work.wait(session)
+    event = work.begin(session)
+    assert not work.wait(session) and work.begin(session) is None  # a second click
+    assert not work.stop(session) and event.is_set()
+    work.end(session)
+    assert work.wait(session) and not work.begin(session).is_set()
