@@ -19,6 +19,15 @@ from kvmm.ui.compare import Difference
 LARGE_THUMBNAIL, SMALL_THUMBNAIL = 640, 240  # pixels of the longer side
 MANY_MEDIA = 8  # above this thumbnails are small
 
+# What kvmm does, for somebody who has never heard of it; the bars are 16 bits, and the 2 of the default policy.
+WELCOME = """
+<div class="stat wide welcome" id="welcome"><p>To answer, a model keeps <b>a key and a value of every token it has
+read</b>: the KV cache. A page is hundreds of tokens, and the cache is what fills the memory.</p>
+<div class="row"><span>usual: 16 bits</span><i></i></div>
+<div class="row"><span>kvmm: about 2</span><i class="packed" style="width:12.5%"></i></div>
+<p style="margin-top:10px">Here you see what that saved, measured while the answer streams. Tick <b>Compare with full
+precision</b> to see that the answer stays the same, or where it does not.</p></div>"""
+
 
 def memory_note(progress: Progress) -> dict[str, Any] | None:
     """ "KV 412 KiB -> 38 KiB" with the table by modality inside."""
@@ -42,7 +51,7 @@ def memory_note(progress: Progress) -> dict[str, Any] | None:
 def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
     """The strip of figures. Before the first answer it says what will be there."""
     if progress is None or progress.memory is None:
-        return '<div class="hint">The cache is measured while an answer streams: bytes, bits a value, speed.</div>'
+        return WELCOME
     report = progress.memory
     share = min(100 * report.nbytes / max(report.nbytes_dense, 1), 100)
     packed, dense = format_bytes(report.nbytes), format_bytes(report.nbytes_dense)
@@ -90,6 +99,7 @@ def thumbnails_html(media: Sequence[Media]) -> str:
     tiles = []
     for item in media:
         name = html.escape(item.name if item.page is None else f"{item.name}, page {item.page}")
+        label = html.escape(item.name) if item.page is None else f"page {item.page}"
         if item.kind == "image":
             picture = item.data.copy()
             picture.thumbnail((side, side))
@@ -103,7 +113,7 @@ def thumbnails_html(media: Sequence[Media]) -> str:
             inner = '<span class="sound">video</span>'
         tiles.append(
             f'<button type="button" class="thumb" title="{name}" aria-label="{name}" '
-            f"onclick=\"this.classList.toggle('large')\">{inner}<small>{name}</small></button>"
+            f"onclick=\"this.classList.toggle('large')\">{inner}<small>{label}</small></button>"
         )
     return f'<div class="section">Held by this conversation</div><div class="thumbs">{"".join(tiles)}</div>'
 

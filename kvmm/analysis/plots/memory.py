@@ -11,6 +11,11 @@ from kvmm.analysis.plots.style import DENSE_COLOR, MODALITY_COLORS, TEXT_COLOR, 
 from kvmm.modality import MODALITY_NAMES
 
 
+def _unit(nbytes: int) -> tuple[str, int]:
+    """The unit of an axis that reaches ``nbytes``."""
+    return ("MiB", 2**20) if nbytes >= 1000 * 1024 else ("KiB", 2**10)
+
+
 def memory_by_modality(report: Any) -> go.Figure:
     """Bytes of the KV cache by modality: dense (grey) over measured (coloured), one pair of bars a modality.
 
@@ -20,8 +25,9 @@ def memory_by_modality(report: Any) -> go.Figure:
     rows = {name: row for name, row in report["by_modality"].items() if row["tokens"]}
     names = sorted(rows, key=MODALITY_NAMES.index, reverse=True)  # plotly draws the first category at the bottom
     labels = [f"<b>{name}</b><br>{rows[name]['tokens']:,} tokens" for name in names]
-    dense = [rows[name]["nbytes_dense"] / 1024 for name in names]
-    packed = [rows[name]["nbytes"] / 1024 for name in names]
+    unit, scale = _unit(max((max(row["nbytes"], row["nbytes_dense"]) for row in rows.values()), default=1))
+    dense = [rows[name]["nbytes_dense"] / scale for name in names]
+    packed = [rows[name]["nbytes"] / scale for name in names]
     bits = [rows[name]["bits_per_value"] for name in names]
 
     figure = go.Figure()
@@ -31,7 +37,7 @@ def memory_by_modality(report: Any) -> go.Figure:
         name="kvmm",
         offset=-0.38,
         marker={"color": [MODALITY_COLORS[name] for name in names], "cornerradius": 3},
-        text=[f"<b>{format_bytes(n * 1024)}</b> · {b:.2f} bits" for n, b in zip(packed, bits, strict=True)],
+        text=[f"<b>{format_bytes(n * scale)}</b> · {b:.2f} bits" for n, b in zip(packed, bits, strict=True)],
         hovertemplate="packed: %{text}<extra></extra>",
         **common,
     )
@@ -40,7 +46,7 @@ def memory_by_modality(report: Any) -> go.Figure:
         name="bf16",
         offset=0.02,
         marker={"color": DENSE_COLOR, "cornerradius": 3},
-        text=[f"{format_bytes(n * 1024)} bf16" for n in dense],
+        text=[f"{format_bytes(n * scale)} bf16" for n in dense],
         hovertemplate="%{text}<extra></extra>",
         **common,
     )
@@ -54,7 +60,7 @@ def memory_by_modality(report: Any) -> go.Figure:
         margin={"l": 8, "r": 8, "t": 34, "b": 30},
     )
     # Room on the right for the labels outside the bars, which plotly leaves out of its own range.
-    figure.update_xaxes(title_text="KiB", title_standoff=4, range=[0, top * 1.55], nticks=5)
+    figure.update_xaxes(title_text=unit, title_standoff=4, range=[0, top * 1.55], nticks=5)
     figure.update_yaxes(showgrid=False)
     return figure
 
@@ -71,7 +77,7 @@ def memory_over_tokens(history: Sequence[tuple[int, Any]]) -> go.Figure:
         rows = [rows[i] for i in sorted({*bins(len(rows)).tolist(), last})]
     tokens = [count for count, _ in rows]
     top = max((max(report["nbytes"], report["nbytes_dense"]) for _, report in rows), default=1)
-    unit, scale = ("MiB", 2**20) if top >= 1000 * 1024 else ("KiB", 2**10)
+    unit, scale = _unit(top)
     marker = {"mode": "lines" if len(rows) > 1 else "markers"}
 
     figure = go.Figure()
