@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import html
 import logging
 import queue
@@ -22,7 +23,7 @@ from kvmm.eval import compare
 from kvmm.eval.answering import resolve_policies
 from kvmm.eval.records import Run, RunFiles, safe_name
 from kvmm.eval.runner import run
-from kvmm.eval.tasks import Task, get_task, task_names
+from kvmm.eval.tasks import SampleSet, Task, get_task, task_names
 from kvmm.eval.tasks.rows import media_inside_folder
 from kvmm.eval.tasks.sources import mini_folder
 from kvmm.policy import policies
@@ -70,6 +71,15 @@ def sources_in(data_folder: Path | None) -> dict[str, Path | str]:
     if data_folder is not None:
         found |= {path.name: path for path in sorted(data_folder.iterdir()) if not path.name.startswith(".")}
     return found
+
+
+def without_paths(samples: SampleSet, source: str) -> SampleSet:
+    """The same set as far as visitors are concerned: its files do not tell where things are on the server."""
+    own = [
+        one if one.group is None else replace(one, group=hashlib.blake2b(one.group.encode(), digest_size=8).hexdigest())
+        for one in samples
+    ]
+    return replace(samples, samples=tuple(own), source=source)
 
 
 def results_html(done: Run, task: str) -> str:
@@ -253,7 +263,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
             chosen = resolve_policies(names)
             own = sent[state] if source_name not in sources_in(folder) else None
             with media_inside_folder() if own else contextlib.nullcontext():
-                samples = replace(task.load(data, limit=count), source=source_name)
+                samples = without_paths(task.load(data, limit=count), source_name)
             model, processor = models.get(model_name)
             # other data are another run
             out = home(state) / safe_name(f"{task.name}-{own.home.name if own else source_name}")

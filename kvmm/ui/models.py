@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
@@ -32,8 +34,14 @@ class Models:
 
     @classmethod
     def named(cls, names: Sequence[str | None], **options: Any) -> Models:
-        """Folders or hub ids; None is the embedded model. ``options`` (device, dtype) go to ``load_model``."""
-        return cls({name or EMBEDDED: lambda name=name: load_model(name, **options) for name in names or [None]})
+        """Folders or hub ids; None is the embedded model. ``options`` (device, dtype) go to ``load_model``.
+
+        Visitors see the last part of a folder's path, all of it where two folders share that.
+        """
+        names = list(dict.fromkeys(names)) or [None]
+        short = [Path(name).resolve().name if name and Path(name).is_dir() else name or EMBEDDED for name in names]
+        shown = [one if short.count(one) == 1 else name or EMBEDDED for one, name in zip(short, names, strict=True)]
+        return cls({one: partial(load_model, name, **options) for one, name in zip(shown, names, strict=True)})
 
     @property
     def names(self) -> list[str]:

@@ -194,6 +194,10 @@ def test_a_visitor_evaluates_a_benchmark_of_their_own(visit, screenshot, invoice
     scores = [row.locator("td").nth(1).inner_text() for row in page.locator("#evaluate-table tbody tr").all()]
     assert scores == ["100.0"] * 3
     screenshot(page, "evaluate-own-1280")
+    for file in page.locator("#evaluate-files .file").all():  # nothing tells where files are on the server
+        with page.expect_download() as download:
+            file.get_by_role("link").click()
+        assert str(tmp_path.parent.parent) not in download.value.path().read_text(encoding="utf-8")
     other.locator("#evaluate-source input").click()
     expect(other.get_by_role("option", name=MINI)).to_be_visible()
     expect(other.get_by_role("option", name="yours")).to_have_count(0)

@@ -7,6 +7,7 @@ import pytest
 from kvmm.errors import KVMMError
 from kvmm.policy import get_policy
 from kvmm.ui import Models
+from kvmm.ui.models import EMBEDDED
 from kvmm.ui.session import MAX_TALKS, Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.signing import app_key, check_signature, sign
@@ -127,6 +128,15 @@ def test_settings_describe_a_policy_and_name_no_files():
     for wrong in ({"policy": "x.yaml"}, {"image": "/etc/passwd.yaml"}, {"residual_length": -1}, {"policy": "kivi9"}):
         with pytest.raises(KVMMError):
             Settings(**wrong).kv_policy()
+
+
+def test_folders_of_models_are_shown_by_their_names(tmp_path):
+    folders = [tmp_path / "a" / "tiny", tmp_path / "b" / "tiny", tmp_path / "b" / "large"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    names = [None, "owner/name", *map(str, folders)]
+    assert Models.named(names).names == [EMBEDDED, "owner/name", str(folders[0]), str(folders[1]), "large"]
+    assert Models.named([]).names == [EMBEDDED]
 
 
 def test_models_are_loaded_once_and_only_those_that_were_named():
