@@ -13,7 +13,7 @@ import copy
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import Cache
 
 from kvmm.attention import use_kvmm_attention
-from kvmm.cache import KVMMCache, MemoryReport
+from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.eval.asking import (
     DYNAMIC,
@@ -102,7 +102,8 @@ class Answer:
         ttft: seconds from the prompt to the first token: reading the document (also when it was read once for several
             policies and questions), packing it, reading the question. Of a batch: until the batch has its first tokens.
         tpot: seconds a token after the first; None for a single token. Of a batch: a step of the batch.
-        kv_bytes: bytes of the cache after the last step; of a batch's cache those of the prompt's own tokens and pages.
+        kv_bytes: bytes of the cache after the answer's last step; of a batch's cache those of the prompt's own tokens
+            and pages.
         kv_bytes_bf16: what the keys and values of the same tokens take in bf16.
         tokens_by_modality: tokens in the cache.
     """
@@ -203,7 +204,15 @@ class DocumentBatch(Document):
         }
         ends = _stack([p.positions[..., p.shared :] for p in prompts], width, batch=-2)
         positions = torch.cat([self._positions.index_select(-2, rows), ends], dim=-1)
-        clock = _Clock(stop or threading.Event())
+        sizes: dict[int, tuple[float, float]] = {}
+
+        def measure(ended: Sequence[int]) -> None:
+            grown = cache.get_seq_length() - self.length - width
+            tokens = [prompt.length + grown for prompt in prompts]
+            found = _sizes(cache, tokens, self._ids.shape[0], self._values_per_token)
+            sizes.update((row, found[row]) for row in ended)
+
+        clock = _Clock(stop or threading.Event(), _end_tokens(self.model), measure)
         begin = time.perf_counter()
         out = self.model.generate(
             **inputs,
@@ -219,11 +228,12 @@ class DocumentBatch(Document):
         tokens = [_until_end(row, self.model) for row in out[:, inputs["input_ids"].shape[1] :].tolist()]
         steps = out.shape[1] - inputs["input_ids"].shape[1]
         tpot = (end - first) / (steps - 1) if steps > 1 else None
+        if unended := [row for row in range(len(prompts)) if row not in sizes]:
+            measure(unended)
         held = [self._held(prompt, len(one)) for prompt, one in zip(prompts, tokens, strict=True)]
-        sizes = _sizes(cache, held, self._values_per_token, self._ids.shape[0])
         return [
-            Answer(one, ready + first - begin, tpot if len(one) > 1 else None, *size, counts)
-            for one, size, counts in zip(tokens, sizes, held, strict=True)
+            Answer(one, ready + first - begin, tpot if len(one) > 1 else None, *map(round, sizes[row]), held[row])
+            for row, one in enumerate(tokens)
         ]
 
     def _held(self, prompt: Prompt, generated: int) -> dict[str, int]:
@@ -233,52 +243,48 @@ class DocumentBatch(Document):
         return counts
 
 
-def _sizes(
-    cache: Cache, held: Sequence[Mapping[str, int]], values_per_token: int, documents: int
-) -> list[tuple[int, int]]:
-    """Bytes and bytes in bf16 of each prompt's part of a cache."""
-    tokens = [sum(counts.values()) for counts in held]
-    if isinstance(cache, KVMMCache):
-        report = cache.memory()
-        dense = [report.nbytes_dense / report.tokens * count for count in tokens]
-        return list(zip(map(round, _row_sizes(cache, report, tokens)), map(round, dense), strict=True))
-    each = cache_nbytes(cache, len(held), documents) / sum(tokens)
-    return [(round(each * count), round(2 * values_per_token * count)) for count in tokens]
+def _sizes(cache: Cache, tokens: Sequence[int], documents: int, values_per_token: int) -> list[tuple[float, float]]:
+    """Bytes of each row of a cache as it is, without padding, and bytes of its keys and values in bf16.
 
-
-def _row_sizes(cache: KVMMCache, report: MemoryReport, tokens: Sequence[int]) -> list[float]:
-    """Bytes of each row of a cache without its padding: of its pages, of its tokens in full precision up to the end of
-    its answer, and of the page table. Of a single row: all bytes.
+    ``tokens``: how many each row holds, padding not counted.
     """
-    table = cache.table
-    assert table.dense is not None
-    rows, columns = table.dense.shape
+    rows = len(tokens)
+    if not isinstance(cache, KVMMCache):  # transformers' caches hold padding like any token
+        each = cache_nbytes(cache, rows, documents) / (rows * cache.get_seq_length())
+        return [(each * count, 2.0 * values_per_token * count) for count in tokens]
+    report, table = cache.memory(), cache.table
+    columns = table.dense.shape[1]
     full = report.by_component.get("sink", 0) + report.by_component.get("residual", 0)
-    packed = {m: report.by_modality[MODALITY_NAMES[m]]["packed_nbytes"] for m in table.stores}
-    rest = report.nbytes - full - sum(packed.values())
-    counts = {modality: (positions >= 0).sum(1).cpu() for modality, positions in table.stores.items()}
-    wanted, real = torch.tensor(tokens), (table.dense >= 0).sum(1).cpu()
-    # less what a row read after the end of its answer, while others went on
-    own = real - (real + sum(counts.values()) - wanted).clamp_min(0)
-    sizes = full / max(rows * columns, 1) * own.double() + rest / table.length / rows * wanted.double()
-    for modality, count in counts.items():
-        page, slots = table.page_sizes[modality], table.stores[modality].shape[1]
-        sizes += packed[modality] / max(rows * slots, 1) * page * -(-count // page).double()
-    return sizes.tolist()
+    held = (table.dense >= 0).sum(1).cpu()
+    sizes = full / max(rows * columns, 1) * held.double()
+    rest = report.nbytes - full
+    for modality, positions in table.stores.items():
+        count, page = (positions >= 0).sum(1).cpu(), table.page_sizes[modality]
+        packed = report.by_modality[MODALITY_NAMES[modality]]["packed_nbytes"]
+        sizes += packed / max(positions.numel(), 1) * page * -(-count // page).double()
+        held = held + count
+        rest -= packed
+    sizes += rest / (rows * table.length) * held.double()
+    return list(zip(sizes.tolist(), (report.nbytes_dense / report.tokens * held.double()).tolist(), strict=True))
 
 
 class _Clock(StoppingCriteria):
-    """Notes when the first tokens are there, and ends generation when asked to."""
+    """Notes when the first tokens are there, has the rows measured that end, and ends generation when asked to."""
 
-    def __init__(self, stop: threading.Event):
-        self.stop = stop
+    def __init__(self, stop: threading.Event, end_tokens: set[int], measure: Callable[[Sequence[int]], None]):
+        self.stop, self.end_tokens, self.measure = stop, end_tokens, measure
         self.first: float | None = None
+        self.ended: set[int] = set()
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
         if self.first is None:
             if input_ids.is_cuda:
                 torch.cuda.synchronize(input_ids.device)
             self.first = time.perf_counter()
+        newest = enumerate(input_ids[:, -1].tolist())
+        if ended := [row for row, token in newest if token in self.end_tokens and row not in self.ended]:
+            self.ended.update(ended)
+            self.measure(ended)
         return torch.full((input_ids.shape[0],), self.stop.is_set(), dtype=torch.bool, device=input_ids.device)
 
 
@@ -289,12 +295,16 @@ def _synchronize(model: Any) -> None:
 
 def _until_end(tokens: list[int], model: Any) -> list[int]:
     """A row of generated tokens without the padding after its end token."""
-    eos = model.generation_config.eos_token_id
-    ends = set() if eos is None else {eos} if isinstance(eos, int) else set(eos)
+    ends = _end_tokens(model)
     for count, token in enumerate(tokens, start=1):
         if token in ends:
             return tokens[:count]
     return tokens
+
+
+def _end_tokens(model: Any) -> set[int]:
+    eos = model.generation_config.eos_token_id
+    return set() if eos is None else {eos} if isinstance(eos, int) else set(eos)
 
 
 def _last_tokens(inputs: Mapping[str, torch.Tensor], start: int) -> dict[str, torch.Tensor]:

@@ -107,7 +107,7 @@ def test_batches_answer_as_one_by_one(alone, loaded, task, samples):
         assert row["tokens_by_modality"] == one["tokens_by_modality"]
         assert row["kv_bytes_bf16"] == one["kv_bytes_bf16"]
         # padding is not counted: only the size of pages, and so of the last one, is that of the batch
-        tolerance = 0.2 if row["doc_id"] == samples[4].doc_id else 0.1
+        tolerance = 0.2 if row["doc_id"] == samples[4].doc_id else 0.03
         assert row["kv_bytes"] == pytest.approx(one["kv_bytes"], rel=tolerance)
 
 
