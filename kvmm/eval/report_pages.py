@@ -133,7 +133,7 @@ def parts_of(task: TaskResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 SUMMARY = (
     "{reference}: points of 100 ({metrics}); other policies: the paired difference to it in points, in brackets its "
-    "95 % bootstrap interval over documents."
+    "95 % bootstrap interval over documents (five or more)."
 )
 SUMMARY_BITS = (
     "Bits: a value of the KV cache, over all questions, everything counted (metadata, first and newest tokens)"
