@@ -338,8 +338,9 @@ class KVMMLayer(CacheLayerMixin):
                         self.new_store(key, move.page_size), self.new_store(value, move.page_size)
                     )
                 known = {} if mass is None else {"mass": mass.index_select(2, move.index[0])}
-                part.key.append(_columns(self.dense_key, move.index), move.valid, self.query_moment, **known)
-                part.value.append(_columns(self.dense_value, move.index), move.valid, self.query_moment)
+                key, value = (_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
+                part.key.append(key, move.valid, self.query_moment, **known)
+                part.value.append(value, move.valid, self.query_moment)
             self.parts = dict(sorted(self.parts.items()))
             key, value = _columns(self.dense_key, plan.stay), _columns(self.dense_value, plan.stay)
             if self._columns is not None and key.shape[2] <= self._columns[0].shape[2]:
@@ -488,8 +489,11 @@ def _grown(buffer: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
     return grown
 
 
-def _columns(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Columns ``index`` ``[B, n]`` of ``x`` ``[B, H, T, D]``."""
+def _columns(x: torch.Tensor, index: torch.Tensor, start: int | None = None) -> torch.Tensor:
+    """Columns ``index`` ``[B, n]`` of ``x`` ``[B, H, T, D]``: a view if they are those from ``start`` on, else copies.
+    """
+    if start is not None:
+        return x.narrow(2, start, index.shape[1])
     if index.shape[0] == 1:
         return x.index_select(2, index[0])
     return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

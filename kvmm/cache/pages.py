@@ -90,7 +90,7 @@ class PageStore:
                 buffer[:, :, used:needed] = tensor
             self.sizes[name] = needed
         if new.page_group is not None:
-            self._append_groups(new.page_group + self.num_groups)
+            self._append_groups(new.page_group + self.num_groups if self.num_groups else new.page_group)
             shared = None if new.shared_group is None else new.shared_group + self.num_groups
             self._shared_group = shared if not self._past or shared == self._shared_group else None
             if self._roomy is not None and self._roomy.shared_group != self._shared_group:

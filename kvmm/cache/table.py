@@ -30,6 +30,7 @@ class Move:
         valid: bool ``[B, n]``, or None if every slot holds a token.
         positions: int32 ``[B, P * page_size]``, -1 for slots without a token.
         page_size: tokens a page.
+        start: where the columns of every sequence are a run from this one on, which layers need not copy; else None.
     """
 
     modality: int
@@ -37,6 +38,7 @@ class Move:
     valid: torch.Tensor | None
     positions: torch.Tensor
     page_size: int
+    start: int | None = None
 
 
 @dataclass
@@ -83,6 +85,14 @@ def _pick(selected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     index = order.gather(1, torch.minimum(slot, (counts - 1).clamp_min(0)))
     valid = slot < counts
     return index, None if bool(valid.all()) else valid
+
+
+def _run(index: torch.Tensor) -> int | None:
+    """The first column where all rows of ``index`` ``[B, n]`` are the same run of columns, else None."""
+    steps = torch.arange(index.shape[1], device=index.device)
+    start = index[0, 0]
+    found = torch.where((index == start + steps).all(), start, -1)
+    return first if (first := int(found)) >= 0 else None
 
 
 def _fill(positions: torch.Tensor, valid: torch.Tensor | None, width: int) -> torch.Tensor:
@@ -201,7 +211,8 @@ class TokenTable:
     def _move(self, modality: int, selected: torch.Tensor, page_size: int) -> Move:
         index, valid = _pick(selected)
         slots = -(-index.shape[1] // page_size) * page_size
-        return Move(modality, index, valid, _fill(self.dense.gather(1, index), valid, slots), page_size)
+        positions = _fill(self.dense.gather(1, index), valid, slots)
+        return Move(modality, index, valid, positions, page_size, _run(index))
 
     def commit(self, plan: Plan) -> None:
         """Record that every layer has carried out ``plan``."""

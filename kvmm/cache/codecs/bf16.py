@@ -20,7 +20,9 @@ class BF16(Codec):
         missing = -x.shape[2] % page_size
         if missing:
             x = torch.cat((x, x[:, :, -1:].expand(-1, -1, missing, -1)), 2)
-        return Packed({"values": x.unflatten(2, (-1, page_size)).contiguous()}, page_size)
+        else:
+            x = x.clone(memory_format=torch.contiguous_format)  # of a view of a layer's columns nothing may be kept
+        return Packed({"values": x.unflatten(2, (-1, page_size))}, page_size)
 
     def decode(self, packed: Packed) -> torch.Tensor:
         return packed["values"].flatten(2, 3).float()

@@ -169,6 +169,8 @@ class Transform:
         variance: float32 ``[D]``, what each channel costs without bits, summed over heads.
         deviation: float32 ``[H or 1, D]``, the standard deviation of each channel; None where it is not known.
         norm: whether calibration found that dividing out token norms pays.
+        known: what the kernels made of ``forward``.
+        layouts: where the bits of its channels lie, by what decides that beside the site.
     """
 
     def __deepcopy__(self, memo: dict) -> Transform:
@@ -189,6 +191,8 @@ class Transform:
         self.deviation = None if deviation is None else deviation.float()
         self.variance = torch.ones(dim) if variance is None else variance.float()
         self.norm = norm
+        self.known: dict[str, torch.Tensor] = {}
+        self.layouts: dict[Hashable, Layout] = {}
 
 
 class RD(Codec):
@@ -296,19 +300,21 @@ class RD(Codec):
     def layout(self, dim: int, transform: Transform) -> Layout:
         """The bits of this site's channels."""
         if dim not in self._layouts:
-            self._layouts[dim] = Layout(self._bits(transform))
+            sibling = self.site.sibling
+            same = sibling is not None and (sibling.codec, sibling.bits) == (self.name, self.spec.bits)
+            key = (float(self.spec.bits), self.option("pool"), self.fit_kind, same)
+            if key not in transform.layouts:
+                transform.layouts[key] = Layout(self._bits(transform, same))
+            self._layouts[dim] = transform.layouts[key]
         return self._layouts[dim]
 
-    def _bits(self, transform: Transform) -> torch.Tensor:
+    def _bits(self, transform: Transform, same: bool) -> torch.Tensor:
+        """Bits of the channels; ``same``: the other side asks for the same average."""
         average, calibration, pool = float(self.spec.bits), self.site.calibration, self.option("pool")
         offline = transform.deviation is not None and self.fit_kind in ("auto", "offline")
         if not offline:
             return waterfill(transform.variance, average)
         comparable = calibration.metadata.get("importance") == "gradient"
-        same = self.site.sibling is not None and (self.site.sibling.codec, self.site.sibling.bits) == (
-            self.name,
-            self.spec.bits,
-        )
         if pool == "auto":
             pool = "site" if not comparable else "model" if same else "side"
         if pool == "site":
@@ -323,15 +329,13 @@ class RD(Codec):
         dim, tensors = pages.shape[-1], {}
         transform = self.transform(dim, x.device)
         if self.uses_norm(transform):
-            norm = pages.token_norms("l2").clamp_max(65504.0).to(self.parameter_dtype)
-            norm = torch.where(norm == 0, torch.ones_like(norm), norm)
-            tensors["norm"] = norm
-            pages = pages.divide(norm)
+            tensors["norm"] = pages.divisors(self.parameter_dtype)
+            pages = pages.divide(tensors["norm"])
         if self.fit_kind == "prompt":
             pages = pages.transform(self._prompt_transform(pages, context, tensors))
             layout = _stored_layout(tensors, context.previous)
         else:
-            pages = pages.transform(transform.forward[None]).subtract(transform.offset[None])
+            pages = pages.transform(transform.forward[None], transform.known).subtract(transform.offset[None])
             layout = self.layout(dim, transform)
         scale, zero_point, group = self._levels(pages, layout, transform, context)
         room = layout.room(x.device, context.previous, self.token_dim)
@@ -357,10 +361,7 @@ class RD(Codec):
                 scale, zero_point = self._offline_levels(layout, transform)
                 shape = (batch, heads, 1, -1)
                 return scale.expand(shape), zero_point.expand(shape), -1
-        scale, zero_point = pages.fit_levels(layout.bits, pages.groups(None))
-        limit = torch.finfo(self.parameter_dtype).max
-        scale, zero_point = (p.clamp(-limit, limit).to(self.parameter_dtype) for p in (scale, zero_point))
-        return scale[..., : layout.coded].contiguous(), zero_point, None
+        return *pages.fit_levels(layout.bits, pages.groups(None), self.parameter_dtype, layout.coded), None
 
     def _offline_levels(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale ``[1, H, 1, C]`` and zero point ``[1, H, 1, D]`` of a Gaussian with the calibrated deviations."""

@@ -70,12 +70,14 @@ def _rotate_kernel(
     stride_t,
     stride_d,
     scale,
+    limit,
     D: tl.constexpr,
     N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PARTS: tl.constexpr,
     NORM: tl.constexpr,
+    DIVISOR: tl.constexpr,
 ):
     sequence = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
@@ -102,6 +104,9 @@ def _rotate_kernel(
             norm = tl.sum(tl.abs(y), 1) / D
         else:
             norm = tl.sum(tl.abs(y), 1)
+        norm = tl.where(norm > limit, limit, norm).to(norms.dtype.element_ty)
+        if DIVISOR:
+            norm = tl.where(norm == 0.0, 1.0, norm.to(tl.float32)).to(norms.dtype.element_ty)
         tl.store(norms + place, norm, mask=inside)
 
 
@@ -130,7 +135,13 @@ def block_sizes(dim: int, rows: int, tiles: int = 1) -> dict[str, int]:
 
 
 def launch(
-    x: torch.Tensor, *, rotation: bool, transposed: bool = False, store: bool = True, norm: str | None = None
+    x: torch.Tensor,
+    *,
+    rotation: bool,
+    transposed: bool = False,
+    store: bool = True,
+    norm: str | None = None,
+    divisor: torch.dtype | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Rotate vectors ``[B, H, T, D]`` of any strides and take norms of the result.
 
@@ -140,13 +151,16 @@ def launch(
         transposed: rotate back.
         store: whether the rotated vectors are wanted.
         norm: ``l2``, ``max`` (largest magnitude), ``mean`` or ``sum`` (of magnitudes), or None.
+        divisor: the norms are to be divided by and are wanted in this type: at most what fp16 holds, 1 in place of 0.
 
     Returns:
-        float32 ``[B, H, T, D]`` or None, and float32 ``[B, H, T]`` or None.
+        float32 ``[B, H, T, D]`` or None, and float32 (or ``divisor``) ``[B, H, T]`` or None.
     """
     batch, heads, tokens, dim = x.shape
     rotated = torch.empty(x.shape, dtype=torch.float32, device=x.device) if store else None
-    norms = torch.empty(x.shape[:3], dtype=torch.float32, device=x.device) if norm is not None else None
+    norms = None
+    if norm is not None:
+        norms = torch.empty(x.shape[:3], dtype=divisor or torch.float32, device=x.device)
     if x.numel():
         block = 16 if tokens <= 16 else 64 if dim <= 128 else 32
         _rotate_kernel[triton.cdiv(tokens, block), batch * heads](
@@ -158,10 +172,12 @@ def launch(
             heads,
             *x.stride(),
             dim**-0.5,
+            float("inf") if divisor is None else 65504.0,
             D=dim,
             N=block,
             PARTS=PARTS[x.dtype],
             NORM=0 if norm is None else _NORMS.index(norm),
+            DIVISOR=divisor is not None,
             **block_sizes(dim, block),
         )
     return rotated, norms

@@ -72,8 +72,9 @@ class DensePages:
         """Every vector times the orthonormal Hadamard matrix."""
         return self._with(rotate(self.values))
 
-    def transform(self, matrix: torch.Tensor) -> DensePages:
-        """Every vector times ``matrix`` float32 ``[B or 1, H or 1, D, D]``."""
+    def transform(self, matrix: torch.Tensor, known: dict[str, torch.Tensor] | None = None) -> DensePages:
+        """Every vector times ``matrix`` float32 ``[B or 1, H or 1, D, D]``; ``known`` keeps what follows from it, for a
+        caller that comes with the same one again."""
         return self._with(self.values @ matrix.transpose(-1, -2).unsqueeze(2))
 
     def divide(self, norm: torch.Tensor) -> DensePages:
@@ -95,6 +96,12 @@ class DensePages:
         """Norms (:func:`kvmm.kernels.hadamard.vector_norm`) of all vectors, float32 ``[B, H, P, N]``, or
         ``[B, 1, P, N]`` of all heads' together if ``shared``."""
         return vector_norm(self.values, norm, (1, -1) if shared else -1, keepdim=True).squeeze(-1)
+
+    def divisors(self, dtype: torch.dtype) -> torch.Tensor:
+        """Euclidean norms ``[B, H, P, N]`` as they are stored, to be divided by: at most what fp16 holds, 1 instead of
+        0."""
+        norm = self.token_norms("l2").clamp_max(65504.0).to(dtype)
+        return torch.where(norm == 0, torch.ones_like(norm), norm)
 
     def mean(self) -> torch.Tensor:
         """The mean over the tokens, float32 ``[B, H, D]``."""
@@ -124,14 +131,27 @@ class DensePages:
         split = self.values.unflatten(-1, (channel_groups, -1))
         return split.amin(-1).transpose(-1, -2), split.amax(-1).transpose(-1, -2)
 
-    def fit_levels(self, bits: torch.Tensor, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
-        """:func:`~kvmm.kernels.quantize.fit_levels` of every group, ``bits`` int64 ``[D]``: ``[B, H, G, D]``."""
+    def fit_levels(
+        self,
+        bits: torch.Tensor,
+        groups: TokenGroups,
+        dtype: torch.dtype = torch.float32,
+        coded: int | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """:func:`~kvmm.kernels.quantize.fit_levels` of every group, ``bits`` int64 ``[D]``.
+
+        Returns:
+            Scale ``[B, H, G, C]`` of the first ``coded`` channels (all if None) and zero point ``[B, H, G, D]``, within
+            the range of ``dtype``.
+        """
         weight = self.weight
         if weight is None and not groups.whole:
             weight = self.values.new_ones(1, 1, *self.shape[2:4], 1)
         joined = None if weight is None else groups.join(weight)
         scale, zero_point = fit_levels(groups.join(self.values), joined, bits)
-        return scale.squeeze(3), zero_point.squeeze(3)
+        limit = torch.finfo(dtype).max
+        scale, zero_point = (p.squeeze(3).clamp(-limit, limit).to(dtype) for p in (scale, zero_point))
+        return scale[..., :coded].contiguous(), zero_point
 
     # -- codes ------------------------------------------------------------------------------------------------------
 

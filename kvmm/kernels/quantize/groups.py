@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 
@@ -23,9 +24,14 @@ class TokenGroups:
         self.pages = pages
         self.unit = page_size if group_size is None else min(group_size, page_size)
         self.pages_per_group = pages if group_size is None else max(1, group_size // page_size)
-        self.page_group: torch.Tensor | None = None
-        if self.pages_per_group > 1 or group_size is None:
-            self.page_group = torch.arange(pages, dtype=torch.int32, device=device) // self.pages_per_group
+        self._long = self.pages_per_group > 1 or group_size is None
+        self._device = device
+
+    @cached_property
+    def page_group(self) -> torch.Tensor | None:
+        if not self._long:
+            return None
+        return torch.arange(self.pages, dtype=torch.int32, device=self._device) // self.pages_per_group
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
         """``[B, H, P, N, ...]`` to units ``[B, H, U, unit, ...]``."""

@@ -29,6 +29,7 @@ _PART = 1 << 22  # elements of the runs of pages that do get a float32 copy
 _TILE = 64 * 128  # elements that a program holds at once
 _PROGRAMS = 512  # that statistics of a long span had better have, for all multiprocessors to work
 _RUN = 8  # pages, the longest run that one of them takes
+_UNITS, _CHANNELS = 64, 32  # whose statistics a program that joins them holds at once
 
 
 class TilePages:
@@ -48,6 +49,7 @@ class TilePages:
         self.offset: torch.Tensor | None = None  # float32 [B or 1, H or 1, D]
         self.keep: torch.Tensor | None = None  # bool [B, H, P, N]
         self.substitute: torch.Tensor | None = None  # float32 [B, H, P, D]
+        self._described: tuple[kernels.Source, dict[str, int]] | None = None  # for the kernels
 
     def groups(self, group_size: int | None) -> TokenGroups:
         return TokenGroups(self.shape[2], self.page_size, group_size, self.device)
@@ -56,6 +58,7 @@ class TilePages:
 
     def _with(self, **changes: Any) -> TilePages:
         twin = copy.copy(self)
+        twin._described = None
         for name, value in changes.items():
             if name not in ("substitute", "rotated", "matrix_parts") and getattr(self, name) is not None:
                 raise ValueError(f"pages have one {name}")
@@ -67,11 +70,13 @@ class TilePages:
             raise ValueError("pages are rotated before anything else")
         return self._with(rotated=True, substitute=None if self.substitute is None else rotate(self.substitute))
 
-    def transform(self, matrix: torch.Tensor) -> TilePages:
+    def transform(self, matrix: torch.Tensor, known: dict[str, torch.Tensor] | None = None) -> TilePages:
         if self.rotated or self.offset is not None or self.keep is not None:
             raise ValueError("pages are transformed before anything else but a norm")
-        matrix = matrix.float()
-        return self._with(matrix=matrix, matrix_parts=matrix_parts(matrix, _MATRIX_PARTS))
+        known = {} if known is None else known
+        if "parts" not in known:
+            known["parts"] = matrix_parts(matrix.float(), _MATRIX_PARTS)
+        return self._with(matrix=matrix.float(), matrix_parts=known["parts"])
 
     def divide(self, norm: torch.Tensor) -> TilePages:
         if self.offset is not None or self.keep is not None:
@@ -109,6 +114,11 @@ class TilePages:
 
     def _source(self) -> tuple[kernels.Source, dict[str, int]]:
         """What the kernels read, and their constants."""
+        if self._described is None:
+            self._described = self._describe()
+        return self._described
+
+    def _describe(self) -> tuple[kernels.Source, dict[str, int]]:
         batch, heads, count, size, dim = self.shape
         matrix, parts, scale = None, 1, 1.0
         if self.rotated:
@@ -142,9 +152,9 @@ class TilePages:
         """Vectors that a program holds at once."""
         return _TILE // max(128, triton.next_power_of_2(self.shape[-1]))
 
-    def _statistics(self, groups: TokenGroups) -> tuple[torch.Tensor, int, dict[str, int], tuple[int, int]]:
-        """What is needed to take statistics: float32 ``[B, H, U, D]`` to be filled, pages a unit (where groups are
-        longer than pages), constants and grid.
+    def _statistics(self, groups: TokenGroups) -> tuple[int, int, dict[str, int], tuple[int, int]]:
+        """What is needed to take statistics: number of units, pages a unit (where groups are longer than pages),
+        constants and grid.
         """
         batch, heads, count, size, dim = self.shape
         run, units, tokens = 1, size // groups.unit, groups.unit
@@ -157,8 +167,12 @@ class TilePages:
         rows = min(tokens, self._rows)
         constants = {"UNITS": units, "CHUNKS": tokens // rows, "ROWS": rows} | block_sizes(dim, rows, 2)
         found = -(-count // run) if run > 1 else count * (size // groups.unit)
-        empty = torch.empty(batch, heads, found, dim, device=self.device)
-        return empty, run, constants, (-(-found // units), batch * heads)
+        return found, run, constants, (-(-found // units), batch * heads)
+
+    def _empty(self, units: int, *first: int) -> torch.Tensor:
+        """float32 ``[*first, B, H, units, D]``."""
+        batch, heads, *_, dim = self.shape
+        return torch.empty(*first, batch, heads, units, dim, device=self.device)
 
     def _planes(self, rows: int) -> tuple[dict[str, int], tuple[int, int]]:
         """Constants and grid for codes whose planes have so many rows a page."""
@@ -176,6 +190,9 @@ class TilePages:
     def token_norms(self, norm: str, shared: bool = False) -> torch.Tensor:
         if self.matrix is not None or self.norm is not None or self.offset is not None or self.keep is not None:
             return torch.cat([part.token_norms(norm, shared) for part in self.parts()], 2)
+        return self._in_pages(self._token_norms(norm, shared))
+
+    def _token_norms(self, norm: str, shared: bool) -> torch.Tensor:
         _, found = launch(self.x, rotation=self.rotated, store=False, norm=norm)
         if shared:
             if norm == "l2":
@@ -183,6 +200,15 @@ class TilePages:
             else:
                 join = {"max": torch.amax, "mean": torch.mean, "sum": torch.sum}[norm]
                 found = join(found, 1, keepdim=True)
+        return found
+
+    def divisors(self, dtype: torch.dtype) -> torch.Tensor:
+        if self.matrix is not None or self.norm is not None or self.offset is not None or self.keep is not None:
+            return torch.cat([part.divisors(dtype) for part in self.parts()], 2)
+        return self._in_pages(launch(self.x, rotation=self.rotated, store=False, norm="l2", divisor=dtype)[1])
+
+    def _in_pages(self, found: torch.Tensor) -> torch.Tensor:
+        """``[B, H, T]`` to ``[B, H, P, N]``, filled with copies of the last one."""
         missing = -found.shape[2] % self.page_size
         if missing:
             found = torch.cat((found, found[:, :, -1:].expand(-1, -1, missing)), 2)
@@ -193,9 +219,10 @@ class TilePages:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, int]:
         """Of every unit: tokens ``[B, H, U, 1]``, mean and, if wanted, squares about it ``[B, H, U, D]``; and pages a
         unit."""
-        mean, run, constants, grid = self._statistics(groups)
+        units, run, constants, grid = self._statistics(groups)
+        mean = self._empty(units)
         count = mean.new_empty(*mean.shape[:3], 1)
-        apart = torch.empty_like(mean) if squares else None
+        apart = self._empty(units) if squares else None
         source, chain = self._source()
         kernels.moments_kernel[grid](source, _bytes(mask), count, mean, apart, mean.shape[2], **constants, **chain)
         return count, mean, apart, run
@@ -209,14 +236,15 @@ class TilePages:
         return mean * count, count
 
     def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
-        low, run, constants, grid = self._statistics(groups)
-        high = torch.empty_like(low)
+        units, run, constants, grid = self._statistics(groups)
+        low, high = self._empty(units), self._empty(units)
         source, chain = self._source()
         kernels.range_kernel[grid](source, low, high, None, low.shape[2], **constants, **chain)
         return groups.minimum(low, run), groups.maximum(high, run)
 
     def channel_magnitudes(self, groups: TokenGroups) -> torch.Tensor:
-        found, run, constants, grid = self._statistics(groups)
+        units, run, constants, grid = self._statistics(groups)
+        found = self._empty(units)
         source, chain = self._source()
         kernels.range_kernel[grid](source, None, None, found, found.shape[2], **constants, **chain)
         return groups.sum(found, run)
@@ -239,16 +267,32 @@ class TilePages:
             "GROUP": constants["BLOCK_D"] if alone else self.shape[-1] // channel_groups,
         }
 
-    def fit_levels(self, bits: torch.Tensor, groups: TokenGroups, refits: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    def fit_levels(
+        self,
+        bits: torch.Tensor,
+        groups: TokenGroups,
+        dtype: torch.dtype = torch.float32,
+        coded: int | None = None,
+        refits: int = 2,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         half_step, levels = _steps(tuple(bits.tolist()), self.device)
         count, means, squares, run = self._moments(groups, squares=True)
         batch, heads, units, dim = means.shape
         per_group = -(-groups.pages_per_group // run)
-        mean = means.new_empty(batch, heads, -(-units // per_group), dim)
-        scale, zero_point, sums = torch.empty_like(mean), torch.empty_like(mean), means.new_empty(3, *means.shape)
+        found = -(-units // per_group)
+        mean, scale, zero_point = (self._empty(found) for _ in range(3))
+        sums = self._empty(units, 3)
+        coded = dim if coded is None else coded
+        stored = (
+            torch.empty(batch, heads, found, coded, dtype=dtype, device=self.device),
+            torch.empty(batch, heads, found, dim, dtype=dtype, device=self.device),
+            coded,
+            torch.finfo(dtype).max,
+        )
         source, chain = self._source()
         _, _, constants, grid = self._statistics(groups)
-        block = min(16, triton.next_power_of_2(per_group))
+        block = min(_UNITS, triton.next_power_of_2(per_group))
+        channels = min(_CHANNELS, triton.next_power_of_2(dim))
         for refit in range(refits + 1):
             if refit:
                 kernels.refit_kernel[grid](
@@ -259,12 +303,12 @@ class TilePages:
                     levels,
                     sums,
                     units,
-                    mean.shape[2],
+                    found,
                     groups.unit * groups.pages_per_group,
                     **constants,
                     **chain,
                 )
-            kernels.levels_kernel[mean.shape[2], batch * heads](
+            kernels.levels_kernel[found, batch * heads, -(-dim // channels)](
                 count,
                 means,
                 squares,
@@ -274,14 +318,15 @@ class TilePages:
                 mean,
                 scale,
                 zero_point,
+                *(stored if refit == refits else (None, None, 0, 0.0)),
                 units,
                 per_group,
                 D=dim,
                 REFIT=refit > 0,
                 BLOCK=block,
-                BLOCK_D=triton.next_power_of_2(dim),
+                BLOCK_D=channels,
             )
-        return scale, zero_point
+        return stored[0], stored[1]
 
     # -- codes ------------------------------------------------------------------------------------------------------
 

@@ -334,6 +334,10 @@ def levels_kernel(
     mean,
     scale,
     zero_point,
+    stored_scale,
+    stored_zero,
+    coded,
+    limit,
     units,
     per_group,
     D: tl.constexpr,
@@ -344,10 +348,13 @@ def levels_kernel(
     """Join statistics of the ``per_group`` units of a group into its mean and levels, ``[B * H, G, D]``.
 
     First from what :func:`moments_kernel` found: the best uniform quantiser of a Gaussian. Then (``REFIT``) from what
-    :func:`refit_kernel` found: the least-squares line through the codes.
+    :func:`refit_kernel` found: the least-squares line through the codes. A program takes ``BLOCK_D`` channels.
+
+    The last call stores them as well: ``stored_scale`` ``[B * H, G, coded]`` and ``stored_zero`` ``[B * H, G, D]``, in
+    their types and within ``limit``.
     """
     group, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    channel = tl.arange(0, BLOCK_D)
+    channel = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
     inside = channel < D
     last = tl.minimum((group + 1) * per_group, units)
     tokens = tl.zeros([BLOCK], tl.float32)
@@ -377,7 +384,7 @@ def levels_kernel(
         spread = tl.sum(second, 0) / total - code * code
         # a channel whose tokens share one code has nothing to fit
         step = tl.where(spread > 1e-6, tl.sum(third, 0) / total / tl.maximum(spread, 1e-12), step)
-        tl.store(zero_point + at, centre - step * code, mask=inside)
+        start = centre - step * code
     else:
         centre = tl.sum(first, 0) / total
         for begin in range(group * per_group, last, BLOCK):
@@ -391,9 +398,17 @@ def levels_kernel(
         variance = tl.sum(second, 0) / total
         step = 2.0 * tl.load(half_step + channel, mask=inside, other=0.0) * tl.sqrt(variance)
         highest = tl.load(levels + channel, mask=inside, other=0.0)
+        start = centre - step * highest / 2.0
         tl.store(mean + at, centre, mask=inside)
-        tl.store(zero_point + at, centre - step * highest / 2.0, mask=inside)
-    tl.store(scale + at, step, mask=inside)
+    if stored_scale is None:
+        tl.store(scale + at, step, mask=inside)
+        tl.store(zero_point + at, start, mask=inside)
+    else:
+        step = tl.where(step > limit, limit, tl.where(step < -limit, -limit, step))
+        start = tl.where(start > limit, limit, tl.where(start < -limit, -limit, start))
+        place = (sequence * tl.num_programs(0) + group) * coded + channel
+        tl.store(stored_scale + place, step.to(stored_scale.dtype.element_ty), mask=channel < coded)
+        tl.store(stored_zero + at, start.to(stored_zero.dtype.element_ty), mask=inside)
 
 
 @triton.jit
