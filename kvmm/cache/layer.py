@@ -490,7 +490,7 @@ def _grown(buffer: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
 
 
 def _columns(x: torch.Tensor, index: torch.Tensor, start: int | None = None) -> torch.Tensor:
-    """Columns ``index`` ``[B, n]`` of ``x`` ``[B, H, T, D]``: a view if they are those from ``start`` on, else copies."""
+    """Columns ``index`` ``[B, n]`` of ``x`` ``[B, H, T, D]``: a view where they are those from ``start`` on."""
     if start is not None:
         return x.narrow(2, start, index.shape[1])
     if index.shape[0] == 1:

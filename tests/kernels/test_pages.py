@@ -170,6 +170,47 @@ def test_fitted_levels(group, programs, monkeypatch):
     assert float((zero_point - expected_zero).abs().mean()) < 1e-3
 
 
+@pytest.mark.parametrize("programs", [1, 128])
+def test_stored_levels(programs, monkeypatch):
+    """As they are stored, of vectors that meet a matrix: long runs of pages a program, and one page."""
+    monkeypatch.setattr(tiles, "_LARGE_PROGRAMS", programs)
+    x = vectors(600, 80, torch.bfloat16)
+    norm = DensePages.cut(x, 32).divisors(torch.float16)
+    dense, tiled = (CHAINS["rd"](pages, norm) for pages in both(x, 32))
+    bits = torch.tensor([8, 6, 4, 4, 2, 2, 1, 0]).repeat_interleave(10)
+    groups = dense.groups(None)
+    exact = dense.fit_levels(bits, groups)
+    for dtype in (torch.float16, torch.float32):
+        scale, zero_point = tiled.fit_levels(bits, groups, dtype, 70)
+        expected_scale, expected_zero = dense.fit_levels(bits, groups, dtype, 70)
+        assert scale.is_contiguous() and scale.shape == expected_scale.shape == (2, 2, 1, 70)
+        assert scale.dtype == expected_scale.dtype == zero_point.dtype == expected_zero.dtype == dtype
+        assert torch.equal(expected_scale, exact[0][..., :70].to(dtype)) and torch.equal(
+            expected_zero, exact[1].to(dtype)
+        )
+        close(scale, expected_scale, 2e-3)
+        close(zero_point, expected_zero, 2e-3)
+    # what the type cannot hold
+    far = vectors(70, 80, torch.bfloat16) * 1e5
+    scale, zero_point = TilePages(far, 32).fit_levels(bits, TilePages(far, 32).groups(None), torch.float16, 70)
+    assert float(scale.max()) == 65504 and scale.isfinite().all() and zero_point.isfinite().all()
+
+
+def test_divisors():
+    """Norms as they are stored: within fp16, 1 for a vector of zeros or one too short for the type."""
+    x = vectors(70, 64, torch.bfloat16)
+    x[0, 0, :4] = torch.tensor([0.0, 1e-9, 3e4, 1.0], device=DEVICE, dtype=x.dtype)[:, None]
+    for dtype in (torch.float16, torch.float32):
+        expected, found = (pages.divisors(dtype) for pages in both(x, 32))
+        assert found.dtype == expected.dtype == dtype and found.shape == expected.shape
+        assert found[0, 0, 0, 0] == 1 and found[0, 0, 0, 2] == 65504
+        assert (found[0, 0, 0, 1] == 1) == (dtype == torch.float16)
+        torch.testing.assert_close(found, expected, rtol=1e-3 if dtype == torch.float16 else 2e-6, atol=0)
+        offset = torch.randn(1, 2, 64, device=DEVICE)
+        expected, found = (pages.subtract(offset).divisors(dtype) for pages in both(x, 32))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
+
+
 # -- codes ------------------------------------------------------------------------------------------------------------
 
 
@@ -217,13 +258,17 @@ def test_boosted_codes(share, group, page_size):
             same_codes(a, b)
 
 
+@pytest.mark.parametrize("turns", [1, 4])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     "counts",
     [{8: 3, 6: 5, 4: 10, 2: 20, 1: 12, 0: 30}, {2: 80}, {1: 50, 0: 30}, {4: 4, 2: 76}, {0: 80}],
     ids=str,
 )
-def test_digits(transposed, counts):
+def test_digits(transposed, counts, turns, monkeypatch):
+    if turns > 1:  # small tiles, so that there is more than one
+        monkeypatch.setattr(tiles, "_LARGE_PROGRAMS", 1)
+        monkeypatch.setattr(tiles, "_TILE", 16 * 128)
     bits = torch.tensor([b for b, n in counts.items() for _ in range(n)])
     layout = Layout(bits)
     dense, tiled = both(vectors(150, 80, torch.bfloat16), 32)

@@ -29,6 +29,8 @@ _PART = 1 << 22  # elements of the runs of pages that do get a float32 copy
 _TILE = 64 * 128  # elements that a program holds at once
 _PROGRAMS = 512  # that statistics of a long span had better have, for all multiprocessors to work
 _RUN = 8  # pages, the longest run that one of them takes
+_LARGE_PROGRAMS = 128  # the same of programs that are alone on their multiprocessor
+_LONG_RUN, _TURNS = 16, 4  # pages of a run, and turns of 64 rows of all planes of codes
 _UNITS, _CHANNELS = 64, 32  # whose statistics a program that joins them holds at once
 
 
@@ -148,6 +150,16 @@ class TilePages:
         return source, {"D": dim, "N": size, "PARTS": PARTS[self.x.dtype], "MATRIX_PARTS": parts}
 
     @property
+    def _large(self) -> bool:
+        """Whether a program keeps a matrix in parts, which leaves no shared memory for a second one."""
+        return self.matrix is not None and PARTS[self.x.dtype] == 1 and 64 < self.shape[-1] <= 128
+
+    def _blocks(self, rows: int) -> dict[str, int]:
+        """Block sizes for a program with so many vectors at once and as many sums."""
+        # alone on a multiprocessor, a program has to hide by itself how long vectors take to come
+        return block_sizes(self.shape[-1], rows, 2) | ({"num_stages": 3} if self._large else {})
+
+    @property
     def _rows(self) -> int:
         """Vectors that a program holds at once."""
         return _TILE // max(128, triton.next_power_of_2(self.shape[-1]))
@@ -156,16 +168,17 @@ class TilePages:
         """What is needed to take statistics: number of units, pages a unit (where groups are longer than pages),
         constants and grid.
         """
-        batch, heads, count, size, dim = self.shape
+        batch, heads, count, size, _ = self.shape
         run, units, tokens = 1, size // groups.unit, groups.unit
         if groups.pages_per_group > 1:
-            spare = min(_RUN, groups.pages_per_group, batch * heads * count // _PROGRAMS)
+            most, programs = (_LONG_RUN, _LARGE_PROGRAMS) if self._large else (_RUN, _PROGRAMS)
+            spare = min(most, groups.pages_per_group, batch * heads * count // programs)
             run = 1 << max(0, spare.bit_length() - 1)
             tokens = run * size
         elif self.rotated or self.matrix is not None:  # a program that loads a matrix had better use it for a while
             units *= 4 if batch * heads * count >= 4 * _PROGRAMS else 1
         rows = min(tokens, self._rows)
-        constants = {"UNITS": units, "CHUNKS": tokens // rows, "ROWS": rows} | block_sizes(dim, rows, 2)
+        constants = {"UNITS": units, "CHUNKS": tokens // rows, "ROWS": rows} | self._blocks(rows)
         found = -(-count // run) if run > 1 else count * (size // groups.unit)
         return found, run, constants, (-(-found // units), batch * heads)
 
@@ -176,9 +189,9 @@ class TilePages:
 
     def _planes(self, rows: int) -> tuple[dict[str, int], tuple[int, int]]:
         """Constants and grid for codes whose planes have so many rows a page."""
-        batch, heads, count, _, dim = self.shape
+        batch, heads, count, *_ = self.shape
         pages = max(1, self._rows // rows)
-        return {"PAGES": pages} | block_sizes(dim, pages * rows, 2), (-(-count // pages), batch * heads)
+        return {"PAGES": pages} | self._blocks(pages * rows), (-(-count // pages), batch * heads)
 
     def _out(self, bits: int, transposed: bool) -> torch.Tensor:
         batch, heads, count, size, dim = self.shape
@@ -432,9 +445,12 @@ class TilePages:
         counts = [n for _, n in layout.digits]
         digits, ones = found.get("codes"), found.get("codes_1bit")
         runs = 1 if ones is None else 2
-        constants, grid = self._planes(size // 4 // runs)
+        constants, (programs, sequences) = self._planes(size // 4 // runs)
+        turns = 1  # loading a matrix costs as much as using it once
+        while self._large and turns < _TURNS and programs * sequences >= 2 * turns * _LARGE_PROGRAMS:
+            turns *= 2
         source, chain = self._source()
-        kernels.digits_kernel[grid](
+        kernels.digits_kernel[-(-programs // turns), sequences](
             source,
             scale,
             *_strides(scale, batch, heads),
@@ -449,6 +465,7 @@ class TilePages:
             layout.coded,
             *counts,
             *[0] * (4 - len(counts)),
+            TURNS=turns,
             PLACES=len(counts),
             RUNS=runs,
             TRANSPOSED=transposed,

@@ -87,6 +87,14 @@ def _vectors(
     slot = tl.minimum(slot, source.slots - 1)
     token = tl.minimum(slot, source.tokens - 1).to(tl.int64)
     rows = source.x + batch * source.x_batch + head * source.x_head + token * source.x_token
+    # what a row needs beside the product is on its way before the product starts
+    factor = source.scale
+    if source.norm is not None:
+        norm = tl.load(source.norm + batch * source.norm_batch + head * source.norm_head + slot).to(tl.float32)
+        factor = (source.scale / norm)[:, None]
+    if source.offset is not None:
+        at = source.offset + batch * source.offset_batch + head * source.offset_head + channel
+        offset = tl.load(at, mask=channel < D, other=0.0)[None, :]
     if source.matrix is not None and PARTS == 1 and BLOCK_D <= 128:
         k = tl.arange(0, MATRIX_PARTS * BLOCK_D) % BLOCK_D
         x = tl.load(rows[:, None] + k[None, :] * source.x_channel, mask=(k < D)[None, :], other=0.0)
@@ -97,14 +105,10 @@ def _vectors(
     else:
         y = tl.load(rows[:, None] + channel[None, :] * source.x_channel, mask=channel[None, :] < D, other=0.0)
         y = y.to(tl.float32)
-    if source.norm is not None:
-        norm = tl.load(source.norm + batch * source.norm_batch + head * source.norm_head + slot).to(tl.float32)
-        y *= (source.scale / norm)[:, None]
-    elif source.matrix is not None:
-        y *= source.scale
+    if source.norm is not None or source.matrix is not None:
+        y *= factor
     if source.offset is not None:
-        at = source.offset + batch * source.offset_batch + head * source.offset_head + channel
-        y -= tl.load(at, mask=channel < D, other=0.0)[None, :]
+        y -= offset
     if source.keep is not None:
         place = sequence * source.slots + slot
         keep = tl.load(source.keep + place)[:, None] != 0
@@ -127,12 +131,18 @@ def _weight(source, mask, sequence, slot):
 
 
 @triton.jit
-def _codes(y, scale, zero_point, highest):
-    """The nearest code of 0 to ``highest``, ties to even, as int32; 0 where the scale is 0."""
+def _nearest(y, scale, zero_point, highest):
+    """The nearest code of 0 to ``highest``, ties to even, as float32; 0 where the scale is 0."""
     step = scale.to(tl.float32)
     inverse = tl.where(step == 0.0, 0.0, 1.0 / tl.where(step == 0.0, 1.0, step))
     place = tl.minimum(tl.maximum((y - zero_point.to(tl.float32)) * inverse, 0.0), highest)
-    return ((place + 12582912.0) - 12582912.0).to(tl.int32)  # 1.5 * 2**23: the sum has no room for a fraction
+    return (place + 12582912.0) - 12582912.0  # 1.5 * 2**23: the sum has no room for a fraction
+
+
+@triton.jit
+def _codes(y, scale, zero_point, highest):
+    """:func:`_nearest` as int32."""
+    return _nearest(y, scale, zero_point, highest).to(tl.int32)
 
 
 @triton.jit
@@ -310,7 +320,7 @@ def refit_kernel(
         for c in range(CHUNKS):
             slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
             y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-            codes = _codes(y, step, start, highest).to(tl.float32)
+            codes = _nearest(y, step, start, highest)
             weighted = codes * _weight(source, None, sequence, slot)[:, None]
             first += weighted
             second += weighted * codes
@@ -607,6 +617,7 @@ def digits_kernel(
     count3,
     D: tl.constexpr,
     N: tl.constexpr,
+    TURNS: tl.constexpr,
     PAGES: tl.constexpr,
     PLACES: tl.constexpr,
     RUNS: tl.constexpr,
@@ -621,7 +632,7 @@ def digits_kernel(
 
     ``RUNS`` runs of rows a plane of digits: 1, or 2 where there are one-bit codes too, whose planes have half as many
     rows. The digits of a channel fill the bytes of a word; a one-bit channel fills the first byte, half of it in the
-    word of either run.
+    word of either run. A program takes ``TURNS`` times ``PAGES`` pages, with the same matrix.
     """
     R: tl.constexpr = N // 4 // RUNS
     ROWS: tl.constexpr = PAGES * R
@@ -630,37 +641,34 @@ def digits_kernel(
     batch, head = sequence // source.heads, sequence % source.heads
     channel = tl.arange(0, BLOCK_D)
     row = tl.arange(0, ROWS) % R
-    page = tl.program_id(0) * PAGES + tl.arange(0, ROWS) // R
     step = tl.load(scale + batch * scale_batch + head * scale_head + channel, mask=channel < coded, other=0)
     start = tl.load(zero_point + batch * zero_batch + head * zero_head + channel, mask=channel < coded, other=0)
     highest = tl.load(levels + channel, mask=channel < coded, other=0)
     single = channel >= count0
-    even = tl.zeros([ROWS, BLOCK_D], tl.int32)
-    odd = tl.zeros([ROWS, BLOCK_D], tl.int32)
-    for run in range(4 * RUNS):
-        slot = page * N + run * R + row
-        y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-        word = _spread(_codes(y, step[None, :], start[None, :], highest[None, :]), PLACES)
-        if RUNS == 2:
-            word = word << tl.where(single, run, run - run % 2)[None, :]
-            even |= tl.where(run % 2 == 0, word, 0)
-            odd |= tl.where(run % 2 == 0, 0, word)
-        else:
-            even |= word << (2 * run)
-    first = 0
-    for place in tl.static_range(PLACES):
-        count = count0 if place == 0 else (count1 if place == 1 else (count2 if place == 2 else count3))
-        byte = 8 * place
-        _store_rows(
-            digits, even >> byte, sequence, page, row, pages, digits_width, first, 0, count, N // 4, BLOCK_D, TRANSPOSED
-        )
-        if RUNS == 2:
+    for turn in range(TURNS):
+        page = (tl.program_id(0) * TURNS + turn) * PAGES + tl.arange(0, ROWS) // R
+        even = tl.zeros([ROWS, BLOCK_D], tl.int32)
+        odd = tl.zeros([ROWS, BLOCK_D], tl.int32)
+        for run in range(4 * RUNS):
+            slot = page * N + run * R + row
+            y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            word = _spread(_codes(y, step[None, :], start[None, :], highest[None, :]), PLACES)
+            if RUNS == 2:
+                word = word << tl.where(single, run, run - run % 2)[None, :]
+                even |= tl.where(run % 2 == 0, word, 0)
+                odd |= tl.where(run % 2 == 0, 0, word)
+            else:
+                even |= word << (2 * run)
+        first = 0
+        for place in tl.static_range(PLACES):
+            count = count0 if place == 0 else (count1 if place == 1 else (count2 if place == 2 else count3))
+            byte = 8 * place
             _store_rows(
                 digits,
-                odd >> byte,
+                even >> byte,
                 sequence,
                 page,
-                row + R,
+                row,
                 pages,
                 digits_width,
                 first,
@@ -670,7 +678,25 @@ def digits_kernel(
                 BLOCK_D,
                 TRANSPOSED,
             )
-        first += count
-    if bits is not None:
-        both = even | odd
-        _store_rows(bits, both, sequence, page, row, pages, bits_width, 0, count0, coded, N // 8, BLOCK_D, TRANSPOSED)
+            if RUNS == 2:
+                _store_rows(
+                    digits,
+                    odd >> byte,
+                    sequence,
+                    page,
+                    row + R,
+                    pages,
+                    digits_width,
+                    first,
+                    0,
+                    count,
+                    N // 4,
+                    BLOCK_D,
+                    TRANSPOSED,
+                )
+            first += count
+        if bits is not None:
+            both = even | odd
+            _store_rows(
+                bits, both, sequence, page, row, pages, bits_width, 0, count0, coded, N // 8, BLOCK_D, TRANSPOSED
+            )
