@@ -1,15 +1,21 @@
 """Pages read tile by tile in Triton against float32 pages in torch: under the interpreter, on a GPU natively."""
 
+from collections import Counter
+from typing import ClassVar
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvmm.cache.codecs import EncodeContext, Site, build_codec
 from kvmm.cache.codecs.rd import Layout
 from kvmm.cache.pages import PageStore
 from kvmm.calibration import Calibration, site_name
 from kvmm.kernels.hadamard import reference
+from kvmm.kernels.hadamard import triton as rotation
 from kvmm.kernels.hadamard.triton import launch
 from kvmm.kernels.quantize import DensePages, tiles
+from kvmm.kernels.quantize import triton as kernels
 from kvmm.kernels.quantize.tiles import TilePages
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
@@ -387,3 +393,54 @@ def test_dispatch():
     assert isinstance(pages, TilePages if DEVICE.type == "cuda" else DensePages)
     packed = build_codec(spec("rd", 2), "key").encode(vectors(200, 64), EncodeContext(128))
     assert (packed["codes"].shape[-1] % 32 == 0) or DEVICE.type == "cpu"
+
+
+class Silent:
+    """In place of a kernel; counts launches."""
+
+    launches: ClassVar[Counter] = Counter()
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __getitem__(self, grid):
+        return lambda *args, **constants: self.launches.update([self.name])
+
+
+class Recorder(TorchDispatchMode):
+    """Names of the operations on tensors, views left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if not function.is_view:
+            self.names[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_calibrated_pages_cost_the_host_little(side, monkeypatch):
+    """Once a site is known, packing it launches kernels and asks for memory: nothing is computed in small steps on the
+    way, copied to the device or read from it."""
+    fitted = calibration(2, 64)
+    monkeypatch.setattr("kvmm.cache.codecs.rd.cut_pages", TilePages)
+    for module in (kernels, rotation):
+        for name in [name for name in vars(module) if name.endswith("_kernel")]:
+            monkeypatch.setattr(module, name, Silent(name))
+    x = vectors(516, 64, torch.bfloat16)[:, :, 4:]
+    for known in (False, True):
+        store = PageStore(build_codec(CodecSpec("rd", 2), side, Site(0, IMAGE, fitted)), 128)
+        Silent.launches.clear()
+        with Recorder() as recorder:
+            if known and DEVICE.type == "cuda":
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                store.append(x)
+            finally:
+                if DEVICE.type == "cuda":
+                    torch.cuda.set_sync_debug_mode("default")
+    assert set(recorder.names) <= {"empty", "new_empty", "zeros", "full", "fill_", "zero_"}, recorder.names
+    assert recorder.names.total() <= 16
+    assert Silent.launches.total() == 8, Silent.launches
