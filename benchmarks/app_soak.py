@@ -89,7 +89,7 @@ def soak(visitors: int, questions: int, seconds: float) -> dict:
     quarter = max(len(rss) // 4, 1)
     taken = sorted(line["seconds"] for line in lines)
     return {
-        "command": "python -m benchmarks.app_soak",
+        "command": f"python -m benchmarks.app_soak --visitors {visitors} --questions {questions}",
         "visitors": visitors,
         "questions": len(lines),
         "errors": [line["error"] for line in lines if line["error"]],
