@@ -106,8 +106,9 @@ def run(args: argparse.Namespace) -> int:
 
         check_address(args.host, args.port)
 
-        from kvmm.ui import Models, build_demo, launch_options
+        from kvmm.ui import Models, build_demo, launch_options, share_arenas
 
+        share_arenas()
         demo = build_demo(
             Models.named(args.model or [None], device=args.device, dtype=args.dtype),
             policy=args.policy,

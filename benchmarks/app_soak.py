@@ -58,11 +58,12 @@ def soak(visitors: int, questions: int, seconds: float) -> dict:
     import psutil
     import torch
 
-    from kvmm.ui import Models, build_demo, launch_options
+    from kvmm.ui import Models, build_demo, launch_options, share_arenas
 
     folder = tempfile.TemporaryDirectory(prefix="kvmm-soak-")  # uploads of other apps on this machine are not ours
     os.environ["GRADIO_TEMP_DIR"] = folder.name
     torch.set_num_threads(1)
+    share_arenas()
     demo = build_demo(Models.named([None]), max_new_tokens=24, cache_budget=64 * 2**20)
     _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **launch_options())
     process, samples, done = psutil.Process(), [], threading.Event()
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--visitors", type=int, default=4)
     parser.add_argument("--questions", type=int, default=200, help="of all visitors together")
     parser.add_argument("--seconds", type=float, default=3600, help="ask nothing new after this time")
+    parser.add_argument("--out", type=Path, default=RESULT, help="the JSON file to write")
     parser.add_argument("--visitor", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -121,7 +123,7 @@ def main() -> None:
         return
     result = soak(args.visitors, args.questions, args.seconds)
     print(json.dumps({name: value for name, value in result.items() if name != "samples"}, indent=1))
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The browser app: ask about a page, a picture or a recording, and see what the KV cache costs."""
 
+from kvmm.ui.arenas import share_arenas
 from kvmm.ui.demo import build_demo, launch_options
 from kvmm.ui.models import Models
 
-__all__ = ["Models", "build_demo", "launch_options"]
+__all__ = ["Models", "build_demo", "launch_options", "share_arenas"]
