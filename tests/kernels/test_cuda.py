@@ -173,6 +173,54 @@ def make_query(planes, sizes, options, random, generator, device):
     return cuda.Query(z, scaling, scale, zero_point, column, index, place, offset, kind == "gather")
 
 
+def make_dense(batch, heads, rows, columns, dims, dtype, biased, room=5, device="cpu"):
+    """Random columns in the model's dtype in views of longer buffers, poisoned behind ``columns``."""
+    generator = torch.Generator().manual_seed(7)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).to(dtype).to(device)
+
+    key, value = (random(batch, heads, columns + room + 2, dim) for dim in dims)
+    key[:, :, columns:] = value[:, :, columns:] = float("nan")
+    bias = None
+    if biased:
+        bias = torch.where(torch.rand(batch, columns + room, generator=generator) < 0.3, -1e30, 0.0)
+        bias[0, :20] = -1e30
+        bias[:, columns:] = float("nan")
+        bias = bias.to(device)
+    length = torch.tensor([columns], dtype=torch.int32, device=device)
+    query = random(batch * heads, rows, dims[0])
+    scaling = LOG2_E / math.sqrt(dims[0])
+    return cuda.DenseColumns(query, key[:, :, : columns + room], value[:, :, : columns + room], scaling, bias, length)
+
+
+def dense_outputs(dense, splits, apart):
+    rows, device = dense.query.shape[:2], dense.query.device
+    width = cuda._ceil(dense.value.shape[-1], 32)
+    sizes = [(rows[0], splits, rows[1]), (rows[0], splits, rows[1]), (rows[0], splits, rows[1], width)]
+    return cuda.DenseSplits(*(torch.full(size, float("nan"), device=device) for size in sizes), apart)
+
+
+def check_dense(dense, out):
+    """The splits of dense columns, joined, against float64."""
+    columns = int(dense.length)
+    key, value = (x[:, :, :columns].double().flatten(0, 1) for x in (dense.key, dense.value))
+    x = dense.query.double() @ key.transpose(1, 2) * dense.scaling
+    if dense.bias is not None:
+        heads = dense.key.shape[1]
+        x = x + dense.bias[:, :columns].double().repeat_interleave(heads, 0)[:, None] * LOG2_E
+    live = x > -1e20
+    m = torch.where(live, x, float("-inf")).amax(-1) if columns else x.new_full(x.shape[:2], float("-inf"))
+    p = torch.where(live, x - m.clamp_min(-1e20)[..., None], float("-inf")).exp2()
+    assert (out.m == float("-inf")).logical_or(out.l > 0).all() and out.l.isfinite().all()
+    found = out.m.double().amax(1)
+    torch.testing.assert_close(found, m, rtol=1e-5, atol=1e-5)
+    weight = torch.where(out.l > 0, out.m.double() - m.clamp_min(-1e20)[:, None], float("-inf")).exp2()
+    torch.testing.assert_close((out.l * weight).sum(1), p.sum(-1), rtol=1e-5, atol=1e-6)
+    acc = (out.acc.double()[..., : value.shape[-1]] * weight[..., None]).sum(1)
+    torch.testing.assert_close(acc, p @ value, rtol=1e-4, atol=2e-4)
+
+
 def expanded(q8, qw, qz):
     """The query by digit ``[B, H, G, R, J]`` and what zero points add ``[B, H, G, R]``, float64."""
     if not isinstance(q8, cuda.Query):
@@ -345,6 +393,7 @@ def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
     pages, splits = 5, 2
     q8, qw, qz, keys, values, bias = make(name, batch=1, pages=pages)
     variant = replace(cuda.variant_of(q8, keys, values, bias), warps=warps, stages=stages)
+    assert variant.dense == 0
     library = library_of(variant, tmp_path / "digits.so")
     outputs = outputs_of(q8, keys, values, splits)
     used = torch.tensor([pages], dtype=torch.int32)
@@ -352,6 +401,60 @@ def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
     grid = cuda._grid(q8, keys, variant, splits)
     library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
     check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
+
+
+# name: case, dims of keys and values, dtype, splits of dense columns, apart
+DENSE_CASES = {
+    "bf16": ("span folded", (128, 128), torch.bfloat16, 2, False),
+    "fp16, 12 rows": ("12 rows", (64, 64), HALF, 1, False),
+    "7 rows apart": ("7 rows", (128, 96), torch.bfloat16, 2, True),
+    "80 channels": ("two planes", (80, 80), torch.bfloat16, 1, True),
+    "256 channels": ("256 channels, 8 rows", (256, 256), torch.bfloat16, 1, False),
+    "pages of 64": ("map folded, float32", (96, 64), HALF, 2, False),
+    "4 pages of 64": ("pages of 64", (128, 256), torch.bfloat16, 2, True),
+}
+
+
+@needs_gpu
+@pytest.mark.parametrize("columns", [0, 1, 15, 132, 700])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("name", DENSE_CASES)
+def test_dense_columns(name, columns, biased):
+    case, dims, dtype, count, apart = DENSE_CASES[name]
+    q8, qw, qz, keys, values, bias = make(case, pages=9, device="cuda", capacity=12)
+    dense = make_dense(2, 2, cuda._rows(q8), columns, dims, dtype, biased, device="cuda")
+    assert cuda.choose(q8, keys, values, bias, dense) is not None
+    outputs, dense_out = outputs_of(q8, keys, values, 3), dense_outputs(dense, count, apart)
+    used = torch.tensor([9], dtype=torch.int32, device="cuda")
+    cuda.split_digits(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], dense=dense, dense_out=dense_out)
+    check(outputs, reference(q8, qw, qz, keys, values, 9, 3, bias), has_zero(values), qw is None)
+    check_dense(dense, dense_out)
+
+
+@pytest.mark.parametrize("name", DENSE_CASES)
+def test_dense_columns_on_a_cpu(name, tmp_path):
+    case, dims, dtype, count, apart = DENSE_CASES[name]
+    pages, splits = 5, 2
+    q8, qw, qz, keys, values, bias = make(case, batch=2, heads=1, pages=pages)
+    for columns, biased in ((70, False), (37, True), (0, False), (1, False)):
+        dense = make_dense(2, 1, cuda._rows(q8), columns, dims, dtype, biased)
+        variant = replace(cuda.variant_of(q8, keys, values, bias, dense), warps=3, stages=1)
+        library = library_of(variant, tmp_path / "digits.so") if columns == 70 else library
+        outputs, dense_out = outputs_of(q8, keys, values, splits), dense_outputs(dense, count, apart)
+        used = torch.tensor([pages], dtype=torch.int32)
+        arguments = cuda._arguments(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], dense, dense_out)
+        grid = cuda._grid(q8, keys, variant, splits, dense_out)
+        library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
+        check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
+        check_dense(dense, dense_out)
+
+
+@pytest.mark.parametrize(
+    ("units", "columns", "splits", "expected"),
+    [(8, 132, 32, (1, True)), (8, 132, 8, (2, True)), (256, 132, 1, (1, False)), (32, 700, 8, (6, False))],
+)
+def test_best_dense_splits(units, columns, splits, expected):
+    assert cuda.best_dense_splits(units, columns, slots=264, warps=8, splits=splits) == expected
 
 
 @needs_gpu

@@ -29,19 +29,20 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def variants(monkeypatch, folder):
+def variants(monkeypatch, folder, dense_splits):
     """The CUDA kernel on the CPU; the variants that were launched."""
     launched: list[cuda.Variant] = []
 
-    def split_digits(query, qw, qz, keys, values, m, l, acc, used, bias, zero, *, variant, early):
-        for x in (m, l, acc, zero):  # what is not written shows
+    def split_digits(query, qw, qz, keys, values, m, l, acc, used, bias, zero, *, dense, dense_out, variant, early):
+        written = () if dense_out is None else (dense_out.m, dense_out.l, dense_out.acc)
+        for x in (m, l, acc, zero, *written):  # what is not written shows
             if x is not None:
                 x.fill_(float("nan"))
         launched.append(variant)
         path = folder / f"{abs(hash(variant))}.so"
         library = ctypes.CDLL(str(path)) if path.exists() else library_of(variant, path)
-        arguments = cuda._arguments(query, qw, qz, keys, values, m, l, acc, used, bias, zero)
-        grid = cuda._grid(query, keys, variant, m.shape[1])
+        arguments = cuda._arguments(query, qw, qz, keys, values, m, l, acc, used, bias, zero, dense, dense_out)
+        grid = cuda._grid(query, keys, variant, m.shape[1], dense_out)
         library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
 
     def room(layout, device, previous, dim):  # as on a GPU
@@ -51,8 +52,15 @@ def variants(monkeypatch, folder):
     monkeypatch.setattr(cuda, "available", lambda device: True)
     monkeypatch.setattr(cuda, "_fitted", lambda variant, device: replace(variant, warps=2, stages=1))
     monkeypatch.setattr(cuda, "num_splits", lambda *arguments, **more: 2)
+    monkeypatch.setattr(cuda, "num_dense_splits", lambda *arguments, **more: dense_splits[0])
     monkeypatch.setattr(cuda, "split_digits", split_digits)
     return launched
+
+
+@pytest.fixture
+def dense_splits() -> list[tuple[int, bool]]:
+    """What ``num_dense_splits`` says; tests may change it."""
+    return [(2, False)]
 
 
 # codec, other arguments of the parts, whether the split kernel folds the scales of keys into the query
@@ -84,3 +92,31 @@ def test_calibrated(variants: list[cuda.Variant], bits: int, tokens: int, more: 
     parts = make_parts([(kv, kv)], [tokens], more=more, site=Site(3, IMAGE, calibration, kv))
     assert compare(parts) < 2e-3
     assert [variant.query_type != 0 for variant in variants] == [folds]
+
+
+@pytest.mark.parametrize(("dtype", "apart"), [(torch.float16, False), (torch.bfloat16, True)])
+@pytest.mark.parametrize("name", CASES)
+def test_dense_columns(variants, dense_splits, name: str, dtype: torch.dtype, apart: bool) -> None:
+    """Columns in the model's dtype are read by the same kernel, between the query's transform and the pages."""
+    kv, parts, _ = CASES[name]
+    dense_splits[0] = (1, True) if apart else (2, False)
+    given = make_parts([(kv, kv)], [260], batch=2, dtype=dtype, **parts)
+    error = compare(given, ratio=5, batch=2, dense=45, dtype=dtype, holes=0.1)
+    assert error < (2e-3 if dtype == torch.float16 else 6e-3)  # the output is rounded to it
+    assert [variant.dense for variant in variants] == [1 if dtype == torch.float16 else 3]
+
+
+@pytest.mark.parametrize("dense", [0, 3])
+def test_few_dense_columns(variants, dense: int) -> None:
+    kv, parts, _ = CASES["oscar"]
+    given = make_parts([(kv, kv)] * 2, [260, 130], dtype=torch.float16, **parts)
+    assert compare(given, dense=dense, dtype=torch.float16) < 2e-3
+    assert [variant.dense for variant in variants] == [1 if dense else 0, 0]  # the first part takes them
+
+
+def test_columns_that_another_kernel_takes(variants, monkeypatch) -> None:
+    kv, parts, _ = CASES["oscar"]
+    given = make_parts([(kv, kv)], [260], dtype=torch.float16, **parts)
+    monkeypatch.setattr(driver, "_DENSE_INSIDE", False)
+    assert compare(given, dtype=torch.float16) < 2e-3
+    assert [variant.dense for variant in variants] == [0]

@@ -128,6 +128,32 @@ static unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     return result;
 }
 
+static float from_half(unsigned x) {  // of the model's dtype
+    return DENSE == 3 ? bits_of<float>(x << 16) : (float)bits_of<_Float16>((uint16_t)x);
+}
+static unsigned to_half(float x) {
+    if (DENSE != 3) return bits_of<uint16_t>((_Float16)x);
+    const unsigned bits = bits_of<unsigned>(x);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+static unsigned to_dense(float x, float y) { return to_half(x) | to_half(y) << 16; }
+
+static void mma_dense(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    const unsigned operands[6] = {a0, a1, a2, a3, b0, b1};
+    auto brought = meet(operands) + threadIdx.x / 32 * 32;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; i++) {
+        const int row = g + i / 2 * 8, column = 2 * t + i % 2;
+        for (int k = 0; k < 16; k++) {
+            const int lane = k % 8 / 2, shift = k % 2 * 16;
+            const unsigned left = brought[row % 8 * 4 + lane][k / 8 * 2 + row / 8] >> shift & 0xffff;
+            c[i] += from_half(left) * from_half(brought[column * 4 + lane][4 + k / 8] >> shift & 0xffff);
+        }
+    }
+}
+
+static void prefetch(const Byte*) {}
+
 static void wait_for_query() {}
 
 struct Copy { Byte* to; const Byte* from; };

@@ -24,6 +24,7 @@ MAX_DIGITS = 256  # of all planes together: 254 * high + low has to fit 31 bits
 MAX_ROWS = 8  # query rows a block takes; more rows are more blocks
 _TYPES = {torch.float16: 1, torch.float32: 2}
 _QUERY_TYPES = _TYPES | {torch.bfloat16: 3}
+_DENSE_TYPES = {torch.float16: 1, torch.bfloat16: 3}
 _SOURCE = Path(__file__).with_name("digits.cu")
 
 Plane = tuple[torch.Tensor, int]  # packed codes and their bits
@@ -99,6 +100,43 @@ class Query:
     gather: bool = False
 
 
+@dataclass(frozen=True)
+class DenseColumns:
+    """Columns in the model's dtype, which the kernel reads beside the pages, before it needs a transformed query.
+
+    Attributes:
+        query: float16 or bfloat16 ``[B * H, R, D]``, contiguous, as the model has it.
+        key, value: ``[B, H, n, D]`` and ``[B, H, n, D_v]`` of the same dtype, the last dimension contiguous and
+            columns aligned to 16 bytes.
+        scaling: what multiplies every logit.
+        bias: float32 ``[B, n]``, -1e30 at slots without a token, or None.
+        length: int32 ``[1]`` on the device, columns in use, or None for all.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    scaling: float
+    bias: torch.Tensor | None = None
+    length: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DenseSplits:
+    """Where the splits of :class:`DenseColumns` go.
+
+    Attributes:
+        m, l: float32 ``[B * H, S, R]``, as of the pages' splits.
+        acc: float32 ``[B * H, S, R, ceil32(D_v)]``, sums of ``2 ** (x - m)`` times the values; what pads is not written.
+        apart: whether blocks without pages take them, instead of the first of those with pages.
+    """
+
+    m: torch.Tensor
+    l: torch.Tensor
+    acc: torch.Tensor
+    apart: bool = False
+
+
 def padded_digits(planes: Sequence[Plane], dim: int) -> int:
     """``sum ceil32(J_i)`` of the planes' dimension ``dim``: width of the expanded query (-1) or of the sums (-2)."""
     return sum(_ceil(codes.shape[dim], 32) for codes, _ in planes)
@@ -128,6 +166,9 @@ class Variant:
     key_scale: int = 0  # with a query type, of scales and zero points: 1: float16, 2: float32
     key_zeros: int = 0
     bias: int = 0  # 0: none, 1: any, 2: aligned to 16 bytes
+    dense: int = 0  # 0: no dense columns, 1: float16, 3: bfloat16
+    dense_keys: int = 0  # channels
+    dense_values: int = 0
     warps: int = 8
     stages: int = 1
     blocks: int = 2  # a multiprocessor
@@ -171,7 +212,7 @@ class Variant:
         pairs = ("key_digits", "key_bits", "value_digits", "value_bits")
         singles = (
             "page row_tiles key_groups value_groups value_zeros key_norm value_norm value_token query_type key_scale "
-            "key_zeros bias warps stages blocks warp_bytes"
+            "key_zeros bias dense dense_keys dense_values warps stages blocks warp_bytes"
         )
         macros = {f"{name.upper()}_{i}": getattr(self, name)[i] for name in pairs for i in (0, 1)}
         return macros | {name.upper(): int(getattr(self, name)) for name in singles.split()}
@@ -274,7 +315,24 @@ def _folds(query: Query, keys: DigitKeys, columns: int) -> bool:
     return _aligned(scale, zero_point, inner=1) and _near(scale, zero_point)
 
 
-def variant_of(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
+def _dense_fits(dense: DenseColumns) -> bool:
+    query, key, value = dense.query, dense.key, dense.value
+    if query.dtype not in _DENSE_TYPES or {key.dtype, value.dtype} != {query.dtype} or key.shape[2] == 0:
+        return False
+    if any(x.shape[-1] % 8 or x.shape[-1] > MAX_DIGITS for x in (key, value)):
+        return False
+    if dense.bias is not None and (dense.bias.dtype != torch.float32 or dense.bias.stride(-1) != 1):
+        return False
+    return _aligned(query, inner=3) and _aligned(key, value, inner=1) and _near(key, value)
+
+
+def variant_of(
+    query: torch.Tensor | Query,
+    keys,
+    values,
+    bias: torch.Tensor | None = None,
+    dense: DenseColumns | None = None,
+) -> Variant | None:
     """The variant of ``digits.cu`` for a case, without warps and stages, or None if there is none.
 
     Args:
@@ -282,6 +340,7 @@ def variant_of(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | N
         keys: :class:`DigitKeys`.
         values: :class:`DigitValues`.
         bias: float32 ``[B, slots]`` or None.
+        dense: :class:`DenseColumns` or None.
     """
     page = keys.page_size
     if page not in PAGE_SIZES:
@@ -326,6 +385,14 @@ def variant_of(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | N
         value_groups = True
     if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
         return None
+    if dense is not None:
+        if not _dense_fits(dense):
+            return None
+        fold |= {
+            "dense": _DENSE_TYPES[dense.query.dtype],
+            "dense_keys": dense.key.shape[-1],
+            "dense_values": dense.value.shape[-1],
+        }
 
     def pair(numbers: list[int]) -> tuple[int, int]:
         return (numbers[0], numbers[1] if len(numbers) > 1 else 0)
@@ -372,14 +439,20 @@ def overlaps(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0) and nvrtc.launches_early()
 
 
-def choose(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None) -> Variant | None:
+def choose(
+    query: torch.Tensor | Query,
+    keys,
+    values,
+    bias: torch.Tensor | None = None,
+    dense: DenseColumns | None = None,
+) -> Variant | None:
     """The variant that takes this case on this device, or None. Arguments as for :func:`split_digits`.
 
     :func:`num_splits` and :func:`split_digits` ask for it themselves, unless they are given one.
     """
     if not available(_device(query)):
         return None
-    variant = variant_of(query, keys, values, bias)
+    variant = variant_of(query, keys, values, bias, dense)
     return None if variant is None else _fitted(variant, _device(query))
 
 
@@ -393,10 +466,36 @@ def num_splits(
 ) -> int:
     """How many splits fill the GPU best for the pages that ``keys`` has room for. Arguments as in :func:`supports`."""
     variant = variant or choose(query, keys, values, bias)
-    batch, heads, pages = keys.planes[0][0].shape[:3]
-    units = batch * heads * -(-_rows(query) // (4 * variant.row_tiles))
-    slots = torch.cuda.get_device_properties(_device(query)).multi_processor_count * variant.blocks
-    return best_splits(units, pages, slots, variant.warps)
+    return best_splits(_units(query, keys, variant), keys.planes[0][0].shape[2], _slots(query, variant), variant.warps)
+
+
+def num_dense_splits(
+    query: torch.Tensor | Query, keys, dense: DenseColumns, splits: int, *, variant: Variant
+) -> tuple[int, bool]:
+    """Splits of the dense columns and :attr:`DenseSplits.apart`, next to ``splits`` of the pages."""
+    return best_dense_splits(
+        _units(query, keys, variant), dense.key.shape[2], _slots(query, variant), variant.warps, splits
+    )
+
+
+def _units(query: torch.Tensor | Query, keys, variant: Variant) -> int:
+    """Sequences times heads times what one block takes of a head's rows."""
+    batch, heads = keys.planes[0][0].shape[:2]
+    return batch * heads * -(-_rows(query) // (4 * variant.row_tiles))
+
+
+def _slots(query: torch.Tensor | Query, variant: Variant) -> int:
+    """Blocks that the GPU runs at once."""
+    return torch.cuda.get_device_properties(_device(query)).multi_processor_count * variant.blocks
+
+
+def best_dense_splits(units: int, columns: int, slots: int, warps: int, splits: int) -> tuple[int, bool]:
+    """Splits of dense columns, each warp taking 16 at a time, and whether multiprocessors have room for them that
+    blocks with pages leave; these otherwise have some of them while they wait for the transformed query.
+    """
+    wanted = -(-columns // (16 * warps))
+    left = slots // units - splits
+    return (min(wanted, left), True) if left > 0 else (min(wanted, splits), False)
 
 
 def best_splits(units: int, pages: int, slots: int, warps: int) -> int:
@@ -449,6 +548,19 @@ class _Arguments(ctypes.Structure):  # struct Arguments of digits.cu
         ("out_acc", ctypes.c_void_p),
         ("out_zero", ctypes.c_void_p),
         ("bias_batch", ctypes.c_longlong),
+        ("dense_query", ctypes.c_void_p),
+        ("dense_keys", _Paged),
+        ("dense_values", _Paged),
+        ("dense_bias", ctypes.c_void_p),
+        ("dense_length", ctypes.c_void_p),
+        ("dense_m", ctypes.c_void_p),
+        ("dense_l", ctypes.c_void_p),
+        ("dense_acc", ctypes.c_void_p),
+        ("dense_bias_batch", ctypes.c_longlong),
+        ("dense_columns", ctypes.c_int),
+        ("dense_splits", ctypes.c_int),
+        ("dense_start", ctypes.c_int),
+        ("dense_scaling", ctypes.c_float),
         ("pages", ctypes.c_int),
         ("heads", ctypes.c_int),
         ("rows", ctypes.c_int),
@@ -499,12 +611,36 @@ def _query_arguments(query: torch.Tensor | Query, weight, zero) -> dict:
     }
 
 
-def _arguments(query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z) -> _Arguments:
+def _dense_arguments(dense: DenseColumns | None, out: DenseSplits | None, splits: int) -> dict:
+    """What ``struct Arguments`` has of the dense columns, next to ``splits`` of the pages."""
+    if dense is None:
+        return {}
+    return {
+        "dense_query": dense.query.data_ptr(),
+        "dense_keys": _paged(dense.key),
+        "dense_values": _paged(dense.value),
+        "dense_bias": _pointer(dense.bias),
+        "dense_bias_batch": 0 if dense.bias is None or dense.bias.shape[0] == 1 else dense.bias.stride(0),
+        "dense_length": _pointer(dense.length),
+        "dense_m": out.m.data_ptr(),
+        "dense_l": out.l.data_ptr(),
+        "dense_acc": out.acc.data_ptr(),
+        "dense_columns": dense.key.shape[2],
+        "dense_splits": out.m.shape[1],
+        "dense_start": splits if out.apart else 0,
+        "dense_scaling": dense.scaling,
+    }
+
+
+def _arguments(
+    query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense=None, dense_out=None
+) -> _Arguments:
     heads, pages = keys.planes[0][0].shape[1:3]
     by_token = values.axis == "token"
     group_scale = None if by_token else values.scale
     arguments = _Arguments(
         **_query_arguments(query, qw, qz),
+        **_dense_arguments(dense, dense_out, out_m.shape[1]),
         key_norm=_paged(keys.norm),
         value_norm=_paged(values.norm),
         value_scale=_paged(values.scale if by_token else None),
@@ -533,8 +669,11 @@ def _arguments(query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bi
     return arguments
 
 
-def _grid(query: torch.Tensor | Query, keys, variant: Variant, splits: int) -> tuple[int, int, int]:
+def _grid(
+    query: torch.Tensor | Query, keys, variant: Variant, splits: int, dense_out: DenseSplits | None = None
+) -> tuple[int, int, int]:
     batch, heads = keys.planes[0][0].shape[:2]
+    splits += dense_out.m.shape[1] if dense_out is not None and dense_out.apart else 0
     return splits, heads * -(-_rows(query) // (4 * variant.row_tiles)), batch
 
 
@@ -551,6 +690,8 @@ def split_digits(
     bias: torch.Tensor | None = None,
     out_z: torch.Tensor | None = None,
     *,
+    dense: DenseColumns | None = None,
+    dense_out: DenseSplits | None = None,
     variant: Variant | None = None,
     early: bool = False,
 ) -> None:
@@ -577,22 +718,24 @@ def split_digits(
             tokens' zero points. Values with norms, one group: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the norms,
             or None. Several groups: ``[B * H, S, R, Dz]``, of ``2 ** (x - m)`` (times norms) times the groups' zero
             points.
+        dense: columns in the model's dtype, which this kernel reads as well, to splits of their own, or None.
+        dense_out: where those go. There are no more of them than of the pages, unless they are apart.
         variant: what :func:`choose` returned for these arguments, to save asking again.
         early: the kernel in front, which writes the query, lets this one start before it ends (:func:`overlaps`).
 
     Raises:
         KVMMError: the case is not one that :func:`supports` accepts.
     """
-    variant = variant or choose(query, keys, values, bias)
+    variant = variant or choose(query, keys, values, bias, dense)
     if variant is None:
         raise KVMMError("this case has no CUDA kernel; ask supports() first and use the Triton kernel")
     device = _device(query)
     function = _function(variant, device.index)
-    arguments = _arguments(query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z)
+    arguments = _arguments(query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense, dense_out)
     with torch.cuda.device(device):
         nvrtc.launch(
             function,
-            _grid(query, keys, variant, out_m.shape[1]),
+            _grid(query, keys, variant, out_m.shape[1], dense_out),
             32 * variant.warps,
             variant.shared_bytes,
             torch.cuda.current_stream(device).cuda_stream,

@@ -60,6 +60,30 @@ DEVICE void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
 }
 
+// c += a * b in the model's dtype, accumulated in float32: a 16 x 16, b 16 x 8
+DEVICE void mma_dense(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+#if DENSE == 3
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+#endif
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+DEVICE unsigned to_dense(float x, float y) {  // x in the lower half
+    unsigned z;
+#if DENSE == 3
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
+#else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
+#endif
+    return z;
+}
+
+DEVICE void prefetch(const Byte* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
 // Until the kernel that writes the query has ended; what it does not write may be read before. The kernel that follows
@@ -108,6 +132,15 @@ struct Arguments {
     const int* value_group;
     float *out_m, *out_l, *out_acc, *out_zero;
     long long bias_batch;
+    // with DENSE: columns in the model's dtype; splits of their own
+    const Byte* dense_query;  // [B, H, rows, DENSE_KEYS]
+    Paged dense_keys, dense_values;  // a page here is a column
+    const float* dense_bias;  // [B, dense_columns]
+    const int* dense_length;  // or null: dense_columns
+    float *dense_m, *dense_l, *dense_acc;
+    long long dense_bias_batch;
+    int dense_columns, dense_splits, dense_start;  // room for columns; the first block that has some of them
+    float dense_scaling;
     int pages, heads, rows, splits, key_groups, value_groups;
     int query_width, zero_column, key_channels;
     int gathers;  // whether digits are picked from a query by channel
@@ -126,7 +159,8 @@ DEVICE unsigned kept(unsigned x) {
 // VALUE_DIGITS_0/1, VALUE_BITS_0/1 (second plane: 0 if there is none), KEY_GROUPS, VALUE_GROUPS (0 or 1), QUERY_TYPE (0:
 // int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, scales of type KEY_SCALE are folded in here),
 // KEY_ZEROS and VALUE_ZEROS (zero points a group of keys, of values has), KEY_NORM, VALUE_NORM, VALUE_TOKEN (0: none, 1: float16, 2: float32), BIAS (0, 1,
-// 2: aligned to 16 bytes), WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
+// 2: aligned to 16 bytes), DENSE (0: no dense columns, 1: float16, 3: bfloat16), DENSE_KEYS and DENSE_VALUES (their
+// channels), WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
 
 DEVICE constexpr int ceil_to(int x, int n) { return (x + n - 1) / n * n; }
 DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
@@ -169,6 +203,10 @@ constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY
 static_assert(P_AT + P_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(KEY_WIDTH <= 256, "254 * high + low has to fit 31 bits");
+
+// dense columns: what a block's warps found is joined in the room of their probabilities, as many channels at a time
+constexpr int DENSE_AT_ONCE = PAGE / 2, DENSE_STRIDE = DENSE_AT_ONCE + 8, DENSE_WIDTH = ceil_to(DENSE_VALUES, 32);
+static_assert(4 * ROW_TILES * DENSE_STRIDE * 4 <= P_BYTES, "sums of dense columns do not fit");
 
 constexpr float NO_TOKEN = -65536.0f;  // no logit is as low but those of slots without a token
 constexpr float LOG2_E = 1.4426950408889634f;
@@ -527,6 +565,157 @@ DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row
     __syncthreads();
 }
 
+#if DENSE
+// --- columns in the model's dtype: probabilities in two parts, the low ones in the rows that queries leave idle
+
+DEVICE uint4 load_16(const Byte* from, bool there) {
+    uint4 x = {0, 0, 0, 0};
+    if (there) x = *(const uint4*)from;
+    return x;
+}
+
+DEVICE float2 from_dense(unsigned halves) {
+    if constexpr (DENSE == 3) return make_float2(__uint_as_float(halves << 16), __uint_as_float(halves & 0xffff0000u));
+    return halves_to_floats(halves);
+}
+
+// Split `part` of the dense columns for the block's rows. A warp takes 16 columns at a time. Lane 4 g + t has row g of
+// the query, columns 8 j + g of the keys and 8 j + 2 t, 8 j + 2 t + 1 of the values (j = 0, 1); of every 64 bytes of a
+// key those at 16 t, of every 128 bytes of a value those at 16 g, and of the sums channels 16 t to 16 t + 15 of 64.
+DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row, int part) {
+    constexpr int PIECES = ceil_to(DENSE_KEYS, 32) / 32, CHUNKS = ceil_to(DENSE_VALUES, 64) / 64, ROWS = 4 * ROW_TILES;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const long long unit = (long long)batch * args.heads + head;
+    const int columns = args.dense_length ? min(*args.dense_length, args.dense_columns) : args.dense_columns;
+    const Byte* const keys = pages_of(args.dense_keys, batch, head, t);
+    const Byte* const values = pages_of(args.dense_values, batch, head, g);
+    const float* const bias = args.dense_bias ? args.dense_bias + batch * args.dense_bias_batch : nullptr;
+
+    uint4 query[PIECES];
+    const Byte* const row = args.dense_query + (unit * args.rows + first_row + g) * DENSE_KEYS * 2 + 16 * t;
+    const bool live = g < ROWS && first_row + g < args.rows;
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) query[i] = load_16(row + 64 * i, live && 32 * i + 8 * t < DENSE_KEYS);
+
+    float top = NO_TOKEN, total = 0.0f, sums[8 * CHUNKS][2] = {};
+    for (int first = 16 * (part * WARPS + warp); first < columns; first += 16 * WARPS * args.dense_splits) {
+#pragma unroll
+        for (int i = 0; i < DENSE_VALUES * 2; i += 256) {  // two lanes a column, a cache line each
+            const int column = first + lane / 2, byte = i + lane % 2 * 128;
+            if (column < columns && byte < DENSE_VALUES * 2) prefetch(values - 16 * g + column * args.dense_values.page + byte);
+        }
+        float x[2][4] = {};
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const int column = first + 8 * j + g;
+                const bool there = column < columns && 32 * i + 8 * t < DENSE_KEYS;
+                const uint4 key = load_16(keys + column * args.dense_keys.page + 64 * i, there);
+                mma_dense(x[j], query[i].x, 0, query[i].y, 0, key.x, key.y);
+                mma_dense(x[j], query[i].z, 0, query[i].w, 0, key.z, key.w);
+            }
+        }
+        float largest = NO_TOKEN;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int column = first + 8 * j + 2 * t + i;
+                float y = -infinity();
+                if (column < columns) {
+                    y = x[j][i] * args.dense_scaling;
+                    if (bias) y = fmaf(bias[column], LOG2_E, y);
+                }
+                x[j][i] = y, largest = fmaxf(largest, y);
+            }
+        }
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+        const float new_top = fmaxf(top, largest), decay = exp2_approx(top - new_top);
+        top = new_top, total *= decay;
+        unsigned high[2], low[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const float2 p = make_float2(exp2_approx(x[j][0] - top), exp2_approx(x[j][1] - top));
+            total += p.x + p.y;
+            high[j] = to_dense(p.x, p.y);
+            const float2 rounded = from_dense(high[j]);
+            low[j] = to_dense(p.x - rounded.x, p.y - rounded.y);
+        }
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            uint4 value[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int column = first + k / 2 * 8 + 2 * t + k % 2;
+                const bool there = column < columns && 64 * i + 8 * g < DENSE_VALUES;
+                value[k] = load_16(values + column * args.dense_values.page + 128 * i, there);
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++) {  // channel 64 i + 8 g + j: half j % 2 of word j / 2
+                auto word = [&](const uint4& x) { return j < 2 ? x.x : j < 4 ? x.y : j < 6 ? x.z : x.w; };
+                const unsigned half = j % 2 ? 0x7632 : 0x5410;
+                float product[4] = {};
+                mma_dense(product, high[0], low[0], high[1], low[1], __byte_perm(word(value[0]), word(value[1]), half),
+                          __byte_perm(word(value[2]), word(value[3]), half));
+                float* const sum = sums[8 * i + j];
+                sum[0] = fmaf(sum[0], decay, product[0] + product[2]);
+                sum[1] = fmaf(sum[1], decay, product[1] + product[3]);
+            }
+        }
+    }
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+
+    // the block's warps become one split
+    float* const shared_top = (float*)(shared + FOUND_AT);
+    float* const shared_total = shared_top + WARPS * ROWS;
+    if (t == 0 && g < ROWS) shared_top[warp * ROWS + g] = top, shared_total[warp * ROWS + g] = total;
+    __syncthreads();
+    float block_top = NO_TOKEN;
+    for (int i = 0; i < WARPS; i++) block_top = fmaxf(block_top, shared_top[i * ROWS + g % ROWS]);
+    const float share = exp2_approx(top - block_top);
+    const int rows = min(args.rows - first_row, ROWS);
+    const long long out_row = (unit * args.dense_splits + part) * args.rows + first_row;
+    if (threadIdx.x < rows) {
+        float most = NO_TOKEN, sum = 0.0f;
+        for (int i = 0; i < WARPS; i++) most = fmaxf(most, shared_top[i * ROWS + threadIdx.x]);
+        for (int i = 0; i < WARPS; i++)
+            sum = fmaf(shared_total[i * ROWS + threadIdx.x], exp2_approx(shared_top[i * ROWS + threadIdx.x] - most), sum);
+        args.dense_m[out_row + threadIdx.x] = sum > 0.0f ? most : -infinity();
+        args.dense_l[out_row + threadIdx.x] = sum;
+    }
+    float* const mine = (float*)(shared + warp * WARP_BYTES + P_AT) + g * DENSE_STRIDE;
+#pragma unroll
+    for (int pass = 0; pass * DENSE_AT_ONCE < DENSE_VALUES; pass++) {
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            const int channel = 64 * i + 16 * t - pass * DENSE_AT_ONCE;
+            if (g < ROWS && channel >= 0 && channel < DENSE_AT_ONCE) {
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    mine[channel + j] = sums[8 * i + j][0] * share;
+                    mine[channel + 8 + j] = sums[8 * i + j][1] * share;
+                }
+            }
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < rows * DENSE_AT_ONCE; i += THREADS) {
+            const int r = i / DENSE_AT_ONCE, c = i % DENSE_AT_ONCE;
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++)
+                sum += ((const float*)(shared + w * WARP_BYTES + P_AT))[r * DENSE_STRIDE + c];
+            const int channel = pass * DENSE_AT_ONCE + c;
+            if (channel < DENSE_VALUES) args.dense_acc[(out_row + r) * DENSE_WIDTH + channel] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+#endif
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(const Arguments args) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int split = blockIdx.x, batch = blockIdx.z;
@@ -604,14 +793,22 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         fetch_end();
     };
     // The first page is asked for before it is known whether it is in use: that it exists is enough.
-    fetch_keys(begin, args.pages, 0);
-    fetch_values(begin, args.pages, 0);
-    const int pages = args.num_pages ? min(*args.num_pages, args.pages) : args.pages;
+    const int room = DENSE && split >= args.splits ? 0 : args.pages;
+    fetch_keys(begin, room, 0);
+    fetch_values(begin, room, 0);
+    const int pages = args.num_pages ? min(*args.num_pages, room) : room;
 #pragma unroll
     for (int stage = 1; stage < STAGES; stage++) {
         fetch_keys(begin + stage * step, pages, stage);
         fetch_values(begin + stage * step, pages, stage);
     }
+
+#if DENSE
+    // These columns need the query as the model has it, which was there before this kernel could start.
+    const int dense_part = split - args.dense_start;
+    if (dense_part >= 0 && dense_part < args.dense_splits) add_dense(args, batch, head, first_row, dense_part);
+    if (split >= args.splits) return;  // a block for these columns alone
+#endif
 
     // The right operand of the scores: column g of a tile is row g of the query.
     uint2 query[ROW_TILES * STEPS];

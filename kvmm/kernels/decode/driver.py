@@ -1,8 +1,8 @@
 """Decode attention on a GPU: chooses kernels for what is stored and joins their results.
 
 The same function as :func:`kvmm.kernels.decode.reference.attend`. A step of one layer is, for every part, one kernel
-that expands the queries, one that walks the pages and one that joins; the dense columns (sinks, residual) are a store
-of their own that shares the first join. All grids depend on capacities only and lengths are read on the device, so a
+that expands the queries, one that walks the pages and one that joins; the dense columns (sinks, residual) are read by
+the kernel of the first part, or are a store of their own, and share the first join. All grids depend on capacities only and lengths are read on the device, so a
 step can be captured in a CUDA graph.
 """
 
@@ -31,6 +31,7 @@ _WARPS = 12  # that a multiprocessor is given
 _WIDTH = 32  # columns of a basis that a program computes
 _FEW_ROWS = 128  # rows of all heads up to which each is joined by programs of its own
 _TILE = 64  # tokens of the dense columns a program takes at once
+_DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
 
 
 @dataclass
@@ -42,6 +43,17 @@ class Partial:
     acc: torch.Tensor  # [BH, splits, rows, Q]
     zero: torch.Tensor | None = None  # [BH, splits, rows, VDZ]
     scaled: bool = False  # whether scales and zero points are in these sums
+    dense: Partial | None = None  # what the same kernel found in the dense columns
+
+
+@dataclass
+class Columns:
+    """The columns in the model's dtype: ``[B, H, n, D]``, their bias ``[B or 1, 1, 1 or q, n]`` and how many are used."""
+
+    key: torch.Tensor
+    value: torch.Tensor
+    bias: torch.Tensor | None
+    used: torch.Tensor | None
 
 
 @lru_cache(maxsize=16)
@@ -160,23 +172,28 @@ def attend(
     step = _Step(grouped, heads, length, scaling * LOG2E, bias)
     values = [part.value.codec.digits(part.value.packed) for part in parts]
     slots = [each.pages * each.page_size for each in values]
+    columns = step.columns(dense_key, dense_value, sum(slots), dense_length)
     aside = _side_stream(query.device) if parts and query.is_cuda and torch.cuda.is_current_stream_capturing() else None
-    if aside is None:
-        dense = step.dense(dense_key, dense_value, sum(slots), dense_length)
-    else:  # in a graph the dense columns are read while the queries are expanded
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            dense = step.dense(dense_key, dense_value, sum(slots), dense_length)
+    if aside is not None:
+        begin = torch.cuda.current_stream().record_event()
     out = torch.empty(batch * heads, rows, dense_value.shape[-1], device=query.device, dtype=query.dtype)
     if not parts:
-        step.combine(None, None, dense, None, out)
+        step.combine(None, None, step.dense(columns), None, out)
     state, start = None, 0
     for part, each, count in zip(parts, values, slots, strict=True):
-        partial = step.part(part, each, start)
-        if aside is not None and dense is not None:
-            torch.cuda.current_stream().wait_stream(aside)
+        first = part is parts[0]
+        partial = step.part(part, each, start, columns if first else None)
+        dense = partial.dense
+        if first and dense is None:
+            if aside is None:
+                dense = step.dense(columns)
+            else:  # in a graph the dense columns are read beside the queries and the pages
+                aside.wait_event(begin)
+                with torch.cuda.stream(aside):
+                    dense = step.dense(columns)
+                torch.cuda.current_stream().wait_stream(aside)
         state = step.combine(partial, each, dense, state, out if part is parts[-1] else None)
-        dense, start = None, start + count
+        start += count
     return out.view(batch, query_heads, length, -1)
 
 
@@ -273,8 +290,8 @@ class _Step:
 
     # -- splits ---------------------------------------------------------------------------------------------------
 
-    def part(self, part: Any, values: Digits | Dense, start: int) -> Partial:
-        """All splits of one part; its slots begin at ``start``."""
+    def part(self, part: Any, values: Digits | Dense, start: int, columns: Columns | None = None) -> Partial:
+        """All splits of one part, whose slots begin at ``start``, and those of ``columns`` if its kernel takes them."""
         codec, packed = part.key.codec, part.key.packed
         keys = codec.digits(packed)
         if isinstance(keys, Digits) and keys.group_index is not None and not self.int8:
@@ -293,7 +310,7 @@ class _Step:
                 scores = codec.adjust_scores(scores, repeated)
             logits, adjusts = (scores * LOG2E).contiguous(), False
         elif not adjusts and self.int8:
-            found = self._cuda_split(keys, values, used, bias)
+            found = self._cuda_split(keys, values, used, bias, columns)
             if found is not None:
                 return found
         adjust = None
@@ -304,15 +321,26 @@ class _Step:
             keys = None
         return self._split(keys, values, used, bias, logits=logits, adjust=adjust)
 
-    def dense(self, key: torch.Tensor, value: torch.Tensor, start: int, used: torch.Tensor | None) -> Partial:
-        """The columns in the model's dtype ``[B, H, n, D]``."""
+    def columns(self, key: torch.Tensor, value: torch.Tensor, start: int, used: torch.Tensor | None) -> Columns:
+        """The columns in the model's dtype ``[B, H, n, D]``; their slots begin at ``start``."""
         bias = None if self.bias is None else self.bias[..., start : start + key.shape[2]]
-        return self._split(Dense(key, _TILE), Dense(value, _TILE), used, bias, tokens=key.shape[2])
+        return Columns(key, value, bias, used)
+
+    def dense(self, columns: Columns) -> Partial:
+        """All splits of the columns in the model's dtype, by a kernel of their own."""
+        key, value = Dense(columns.key, _TILE), Dense(columns.value, _TILE)
+        return self._split(key, value, columns.used, columns.bias, tokens=columns.key.shape[2])
 
     def _cuda_split(
-        self, keys: Digits | Dense, values: Digits | Dense, used: torch.Tensor | None, bias: torch.Tensor | None
+        self,
+        keys: Digits | Dense,
+        values: Digits | Dense,
+        used: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        columns: Columns | None,
     ) -> Partial | None:
-        """The splits by the CUDA kernel, or None where it does not take the case."""
+        """The splits by the CUDA kernel, those of ``columns`` with them where it can, or None where it does not take
+        the case."""
         if not isinstance(keys, Digits) or not isinstance(values, Digits):
             return None
         if keys.by_token or keys.inside > 1 or values.inside or not keys.planes or not values.planes:
@@ -334,8 +362,17 @@ class _Step:
         else:
             v = cuda.DigitValues(planes, norm=values.norm)
         bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
+        dense = None
+        if columns is not None and _DENSE_INSIDE:
+            added = None if columns.bias is None else columns.bias[:, 0, 0].expand(batch, -1)
+            dense = cuda.DenseColumns(self.query, columns.key, columns.value, self.scaling, added, columns.used)
+
+        def choose(query: torch.Tensor | cuda.Query) -> tuple[cuda.Variant | None, cuda.DenseColumns | None]:
+            with_dense = None if dense is None else cuda.choose(query, k, v, bias, dense)
+            return (with_dense, dense) if with_dense is not None else (cuda.choose(query, k, v, bias), None)
+
         query, weight, offset = self._foldable(keys), None, None
-        variant = None if query is None else cuda.choose(query, k, v, bias)
+        variant, inside = (None, None) if query is None else choose(query)
         early = False
         if variant is not None:
             early = keys.matrix is not None and cuda.overlaps(self.query.device)
@@ -343,7 +380,7 @@ class _Step:
         else:  # another kernel expands the query
             groups = keys.groups if group != "span" else 1
             query = self._empty(batch, self.heads, groups, 2 * self.rows, keys.columns, dtype=torch.int8)
-            variant = cuda.choose(query, k, v, bias)
+            variant, inside = choose(query)
             if variant is None:
                 return None
             q = self.expand(keys, True, query)
@@ -356,8 +393,19 @@ class _Step:
             zero = self._empty(self.bh, splits, self.rows, values.zero_point.shape[-1])
         elif values.by_token or values.norm is not None:
             zero = self._empty(self.bh, splits, self.rows)
-        cuda.split_digits(query, weight, offset, k, v, m, l, acc, used, bias, zero, variant=variant, early=early)
-        return Partial(m, l, acc, zero if zero is None or grouped else zero.unsqueeze(-1), grouped)
+        found = None
+        if inside is not None:
+            count, apart = cuda.num_dense_splits(query, k, inside, splits, variant=variant)
+            shape = (self.bh, count, self.rows)
+            found = Partial(
+                self._empty(*shape), self._empty(*shape), self._empty(*shape, aligned(columns.value.shape[-1]))
+            )
+        cuda.split_digits(
+            query, weight, offset, k, v, m, l, acc, used, bias, zero, dense=inside,
+            dense_out=None if found is None else cuda.DenseSplits(found.m, found.l, found.acc, apart),
+            variant=variant, early=early,
+        )  # fmt: skip
+        return Partial(m, l, acc, zero if zero is None or grouped else zero.unsqueeze(-1), grouped, found)
 
     def _foldable(self, keys: Digits) -> cuda.Query | None:
         """The query of the CUDA kernel that folds the keys' scales itself; None where groups are not all alike."""
