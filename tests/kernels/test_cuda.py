@@ -436,10 +436,11 @@ def test_dense_columns_on_a_cpu(name, tmp_path):
     case, dims, dtype, count, apart = DENSE_CASES[name]
     pages, splits = 5, 2
     q8, qw, qz, keys, values, bias = make(case, batch=2, heads=1, pages=pages)
+    library = None
     for columns, biased in ((70, False), (37, True), (0, False), (1, False)):
         dense = make_dense(2, 1, cuda._rows(q8), columns, dims, dtype, biased)
         variant = replace(cuda.variant_of(q8, keys, values, bias, dense), warps=3, stages=1)
-        library = library_of(variant, tmp_path / "digits.so") if columns == 70 else library
+        library = library or library_of(variant, tmp_path / "digits.so")
         outputs, dense_out = outputs_of(q8, keys, values, splits), dense_outputs(dense, count, apart)
         used = torch.tensor([pages], dtype=torch.int32)
         arguments = cuda._arguments(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], dense, dense_out)

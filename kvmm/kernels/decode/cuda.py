@@ -127,7 +127,7 @@ class DenseSplits:
 
     Attributes:
         m, l: float32 ``[B * H, S, R]``, as of the pages' splits.
-        acc: float32 ``[B * H, S, R, ceil32(D_v)]``, sums of ``2 ** (x - m)`` times the values; what pads is not written.
+        acc: float32 ``[B * H, S, R, ceil32(D_v)]``, sums of ``2 ** (x - m)`` times the values, without what pads.
         apart: whether blocks without pages take them, instead of the first of those with pages.
     """
 

@@ -87,7 +87,7 @@ DEVICE void prefetch(const Byte* from) { asm volatile("prefetch.global.L2 [%0];"
 DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
 // Until the kernel that writes the query has ended; what it does not write may be read before. The kernel that follows
-// may then be put on multiprocessors that have room.
+// may then be put on multiprocessors that have room: all in front of this one has ended then.
 DEVICE void wait_for_query() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -852,10 +852,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             }
         }
     } else if constexpr (!KEY_GROUPS) {
+        wait_for_query();
         load_query(query_of(0));
         load_weights(0);
-    } else if (begin < pages) {
-        load_weights(group_of(args.key_group, args.key_groups, begin));
+    } else {
+        wait_for_query();
+        if (begin < pages) load_weights(group_of(args.key_group, args.key_groups, begin));
     }
 
     float top[ROW_TILES], total[ROW_TILES], total_zero[ROW_TILES], sums[ROW_TILES][TILES][2] = {};

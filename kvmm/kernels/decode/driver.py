@@ -2,8 +2,8 @@
 
 The same function as :func:`kvmm.kernels.decode.reference.attend`. A step of one layer is, for every part, one kernel
 that expands the queries, one that walks the pages and one that joins; the dense columns (sinks, residual) are read by
-the kernel of the first part, or are a store of their own, and share the first join. All grids depend on capacities only and lengths are read on the device, so a
-step can be captured in a CUDA graph.
+the kernel of the first part, or are a store of their own, and share the first join. All grids depend on capacities
+only and lengths are read on the device, so a step can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _WIDTH = 32  # columns of a basis that a program computes
 _FEW_ROWS = 128  # rows of all heads up to which each is joined by programs of its own
 _TILE = 64  # tokens of the dense columns a program takes at once
 _DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
+_COMBINE_EARLY = True  # whether the join may start before the CUDA split kernel in front of it has ended
 
 
 @dataclass
@@ -44,11 +45,12 @@ class Partial:
     zero: torch.Tensor | None = None  # [BH, splits, rows, VDZ]
     scaled: bool = False  # whether scales and zero points are in these sums
     dense: Partial | None = None  # what the same kernel found in the dense columns
+    early: bool = False  # whether the kernel that writes this lets the next one start
 
 
 @dataclass
 class Columns:
-    """The columns in the model's dtype: ``[B, H, n, D]``, their bias ``[B or 1, 1, 1 or q, n]`` and how many are used."""
+    """The columns in the model's dtype ``[B, H, n, D]``, their bias ``[B or 1, 1, 1 or q, n]``, how many are used."""
 
     key: torch.Tensor
     value: torch.Tensor
@@ -187,11 +189,13 @@ def attend(
         if first and dense is None:
             if aside is None:
                 dense = step.dense(columns)
+                partial.early = False  # that kernel is not the last
             else:  # in a graph the dense columns are read beside the queries and the pages
                 aside.wait_event(begin)
                 with torch.cuda.stream(aside):
                     dense = step.dense(columns)
                 torch.cuda.current_stream().wait_stream(aside)
+                partial.early = False
         state = step.combine(partial, each, dense, state, out if part is parts[-1] else None)
         start += count
     return out.view(batch, query_heads, length, -1)
@@ -405,7 +409,8 @@ class _Step:
             dense_out=None if found is None else cuda.DenseSplits(found.m, found.l, found.acc, apart),
             variant=variant, early=early,
         )  # fmt: skip
-        return Partial(m, l, acc, zero if zero is None or grouped else zero.unsqueeze(-1), grouped, found)
+        zero = zero if zero is None or grouped else zero.unsqueeze(-1)
+        return Partial(m, l, acc, zero, grouped, found, _COMBINE_EARLY and cuda.overlaps(self.query.device))
 
     def _foldable(self, keys: Digits) -> cuda.Query | None:
         """The query of the CUDA kernel that folds the keys' scales itself; None where groups are not all alike."""
@@ -555,6 +560,7 @@ class _Step:
         chunk = min((16 if matrix is None else 32) if few else 64 if matrix is None else 32, next_power_of_2(dim))
         width = max(16, next_power_of_2(0 if partial is None else partial.acc.shape[-1]))
         at_once = max(1, (16384 if few else 4096) // (together * max(width, chunk)))
+        early = partial is not None and partial.early
         combine_kernel[self.heads, -(-batch * self.rows // together), -(-dim // chunk)](
             None if partial is None else partial.m, None if partial is None else partial.l,
             None if partial is None else partial.acc, None if partial is None else partial.zero,
@@ -574,6 +580,6 @@ class _Step:
             HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
             HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
             HAS_MATRIX=matrix is not None, HAS_DENSE=dense is not None, HAS_STATE=state is not None,
-            LAST=out is not None, num_warps=4,
+            LAST=out is not None, EARLY=early, num_warps=4, **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
         return following

@@ -28,7 +28,7 @@ def combine_kernel(
     VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr, DIGITS: tl.constexpr,
     HAS_PART: tl.constexpr, HAS_DIGITS: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr,
     HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr,
-    LAST: tl.constexpr,
+    LAST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one part, those of the dense columns and what was joined before, by their log-sum-exp.
 
@@ -38,7 +38,8 @@ def combine_kernel(
     ``PLACES[k, c]``. Without these tables digit ``c`` is channel ``c``. ``SCALE`` ``[B, H, C]`` is what splits did not
     do already. ``ZERO_KIND``: 0 none, 1 one zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2
     ``ZERO`` holds their sum by channel, 3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or
-    the state if more parts follow.
+    the state if more parts follow. With ``EARLY`` it may start before the kernel that wrote the splits has ended, but not
+    before all in front of that.
     """
     h = tl.program_id(0).to(tl.int64)
     d = tl.program_id(2) * DC + tl.arange(0, DC)
@@ -97,6 +98,8 @@ def combine_kernel(
             else:
                 point = tl.full((RB, DC), 1.0, tl.float32)
 
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     m = tl.full((RB,), -1e30, tl.float32)
     if HAS_PART:
         s = tl.arange(0, SP)
