@@ -486,7 +486,21 @@ def test_compiles(name, capability):
     if nvrtc.nvrtc() is None:
         pytest.skip("NVRTC is not installed")
     q8, _, _, keys, values, bias = make(name)
-    variant = cuda.variant_of(q8, keys, values, bias)
+    check_compiles(cuda.variant_of(q8, keys, values, bias), capability)
+
+
+@pytest.mark.parametrize("name", DENSE_CASES)
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+def test_compiles_with_dense_columns(name, capability):
+    if nvrtc.nvrtc() is None:
+        pytest.skip("NVRTC is not installed")
+    case, dims, dtype, _, _ = DENSE_CASES[name]
+    q8, _, _, keys, values, bias = make(case)
+    dense = make_dense(2, 2, cuda._rows(q8), 40, dims, dtype, False)
+    check_compiles(cuda.variant_of(q8, keys, values, bias, dense), capability)
+
+
+def check_compiles(variant, capability):
     block, total = {(8, 0): (163, 164), (8, 9): (99, 100), (9, 0): (227, 228)}[capability]
     variant = variant.fitted(block * 1024, total * 1024)
     assert variant is not None

@@ -106,6 +106,14 @@ def test_dense_columns(variants, dense_splits, name: str, dtype: torch.dtype, ap
     assert [variant.dense for variant in variants] == [1 if dtype == torch.float16 else 3]
 
 
+@pytest.mark.parametrize("name", ["oscar", "two spans", "rd"])
+def test_many_sequences(variants, monkeypatch, name: str) -> None:
+    monkeypatch.setattr(driver, "_FEW_ROWS", 0)
+    kv, parts, _ = CASES[name]
+    assert compare(make_parts([(kv, kv)], [260], batch=2, **parts), ratio=5, batch=2, holes=0.1) < 2e-3
+    assert len(variants) == 1
+
+
 @pytest.mark.parametrize("dense", [0, 3])
 def test_few_dense_columns(variants, dense: int) -> None:
     kv, parts, _ = CASES["oscar"]

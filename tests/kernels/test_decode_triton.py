@@ -181,6 +181,17 @@ def test_dense_columns(name: str, dtype: torch.dtype, ratio: int, dim: int, dens
     assert error < (2e-3 if dtype == torch.float16 else 6e-3)  # the output is rounded to it
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_many_sequences(name: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of many sequences are joined together, whatever the size of what they are joined from."""
+    monkeypatch.setattr(driver, "_FEW_ROWS", 0)
+    if wide:
+        monkeypatch.setattr(driver, "_reach", lambda x: 2**31)
+    kv = KINDS[name]
+    assert compare(make_parts([(kv, kv)], [140], batch=3, more=0 if wide else 20), batch=3, ratio=7, holes=0.1) < 2e-3
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["oscar2", "calibquant1", "kitty", "rd"])
 def test_replays(name: str) -> None:

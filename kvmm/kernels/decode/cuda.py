@@ -226,7 +226,8 @@ class Variant:
         # what a lane holds throughout: scores, sums of values and the query
         held = self.row_tiles * (self.page // 4 + (sum(self.value_digits) + self.value_zeros) // 8)
         held += self.row_tiles * sum(self.key_digits) // 16
-        most = 16 if held <= 64 else 8
+        before = self.dense_keys // 8 + self.dense_values // 4  # the dense columns' query and sums, before the pages
+        most = 16 if max(held, before) <= 64 else 8
         deep = replace(self, stages=1).stage_bytes >= 8192
         for warps, stages, blocks in PLANS:
             if warps * blocks > most or (stages > 1 and not deep):

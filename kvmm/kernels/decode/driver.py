@@ -32,6 +32,7 @@ _WIDTH = 32  # columns of a basis that a program computes
 _FEW_ROWS = 128  # rows of all heads up to which each is joined by programs of its own
 _TILE = 64  # tokens of the dense columns a program takes at once
 _DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
+_JOIN_BY_CHANNEL = True  # whether digits of many rows become channels before they leave the basis
 _COMBINE_EARLY = True  # whether the join may start before the CUDA split kernel in front of it has ended
 
 
@@ -75,6 +76,11 @@ def interpreted() -> bool:
 def _stride(x: torch.Tensor | None) -> int:
     """The stride of a (sequence, head) pair in a tensor ``[B, H, ...]``, which must be one."""
     return 0 if x is None else x.stride(1)
+
+
+def _reach(x: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last."""
+    return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
 def _paired(x: torch.Tensor) -> torch.Tensor:
@@ -530,10 +536,15 @@ class _Step:
         digits = values if isinstance(values, Digits) else None
         scale = zero = offset = matrix = digit_matrix = index = place = columns = places = None
         kind, vdz = 0, 0
+        # few rows: share the channels out among more programs; many: load the matrix for several rows at once
+        few = self.bh * self.rows <= _FEW_ROWS
+        by_channel = False
         if digits is not None:
             matrix = digits.matrix
+            by_channel = _JOIN_BY_CHANNEL and matrix is not None and not few
+            by_channel = by_channel and (digits.index is None or digits.channel_digits is not None)
             if digits.planes:
-                if matrix is None:
+                if matrix is None or by_channel:
                     columns, places = digits.channel_digits, digits.channel_places
                 else:
                     index, place = digits.index, digits.place
@@ -554,13 +565,14 @@ class _Step:
         splits0 = 1 if dense is None else dense.m.shape[1]
         before = state or (None, None, None)
         after = following or (None, None, None)
-        # few rows: share the channels out among more programs; many: load the matrix for several rows at once
-        batch, few = self.bh // self.heads, self.bh * self.rows <= _FEW_ROWS
+        batch = self.bh // self.heads
         together = 1 if few else 4 if matrix is None else 16
         chunk = min((16 if matrix is None else 32) if few else 64 if matrix is None else 32, next_power_of_2(dim))
         width = max(16, next_power_of_2(0 if partial is None else partial.acc.shape[-1]))
         at_once = max(1, (16384 if few else 4096) // (together * max(width, chunk)))
         early = partial is not None and partial.early
+        reached = (scale, zero, *(p and p.acc for p in (partial, dense)), out if state is None else state[2])
+        wide = any(x is not None and _reach(x) >= 2**31 for x in reached)  # offsets need more than 32 bits
         combine_kernel[self.heads, -(-batch * self.rows // together), -(-dim // chunk)](
             None if partial is None else partial.m, None if partial is None else partial.l,
             None if partial is None else partial.acc, None if partial is None else partial.zero,
@@ -579,7 +591,8 @@ class _Step:
             DIGITS=0 if columns is None else columns.shape[0],
             HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
             HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
-            HAS_MATRIX=matrix is not None, HAS_DENSE=dense is not None, HAS_STATE=state is not None,
-            LAST=out is not None, EARLY=early, num_warps=4, **({"launch_pdl": True} if early else {}),
+            HAS_MATRIX=matrix is not None, BY_CHANNEL=by_channel, HAS_DENSE=dense is not None,
+            HAS_STATE=state is not None, LAST=out is not None, EARLY=early, WIDE=wide, num_warps=4,
+            **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
         return following

@@ -27,21 +27,25 @@ def combine_kernel(
     D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr,
     VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr, DIGITS: tl.constexpr,
     HAS_PART: tl.constexpr, HAS_DIGITS: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr,
-    HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, HAS_DENSE: tl.constexpr, HAS_STATE: tl.constexpr,
-    LAST: tl.constexpr, EARLY: tl.constexpr,
+    HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, BY_CHANNEL: tl.constexpr, HAS_DENSE: tl.constexpr,
+    HAS_STATE: tl.constexpr,
+    LAST: tl.constexpr, EARLY: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one part, those of the dense columns and what was joined before, by their log-sum-exp.
 
     One program a head, ``RB`` rows of whatever sequences and ``DC`` channels of the output. Where a ``MATRIX``
     ``[H or 1, D, D]`` leaves the values' basis, digit ``j`` (of ``JP``) goes through row ``j`` of ``DIGIT_MATRIX``, that
-    of its channel ``INDEX[j]``, times ``PLACE[j]``: no digits are moved. Elsewhere channel ``c`` is the sum of digits ``COLUMNS[k, c]`` times
-    ``PLACES[k, c]``. Without these tables digit ``c`` is channel ``c``. ``SCALE`` ``[B, H, C]`` is what splits did not
+    of its channel ``INDEX[j]``, times ``PLACE[j]``: no digits are moved. Elsewhere, and with ``BY_CHANNEL``, which leaves
+    the basis by one product with ``MATRIX``, channel ``c`` is the sum of digits ``COLUMNS[k, c]`` times ``PLACES[k, c]``.
+    Without these tables digit ``c`` is channel ``c``. ``SCALE`` ``[B, H, C]`` is what splits did not
     do already. ``ZERO_KIND``: 0 none, 1 one zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2
     ``ZERO`` holds their sum by channel, 3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or
     the state if more parts follow. With ``EARLY`` it may start before the kernel that wrote the splits has ended, but not
     before all in front of that.
     """
-    h = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(0)
+    if WIDE:
+        h = h.to(tl.int64)
     d = tl.program_id(2) * DC + tl.arange(0, DC)
     i = tl.program_id(1) * RB + tl.arange(0, RB)
     live = i < batch * rows
@@ -60,7 +64,17 @@ def combine_kernel(
         if INDEX is not None:
             digit_rows = VQ
         factor = tl.full((RB, JP), 1.0, tl.float32)
-        if HAS_MATRIX:
+        if BY_CHANNEL:
+            c = tl.arange(0, CP)
+            matrix = tl.load(
+                MATRIX + h * matrix_head + c[:, None] * D + d[None, :], mask=(c < D)[:, None] & dl[None, :], other=0.0
+            )
+            if HAS_SCALE:
+                factor = tl.load(
+                    SCALE + b[:, None] * scale_b + h * scale_h + c[None, :],
+                    mask=live[:, None] & (c < C)[None, :], other=0.0,
+                ).to(tl.float32)  # fmt: skip
+        elif HAS_MATRIX:
             if HAS_SCALE and INDEX is not None:
                 channel = tl.load(INDEX + j, mask=held, other=0)
                 factor *= tl.load(PLACE + j, mask=held, other=0.0)[None, :]
@@ -90,10 +104,12 @@ def combine_kernel(
             ).to(tl.float32)  # fmt: skip
             if HAS_OFFSET:
                 point += tl.load(OFFSET + h * offset_head + c, mask=c < DZ, other=0.0)[None, :]
-            if HAS_MATRIX:
+            if HAS_MATRIX and not BY_CHANNEL:
                 point = _leave_basis(point, matrix, RB)
         elif ZERO_KIND == 3:
-            if HAS_MATRIX:
+            if BY_CHANNEL:
+                point = tl.full((RB, CP), 1.0, tl.float32)
+            elif HAS_MATRIX:
                 point = tl.sum(matrix, 0)[None, :] + tl.zeros((RB, DC), tl.float32)
             else:
                 point = tl.full((RB, DC), 1.0, tl.float32)
@@ -135,7 +151,7 @@ def combine_kernel(
     if HAS_PART:
         mine = tl.sum(ls * tl.exp2(ms - m[:, None]), 1)
         total += mine
-        digits = tl.zeros((RB, JP if HAS_MATRIX else DC), tl.float32)
+        digits = tl.zeros((RB, CP if BY_CHANNEL else JP if HAS_MATRIX else DC), tl.float32)
         weight = tl.zeros((RB,), tl.float32)
         zero = tl.zeros((RB, CP if HAS_MATRIX else DC), tl.float32)
         for s1 in range(0, splits, SC):
@@ -148,25 +164,27 @@ def combine_kernel(
                 there = live[:, None] & (t < splits)[None, :]
                 w = tl.where(there, tl.exp2(tl.load(M + split, mask=there, other=-1e30) - m[:, None]), 0.0)
             if HAS_DIGITS:
-                if HAS_MATRIX:
+                if HAS_MATRIX and not BY_CHANNEL:
                     part = tl.load(
                         ACC + split[:, :, None] * VQ + j[None, None, :], mask=there[:, :, None] & held[None, None, :],
                         other=0.0,
                     )  # fmt: skip
                     digits += tl.sum(part * w[:, :, None], 1)
                 elif DIGITS == 0:
+                    e = c if BY_CHANNEL else d
                     part = tl.load(
-                        ACC + split[:, :, None] * VQ + d[None, None, :], mask=there[:, :, None] & (d < VQ)[None, None, :],
+                        ACC + split[:, :, None] * VQ + e[None, None, :], mask=there[:, :, None] & (e < VQ)[None, None, :],
                         other=0.0,
                     )  # fmt: skip
                     digits += tl.sum(part * w[:, :, None], 1)
                 else:
                     for k in tl.static_range(DIGITS):
-                        column = tl.load(COLUMNS + k * D + d, mask=dl, other=0)
-                        worth = tl.load(PLACES + k * D + d, mask=dl, other=0.0)
+                        e = c if BY_CHANNEL else d
+                        column = tl.load(COLUMNS + k * D + e, mask=e < D, other=0)
+                        worth = tl.load(PLACES + k * D + e, mask=e < D, other=0.0)
                         part = tl.load(
                             ACC + split[:, :, None] * VQ + column[None, None, :],
-                            mask=there[:, :, None] & (dl & (worth != 0))[None, None, :], other=0.0,
+                            mask=there[:, :, None] & (worth != 0)[None, None, :], other=0.0,
                         )  # fmt: skip
                         digits += tl.sum(part * w[:, :, None], 1) * worth[None, :]
             if VDZ == 1:
@@ -177,7 +195,15 @@ def combine_kernel(
                     other=0.0,
                 )  # fmt: skip
                 zero += tl.sum(points * w[:, :, None], 1)
-        if HAS_DIGITS:
+        if BY_CHANNEL:
+            if HAS_SCALE:
+                digits *= factor
+            if ZERO_KIND == 2:
+                digits += zero
+            elif ZERO_KIND > 0:
+                digits += point * (weight if VDZ == 1 else mine)[:, None]
+            out += _leave_basis(digits, matrix, RB)
+        elif HAS_DIGITS:
             if HAS_MATRIX:
                 out += _leave_basis(digits * factor, digit_matrix, RB)
             else:
@@ -187,7 +213,9 @@ def combine_kernel(
                         mask=live[:, None] & (d < C)[None, :], other=0.0,
                     ).to(tl.float32)  # fmt: skip
                 out += digits
-        if ZERO_KIND == 2:
+        if BY_CHANNEL:
+            pass
+        elif ZERO_KIND == 2:
             if HAS_MATRIX:
                 out += _leave_basis(zero, matrix, RB)
             else:
