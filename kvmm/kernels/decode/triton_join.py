@@ -20,6 +20,34 @@ def _leave_basis(x, matrix, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _load_digits(ACC, COLUMNS, PLACES, split, there, e, VQ, D: tl.constexpr, GATHERED: tl.constexpr):
+    """The sums of splits ``[ROWS, SPLITS]`` in digits ``e``, or in the digits that channels ``e`` are the sums of."""
+    parts = ()
+    if GATHERED == 0:
+        at = split[:, :, None] * VQ + e[None, None, :]
+        parts = parts + (tl.load(ACC + at, mask=there[:, :, None] & (e < VQ)[None, None, :], other=0.0),)
+    else:
+        for k in tl.static_range(GATHERED):
+            column = tl.load(COLUMNS + k * D + e, mask=e < D, other=0)
+            worth = tl.load(PLACES + k * D + e, mask=e < D, other=0.0)
+            at = split[:, :, None] * VQ + column[None, None, :]
+            parts = parts + (tl.load(ACC + at, mask=there[:, :, None] & (worth != 0)[None, None, :], other=0.0),)
+    return parts
+
+
+@triton.jit
+def _add_digits(digits, parts, w, PLACES, e, D: tl.constexpr, GATHERED: tl.constexpr):
+    """``digits`` with what :func:`_load_digits` loaded, times the weights ``w [ROWS, SPLITS]`` of the splits."""
+    if GATHERED == 0:
+        digits += tl.sum(parts[0] * w[:, :, None], 1)
+    else:
+        for k in tl.static_range(GATHERED):
+            worth = tl.load(PLACES + k * D + e, mask=e < D, other=0.0)
+            digits += tl.sum(parts[k] * w[:, :, None], 1) * worth[None, :]
+    return digits
+
+
+@triton.jit
 def combine_kernel(
     M, L, ACC, ZERO, SCALE, INDEX, PLACE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, DIGIT_MATRIX, M0, L0, ACC0,
     STATE_M, STATE_L, STATE, OUT_M, OUT_L, OUT,
@@ -123,6 +151,10 @@ def combine_kernel(
         known = live[:, None] & (s < splits)[None, :]
         ms = tl.load(M + at, mask=known, other=-1e30)
         ls = tl.load(L + at, mask=known, other=0.0)
+        GATHERED: tl.constexpr = 0 if HAS_MATRIX and not BY_CHANNEL else DIGITS  # digits that a channel is the sum of
+        e = c if BY_CHANNEL else j if HAS_MATRIX else d
+        if HAS_DIGITS and SC == SP:  # asked for before anything waits
+            parts = _load_digits(ACC, COLUMNS, PLACES, at, known, e, VQ, D, GATHERED)
         m = tl.maximum(m, tl.max(ms, 1))
     if HAS_DENSE:
         s0 = tl.arange(0, SP0)
@@ -164,29 +196,9 @@ def combine_kernel(
                 there = live[:, None] & (t < splits)[None, :]
                 w = tl.where(there, tl.exp2(tl.load(M + split, mask=there, other=-1e30) - m[:, None]), 0.0)
             if HAS_DIGITS:
-                if HAS_MATRIX and not BY_CHANNEL:
-                    part = tl.load(
-                        ACC + split[:, :, None] * VQ + j[None, None, :], mask=there[:, :, None] & held[None, None, :],
-                        other=0.0,
-                    )  # fmt: skip
-                    digits += tl.sum(part * w[:, :, None], 1)
-                elif DIGITS == 0:
-                    e = c if BY_CHANNEL else d
-                    part = tl.load(
-                        ACC + split[:, :, None] * VQ + e[None, None, :], mask=there[:, :, None] & (e < VQ)[None, None, :],
-                        other=0.0,
-                    )  # fmt: skip
-                    digits += tl.sum(part * w[:, :, None], 1)
-                else:
-                    for k in tl.static_range(DIGITS):
-                        e = c if BY_CHANNEL else d
-                        column = tl.load(COLUMNS + k * D + e, mask=e < D, other=0)
-                        worth = tl.load(PLACES + k * D + e, mask=e < D, other=0.0)
-                        part = tl.load(
-                            ACC + split[:, :, None] * VQ + column[None, None, :],
-                            mask=there[:, :, None] & (worth != 0)[None, None, :], other=0.0,
-                        )  # fmt: skip
-                        digits += tl.sum(part * w[:, :, None], 1) * worth[None, :]
+                if SC < SP:
+                    parts = _load_digits(ACC, COLUMNS, PLACES, split, there, e, VQ, D, GATHERED)
+                digits = _add_digits(digits, parts, w, PLACES, e, D, GATHERED)
             if VDZ == 1:
                 weight += tl.sum(tl.load(ZERO + split, mask=there, other=0.0) * w, 1)
             elif ZERO_KIND == 2:
