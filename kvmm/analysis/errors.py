@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvmm.analysis.by_policy import ByPolicy
 from kvmm.analysis.norms import NormReport
 from kvmm.analysis.prefill import full_layers, one_prompt, prompt_modality, visit_layers
 from kvmm.analysis.recording import Seen
@@ -203,7 +204,7 @@ class MixedErrors:
 
 
 @dataclass(frozen=True)
-class ErrorReport:
+class ErrorReport(ByPolicy[PolicyErrors]):
     """Errors of several policies on one prompt.
 
     Attributes:
@@ -220,23 +221,11 @@ class ErrorReport:
     policies: tuple[PolicyErrors, ...]
     mixed: tuple[MixedErrors, ...]
 
-    def of(self, policy: str) -> PolicyErrors:
-        """The errors of one policy by its name. Raises :class:`KVMMError` if it was not measured."""
-        for one in self.policies:
-            if one.policy == policy:
-                return one
-        raise KVMMError(f"Policy {policy!r} was not measured: choose {', '.join(p.policy for p in self.policies)}.")
-
-    def modalities(self) -> list[str]:
-        """Names of the modalities present, in the order of their codes."""
-        return [MODALITY_NAMES[code] for code in np.unique(self.modality)]
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        counts = {name: int((self.modality == m).sum()) for m, name in enumerate(MODALITY_NAMES)}
         return {
             "layers": list(self.layers),
-            "tokens": {name: count for name, count in counts.items() if count},
+            "tokens": self.tokens(),
             "outliers": {side: [list(found) for found in rows] for side, rows in self.outliers.items()},
             "policies": [one.to_dict() for one in self.policies],
             "mixed": [one.to_dict() for one in self.mixed],

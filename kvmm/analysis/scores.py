@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvmm.analysis.by_policy import ByPolicy
 from kvmm.analysis.prefill import full_layers, one_prompt, prompt_modality, visit_layers
 from kvmm.analysis.recording import Seen
 from kvmm.analysis.stored import LayerStorage
@@ -101,7 +102,7 @@ class PolicyScores:
 
 
 @dataclass(frozen=True)
-class ScoreReport:
+class ScoreReport(ByPolicy[PolicyScores]):
     """Attention of the last queries of one prompt, exact and under several policies.
 
     Attributes:
@@ -118,23 +119,11 @@ class ScoreReport:
     mass: np.ndarray
     policies: tuple[PolicyScores, ...]
 
-    def of(self, policy: str) -> PolicyScores:
-        """The scores of one policy by its name. Raises :class:`KVMMError` if it was not measured."""
-        for one in self.policies:
-            if one.policy == policy:
-                return one
-        raise KVMMError(f"Policy {policy!r} was not measured: choose {', '.join(p.policy for p in self.policies)}.")
-
-    def modalities(self) -> list[str]:
-        """Names of the modalities present, in the order of their codes."""
-        return [MODALITY_NAMES[code] for code in np.unique(self.modality)]
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        counts = {name: int((self.modality == m).sum()) for m, name in enumerate(MODALITY_NAMES)}
         return {
             "layers": list(self.layers),
-            "tokens": {name: count for name, count in counts.items() if count},
+            "tokens": self.tokens(),
             "queries": self.queries,
             "mass": {name: self.mass[:, m].tolist() for m, name in enumerate(MODALITY_NAMES)},
             "policies": [one.to_dict() for one in self.policies],
