@@ -51,8 +51,7 @@ def inputs(parts, *, batch=1, heads=2, ratio=3, dim=64, length=1, dense=41, dtyp
     return query, parts, key[:, :, :dense], value[:, :, :dense], bias, dim**-0.5
 
 
-def check(parts, rtol=2e-5, **settings):
-    """``rtol``: both sides add in fp32, each in an order of its processor's."""
+def check(parts, rtol=1e-5, **settings):
     arguments = inputs(parts, **settings)
     expected, found = reference.attend(*arguments), native.attend(*arguments)
     if found is None:
