@@ -1,6 +1,7 @@
 """What must be set before anything else is imported, and which tests run in one process."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,23 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+UI = Path(__file__).with_name("ui")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # The tests that share one server and one browser also share one worker (with pytest-xdist, --dist loadgroup).
-    ui = Path(__file__).with_name("ui")
     for item in items:
-        if item.path.is_relative_to(ui):
+        if item.path.is_relative_to(UI):
             item.add_marker(pytest.mark.xdist_group("browser"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Models this small only wait for a second thread, and tests may run side by side; the app's server has its own."""
+    if request.path.is_relative_to(UI):
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks import drift as benchmark
 from kvmm.analysis.drift_report import DriftReport, validate
@@ -18,14 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 INVOICE = ROOT / "assets" / "samples" / "invoice.png"
 MEMO = ROOT / "assets" / "samples" / "memo.wav"
 HELDOUT = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()  # the tests of a machine with few cores run side by side
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

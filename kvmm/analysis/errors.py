@@ -33,7 +33,7 @@ from kvmm.analysis.by_policy import ByPolicy
 from kvmm.analysis.norms import NormReport
 from kvmm.analysis.prefill import full_layers, one_prompt, prompt_modality, visit_layers
 from kvmm.analysis.recording import Seen
-from kvmm.analysis.stored import LayerStorage, Pages
+from kvmm.analysis.stored import LayerStorage, Pages, layer_storages
 from kvmm.cache.codecs import Side, Site, build_codec
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import Plan
@@ -466,10 +466,7 @@ def measure_errors(
         KVMMError: for no policy, one twice, one that the model cannot have, or a prompt that is not one sequence.
     """
     inputs = one_prompt(model, inputs)
-    storages = [LayerStorage(model, policy) for policy in policies]
-    names = [storage.name for storage in storages]
-    if not names or len(set(names)) < len(names):
-        raise KVMMError("Name the policies to measure, each once.")
+    storages = layer_storages(model, policies)
     if mixed_group_size not in (32, 64, 128):
         raise KVMMError(f"mixed_group_size is 32, 64 or 128 tokens, not {mixed_group_size!r}.")
     codes = [spec(codec, mixed_bits, mixed_group_size) for codec in ("kivi", "oscar")]

@@ -27,7 +27,7 @@ import torch
 from kvmm.analysis.by_policy import ByPolicy
 from kvmm.analysis.prefill import full_layers, one_prompt, prompt_modality, visit_layers
 from kvmm.analysis.recording import Seen
-from kvmm.analysis.stored import LayerStorage
+from kvmm.analysis.stored import LayerStorage, layer_storages
 from kvmm.cache.codecs import Codec
 from kvmm.cache.table import Plan
 from kvmm.errors import KVMMError
@@ -295,10 +295,7 @@ def measure_scores(
         KVMMError: for no policy, one twice, one that the model cannot have, or a prompt that is not one sequence.
     """
     inputs = one_prompt(model, inputs)
-    storages = [LayerStorage(model, policy) for policy in policies]
-    names = [storage.name for storage in storages]
-    if not names or len(set(names)) < len(names):
-        raise KVMMError("Name the policies to measure, each once.")
+    storages = layer_storages(model, policies)
     if queries < 1:
         raise KVMMError("There is no query to measure: use 1 or more.")
     rows = full_layers(model, layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,3 +106,12 @@ def query_moment(query: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 __all__ = ["LayerStorage", "Pages", "query_moment"]
+
+
+def layer_storages(model: Any, policies: Sequence[str | KVPolicy]) -> list[LayerStorage]:
+    """A :class:`LayerStorage` for every policy, in order. Raises :class:`KVMMError` for none, or for one twice."""
+    storages = [LayerStorage(model, policy) for policy in policies]
+    names = {storage.name for storage in storages}
+    if not names or len(names) < len(storages):
+        raise KVMMError("Name the policies to measure, each once.")
+    return storages

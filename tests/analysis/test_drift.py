@@ -27,14 +27,6 @@ from tests.tiny_models import FAMILIES, build, inputs
 MIXED = ("llama", "mistral", "qwen2_5_vl", "qwen3_vl", "llava", "qwen2_5_omni", "gemma3")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def text(count: int, seed: int = 1) -> torch.Tensor:
     return torch.randint(3, 110, (1, count), generator=torch.Generator().manual_seed(seed))
 

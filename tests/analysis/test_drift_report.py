@@ -30,14 +30,6 @@ class Letters:
         return "".join(WORDS[i % 26] for i in ids)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()  # models this small only wait for a second thread
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def report() -> DriftReport:
     """Two prompts of an image and text, one shared; every witness."""

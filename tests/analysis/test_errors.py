@@ -22,14 +22,6 @@ POLICIES = ("bf16", "kivi2", "kitty", "rd2")
 PROMPT = KVPolicy("prompt", **dict.fromkeys(("text", "image", "audio"), KVSpec(spec("rd", 2, fit="prompt"))))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def stored_and_exact(model, given, policy):
     """Per layer: decoded and exact keys and values ``[H, T, D]`` of a cache of the whole prompt, and what is packed."""
     document = Document(model, given, given["input_ids"].shape[1])

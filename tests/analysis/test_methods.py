@@ -48,14 +48,6 @@ class Plain(Processor):
         raise ValueError("no template")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def prompt():
     return build("qwen2_5_omni"), inputs("qwen2_5_omni")

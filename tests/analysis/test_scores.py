@@ -22,14 +22,6 @@ CALIBRATED = KVPolicy("calibrated", **dict.fromkeys(("image", "audio"), ONE_BIT)
 QUERIES = 5
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def case():
     model, given = build("qwen2_5_omni"), inputs("qwen2_5_omni")

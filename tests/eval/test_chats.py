@@ -23,14 +23,6 @@ SAMPLES = Path(__file__).parents[2] / "assets" / "samples"
 SHORT = Decoding(8)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def loaded():
     return load_model(None, dtype="float32")

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from kvmm.cli import main
 from kvmm.commands.eval import spread
@@ -20,14 +19,6 @@ from kvmm.models import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEP = ("doc_id", "filtered_resps", "kv_bytes", "anls", "token_counts", "error")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()  # the tests of a machine with few cores run side by side
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -23,14 +23,6 @@ from kvmm.models import load_model
 POLICIES = ("bf16", "rd2", "kivi2")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()  # the tests of a machine with few cores run side by side
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def loaded():
     return load_model(None, dtype="float32")

@@ -101,8 +101,12 @@ def test_no_parts_and_no_columns():
 
 def test_heads_shared_among_threads(monkeypatch):
     monkeypatch.setattr(native, "_SHARED_WORK", 0)
+    before = torch.get_num_threads()
     torch.set_num_threads(3)
-    check([make_part(KINDS["oscar2"], 300, batch=2, heads=4)], batch=2, heads=4)
+    try:
+        check([make_part(KINDS["oscar2"], 300, batch=2, heads=4)], batch=2, heads=4)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", ["oscar2", "kivi2", "rd", "bf16"])
