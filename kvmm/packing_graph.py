@@ -73,12 +73,11 @@ class PackingGraph:
                 self.drop()
                 with torch.inference_mode(False):
                     self._plan, self._static = plan, plan.to(device)
-            if device.type != "cuda":
-                self._growths = self._write(cache, layers)
-                self.eager += 1
-            else:
+            if device.type == "cuda":
                 with torch.cuda.device(device):
                     self._on_device(cache, layers)
+            else:
+                self._uncaptured(cache, layers)
         if self.reason is not None:
             self.plain += 1
             return False
@@ -128,6 +127,10 @@ class PackingGraph:
             if branch:
                 current.wait_stream(stream)
         return found
+
+    def _uncaptured(self, cache: KVMMCache, layers: list[KVMMLayer]) -> None:
+        self._growths = self._write(cache, layers)
+        self.eager += 1
 
     def _on_device(self, cache: KVMMCache, layers: list[KVMMLayer]) -> None:
         stream = cache.graph.stream(layers[0].device)
