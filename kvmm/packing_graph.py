@@ -11,6 +11,7 @@ packed as usual. Without CUDA the same work runs uncaptured.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -117,14 +118,16 @@ class PackingGraph:
 
     def _write_apart(self, cache: KVMMCache, layers: list[KVMMLayer]) -> list[tuple[Growth, Growth]]:
         """:meth:`_write` of a part of the layers on a stream each; what is captured of them runs at the same time."""
-        current, found = torch.cuda.current_stream(), [()] * len(layers)
-        begin = current.record_event()
-        for branch in range(min(_BRANCHES, len(layers))):
-            stream = current if branch == 0 else torch.cuda.Stream(layers[0].device)
-            with torch.cuda.stream(stream):
-                stream.wait_event(begin)
-                found[branch::_BRANCHES] = self._write(cache, layers[branch::_BRANCHES])
-            if branch:
+        current = torch.cuda.current_stream()
+        streams = [current, *_side_streams(layers[0].device)][: len(layers)]
+        count, begin, found = len(streams), current.record_event(), [()] * len(layers)
+        try:
+            for branch, stream in enumerate(streams):
+                with torch.cuda.stream(stream):
+                    stream.wait_event(begin)
+                    found[branch::count] = self._write(cache, layers[branch::count])
+        finally:  # a capture that fails must not leave a stream behind
+            for stream in streams[1:]:
                 current.wait_stream(stream)
         return found
 
@@ -164,6 +167,11 @@ class PackingGraph:
             found.append(layer.addresses())
             found += [s.origins(g, held) for s, g in zip(layer.parts[TEXT].stores, growths, strict=True)]
         return found
+
+
+@lru_cache(maxsize=16)
+def _side_streams(device: torch.device) -> tuple[torch.cuda.Stream, ...]:
+    return tuple(torch.cuda.Stream(device) for _ in range(_BRANCHES - 1))
 
 
 def _pages(cache: KVMMCache) -> int:
