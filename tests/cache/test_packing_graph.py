@@ -4,6 +4,7 @@ host's. Without CUDA that work runs uncaptured; what would be captured is imitat
 
 from __future__ import annotations
 
+import copy
 import json
 from contextlib import contextmanager
 
@@ -383,3 +384,34 @@ def test_sequences_out_of_step_are_packed_as_usual():
     assert cache.graph.packing.eager == 0
     assert cache.graph.packing.plain
     assert cache.table.stores[TEXT].shape[1]
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_captured_on_a_gpu(policy, batch, tmp_path):
+    """Every packing against one as usual, of a fork."""
+    model = copy.deepcopy(build("qwen3")).cuda()
+    options = {"calibration": calibrated(model, tmp_path)} if policy.startswith("rd") else {}
+    arguments = {name: x.cuda() for name, x in prompts("qwen3", batch).items()}
+    cache = make(model, POLICIES[policy], **options)
+    generate(model, arguments, past_key_values=cache, max_new_tokens=40)
+    ids = torch.full((batch, 1), 5, device="cuda")
+    packed = 0
+    for _ in range(TOKENS + 64):
+        if cache.table.dense.shape[1] >= cache.table._next_check:
+            usual = cache.fork()
+            usual.graph.packing._off = "for comparison"
+            usual._pack()
+            cache._pack()
+            assert_same(cache, usual)
+            packed += 1
+        ids = step(model, cache, ids)
+    report = cache.graph.packing.report()
+    assert packed >= 4
+    assert (report["captures"], report["reason"]) == (1, None)
+    assert report["replays"] >= 2
+    assert cache.graph.report()["reason"] is None
