@@ -60,6 +60,7 @@ class PackingGraph:
         """Counts, and ``reason``, for JSON."""
         return {name: getattr(self, name) for name in ("captures", "replays", "eager", "plain", "reason")}
 
+    @torch.no_grad()
     def run(self, cache: KVMMCache, plan: Plan) -> bool:
         """Carry out ``plan`` in all layers, if it is a page of text like the ones before.
 
