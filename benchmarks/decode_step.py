@@ -3,7 +3,7 @@
     python -m benchmarks.decode_step [--shapes 1x128k 1x32k 32x4k] [--policies rd2] [--modes graph compile eager]
 
 Caches are filled layer by layer with random keys and values. Times are of greedy steps without waiting for the host in
-between, after steps in which a first page was packed: mean (``ms``) and median over ``--steps`` steps that include
+between, after steps in which two pages were packed: mean (``ms``) and median over ``--steps`` steps that include
 packing of full pages, the captured graph alone (``replay_ms``), and milliseconds a token of ``generate()``.
 ``compile`` is a graph of compiled layers.
 

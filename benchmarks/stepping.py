@@ -19,7 +19,7 @@ from kvmm.policy import KVPolicy
 
 TEXT_TOKENS = 64  # of a prompt with an image
 _WARM_UP = 4
-PAGE_WARM_UP = 160  # steps in which a page fills: the kernels that pack it compile once
+PAGE_WARM_UP = 288  # steps in which two pages fill: the kernels that pack them compile, then they are captured
 _DIFFERENT = 16  # sequences
 
 

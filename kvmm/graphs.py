@@ -7,8 +7,9 @@ inputs into static buffers and replays; everything else goes to the model's own 
 to the cache (:class:`StepGraph`), so many caches serve one model and a graph goes with its cache.
 
 What changes from step to step lies on the device (:mod:`kvmm.cache.room`), so the same captured kernels serve all
-steps. A full residual page is packed between two replays, by the host. Only what moves a buffer (another batch size, a
-turn that needs more room) makes the next steps capture anew. Without CUDA the same step runs uncaptured.
+steps. A full residual page is packed between two replays, by a graph of its own (:mod:`kvmm.packing_graph`). Only what
+moves a buffer (another batch size, a turn that needs more room) makes the next steps capture anew. Without CUDA the
+same step runs uncaptured.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from kvmm.attention import NAME
+from kvmm.capture import beside, capture, first_line
+from kvmm.packing_graph import PackingGraph
 
 if TYPE_CHECKING:
     from kvmm.cache.cache import KVMMCache
@@ -81,6 +84,7 @@ class StepGraph:
         mode: True or ``"compile"``.
         reason: why the last step of one token was not replayed, or None.
         captures, replays, plain: graphs captured, steps replayed from one, steps of one token that ran as usual.
+        packing: the same for pages of text that fill.
     """
 
     def __init__(self, mode: bool | str = True):
@@ -88,6 +92,7 @@ class StepGraph:
         self.captures = self.replays = self.plain = self.eager = 0
         self.reason: str | None = None
         self._off: str | None = None  # set when capturing failed: this cache goes on without
+        self.packing = PackingGraph()
         self.drop()
 
     def __deepcopy__(self, memo: dict) -> StepGraph:
@@ -105,17 +110,30 @@ class StepGraph:
         self._frequencies: list[torch.Tensor] = []  # of longrope: the step's own, so that no other call changes them
         self._long: bool | None = None  # which of the two sets they hold
         self._ropes: list[nn.Module] | None = None  # the model's embeddings of type longrope
+        self.packing.drop()
         self.check()
 
     def check(self) -> None:
-        """Something other than a replayed step happened: before the next one, see whether the graph still fits."""
-        self._stale = True
+        """Something other than a replayed step happened: before the next one, see whether the graphs still fit."""
+        self.look_again()
+        self.packing.stale = True
         self._masked = False  # the caller's mask says what the cache knows of padding
         self._last: int | None = None  # the largest position of the last step
 
+    def look_again(self) -> None:
+        """A page was packed: before the next step, see whether its graph still fits."""
+        self._stale = True
+
     def report(self) -> dict[str, Any]:
-        """Counts, and ``reason`` (why the last step of one token was not replayed, None if it was), for JSON."""
-        return {name: getattr(self, name) for name in ("mode", "captures", "replays", "eager", "plain", "reason")}
+        """Counts, and ``reason`` (why the last step of one token was not replayed, None if it was), for JSON;
+        ``packing`` says the same of pages of text."""
+        found = {name: getattr(self, name) for name in ("mode", "captures", "replays", "eager", "plain", "reason")}
+        return found | {"packing": self.packing.report()}
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        """The stream that captures."""
+        self._stream = self._stream or torch.cuda.Stream(device)
+        return self._stream
 
     # -- one step ---------------------------------------------------------------------------------------------------
 
@@ -187,7 +205,6 @@ class StepGraph:
             self._graph = self._output = self._logits = None
         self._stale = False
         if self._graph is None:
-            self._stream = self._stream or torch.cuda.Stream(self._inputs[0].device)
             if self._warm < WARM_UP:
                 self._warm += 1
                 self.eager += 1
@@ -195,34 +212,19 @@ class StepGraph:
             try:
                 self._capture(model, forward, cache)
             except Exception as error:  # of any kind: what cannot be captured still runs
-                self._give_up(f"capturing failed: {(str(error) or repr(error)).strip().splitlines()[0]}")
+                self._give_up(f"capturing failed: {first_line(error)}")
                 return self._run(model, forward, cache)
         self._graph.replay()
         self.replays += 1
         return self._output
 
     def _beside(self, model: nn.Module, forward: Callable, cache: KVMMCache, watch: bool) -> Any:
-        """The step on the stream that captures later, as warm-ups must be.
-
-        ``watch`` finds out whether the model asks the device something on the way (frequencies that depend on
-        positions, experts chosen by the host): that cannot be captured, and failing in a capture leaves torch's
-        allocator in disorder.
-        """
-        current = torch.cuda.current_stream(self._inputs[0].device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream), warnings.catch_warnings(record=True) as caught:
-            before = torch.cuda.get_sync_debug_mode()
-            if watch:
-                warnings.simplefilter("always")
-                torch.cuda.set_sync_debug_mode("warn")
-            try:
-                output = self._run(model, forward, cache)
-            finally:
-                torch.cuda.set_sync_debug_mode(before)
-        current.wait_stream(self._stream)
-        found = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
-        if watch and found:
-            self._give_up(f"the model waits for the device in every step ({found[0].filename}:{found[0].lineno})")
+        """The step as a warm-up; ``watch`` finds out whether the model asks the device something on the way
+        (frequencies that depend on positions, experts chosen by the host)."""
+        stream = self.stream(self._inputs[0].device)
+        output, waits = beside(stream, lambda: self._run(model, forward, cache), watch)
+        if waits is not None:
+            self._give_up(f"the model waits for the device in every step ({waits})")
         return output
 
     def _give_up(self, why: str) -> None:
@@ -231,12 +233,9 @@ class StepGraph:
         warnings.warn(f"Decode steps run without a CUDA graph: {why}", stacklevel=2)
 
     def _capture(self, model: nn.Module, forward: Callable, cache: KVMMCache) -> None:
-        graph = torch.cuda.CUDAGraph()
-        # other threads may use CUDA meanwhile (an app that measures memory)
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            output = self._run(model, forward, cache)
-        output.past_key_values = None  # the graph must not keep its cache alive
-        self._graph, self._output = graph, output
+        stream = self.stream(self._inputs[0].device)
+        self._graph, self._output = capture(stream, lambda: self._run(model, forward, cache))
+        self._output.past_key_values = None  # the graph must not keep its cache alive
         self._addresses = _Unchanged(model, cache, self._inputs)
         self.captures += 1
 

@@ -283,6 +283,11 @@ class KVMMCache(Cache):
         plan = self.table.plan() if self.packed_layers else None
         if plan is None:
             return
+        if self.graph is not None and self.graph.packing.run(self, plan):
+            self.table.commit(plan)
+            self.table.room.sync(self.table)
+            self.graph.look_again()
+            return
         for index in self.packed_layers:
             self.layers[index].apply(plan)
         self.table.commit(plan)

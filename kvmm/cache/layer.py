@@ -12,8 +12,8 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from kvmm.cache.codecs import Codec, Packed, Site, build_codec
-from kvmm.cache.pages import PageStore, Part
-from kvmm.cache.room import Room
+from kvmm.cache.pages import Growth, PageStore, Part
+from kvmm.cache.room import NextPage, Room
 from kvmm.cache.table import Cut, Plan, TokenTable
 from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
@@ -342,15 +342,39 @@ class KVMMLayer(CacheLayerMixin):
                 part.key.append(key, move.valid, self.query_moment, **known)
                 part.value.append(value, move.valid, self.query_moment)
             self.parts = dict(sorted(self.parts.items()))
-            key, value = _columns(self.dense_key, plan.stay), _columns(self.dense_value, plan.stay)
-            if self._columns is not None and key.shape[2] <= self._columns[0].shape[2]:
-                self._write_columns(key, value)
-            else:
-                self.dense_key, self.dense_value = key, value
+            self._keep(plan.stay)
             self.num_dense = plan.stay.shape[1]
             self.packed = True
             self.query_sum = self.query_count = None  # have served: codecs keep what they need of them
             self.last_queries = None
+
+    def _keep(self, stay: torch.Tensor) -> None:
+        """Move the columns ``stay`` int64 ``[B, n]`` to the front."""
+        key, value = _columns(self.dense_key, stay), _columns(self.dense_value, stay)
+        if self._columns is not None and key.shape[2] <= self._columns[0].shape[2]:
+            self._write_columns(key, value)
+        else:
+            self.dense_key, self.dense_value = key, value
+
+    def writes_pages(self, page_size: int, held: int) -> bool:
+        """Whether :meth:`write_page` can add a page of text behind ``held`` pages."""
+        if self._columns is None or self.dense_key is not self._columns[0] or TEXT not in self.parts:
+            return False
+        if self.query_sum is not None or self.last_queries is not None:
+            return False
+        return all(store.writes_pages(page_size, held) for store in self.parts[TEXT].stores)
+
+    def write_page(self, plan: Plan, place: NextPage) -> tuple[Growth, Growth]:
+        """The device's part of :meth:`apply` of one page of text where there is room, to be captured.
+
+        Returns:
+            what the key store and the value store grew by, for :meth:`PageStore.note`.
+        """
+        move, part = plan.moves[0], self.parts[TEXT]
+        columns = [_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value)]
+        grown = tuple(store.write_page(x, place) for store, x in zip(part.stores, columns, strict=True))
+        self._keep(plan.stay)
+        return grown
 
     def new_store(self, codec: Codec, page_size: int) -> PageStore:
         """An empty store for one of the layer's codecs."""

@@ -5,14 +5,38 @@ from __future__ import annotations
 import copy
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
 
+if TYPE_CHECKING:
+    from kvmm.cache.room import NextPage
+
 _GROUPED = ("offset", "mean", "scale")  # what ``page_group`` points into: the first of these that a codec stores
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What an append adds to a store.
+
+    Attributes:
+        rows: of every tensor.
+        pages: of ``page_group``, 0 if the codec stores none.
+        shared_group: as in :class:`Packed`, counted from the groups that the store held before.
+    """
+
+    rows: dict[str, int]
+    pages: int = 0
+    shared_group: int | None = None
+
+    @classmethod
+    def of(cls, new: Packed) -> Growth:
+        """What the tensors of ``encode`` add."""
+        pages = 0 if new.page_group is None else len(new.page_group)
+        return cls({name: tensor.shape[2] for name, tensor in new.tensors.items()}, pages, new.shared_group)
 
 
 class _Peers:
@@ -70,8 +94,7 @@ class PageStore:
         keys: torch.Tensor | None = None,
     ) -> None:
         """Encode ``x`` ``[B, H, T, D]`` into new pages; the rest as in :class:`EncodeContext`."""
-        previous = self.packed if self._past else None
-        new = self.codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous, keys))
+        new = self._encode(x, valid, query_moment, keys)
         self.own()
         for name, tensor in new.tensors.items():
             used = self.sizes.get(name, 0)
@@ -88,26 +111,48 @@ class PageStore:
                     self.buffers[name] = buffer = grown
                     self._roomy = None
                 buffer[:, :, used:needed] = tensor
-            self.sizes[name] = needed
         if new.page_group is not None:
             self._append_groups(new.page_group + self.num_groups if self.num_groups else new.page_group)
-            shared = None if new.shared_group is None else new.shared_group + self.num_groups
-            self._shared_group = shared if not self._past or shared == self._shared_group else None
-            if self._roomy is not None and self._roomy.shared_group != self._shared_group:
-                self._roomy = None  # kernels may have been chosen for pages that share one group
-            self.num_groups = self.sizes[next(name for name in _GROUPED if name in self.sizes)]
-        self._remember()
-        self._view = None
+        self.note(Growth.of(new))
+
+    def _encode(
+        self,
+        x: torch.Tensor,
+        valid: torch.Tensor | None = None,
+        query_moment: torch.Tensor | None = None,
+        keys: torch.Tensor | None = None,
+    ) -> Packed:
+        previous = self.packed if self._past else None
+        return self.codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous, keys))
 
     def _append_groups(self, groups: torch.Tensor) -> None:
         used = 0 if self.page_group is None else len(self.page_group)
         end = used + len(groups)
         if self._group_buffer is not None and end <= len(self._group_buffer):
             self._group_buffer[used:end] = groups
-            self.page_group = self._group_buffer[:end]
         else:
             self.page_group = groups if self.page_group is None else torch.cat((self.page_group, groups))
             self._group_buffer = self._roomy = None
+
+    def note(self, growth: Growth) -> None:
+        """The host's part of an append, whose tensors have been written."""
+        for name, rows in growth.rows.items():
+            self.sizes[name] = self.sizes.get(name, 0) + rows
+        if growth.pages:
+            if self._group_buffer is not None:
+                self.page_group = self._group_buffer[: len(self.page_group) + growth.pages]
+            shared = None if growth.shared_group is None else growth.shared_group + self.num_groups
+            self._shared_group = shared if not self._past or shared == self._shared_group else None
+            if self._roomy is not None and self._roomy.shared_group != self._shared_group:
+                self._roomy = None  # kernels may have been chosen for pages that share one group
+            self.num_groups = self.sizes[self._grouped]
+        self._remember()
+        self._view = None
+
+    @property
+    def _grouped(self) -> str:
+        """The tensor that ``page_group`` points into."""
+        return next(name for name in _GROUPED if name in self.sizes)
 
     def _remember(self) -> None:
         grouped = 0 if self.page_group is None else len(self.page_group)
@@ -179,6 +224,37 @@ class PageStore:
         if self._roomy is None or self._roomy.num_pages is not num_pages:
             self._roomy = Packed(dict(self.buffers), self.page_size, self._group_buffer, num_pages, self._shared_group)
         return self._roomy
+
+    def writes_pages(self, page_size: int, held: int) -> bool:
+        """Whether :meth:`write_page` can add a page of so many tokens behind ``held`` pages."""
+        plain = type(self) is PageStore and self.codec.static_encode and not self.shared
+        return plain and self.page_size == page_size and 0 < held < self.reserved
+
+    def write_page(self, x: torch.Tensor, place: NextPage) -> Growth:
+        """The device's part of appending one page where there is room, to be captured: what it writes does not depend
+        on numbers of the host's that change from page to page. :meth:`note` is the host's part.
+
+        Args:
+            x: ``[B, H, page_size, D]``, a token in every slot.
+            place: where the page goes.
+        """
+        new = self._encode(x)
+        for name, tensor in new.tensors.items():
+            if rows := tensor.shape[2]:
+                self.buffers[name].index_copy_(2, place.rows(self.sizes[name], rows), tensor)
+        growth = Growth.of(new)
+        if growth.pages:
+            groups = new.page_group + place.number(self.num_groups, growth.rows.get(self._grouped, 0))
+            self._group_buffer.index_copy_(0, place.rows(len(self.page_group), 1), groups)
+        return growth
+
+    def origins(self, growth: Growth, held: int) -> tuple[int, ...]:
+        """Where the first page would begin in every tensor if all ``held`` pages had grown like this: what a captured
+        :meth:`write_page` counts from."""
+        found = [self.sizes[name] - held * rows for name, rows in growth.rows.items()]
+        if growth.pages:
+            found += [len(self.page_group) - held, self.num_groups - held * growth.rows.get(self._grouped, 0)]
+        return tuple(found)
 
     def room_nbytes(self) -> int:
         """Bytes of the buffers with room that hold nothing yet."""

@@ -129,6 +129,9 @@ class Codec(ABC):
     wants_calibration: bool = False  # whether a policy had better use another codec where there is no fit
     pages_stand_alone: bool = False  # whether a page of one head can be read without the others
     span_tensors: tuple[str, ...] = ()  # tensors that pages share, by ``page_group`` where there is one
+    # whether ``encode`` of a page behind others is the same work for every page, so that it can be captured: it asks
+    # the device nothing, and reads of ``previous`` only tensors that such a page adds nothing to
+    static_encode: bool = False
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         self.spec = spec

@@ -13,6 +13,7 @@ class BF16(Codec):
 
     name = "bf16"
     pages_stand_alone = True
+    static_encode = True
     bits = (16,)
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:

@@ -37,6 +37,7 @@ class CalibQuant(AffineCodec):
 
     name = "calibquant"
     pages_stand_alone = True
+    static_encode = True
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **AffineCodec.options,
         "levels": ("paper", "code", "mean"),

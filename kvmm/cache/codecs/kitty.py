@@ -41,6 +41,7 @@ class Kitty(AffineCodec):
     name = "kitty"
     bits = (2,)
     pages_stand_alone = True
+    static_encode = True
     span_tensors = (*AffineCodec.span_tensors, "boosted")
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **AffineCodec.options,

@@ -13,3 +13,4 @@ class KIVI(AffineCodec):
 
     name = "kivi"
     pages_stand_alone = True
+    static_encode = True

@@ -35,6 +35,7 @@ class OScaR(RotatedAffineCodec):
 
     name = "oscar"
     pages_stand_alone = True
+    static_encode = True
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **RotatedAffineCodec.options,
         "norm_scope": ("head", "token"),

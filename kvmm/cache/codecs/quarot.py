@@ -45,6 +45,7 @@ class QuaRot(RotatedAffineCodec):
         self.axis = "token"
         self.clip = self.option("clip")
         self.centred = side == "key" and self.option("offset") == "mean"
+        self.static_encode = not self.centred
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:

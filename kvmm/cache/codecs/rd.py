@@ -226,6 +226,7 @@ class RD(Codec):
         self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
         self.fit_kind = self.option("fit")
         self.needs_queries = self.fit_kind == "prompt" and side == "key"
+        self.static_encode = self.fit_kind != "prompt"  # where bits are stored with the pages
         self.token_dim = -2 if side == "key" else -1
         self._layouts: dict[int, Layout] = {}
         self._tables: dict[torch.device, tuple[torch.Tensor, ...]] = {}  # what kernels know of the digits
