@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvmm.cache.pages import Growth
     from kvmm.cache.table import Plan
 
-_BRANCHES = 4  # of the graph, each with a part of the layers: one page's kernels leave most of a GPU idle
+_BRANCHES = 8  # of the graph, each with a part of the layers: one page's kernels leave most of a GPU idle
 _STRIKES = 2  # packings that wait for the device: the first one may fill tables that the others read
 
 
