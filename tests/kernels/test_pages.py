@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvmm.cache.codecs import EncodeContext, Site, build_codec
-from kvmm.cache.codecs.rd import Layout
+from kvmm.cache.codecs.layout import Layout
 from kvmm.cache.pages import PageStore
 from kvmm.calibration import Calibration, site_name
 from kvmm.kernels.hadamard import reference
