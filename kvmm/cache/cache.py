@@ -20,6 +20,7 @@ from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
 from kvmm.cache.storage import load_cache, save_cache
+from kvmm.cache.support import check_options, checked_config
 from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration, without_fit
 from kvmm.errors import KVMMError
@@ -67,7 +68,7 @@ class KVMMCache(Cache):
             KVMMError: for an unknown policy or a model without a full-attention KV cache.
         """
         self.policy = without_fit(get_policy(policy, **overrides), calibration)
-        _check_static(self.policy, max_length, graph, offloading)
+        check_options(self.policy, max_length, graph, offloading)
         self.table = TokenTable(self.policy, max_length)
         self.graph = StepGraph(graph) if graph else None
         self.retention = None if self.policy.budget is None else RetentionController(self.policy)
@@ -143,7 +144,7 @@ class KVMMCache(Cache):
         """
         model = getattr(model, "thinker", model)
         policy = get_policy(policy, **overrides)
-        _checked_config(model)
+        checked_config(model)
         options = {"offloading": offloading, "max_length": max_length, "graph": graph}
         cache = cls._prepared(model, policy, load_calibration(model, policy), **options)
         if modality is not None:
@@ -154,7 +155,7 @@ class KVMMCache(Cache):
     def _prepared(
         cls, model: nn.Module, policy: KVPolicy, calibration: Calibration | None, **options: Any
     ) -> KVMMCache:
-        cache = cls(_checked_config(model), policy, calibration=calibration, **options)
+        cache = cls(checked_config(model), policy, calibration=calibration, **options)
         cache._model = weakref.ref(model)
         use_kvmm_attention(model)
         install_hook(model)
@@ -489,33 +490,3 @@ class KVMMCache(Cache):
         for index, layer in enumerate(self.layers):
             if index not in self.packed_layers:
                 layer.batch_select_indices(indices)
-
-
-def _check_static(policy: KVPolicy, max_length: Any, graph: Any, offloading: bool) -> None:
-    if graph not in (True, False, "compile"):
-        raise KVMMError(f'graph= is True, False or "compile", not {graph!r}.')
-    if max_length is None:
-        if graph:
-            raise KVMMError("graph= needs max_length=, the most tokens the cache will ever hold.")
-        return
-    if not isinstance(max_length, int) or max_length < 1:
-        raise KVMMError(f"max_length= is a number of tokens, not {max_length!r}.")
-    if policy.budget is not None:
-        raise KVMMError("budget= lowers and drops pages, max_length= lays them out for good: leave one of the two out.")
-    if offloading:
-        raise KVMMError("offloading= moves what max_length= lays out for good: leave one of the two out.")
-
-
-def _checked_config(model: nn.Module) -> Any:
-    """The configuration of a supported model, or a clear error."""
-    config = getattr(model, "config", None)
-    name = type(model).__name__
-    if config is None or not hasattr(config, "get_text_config"):
-        raise KVMMError(f"{name} is not a transformers model; pass the model that has generate().")
-    if getattr(config, "is_encoder_decoder", False):
-        raise KVMMError(f"{name} is an encoder-decoder model; kvmm packs the cache of decoder-only models.")
-    if not getattr(model, "_supports_sdpa", True):
-        raise KVMMError(f"{name} does not run with SDPA attention, which kvmm uses to read the prompt.")
-    if getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None):
-        raise KVMMError(f"{name} caps its attention logits, which kvmm's attention does not do.")
-    return config

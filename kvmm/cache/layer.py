@@ -12,7 +12,9 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from kvmm.cache.codecs import Codec, Packed, Site, build_codec
+from kvmm.cache.columns import in_order, take_columns, with_capacity
 from kvmm.cache.pages import Growth, PageStore, Part
+from kvmm.cache.queries import PromptQueries
 from kvmm.cache.room import NextPage, Room
 from kvmm.cache.table import Cut, Plan, TokenTable
 from kvmm.cache.tiers import TieredStore
@@ -22,8 +24,6 @@ from kvmm.kernels.append import append_columns
 from kvmm.kernels.decode import attend
 from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
 from kvmm.policy import KVPolicy
-
-_WATCHED = 32  # queries at the end of a prompt that say which pages matter, until decoding shows it
 
 
 class Shared:
@@ -102,9 +102,7 @@ class KVMMLayer(CacheLayerMixin):
         self.parts: dict[int, Part] = {}
         self._spare: Part | None = None  # room for text of which no page exists yet
         self._columns: tuple[torch.Tensor, torch.Tensor] | None = None  # keys and values with room, once packed
-        self.query_sum: torch.Tensor | None = None  # float32 [B, H_kv, D, D], sum of q q^T over the prompt
-        self.query_count: torch.Tensor | None = None  # float32 [B, 1, 1, 1]
-        self.last_queries: torch.Tensor | None = None  # [B, H_q, n, D], the newest of the prompt, if ``retains``
+        self.queries = PromptQueries(keep_last=self.retains)
         self.packed = False
         self.offloaded = False
         self._awaits_query = False  # a handle was given out and has not been read yet
@@ -219,10 +217,7 @@ class KVMMLayer(CacheLayerMixin):
 
     def _move(self, device: torch.device | str) -> None:
         self.dense_key, self.dense_value = self.dense_key.to(device), self.dense_value.to(device)
-        if self.query_sum is not None:
-            self.query_sum, self.query_count = self.query_sum.to(device), self.query_count.to(device)
-        if self.last_queries is not None:
-            self.last_queries = self.last_queries.to(device)
+        self.queries.to(device)
         for part in self.parts.values():
             for store in part.stores:
                 store.to(device)
@@ -252,8 +247,8 @@ class KVMMLayer(CacheLayerMixin):
         if end > self.dense_key.shape[2]:
             # a prompt is stored without slack, a decode step leaves room for the next ones
             room = 0 if self.num_dense == 0 else max(8, end // 8)
-            self.dense_key = _grown(self.dense_key, self.num_dense, end + room)
-            self.dense_value = _grown(self.dense_value, self.num_dense, end + room)
+            self.dense_key = with_capacity(self.dense_key, self.num_dense, end + room)
+            self.dense_value = with_capacity(self.dense_value, self.num_dense, end + room)
         self.dense_key[:, :, self.num_dense : end] = key
         self.dense_value[:, :, self.num_dense : end] = value
         self.num_dense = end
@@ -266,8 +261,8 @@ class KVMMLayer(CacheLayerMixin):
             append_columns(self.dense_key, self.dense_value, key, value, position)
             return
         if end > self.dense_key.shape[2]:  # a long turn leaves the room until it is packed
-            self.dense_key = _grown(self.dense_key, end - count, end)
-            self.dense_value = _grown(self.dense_value, end - count, end)
+            self.dense_key = with_capacity(self.dense_key, end - count, end)
+            self.dense_value = with_capacity(self.dense_value, end - count, end)
         self.dense_key[:, :, end - count : end] = key
         self.dense_value[:, :, end - count : end] = value
 
@@ -325,7 +320,10 @@ class KVMMLayer(CacheLayerMixin):
             return
         plan = plan.to(self.device)
         with self._on_device():
-            mass = self._attention_mass() if self.last_queries is not None else None
+            mass, moment = None, self.queries.moment
+            if self.queries.last is not None:
+                used = self.num_dense
+                mass = self.queries.attention_mass(self.dense_key[:, :, :used], self.table.dense[:, :used] < 0)
             for move in plan.moves:
                 part = self.parts.get(move.modality)
                 if part is None and move.modality == TEXT and self._spare is not None:
@@ -338,19 +336,18 @@ class KVMMLayer(CacheLayerMixin):
                         self.new_store(key, move.page_size), self.new_store(value, move.page_size)
                     )
                 known = {} if mass is None else {"mass": mass.index_select(2, move.index[0])}
-                key, value = (_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
-                part.key.append(key, move.valid, self.query_moment, **known)
-                part.value.append(value, move.valid, self.query_moment)
+                key, value = (take_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
+                part.key.append(key, move.valid, moment, **known)
+                part.value.append(value, move.valid, moment)
             self.parts = dict(sorted(self.parts.items()))
             self._keep(plan.stay)
             self.num_dense = plan.stay.shape[1]
             self.packed = True
-            self.query_sum = self.query_count = None  # have served: codecs keep what they need of them
-            self.last_queries = None
+            self.queries.clear()  # have served: codecs keep what they need of them
 
     def _keep(self, stay: torch.Tensor) -> None:
         """Move the columns ``stay`` int64 ``[B, n]`` to the front."""
-        key, value = _columns(self.dense_key, stay), _columns(self.dense_value, stay)
+        key, value = take_columns(self.dense_key, stay), take_columns(self.dense_value, stay)
         if self._columns is not None and key.shape[2] <= self._columns[0].shape[2]:
             self._write_columns(key, value)
         else:
@@ -360,9 +357,7 @@ class KVMMLayer(CacheLayerMixin):
         """Whether :meth:`write_page` can add a page of text behind ``held`` pages."""
         if self._columns is None or self.dense_key is not self._columns[0] or TEXT not in self.parts:
             return False
-        if self.query_sum is not None or self.last_queries is not None:
-            return False
-        return all(store.writes_pages(page_size, held) for store in self.parts[TEXT].stores)
+        return not self.queries and all(store.writes_pages(page_size, held) for store in self.parts[TEXT].stores)
 
     def write_page(self, plan: Plan, place: NextPage) -> tuple[Growth, Growth]:
         """The device's part of :meth:`apply` of one page of text where there is room, to be captured.
@@ -371,7 +366,7 @@ class KVMMLayer(CacheLayerMixin):
             what the key store and the value store grew by, for :meth:`PageStore.note`.
         """
         move, part = plan.moves[0], self.parts[TEXT]
-        columns = [_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value)]
+        columns = [take_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value)]
         grown = tuple(store.write_page(x, place) for store, x in zip(part.stores, columns, strict=True))
         self._keep(plan.stay)
         return grown
@@ -382,16 +377,6 @@ class KVMMLayer(CacheLayerMixin):
             return PageStore.for_codec(codec, page_size)
         return TieredStore.for_settings(codec, page_size, self.policy.retention)
 
-    def _attention_mass(self) -> torch.Tensor:
-        """float32 ``[1, H_kv, n]``: what part of the attention of the prompt's last queries each column got."""
-        key, count = self.dense_key[:, :, : self.num_dense].float(), self.last_queries.shape[2]
-        query = self.last_queries.float().unflatten(1, (key.shape[1], -1))  # [B, H_kv, R, q, D]
-        scores = query @ key.transpose(-1, -2).unsqueeze(2) * key.shape[-1] ** -0.5
-        column = torch.arange(self.num_dense, device=key.device)
-        later = column > column[-count:].unsqueeze(1)
-        hidden = later | (self.table.dense[:, None, None, None, : self.num_dense] < 0)
-        return scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0.0).mean((2, 3))
-
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
         with self._on_device():
@@ -401,26 +386,13 @@ class KVMMLayer(CacheLayerMixin):
             slots = self.table.slots()[:, None, :, None]
             keys = [part.key.decode() for part in self.parts.values()]
             values = [part.value.decode() for part in self.parts.values()]
-            return _in_order([*keys, key], slots, self.seen), _in_order([*values, value], slots, self.seen)
-
-    @property
-    def query_moment(self) -> torch.Tensor | None:
-        """float32 ``[B, H_kv, D, D]``: the mean of ``q q^T`` over the prompt's queries, or None if there were none."""
-        return None if self.query_sum is None else self.query_sum / self.query_count.clamp_min(1)
+            return in_order([*keys, key], slots, self.seen), in_order([*values, value], slots, self.seen)
 
     def observe(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add the prompt's queries ``[B, H_q, q, D]`` to the query moments, without padding; returns :meth:`dense`."""
-        batch, query_heads, count, dim = query.shape
-        heads = self.dense_key.shape[1]
-        if self.retains:
-            self.last_queries = query[:, :, -_WATCHED:].clone()
-        valid = self.table.modality[:, self.table.length - count : self.table.length] != PADDING
-        grouped = query.float() * valid[:, None, :, None]
-        grouped = grouped.reshape(batch, heads, query_heads // heads * count, dim)
-        moment = grouped.transpose(-1, -2) @ grouped
-        total = (valid.sum(1) * (query_heads // heads)).float().view(-1, 1, 1, 1)
-        self.query_sum = moment if self.query_sum is None else self.query_sum + moment
-        self.query_count = total if self.query_count is None else self.query_count + total
+        first = self.table.length - query.shape[2]
+        valid = self.table.modality[:, first : self.table.length] != PADDING
+        self.queries.add(query, self.dense_key.shape[1], valid)
         dense = self.dense()
         self._was_read()
         return dense
@@ -469,9 +441,7 @@ class KVMMLayer(CacheLayerMixin):
                 self._write_columns(key, value)
             else:
                 self._columns = self.dense_key, self.dense_value = key, value
-            if self.query_sum is not None:
-                self.query_sum = self.query_sum.index_select(0, index)
-                self.query_count = self.query_count.index_select(0, index)
+            self.queries.index_batch(index)
             for part in self.all_parts().values():
                 for store in part.stores:
                     store.index_batch(index)
@@ -493,6 +463,7 @@ class KVMMLayer(CacheLayerMixin):
         """A layer of its own that shares the packed parts; ``table`` is the fork's."""
         twin = copy.copy(self)
         twin.table = table
+        twin.queries = copy.copy(self.queries)
         if self.is_initialized:
             twin.dense_key, twin.dense_value = self.dense_key.clone(), self.dense_value.clone()
         if self._columns is not None:
@@ -503,30 +474,3 @@ class KVMMLayer(CacheLayerMixin):
         twin._spare = None if self._spare is None else self._spare.fork()
         twin.parts = {modality: part.fork() for modality, part in self.parts.items()}
         return twin
-
-
-def _grown(buffer: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
-    shape = list(buffer.shape)
-    shape[2] = capacity
-    grown = buffer.new_empty(shape)
-    grown[:, :, :used] = buffer[:, :, :used]
-    return grown
-
-
-def _columns(x: torch.Tensor, index: torch.Tensor, start: int | None = None) -> torch.Tensor:
-    """Columns ``index`` ``[B, n]`` of ``x`` ``[B, H, T, D]``: a view where they are those from ``start`` on."""
-    if start is not None:
-        return x.narrow(2, start, index.shape[1])
-    if index.shape[0] == 1:
-        return x.index_select(2, index[0])
-    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
-
-
-def _in_order(pieces: list[torch.Tensor], slots: torch.Tensor, length: int) -> torch.Tensor:
-    dtype = pieces[-1].dtype
-    joined = torch.cat([piece.to(dtype) for piece in pieces], 2)
-    batch, heads, _, dim = joined.shape
-    # one spare row takes the slots that hold no token
-    ordered = joined.new_zeros(batch, heads, length + 1, dim)
-    index = torch.where(slots < 0, length, slots).long().expand(-1, heads, -1, dim)
-    return ordered.scatter_(2, index, joined)[:, :, :length]

@@ -221,8 +221,7 @@ def _layer_state(layer: Any, index: int) -> tuple[dict[str, Any], Tensors]:
             "dense_key": layer.dense_key[:, :, : layer.num_dense],
             "dense_value": layer.dense_value[:, :, : layer.num_dense],
         }
-        seen = {name: getattr(layer, name) for name in ("query_sum", "query_count", "last_queries")}
-        tensors |= {name: tensor for name, tensor in seen.items() if tensor is not None}
+        tensors |= layer.queries.state()
         parts: dict[str, Any] = {}
         for modality, part in layer.parts.items():
             for side, store in (("key", part.key), ("value", part.value)):
@@ -247,8 +246,7 @@ def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors) -> None
     key, value = tensors["dense_key"], tensors["dense_value"]
     layer.lazy_initialization(key, value)
     layer.dense_key, layer.dense_value, layer.num_dense = key, value, key.shape[2]
-    for name in ("query_sum", "query_count", "last_queries"):
-        setattr(layer, name, tensors.get(name))
+    layer.queries.restore(tensors)
     layer.seen, layer.packed = values["seen"], values["packed"]
     for modality, sides in sorted((int(m), sides) for m, sides in values["parts"].items()):
         size = layer.table.page_sizes[modality]

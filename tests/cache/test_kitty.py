@@ -161,8 +161,8 @@ def test_queries_of_a_model_choose_channels():
         cache = KVMMCache.for_model(model, KVPolicy("test", text=kv, residual_length=0))
         with torch.no_grad():
             model(ids, past_key_values=cache)
-        assert all((layer.query_moment is not None) == (score == "query_range") for layer in cache.layers)
+        assert all((layer.queries.moment is not None) == (score == "query_range") for layer in cache.layers)
         cache.pack()
-        assert all(layer.query_moment is None for layer in cache.layers)
+        assert all(layer.queries.moment is None for layer in cache.layers)
         chosen[score] = [layer.parts[TEXT].key.packed["boosted"] for layer in cache.layers]
     assert any(not torch.equal(*pair) for pair in zip(*chosen.values(), strict=True))

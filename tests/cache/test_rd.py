@@ -5,7 +5,8 @@ import torch
 
 from kvmm import KVMMError
 from kvmm.cache.codecs import EncodeContext, Packed, Site, build_codec
-from kvmm.cache.codecs.rd import RD, Layout
+from kvmm.cache.codecs.layout import Layout
+from kvmm.cache.codecs.rd import RD
 from kvmm.cache.codecs.waterfill import DISTORTION, waterfill
 from kvmm.cache.pages import PageStore
 from kvmm.calibration import Calibration, SiteSamples, site_name

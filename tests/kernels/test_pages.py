@@ -8,13 +8,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvmm.cache.codecs import EncodeContext, Site, build_codec
-from kvmm.cache.codecs.rd import Layout
+from kvmm.cache.codecs.layout import Layout
 from kvmm.cache.pages import PageStore
 from kvmm.calibration import Calibration, site_name
 from kvmm.kernels.hadamard import reference
 from kvmm.kernels.hadamard import triton as rotation
 from kvmm.kernels.hadamard.triton import launch
-from kvmm.kernels.quantize import DensePages, tiles
+from kvmm.kernels.quantize import DensePages, tiles, triton_statistics
 from kvmm.kernels.quantize import triton as kernels
 from kvmm.kernels.quantize.tiles import TilePages
 from kvmm.modality import IMAGE
@@ -426,7 +426,7 @@ def test_calibrated_pages_cost_the_host_little(side, monkeypatch):
     way, copied to the device or read from it."""
     fitted = calibration(2, 64)
     monkeypatch.setattr("kvmm.cache.codecs.rd.cut_pages", TilePages)
-    for module in (kernels, rotation):
+    for module in (kernels, triton_statistics, rotation):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             monkeypatch.setattr(module, name, Silent(name))
     x = vectors(516, 64, torch.bfloat16)[:, :, 4:]

@@ -23,176 +23,29 @@ Stored tensors: ``codes`` uint8, two-bit digits, keys ``[B, H, P, N / 4, J2]``, 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
+from kvmm.cache.codecs.klt import coding_loss, klt
+from kvmm.cache.codecs.layout import DIGIT_BITS, Layout, layout_of
+from kvmm.cache.codecs.transform import Transform, offline_transform, rotation
 from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
 from kvmm.kernels.decode import mix_per_channel, scores_per_channel
 from kvmm.kernels.decode.digits import Digits, Plane, digit_layout, digits_by_channel
 from kvmm.kernels.hadamard import hadamard_matrix
-from kvmm.kernels.quantize import (
-    GAUSSIAN_HALF_STEP,
-    Pages,
-    cut_pages,
-    fit_levels,
-    pack_planes,
-    uniform_codes,
-    unpack_keys,
-    unpack_planes,
-    unpack_values,
-)
+from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_keys, unpack_values
 from kvmm.policy import CodecSpec
 
 if TYPE_CHECKING:
     from kvmm.calibration import Calibration, SiteSamples
 
 SHORT_SPAN = 128  # tokens up to which levels of its own cost a span more than they gain
-_SHRINKAGE = 0.05  # of the importance towards a multiple of the identity, for directions that calibration never saw
 _TRIAL_BITS = 2.0  # at which calibration tries whether token norms pay
-_ALIGNMENT = 16  # digits
 _NORM_BITS = 16  # what a stored norm costs a token and head
-
-
-class Layout:
-    """Where the bits of a site's channels lie. Channels come in the order of falling bits.
-
-    Attributes:
-        bits: int64 ``[D]``.
-        coded: channels with any bits, the first of all.
-        digits: ``(place, channels)`` of the two-bit digits: the digit of that place of the first so many channels.
-        one_bit: the range of channels of one bit.
-    """
-
-    def __init__(self, bits: torch.Tensor):
-        if bool((bits[1:] > bits[:-1]).any()):
-            raise ValueError("channels must come in the order of falling bits")
-        self.bits = bits
-        self.coded = int((bits > 0).sum())
-        self.digits = [(place, n) for place in range(4) if (n := int((bits >= 2 * place + 2).sum()))]
-        self.one_bit = range(int((bits >= 2).sum()), self.coded)
-        self._levels: dict[torch.device, torch.Tensor] = {}
-        self._planes: dict[torch.device, list[tuple[str, int, torch.Tensor, torch.Tensor]]] = {}
-
-    def levels(self, device: torch.device) -> torch.Tensor:
-        """float32 ``[D]``, the highest code of each channel; do not modify, it is shared."""
-        if device not in self._levels:
-            self._levels[device] = (2**self.bits - 1).to(device, torch.float32)
-        return self._levels[device]
-
-    @cached_property
-    def widths(self) -> dict[str, int]:
-        """Digits a stored tensor has for every token: names of those that exist, and their number."""
-        widths = {"codes": sum(n for _, n in self.digits), "codes_1bit": len(self.one_bit)}
-        return {name: width for name, width in widths.items() if width}
-
-    def planes(self, device: torch.device) -> list[tuple[str, int, torch.Tensor, torch.Tensor]]:
-        """For every stored tensor its name, bits a digit, and of each digit the channel (int64) and place (float32)."""
-        if device not in self._planes:
-            runs = {
-                "codes": (2, [(4.0**place, range(n)) for place, n in self.digits]),
-                "codes_1bit": (1, [(1.0, self.one_bit)]),
-            }
-            self._planes[device] = [
-                (
-                    name,
-                    runs[name][0],
-                    torch.tensor([channel for _, run in runs[name][1] for channel in run], device=device),
-                    torch.tensor([worth for worth, run in runs[name][1] for _ in run], device=device),
-                )
-                for name in self.widths
-            ]
-        return self._planes[device]
-
-    def room(self, device: torch.device, previous: Packed | None, dim: int) -> dict[str, int]:
-        """The widths to store: a multiple of 16 digits on a GPU, whose loads are 16 bytes wide, the last ones zeros; or
-        as wide as what the store already holds. ``dim`` as in :meth:`pack`.
-        """
-        if previous is not None:
-            return {name: previous[name].shape[-3 - dim] for name in self.widths}
-        step = _ALIGNMENT if device.type == "cuda" else 1
-        return {name: -(-width // step) * step for name, width in self.widths.items()}
-
-    def pack(self, codes: torch.Tensor, dim: int, room: Mapping[str, int] | None = None) -> dict[str, torch.Tensor]:
-        """Bytes of uint8 codes ``[..., N, C]``, packed along tokens; ``dim`` -2 keeps, -1 swaps the last two.
-
-        ``room`` says how many digits a tensor has room for, the last ones zeros; by default there is none to spare.
-        """
-        found = {}
-        if self.digits:
-            found["codes"] = torch.cat([codes[..., :n] >> (2 * place) & 3 for place, n in self.digits], -1)
-        if self.one_bit:
-            found["codes_1bit"] = codes[..., self.one_bit.start :]
-        widths = {"codes": 2, "codes_1bit": 1}
-        for name, digits in found.items():
-            if room is not None and (spare := room[name] - digits.shape[-1]):
-                found[name] = torch.nn.functional.pad(digits, (0, spare))
-        if dim == -1:
-            found = {name: c.transpose(-1, -2).contiguous() for name, c in found.items()}
-        return {name: pack_planes(c, widths[name], dim) for name, c in found.items()}
-
-    def unpack(self, tensors: Mapping[str, torch.Tensor], dim: int) -> torch.Tensor:
-        """float32 codes, keys (``dim`` -2) ``[B, H, P, N, C]``, values (``dim`` -1) ``[B, H, P, C, N]``."""
-        channels = -3 - dim  # the other one of the last two dimensions
-        digits = unpack_planes(tensors["codes"], 2, dim) if self.digits else None
-        parts, start = [], 0
-        for place, n in self.digits:
-            digit = digits.narrow(channels, start, n)
-            start += n
-            if place:
-                parts[0].narrow(channels, 0, n).add_(digit, alpha=4**place)
-            else:
-                parts.append(digit.float())
-        if self.one_bit:
-            digits = unpack_planes(tensors["codes_1bit"], 1, dim)
-            parts.append(digits.narrow(channels, 0, len(self.one_bit)).float())
-        return torch.cat(parts, channels)
-
-    def no_codes(self, packed: Packed, dim: int) -> torch.Tensor:
-        """What :meth:`unpack` would return without a coded channel."""
-        pages = (*packed["zero_point"].shape[:2], len(packed.page_group), packed.page_size)
-        empty = packed["zero_point"].new_zeros(*pages, 0, dtype=torch.float32)
-        return empty if dim == -2 else empty.transpose(-1, -2)
-
-
-class Transform:
-    """What one site's codec does to vectors before and after the codes.
-
-    Attributes:
-        forward: float32 ``[H or 1, D, D]``, ``z = forward x``.
-        inverse: float32, its inverse.
-        offset: float32 ``[H or 1, D]``, ``forward mean``.
-        variance: float32 ``[D]``, what each channel costs without bits, summed over heads.
-        deviation: float32 ``[H or 1, D]``, the standard deviation of each channel; None where it is not known.
-        norm: whether calibration found that dividing out token norms pays.
-        known: what the kernels made of ``forward``.
-        layouts: where the bits of its channels lie, by what decides that beside the site.
-    """
-
-    def __deepcopy__(self, memo: dict) -> Transform:
-        return self  # immutable, shared by all caches
-
-    def __init__(
-        self,
-        forward: torch.Tensor,
-        mean: torch.Tensor | None = None,
-        deviation: torch.Tensor | None = None,
-        variance: torch.Tensor | None = None,
-        norm: bool = False,
-    ):
-        self.forward = forward.float()
-        self.inverse = torch.linalg.inv(self.forward)
-        dim = forward.shape[-1]
-        self.offset = forward.new_zeros(1, dim) if mean is None else (self.forward @ mean.float()[..., None])[..., 0]
-        self.deviation = None if deviation is None else deviation.float()
-        self.variance = torch.ones(dim) if variance is None else variance.float()
-        self.norm = norm
-        self.known: dict[str, torch.Tensor] = {}
-        self.layouts: dict[Hashable, Layout] = {}
 
 
 class RD(Codec):
@@ -265,18 +118,17 @@ class RD(Codec):
         float32 ``[H, D]``; ``variance`` float32 ``[H, D]``, the cost of a channel without bits; ``norm`` uint8 ``[1]``.
         """
         importance = samples.importance if samples.importance is not None else samples.query_moment
-        plain = _klt(samples.mean, samples.covariance, importance)
-        found = plain
+        plain = klt(samples.mean, samples.covariance, importance)
         length = torch.linalg.vector_norm(samples.vectors.float(), dim=-1, keepdim=True).clamp_min(1e-6)
         unit = samples.vectors.float() / length
         mean = unit.mean(1)
         covariance = (unit.transpose(1, 2) @ unit) / unit.shape[1] - mean[:, :, None] * mean[:, None, :]
         weight = None if importance is None else importance * length.square().mean(1, keepdim=True)
-        normed = _klt(mean, covariance, weight)
+        normed = klt(mean, covariance, weight)
         # at equal bits: what a norm costs is taken from the codes
         less = _TRIAL_BITS - _NORM_BITS / unit.shape[-1]
-        if _loss(normed, unit, length, importance, less) < _loss(plain, samples.vectors, None, importance, _TRIAL_BITS):
-            found = normed
+        loss = coding_loss(plain, samples.vectors, None, importance, _TRIAL_BITS)
+        found = normed if coding_loss(normed, unit, length, importance, less) < loss else plain
         return found | {"norm": torch.tensor([found is normed], dtype=torch.uint8)}
 
     # -- transform and bits -----------------------------------------------------------------------------------------
@@ -285,13 +137,14 @@ class RD(Codec):
         """The transform of this site for vectors of ``dim`` channels, without the prompt."""
         fitted = None
         if self.fit_kind in ("auto", "offline") and self.site.calibration is not None:
-            fitted = _offline(self.site.calibration, self.site.layer, self.side, self.site.modality, device)
+            site = self.site
+            fitted = offline_transform(site.calibration, self.name, site.layer, self.side, site.modality, device)
         if fitted is None and self.fit_kind == "offline":
             raise KVMMError(
                 "Codec rd with fit='offline' needs a calibration file with this layer and modality; make one with "
                 "`kvmm calibrate`, or use fit='auto'."
             )
-        return _rotation(self.option("rotation"), dim, device) if fitted is None else fitted
+        return rotation(self.option("rotation"), dim, device) if fitted is None else fitted
 
     def uses_norm(self, transform: Transform) -> bool:
         """Whether token norms are divided out."""
@@ -444,7 +297,7 @@ class RD(Codec):
         if isinstance(count, torch.Tensor):
             count = count.clamp_min(1)
         moment = context.query_moment if self.side == "key" else None
-        fitted = _klt(mean, total / count, moment)
+        fitted = klt(mean, total / count, moment)
         tensors["transform"] = fitted["transform"].unsqueeze(2)
         bits = waterfill(fitted["variance"].sum((0, 1)).cpu(), float(self.spec.bits))
         tensors["bits"] = bits.to(mean.device, torch.uint8).expand(*mean.shape[:2], 1, -1).contiguous()
@@ -476,10 +329,8 @@ class RD(Codec):
         elif packed.only_group == 0:
             page_group, extra = None, None
         index, place, *by_channel, matrix, digit_matrix = self._digit_tables(layout, transform)
-        names = {"codes": 2, "codes_1bit": 1}
-        widths = {"codes": sum(n for _, n in layout.digits), "codes_1bit": len(layout.one_bit)}
         return Digits(
-            tuple(Plane(packed[n], names[n], widths[n]) for n in names if n in packed.tensors and widths[n]),
+            tuple(Plane(packed[n], DIGIT_BITS[n], w) for n, w in layout.widths.items() if n in packed.tensors),
             len(packed.page_group),
             packed.page_size,
             packed["scale"],
@@ -560,87 +411,12 @@ class RD(Codec):
 
 def _stored_layout(tensors: Mapping[str, torch.Tensor], previous: Packed | None = None) -> Layout:
     bits = tensors["bits"] if previous is None else previous["bits"]
-    return _layout(tuple(bits[0, 0, 0].tolist()))
-
-
-@lru_cache(maxsize=256)
-def _layout(bits: tuple[int, ...]) -> Layout:
-    return Layout(torch.tensor(bits))
+    return layout_of(tuple(bits[0, 0, 0].tolist()))
 
 
 def _heads(x: torch.Tensor, dims: int) -> torch.Tensor:
     """``[H or 1, D]`` with dimensions put between, to meet ``[B, H, ..., D]`` of ``dims`` dimensions."""
     return x.reshape(1, x.shape[0], *[1] * (dims - 3), x.shape[1])
-
-
-def _klt(mean: torch.Tensor, covariance: torch.Tensor, importance: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """The weighted Karhunen-Loeve transform of ``[..., D]`` vectors with ``covariance`` and ``importance``
-    ``[..., D, D]`` (None: the identity), to channels in the order of falling variance and cost.
-    """
-    dim = covariance.shape[-1]
-    identity = torch.eye(dim, device=covariance.device)
-    covariance = covariance.float()
-    if importance is None:
-        root = identity
-        weighted = covariance
-    else:
-        importance = importance.float()
-        size = importance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-        size = torch.where(size > 0, size, 1.0)
-        values, vectors = torch.linalg.eigh(importance / size * (1 - _SHRINKAGE) + _SHRINKAGE * identity)
-        values = values.clamp_min(_SHRINKAGE / 2)
-        root = (vectors * values.sqrt().unsqueeze(-2)) @ vectors.transpose(-1, -2)
-        weighted = root @ covariance @ root
-    variance, basis = torch.linalg.eigh(weighted)
-    variance, basis = variance.flip(-1), basis.flip(-1)
-    variance = variance.clamp_min(0)
-    # the first channel gets unit variance, so that half precision suffices for transform and levels
-    largest = torch.where(variance[..., :1] > 1e-12, variance[..., :1], 1.0)
-    forward = basis.transpose(-1, -2) @ root / largest.sqrt().unsqueeze(-1)
-    if importance is not None:
-        variance = variance * size[..., 0]
-    return {"transform": forward.to(torch.float16), "mean": mean.float(), "variance": variance}
-
-
-def _loss(
-    fitted: dict[str, torch.Tensor],
-    x: torch.Tensor,
-    length: torch.Tensor | None,
-    importance: torch.Tensor | None,
-    average: float,
-) -> float:
-    """Mean cost of coding ``[H, n, D]`` vectors (divided by ``length`` ``[H, n, 1]``) with a fit at some bits."""
-    forward, bits = fitted["transform"].float(), waterfill(fitted["variance"].sum(0), average)
-    z = x.float() @ forward.transpose(1, 2)
-    scale, zero_point = fit_levels(z, None, bits)
-    codes = uniform_codes(z, scale, zero_point, (2**bits - 1).to(z))
-    missed = (z - codes * scale - zero_point) @ torch.linalg.inv(forward).transpose(1, 2)
-    missed = missed if length is None else missed * length
-    weighted = missed if importance is None else missed @ importance.float()
-    return float((weighted * missed).sum(-1).mean())
-
-
-@lru_cache(maxsize=32)
-def _rotation(name: str, dim: int, device: torch.device) -> Transform:
-    return Transform((hadamard_matrix(dim) if name == "hadamard" else torch.eye(dim))[None].to(device))
-
-
-_offline_transforms: WeakKeyDictionary[Calibration, dict] = WeakKeyDictionary()
-
-
-def _offline(calibration: Calibration, layer: int, side: str, modality: int, device: torch.device) -> Transform | None:
-    """The transform of a site of a calibration file, or None if it has none."""
-    known = _offline_transforms.setdefault(calibration, {})
-    key = (layer, side, modality, device)
-    if key not in known:
-        site = {n: t.to(device) for n, t in calibration.site(RD.name, layer, side, modality).items()}
-        known[key] = None
-        if site:
-            variance = site["variance"].float()
-            deviation = (variance / variance[:, :1].clamp_min(1e-30)).sqrt()
-            own = (calibration.own(x) for x in (site["transform"], site["mean"], deviation))
-            known[key] = Transform(*own, variance.sum(0), bool(site["norm"]))
-    return known[key]
 
 
 @lru_cache(maxsize=32)

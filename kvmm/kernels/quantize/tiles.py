@@ -17,12 +17,14 @@ import triton
 from kvmm.kernels.hadamard import rotate
 from kvmm.kernels.hadamard.triton import PARTS, block_sizes, launch, matrix_parts, signs
 from kvmm.kernels.quantize import triton as kernels
+from kvmm.kernels.quantize import triton_statistics as statistics
 from kvmm.kernels.quantize.dense import DensePages, highest_codes
 from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP
+from kvmm.kernels.quantize.triton_source import Source
 
 if TYPE_CHECKING:
-    from kvmm.cache.codecs.rd import Layout
+    from kvmm.cache.codecs.layout import Layout
 
 _MATRIX_PARTS = 2  # 16 bits of mantissa, all of a stored (fp16) transform's
 _PART = 1 << 22  # elements of the runs of pages that do get a float32 copy
@@ -51,7 +53,7 @@ class TilePages:
         self.offset: torch.Tensor | None = None  # float32 [B or 1, H or 1, D]
         self.keep: torch.Tensor | None = None  # bool [B, H, P, N]
         self.substitute: torch.Tensor | None = None  # float32 [B, H, P, D]
-        self._described: tuple[kernels.Source, dict[str, int]] | None = None  # for the kernels
+        self._described: tuple[Source, dict[str, int]] | None = None  # for the kernels
 
     def groups(self, group_size: int | None) -> TokenGroups:
         return TokenGroups(self.shape[2], self.page_size, group_size, self.device)
@@ -114,13 +116,13 @@ class TilePages:
 
     # -- launching ----------------------------------------------------------------------------------------------------
 
-    def _source(self) -> tuple[kernels.Source, dict[str, int]]:
+    def _source(self) -> tuple[Source, dict[str, int]]:
         """What the kernels read, and their constants."""
         if self._described is None:
             self._described = self._describe()
         return self._described
 
-    def _describe(self) -> tuple[kernels.Source, dict[str, int]]:
+    def _describe(self) -> tuple[Source, dict[str, int]]:
         batch, heads, count, size, dim = self.shape
         matrix, parts, scale = None, 1, 1.0
         if self.rotated:
@@ -129,7 +131,7 @@ class TilePages:
             matrix, parts = self.matrix_parts, _MATRIX_PARTS
         norm = None if self.norm is None else self.norm.contiguous()
         offset = None if self.offset is None else self.offset.contiguous()
-        source = kernels.Source(
+        source = Source(
             self.x,
             self.x.shape[2],
             count * size,
@@ -237,7 +239,7 @@ class TilePages:
         count = mean.new_empty(*mean.shape[:3], 1)
         apart = self._empty(units) if squares else None
         source, chain = self._source()
-        kernels.moments_kernel[grid](source, _bytes(mask), count, mean, apart, mean.shape[2], **constants, **chain)
+        statistics.moments_kernel[grid](source, _bytes(mask), count, mean, apart, mean.shape[2], **constants, **chain)
         return count, mean, apart, run
 
     def mean(self) -> torch.Tensor:
@@ -252,14 +254,14 @@ class TilePages:
         units, run, constants, grid = self._statistics(groups)
         low, high = self._empty(units), self._empty(units)
         source, chain = self._source()
-        kernels.range_kernel[grid](source, low, high, None, low.shape[2], **constants, **chain)
+        statistics.range_kernel[grid](source, low, high, None, low.shape[2], **constants, **chain)
         return groups.minimum(low, run), groups.maximum(high, run)
 
     def channel_magnitudes(self, groups: TokenGroups) -> torch.Tensor:
         units, run, constants, grid = self._statistics(groups)
         found = self._empty(units)
         source, chain = self._source()
-        kernels.range_kernel[grid](source, None, None, found, found.shape[2], **constants, **chain)
+        statistics.range_kernel[grid](source, None, None, found, found.shape[2], **constants, **chain)
         return groups.sum(found, run)
 
     def token_ranges(self, channel_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -270,7 +272,7 @@ class TilePages:
         constants = {"ROWS": self._rows} | block_sizes(dim, self._rows)
         constants |= self._channel_groups(channel_groups, constants)
         grid = -(-count * size // self._rows), batch * heads
-        kernels.token_range_kernel[grid](source, low, high, count, **constants, **chain)
+        statistics.token_range_kernel[grid](source, low, high, count, **constants, **chain)
         return low, high
 
     def _channel_groups(self, channel_groups: int, constants: dict[str, int]) -> dict[str, int]:
@@ -308,7 +310,7 @@ class TilePages:
         channels = min(_CHANNELS, triton.next_power_of_2(dim))
         for refit in range(refits + 1):
             if refit:
-                kernels.refit_kernel[grid](
+                statistics.refit_kernel[grid](
                     source,
                     scale,
                     zero_point,
@@ -321,7 +323,7 @@ class TilePages:
                     **constants,
                     **chain,
                 )
-            kernels.levels_kernel[found, batch * heads, -(-dim // channels)](
+            statistics.levels_kernel[found, batch * heads, -(-dim // channels)](
                 count,
                 means,
                 squares,

@@ -1,137 +1,24 @@
-"""Statistics and packed codes of pages, some rows at a time, in Triton.
+"""Packed codes of pages, some rows at a time, in Triton.
 
-A program holds a few rows of one head in fp32 registers, ``[ROWS, D]``: loaded from the model's tensor, taken through
-the chain (:class:`Source`), and reduced to statistics or added to packed bytes. Nothing in full precision is written.
+A program holds a few rows of one head in fp32 registers, ``[ROWS, D]``, as :mod:`~kvmm.kernels.quantize.triton_source`
+loads them, and reduces them to statistics (:mod:`~kvmm.kernels.quantize.triton_statistics`) or, here, adds them to
+packed bytes. Nothing in full precision is written.
 
-Rows are chosen so that neither needs other threads: statistics run over rows of the same thread and are joined once, at
-the end; and codes of one plane after the other (``R = N * bits / 8`` rows of each of a few pages, the rows of the
-packed page) are shifted into the same registers.
+Rows are chosen so that neither needs other threads. Here a program takes ``PAGES`` pages, a plane of ``R`` rows of each
+at a time (``R = N * bits / 8``, the rows of the packed page): codes of one plane after the other are shifted into the
+same registers.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
-from kvmm.kernels.hadamard.triton import OPERAND, product
-
-
-class Source(NamedTuple):
-    """What is coded: ``scale * matrix x / norm - offset``, or ``substitute`` where ``keep`` is 0.
-
-    ``x`` ``[B, H, tokens, D]`` with its strides; ``slots = P * N``, of which those behind ``tokens`` copy the last one;
-    ``matrix`` bf16 parts ``[B or 1, H or 1, parts, D, D]``; ``norm`` ``[B, H or 1, P, N]``; ``offset`` float32
-    ``[B or 1, H or 1, D]``; ``keep`` uint8 ``[B, H, P, N]``; ``substitute`` float32 ``[B, H, P, D]``; ``valid`` uint8
-    ``[B, tokens]``. A stride of 0 serves all; None is left out.
-    """
-
-    x: Any
-    tokens: int
-    slots: int
-    heads: int
-    x_batch: int
-    x_head: int
-    x_token: int
-    x_channel: int
-    matrix: Any
-    matrix_batch: int
-    matrix_head: int
-    scale: float
-    norm: Any
-    norm_batch: int
-    norm_head: int
-    offset: Any
-    offset_batch: int
-    offset_head: int
-    keep: Any
-    substitute: Any
-    valid: Any
-    valid_batch: int
+from kvmm.kernels.quantize.triton_source import load_matrix, load_vectors
 
 
 @triton.jit
-def _weights(source, sequence, D: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr, MATRIX_PARTS: tl.constexpr):
-    """The matrix of head ``sequence``, transposed, its parts one below the other: bf16 ``[MATRIX_PARTS * BLOCK_D,
-    BLOCK_D]``, to stay in shared memory. 0 if there is none, or if it is too large or the vectors have parts too."""
-    weights = 0.0
-    if source.matrix is not None and PARTS == 1 and BLOCK_D <= 128:
-        batch, head = sequence // source.heads, sequence % source.heads
-        matrix = source.matrix + batch * source.matrix_batch + head * source.matrix_head
-        row = tl.arange(0, MATRIX_PARTS * BLOCK_D)
-        k, channel = row % BLOCK_D, tl.arange(0, BLOCK_D)
-        at = matrix + (row // BLOCK_D * D * D + k)[:, None] + channel[None, :] * D
-        weights = tl.load(at, mask=(k < D)[:, None] & (channel < D)[None, :], other=0.0)
-    return weights
-
-
-@triton.jit
-def _vectors(
-    source,
-    weights,
-    sequence,
-    slot,
-    D: tl.constexpr,
-    N: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PARTS: tl.constexpr,
-    MATRIX_PARTS: tl.constexpr,
-):
-    """The vectors in slots ``[ROWS]`` (the last one in place of those there are not) of head ``sequence``: float32
-    ``[ROWS, BLOCK_D]``."""
-    batch, head = sequence // source.heads, sequence % source.heads
-    channel = tl.arange(0, BLOCK_D)
-    slot = tl.minimum(slot, source.slots - 1)
-    token = tl.minimum(slot, source.tokens - 1).to(tl.int64)
-    rows = source.x + batch * source.x_batch + head * source.x_head + token * source.x_token
-    # what a row needs beside the product is on its way before the product starts
-    factor = source.scale
-    if source.norm is not None:
-        norm = tl.load(source.norm + batch * source.norm_batch + head * source.norm_head + slot).to(tl.float32)
-        factor = (source.scale / norm)[:, None]
-    if source.offset is not None:
-        at = source.offset + batch * source.offset_batch + head * source.offset_head + channel
-        offset = tl.load(at, mask=channel < D, other=0.0)[None, :]
-    if source.matrix is not None and PARTS == 1 and BLOCK_D <= 128:
-        k = tl.arange(0, MATRIX_PARTS * BLOCK_D) % BLOCK_D
-        x = tl.load(rows[:, None] + k[None, :] * source.x_channel, mask=(k < D)[None, :], other=0.0)
-        y = tl.dot(x.to(OPERAND), weights.to(OPERAND))
-    elif source.matrix is not None:
-        matrix = source.matrix + batch * source.matrix_batch + head * source.matrix_head
-        y = product(rows, source.x_channel, matrix, D, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-    else:
-        y = tl.load(rows[:, None] + channel[None, :] * source.x_channel, mask=channel[None, :] < D, other=0.0)
-        y = y.to(tl.float32)
-    if source.norm is not None or source.matrix is not None:
-        y *= factor
-    if source.offset is not None:
-        y -= offset
-    if source.keep is not None:
-        place = sequence * source.slots + slot
-        keep = tl.load(source.keep + place)[:, None] != 0
-        at = source.substitute + (place // N)[:, None] * D + channel[None, :]
-        y = tl.where(keep, y, tl.load(at, mask=channel[None, :] < D, other=0.0))
-    return y
-
-
-@triton.jit
-def _weight(source, mask, sequence, slot):
-    """1 for slots that count, else 0: float32. Those that hold a token, or those of ``mask`` uint8 ``[B, H, P, N]``."""
-    if mask is not None:
-        inside = slot < source.slots
-        return (tl.load(mask + sequence * source.slots + slot, mask=inside, other=0) != 0).to(tl.float32)
-    weight = slot < source.tokens
-    if source.valid is not None:
-        at = source.valid + sequence // source.heads * source.valid_batch + slot
-        weight = weight & (tl.load(at, mask=weight, other=0) != 0)
-    return weight.to(tl.float32)
-
-
-@triton.jit
-def _nearest(y, scale, zero_point, highest):
+def nearest_codes(y, scale, zero_point, highest):
     """The nearest code of 0 to ``highest``, ties to even, as float32; 0 where the scale is 0."""
     step = scale.to(tl.float32)
     inverse = tl.where(step == 0.0, 0.0, 1.0 / tl.where(step == 0.0, 1.0, step))
@@ -141,8 +28,8 @@ def _nearest(y, scale, zero_point, highest):
 
 @triton.jit
 def _codes(y, scale, zero_point, highest):
-    """:func:`_nearest` as int32."""
-    return _nearest(y, scale, zero_point, highest).to(tl.int32)
+    """:func:`nearest_codes` as int32."""
+    return nearest_codes(y, scale, zero_point, highest).to(tl.int32)
 
 
 @triton.jit
@@ -183,279 +70,6 @@ def _store_rows(
         tl.store(at, packed.to(tl.uint8), mask=inside[None, :] & (page < pages)[:, None])
 
 
-# -- statistics: a program takes UNITS units of CHUNKS * ROWS slots ----------------------------------------------------
-
-
-@triton.jit
-def range_kernel(
-    source,
-    low,
-    high,
-    magnitude,
-    units,
-    D: tl.constexpr,
-    N: tl.constexpr,
-    UNITS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PARTS: tl.constexpr,
-    MATRIX_PARTS: tl.constexpr,
-):
-    """Minimum and maximum, or the sum of magnitudes over tokens, of every channel and unit: ``[B * H, units, D]``."""
-    sequence = tl.program_id(1).to(tl.int64)
-    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
-    channel = tl.arange(0, BLOCK_D)
-    for u in range(UNITS):
-        unit = tl.program_id(0) * UNITS + u
-        smallest = tl.full([ROWS, BLOCK_D], float("inf"), tl.float32)
-        largest = tl.full([ROWS, BLOCK_D], float("-inf"), tl.float32)
-        total = tl.zeros([ROWS, BLOCK_D], tl.float32)
-        for c in range(CHUNKS):
-            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
-            y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-            if low is not None:
-                smallest = tl.minimum(smallest, y)
-                largest = tl.maximum(largest, y)
-            if magnitude is not None:
-                total += tl.abs(y) * _weight(source, None, sequence, slot)[:, None]
-        at = (sequence * units + unit) * D + channel
-        inside = (channel < D) & (unit < units)
-        if low is not None:
-            tl.store(low + at, tl.min(smallest, 0), mask=inside)
-            tl.store(high + at, tl.max(largest, 0), mask=inside)
-        if magnitude is not None:
-            tl.store(magnitude + at, tl.sum(total, 0), mask=inside)
-
-
-@triton.jit
-def moments_kernel(
-    source,
-    mask,
-    count,
-    mean,
-    squares,
-    units,
-    D: tl.constexpr,
-    N: tl.constexpr,
-    UNITS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PARTS: tl.constexpr,
-    MATRIX_PARTS: tl.constexpr,
-):
-    """Tokens ``[B * H, units]``, and mean and sum of squares about it ``[B * H, units, D]`` of every channel and unit;
-    ``mask`` as in :func:`_weight`."""
-    sequence = tl.program_id(1).to(tl.int64)
-    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
-    channel = tl.arange(0, BLOCK_D)
-    for u in range(UNITS):
-        unit = tl.program_id(0) * UNITS + u
-        # sums about a point among the vectors: keys may have an offset far larger than what varies
-        slot = unit * CHUNKS * ROWS + tl.arange(0, ROWS)
-        weight = _weight(source, mask, sequence, slot)
-        y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-        point = tl.sum(y * weight[:, None], 0) / tl.maximum(tl.sum(weight, 0), 1.0)
-        tokens = tl.zeros([ROWS], tl.float32)
-        first = tl.zeros([ROWS, BLOCK_D], tl.float32)
-        second = tl.zeros([ROWS, BLOCK_D], tl.float32)
-        for c in range(CHUNKS):
-            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
-            weight = _weight(source, mask, sequence, slot)
-            y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-            apart = (y - point[None, :]) * weight[:, None]
-            tokens += weight
-            first += apart
-            second += apart * apart
-        total = tl.sum(tokens, 0)
-        shift = tl.sum(first, 0) / tl.maximum(total, 1.0)
-        at = (sequence * units + unit) * D + channel
-        inside = (channel < D) & (unit < units)
-        tl.store(count + sequence * units + unit, total, mask=unit < units)
-        tl.store(mean + at, point + shift, mask=inside)
-        if squares is not None:
-            tl.store(squares + at, tl.maximum(tl.sum(second, 0) - shift * shift * total, 0.0), mask=inside)
-
-
-@triton.jit
-def refit_kernel(
-    source,
-    scale,
-    zero_point,
-    mean,
-    levels,
-    sums,
-    units,
-    groups,
-    group_slots,
-    D: tl.constexpr,
-    N: tl.constexpr,
-    UNITS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PARTS: tl.constexpr,
-    MATRIX_PARTS: tl.constexpr,
-):
-    """With the codes of given levels: their sum, that of their squares and that of their products with the distance to
-    the mean, of every channel and unit, in ``sums`` ``[3, B * H, units, D]``. Levels ``[B * H, groups, D]``."""
-    sequence = tl.program_id(1).to(tl.int64)
-    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
-    channel = tl.arange(0, BLOCK_D)
-    highest = tl.load(levels + channel, mask=channel < D, other=0.0)[None, :]
-    for u in range(UNITS):
-        unit = tl.program_id(0) * UNITS + u
-        group = tl.minimum(unit * CHUNKS * ROWS // group_slots, groups - 1)
-        at = (sequence * groups + group) * D + channel
-        step = tl.load(scale + at, mask=channel < D, other=0.0)[None, :]
-        start = tl.load(zero_point + at, mask=channel < D, other=0.0)[None, :]
-        centre = tl.load(mean + at, mask=channel < D, other=0.0)[None, :]
-        first = tl.zeros([ROWS, BLOCK_D], tl.float32)
-        second = tl.zeros([ROWS, BLOCK_D], tl.float32)
-        crossed = tl.zeros([ROWS, BLOCK_D], tl.float32)
-        for c in range(CHUNKS):
-            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
-            y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-            codes = _nearest(y, step, start, highest)
-            weighted = codes * _weight(source, None, sequence, slot)[:, None]
-            first += weighted
-            second += weighted * codes
-            crossed += weighted * (y - centre)
-        size = tl.num_programs(1).to(tl.int64) * units * D
-        at = (sequence * units + unit) * D + channel
-        inside = (channel < D) & (unit < units)
-        tl.store(sums + at, tl.sum(first, 0), mask=inside)
-        tl.store(sums + size + at, tl.sum(second, 0), mask=inside)
-        tl.store(sums + 2 * size + at, tl.sum(crossed, 0), mask=inside)
-
-
-@triton.jit
-def levels_kernel(
-    count,
-    means,
-    squares,
-    sums,
-    half_step,
-    levels,
-    mean,
-    scale,
-    zero_point,
-    stored_scale,
-    stored_zero,
-    coded,
-    limit,
-    units,
-    per_group,
-    D: tl.constexpr,
-    REFIT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    """Join statistics of the ``per_group`` units of a group into its mean and levels, ``[B * H, G, D]``.
-
-    First from what :func:`moments_kernel` found: the best uniform quantiser of a Gaussian. Then (``REFIT``) from what
-    :func:`refit_kernel` found: the least-squares line through the codes. A program takes ``BLOCK_D`` channels.
-
-    The last call stores them as well: ``stored_scale`` ``[B * H, G, coded]`` and ``stored_zero`` ``[B * H, G, D]``, in
-    their types and within ``limit``.
-    """
-    group, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    channel = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
-    inside = channel < D
-    last = tl.minimum((group + 1) * per_group, units)
-    tokens = tl.zeros([BLOCK], tl.float32)
-    first = tl.zeros([BLOCK, BLOCK_D], tl.float32)
-    second = tl.zeros([BLOCK, BLOCK_D], tl.float32)
-    third = tl.zeros([BLOCK, BLOCK_D], tl.float32)
-    size = tl.num_programs(1).to(tl.int64) * units * D
-    for begin in range(group * per_group, last, BLOCK):
-        unit = begin + tl.arange(0, BLOCK)
-        there = unit < last
-        number = tl.load(count + sequence * units + unit, mask=there, other=0.0)
-        tokens += number
-        at = ((sequence * units + unit) * D)[:, None] + channel[None, :]
-        mask = there[:, None] & inside[None, :]
-        if REFIT:
-            first += tl.load(sums + at, mask=mask, other=0.0)
-            second += tl.load(sums + size + at, mask=mask, other=0.0)
-            third += tl.load(sums + 2 * size + at, mask=mask, other=0.0)
-        else:
-            first += tl.load(means + at, mask=mask, other=0.0) * number[:, None]
-    total = tl.maximum(tl.sum(tokens, 0), 1.0)
-    at = (sequence * tl.num_programs(0) + group) * D + channel
-    if REFIT:
-        centre = tl.load(mean + at, mask=inside, other=0.0)
-        step = tl.load(scale + at, mask=inside, other=0.0)
-        code = tl.sum(first, 0) / total
-        spread = tl.sum(second, 0) / total - code * code
-        # a channel whose tokens share one code has nothing to fit
-        step = tl.where(spread > 1e-6, tl.sum(third, 0) / total / tl.maximum(spread, 1e-12), step)
-        start = centre - step * code
-    else:
-        centre = tl.sum(first, 0) / total
-        for begin in range(group * per_group, last, BLOCK):
-            unit = begin + tl.arange(0, BLOCK)
-            there = unit < last
-            number = tl.load(count + sequence * units + unit, mask=there, other=0.0)
-            place = ((sequence * units + unit) * D)[:, None] + channel[None, :]
-            mask = there[:, None] & inside[None, :]
-            apart = tl.load(means + place, mask=mask, other=0.0) - centre[None, :]
-            second += tl.load(squares + place, mask=mask, other=0.0) + number[:, None] * apart * apart
-        variance = tl.sum(second, 0) / total
-        step = 2.0 * tl.load(half_step + channel, mask=inside, other=0.0) * tl.sqrt(variance)
-        highest = tl.load(levels + channel, mask=inside, other=0.0)
-        start = centre - step * highest / 2.0
-        tl.store(mean + at, centre, mask=inside)
-    if stored_scale is None:
-        tl.store(scale + at, step, mask=inside)
-        tl.store(zero_point + at, start, mask=inside)
-    else:
-        step = tl.where(step > limit, limit, tl.where(step < -limit, -limit, step))
-        start = tl.where(start > limit, limit, tl.where(start < -limit, -limit, start))
-        place = (sequence * tl.num_programs(0) + group) * coded + channel
-        tl.store(stored_scale + place, step.to(stored_scale.dtype.element_ty), mask=channel < coded)
-        tl.store(stored_zero + at, start.to(stored_zero.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def token_range_kernel(
-    source,
-    low,
-    high,
-    pages,
-    D: tl.constexpr,
-    N: tl.constexpr,
-    GROUPS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PARTS: tl.constexpr,
-    MATRIX_PARTS: tl.constexpr,
-):
-    """Minimum and maximum of every token and group of ``GROUP`` channels, in ``[B * H, P, GROUPS, N]``."""
-    sequence = tl.program_id(1).to(tl.int64)
-    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
-    BLOCK: tl.constexpr = BLOCK_D // GROUP
-    slot = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-    outside = (tl.arange(0, BLOCK_D) >= D)[None, :]
-    smallest = tl.min(tl.reshape(tl.where(outside, float("inf"), y), [ROWS, BLOCK, GROUP]), 2)
-    largest = tl.max(tl.reshape(tl.where(outside, float("-inf"), y), [ROWS, BLOCK, GROUP]), 2)
-    group = tl.arange(0, BLOCK)
-    place = ((sequence * pages + slot // N)[:, None] * GROUPS + group[None, :]) * N + (slot % N)[:, None]
-    inside = (slot < source.slots)[:, None] & (group < GROUPS)[None, :]
-    tl.store(low + place, smallest, mask=inside)
-    tl.store(high + place, largest, mask=inside)
-
-
-# -- codes: a program takes PAGES pages, a plane of R rows of each at a time -------------------------------------------
-
-
 @triton.jit
 def channel_kernel(
     source,
@@ -484,14 +98,14 @@ def channel_kernel(
     ROWS: tl.constexpr = PAGES * R
     SEGMENTS: tl.constexpr = ROWS // SEGMENT
     sequence = tl.program_id(1).to(tl.int64)
-    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
+    weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     row = tl.arange(0, ROWS)
     page = tl.program_id(0) * PAGES + row // R
     head = tl.arange(0, SEGMENTS) * SEGMENT  # the first row of each run
     packed = tl.zeros([ROWS, BLOCK_D], tl.int32)
     for plane in range(8 // BITS):
         slot = page * N + plane * R + row % R
-        y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         group = ((tl.program_id(0) * PAGES + head // R) * N + plane * R + head % R) // group_slots
         step = _of_group(scale, sequence, group, groups, D, BLOCK_D)
         start = _of_group(zero_point, sequence, group, groups, D, BLOCK_D)
@@ -565,7 +179,7 @@ def token_kernel(
     ROWS: tl.constexpr = PAGES * R
     BLOCK: tl.constexpr = BLOCK_D // GROUP
     sequence = tl.program_id(1).to(tl.int64)
-    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
+    weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     row = tl.arange(0, ROWS)
     page = tl.program_id(0) * PAGES + row // R
     group = tl.arange(0, BLOCK)
@@ -573,7 +187,8 @@ def token_kernel(
     packed = tl.zeros([ROWS, BLOCK_D], tl.int32)
     for plane in range(8 // BITS):
         column = plane * R + row % R
-        y = _vectors(source, weights, sequence, page * N + column, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        slot = page * N + column
+        y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         place = ((sequence * pages + page)[:, None] * GROUPS + group[None, :]) * N + column[:, None]
         step = tl.load(scale + place, mask=inside, other=0)[:, :, None]
         start = tl.load(zero_point + place, mask=inside, other=0)[:, :, None]
@@ -637,7 +252,7 @@ def digits_kernel(
     R: tl.constexpr = N // 4 // RUNS
     ROWS: tl.constexpr = PAGES * R
     sequence = tl.program_id(1).to(tl.int64)
-    weights = _weights(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
+    weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     batch, head = sequence // source.heads, sequence % source.heads
     channel = tl.arange(0, BLOCK_D)
     row = tl.arange(0, ROWS) % R
@@ -651,7 +266,7 @@ def digits_kernel(
         odd = tl.zeros([ROWS, BLOCK_D], tl.int32)
         for run in range(4 * RUNS):
             slot = page * N + run * R + row
-            y = _vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             word = _spread(_codes(y, step[None, :], start[None, :], highest[None, :]), PLACES)
             if RUNS == 2:
                 word = word << tl.where(single, run, run - run % 2)[None, :]

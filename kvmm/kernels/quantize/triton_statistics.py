@@ -1,0 +1,280 @@
+"""Statistics of the vectors that are coded, and the levels that follow from them, in Triton.
+
+A program takes ``UNITS`` units of ``CHUNKS * ROWS`` slots. Statistics run over rows of the same thread and are joined
+once, at the end.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kvmm.kernels.quantize.triton import nearest_codes
+from kvmm.kernels.quantize.triton_source import load_matrix, load_vectors, token_weight
+
+
+@triton.jit
+def range_kernel(
+    source,
+    low,
+    high,
+    magnitude,
+    units,
+    D: tl.constexpr,
+    N: tl.constexpr,
+    UNITS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+    MATRIX_PARTS: tl.constexpr,
+):
+    """Minimum and maximum, or the sum of magnitudes over tokens, of every channel and unit: ``[B * H, units, D]``."""
+    sequence = tl.program_id(1).to(tl.int64)
+    weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
+    channel = tl.arange(0, BLOCK_D)
+    for u in range(UNITS):
+        unit = tl.program_id(0) * UNITS + u
+        smallest = tl.full([ROWS, BLOCK_D], float("inf"), tl.float32)
+        largest = tl.full([ROWS, BLOCK_D], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        for c in range(CHUNKS):
+            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
+            y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            if low is not None:
+                smallest = tl.minimum(smallest, y)
+                largest = tl.maximum(largest, y)
+            if magnitude is not None:
+                total += tl.abs(y) * token_weight(source, None, sequence, slot)[:, None]
+        at = (sequence * units + unit) * D + channel
+        inside = (channel < D) & (unit < units)
+        if low is not None:
+            tl.store(low + at, tl.min(smallest, 0), mask=inside)
+            tl.store(high + at, tl.max(largest, 0), mask=inside)
+        if magnitude is not None:
+            tl.store(magnitude + at, tl.sum(total, 0), mask=inside)
+
+
+@triton.jit
+def moments_kernel(
+    source,
+    mask,
+    count,
+    mean,
+    squares,
+    units,
+    D: tl.constexpr,
+    N: tl.constexpr,
+    UNITS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+    MATRIX_PARTS: tl.constexpr,
+):
+    """Tokens ``[B * H, units]``, and mean and sum of squares about it ``[B * H, units, D]`` of every channel and unit;
+    ``mask`` as in :func:`token_weight`."""
+    sequence = tl.program_id(1).to(tl.int64)
+    weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
+    channel = tl.arange(0, BLOCK_D)
+    for u in range(UNITS):
+        unit = tl.program_id(0) * UNITS + u
+        # sums about a point among the vectors: keys may have an offset far larger than what varies
+        slot = unit * CHUNKS * ROWS + tl.arange(0, ROWS)
+        weight = token_weight(source, mask, sequence, slot)
+        y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        point = tl.sum(y * weight[:, None], 0) / tl.maximum(tl.sum(weight, 0), 1.0)
+        tokens = tl.zeros([ROWS], tl.float32)
+        first = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        second = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        for c in range(CHUNKS):
+            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
+            weight = token_weight(source, mask, sequence, slot)
+            y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            apart = (y - point[None, :]) * weight[:, None]
+            tokens += weight
+            first += apart
+            second += apart * apart
+        total = tl.sum(tokens, 0)
+        shift = tl.sum(first, 0) / tl.maximum(total, 1.0)
+        at = (sequence * units + unit) * D + channel
+        inside = (channel < D) & (unit < units)
+        tl.store(count + sequence * units + unit, total, mask=unit < units)
+        tl.store(mean + at, point + shift, mask=inside)
+        if squares is not None:
+            tl.store(squares + at, tl.maximum(tl.sum(second, 0) - shift * shift * total, 0.0), mask=inside)
+
+
+@triton.jit
+def refit_kernel(
+    source,
+    scale,
+    zero_point,
+    mean,
+    levels,
+    sums,
+    units,
+    groups,
+    group_slots,
+    D: tl.constexpr,
+    N: tl.constexpr,
+    UNITS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+    MATRIX_PARTS: tl.constexpr,
+):
+    """With the codes of given levels: their sum, that of their squares and that of their products with the distance to
+    the mean, of every channel and unit, in ``sums`` ``[3, B * H, units, D]``. Levels ``[B * H, groups, D]``."""
+    sequence = tl.program_id(1).to(tl.int64)
+    weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
+    channel = tl.arange(0, BLOCK_D)
+    highest = tl.load(levels + channel, mask=channel < D, other=0.0)[None, :]
+    for u in range(UNITS):
+        unit = tl.program_id(0) * UNITS + u
+        group = tl.minimum(unit * CHUNKS * ROWS // group_slots, groups - 1)
+        at = (sequence * groups + group) * D + channel
+        step = tl.load(scale + at, mask=channel < D, other=0.0)[None, :]
+        start = tl.load(zero_point + at, mask=channel < D, other=0.0)[None, :]
+        centre = tl.load(mean + at, mask=channel < D, other=0.0)[None, :]
+        first = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        second = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        crossed = tl.zeros([ROWS, BLOCK_D], tl.float32)
+        for c in range(CHUNKS):
+            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
+            y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            codes = nearest_codes(y, step, start, highest)
+            weighted = codes * token_weight(source, None, sequence, slot)[:, None]
+            first += weighted
+            second += weighted * codes
+            crossed += weighted * (y - centre)
+        size = tl.num_programs(1).to(tl.int64) * units * D
+        at = (sequence * units + unit) * D + channel
+        inside = (channel < D) & (unit < units)
+        tl.store(sums + at, tl.sum(first, 0), mask=inside)
+        tl.store(sums + size + at, tl.sum(second, 0), mask=inside)
+        tl.store(sums + 2 * size + at, tl.sum(crossed, 0), mask=inside)
+
+
+@triton.jit
+def levels_kernel(
+    count,
+    means,
+    squares,
+    sums,
+    half_step,
+    levels,
+    mean,
+    scale,
+    zero_point,
+    stored_scale,
+    stored_zero,
+    coded,
+    limit,
+    units,
+    per_group,
+    D: tl.constexpr,
+    REFIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Join statistics of the ``per_group`` units of a group into its mean and levels, ``[B * H, G, D]``.
+
+    First from what :func:`moments_kernel` found: the best uniform quantiser of a Gaussian. Then (``REFIT``) from what
+    :func:`refit_kernel` found: the least-squares line through the codes. A program takes ``BLOCK_D`` channels.
+
+    The last call stores them as well: ``stored_scale`` ``[B * H, G, coded]`` and ``stored_zero`` ``[B * H, G, D]``, in
+    their types and within ``limit``.
+    """
+    group, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    channel = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
+    inside = channel < D
+    last = tl.minimum((group + 1) * per_group, units)
+    tokens = tl.zeros([BLOCK], tl.float32)
+    first = tl.zeros([BLOCK, BLOCK_D], tl.float32)
+    second = tl.zeros([BLOCK, BLOCK_D], tl.float32)
+    third = tl.zeros([BLOCK, BLOCK_D], tl.float32)
+    size = tl.num_programs(1).to(tl.int64) * units * D
+    for begin in range(group * per_group, last, BLOCK):
+        unit = begin + tl.arange(0, BLOCK)
+        there = unit < last
+        number = tl.load(count + sequence * units + unit, mask=there, other=0.0)
+        tokens += number
+        at = ((sequence * units + unit) * D)[:, None] + channel[None, :]
+        mask = there[:, None] & inside[None, :]
+        if REFIT:
+            first += tl.load(sums + at, mask=mask, other=0.0)
+            second += tl.load(sums + size + at, mask=mask, other=0.0)
+            third += tl.load(sums + 2 * size + at, mask=mask, other=0.0)
+        else:
+            first += tl.load(means + at, mask=mask, other=0.0) * number[:, None]
+    total = tl.maximum(tl.sum(tokens, 0), 1.0)
+    at = (sequence * tl.num_programs(0) + group) * D + channel
+    if REFIT:
+        centre = tl.load(mean + at, mask=inside, other=0.0)
+        step = tl.load(scale + at, mask=inside, other=0.0)
+        code = tl.sum(first, 0) / total
+        spread = tl.sum(second, 0) / total - code * code
+        # a channel whose tokens share one code has nothing to fit
+        step = tl.where(spread > 1e-6, tl.sum(third, 0) / total / tl.maximum(spread, 1e-12), step)
+        start = centre - step * code
+    else:
+        centre = tl.sum(first, 0) / total
+        for begin in range(group * per_group, last, BLOCK):
+            unit = begin + tl.arange(0, BLOCK)
+            there = unit < last
+            number = tl.load(count + sequence * units + unit, mask=there, other=0.0)
+            place = ((sequence * units + unit) * D)[:, None] + channel[None, :]
+            mask = there[:, None] & inside[None, :]
+            apart = tl.load(means + place, mask=mask, other=0.0) - centre[None, :]
+            second += tl.load(squares + place, mask=mask, other=0.0) + number[:, None] * apart * apart
+        variance = tl.sum(second, 0) / total
+        step = 2.0 * tl.load(half_step + channel, mask=inside, other=0.0) * tl.sqrt(variance)
+        highest = tl.load(levels + channel, mask=inside, other=0.0)
+        start = centre - step * highest / 2.0
+        tl.store(mean + at, centre, mask=inside)
+    if stored_scale is None:
+        tl.store(scale + at, step, mask=inside)
+        tl.store(zero_point + at, start, mask=inside)
+    else:
+        step = tl.where(step > limit, limit, tl.where(step < -limit, -limit, step))
+        start = tl.where(start > limit, limit, tl.where(start < -limit, -limit, start))
+        place = (sequence * tl.num_programs(0) + group) * coded + channel
+        tl.store(stored_scale + place, step.to(stored_scale.dtype.element_ty), mask=channel < coded)
+        tl.store(stored_zero + at, start.to(stored_zero.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def token_range_kernel(
+    source,
+    low,
+    high,
+    pages,
+    D: tl.constexpr,
+    N: tl.constexpr,
+    GROUPS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+    MATRIX_PARTS: tl.constexpr,
+):
+    """Minimum and maximum of every token and group of ``GROUP`` channels, in ``[B * H, P, GROUPS, N]``."""
+    sequence = tl.program_id(1).to(tl.int64)
+    weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
+    BLOCK: tl.constexpr = BLOCK_D // GROUP
+    slot = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+    outside = (tl.arange(0, BLOCK_D) >= D)[None, :]
+    smallest = tl.min(tl.reshape(tl.where(outside, float("inf"), y), [ROWS, BLOCK, GROUP]), 2)
+    largest = tl.max(tl.reshape(tl.where(outside, float("-inf"), y), [ROWS, BLOCK, GROUP]), 2)
+    group = tl.arange(0, BLOCK)
+    place = ((sequence * pages + slot // N)[:, None] * GROUPS + group[None, :]) * N + (slot % N)[:, None]
+    inside = (slot < source.slots)[:, None] & (group < GROUPS)[None, :]
+    tl.store(low + place, smallest, mask=inside)
+    tl.store(high + place, largest, mask=inside)
