@@ -63,6 +63,8 @@ class DigitValues:
             a multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms).
         group: as in :class:`DigitKeys`, axis ``"channel"`` only.
         norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the probabilities (axis ``"channel"``), or None.
+        channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of digits ``channels[0][k, c]``
+            times ``channels[1][k, c]``, which is what is written then; or None for sums by digit.
     """
 
     planes: tuple[Plane, ...]
@@ -71,6 +73,12 @@ class DigitValues:
     zero_point: torch.Tensor | None = None
     group: str | torch.Tensor = "span"
     norm: torch.Tensor | None = None
+    channels: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of the sums."""
+        return padded_digits(self.planes, -2) if self.channels is None else self.channels[0].shape[-1]
 
 
 @dataclass(frozen=True)
@@ -548,6 +556,10 @@ class _Arguments(ctypes.Structure):  # struct Arguments of digits.cu
         ("out_l", ctypes.c_void_p),
         ("out_acc", ctypes.c_void_p),
         ("out_zero", ctypes.c_void_p),
+        ("channel_digits", ctypes.c_void_p),
+        ("channel_places", ctypes.c_void_p),
+        ("channels", ctypes.c_int),
+        ("terms", ctypes.c_int),
         ("bias_batch", ctypes.c_longlong),
         ("dense_query", ctypes.c_void_p),
         ("dense_keys", _Paged),
@@ -663,6 +675,10 @@ def _arguments(
         splits=out_m.shape[1],
         value_groups=0 if group_scale is None else group_scale.shape[2],
     )
+    if values.channels is not None:
+        digits, places = values.channels
+        arguments.channel_digits, arguments.channel_places = digits.data_ptr(), places.data_ptr()
+        arguments.terms, arguments.channels = digits.shape
     for i, (codes, _) in enumerate(keys.planes):
         arguments.keys[i] = _paged(codes)
     for i, (codes, _) in enumerate(values.planes):
@@ -712,7 +728,7 @@ def split_digits(
         out_m, out_l: float32 ``[B * H, S, R]``: each split's largest logit (-inf if it has no token) and sum of
             ``2 ** (x - m)``. Page ``i`` belongs to split ``i % S``.
         out_acc: float32 ``[B * H, S, R, JV]``: sums of ``2 ** (x - m)`` (times norm or scale) times the values' digits;
-            ``JV`` is the sum of the planes' digits, each rounded up to 32.
+            ``JV`` is the sum of the planes' digits, each rounded up to 32, or ``D_v`` (``DigitValues.width``).
         num_pages: int32 ``[1]`` on the device, pages in use, or None for all.
         bias: float32 ``[B, slots]``, -1e30 at slots without a token, or None.
         out_z: sums for the zero points, float32. Axis ``"token"``: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the

@@ -131,6 +131,10 @@ struct Arguments {
     const int* key_group;  // [pages], or null: the page's index
     const int* value_group;
     float *out_m, *out_l, *out_acc, *out_zero;
+    // null: out_acc is by digit; or channel c is the sum over k of digit channel_digits[k, c] times channel_places[k, c]
+    const int* channel_digits;  // [terms, channels]
+    const float* channel_places;
+    int channels, terms;
     long long bias_batch;
     // with DENSE: columns in the model's dtype; splits of their own
     const Byte* dense_query;  // [B, H, rows, DENSE_KEYS]
@@ -1058,7 +1062,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 #pragma unroll
             for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[row * SUM_STRIDE + digit];
         }
-        if (digit < VALUE_WIDTH)
+        if (digit < VALUE_WIDTH && args.channel_digits)
+            ((float*)shared)[row * SUM_STRIDE + digit] = sum;  // where the first warp's was, which is no longer needed
+        else if (digit < VALUE_WIDTH)
             args.out_acc[(out_row + row) * VALUE_WIDTH + digit] = sum;
         else
             args.out_zero[(out_row + row) * VALUE_ZEROS + digit - VALUE_WIDTH] = sum;
@@ -1076,5 +1082,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         args.out_m[out_row + row] = block_total > 0.0f ? block_top : -infinity();
         args.out_l[out_row + row] = block_total;
         if (WEIGHTS && !VALUE_ZEROS && args.out_zero) args.out_zero[out_row + row] = block_zero;
+    }
+    if (args.channel_digits) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < rows * args.channels; i += WARPS * 32) {
+            const int row = i / args.channels, channel = i % args.channels;
+            float sum = 0.0f;
+#pragma unroll 2
+            for (int k = 0; k < args.terms; k++) {
+                const int at = k * args.channels + channel;
+                const float digit = ((const float*)shared)[row * SUM_STRIDE + args.channel_digits[at]];
+                sum = fmaf(digit, args.channel_places[at], sum);
+            }
+            args.out_acc[(out_row + row) * args.channels + channel] = sum;
+        }
     }
 }
