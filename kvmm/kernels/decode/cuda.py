@@ -189,7 +189,6 @@ class Variant:
         keys += tokens * 2 * self.key_norm + (self.bias == 2) * tokens * 4
         keys += self.key_groups * (4 * self.key_scale if self.query_type else columns) * self._key_width
         values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_digits, strict=True))
-        values += tokens * 2 * (self.value_norm + 2 * self.value_token)
         values += (self.value_groups * self._value_width + self.value_zeros) * 4
         return _ceil(keys + 16, 128) + _ceil(values, 128)
 
@@ -203,8 +202,9 @@ class Variant:
 
     @property
     def warp_bytes(self) -> int:
-        """Shared memory of a warp: its stages and the page's probabilities; at the end its sums."""
+        """Shared memory of a warp: its stages, the page's probabilities, factors of values; at the end its sums."""
         stages = self.stages * self.stage_bytes + 8 * self.row_tiles * (self.page + 16)
+        stages += (self.stages + 1) * self.page * 2 * (self.value_norm + 2 * self.value_token)
         sums = 4 * self.row_tiles * (self._value_width + self.value_zeros + 8) * 4
         return _ceil(max(stages, sums), 128)
 

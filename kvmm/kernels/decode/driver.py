@@ -373,7 +373,8 @@ class _Step:
             v = cuda.DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm)
         else:
             channels = (values.channel_digits, values.channel_places)
-            joins = _SPLITS_BY_CHANNEL and values.index is not None and values.channel_digits is not None
+            joins = _SPLITS_BY_CHANNEL and self.bh * self.rows > _FEW_ROWS
+            joins = joins and values.index is not None and values.channel_digits is not None
             v = cuda.DigitValues(planes, norm=values.norm, channels=channels if joins else None)
         bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
         dense = None
