@@ -563,8 +563,9 @@ def test_not_on_a_cpu():
 
 
 @pytest.mark.parametrize(
-    ("units", "pages", "expected"),
-    [(8, 1024, 32), (256, 64, 1), (8, 1, 1), (1, 8, 1)],
+    ("units", "pages", "columns", "expected"),
+    [(8, 1024, 0, 32), (8, 1023, 0, 33), (8, 1023, 128, 32), (256, 63, 128, 1), (8, 1, 128, 1), (1, 8, 0, 1)],
 )
-def test_best_splits(units, pages, expected):
-    assert cuda.best_splits(units, pages, slots=264, warps=8) == expected
+def test_best_splits(units, pages, columns, expected):
+    """Where a block is left for the dense columns, no block with pages has to take them besides."""
+    assert cuda.best_splits(units, pages, slots=264, warps=8, columns=columns) == expected

@@ -471,11 +471,18 @@ def supports(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | Non
 
 
 def num_splits(
-    query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None, *, variant: Variant | None = None
+    query: torch.Tensor | Query,
+    keys,
+    values,
+    bias: torch.Tensor | None = None,
+    dense: DenseColumns | None = None,
+    *,
+    variant: Variant | None = None,
 ) -> int:
-    """How many splits fill the GPU best for the pages that ``keys`` has room for. Arguments as in :func:`supports`."""
-    variant = variant or choose(query, keys, values, bias)
-    return best_splits(_units(query, keys, variant), keys.planes[0][0].shape[2], _slots(query, variant), variant.warps)
+    """How many splits fill the GPU best for the pages that ``keys`` has room for. Arguments as in :func:`choose`."""
+    variant = variant or choose(query, keys, values, bias, dense)
+    pages, columns = keys.planes[0][0].shape[2], 0 if dense is None else dense.key.shape[2]
+    return best_splits(_units(query, keys, variant), pages, _slots(query, variant), variant.warps, columns)
 
 
 def num_dense_splits(
@@ -507,15 +514,17 @@ def best_dense_splits(units: int, columns: int, slots: int, warps: int, splits: 
     return (min(wanted, left), True) if left > 0 else (min(wanted, splits), False)
 
 
-def best_splits(units: int, pages: int, slots: int, warps: int) -> int:
-    """Splits that end first: ``units`` of ``pages`` pages on ``slots`` blocks of ``warps`` warps at once."""
+def best_splits(units: int, pages: int, slots: int, warps: int, columns: int = 0) -> int:
+    """Splits that end first: ``units`` of ``pages`` pages, and ``columns`` dense columns each, on ``slots`` blocks of
+    ``warps`` warps at once."""
     most = max(1, min(-(-pages // warps), -(-4 * slots // units)))
-    start = 2  # what a block costs beside its pages, in pages of a warp
+    start, dense = 2, 2  # what a block costs beside its pages, and with dense columns besides, in pages of a warp
 
     def cost(splits: int) -> float:
         rounds = -(-units * splits // slots)
         share = -(-pages // splits)  # pages of the largest split
-        return rounds * (start + (share / warps + -(-share // warps)) / 2)
+        inside = columns > 0 and not best_dense_splits(units, columns, slots, warps, splits)[1]
+        return rounds * (start + (share / warps + -(-share // warps)) / 2) + dense * inside
 
     return min(range(1, most + 1), key=cost)
 

@@ -400,7 +400,7 @@ class _Step:
                 return None
             q = self.expand(keys, True, query)
             weight, offset = (q[n].view(batch, self.heads, groups, self.rows) for n in ("QW", "QZ"))
-        splits = cuda.num_splits(query, k, v, bias, variant=variant)
+        splits = cuda.num_splits(query, k, v, bias, inside, variant=variant)
         m, l = self._empty(self.bh, splits, self.rows), self._empty(self.bh, splits, self.rows)
         acc = self._empty(self.bh, splits, self.rows, v.width)
         zero = None
