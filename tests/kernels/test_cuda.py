@@ -335,7 +335,7 @@ def outputs_of(q8, keys, values, splits):
     batch, heads = keys.planes[0][0].shape[:2]
     device = keys.planes[0][0].device
     shape = (batch * heads, splits, cuda._rows(q8))
-    width = cuda.padded_digits(values.planes, -2)
+    width = values.width
     grouped = values.axis == "channel" and values.scale is not None
     sizes = [shape, shape, (*shape, width), (*shape, values.zero_point.shape[-1]) if grouped else shape]
     return [torch.full(size, float("nan"), dtype=torch.float32, device=device) for size in sizes]
@@ -401,6 +401,30 @@ def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
     grid = cuda._grid(q8, keys, variant, splits)
     library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
     check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
+
+
+@pytest.mark.parametrize("name", ["two planes", "12 rows", "value groups by page", "pages of 64, 4 and 8 bits"])
+def test_sums_by_channel_on_a_cpu(name, tmp_path):
+    """Digits are added to channels where the block's warps are joined."""
+    pages, splits = 5, 2
+    q8, qw, qz, keys, values, bias = make(name, batch=1, pages=pages)
+    generator = torch.Generator().manual_seed(3)
+    real, start = [], 0
+    for codes, _ in values.planes:
+        real += range(start, start + codes.shape[-2])
+        start += cuda._ceil(codes.shape[-2], 32)
+    digits = torch.tensor(real)[torch.randint(0, len(real), (3, 72), generator=generator)].int()
+    places = 4.0 ** torch.randint(-1, 2, (3, 72), generator=generator)
+    expected = reference(q8, qw, qz, keys, values, pages, splits, bias)
+    expected[2] = (expected[2][..., digits.long()] * places).sum(-2)
+    values = replace(values, channels=(digits, places))
+    variant = replace(cuda.variant_of(q8, keys, values, bias), warps=2, stages=1)
+    library = library_of(variant, tmp_path / "digits.so")
+    outputs = outputs_of(q8, keys, values, splits)
+    used = torch.tensor([pages], dtype=torch.int32)
+    arguments = cuda._arguments(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3])
+    library.launch(ctypes.byref(arguments), *cuda._grid(q8, keys, variant, splits), variant.shared_bytes)
+    check(outputs, expected, has_zero(values))
 
 
 # name: case, dims of keys and values, dtype, splits of dense columns, apart
@@ -539,8 +563,9 @@ def test_not_on_a_cpu():
 
 
 @pytest.mark.parametrize(
-    ("units", "pages", "expected"),
-    [(8, 1024, 32), (256, 64, 1), (8, 1, 1), (1, 8, 1)],
+    ("units", "pages", "columns", "expected"),
+    [(8, 1024, 0, 32), (8, 1023, 0, 33), (8, 1023, 128, 32), (256, 63, 128, 1), (8, 1, 128, 1), (1, 8, 0, 1)],
 )
-def test_best_splits(units, pages, expected):
-    assert cuda.best_splits(units, pages, slots=264, warps=8) == expected
+def test_best_splits(units, pages, columns, expected):
+    """Where a block is left for the dense columns, no block with pages has to take them besides."""
+    assert cuda.best_splits(units, pages, slots=264, warps=8, columns=columns) == expected

@@ -63,6 +63,8 @@ class DigitValues:
             a multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms).
         group: as in :class:`DigitKeys`, axis ``"channel"`` only.
         norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the probabilities (axis ``"channel"``), or None.
+        channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of digits ``channels[0][k, c]``
+            times ``channels[1][k, c]``, which is what is written then; or None for sums by digit.
     """
 
     planes: tuple[Plane, ...]
@@ -71,6 +73,12 @@ class DigitValues:
     zero_point: torch.Tensor | None = None
     group: str | torch.Tensor = "span"
     norm: torch.Tensor | None = None
+    channels: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of the sums."""
+        return padded_digits(self.planes, -2) if self.channels is None else self.channels[0].shape[-1]
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,6 @@ class Variant:
         keys += tokens * 2 * self.key_norm + (self.bias == 2) * tokens * 4
         keys += self.key_groups * (4 * self.key_scale if self.query_type else columns) * self._key_width
         values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_digits, strict=True))
-        values += tokens * 2 * (self.value_norm + 2 * self.value_token)
         values += (self.value_groups * self._value_width + self.value_zeros) * 4
         return _ceil(keys + 16, 128) + _ceil(values, 128)
 
@@ -195,8 +202,9 @@ class Variant:
 
     @property
     def warp_bytes(self) -> int:
-        """Shared memory of a warp: its stages and the page's probabilities; at the end its sums."""
+        """Shared memory of a warp: its stages, the page's probabilities, factors of values; at the end its sums."""
         stages = self.stages * self.stage_bytes + 8 * self.row_tiles * (self.page + 16)
+        stages += (self.stages + 1) * self.page * 2 * (self.value_norm + 2 * self.value_token)
         sums = 4 * self.row_tiles * (self._value_width + self.value_zeros + 8) * 4
         return _ceil(max(stages, sums), 128)
 
@@ -463,11 +471,18 @@ def supports(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | Non
 
 
 def num_splits(
-    query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None, *, variant: Variant | None = None
+    query: torch.Tensor | Query,
+    keys,
+    values,
+    bias: torch.Tensor | None = None,
+    dense: DenseColumns | None = None,
+    *,
+    variant: Variant | None = None,
 ) -> int:
-    """How many splits fill the GPU best for the pages that ``keys`` has room for. Arguments as in :func:`supports`."""
-    variant = variant or choose(query, keys, values, bias)
-    return best_splits(_units(query, keys, variant), keys.planes[0][0].shape[2], _slots(query, variant), variant.warps)
+    """How many splits fill the GPU best for the pages that ``keys`` has room for. Arguments as in :func:`choose`."""
+    variant = variant or choose(query, keys, values, bias, dense)
+    pages, columns = keys.planes[0][0].shape[2], 0 if dense is None else dense.key.shape[2]
+    return best_splits(_units(query, keys, variant), pages, _slots(query, variant), variant.warps, columns)
 
 
 def num_dense_splits(
@@ -499,15 +514,17 @@ def best_dense_splits(units: int, columns: int, slots: int, warps: int, splits: 
     return (min(wanted, left), True) if left > 0 else (min(wanted, splits), False)
 
 
-def best_splits(units: int, pages: int, slots: int, warps: int) -> int:
-    """Splits that end first: ``units`` of ``pages`` pages on ``slots`` blocks of ``warps`` warps at once."""
+def best_splits(units: int, pages: int, slots: int, warps: int, columns: int = 0) -> int:
+    """Splits that end first: ``units`` of ``pages`` pages, and ``columns`` dense columns each, on ``slots`` blocks of
+    ``warps`` warps at once."""
     most = max(1, min(-(-pages // warps), -(-4 * slots // units)))
-    start = 2  # what a block costs beside its pages, in pages of a warp
+    start, dense = 2, 2  # what a block costs beside its pages, and with dense columns besides, in pages of a warp
 
     def cost(splits: int) -> float:
         rounds = -(-units * splits // slots)
         share = -(-pages // splits)  # pages of the largest split
-        return rounds * (start + (share / warps + -(-share // warps)) / 2)
+        inside = columns > 0 and not best_dense_splits(units, columns, slots, warps, splits)[1]
+        return rounds * (start + (share / warps + -(-share // warps)) / 2) + dense * inside
 
     return min(range(1, most + 1), key=cost)
 
@@ -548,6 +565,10 @@ class _Arguments(ctypes.Structure):  # struct Arguments of digits.cu
         ("out_l", ctypes.c_void_p),
         ("out_acc", ctypes.c_void_p),
         ("out_zero", ctypes.c_void_p),
+        ("channel_digits", ctypes.c_void_p),
+        ("channel_places", ctypes.c_void_p),
+        ("channels", ctypes.c_int),
+        ("terms", ctypes.c_int),
         ("bias_batch", ctypes.c_longlong),
         ("dense_query", ctypes.c_void_p),
         ("dense_keys", _Paged),
@@ -663,6 +684,10 @@ def _arguments(
         splits=out_m.shape[1],
         value_groups=0 if group_scale is None else group_scale.shape[2],
     )
+    if values.channels is not None:
+        digits, places = values.channels
+        arguments.channel_digits, arguments.channel_places = digits.data_ptr(), places.data_ptr()
+        arguments.terms, arguments.channels = digits.shape
     for i, (codes, _) in enumerate(keys.planes):
         arguments.keys[i] = _paged(codes)
     for i, (codes, _) in enumerate(values.planes):
@@ -712,7 +737,7 @@ def split_digits(
         out_m, out_l: float32 ``[B * H, S, R]``: each split's largest logit (-inf if it has no token) and sum of
             ``2 ** (x - m)``. Page ``i`` belongs to split ``i % S``.
         out_acc: float32 ``[B * H, S, R, JV]``: sums of ``2 ** (x - m)`` (times norm or scale) times the values' digits;
-            ``JV`` is the sum of the planes' digits, each rounded up to 32.
+            ``JV`` is the sum of the planes' digits, each rounded up to 32, or ``D_v`` (``DigitValues.width``).
         num_pages: int32 ``[1]`` on the device, pages in use, or None for all.
         bias: float32 ``[B, slots]``, -1e30 at slots without a token, or None.
         out_z: sums for the zero points, float32. Axis ``"token"``: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the

@@ -84,6 +84,14 @@ DEVICE unsigned to_dense(float x, float y) {  // x in the lower half
 
 DEVICE void prefetch(const Byte* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
+// Bytes, a multiple of 16 at a multiple of 16, to the second-level cache; one lane asks for all.
+template <int BYTES>
+DEVICE void prefetch_bytes(const Byte* from) {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (BYTES) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(BYTES) : "memory");
+#endif
+}
+
 DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
 // Until the kernel that writes the query has ended; what it does not write may be read before. The kernel that follows
@@ -131,6 +139,10 @@ struct Arguments {
     const int* key_group;  // [pages], or null: the page's index
     const int* value_group;
     float *out_m, *out_l, *out_acc, *out_zero;
+    // null: out_acc is by digit; or channel c is the sum over k of digit channel_digits[k, c] times channel_places[k, c]
+    const int* channel_digits;  // [terms, channels]
+    const float* channel_places;
+    int channels, terms;
     long long bias_batch;
     // with DENSE: columns in the model's dtype; splits of their own
     const Byte* dense_query;  // [B, H, rows, DENSE_KEYS]
@@ -182,17 +194,19 @@ constexpr int QUERY_AT = KEY_NORM_AT + KEY_NORM_BYTES, GROUP_ROW = 2 * KEY_SCALE
 constexpr int QUERY_BYTES = KEY_GROUPS * (FOLD ? 2 * GROUP_ROW : COLUMNS * KEY_WIDTH);
 constexpr int BIAS_AT = QUERY_AT + QUERY_BYTES, BIAS_BYTES = BIAS == 2 ? PAGE * 4 : 0;
 constexpr int KEY_STAGE = ceil_to(BIAS_AT + BIAS_BYTES + 16, 128);  // rows of 16 digits are read 16 bytes too far
-// a stage of values: codes, norms, a scale and a zero point a token
+// a stage of values: codes, a group's scales and zero points
 constexpr int VALUE_BYTES_0 = PAGE * VALUE_BITS_0 / 8 * VALUE_DIGITS_0;
 constexpr int VALUE_BYTES_1 = PAGE * VALUE_BITS_1 / 8 * VALUE_DIGITS_1;
-constexpr int VALUE_NORM_AT = VALUE_BYTES_0 + VALUE_BYTES_1, VALUE_NORM_BYTES = PAGE * 2 * VALUE_NORM;
-constexpr int SCALE_AT = VALUE_NORM_AT + VALUE_NORM_BYTES, TOKEN_BYTES = PAGE * 2 * VALUE_TOKEN;
-constexpr int GROUP_AT = SCALE_AT + 2 * TOKEN_BYTES, GROUP_BYTES = VALUE_GROUPS * VALUE_WIDTH * 4;
+constexpr int GROUP_AT = VALUE_BYTES_0 + VALUE_BYTES_1, GROUP_BYTES = VALUE_GROUPS * VALUE_WIDTH * 4;
 constexpr int ZERO_AT = GROUP_AT + GROUP_BYTES, ZERO_BYTES = VALUE_ZEROS * 4;
 constexpr int VALUE_STAGE = ceil_to(ZERO_AT + ZERO_BYTES, 128);
 // probabilities: a row of bytes a column; the padding spreads columns over the banks
 constexpr int P_STRIDE = PAGE + 16;
 constexpr int P_AT = STAGES * (KEY_STAGE + VALUE_STAGE), P_BYTES = COLUMNS * P_STRIDE;
+// what a token's value is multiplied by, and its zero point, are wanted before its codes: they come with the keys, and
+// stay while the next page's keys come
+constexpr int VALUE_NORM_BYTES = PAGE * 2 * VALUE_NORM, TOKEN_BYTES = PAGE * 2 * VALUE_TOKEN;
+constexpr int FACTOR_BYTES = VALUE_NORM_BYTES + 2 * TOKEN_BYTES, FACTORS = STAGES + 1, FACTORS_AT = P_AT + P_BYTES;
 // at the end a warp's part holds its sums
 constexpr int SUM_WIDTH = VALUE_WIDTH + VALUE_ZEROS, SUM_STRIDE = SUM_WIDTH + 8;
 constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of weights are asked for
@@ -200,7 +214,7 @@ constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of 
 constexpr int FOUND_AT = WARPS * WARP_BYTES, FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
 constexpr int FOLDED_AT = FOUND_AT + FOUND_BYTES, FACTOR_AT = FOLDED_AT + ROW_TILES * 4 * KEY_WIDTH * 4;
 constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY_ZEROS * 4;
-static_assert(P_AT + P_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
+static_assert(FACTORS_AT + FACTORS * FACTOR_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(KEY_WIDTH <= 256, "254 * high + low has to fit 31 bits");
 
@@ -746,7 +760,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     auto at = [](const Byte* pages, const Paged& store, int page) {
         return pages + (unsigned long long)(unsigned)page * (unsigned)store.page;  // one instruction
     };
-    auto fetch_keys = [&](int page, int limit, int stage) {
+    auto fetch_keys = [&](int page, int limit, int stage, int slot) {
         if (page < limit) {
             Byte* const to = shared + kept(key_stages + stage * KEY_STAGE + 16 * lane);
             fetch<KEY_BYTES_0>(to, at(key_pages, args.keys[0], page), lane);
@@ -763,6 +777,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                     fetch<QUERY_BYTES>(to + QUERY_AT, query_of(group) + 16 * lane, lane, query_rows * KEY_WIDTH);
                 }
             }
+            Byte* const factors = shared + kept(key_stages + FACTORS_AT + slot * FACTOR_BYTES + 16 * lane);
+            if constexpr (VALUE_NORM)
+                fetch<VALUE_NORM_BYTES>(factors, at(value_norms, args.value_norm, page), lane);
+            if constexpr (VALUE_TOKEN) {
+                fetch<TOKEN_BYTES>(factors, at(value_scales, args.value_scale, page), lane);
+                fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, at(value_zeros, args.value_zero, page), lane);
+            }
             if constexpr (BIAS == 2) {
                 const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE;
                 fetch<BIAS_BYTES>(to + BIAS_AT, (const Byte*)from + 16 * lane, lane);
@@ -776,12 +797,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             fetch<VALUE_BYTES_0>(to, at(value_pages, args.values[0], page), lane);
             if constexpr (VALUE_DIGITS_1)
                 fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, at(more_value_pages, args.values[1], page), lane);
-            if constexpr (VALUE_NORM)
-                fetch<VALUE_NORM_BYTES>(to + VALUE_NORM_AT, at(value_norms, args.value_norm, page), lane);
-            if constexpr (VALUE_TOKEN) {
-                fetch<TOKEN_BYTES>(to + SCALE_AT, at(value_scales, args.value_scale, page), lane);
-                fetch<TOKEN_BYTES>(to + SCALE_AT + TOKEN_BYTES, at(value_zeros, args.value_zero, page), lane);
-            }
             if constexpr (VALUE_GROUPS) {
                 const int group = group_of(args.value_group, args.value_groups, page);
                 const float* from = args.group_scale + (unit * args.value_groups + group) * VALUE_WIDTH;
@@ -794,12 +809,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     };
     // The first page is asked for before it is known whether it is in use: that it exists is enough.
     const int room = DENSE && split >= args.splits ? 0 : args.pages;
-    fetch_keys(begin, room, 0);
+    fetch_keys(begin, room, 0, 0);
     fetch_values(begin, room, 0);
     const int pages = args.num_pages ? min(*args.num_pages, room) : room;
 #pragma unroll
     for (int stage = 1; stage < STAGES; stage++) {
-        fetch_keys(begin + stage * step, pages, stage);
+        fetch_keys(begin + stage * step, pages, stage, stage);
         fetch_values(begin + stage * step, pages, stage);
     }
 
@@ -865,9 +880,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) top[n] = -infinity(), total[n] = total_zero[n] = 0.0f;
 
-    int stage = 0;
+    int stage = 0, slot = 0;
     for (int page = begin; page < pages; page += step) {
         const unsigned keys = key_stages + stage * KEY_STAGE, values = value_stages + stage * VALUE_STAGE;
+        const unsigned factors = key_stages + FACTORS_AT + slot * FACTOR_BYTES;
 
         float2 bias[SLICES];
         if constexpr (BIAS == 1) {
@@ -903,15 +919,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             for (int slice = 0; slice < SLICES; slice++) bias[slice] = *(const float2*)(row + 64 * slice);
         }
         __syncwarp();  // all lanes have read the keys
-        fetch_keys(page + STAGES * step, pages, stage);
+        fetch_keys(page + STAGES * step, pages, stage, slot == 0 ? FACTORS - 1 : slot - 1);
 
         // Norms (or scales) multiply the probabilities; their largest sets the steps, whatever the probabilities are.
         constexpr int FACTOR = VALUE_TOKEN ? VALUE_TOKEN : VALUE_NORM;
         Pair<FACTOR> value_factor[SLICES];
         float most = 1.0f;
         if constexpr (FACTOR) {
-            fetch_wait<2 * STAGES - 1>();
-            const Byte* const row = shared + kept(values + (VALUE_TOKEN ? SCALE_AT : VALUE_NORM_AT) + 4 * FACTOR * g);
+            const Byte* const row = shared + kept(factors + 4 * FACTOR * g);
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) value_factor[slice].load(row, 16 * slice);
             Pair<FACTOR> largest = value_factor[0];
@@ -952,7 +967,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             float sum[SHARED] = {}, sum_zero[SHARED] = {};
             // column 2 t of the tile holds the high parts, column 2 t + 1 the low ones
             Byte* const column = shared + kept(probabilities + (8 * n + 2 * t) * P_STRIDE + 2 * g);
-            const unsigned zeros = VALUE_TOKEN ? kept(values + SCALE_AT + TOKEN_BYTES + 4 * VALUE_TOKEN * g) : 0;
+            const unsigned zeros = VALUE_TOKEN ? kept(factors + TOKEN_BYTES + 4 * VALUE_TOKEN * g) : 0;
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) {
                 const int part = slice_class(slice);
@@ -992,7 +1007,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         }
         __syncwarp();
 
-        if constexpr (!FACTOR) fetch_wait<2 * STAGES - 1>();
+        fetch_wait<2 * STAGES - 1>();
         const unsigned group_scale = values + GROUP_AT;
         add_values<VALUE_BITS_0, VALUE_DIGITS_0>(values, probabilities, g, t, factor, group_scale, sums, 0);
         if constexpr (VALUE_DIGITS_1)
@@ -1013,6 +1028,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         __syncwarp();  // all lanes have read the values and the probabilities
         fetch_values(page + STAGES * step, pages, stage);
         if (++stage == STAGES) stage = 0;
+        if (++slot == FACTORS) slot = 0;
     }
 
     fetch_wait<0>();
@@ -1058,7 +1074,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 #pragma unroll
             for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[row * SUM_STRIDE + digit];
         }
-        if (digit < VALUE_WIDTH)
+        if (digit < VALUE_WIDTH && args.channel_digits)
+            ((float*)shared)[row * SUM_STRIDE + digit] = sum;  // where the first warp's was, which is no longer needed
+        else if (digit < VALUE_WIDTH)
             args.out_acc[(out_row + row) * VALUE_WIDTH + digit] = sum;
         else
             args.out_zero[(out_row + row) * VALUE_ZEROS + digit - VALUE_WIDTH] = sum;
@@ -1076,5 +1094,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         args.out_m[out_row + row] = block_total > 0.0f ? block_top : -infinity();
         args.out_l[out_row + row] = block_total;
         if (WEIGHTS && !VALUE_ZEROS && args.out_zero) args.out_zero[out_row + row] = block_zero;
+    }
+    if (args.channel_digits) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < rows * args.channels; i += WARPS * 32) {
+            const int row = i / args.channels, channel = i % args.channels;
+            float sum = 0.0f;
+#pragma unroll 2
+            for (int k = 0; k < args.terms; k++) {
+                const int at = k * args.channels + channel;
+                const float digit = ((const float*)shared)[row * SUM_STRIDE + args.channel_digits[at]];
+                sum = fmaf(digit, args.channel_places[at], sum);
+            }
+            args.out_acc[(out_row + row) * args.channels + channel] = sum;
+        }
     }
 }

@@ -32,6 +32,7 @@ _WIDTH = 32  # columns of a basis that a program computes
 _FEW_ROWS = 128  # rows of all heads up to which each is joined by programs of its own
 _TILE = 64  # tokens of the dense columns a program takes at once
 _DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
+_SPLITS_BY_CHANNEL = True  # whether the CUDA split kernel makes channels of the values' digits
 _JOIN_BY_CHANNEL = True  # whether digits of many rows become channels before they leave the basis
 _COMBINE_EARLY = True  # whether the join may start before the CUDA split kernel in front of it has ended
 
@@ -45,6 +46,7 @@ class Partial:
     acc: torch.Tensor  # [BH, splits, rows, Q]
     zero: torch.Tensor | None = None  # [BH, splits, rows, VDZ]
     scaled: bool = False  # whether scales and zero points are in these sums
+    by_channel: bool = False  # whether the sums are by channel of the values' basis, the digits' places in them
     dense: Partial | None = None  # what the same kernel found in the dense columns
     early: bool = False  # whether the kernel that writes this lets the next one start
 
@@ -370,7 +372,10 @@ class _Step:
             scale, zero_point = (x.contiguous() for x in values.spread())
             v = cuda.DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm)
         else:
-            v = cuda.DigitValues(planes, norm=values.norm)
+            channels = (values.channel_digits, values.channel_places)
+            joins = _SPLITS_BY_CHANNEL and self.bh * self.rows > _FEW_ROWS
+            joins = joins and values.index is not None and values.channel_digits is not None
+            v = cuda.DigitValues(planes, norm=values.norm, channels=channels if joins else None)
         bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
         dense = None
         if columns is not None and _DENSE_INSIDE:
@@ -395,9 +400,9 @@ class _Step:
                 return None
             q = self.expand(keys, True, query)
             weight, offset = (q[n].view(batch, self.heads, groups, self.rows) for n in ("QW", "QZ"))
-        splits = cuda.num_splits(query, k, v, bias, variant=variant)
+        splits = cuda.num_splits(query, k, v, bias, inside, variant=variant)
         m, l = self._empty(self.bh, splits, self.rows), self._empty(self.bh, splits, self.rows)
-        acc = self._empty(self.bh, splits, self.rows, values.columns)
+        acc = self._empty(self.bh, splits, self.rows, v.width)
         zero = None
         if grouped:
             zero = self._empty(self.bh, splits, self.rows, values.zero_point.shape[-1])
@@ -416,7 +421,8 @@ class _Step:
             variant=variant, early=early,
         )  # fmt: skip
         zero = zero if zero is None or grouped else zero.unsqueeze(-1)
-        return Partial(m, l, acc, zero, grouped, found, _COMBINE_EARLY and cuda.overlaps(self.query.device))
+        early = _COMBINE_EARLY and cuda.overlaps(self.query.device)
+        return Partial(m, l, acc, zero, grouped, v.channels is not None, found, early)
 
     def _foldable(self, keys: Digits) -> cuda.Query | None:
         """The query of the CUDA kernel that folds the keys' scales itself; None where groups are not all alike."""
@@ -542,8 +548,11 @@ class _Step:
         if digits is not None:
             matrix = digits.matrix
             by_channel = _JOIN_BY_CHANNEL and matrix is not None and not few
-            by_channel = by_channel and (digits.index is None or digits.channel_digits is not None)
-            if digits.planes:
+            gathers = digits.index is not None and not partial.by_channel
+            by_channel = by_channel and not (gathers and digits.channel_digits is None)
+            if partial.by_channel:
+                digit_matrix = None if by_channel else matrix
+            elif digits.planes:
                 if matrix is None or by_channel:
                     columns, places = digits.channel_digits, digits.channel_places
                 else:
