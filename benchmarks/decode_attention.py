@@ -2,9 +2,9 @@
 
     python -m benchmarks.decode_attention [--shapes 1x128k 32x8k ...] [--policies rd2 oscar2 ...] [--profile]
 
-What is timed is all that a layer does with a query: ``kvmm.kernels.decode.attend`` over pages of the policy's codec,
-written from random keys and values, and ``--dense`` tokens (sinks and residual) in the model's dtype on top. Dense
-attention reads one tensor of the same tokens without those. Both run in a CUDA graph of several calls, which leaves
+What is timed is all that a layer does with a query: ``kvmm.kernels.decode.attend`` over a cache of so many text tokens:
+full pages of the policy's codec, written from random keys and values, and the rest in the model's dtype, which is the
+sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run in a CUDA graph of several calls, which leaves
 host time out, in turn on as many sets of data as the second-level cache cannot hold; ``no_graph_us`` is without one.
 
 Baselines: SDPA's flash and cuDNN kernels with ``enable_gqa``, and with the query heads of a KV head as rows
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shapes", nargs="+", default=[*SHAPES, EMBEDDED], choices=[*SHAPES, EMBEDDED])
     parser.add_argument("--policies", nargs="+", default=["rd2", "oscar2", "calibquant1-mean"], help="presets, or all")
     parser.add_argument("--baselines", nargs="+", default=list(BASELINES), choices=list(BASELINES))
-    parser.add_argument("--dense", type=int, default=132, help="tokens kept in the model's dtype, on top (4 + 128)")
+    parser.add_argument("--dense", type=int, help="tokens at least in the model's dtype; default: sinks and residual")
     parser.add_argument("--room", action="store_true", help="buffers with room, lengths on the device, as with graphs")
     parser.add_argument("--runs", type=int, default=50, help="timed replays, of which the median counts")
     parser.add_argument("--profile", action="store_true", help="also the time of every kernel of a call")
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = Report("decode_attention", given, options)
     report.run["bandwidth"] = bandwidth(options.device)
     report.run["l2_bytes"] = l2_bytes(options.device)
-    report.run["settings"] = {"dense_tokens": options.dense, "runs": options.runs, "dtype": "bfloat16"}
+    report.run["settings"] = {"runs": options.runs, "dtype": "bfloat16"}
     named = list(policies()) if options.policies == ["all"] else options.policies
     for name in options.shapes:
         if name == EMBEDDED:
@@ -165,6 +165,13 @@ def queries(shape: Shape, key: torch.Tensor, device: str) -> torch.Tensor:
     length = torch.linalg.vector_norm(key[:, :, :64].float(), dim=-1).mean()
     query = torch.randn(shape.batch, shape.rows * shape.heads, 1, shape.dim, device=device)
     return (query * (_LOGITS * shape.dim**0.5 / length)).to(key.dtype)
+
+
+def packed_tokens(policy: KVPolicy, tokens: int, kept: int | None = None) -> int:
+    """Of ``tokens`` text tokens those in full pages; ``kept`` at least, else sinks and residual, are not."""
+    kept = policy.num_sink_tokens + policy.residual_length if kept is None else kept
+    size = page_size_for(tokens - kept)
+    return (tokens - kept) // size * size
 
 
 def pack(policy: KVPolicy, key: torch.Tensor, value: torch.Tensor) -> Part:
@@ -275,12 +282,15 @@ def shape_rows(
     for policy in policy_names:
         row = {"name": f"{name} {policy}", "shape": name, "policy": policy, **vars(shape), **dense}
         with report.guarded(row):
-            own = random_vectors((*size[:2], options.dense, shape.dim), options.device, torch.bfloat16)
-            inputs = Inputs(query, [pack(get_policy(policy), key, value)], own, own.flip(2))
+            chosen = get_policy(policy)
+            packed = packed_tokens(chosen, shape.tokens, options.dense)
+            row["dense_tokens"] = shape.tokens - packed
+            parts = [pack(chosen, key[:, :, :packed], value[:, :, :packed])]
+            inputs = Inputs(query, parts, *(x[:, :, packed:].clone() for x in (key, value)))
             if options.room:
                 row["name"] += " room"
-                inputs = inputs.with_room(shape.tokens)
-            row |= measure(several(inputs, options.device), shape.tokens, dense, report, options)
+                inputs = inputs.with_room(packed)
+            row |= measure(several(inputs, options.device), packed, dense, report, options)
         free_memory()
 
 
