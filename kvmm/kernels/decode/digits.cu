@@ -417,8 +417,8 @@ struct Pair<1> {
 };
 
 // Planes of values that one shift serves. The code of plane i of SHARED is then 2 ** (BITS * i) too large, and its
-// probability is quantised in steps as much coarser: at most three bits of fifteen.
-DEVICE constexpr int sharing(int bits) { return VALUE_DIGITS_1 ? 1 : bits == 1 ? 4 : bits == 2 ? 2 : 1; }
+// probability is quantised in steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2.
+DEVICE constexpr int sharing(int bits) { return VALUE_DIGITS_1 || bits > 2 ? 1 : 2; }
 constexpr int SHARED = sharing(VALUE_BITS_0);
 DEVICE constexpr int slice_class(int slice) { return slice / (PAGE * VALUE_BITS_0 / 128) % SHARED; }
 

@@ -3,6 +3,8 @@
 A vector meets a matrix on the tensor cores without losing bits: both are split into bf16 parts (8 bits of mantissa
 each: one part holds a bf16 number or a sign, two an fp16 number, three an fp32 number), products of parts are exact in
 fp32, and parts whose product lies under fp32's last bit are left out. A rotation of bf16 keys is one bf16 product.
+Tensor cores cut off what a sum has no room for. The products of the lower parts therefore come first, while the sum is
+as small as they are: the other way round each of them would cost the sum a last bit, always downwards.
 """
 
 from __future__ import annotations
@@ -39,21 +41,22 @@ def product(
     """
     channel = tl.arange(0, BLOCK_D)
     total = tl.zeros([N, BLOCK_D], dtype=tl.float32)
-    for i in tl.static_range(PARTS):
-        for j in tl.static_range(MATRIX_PARTS):
-            if i + j < 3:
-                # a loop for each pair: of two products in one loop, Triton lays out the first for other warps
-                for start in range(0, D, BLOCK_K):
-                    k = start + tl.arange(0, BLOCK_K)
-                    part = tl.load(rows[:, None] + k[None, :] * stride, mask=k[None, :] < D, other=0.0)
-                    for _ in tl.static_range(i):
-                        part = part.to(tl.float32) - part.to(tl.bfloat16).to(tl.float32)
-                    weights = tl.load(
-                        matrix + j * D * D + channel[None, :] * D + k[:, None],
-                        mask=(channel[None, :] < D) & (k[:, None] < D),
-                        other=0.0,
-                    )
-                    total = tl.dot(part.to(tl.bfloat16).to(OPERAND), weights.to(OPERAND), total)
+    for small in tl.static_range(3):
+        for i in tl.static_range(PARTS):
+            for j in tl.static_range(MATRIX_PARTS):
+                if i + j == 2 - small:
+                    # a loop for each pair: of two products in one loop, Triton lays out the first for other warps
+                    for start in range(0, D, BLOCK_K):
+                        k = start + tl.arange(0, BLOCK_K)
+                        part = tl.load(rows[:, None] + k[None, :] * stride, mask=k[None, :] < D, other=0.0)
+                        for _ in tl.static_range(i):
+                            part = part.to(tl.float32) - part.to(tl.bfloat16).to(tl.float32)
+                        weights = tl.load(
+                            matrix + j * D * D + channel[None, :] * D + k[:, None],
+                            mask=(channel[None, :] < D) & (k[:, None] < D),
+                            other=0.0,
+                        )
+                        total = tl.dot(part.to(tl.bfloat16).to(OPERAND), weights.to(OPERAND), total)
     return total
 
 
