@@ -18,7 +18,9 @@ import torch
 from triton import next_power_of_2
 from triton.runtime.interpreter import InterpretedFunction
 
-from kvmm.kernels.decode import cuda
+from kvmm.kernels.decode import cuda, cuda_splits
+from kvmm.kernels.decode.cuda_inputs import DenseColumns, DenseSplits, DigitKeys, DigitValues, Query
+from kvmm.kernels.decode.cuda_variant import Variant
 from kvmm.kernels.decode.digits import Dense, Digits, aligned
 from kvmm.kernels.decode.triton import split_kernel
 from kvmm.kernels.decode.triton_join import combine_kernel
@@ -363,26 +365,26 @@ class _Step:
             return None
         batch = self.bh // self.heads
         group = keys.page_group if keys.page_group is not None else "page" if keys.inside else "span"
-        k = cuda.DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
+        k = DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
         planes = tuple((p.codes, p.bits) for p in values.planes)
         grouped = values.page_group is not None and values.groups > 1
         if values.by_token:
-            v = cuda.DigitValues(planes, "token", values.scale, values.zero_point)
+            v = DigitValues(planes, "token", values.scale, values.zero_point)
         elif grouped:
             scale, zero_point = (x.contiguous() for x in values.spread())
-            v = cuda.DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm)
+            v = DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm)
         else:
             channels = (values.channel_digits, values.channel_places)
             joins = _SPLITS_BY_CHANNEL and self.bh * self.rows > _FEW_ROWS
             joins = joins and values.index is not None and values.channel_digits is not None
-            v = cuda.DigitValues(planes, norm=values.norm, channels=channels if joins else None)
+            v = DigitValues(planes, norm=values.norm, channels=channels if joins else None)
         bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
         dense = None
         if columns is not None and _DENSE_INSIDE:
             added = None if columns.bias is None else columns.bias[:, 0, 0].expand(batch, -1)
-            dense = cuda.DenseColumns(self.query, columns.key, columns.value, self.scaling, added, columns.used)
+            dense = DenseColumns(self.query, columns.key, columns.value, self.scaling, added, columns.used)
 
-        def choose(query: torch.Tensor | cuda.Query) -> tuple[cuda.Variant | None, cuda.DenseColumns | None]:
+        def choose(query: torch.Tensor | Query) -> tuple[Variant | None, DenseColumns | None]:
             with_dense = None if dense is None else cuda.choose(query, k, v, bias, dense)
             return (with_dense, dense) if with_dense is not None else (cuda.choose(query, k, v, bias), None)
 
@@ -400,7 +402,7 @@ class _Step:
                 return None
             q = self.expand(keys, True, query)
             weight, offset = (q[n].view(batch, self.heads, groups, self.rows) for n in ("QW", "QZ"))
-        splits = cuda.num_splits(query, k, v, bias, inside, variant=variant)
+        splits = cuda_splits.num_splits(query, k, inside, variant=variant)
         m, l = self._empty(self.bh, splits, self.rows), self._empty(self.bh, splits, self.rows)
         acc = self._empty(self.bh, splits, self.rows, v.width)
         zero = None
@@ -410,21 +412,21 @@ class _Step:
             zero = self._empty(self.bh, splits, self.rows)
         found = None
         if inside is not None:
-            count, apart = cuda.num_dense_splits(query, k, inside, splits, variant=variant)
+            count, apart = cuda_splits.num_dense_splits(query, k, inside, splits, variant=variant)
             shape = (self.bh, count, self.rows)
             found = Partial(
                 self._empty(*shape), self._empty(*shape), self._empty(*shape, aligned(columns.value.shape[-1]))
             )
         cuda.split_digits(
             query, weight, offset, k, v, m, l, acc, used, bias, zero, dense=inside,
-            dense_out=None if found is None else cuda.DenseSplits(found.m, found.l, found.acc, apart),
+            dense_out=None if found is None else DenseSplits(found.m, found.l, found.acc, apart),
             variant=variant, early=early,
         )  # fmt: skip
         zero = zero if zero is None or grouped else zero.unsqueeze(-1)
         early = _COMBINE_EARLY and cuda.overlaps(self.query.device)
         return Partial(m, l, acc, zero, grouped, v.channels is not None, found, early)
 
-    def _foldable(self, keys: Digits) -> cuda.Query | None:
+    def _foldable(self, keys: Digits) -> Query | None:
         """The query of the CUDA kernel that folds the keys' scales itself; None where groups are not all alike."""
         if keys.group_index is not None or (keys.extra is not None and keys.groups > 1):
             return None
@@ -433,7 +435,7 @@ class _Step:
             scale, zero_point = (x.expand(self.bh // self.heads, self.heads, -1, -1) for x in keys.extra)
         z, column = self._basis(keys)
         gather = keys.matrix is None and keys.index is not None
-        return cuda.Query(z, self.scaling, scale, zero_point, column, keys.index, keys.place, keys.offset, gather)
+        return Query(z, self.scaling, scale, zero_point, column, keys.index, keys.place, keys.offset, gather)
 
     def _split(
         self,
