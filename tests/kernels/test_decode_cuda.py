@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
 
 from kvmm.cache.codecs import Site, rd
 from kvmm.calibration.file import _read
-from kvmm.kernels.decode import cuda, cuda_splits, driver
+from kvmm.kernels.decode import cuda, cuda_splits, step, step_cuda, step_triton
 from kvmm.kernels.decode.cuda_arguments import arguments_of
 from kvmm.kernels.decode.cuda_variant import Variant
 from kvmm.modality import IMAGE
@@ -21,7 +21,8 @@ from tests.kernels.test_cuda import library_of
 from tests.kernels.test_decode_triton import ROOT, compare, make_parts
 
 pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available() or not driver.interpreted(), reason="runs natively on a GPU, where other tests have it"
+    torch.cuda.is_available() or not step_triton.interpreted(),
+    reason="runs natively on a GPU, where other tests have it",
 )
 
 
@@ -110,7 +111,7 @@ def test_dense_columns(variants, dense_splits, name: str, dtype: torch.dtype, ap
 
 @pytest.mark.parametrize("name", ["oscar", "two spans", "rd"])
 def test_many_sequences(variants, monkeypatch, name: str) -> None:
-    monkeypatch.setattr(driver, "_FEW_ROWS", 0)
+    monkeypatch.setattr(step, "FEW_ROWS", 0)
     kv, parts, _ = CASES[name]
     assert compare(make_parts([(kv, kv)], [260], batch=2, **parts), ratio=5, batch=2, holes=0.1) < 2e-3
     assert len(variants) == 1
@@ -127,6 +128,6 @@ def test_few_dense_columns(variants, dense: int) -> None:
 def test_columns_that_another_kernel_takes(variants, monkeypatch) -> None:
     kv, parts, _ = CASES["oscar"]
     given = make_parts([(kv, kv)], [260], dtype=torch.float16, **parts)
-    monkeypatch.setattr(driver, "_DENSE_INSIDE", False)
+    monkeypatch.setattr(step_cuda, "_DENSE_INSIDE", False)
     assert compare(given, dtype=torch.float16) < 2e-3
     assert [variant.dense for variant in variants] == [0]
