@@ -15,7 +15,7 @@ from kvmm.cache.codecs import Codec, Site, build_codec
 from kvmm.cache.codecs.base import Packed
 from kvmm.cache.pages import PageStore, Part
 from kvmm.calibration.file import _read
-from kvmm.kernels.decode import driver, reference, step, step_triton
+from kvmm.kernels.decode import driver, reference, step, step_join, step_triton
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
@@ -186,7 +186,7 @@ def test_many_sequences(name: str, wide: bool, monkeypatch: pytest.MonkeyPatch) 
     """Rows of many sequences are joined together, whatever the size of what they are joined from."""
     monkeypatch.setattr(step, "FEW_ROWS", 0)
     if wide:
-        monkeypatch.setattr(driver, "_reach", lambda x: 2**31)
+        monkeypatch.setattr(step_join, "_reach", lambda x: 2**31)
     kv = KINDS[name]
     assert compare(make_parts([(kv, kv)], [140], batch=3, more=0 if wide else 20), batch=3, ratio=7, holes=0.1) < 2e-3
 
