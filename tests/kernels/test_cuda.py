@@ -15,6 +15,11 @@ import torch
 
 from kvmm.errors import KVMMError
 from kvmm.kernels.decode import cuda, nvrtc
+from kvmm.kernels.decode.cuda_arguments import arguments_of
+from kvmm.kernels.decode.cuda_inputs import DenseColumns, DenseSplits, DigitKeys, DigitValues, Query, rows_of
+from kvmm.kernels.decode.cuda_splits import best_dense_splits, best_splits, grid_of
+from kvmm.kernels.decode.cuda_variant import variant_of
+from kvmm.kernels.decode.digits import aligned
 from kvmm.kernels.quantize.reference import pack_planes, unpack_planes
 
 HALF = torch.float16
@@ -96,13 +101,13 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
             return (torch.arange(capacity, dtype=torch.int32) % 5 - 2).to(device), 3
         return "span", 1
 
-    width = sum(cuda._ceil(digits, 32) for digits, _ in key_planes)
+    width = sum(aligned(digits) for digits, _ in key_planes)
     group, groups = grouping(options.get("group"))
     q8 = torch.randint(-127, 128, (batch, heads, groups, 2 * rows, width), generator=generator, dtype=torch.int8)
     start = 0
     for digits, _ in key_planes:
-        q8[..., start + digits : start + cuda._ceil(digits, 32)] = 0
-        start += cuda._ceil(digits, 32)
+        q8[..., start + digits : start + aligned(digits)] = 0
+        start += aligned(digits)
     levels = max(2**bits for _, bits in key_planes)
     qw = random(batch, heads, groups, rows) * 2 / (127 * 254 * levels * math.sqrt(width))
     qz = random(batch, heads, groups, rows, low=-1, high=1)
@@ -113,7 +118,7 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
             None,
         )
     norm = options.get("norm")
-    keys = cuda.DigitKeys(
+    keys = DigitKeys(
         planes=tuple((codes(digits, bits, False), bits) for digits, bits in key_planes),
         page_size=page,
         group=group,
@@ -122,14 +127,14 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
     value_group, value_groups = grouping(options.get("value_group"))
     token, norm = options.get("token"), options.get("value_norm")
     scale = zero_point = None
-    value_width = sum(cuda._ceil(digits, 32) for digits, _ in value_planes)
+    value_width = sum(aligned(digits) for digits, _ in value_planes)
     if token is not None:
         scale = stored(random(batch, heads, pages, 1, page, dtype=token))
         zero_point = stored(random(batch, heads, pages, 1, page, low=-1, dtype=token))
     elif value_groups > 1:
         scale = random(batch, heads, value_groups, value_width)
         zero_point = random(batch, heads, value_groups, 64, low=-1)
-    values = cuda.DigitValues(
+    values = DigitValues(
         planes=tuple((codes(digits, bits, True), bits) for digits, bits in value_planes),
         axis="channel" if token is None else "token",
         scale=scale,
@@ -153,7 +158,7 @@ def make_query(planes, sizes, options, random, generator, device):
     channels, with places and offsets; ``gather``, digits are picked from the channels."""
     batch, heads, groups, rows = sizes
     dtype, kind, parameters = (*options["query"], HALF)[:3]
-    widths = [cuda._ceil(digits, 32) for digits, _ in planes]
+    widths = [aligned(digits) for digits, _ in planes]
     columns, channels = sum(widths), sum(digits for digits, _ in planes) - (kind != "plain") * 8
     index = place = offset = None
     if kind != "plain":
@@ -170,7 +175,7 @@ def make_query(planes, sizes, options, random, generator, device):
     zero_point = random(batch, heads, groups, channels, low=-1, dtype=parameters)
     levels = max(2**bits for _, bits in planes)
     scaling = 2 / (levels * math.sqrt(columns))
-    return cuda.Query(z, scaling, scale, zero_point, column, index, place, offset, kind == "gather")
+    return Query(z, scaling, scale, zero_point, column, index, place, offset, kind == "gather")
 
 
 def make_dense(batch, heads, rows, columns, dims, dtype, biased, room=5, device="cpu"):
@@ -191,14 +196,14 @@ def make_dense(batch, heads, rows, columns, dims, dtype, biased, room=5, device=
     length = torch.tensor([columns], dtype=torch.int32, device=device)
     query = random(batch * heads, rows, dims[0])
     scaling = LOG2_E / math.sqrt(dims[0])
-    return cuda.DenseColumns(query, key[:, :, : columns + room], value[:, :, : columns + room], scaling, bias, length)
+    return DenseColumns(query, key[:, :, : columns + room], value[:, :, : columns + room], scaling, bias, length)
 
 
 def dense_outputs(dense, splits, apart):
     rows, device = dense.query.shape[:2], dense.query.device
-    width = cuda._ceil(dense.value.shape[-1], 32)
+    width = aligned(dense.value.shape[-1])
     sizes = [(rows[0], splits, rows[1]), (rows[0], splits, rows[1]), (rows[0], splits, rows[1], width)]
-    return cuda.DenseSplits(*(torch.full(size, float("nan"), device=device) for size in sizes), apart)
+    return DenseSplits(*(torch.full(size, float("nan"), device=device) for size in sizes), apart)
 
 
 def check_dense(dense, out):
@@ -223,7 +228,7 @@ def check_dense(dense, out):
 
 def expanded(q8, qw, qz):
     """The query by digit ``[B, H, G, R, J]`` and what zero points add ``[B, H, G, R]``, float64."""
-    if not isinstance(q8, cuda.Query):
+    if not isinstance(q8, Query):
         digits = (254 * q8[..., 0::2, :].double() + q8[..., 1::2, :].double()) * qw.double()[..., None]
         return digits, qz.double()
     z = q8.rows.double().unflatten(0, q8.scale.shape[:2]).unsqueeze(2) * q8.scaling
@@ -334,7 +339,7 @@ def has_zero(values):
 def outputs_of(q8, keys, values, splits):
     batch, heads = keys.planes[0][0].shape[:2]
     device = keys.planes[0][0].device
-    shape = (batch * heads, splits, cuda._rows(q8))
+    shape = (batch * heads, splits, rows_of(q8))
     width = values.width
     grouped = values.axis == "channel" and values.scale is not None
     sizes = [shape, shape, (*shape, width), (*shape, values.zero_point.shape[-1]) if grouped else shape]
@@ -392,13 +397,13 @@ def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
     """The same source, a lane at a time: which bits and bytes go where needs no GPU."""
     pages, splits = 5, 2
     q8, qw, qz, keys, values, bias = make(name, batch=1, pages=pages)
-    variant = replace(cuda.variant_of(q8, keys, values, bias), warps=warps, stages=stages)
+    variant = replace(variant_of(q8, keys, values, bias), warps=warps, stages=stages)
     assert variant.dense == 0
     library = library_of(variant, tmp_path / "digits.so")
     outputs = outputs_of(q8, keys, values, splits)
     used = torch.tensor([pages], dtype=torch.int32)
-    arguments = cuda._arguments(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3])
-    grid = cuda._grid(q8, keys, variant, splits)
+    arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3])
+    grid = grid_of(q8, keys, variant, splits)
     library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
     check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
 
@@ -412,18 +417,18 @@ def test_sums_by_channel_on_a_cpu(name, tmp_path):
     real, start = [], 0
     for codes, _ in values.planes:
         real += range(start, start + codes.shape[-2])
-        start += cuda._ceil(codes.shape[-2], 32)
+        start += aligned(codes.shape[-2])
     digits = torch.tensor(real)[torch.randint(0, len(real), (3, 72), generator=generator)].int()
     places = 4.0 ** torch.randint(-1, 2, (3, 72), generator=generator)
     expected = reference(q8, qw, qz, keys, values, pages, splits, bias)
     expected[2] = (expected[2][..., digits.long()] * places).sum(-2)
     values = replace(values, channels=(digits, places))
-    variant = replace(cuda.variant_of(q8, keys, values, bias), warps=2, stages=1)
+    variant = replace(variant_of(q8, keys, values, bias), warps=2, stages=1)
     library = library_of(variant, tmp_path / "digits.so")
     outputs = outputs_of(q8, keys, values, splits)
     used = torch.tensor([pages], dtype=torch.int32)
-    arguments = cuda._arguments(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3])
-    library.launch(ctypes.byref(arguments), *cuda._grid(q8, keys, variant, splits), variant.shared_bytes)
+    arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3])
+    library.launch(ctypes.byref(arguments), *grid_of(q8, keys, variant, splits), variant.shared_bytes)
     check(outputs, expected, has_zero(values))
 
 
@@ -446,7 +451,7 @@ DENSE_CASES = {
 def test_dense_columns(name, columns, biased):
     case, dims, dtype, count, apart = DENSE_CASES[name]
     q8, qw, qz, keys, values, bias = make(case, pages=9, device="cuda", capacity=12)
-    dense = make_dense(2, 2, cuda._rows(q8), columns, dims, dtype, biased, device="cuda")
+    dense = make_dense(2, 2, rows_of(q8), columns, dims, dtype, biased, device="cuda")
     assert cuda.choose(q8, keys, values, bias, dense) is not None
     outputs, dense_out = outputs_of(q8, keys, values, 3), dense_outputs(dense, count, apart)
     used = torch.tensor([9], dtype=torch.int32, device="cuda")
@@ -462,13 +467,13 @@ def test_dense_columns_on_a_cpu(name, tmp_path):
     q8, qw, qz, keys, values, bias = make(case, batch=2, heads=1, pages=pages)
     library = None
     for columns, biased in ((70, False), (37, True), (0, False), (1, False)):
-        dense = make_dense(2, 1, cuda._rows(q8), columns, dims, dtype, biased)
-        variant = replace(cuda.variant_of(q8, keys, values, bias, dense), warps=3, stages=1)
+        dense = make_dense(2, 1, rows_of(q8), columns, dims, dtype, biased)
+        variant = replace(variant_of(q8, keys, values, bias, dense), warps=3, stages=1)
         library = library or library_of(variant, tmp_path / "digits.so")
         outputs, dense_out = outputs_of(q8, keys, values, splits), dense_outputs(dense, count, apart)
         used = torch.tensor([pages], dtype=torch.int32)
-        arguments = cuda._arguments(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], dense, dense_out)
-        grid = cuda._grid(q8, keys, variant, splits, dense_out)
+        arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], dense, dense_out)
+        grid = grid_of(q8, keys, variant, splits, dense_out)
         library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
         check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
         check_dense(dense, dense_out)
@@ -479,7 +484,7 @@ def test_dense_columns_on_a_cpu(name, tmp_path):
     [(8, 132, 32, (1, True)), (8, 132, 8, (2, True)), (256, 132, 1, (1, False)), (32, 700, 8, (6, False))],
 )
 def test_best_dense_splits(units, columns, splits, expected):
-    assert cuda.best_dense_splits(units, columns, slots=264, warps=8, splits=splits) == expected
+    assert best_dense_splits(units, columns, slots=264, warps=8, splits=splits) == expected
 
 
 @needs_gpu
@@ -510,7 +515,7 @@ def test_compiles(name, capability):
     if nvrtc.nvrtc() is None:
         pytest.skip("NVRTC is not installed")
     q8, _, _, keys, values, bias = make(name)
-    check_compiles(cuda.variant_of(q8, keys, values, bias), capability)
+    check_compiles(variant_of(q8, keys, values, bias), capability)
 
 
 @pytest.mark.parametrize("name", DENSE_CASES)
@@ -520,8 +525,8 @@ def test_compiles_with_dense_columns(name, capability):
         pytest.skip("NVRTC is not installed")
     case, dims, dtype, _, _ = DENSE_CASES[name]
     q8, _, _, keys, values, bias = make(case)
-    dense = make_dense(2, 2, cuda._rows(q8), 40, dims, dtype, False)
-    check_compiles(cuda.variant_of(q8, keys, values, bias, dense), capability)
+    dense = make_dense(2, 2, rows_of(q8), 40, dims, dtype, False)
+    check_compiles(variant_of(q8, keys, values, bias, dense), capability)
 
 
 def check_compiles(variant, capability):
@@ -552,7 +557,7 @@ def check_compiles(variant, capability):
 def test_no_variant(change):
     q8, _, _, keys, values, _ = make("2 bits")
     fields = {name: getattr(keys, name) for name in ("planes", "page_size", "group", "norm")}
-    assert cuda.variant_of(q8, cuda.DigitKeys(**(fields | change)), values) is None
+    assert variant_of(q8, DigitKeys(**(fields | change)), values) is None
 
 
 def test_not_on_a_cpu():
@@ -568,4 +573,4 @@ def test_not_on_a_cpu():
 )
 def test_best_splits(units, pages, columns, expected):
     """Where a block is left for the dense columns, no block with pages has to take them besides."""
-    assert cuda.best_splits(units, pages, slots=264, warps=8, columns=columns) == expected
+    assert best_splits(units, pages, slots=264, warps=8, columns=columns) == expected

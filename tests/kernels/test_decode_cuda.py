@@ -12,14 +12,17 @@ if not torch.cuda.is_available():
 
 from kvmm.cache.codecs import Site, rd
 from kvmm.calibration.file import _read
-from kvmm.kernels.decode import cuda, driver
+from kvmm.kernels.decode import cuda, cuda_splits, step, step_cuda, step_triton
+from kvmm.kernels.decode.cuda_arguments import arguments_of
+from kvmm.kernels.decode.cuda_variant import Variant
 from kvmm.modality import IMAGE
 from kvmm.policy import spec
 from tests.kernels.test_cuda import library_of
 from tests.kernels.test_decode_triton import ROOT, compare, make_parts
 
 pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available() or not driver.interpreted(), reason="runs natively on a GPU, where other tests have it"
+    torch.cuda.is_available() or not step_triton.interpreted(),
+    reason="runs natively on a GPU, where other tests have it",
 )
 
 
@@ -31,7 +34,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def variants(monkeypatch, folder, dense_splits):
     """The CUDA kernel on the CPU; the variants that were launched."""
-    launched: list[cuda.Variant] = []
+    launched: list[Variant] = []
 
     def split_digits(query, qw, qz, keys, values, m, l, acc, used, bias, zero, *, dense, dense_out, variant, early):
         written = () if dense_out is None else (dense_out.m, dense_out.l, dense_out.acc)
@@ -41,8 +44,8 @@ def variants(monkeypatch, folder, dense_splits):
         launched.append(variant)
         path = folder / f"{abs(hash(variant))}.so"
         library = ctypes.CDLL(str(path)) if path.exists() else library_of(variant, path)
-        arguments = cuda._arguments(query, qw, qz, keys, values, m, l, acc, used, bias, zero, dense, dense_out)
-        grid = cuda._grid(query, keys, variant, m.shape[1], dense_out)
+        arguments = arguments_of(query, qw, qz, keys, values, m, l, acc, used, bias, zero, dense, dense_out)
+        grid = cuda_splits.grid_of(query, keys, variant, m.shape[1], dense_out)
         library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
 
     def room(layout, device, previous, dim):  # as on a GPU
@@ -51,8 +54,8 @@ def variants(monkeypatch, folder, dense_splits):
     monkeypatch.setattr(rd.Layout, "room", room)
     monkeypatch.setattr(cuda, "available", lambda device: True)
     monkeypatch.setattr(cuda, "_fitted", lambda variant, device: replace(variant, warps=2, stages=1))
-    monkeypatch.setattr(cuda, "num_splits", lambda *arguments, **more: 2)
-    monkeypatch.setattr(cuda, "num_dense_splits", lambda *arguments, **more: dense_splits[0])
+    monkeypatch.setattr(cuda_splits, "num_splits", lambda *arguments, **more: 2)
+    monkeypatch.setattr(cuda_splits, "num_dense_splits", lambda *arguments, **more: dense_splits[0])
     monkeypatch.setattr(cuda, "split_digits", split_digits)
     return launched
 
@@ -76,7 +79,7 @@ CASES = {
 
 @pytest.mark.parametrize(("ratio", "batch"), [(4, 1), (7, 2)])
 @pytest.mark.parametrize("name", CASES)
-def test_attend(variants: list[cuda.Variant], name: str, ratio: int, batch: int) -> None:
+def test_attend(variants: list[Variant], name: str, ratio: int, batch: int) -> None:
     kv, parts, folds = CASES[name]
     assert compare(make_parts([(kv, kv)], [260], batch=batch, **parts), ratio=ratio, batch=batch, holes=0.1) < 2e-3
     assert [variant.query_type != 0 for variant in variants] == [folds]
@@ -86,7 +89,7 @@ def test_attend(variants: list[cuda.Variant], name: str, ratio: int, batch: int)
     ("bits", "tokens", "more", "folds"),
     [(1, 300, 0, True), (2, 100, 0, True), (3, 100, 300, False)],  # levels of the span, of the file, of both
 )
-def test_calibrated(variants: list[cuda.Variant], bits: int, tokens: int, more: int, folds: bool) -> None:
+def test_calibrated(variants: list[Variant], bits: int, tokens: int, more: int, folds: bool) -> None:
     calibration = _read(ROOT / "assets/tiny-omni/kvmm_calibration.safetensors", 0)
     kv = spec("rd", bits)
     parts = make_parts([(kv, kv)], [tokens], more=more, site=Site(3, IMAGE, calibration, kv))
@@ -108,7 +111,7 @@ def test_dense_columns(variants, dense_splits, name: str, dtype: torch.dtype, ap
 
 @pytest.mark.parametrize("name", ["oscar", "two spans", "rd"])
 def test_many_sequences(variants, monkeypatch, name: str) -> None:
-    monkeypatch.setattr(driver, "_FEW_ROWS", 0)
+    monkeypatch.setattr(step, "FEW_ROWS", 0)
     kv, parts, _ = CASES[name]
     assert compare(make_parts([(kv, kv)], [260], batch=2, **parts), ratio=5, batch=2, holes=0.1) < 2e-3
     assert len(variants) == 1
@@ -125,6 +128,6 @@ def test_few_dense_columns(variants, dense: int) -> None:
 def test_columns_that_another_kernel_takes(variants, monkeypatch) -> None:
     kv, parts, _ = CASES["oscar"]
     given = make_parts([(kv, kv)], [260], dtype=torch.float16, **parts)
-    monkeypatch.setattr(driver, "_DENSE_INSIDE", False)
+    monkeypatch.setattr(step_cuda, "_DENSE_INSIDE", False)
     assert compare(given, dtype=torch.float16) < 2e-3
     assert [variant.dense for variant in variants] == [0]

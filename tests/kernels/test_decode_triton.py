@@ -15,13 +15,14 @@ from kvmm.cache.codecs import Codec, Site, build_codec
 from kvmm.cache.codecs.base import Packed
 from kvmm.cache.pages import PageStore, Part
 from kvmm.calibration.file import _read
-from kvmm.kernels.decode import driver, reference
+from kvmm.kernels.decode import driver, reference, step, step_join, step_triton
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
 
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() and not driver.interpreted(), reason="Triton was imported without its interpreter"
+    not torch.cuda.is_available() and not step_triton.interpreted(),
+    reason="Triton was imported without its interpreter",
 )
 ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -183,9 +184,9 @@ def test_dense_columns(name: str, dtype: torch.dtype, ratio: int, dim: int, dens
 @pytest.mark.parametrize("name", KINDS)
 def test_many_sequences(name: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of many sequences are joined together, whatever the size of what they are joined from."""
-    monkeypatch.setattr(driver, "_FEW_ROWS", 0)
+    monkeypatch.setattr(step, "FEW_ROWS", 0)
     if wide:
-        monkeypatch.setattr(driver, "_reach", lambda x: 2**31)
+        monkeypatch.setattr(step_join, "_reach", lambda x: 2**31)
     kv = KINDS[name]
     assert compare(make_parts([(kv, kv)], [140], batch=3, more=0 if wide else 20), batch=3, ratio=7, holes=0.1) < 2e-3
 

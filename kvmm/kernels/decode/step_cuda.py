@@ -1,0 +1,114 @@
+"""Splits of one packed store by the CUDA kernel (``cuda``), where it takes the case."""
+
+from __future__ import annotations
+
+import torch
+
+from kvmm.kernels.decode import cuda, cuda_splits
+from kvmm.kernels.decode.cuda_inputs import DenseColumns, DenseSplits, DigitKeys, DigitValues, Query
+from kvmm.kernels.decode.cuda_variant import Variant
+from kvmm.kernels.decode.digits import Dense, Digits, aligned
+from kvmm.kernels.decode.step import Columns, Partial, Step
+from kvmm.kernels.decode.step_query import basis, expand, transform
+
+_DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
+_SPLITS_BY_CHANNEL = True  # whether the CUDA split kernel makes channels of the values' digits
+_COMBINE_EARLY = True  # whether the join may start before the CUDA split kernel in front of it has ended
+
+
+def cuda_split(
+    step: Step,
+    keys: Digits | Dense,
+    values: Digits | Dense,
+    used: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    columns: Columns | None,
+) -> Partial | None:
+    """The splits by the CUDA kernel, those of ``columns`` with them where it can, or None where it does not take
+    the case.
+
+    Args:
+        used: int32 ``[1]`` on the device, pages in use, or None for all.
+        bias: float32 ``[B or 1, 1, 1 or q, slots]`` or None.
+        columns: dense columns that may be read as well, or None.
+    """
+    if not isinstance(keys, Digits) or not isinstance(values, Digits):
+        return None
+    if keys.by_token or keys.inside > 1 or values.inside or not keys.planes or not values.planes:
+        return None
+    if values.by_token and values.scale.shape[3] > 1:
+        return None
+    if bias is not None and (bias.shape[2] > 1 or bias.stride(-1) != 1):
+        return None
+    batch = step.bh // step.heads
+    group = keys.page_group if keys.page_group is not None else "page" if keys.inside else "span"
+    k = DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
+    planes = tuple((p.codes, p.bits) for p in values.planes)
+    grouped = values.page_group is not None and values.groups > 1
+    if values.by_token:
+        v = DigitValues(planes, "token", values.scale, values.zero_point)
+    elif grouped:
+        scale, zero_point = (x.contiguous() for x in values.spread())
+        v = DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm)
+    else:
+        channels = (values.channel_digits, values.channel_places)
+        joins = _SPLITS_BY_CHANNEL and not step.few
+        joins = joins and values.index is not None and values.channel_digits is not None
+        v = DigitValues(planes, norm=values.norm, channels=channels if joins else None)
+    bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
+    dense = None
+    if columns is not None and _DENSE_INSIDE:
+        added = None if columns.bias is None else columns.bias[:, 0, 0].expand(batch, -1)
+        dense = DenseColumns(step.query, columns.key, columns.value, step.scaling, added, columns.used)
+
+    def choose(query: torch.Tensor | Query) -> tuple[Variant | None, DenseColumns | None]:
+        with_dense = None if dense is None else cuda.choose(query, k, v, bias, dense)
+        return (with_dense, dense) if with_dense is not None else (cuda.choose(query, k, v, bias), None)
+
+    query, weight, offset = _foldable(step, keys), None, None
+    variant, inside = (None, None) if query is None else choose(query)
+    early = False
+    if variant is not None:
+        early = keys.matrix is not None and cuda.overlaps(step.query.device)
+        transform(step, keys, query.rows, early)
+    else:  # another kernel expands the query
+        groups = keys.groups if group != "span" else 1
+        query = step.empty(batch, step.heads, groups, 2 * step.rows, keys.columns, dtype=torch.int8)
+        variant, inside = choose(query)
+        if variant is None:
+            return None
+        q = expand(step, keys, True, query)
+        weight, offset = (q[n].view(batch, step.heads, groups, step.rows) for n in ("QW", "QZ"))
+    splits = cuda_splits.num_splits(query, k, inside, variant=variant)
+    m, l = step.empty(step.bh, splits, step.rows), step.empty(step.bh, splits, step.rows)
+    acc = step.empty(step.bh, splits, step.rows, v.width)
+    zero = None
+    if grouped:
+        zero = step.empty(step.bh, splits, step.rows, values.zero_point.shape[-1])
+    elif values.by_token or values.norm is not None:
+        zero = step.empty(step.bh, splits, step.rows)
+    found = None
+    if inside is not None:
+        count, apart = cuda_splits.num_dense_splits(query, k, inside, splits, variant=variant)
+        shape = (step.bh, count, step.rows)
+        found = Partial(step.empty(*shape), step.empty(*shape), step.empty(*shape, aligned(columns.value.shape[-1])))
+    cuda.split_digits(
+        query, weight, offset, k, v, m, l, acc, used, bias, zero, dense=inside,
+        dense_out=None if found is None else DenseSplits(found.m, found.l, found.acc, apart),
+        variant=variant, early=early,
+    )  # fmt: skip
+    zero = zero if zero is None or grouped else zero.unsqueeze(-1)
+    early = _COMBINE_EARLY and cuda.overlaps(step.query.device)
+    return Partial(m, l, acc, zero, grouped, v.channels is not None, found, early)
+
+
+def _foldable(step: Step, keys: Digits) -> Query | None:
+    """The query of the CUDA kernel that folds the keys' scales itself; None where groups are not all alike."""
+    if keys.group_index is not None or (keys.extra is not None and keys.groups > 1):
+        return None
+    scale, zero_point = keys.scale, keys.zero_point
+    if keys.extra is not None:
+        scale, zero_point = (x.expand(step.bh // step.heads, step.heads, -1, -1) for x in keys.extra)
+    z, column = basis(step, keys)
+    gather = keys.matrix is None and keys.index is not None
+    return Query(z, step.scaling, scale, zero_point, column, keys.index, keys.place, keys.offset, gather)

@@ -1,0 +1,99 @@
+"""The results of one decode step's parts and dense columns, joined: launches of ``triton_join``."""
+
+from __future__ import annotations
+
+import torch
+from triton import next_power_of_2
+
+from kvmm.kernels.decode.digits import Dense, Digits
+from kvmm.kernels.decode.step import Partial, Step, head_stride
+from kvmm.kernels.decode.triton_join import combine_kernel
+
+_JOIN_BY_CHANNEL = True  # whether digits of many rows become channels before they leave the basis
+
+
+def _reach(x: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last."""
+    return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def combine(
+    step: Step,
+    partial: Partial | None,
+    values: Digits | Dense | None,
+    dense: Partial | None,
+    state: tuple[torch.Tensor, ...] | None,
+    out: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...] | None:
+    """Join one part with the dense columns and what was joined before; into ``out``, or a new state."""
+    dim = out.shape[-1] if out is not None else dense.acc.shape[-1] if dense is not None else state[2].shape[-1]
+    following = None
+    if out is None:
+        rows = (step.bh, step.rows)
+        following = step.empty(*rows), step.empty(*rows), step.empty(*rows, dim)
+    digits = values if isinstance(values, Digits) else None
+    scale = zero = offset = matrix = digit_matrix = index = place = columns = places = None
+    kind, vdz = 0, 0
+    # few rows: share the channels out among more programs; many: load the matrix for several rows at once
+    few = step.few
+    by_channel = False
+    if digits is not None:
+        matrix = digits.matrix
+        by_channel = _JOIN_BY_CHANNEL and matrix is not None and not few
+        gathers = digits.index is not None and not partial.by_channel
+        by_channel = by_channel and not (gathers and digits.channel_digits is None)
+        if partial.by_channel:
+            digit_matrix = None if by_channel else matrix
+        elif digits.planes:
+            if matrix is None or by_channel:
+                columns, places = digits.channel_digits, digits.channel_places
+            else:
+                index, place = digits.index, digits.place
+                digit_matrix = matrix if index is None else digits.digit_matrix
+        vdz = 0 if partial.zero is None else partial.zero.shape[-1]
+        if digits.by_token:
+            kind = 3 if vdz else 0
+        elif partial.scaled:
+            kind = 2
+            places = None if places is None else (places != 0).float()
+        else:
+            kind = 1
+            scale, zero, offset = digits.scale, digits.zero_point, digits.offset
+            if digits.extra is not None and digits.scale.shape[2] == 0:
+                scale, zero = (x.expand(step.bh // step.heads, -1, -1, -1) for x in digits.extra)
+            scale = scale if digits.planes else None
+    splits = 1 if partial is None else partial.m.shape[1]
+    splits0 = 1 if dense is None else dense.m.shape[1]
+    before = state or (None, None, None)
+    after = following or (None, None, None)
+    batch = step.bh // step.heads
+    together = 1 if few else 4 if matrix is None else 16
+    chunk = min((16 if matrix is None else 32) if few else 64 if matrix is None else 32, next_power_of_2(dim))
+    width = max(16, next_power_of_2(0 if partial is None else partial.acc.shape[-1]))
+    at_once = max(1, (16384 if few else 4096) // (together * max(width, chunk)))
+    early = partial is not None and partial.early
+    reached = (scale, zero, *(p and p.acc for p in (partial, dense)), out if state is None else state[2])
+    wide = any(x is not None and _reach(x) >= 2**31 for x in reached)  # offsets need more than 32 bits
+    combine_kernel[step.heads, -(-batch * step.rows // together), -(-dim // chunk)](
+        None if partial is None else partial.m, None if partial is None else partial.l,
+        None if partial is None else partial.acc, None if partial is None else partial.zero,
+        scale, index, place, columns, places, zero, offset, matrix, digit_matrix,
+        None if dense is None else dense.m, None if dense is None else dense.l,
+        None if dense is None else dense.acc,
+        *before, after[0], after[1], after[2] if out is None else out,
+        step.heads, batch, step.rows, splits, splits0,
+        *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
+        0 if offset is None or offset.shape[0] == 1 else offset.shape[-1], head_stride(matrix),
+        head_stride(digit_matrix),
+        0 if partial is None else partial.acc.shape[-1], 0 if scale is None else scale.shape[-1], dim,
+        D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)),
+        JP=width, VDZ=vdz, SP=next_power_of_2(splits),
+        SP0=next_power_of_2(splits0), SC=min(at_once, next_power_of_2(splits)), RB=together,
+        DIGITS=0 if columns is None else columns.shape[0],
+        HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
+        HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
+        HAS_MATRIX=matrix is not None, BY_CHANNEL=by_channel, HAS_DENSE=dense is not None,
+        HAS_STATE=state is not None, LAST=out is not None, EARLY=early, WIDE=wide, num_warps=4,
+        **({"launch_pdl": True} if early else {}),
+    )  # fmt: skip
+    return following

@@ -1,0 +1,84 @@
+"""The queries of a decode step in the basis and the digits of a part's keys: launches of ``triton_query``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from triton import next_power_of_2
+
+from kvmm.kernels.decode.digits import Digits, aligned
+from kvmm.kernels.decode.step import Step, head_stride, pair_stride, paired
+from kvmm.kernels.decode.triton_query import expand_kernel, transform_kernel
+
+_WIDTH = 32  # columns of a basis that a program computes
+
+
+def basis(step: Step, keys: Digits) -> tuple[torch.Tensor, int]:
+    """Room for the queries in the keys' basis, or the queries, and the column where the channels begin in it."""
+    if keys.matrix is None:
+        return step.query, 0
+    width = keys.matrix.shape[-1]
+    return step.empty(step.bh, step.rows, width), keys.columns if width > keys.columns else 0
+
+
+def transform(step: Step, keys: Digits, z: torch.Tensor, early: bool = False) -> None:
+    """The queries in the keys' basis, to what :func:`basis` made. ``early``: the next kernel waits for it itself."""
+    if keys.matrix is None:
+        return
+    width = z.shape[-1]
+    shared = keys.matrix.shape[0] == 1  # then all heads' rows are one matrix product
+    heads, rows = (1, step.heads * step.rows) if shared else (step.heads, step.rows)
+    batch = step.bh // step.heads
+    together = 16 if batch * rows <= 64 else 64  # rows that share one reading of the matrix
+    transform_kernel[heads, -(-width // _WIDTH), -(-batch * rows // together)](
+        step.query, keys.matrix, z, heads, batch, rows, width, head_stride(keys.matrix),
+        D=step.dim, DP=max(16, next_power_of_2(step.dim)), RP=together, WC=_WIDTH, EARLY=early, num_warps=4,
+    )  # fmt: skip
+
+
+def expand(step: Step, keys: Digits, int8: bool, out: torch.Tensor | None = None) -> dict[str, Any]:
+    """The queries in the digits of ``keys``: arguments of ``split_kernel``.
+
+    ``out`` ``[B, H, groups, 2 * rows, Q]`` may have room for the first groups only, where no page uses others.
+    """
+    groups, columns = keys.groups if out is None else out.shape[2], keys.columns
+    chunks = keys.scale.shape[3] if keys.by_token else 1
+    zero = keys.mean if keys.by_token else keys.zero_point
+    fold = int8 and not keys.by_token
+    if columns == 0:
+        columns = aligned(1)
+    out = out if out is not None else step.empty(
+        step.bh, *((groups if fold else 1,) if int8 else ()), step.rows, *((2,) if int8 else ()), columns,
+        dtype=torch.int8 if int8 else torch.float16,
+    )  # fmt: skip
+    weight = step.empty(step.bh, groups if fold else 1, step.rows)
+    bias = None if zero is None else step.empty(step.bh, groups, step.rows)
+    sums = step.empty(step.bh, step.rows, chunks) if keys.by_token else None
+    scale = paired(keys.scale) if fold and keys.planes else None
+    zero = None if zero is None else paired(zero)
+    extra_scale, extra_zero = keys.extra or (None, None)
+    index = keys.index if keys.planes else None
+    place = keys.place if int8 and keys.planes else None  # half precision has it in the codes' scale
+    z, z_column = basis(step, keys)
+    width = z.shape[-1]
+    transform(step, keys, z)
+    per_program = 1 if groups == 1 else 4
+    height = min(4, step.block)
+    dz = 1 if zero is None else zero.shape[-1]
+    expand_kernel[step.bh, -(-groups // per_program), -(-step.rows // height)](
+        z, index, keys.group_index, place, scale, zero, keys.offset, extra_scale, extra_zero,
+        out, weight, bias, sums,
+        step.heads, step.rows, groups, keys.scale.shape[2] if keys.extra and not keys.by_token else groups,
+        step.scaling, width, z_column, pair_stride(scale), pair_stride(zero), pair_stride(keys.group_index),
+        0 if keys.offset is None or keys.offset.shape[0] == 1 else keys.offset.shape[-1],
+        0 if extra_zero is None or extra_zero.shape[1] == 1 else 1,
+        columns, aligned(keys.planes[0].width) if keys.planes else 0,
+        0 if keys.group_index is None else keys.group_index.shape[-1], 0 if scale is None else scale.shape[-1], dz,
+        DP=next_power_of_2(dz), JP=next_power_of_2(columns), RP=height, GROUPS=per_program, CHUNKS=chunks,
+        HAS_INDEX=index is not None, GATHER=keys.matrix is None and index is not None,
+        HAS_GROUP_INDEX=keys.group_index is not None, HAS_PLACE=place is not None,
+        HAS_SCALE=scale is not None, HAS_ZERO=zero is not None, HAS_OFFSET=keys.offset is not None,
+        HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=1,
+    )  # fmt: skip
+    return {"Q": out, "QW": weight, "QZ": bias, "QS": sums, "kgroups": groups}
