@@ -13,19 +13,25 @@ from pathlib import Path
 
 from training import wordings
 from training.dataset import PAGE_SHAPES, absent_facts
-from training.heldout.pages import pick_facts
+from training.heldout.pages import DOCUMENT_SHAPES, pick_facts
 from training.heldout.writer import Writer, turn
 from training.pages import Page, Rng, make_page
 from training.speech import SAMPLE_RATE, degrade, place, speak
 from training.utterances import spoken_question, utter
 
 SEED = 7001
-DOCUMENT_SHAPE = (616, 476)
+KINDS = ("invoice", "receipt", "form", "letter", "table", "text", "program", "sheet")
 
 
-def _page(r: Rng, shape: tuple[int, int] | None = None) -> Page:
+def _page(r: Rng, shape: tuple[int, int] | None = None, kind: str | None = None) -> Page:
     height, width = shape or r.pick(PAGE_SHAPES)
-    return make_page(r.getrandbits(48), height, width, held_fonts=False)
+    return make_page(r.getrandbits(48), height, width, held_fonts=False, kind=kind)
+
+
+def _document(r: Rng, count: int) -> list[Page]:
+    """So many pages; in half of the documents all of different kinds, so that few questions name their page."""
+    kinds = r.sample(KINDS, count) if r.chance(0.5) else [None] * count
+    return [_page(r, DOCUMENT_SHAPES[count], kind) for kind in kinds]
 
 
 def _questions(r: Rng, pages: list[Page]) -> list[dict]:
@@ -41,7 +47,11 @@ def _recording(writer: Writer, r: Rng, name: str, text: str) -> str:
 
 
 def write(writer: Writer, pages: int, documents: int, recordings: int, spoken: int) -> None:
-    """Fill a folder: so many single pages, documents of two to four pages, recordings, spoken questions."""
+    """Fill a folder: so many single pages, documents of two to eight pages, recordings, spoken questions.
+
+    Documents are many and long because finding the right page takes layers that a single page hardly uses: those who
+    see few of them leave these layers without bits.
+    """
     r = Rng(SEED)
     for i in range(pages):
         page = _page(r)
@@ -52,7 +62,7 @@ def write(writer: Writer, pages: int, documents: int, recordings: int, spoken: i
             read = turn(wordings.TRANSCRIBE[0], "\n".join(page.lines), "transcription")
             writer.add("page", page.kind, [path], None, [read])
     for i in range(documents):
-        several = [_page(r, DOCUMENT_SHAPE) for _ in range(r.randint(2, 4))]
+        several = _document(r, 2 + i % 7)
         paths = [writer.image(f"document-{i:03d}-{n}", page.rgb()) for n, page in enumerate(several, 1)]
         for asked in _questions(r, several):
             writer.add("document", f"{len(several)} pages", paths, None, [asked])
@@ -73,8 +83,8 @@ def write(writer: Writer, pages: int, documents: int, recordings: int, spoken: i
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.calibration", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/calibration"))
-    parser.add_argument("--pages", type=int, default=60)
-    parser.add_argument("--documents", type=int, default=8)
+    parser.add_argument("--pages", type=int, default=48)
+    parser.add_argument("--documents", type=int, default=56)
     parser.add_argument("--recordings", type=int, default=24)
     parser.add_argument("--spoken", type=int, default=60)
     args = parser.parse_args()
