@@ -17,6 +17,12 @@ def _reach(x: torch.Tensor) -> int:
     return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
+def _room(splits: int) -> int:
+    """A power of four: as many splits as the kernel is compiled for, so that caches that grow need few of them."""
+    power = next_power_of_2(splits)
+    return power if power.bit_length() % 2 else 2 * power
+
+
 def combine(
     step: Step,
     partial: Partial | None,
@@ -87,8 +93,8 @@ def combine(
         head_stride(digit_matrix),
         0 if partial is None else partial.acc.shape[-1], 0 if scale is None else scale.shape[-1], dim,
         D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)),
-        JP=width, VDZ=vdz, SP=next_power_of_2(splits),
-        SP0=next_power_of_2(splits0), SC=min(at_once, next_power_of_2(splits)), RB=together,
+        JP=width, VDZ=vdz, SP=_room(splits),
+        SP0=_room(splits0), SC=min(at_once, _room(splits)), RB=together,
         DIGITS=0 if columns is None else columns.shape[0],
         HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
         HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
