@@ -184,7 +184,7 @@ def triton_split(
         VDZ=vdz, VDP=next_power_of_2(max(1, vdz)), VINSIDE=v["inside"], VGROUPED=v["grouped"], VTOKEN=token_int8,
         VCHUNKS=v["chunks"], HAS_VNORM=norm is not None,
         BIAS_KIND=0 if bias is None else 1 if bias.shape[2] == 1 else 2, HAS_USED=used is not None,
-        HAS_ADJUST=adjust is not None, WRITE_LOGITS=write,
-        IN_TOKENS=tokens is not None, ROLLED=rolled, ASM=not interpreted(), num_warps=warps, num_stages=2 if quick else 1,
+        HAS_ADJUST=adjust is not None, WRITE_LOGITS=write, IN_TOKENS=tokens is not None, ROLLED=rolled,
+        ASM=not interpreted(), num_warps=warps, num_stages=2 if quick else 1,
     )  # fmt: skip
     return Partial(m, l, acc, zero, grouped_values)

@@ -110,9 +110,7 @@ def _load_plane(
         return tl.load(base + at, mask=(page < pages)[:, None] & (j < J)[None, :], other=0)
 
 
-@triton.jit(
-    do_not_specialize=["H", "rows", "queries", "kgroups", "vgroups", "pages", "splits", "bias_b", "bias_q"]
-)
+@triton.jit(do_not_specialize=["H", "rows", "queries", "kgroups", "vgroups", "pages", "splits", "bias_b", "bias_q"])
 def split_kernel(
     Q, QW, QZ, QS, K1, K2, KSCALE, KZERO, KGROUP, KNORM, BIAS, LOGITS, ADJUST,
     V1, V2, VSCALE, VZERO, VGROUP, VNORM, USED,

@@ -47,7 +47,9 @@ def _add_digits(digits, parts, w, PLACES, e, D: tl.constexpr, GATHERED: tl.const
     return digits
 
 
-@triton.jit(do_not_specialize=["H", "batch", "rows", "splits", "splits0", "scale_b", "scale_h", "zero_b", "zero_h", "C"])
+@triton.jit(
+    do_not_specialize=["H", "batch", "rows", "splits", "splits0", "scale_b", "scale_h", "zero_b", "zero_h", "C"]
+)
 def combine_kernel(
     M, L, ACC, ZERO, SCALE, INDEX, PLACE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, DIGIT_MATRIX, M0, L0, ACC0,
     STATE_M, STATE_L, STATE, OUT_M, OUT_L, OUT,

@@ -240,10 +240,19 @@ class TilePages:
         count = mean.new_empty(*mean.shape[:3], 1)
         apart = self._empty(units) if squares else None
         source, chain = self._source()
+        valid = self.valid if mask is None else None
         statistics.moments_kernel[grid](
-            source, self._tokens, _bytes(self.valid if mask is None else None), _bytes(mask), count, mean, apart, mean.shape[2],
-            **constants, **chain,
-        )  # fmt: skip
+            source,
+            self._tokens,
+            _bytes(valid),
+            _bytes(mask),
+            count,
+            mean,
+            apart,
+            units,
+            **constants,
+            **chain,
+        )
         return count, mean, apart, run
 
     def mean(self) -> torch.Tensor:
@@ -258,9 +267,7 @@ class TilePages:
         units, run, constants, grid = self._statistics(groups)
         low, high = self._empty(units), self._empty(units)
         source, chain = self._source()
-        statistics.range_kernel[grid](
-            source, self._tokens, None, low, high, None, low.shape[2], **constants, **chain
-        )
+        statistics.range_kernel[grid](source, self._tokens, None, low, high, None, low.shape[2], **constants, **chain)
         return groups.minimum(low, run), groups.maximum(high, run)
 
     def channel_magnitudes(self, groups: TokenGroups) -> torch.Tensor:
