@@ -6,8 +6,8 @@ import torch
 from triton import next_power_of_2
 
 from kvmm.kernels.decode.digits import Dense, Digits
-from kvmm.kernels.decode.step import Partial, Step, head_stride
-from kvmm.kernels.decode.triton_join import combine_kernel
+from kvmm.kernels.decode.step import LOG2E, Partial, Step, head_stride
+from kvmm.kernels.decode.triton_join import combine_kernel, slopes_kernel
 
 _JOIN_BY_CHANNEL = True  # whether digits of many rows become channels before they leave the basis
 
@@ -15,6 +15,22 @@ _JOIN_BY_CHANNEL = True  # whether digits of many rows become channels before th
 def _reach(x: torch.Tensor) -> int:
     """Elements from a tensor's first to its last."""
     return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def slopes(step: Step, found: Partial, tau1: float, tau2: float) -> torch.Tensor:
+    """What CalibQuant's calibration (section 3.3) does to every row's logits, slope and shift: ``[BH, rows, 2]``.
+
+    Args:
+        found: each split's largest and smallest logit, in units of log 2.
+        tau1, tau2: what the smallest and the largest logit of a row are lowered by, in units of e.
+    """
+    splits, out = found.m.shape[1], step.empty(step.bh, step.rows, 2)
+    together = min(next_power_of_2(step.rows), max(1, 8192 // next_power_of_2(splits)))
+    slopes_kernel[step.bh, -(-step.rows // together)](
+        found.m, found.l, out, step.rows, splits, tau1 * LOG2E, tau2 * LOG2E,
+        SP=next_power_of_2(splits), RB=together, num_warps=1,
+    )  # fmt: skip
+    return out
 
 
 def combine(
