@@ -94,15 +94,15 @@ def _part(step: Step, part: Any, values: Digits | Dense, start: int, columns: Co
             repeated = bias.repeat(1, 1, step.rows // step.length, 1) if by_row else bias
             scores = codec.adjust_scores(scores, repeated)
         logits, adjusts = (scores * LOG2E).contiguous(), False
-    elif not adjusts and step.int8:
-        found = cuda_split(step, keys, values, used, bias, columns)
+    elif step.int8:
+        found = cuda_split(step, keys, values, used, bias, columns, codec.tau if adjusts else None)
         if found is not None:
             return found
     adjust = None
     if adjusts:
         logits = step.empty(step.bh, step.rows, pages * values.page_size)
         found = triton_split(step, keys, values, used, bias, logits=logits, write=True)
-        adjust = slopes(step, found, *codec.tau)
+        adjust = slopes(step, found.m, found.l, *codec.tau)
         keys = None
     return triton_split(step, keys, values, used, bias, logits=logits, adjust=adjust)
 

@@ -17,17 +17,19 @@ def _reach(x: torch.Tensor) -> int:
     return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
-def slopes(step: Step, found: Partial, tau1: float, tau2: float) -> torch.Tensor:
+def slopes(
+    step: Step, largest: torch.Tensor, smallest: torch.Tensor, tau1: float, tau2: float
+) -> torch.Tensor:
     """What CalibQuant's calibration (section 3.3) does to every row's logits, slope and shift: ``[BH, rows, 2]``.
 
     Args:
-        found: each split's largest and smallest logit, in units of log 2.
+        largest, smallest: each split's logits ``[BH, splits, rows]``, in units of log 2.
         tau1, tau2: what the smallest and the largest logit of a row are lowered by, in units of e.
     """
-    splits, out = found.m.shape[1], step.empty(step.bh, step.rows, 2)
+    splits, out = largest.shape[1], step.empty(step.bh, step.rows, 2)
     together = min(next_power_of_2(step.rows), max(1, 8192 // next_power_of_2(splits)))
     slopes_kernel[step.bh, -(-step.rows // together)](
-        found.m, found.l, out, step.rows, splits, tau1 * LOG2E, tau2 * LOG2E,
+        largest, smallest, out, step.rows, splits, tau1 * LOG2E, tau2 * LOG2E,
         SP=next_power_of_2(splits), RB=together, num_warps=1,
     )  # fmt: skip
     return out
