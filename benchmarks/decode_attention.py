@@ -4,8 +4,9 @@
 
 What is timed is all that a layer does with a query: ``kvmm.kernels.decode.attend`` over a cache of so many text tokens:
 full pages of the policy's codec, written from random keys and values, and the rest in the model's dtype, which is the
-sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run in a CUDA graph of several calls, which leaves
-host time out, in turn on as many sets of data as the second-level cache cannot hold; ``no_graph_us`` is without one.
+sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run in a
+CUDA graph of several calls, which leaves host time out, in turn on as many sets of data as the second-level cache
+cannot hold; ``no_graph_us`` is without one.
 
 Baselines: SDPA's flash and cuDNN kernels with ``enable_gqa``, and with the query heads of a KV head as rows
 (``[B, H_kv, R, D]`` against ``[B, H_kv, T, D]``), and FlexAttention, compiled. The fastest counts.

@@ -99,9 +99,7 @@ def cuda_split(
         found = Partial(step.empty(*shape), step.empty(*shape), step.empty(*shape, aligned(columns.value.shape[-1])))
     adjust = None
     if tau is not None:
-        cuda.split_digits(
-            query, weight, offset, k, v, m, l, None, used, bias, variant=variant.first_pass, early=early
-        )
+        cuda.split_digits(query, weight, offset, k, v, m, l, None, used, bias, variant=variant.first_pass, early=early)
         adjust, early = slopes(step, m, l, *tau), False
     cuda.split_digits(
         query, weight, offset, k, v, m, l, acc, used, bias, zero, dense=inside,

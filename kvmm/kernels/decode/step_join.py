@@ -17,9 +17,7 @@ def _reach(x: torch.Tensor) -> int:
     return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
-def slopes(
-    step: Step, largest: torch.Tensor, smallest: torch.Tensor, tau1: float, tau2: float
-) -> torch.Tensor:
+def slopes(step: Step, largest: torch.Tensor, smallest: torch.Tensor, tau1: float, tau2: float) -> torch.Tensor:
     """What CalibQuant's calibration (section 3.3) does to every row's logits, slope and shift: ``[BH, rows, 2]``.
 
     Args:
