@@ -90,7 +90,7 @@ def moments_kernel(
         weight = token_weight(source, tokens, valid, mask, sequence, slot)
         y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         point = tl.sum(y * weight[:, None], 0) / tl.maximum(tl.sum(weight, 0), 1.0)
-        tokens = tl.zeros([ROWS], tl.float32)
+        counted = tl.zeros([ROWS], tl.float32)
         first = tl.zeros([ROWS, BLOCK_D], tl.float32)
         second = tl.zeros([ROWS, BLOCK_D], tl.float32)
         for c in range(CHUNKS):
@@ -98,10 +98,10 @@ def moments_kernel(
             weight = token_weight(source, tokens, valid, mask, sequence, slot)
             y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             apart = (y - point[None, :]) * weight[:, None]
-            tokens += weight
+            counted += weight
             first += apart
             second += apart * apart
-        total = tl.sum(tokens, 0)
+        total = tl.sum(counted, 0)
         shift = tl.sum(first, 0) / tl.maximum(total, 1.0)
         at = (sequence * units + unit) * D + channel
         inside = (channel < D) & (unit < units)
