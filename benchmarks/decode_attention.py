@@ -4,8 +4,9 @@
 
 What is timed is all that a layer does with a query: ``kvmm.kernels.decode.attend`` over a cache of so many text tokens:
 full pages of the policy's codec, written from random keys and values, and the rest in the model's dtype, which is the
-sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run in a CUDA graph of several calls, which leaves
-host time out, in turn on as many sets of data as the second-level cache cannot hold; ``no_graph_us`` is without one.
+sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run in a
+CUDA graph of several calls, which leaves host time out, in turn on as many sets of data as the second-level cache
+cannot hold; ``no_graph_us`` is without one.
 
 Baselines: SDPA's flash and cuDNN kernels with ``enable_gqa``, and with the query heads of a KV head as rows
 (``[B, H_kv, R, D]`` against ``[B, H_kv, T, D]``), and FlexAttention, compiled. The fastest counts.
@@ -21,7 +22,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -37,6 +38,7 @@ from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.pages import PageStore, Part
 from kvmm.kernels.decode import attend
 from kvmm.kernels.decode.reference import attend as reference_attend
+from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy
 
 _ROOM = 68  # dense columns beyond those in use, with --room
@@ -77,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--baselines", nargs="+", default=list(BASELINES), choices=list(BASELINES))
     parser.add_argument("--dense", type=int, help="tokens at least in the model's dtype; default: sinks and residual")
     parser.add_argument("--room", action="store_true", help="buffers with room, lengths on the device, as with graphs")
+    parser.add_argument("--tau", nargs=2, type=float, help="calibrate the logits of codecs that can, in two passes")
     parser.add_argument("--runs", type=int, default=50, help="timed replays, of which the median counts")
     parser.add_argument("--profile", action="store_true", help="also the time of every kernel of a call")
     parser.add_argument("--no-error", action="store_true", help="do not compare with the reference")
@@ -165,6 +168,16 @@ def queries(shape: Shape, key: torch.Tensor, device: str) -> torch.Tensor:
     length = torch.linalg.vector_norm(key[:, :, :64].float(), dim=-1).mean()
     query = torch.randn(shape.batch, shape.rows * shape.heads, 1, shape.dim, device=device)
     return (query * (_LOGITS * shape.dim**0.5 / length)).to(key.dtype)
+
+
+def with_tau(policy: KVPolicy, tau: tuple[float, float]) -> KVPolicy:
+    """The policy with CalibQuant's calibration of logits (section 3.3) at ``tau``, where its codecs have that."""
+    modality = MODALITY_NAMES[main_modality(policy)]
+    kv = getattr(policy, modality)
+    if "calibration" not in dict(kv.key.options):
+        return policy
+    key = replace(kv.key, options=tuple(sorted({**dict(kv.key.options), "calibration": tau}.items())))
+    return replace(policy, **{modality: replace(kv, key=key)})
 
 
 def packed_tokens(policy: KVPolicy, tokens: int, kept: int | None = None) -> int:
@@ -283,6 +296,8 @@ def shape_rows(
         row = {"name": f"{name} {policy}", "shape": name, "policy": policy, **vars(shape), **dense}
         with report.guarded(row):
             chosen = get_policy(policy)
+            if options.tau and (calibrated := with_tau(chosen, tuple(options.tau))) != chosen:
+                chosen, row["name"] = calibrated, f"{row['name']} calibrated"
             packed = packed_tokens(chosen, shape.tokens, options.dense)
             row["dense_tokens"] = shape.tokens - packed
             parts = [pack(chosen, key[:, :, :packed], value[:, :, :packed])]

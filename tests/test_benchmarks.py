@@ -130,3 +130,31 @@ def test_prompt_packing(tmp_path: Path):
     report = run_smoke("prompt_packing", tmp_path / "result.json", "--policies", "rd2", "calibquant1-mean")
     for row in report["results"]:
         assert row["share"] == row["pack_ms"] / row["prefill_ms"] and 0 < row["cache_bytes"] < row["bytes"]
+
+
+def test_decode_profile(tmp_path: Path):
+    """What ``ncu`` exports becomes counters in SI units and shares of samples by what the program does there."""
+    raw = """
+      Metric Name                                                               Metric Unit   Metric Value
+      gpu__time_duration.sum                                                             us          57.66
+      dram__bytes_read.sum                                                            Mbyte         174.64
+      dram__bytes_read.sum.per_second                                              Tbyte/s           3.03
+      gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed                              %          64.35
+      smsp__inst_executed.sum                                                          inst     22,797,560
+      smsp__average_warps_issue_stalled_wait_per_issue_active.ratio                    inst           1.21
+    """
+    (tmp_path / "32x8k_rd2.raw.txt").write_text(raw)
+    program = [("LDGSTS [R1]", 5, 8)] * 2 + [("HMMA.16816 R4", 10, 9)] + [("FADD R4", 10, 8)]
+    program += [("FFMA R1", 1, 8)] * 300 + [("IMMA.16832 R2", 50, 64)] * 10 + [("STS [R3]", 5, 8)] * 34
+    lines = ['"Kernel Name","split_digits",', '"Address","Source","# Samples","Instructions Executed"']
+    lines += [f'"{i}","{code}","{samples}","{executed}"' for i, (code, samples, executed) in enumerate(program)]
+    (tmp_path / "32x8k_rd2.source.csv").write_text("\n".join(lines))
+    output = tmp_path / "result.json"
+    options = ["--shapes", "32x8k", "--policies", "rd2", "--exports", str(tmp_path), "--output", str(output)]
+    command = [sys.executable, "-m", "benchmarks.decode_profile", *options]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    (row,) = json.loads(output.read_text())["results"]
+    assert row["us"] == 57.66 and row["bandwidth"] == 3.03e12 and row["bytes_read"] == 174.64e6
+    assert row["dram_share"] == 0.6435 and row["instructions"] == 22797560 and row["stalls"] == {"wait": 1.21}
+    samples = {"before": 10, "dense": 10, "query": 310, "pages": 500, "join": 170}
+    assert row["phases"] == {phase: n / 1000 for phase, n in samples.items()}

@@ -36,7 +36,10 @@ def variants(monkeypatch, folder, dense_splits):
     """The CUDA kernel on the CPU; the variants that were launched."""
     launched: list[Variant] = []
 
-    def split_digits(query, qw, qz, keys, values, m, l, acc, used, bias, zero, *, dense, dense_out, variant, early):
+    def split_digits(
+        query, qw, qz, keys, values, m, l, acc, used, bias, zero=None, *,
+        dense=None, dense_out=None, adjust=None, variant, early,
+    ):  # fmt: skip
         written = () if dense_out is None else (dense_out.m, dense_out.l, dense_out.acc)
         for x in (m, l, acc, zero, *written):  # what is not written shows
             if x is not None:
@@ -44,7 +47,7 @@ def variants(monkeypatch, folder, dense_splits):
         launched.append(variant)
         path = folder / f"{abs(hash(variant))}.so"
         library = ctypes.CDLL(str(path)) if path.exists() else library_of(variant, path)
-        arguments = arguments_of(query, qw, qz, keys, values, m, l, acc, used, bias, zero, dense, dense_out)
+        arguments = arguments_of(query, qw, qz, keys, values, m, l, acc, used, bias, zero, dense, dense_out, adjust)
         grid = cuda_splits.grid_of(query, keys, variant, m.shape[1], dense_out)
         library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
 
@@ -107,6 +110,23 @@ def test_dense_columns(variants, dense_splits, name: str, dtype: torch.dtype, ap
     error = compare(given, ratio=5, batch=2, dense=45, dtype=dtype, holes=0.1)
     assert error < (2e-3 if dtype == torch.float16 else 6e-3)  # the output is rounded to it
     assert [variant.dense for variant in variants] == [1 if dtype == torch.float16 else 3]
+
+
+@pytest.mark.parametrize(("ratio", "batch", "holes"), [(4, 1, 0.0), (7, 2, 0.1)])
+@pytest.mark.parametrize(
+    ("bits", "levels", "more"),
+    [(1, "mean", 0), (1, "paper", 0), (2, "paper", 150)],  # the last in two spans
+)
+def test_calibrated_logits(variants, bits: int, levels: str, more: int, ratio: int, batch: int, holes: float) -> None:
+    """One pass finds how far logits reach, the next takes them through a line, and reads the dense columns."""
+    kv = spec("calibquant", bits, None, levels=levels, calibration=(0.5, 2))
+    page = 64 if more else 128
+    parts = make_parts([(kv, kv)], [260], batch=batch, page_size=page, more=more, dtype=torch.float16)
+    assert compare(parts, ratio=ratio, batch=batch, dense=45, dtype=torch.float16, holes=holes) < 2e-3
+    assert [(variant.extent, variant.adjust, variant.dense) for variant in variants] == [
+        (True, False, 0),
+        (False, True, 1),
+    ]
 
 
 @pytest.mark.parametrize("name", ["oscar", "two spans", "rd"])

@@ -55,6 +55,7 @@ def choose(
     values,
     bias: torch.Tensor | None = None,
     dense: DenseColumns | None = None,
+    adjust: bool = False,
 ) -> Variant | None:
     """The variant that takes this case on this device, or None. Arguments as for :func:`split_digits`.
 
@@ -62,7 +63,7 @@ def choose(
     """
     if not available(device_of(query)):
         return None
-    variant = variant_of(query, keys, values, bias, dense)
+    variant = variant_of(query, keys, values, bias, dense, adjust)
     return None if variant is None else _fitted(variant, device_of(query))
 
 
@@ -79,13 +80,14 @@ def split_digits(
     values,
     out_m: torch.Tensor,
     out_l: torch.Tensor,
-    out_acc: torch.Tensor,
+    out_acc: torch.Tensor | None,
     num_pages: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     out_z: torch.Tensor | None = None,
     *,
     dense: DenseColumns | None = None,
     dense_out: DenseSplits | None = None,
+    adjust: torch.Tensor | None = None,
     variant: Variant | None = None,
     early: bool = False,
 ) -> None:
@@ -105,7 +107,9 @@ def split_digits(
         out_m, out_l: float32 ``[B * H, S, R]``: each split's largest logit (-inf if it has no token) and sum of
             ``2 ** (x - m)``. Page ``i`` belongs to split ``i % S``.
         out_acc: float32 ``[B * H, S, R, JV]``: sums of ``2 ** (x - m)`` (times norm or scale) times the values' digits;
-            ``JV`` is the sum of the planes' digits, each rounded up to 32, or ``D_v`` (``DigitValues.width``).
+            ``JV`` is the sum of the planes' digits, each rounded up to 32, or ``D_v`` (``DigitValues.width``). None
+            with a variant that is a first pass (:attr:`Variant.first_pass`): ``out_m`` and ``out_l`` are then each
+            split's largest and smallest logit (-inf and inf without a token), and values are not read.
         num_pages: int32 ``[1]`` on the device, pages in use, or None for all.
         bias: float32 ``[B, slots]``, -1e30 at slots without a token, or None.
         out_z: sums for the zero points, float32. Axis ``"token"``: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the
@@ -114,19 +118,20 @@ def split_digits(
             points.
         dense: columns in the model's dtype, which this kernel reads as well, to splits of their own, or None.
         dense_out: where those go. There are no more of them than of the pages, unless they are apart.
+        adjust: float32 ``[B * H, R, 2]``, slope and shift of each row's logits (before ``bias``), or None.
         variant: what :func:`choose` returned for these arguments, to save asking again.
         early: the kernel in front, which writes the query, lets this one start before it ends (:func:`overlaps`).
 
     Raises:
         KVMMError: the case is not one that :func:`supports` accepts.
     """
-    variant = variant or choose(query, keys, values, bias, dense)
+    variant = variant or choose(query, keys, values, bias, dense, adjust is not None)
     if variant is None:
         raise KVMMError("this case has no CUDA kernel; ask supports() first and use the Triton kernel")
     device = device_of(query)
     function = _function(variant, device.index)
     arguments = arguments_of(
-        query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense, dense_out
+        query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense, dense_out, adjust
     )
     with torch.cuda.device(device):
         nvrtc.launch(

@@ -36,6 +36,7 @@ class Arguments(ctypes.Structure):  # struct Arguments of digits.cu
         ("value_scale", _Paged),
         ("value_zero", _Paged),
         ("bias", ctypes.c_void_p),
+        ("adjust", ctypes.c_void_p),
         ("group_scale", ctypes.c_void_p),
         ("group_zero", ctypes.c_void_p),
         ("num_pages", ctypes.c_void_p),
@@ -135,7 +136,7 @@ def _dense_arguments(dense: DenseColumns | None, out: DenseSplits | None, splits
 
 
 def arguments_of(
-    query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense=None, dense_out=None
+    query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense=None, dense_out=None, adjust=None
 ) -> Arguments:
     heads, pages = keys.planes[0][0].shape[1:3]
     by_token = values.axis == "token"
@@ -148,6 +149,7 @@ def arguments_of(
         value_scale=_paged(values.scale if by_token else None),
         value_zero=_paged(values.zero_point if by_token else None),
         bias=_pointer(bias),
+        adjust=_pointer(adjust),
         group_scale=_pointer(group_scale),
         group_zero=None if by_token else _pointer(values.zero_point),
         num_pages=_pointer(num_pages),
@@ -155,7 +157,7 @@ def arguments_of(
         value_group=_pointer(values.group) if isinstance(values.group, torch.Tensor) else None,
         out_m=out_m.data_ptr(),
         out_l=out_l.data_ptr(),
-        out_acc=out_acc.data_ptr(),
+        out_acc=_pointer(out_acc),
         out_zero=_pointer(out_z),
         bias_batch=0 if bias is None or bias.shape[0] == 1 else bias.stride(0),
         pages=pages,

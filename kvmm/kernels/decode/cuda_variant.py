@@ -41,6 +41,8 @@ class Variant:
     key_scale: int = 0  # with a query type, of scales and zero points: 1: float16, 2: float32
     key_zeros: int = 0
     bias: int = 0  # 0: none, 1: any, 2: aligned to 16 bytes
+    adjust: bool = False  # whether logits are taken through a line of their row
+    extent: bool = False  # whether only each row's largest and smallest logit are wanted
     dense: int = 0  # 0: no dense columns, 1: float16, 3: bfloat16
     dense_keys: int = 0  # channels
     dense_values: int = 0
@@ -87,10 +89,15 @@ class Variant:
         pairs = ("key_digits", "key_bits", "value_digits", "value_bits")
         singles = (
             "page row_tiles key_groups value_groups value_zeros key_norm value_norm value_token query_type key_scale "
-            "key_zeros bias dense dense_keys dense_values warps stages blocks warp_bytes"
+            "key_zeros bias adjust extent dense dense_keys dense_values warps stages blocks warp_bytes"
         )
         macros = {f"{name.upper()}_{i}": getattr(self, name)[i] for name in pairs for i in (0, 1)}
         return macros | {name.upper(): int(getattr(self, name)) for name in singles.split()}
+
+    @property
+    def first_pass(self) -> Variant:
+        """The variant that finds how far the logits reach which this one adjusts."""
+        return replace(self, adjust=False, extent=True, dense=0, dense_keys=0, dense_values=0)
 
     def fitted(self, shared_block: int, shared_total: int) -> Variant | None:
         """The variant with as many warps and stages as a multiprocessor's shared memory and registers allow.
@@ -199,6 +206,7 @@ def variant_of(
     values,
     bias: torch.Tensor | None = None,
     dense: DenseColumns | None = None,
+    adjust: bool = False,
 ) -> Variant | None:
     """The variant of ``digits.cu`` for a case, without warps and stages, or None if there is none.
 
@@ -208,9 +216,10 @@ def variant_of(
         values: :class:`DigitValues`.
         bias: float32 ``[B, slots]`` or None.
         dense: :class:`DenseColumns` or None.
+        adjust: whether logits are taken through a line of their row; keys with norms cannot be.
     """
     page = keys.page_size
-    if page not in PAGE_SIZES:
+    if page not in PAGE_SIZES or (adjust and keys.norm is not None):
         return None
     if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
         return None
@@ -277,5 +286,6 @@ def variant_of(
         value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],
         value_token=_TYPES[values.scale.dtype] if by_token else 0,
         bias=_bias_mode(bias),
+        adjust=adjust,
         **fold,
     )

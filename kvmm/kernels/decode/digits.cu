@@ -2,7 +2,8 @@
 //
 // One warp takes whole pages of one sequence and KV head, one after the other. Codes are the left operand of
 // mma.m16n8k32: a tile of scores is 16 tokens by 8 columns, the high and the low int8 part of four query heads, so no
-// row or column is wasted on four heads. Bytes go to shared memory asynchronously, a page or more ahead, and from there
+// row or column is wasted on four heads. Bytes go to shared memory asynchronously, a page or more ahead (to ask for the
+// pages behind those through the second-level cache is slower on an H200, at every size), and from there
 // to registers in the order that the operands want: dimensions and tokens may be permuted freely as long as both
 // operands are. One AND (and for values sometimes a shift) turns a 32-bit word into four operands.
 //
@@ -12,6 +13,9 @@
 //
 // Logits are in units of log 2. Probabilities (times norms) are 16-bit integers in two int8 parts, 256 * high + low, of
 // 127 * 256 steps of the page's largest possible one.
+//
+// Logits that are calibrated take two passes: one (EXTENT) finds how far each row's logits reach, the other takes them
+// through the line that follows from it (ADJUST).
 
 typedef unsigned char Byte;
 
@@ -133,6 +137,7 @@ struct Arguments {
     Paged keys[2], values[2];
     Paged key_norm, value_norm, value_scale, value_zero;
     const float* bias;  // [B, slots]
+    const float* adjust;  // with ADJUST: [B, H, rows, 2], slope and shift that a row's logits are taken through
     // with VALUE_GROUPS: [B, H, value_groups, VALUE_WIDTH] and [B, H, value_groups, VALUE_ZEROS]
     const float *group_scale, *group_zero;
     const int* num_pages;
@@ -171,7 +176,7 @@ DEVICE unsigned kept(unsigned x) {
 // VALUE_DIGITS_0/1, VALUE_BITS_0/1 (second plane: 0 if there is none), KEY_GROUPS, VALUE_GROUPS (0 or 1), QUERY_TYPE (0:
 // int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, scales of type KEY_SCALE are folded in here),
 // KEY_ZEROS and VALUE_ZEROS (zero points a group of keys, of values has), KEY_NORM, VALUE_NORM, VALUE_TOKEN (0: none, 1: float16, 2: float32), BIAS (0, 1,
-// 2: aligned to 16 bytes), DENSE (0: no dense columns, 1: float16, 3: bfloat16), DENSE_KEYS and DENSE_VALUES (their
+// 2: aligned to 16 bytes), ADJUST (0 or 1), EXTENT (1: only a row's largest and smallest logit are wanted), DENSE (0: no dense columns, 1: float16, 3: bfloat16), DENSE_KEYS and DENSE_VALUES (their
 // channels), WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
 
 DEVICE constexpr int ceil_to(int x, int n) { return (x + n - 1) / n * n; }
@@ -223,6 +228,7 @@ constexpr int DENSE_AT_ONCE = PAGE / 2, DENSE_STRIDE = DENSE_AT_ONCE + 8, DENSE_
 static_assert(4 * ROW_TILES * DENSE_STRIDE * 4 <= P_BYTES, "sums of dense columns do not fit");
 
 constexpr float NO_TOKEN = -65536.0f;  // no logit is as low but those of slots without a token
+constexpr float NO_SLOT = -1e20f;  // a bias below it: there is no token
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float P_STEPS = 127.0f * 256.0f, LOG2_P_STEPS = 14.988684686772165f;
 constexpr float MAGIC = 12582912.0f;  // 1.5 * 2 ** 23: adding it leaves the nearest integer in the low bits
@@ -778,9 +784,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                 }
             }
             Byte* const factors = shared + kept(key_stages + FACTORS_AT + slot * FACTOR_BYTES + 16 * lane);
-            if constexpr (VALUE_NORM)
+            if constexpr (VALUE_NORM && !EXTENT)
                 fetch<VALUE_NORM_BYTES>(factors, at(value_norms, args.value_norm, page), lane);
-            if constexpr (VALUE_TOKEN) {
+            if constexpr (VALUE_TOKEN && !EXTENT) {
                 fetch<TOKEN_BYTES>(factors, at(value_scales, args.value_scale, page), lane);
                 fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, at(value_zeros, args.value_zero, page), lane);
             }
@@ -792,7 +798,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         fetch_end();
     };
     auto fetch_values = [&](int page, int limit, int stage) {
-        if (page < limit) {
+        if (!EXTENT && page < limit) {
             Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
             fetch<VALUE_BYTES_0>(to, at(value_pages, args.values[0], page), lane);
             if constexpr (VALUE_DIGITS_1)
@@ -827,7 +833,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 
     // The right operand of the scores: column g of a tile is row g of the query.
     uint2 query[ROW_TILES * STEPS];
-    float weight[ROW_TILES], zero[ROW_TILES];
+    float weight[ROW_TILES], zero[ROW_TILES], slope[ROW_TILES], shift[ROW_TILES];
+    auto load_adjust = [&] {
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+            const int row = first_row + 4 * n + t;
+            const bool live = ADJUST && row < args.rows;
+            slope[n] = live ? args.adjust[(unit * args.rows + row) * 2] : 1.0f;
+            shift[n] = live ? args.adjust[(unit * args.rows + row) * 2 + 1] : 0.0f;
+        }
+    };
+    auto take_through = [&](int n) {
+        if constexpr (ADJUST) weight[n] *= slope[n], zero[n] = fmaf(zero[n], slope[n], shift[n]);
+    };
     auto load_query = [&](const Byte* rows) {
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
@@ -850,6 +868,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             const long long at = (unit * args.key_groups + group) * args.rows + row;
             weight[n] = row < args.rows ? args.query_weight[at] : 0.0f;
             zero[n] = row < args.rows ? args.query_zero[at] : 0.0f;
+            take_through(n);
         }
     };
     if constexpr (FOLD) {
@@ -858,27 +877,32 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             __syncthreads();
         }
         wait_for_query();
+        load_adjust();
         load_query_rows(args, unit, first_row);
         if constexpr (!KEY_GROUPS) {
 #pragma unroll
             for (int n = 0; n < ROW_TILES; n++) {
                 fold_query<false>(FOLDED_AT + 16 * n * KEY_WIDTH, 0, g, t, query + n * STEPS, weight[n], zero[n]);
                 zero[n] = ((const float*)(shared + ZERO_SUM_AT))[4 * n + t];  // behind the last row any
+                take_through(n);
             }
         }
     } else if constexpr (!KEY_GROUPS) {
         wait_for_query();
+        load_adjust();
         load_query(query_of(0));
         load_weights(0);
     } else {
         wait_for_query();
+        load_adjust();
         if (begin < pages) load_weights(group_of(args.key_group, args.key_groups, begin));
     }
 
     float top[ROW_TILES], total[ROW_TILES], total_zero[ROW_TILES], sums[ROW_TILES][TILES][2] = {};
     float zero_sums[ROW_TILES][VALUE_ZEROS / 8 + 1] = {};  // of head t, channels 8 i + g
 #pragma unroll
-    for (int n = 0; n < ROW_TILES; n++) top[n] = -infinity(), total[n] = total_zero[n] = 0.0f;
+    for (int n = 0; n < ROW_TILES; n++)
+        top[n] = -infinity(), total[n] = EXTENT ? infinity() : 0.0f, total_zero[n] = 0.0f;
 
     int stage = 0, slot = 0;
     for (int page = begin; page < pages; page += step) {
@@ -896,9 +920,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         fetch_wait<2 * STAGES - 1>();  // the oldest of the fetches under way
         if constexpr (KEY_GROUPS && FOLD) {
 #pragma unroll
-            for (int n = 0; n < ROW_TILES; n++)
+            for (int n = 0; n < ROW_TILES; n++) {
                 fold_query<true>(FOLDED_AT + 16 * n * KEY_WIDTH, keys + QUERY_AT, g, t, query + n * STEPS, weight[n],
                                  zero[n]);
+                take_through(n);
+            }
         } else if constexpr (KEY_GROUPS) {
             load_query(shared + keys + QUERY_AT);
         }
@@ -921,6 +947,37 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         __syncwarp();  // all lanes have read the keys
         fetch_keys(page + STAGES * step, pages, stage, slot == 0 ? FACTORS - 1 : slot - 1);
 
+        // of a slice's two tokens of head t, without bias
+        auto logits = [&](int n, int slice) {
+            const int* score = scores[n][slice];
+            const float unit_weight = weight[n] * power(-slice_shift(slice));
+            float2 x = make_float2(fmaf((float)(254 * score[0] + score[1]), unit_weight, zero[n]),
+                                   fmaf((float)(254 * score[2] + score[3]), unit_weight, zero[n]));
+            if constexpr (KEY_NORM) {
+                const float2 by = norm[slice].values();
+                x.x *= by.x, x.y *= by.y;
+            }
+            return x;
+        };
+        if constexpr (EXTENT) {  // `total` is the smallest logit of a token
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+                for (int slice = 0; slice < SLICES; slice++) {
+                    const float2 x = logits(n, slice);
+                    float2 added = make_float2(0.0f, 0.0f);
+                    if constexpr (BIAS) added = bias[slice];
+                    top[n] = fmaxf(top[n], fmaxf(fmaf(added.x, LOG2_E, x.x), fmaf(added.y, LOG2_E, x.y)));
+                    total[n] = fminf(total[n], added.x < NO_SLOT ? infinity() : x.x);
+                    total[n] = fminf(total[n], added.y < NO_SLOT ? infinity() : x.y);
+                }
+            }
+            fetch_values(page + STAGES * step, pages, stage);
+            if (++stage == STAGES) stage = 0;
+            if (++slot == FACTORS) slot = 0;
+            continue;
+        }
+
         // Norms (or scales) multiply the probabilities; their largest sets the steps, whatever the probabilities are.
         constexpr int FACTOR = VALUE_TOKEN ? VALUE_TOKEN : VALUE_NORM;
         Pair<FACTOR> value_factor[SLICES];
@@ -941,14 +998,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             float2 x[SLICES], largest_pair = make_float2(NO_TOKEN, NO_TOKEN);  // without a token: probabilities of 0
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) {
-                const int* score = scores[n][slice];
-                const float unit_weight = weight[n] * power(-slice_shift(slice));
-                x[slice].x = fmaf((float)(254 * score[0] + score[1]), unit_weight, zero[n]);
-                x[slice].y = fmaf((float)(254 * score[2] + score[3]), unit_weight, zero[n]);
-                if constexpr (KEY_NORM) {
-                    const float2 by = norm[slice].values();
-                    x[slice].x *= by.x, x[slice].y *= by.y;
-                }
+                x[slice] = logits(n, slice);
                 if constexpr (BIAS) {
                     x[slice].x = fmaf(bias[slice].x, LOG2_E, x[slice].x);
                     x[slice].y = fmaf(bias[slice].y, LOG2_E, x[slice].y);
@@ -1033,9 +1083,30 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 
     fetch_wait<0>();
 
+    const int rows = min(args.rows - first_row, 4 * ROW_TILES);
+    const long long out_row = (unit * args.splits + split) * args.rows + first_row;
+
     // The block's warps become one split.
     float* const shared_top = (float*)(shared + FOUND_AT);
     float* const shared_total = shared_top + WARPS * ROW_TILES * 4;
+    if constexpr (EXTENT) {
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+            const int at = warp * ROW_TILES * 4 + 4 * n + t;
+            const float largest = max_over_tokens(top[n]), smallest = -max_over_tokens(-total[n]);
+            if (g == 0) shared_top[at] = largest, shared_total[at] = smallest;
+        }
+        __syncthreads();
+        if (threadIdx.x < rows) {
+            float largest = -infinity(), smallest = infinity();
+            for (int i = 0; i < WARPS; i++) {
+                largest = fmaxf(largest, shared_top[i * ROW_TILES * 4 + threadIdx.x]);
+                smallest = fminf(smallest, shared_total[i * ROW_TILES * 4 + threadIdx.x]);
+            }
+            args.out_m[out_row + threadIdx.x] = largest, args.out_l[out_row + threadIdx.x] = smallest;
+        }
+        return;
+    }
     float* const shared_zero = shared_total + WARPS * ROW_TILES * 4;
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) {
@@ -1063,8 +1134,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         for (int i = 0; i < VALUE_ZEROS / 8; i++) row[VALUE_WIDTH + 8 * i + g] = zero_sums[n][i] * share;
     }
     __syncthreads();
-    const int rows = min(args.rows - first_row, 4 * ROW_TILES);
-    const long long out_row = (unit * args.splits + split) * args.rows + first_row;
     for (int i = threadIdx.x; i < rows * SUM_WIDTH; i += WARPS * 32) {
         const int row = i / SUM_WIDTH, digit = i % SUM_WIDTH;
         const bool padding = digit < VALUE_WIDTH_0 ? digit >= VALUE_DIGITS_0

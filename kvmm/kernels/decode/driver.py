@@ -8,7 +8,6 @@ only and lengths are read on the device, so a step can be captured in a CUDA gra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,12 +15,10 @@ from typing import Any
 import torch
 
 from kvmm.kernels.decode.digits import Dense, Digits
-from kvmm.kernels.decode.step import Columns, Partial, Step
+from kvmm.kernels.decode.step import LOG2E, Columns, Partial, Step
 from kvmm.kernels.decode.step_cuda import cuda_split
-from kvmm.kernels.decode.step_join import combine
+from kvmm.kernels.decode.step_join import combine, slopes
 from kvmm.kernels.decode.step_triton import dense_split, triton_split
-
-LOG2E = math.log2(math.e)
 
 
 def supports(parts: Sequence) -> bool:
@@ -97,15 +94,15 @@ def _part(step: Step, part: Any, values: Digits | Dense, start: int, columns: Co
             repeated = bias.repeat(1, 1, step.rows // step.length, 1) if by_row else bias
             scores = codec.adjust_scores(scores, repeated)
         logits, adjusts = (scores * LOG2E).contiguous(), False
-    elif not adjusts and step.int8:
-        found = cuda_split(step, keys, values, used, bias, columns)
+    elif step.int8:
+        found = cuda_split(step, keys, values, used, bias, columns, codec.tau if adjusts else None)
         if found is not None:
             return found
     adjust = None
     if adjusts:
         logits = step.empty(step.bh, step.rows, pages * values.page_size)
         found = triton_split(step, keys, values, used, bias, logits=logits, write=True)
-        adjust = _slopes(found.m.amax(1), found.l.amin(1), *codec.tau)
+        adjust = slopes(step, found.m, found.l, *codec.tau)
         keys = None
     return triton_split(step, keys, values, used, bias, logits=logits, adjust=adjust)
 
@@ -114,15 +111,3 @@ def _columns(step: Step, key: torch.Tensor, value: torch.Tensor, start: int, use
     """The columns in the model's dtype ``[B, H, n, D]``; their slots begin at ``start``."""
     bias = None if step.bias is None else step.bias[..., start : start + key.shape[2]]
     return Columns(key, value, bias, used)
-
-
-def _slopes(delta: torch.Tensor, gamma: torch.Tensor, tau1: float, tau2: float) -> torch.Tensor:
-    """The line that takes logits of ``[gamma, delta]`` to ``[gamma - tau1, delta - tau2]``: ``[BH, rows, 2]``.
-
-    CalibQuant's calibration (section 3.3) in units of log 2; rows where it would not rise are left alone.
-    """
-    span, tau1, tau2 = delta - gamma, tau1 * LOG2E, tau2 * LOG2E
-    slope = 1 + (tau1 - tau2) / span
-    rises = (slope > 0) & (span > 0) & span.isfinite()
-    shift = gamma * (1 - slope) - tau1
-    return torch.stack((torch.where(rises, slope, 1.0), torch.where(rises, shift, 0.0)), -1)

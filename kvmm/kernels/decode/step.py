@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from triton import next_power_of_2
 
+LOG2E = math.log2(math.e)
 INT8_ROWS = 16  # rows of queries up to which they are quantised; more pay for half precision
 FEW_ROWS = 128  # rows of all heads up to which each is joined by programs of its own
 

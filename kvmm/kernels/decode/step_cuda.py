@@ -9,6 +9,7 @@ from kvmm.kernels.decode.cuda_inputs import DenseColumns, DenseSplits, DigitKeys
 from kvmm.kernels.decode.cuda_variant import Variant
 from kvmm.kernels.decode.digits import Dense, Digits, aligned
 from kvmm.kernels.decode.step import Columns, Partial, Step
+from kvmm.kernels.decode.step_join import slopes
 from kvmm.kernels.decode.step_query import basis, expand, transform
 
 _DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
@@ -23,6 +24,7 @@ def cuda_split(
     used: torch.Tensor | None,
     bias: torch.Tensor | None,
     columns: Columns | None,
+    tau: tuple[float, float] | None = None,
 ) -> Partial | None:
     """The splits by the CUDA kernel, those of ``columns`` with them where it can, or None where it does not take
     the case.
@@ -31,6 +33,7 @@ def cuda_split(
         used: int32 ``[1]`` on the device, pages in use, or None for all.
         bias: float32 ``[B or 1, 1, 1 or q, slots]`` or None.
         columns: dense columns that may be read as well, or None.
+        tau: what the smallest and the largest logit of a row are lowered by (:func:`slopes`), or None.
     """
     if not isinstance(keys, Digits) or not isinstance(values, Digits):
         return None
@@ -62,8 +65,10 @@ def cuda_split(
         dense = DenseColumns(step.query, columns.key, columns.value, step.scaling, added, columns.used)
 
     def choose(query: torch.Tensor | Query) -> tuple[Variant | None, DenseColumns | None]:
-        with_dense = None if dense is None else cuda.choose(query, k, v, bias, dense)
-        return (with_dense, dense) if with_dense is not None else (cuda.choose(query, k, v, bias), None)
+        with_dense = None if dense is None else cuda.choose(query, k, v, bias, dense, tau is not None)
+        if with_dense is not None:
+            return with_dense, dense
+        return cuda.choose(query, k, v, bias, adjust=tau is not None), None
 
     query, weight, offset = _foldable(step, keys), None, None
     variant, inside = (None, None) if query is None else choose(query)
@@ -92,10 +97,14 @@ def cuda_split(
         count, apart = cuda_splits.num_dense_splits(query, k, inside, splits, variant=variant)
         shape = (step.bh, count, step.rows)
         found = Partial(step.empty(*shape), step.empty(*shape), step.empty(*shape, aligned(columns.value.shape[-1])))
+    adjust = None
+    if tau is not None:
+        cuda.split_digits(query, weight, offset, k, v, m, l, None, used, bias, variant=variant.first_pass, early=early)
+        adjust, early = slopes(step, m, l, *tau), False
     cuda.split_digits(
         query, weight, offset, k, v, m, l, acc, used, bias, zero, dense=inside,
         dense_out=None if found is None else DenseSplits(found.m, found.l, found.acc, apart),
-        variant=variant, early=early,
+        adjust=adjust, variant=variant, early=early,
     )  # fmt: skip
     zero = zero if zero is None or grouped else zero.unsqueeze(-1)
     early = _COMBINE_EARLY and cuda.overlaps(step.query.device)

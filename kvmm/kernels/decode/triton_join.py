@@ -47,7 +47,31 @@ def _add_digits(digits, parts, w, PLACES, e, D: tl.constexpr, GATHERED: tl.const
     return digits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "splits"])
+def slopes_kernel(LARGEST, SMALLEST, OUT, rows, splits, tau1, tau2, SP: tl.constexpr, RB: tl.constexpr):
+    """The line that takes a row's logits of ``[gamma, delta]`` to ``[gamma - tau1, delta - tau2]``.
+
+    CalibQuant's calibration (section 3.3) in the units of the logits; rows where it would not rise are left alone.
+    ``LARGEST`` and ``SMALLEST`` ``[B * H, splits, rows]`` are each split's, ``OUT [B * H, rows, 2]`` slope and shift.
+    """
+    bh = tl.program_id(0)
+    r, s = tl.program_id(1) * RB + tl.arange(0, RB), tl.arange(0, SP)
+    there = (s < splits)[:, None] & (r < rows)[None, :]
+    at = (bh * splits + s[:, None]) * rows + r[None, :]
+    delta = tl.max(tl.load(LARGEST + at, mask=there, other=float("-inf")), 0)
+    gamma = tl.min(tl.load(SMALLEST + at, mask=there, other=float("inf")), 0)
+    span = delta - gamma
+    proper = (span > 0) & (span < float("inf"))  # else there are no tokens, or all logits are the same
+    slope = 1 + (tau1 - tau2) / tl.where(proper, span, 1.0)
+    rises = proper & (slope > 0)
+    to = OUT + (bh * rows + r) * 2
+    tl.store(to, tl.where(rises, slope, 1.0), mask=r < rows)
+    tl.store(to + 1, tl.where(rises, gamma * (1 - slope) - tau1, 0.0), mask=r < rows)
+
+
+@triton.jit(
+    do_not_specialize=["H", "batch", "rows", "splits", "splits0", "scale_b", "scale_h", "zero_b", "zero_h", "C"]
+)
 def combine_kernel(
     M, L, ACC, ZERO, SCALE, INDEX, PLACE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, DIGIT_MATRIX, M0, L0, ACC0,
     STATE_M, STATE_L, STATE, OUT_M, OUT_L, OUT,
