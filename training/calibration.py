@@ -49,8 +49,9 @@ def _recording(writer: Writer, r: Rng, name: str, text: str) -> str:
 def write(writer: Writer, pages: int, documents: int, recordings: int, spoken: int) -> None:
     """Fill a folder: so many single pages, documents of two to eight pages, recordings, spoken questions.
 
-    Documents are many and long because finding the right page takes layers that a single page hardly uses: those who
-    see few of them leave these layers without bits.
+    Documents are many and long because finding the right page takes layers that a single page hardly uses: where few of
+    them were seen, these layers get no bits. What an error costs is a mean over questions of which few cost much, so
+    every kind needs many.
     """
     r = Rng(SEED)
     for i in range(pages):
@@ -83,10 +84,10 @@ def write(writer: Writer, pages: int, documents: int, recordings: int, spoken: i
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.calibration", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/calibration"))
-    parser.add_argument("--pages", type=int, default=48)
-    parser.add_argument("--documents", type=int, default=56)
-    parser.add_argument("--recordings", type=int, default=24)
-    parser.add_argument("--spoken", type=int, default=60)
+    parser.add_argument("--pages", type=int, default=144)
+    parser.add_argument("--documents", type=int, default=168)
+    parser.add_argument("--recordings", type=int, default=72)
+    parser.add_argument("--spoken", type=int, default=180)
     args = parser.parse_args()
     writer = Writer(args.out)
     write(writer, args.pages, args.documents, args.recordings, args.spoken)
