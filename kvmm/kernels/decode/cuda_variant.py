@@ -183,7 +183,7 @@ def _folds(query: Query, keys: DigitKeys, columns: int) -> bool:
     if not _groups(keys.group, scale.shape[2]):
         return all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (scale, zero_point))
     # scales of a page as they are in memory, next to a query whose columns are the channels
-    plain = query.index is query.place is query.offset is None and query.zero_column == 0
+    plain = query.index is query.place is query.offset is None
     if not plain or scale.shape[-1] != columns or zero_point.shape[-1] != columns or query.rows.shape[-1] < columns:
         return False
     return _laid_out(scale, zero_point, inner=1) and _near(scale, zero_point)

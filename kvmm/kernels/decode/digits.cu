@@ -159,8 +159,7 @@ struct Arguments {
     int dense_columns, dense_splits, dense_start;  // room for columns; the first block that has some of them
     float dense_scaling;
     int pages, heads, rows, splits, key_groups, value_groups;
-    int query_width, zero_column, key_channels;
-    int gathers;  // whether digits are picked from a query by channel
+    int query_width, key_channels;
     float scaling;
 };
 
@@ -550,29 +549,35 @@ DEVICE void load_scales(const Arguments& args, int batch, int head) {
     }
 }
 
-// The block's rows of the query go to shared memory as fold_query wants them; for keys with one group of scales with
-// these in it, and what the zero points add with them.
+// Waits for the query; the block's rows of it go to shared memory as fold_query wants them; for keys with one group of
+// scales with these in it, and what the zero points add with them.
 DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row) {
-    constexpr int SIZE = QUERY_TYPE == 2 ? 4 : 2;
+    constexpr int SIZE = QUERY_TYPE == 2 ? 4 : 2, SHARE = ceil_to(4 * ROW_TILES * KEY_WIDTH, THREADS) / THREADS;
+    int column[SHARE];
+#pragma unroll
+    for (int n = 0; n < SHARE; n++) {
+        const int j = (n * THREADS + threadIdx.x) % KEY_WIDTH;
+        column[n] = args.digit_channel ? args.digit_channel[j] : j;
+    }
+    wait_for_query();
     float* const folded = (float*)(shared + FOLDED_AT);
     const float *const factor = (const float*)(shared + FACTOR_AT), *const point = (const float*)(shared + POINT_AT);
     const Byte* const rows = args.query + (unit * args.rows + first_row) * args.query_width * SIZE;
     const int held = min(args.rows - first_row, 4 * ROW_TILES);
 #pragma unroll
-    for (int first = 0; first < 4 * ROW_TILES * KEY_WIDTH; first += THREADS) {
-        const int i = first + threadIdx.x, row = i / KEY_WIDTH, j = i % KEY_WIDTH;
+    for (int n = 0; n < SHARE; n++) {
+        const int i = n * THREADS + threadIdx.x, row = i / KEY_WIDTH, j = i % KEY_WIDTH;
         if (i >= 4 * ROW_TILES * KEY_WIDTH) break;
-        const int column = args.gathers ? args.digit_channel[j] : j;
         float x = 0.0f;
-        if (row < held && column < args.query_width)
-            x = load_number<QUERY_TYPE>(rows + row * args.query_width * SIZE, column) * args.scaling;
+        if (row < held && column[n] < args.query_width)
+            x = load_number<QUERY_TYPE>(rows + row * args.query_width * SIZE, column[n]) * args.scaling;
         if constexpr (!KEY_GROUPS) x *= factor[j];
         folded[row * KEY_WIDTH + folded_at(j)] = x;
     }
     if constexpr (!KEY_GROUPS) {
         const int lane = threadIdx.x % 32;
         for (int row = threadIdx.x / 32; row < held; row += WARPS) {
-            const Byte* const channels = rows + (row * args.query_width + args.zero_column) * SIZE;
+            const Byte* const channels = rows + row * args.query_width * SIZE;
             float sum = 0.0f;
 #pragma unroll
             for (int c = 0; c < KEY_ZEROS; c += 32)
@@ -876,9 +881,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             load_scales(args, batch, head);
             __syncthreads();
         }
-        wait_for_query();
-        load_adjust();
         load_query_rows(args, unit, first_row);
+        load_adjust();
         if constexpr (!KEY_GROUPS) {
 #pragma unroll
             for (int n = 0; n < ROW_TILES; n++) {
