@@ -422,17 +422,18 @@ struct Pair<1> {
     }
 };
 
-// Planes of values that one shift serves. The code of plane i of SHARED is then 2 ** (BITS * i) too large, and its
-// probability is quantised in steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2.
-DEVICE constexpr int sharing(int bits) { return VALUE_DIGITS_1 || bits > 2 ? 1 : 2; }
-constexpr int SHARED = sharing(VALUE_BITS_0);
+// Slices of values are of SHARED classes, in turns of as many slices as the first plane has in one place of its bytes.
+// The codes of class 1 stay 2 ** VALUE_BITS_0 too large, and its probabilities are quantised in steps as much coarser
+// (one bit of fifteen for codes of 1 bit, two for codes of 2): in a second plane of narrower codes the classes are as
+// far apart, and one shift serves both.
+constexpr int SHARED = VALUE_BITS_0 > 2 || VALUE_BITS_1 > VALUE_BITS_0 ? 1 : 2;
 DEVICE constexpr int slice_class(int slice) { return slice / (PAGE * VALUE_BITS_0 / 128) % SHARED; }
+DEVICE constexpr int lowest_place(int bits) { return 8 - bits - VALUE_BITS_0 * (SHARED - 1); }  // of class 0
 
 template <int BITS>
 DEVICE unsigned top_bits(unsigned word, int plane) {  // the plane's codes among the highest bits of each byte
-    constexpr int GROUP = BITS * sharing(BITS);
-    const int group = plane / sharing(BITS), low = 8 - GROUP + BITS * (plane % sharing(BITS));
-    return (word << (8 - GROUP - GROUP * group)) & ((unsigned)plane_mask(BITS) << low);
+    const int place = lowest_place(BITS) + VALUE_BITS_0 * (BITS * plane / VALUE_BITS_0 % SHARED);
+    return (word << (place - BITS * plane)) & ((unsigned)plane_mask(BITS) << place);
 }
 
 // Bytes of values or probabilities that a lane holds of a row of ROW bytes.
@@ -460,7 +461,7 @@ DEVICE void add_values(unsigned codes, unsigned p, int g, int t, const float (&f
     constexpr int ROW = PAGE * BITS / 8;                 // bytes
     constexpr int WORDS = ROW / 16, PLANES = 8 / BITS;   // words of a row that a lane holds
     constexpr int CHUNK = ROW < 64 ? ROW / 4 : 16;       // bytes that follow each other
-    constexpr float UNIT = power(BITS * sharing(BITS) - 8);
+    constexpr float UNIT = power(-lowest_place(BITS));
     const unsigned p_at = kept(p + g * P_STRIDE + CHUNK * t), row_at = kept(codes + g * ROW + CHUNK * t);
     const unsigned scale_at = VALUE_GROUPS ? kept(group_scale + 4 * g) : 0;
     unsigned b[ROW_TILES][PLANES * WORDS];
