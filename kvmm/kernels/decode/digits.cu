@@ -125,6 +125,10 @@ struct Paged {
     long long batch, head, page;  // page: below 2 ** 32
 };
 
+struct __align__(16) Sources {  // of two stores
+    const Byte *first, *second;
+};
+
 struct Arguments {
     const Byte* query;  // int8 [B, H, G, 2 * rows, J]; with QUERY_TYPE [B, H, rows, query_width] of that type
     const float* query_weight;  // [B, H, G, rows], without QUERY_TYPE
@@ -215,8 +219,13 @@ constexpr int FACTOR_BYTES = VALUE_NORM_BYTES + 2 * TOKEN_BYTES, FACTORS = STAGE
 // at the end a warp's part holds its sums
 constexpr int SUM_WIDTH = VALUE_WIDTH + VALUE_ZEROS, SUM_STRIDE = SUM_WIDTH + 8;
 constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of weights are asked for
-// behind the warps' parts: what the block's warps found, and with FOLD the query, the scales of a span and their zeros
-constexpr int FOUND_AT = WARPS * WARP_BYTES, FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
+// behind the warps' parts: where a lane's bytes of the first page of every store are, which would take too many registers
+// or be worked out for every page (two stores at a time), what the block's warps found, and with FOLD the query, the
+// scales of a span and their zeros
+constexpr int NORM_SOURCES = 2, GROUP_SOURCES = NORM_SOURCES + (KEY_NORM || VALUE_NORM);
+constexpr int TOKEN_SOURCES = GROUP_SOURCES + (KEY_GROUPS && FOLD), SOURCES = TOKEN_SOURCES + (VALUE_TOKEN != 0);
+constexpr int SOURCES_AT = WARPS * WARP_BYTES, FOUND_AT = SOURCES_AT + 512 * SOURCES;
+constexpr int FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
 constexpr int FOLDED_AT = FOUND_AT + FOUND_BYTES, FACTOR_AT = FOLDED_AT + ROW_TILES * 4 * KEY_WIDTH * 4;
 constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY_ZEROS * 4;
 static_assert(FACTORS_AT + FACTORS * FACTOR_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
@@ -754,42 +763,47 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         return args.query + ((unit * args.key_groups + group) * 2 * args.rows + 2 * first_row) * KEY_WIDTH;
     };
 
-    const Byte* const key_pages = pages_of(args.keys[0], batch, head, lane);
-    const Byte* const more_key_pages = pages_of(args.keys[1], batch, head, lane);
-    const Byte* const key_norms = pages_of(args.key_norm, batch, head, lane);
-    const Byte* const key_scales = pages_of(args.key_scale, batch, head, lane);
-    const Byte* const key_zeros = pages_of(args.key_zero, batch, head, lane);
-    const Byte* const value_pages = pages_of(args.values[0], batch, head, lane);
-    const Byte* const more_value_pages = pages_of(args.values[1], batch, head, lane);
-    const Byte* const value_norms = pages_of(args.value_norm, batch, head, lane);
-    const Byte* const value_scales = pages_of(args.value_scale, batch, head, lane);
-    const Byte* const value_zeros = pages_of(args.value_zero, batch, head, lane);
+    const unsigned sources = SOURCES_AT + 16 * lane;
+    auto keep_sources = [&](int index, const Paged& first, const Paged& second) {
+        *(Sources*)(shared + sources + 512 * index) = {pages_of(first, batch, head, lane),
+                                                       pages_of(second, batch, head, lane)};
+    };
+    keep_sources(0, args.keys[0], args.keys[1]);
+    keep_sources(1, args.values[0], args.values[1]);
+    if constexpr (KEY_NORM || VALUE_NORM) keep_sources(NORM_SOURCES, args.key_norm, args.value_norm);
+    if constexpr (KEY_GROUPS && FOLD) keep_sources(GROUP_SOURCES, args.key_scale, args.key_zero);
+    if constexpr (VALUE_TOKEN) keep_sources(TOKEN_SOURCES, args.value_scale, args.value_zero);
+    auto sources_of = [&](int index) { return *(const Sources*)(shared + sources + 512 * index); };
     auto at = [](const Byte* pages, const Paged& store, int page) {
         return pages + (unsigned long long)(unsigned)page * (unsigned)store.page;  // one instruction
     };
     auto fetch_keys = [&](int page, int limit, int stage, int slot) {
         if (page < limit) {
             Byte* const to = shared + kept(key_stages + stage * KEY_STAGE + 16 * lane);
-            fetch<KEY_BYTES_0>(to, at(key_pages, args.keys[0], page), lane);
-            if constexpr (KEY_DIGITS_1)
-                fetch<KEY_BYTES_1>(to + KEY_BYTES_0, at(more_key_pages, args.keys[1], page), lane);
-            if constexpr (KEY_NORM)
-                fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, at(key_norms, args.key_norm, page), lane);
+            const Sources planes = sources_of(0);
+            fetch<KEY_BYTES_0>(to, at(planes.first, args.keys[0], page), lane);
+            if constexpr (KEY_DIGITS_1) fetch<KEY_BYTES_1>(to + KEY_BYTES_0, at(planes.second, args.keys[1], page), lane);
             if constexpr (KEY_GROUPS) {
                 const int group = group_of(args.key_group, args.key_groups, page);
                 if constexpr (FOLD) {
-                    fetch<GROUP_ROW>(to + QUERY_AT, at(key_scales, args.key_scale, group), lane);
-                    fetch<GROUP_ROW>(to + QUERY_AT + GROUP_ROW, at(key_zeros, args.key_zero, group), lane);
+                    const Sources scales = sources_of(GROUP_SOURCES);
+                    fetch<GROUP_ROW>(to + QUERY_AT, at(scales.first, args.key_scale, group), lane);
+                    fetch<GROUP_ROW>(to + QUERY_AT + GROUP_ROW, at(scales.second, args.key_zero, group), lane);
                 } else {
                     fetch<QUERY_BYTES>(to + QUERY_AT, query_of(group) + 16 * lane, lane, query_rows * KEY_WIDTH);
                 }
             }
             Byte* const factors = shared + kept(key_stages + FACTORS_AT + slot * FACTOR_BYTES + 16 * lane);
-            if constexpr (VALUE_NORM && !EXTENT)
-                fetch<VALUE_NORM_BYTES>(factors, at(value_norms, args.value_norm, page), lane);
+            if constexpr (KEY_NORM || (VALUE_NORM && !EXTENT)) {
+                const Sources norms = sources_of(NORM_SOURCES);
+                if constexpr (KEY_NORM) fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, at(norms.first, args.key_norm, page), lane);
+                if constexpr (VALUE_NORM && !EXTENT)
+                    fetch<VALUE_NORM_BYTES>(factors, at(norms.second, args.value_norm, page), lane);
+            }
             if constexpr (VALUE_TOKEN && !EXTENT) {
-                fetch<TOKEN_BYTES>(factors, at(value_scales, args.value_scale, page), lane);
-                fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, at(value_zeros, args.value_zero, page), lane);
+                const Sources scales = sources_of(TOKEN_SOURCES);
+                fetch<TOKEN_BYTES>(factors, at(scales.first, args.value_scale, page), lane);
+                fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, at(scales.second, args.value_zero, page), lane);
             }
             if constexpr (BIAS == 2) {
                 const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE;
@@ -801,9 +815,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     auto fetch_values = [&](int page, int limit, int stage) {
         if (!EXTENT && page < limit) {
             Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
-            fetch<VALUE_BYTES_0>(to, at(value_pages, args.values[0], page), lane);
+            const Sources planes = sources_of(1);
+            fetch<VALUE_BYTES_0>(to, at(planes.first, args.values[0], page), lane);
             if constexpr (VALUE_DIGITS_1)
-                fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, at(more_value_pages, args.values[1], page), lane);
+                fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, at(planes.second, args.values[1], page), lane);
             if constexpr (VALUE_GROUPS) {
                 const int group = group_of(args.value_group, args.value_groups, page);
                 const float* from = args.group_scale + (unit * args.value_groups + group) * VALUE_WIDTH;
