@@ -191,10 +191,15 @@ constexpr int SLICES = PAGE / 16;
 constexpr int COLUMNS = 8 * ROW_TILES;
 constexpr int KEY_WIDTH_0 = ceil_to(KEY_DIGITS_0, 32), KEY_WIDTH = KEY_WIDTH_0 + ceil_to(KEY_DIGITS_1, 32);
 constexpr int VALUE_WIDTH_0 = ceil_to(VALUE_DIGITS_0, 32), VALUE_WIDTH = VALUE_WIDTH_0 + ceil_to(VALUE_DIGITS_1, 32);
-constexpr int STEPS = KEY_WIDTH / 32;
-constexpr int TILES_0 = VALUE_DIGITS_0 / 16, TILES = TILES_0 + VALUE_DIGITS_1 / 16;
-
 constexpr bool FOLD = QUERY_TYPE != 0;
+
+// A step of scores is 32 digits; where both planes of keys end in half a step, their halves are one (with FOLD and
+// groups by page every digit is a channel, and there are no such planes).
+constexpr int HALVES = KEY_DIGITS_0 % 32 == 16 && KEY_DIGITS_1 % 32 == 16 && !(FOLD && KEY_GROUPS);
+constexpr int WHOLE_0 = HALVES ? KEY_DIGITS_0 - 16 : KEY_WIDTH_0;
+constexpr int WHOLE_1 = HALVES ? KEY_DIGITS_1 - 16 : KEY_WIDTH - KEY_WIDTH_0;
+constexpr int WHOLE_STEPS = (WHOLE_0 + WHOLE_1) / 32, STEPS = WHOLE_STEPS + HALVES;
+constexpr int TILES_0 = VALUE_DIGITS_0 / 16, TILES = TILES_0 + VALUE_DIGITS_1 / 16;
 
 // a stage of keys in shared memory: codes, norms, the query of the page's group or its scales and zero points, bias
 constexpr int KEY_BYTES_0 = PAGE * KEY_BITS_0 / 8 * KEY_DIGITS_0, KEY_BYTES_1 = PAGE * KEY_BITS_1 / 8 * KEY_DIGITS_1;
@@ -292,9 +297,12 @@ DEVICE void load_four(const Byte* from, float (&x)[4]) {
 
 // Where digit j of a query row stands in shared memory: of every 32 floats the lanes 4 g + t with g even have the four
 // at 8 t, those with g odd the four at 8 t + 4, so that no two lanes ask the same bank for different words.
+// In the step of two halves those with g even have the first plane's; digits that only pad are put behind.
 DEVICE int folded_at(int j) {
-    const int first = j < KEY_WIDTH_0 ? 0 : KEY_WIDTH_0, width = j < KEY_WIDTH_0 ? KEY_WIDTH_0 : KEY_WIDTH - KEY_WIDTH_0;
-    const int i = j - first, chunk = i / 64 * 64;
+    const bool second = j >= KEY_WIDTH_0;
+    const int first = second ? WHOLE_0 : 0, width = second ? WHOLE_1 : WHOLE_0;
+    const int i = second ? j - KEY_WIDTH_0 : j, chunk = i / 64 * 64, rest = i - width;
+    if (rest >= 0) return rest < 16 ? 32 * WHOLE_STEPS + rest / 4 * 8 + 4 * second + rest % 4 : KEY_WIDTH - 32 + rest;
     return first + (chunk + 64 <= width ? chunk + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4 : i);
 }
 
@@ -304,12 +312,18 @@ DEVICE unsigned four_bytes(const float (&x)[4]) {  // the lowest of each
     return __byte_perm(low, high, 0x5410);
 }
 
+// Whether a step of 32 digits is half of a chunk of 64, and which.
+DEVICE constexpr int half_of(int step) { return (step < WHOLE_0 / 32 ? step : step - WHOLE_0 / 32) % 2; }
+DEVICE constexpr bool is_wide(int step) {
+    return step < WHOLE_STEPS && step - half_of(step) + 2 <= (step < WHOLE_0 / 32 ? WHOLE_0 / 32 : WHOLE_STEPS);
+}
+
 // The query of one tile of four heads as load_row has it: lanes with g even the high parts of head g / 2, the others the
 // low ones; each works out both of half the digits. `rows` is the first head's row in shared memory, `group` where the
 // page's scales and zero points are (SCALED). Of head t: `weight`, what a step of the low part is worth, and `zero`.
 template <bool SCALED>
 DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words, float& weight, float& zero) {
-    constexpr int PIECES = KEY_WIDTH / 32;
+    constexpr int PIECES = STEPS;
     const int odd = g & 1;
     const Byte* const row = shared + kept(rows + (g >> 1) * KEY_WIDTH * 4 + 16 * (2 * t + odd));
     const unsigned wide = SCALED ? kept(group + 2 * KEY_SCALE * (16 * t + 8 * odd)) : 0;  // of a chunk of 64
@@ -319,11 +333,9 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
     for (int piece = 0; piece < PIECES; piece++) {
         load_four<2>(row + 128 * piece, x[piece]);
         if constexpr (SCALED) {
-            const int first = piece < KEY_WIDTH_0 / 32 ? 0 : KEY_WIDTH_0 / 32;
-            const int count = piece < KEY_WIDTH_0 / 32 ? KEY_WIDTH_0 / 32 : PIECES - KEY_WIDTH_0 / 32;
-            const int half = (piece - first) % 2, chunk = piece - half;
-            const unsigned from = chunk - first + 2 <= count ? wide + 2 * KEY_SCALE * (32 * chunk + 4 * half)
-                                                             : narrow + 2 * KEY_SCALE * 32 * piece;
+            const int half = half_of(piece);
+            const unsigned from = is_wide(piece) ? wide + 2 * KEY_SCALE * (32 * (piece - half) + 4 * half)
+                                                 : narrow + 2 * KEY_SCALE * 32 * piece;
             float scale[4], point[4];
             load_four<KEY_SCALE>(shared + from, scale);
             load_four<KEY_SCALE>(shared + GROUP_ROW + from, point);
@@ -354,12 +366,9 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
     }
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece++) {
-        const int first = piece < KEY_WIDTH_0 / 32 ? 0 : KEY_WIDTH_0 / 32;
-        const int count = piece < KEY_WIDTH_0 / 32 ? KEY_WIDTH_0 / 32 : PIECES - KEY_WIDTH_0 / 32;
-        const int half = (piece - first) % 2, chunk = piece - half;
-        if (chunk - first + 2 > count) {
+        if (!is_wide(piece)) {
             words[piece] = odd ? make_uint2(other[piece], mine[piece]) : make_uint2(mine[piece], other[piece]);
-        } else if (half == 0) {
+        } else if (half_of(piece) == 0) {
             const uint2 own = make_uint2(mine[piece], mine[piece + 1]);
             const uint2 theirs = make_uint2(other[piece], other[piece + 1]);
             words[piece] = odd ? theirs : own, words[piece + 1] = odd ? own : theirs;
@@ -369,30 +378,57 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
     if constexpr (SCALED) zero = __shfl_sync(0xffffffffu, sum, 8 * t);
 }
 
-// Adds the products of one plane of keys with the query; codes is their place in shared memory.
-template <int BITS, int DIGITS>
-DEVICE void add_scores(unsigned codes, int g, int t, const uint2* query, int (&scores)[ROW_TILES][SLICES][4]) {
-    constexpr int WIDTH = ceil_to(DIGITS, 32), ROW_TILE = PAGE * BITS / 128;
-    const unsigned row_at = kept(codes + 2 * g * DIGITS + 16 * t);
-    const unsigned rest_at = WIDTH % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
+DEVICE constexpr unsigned score_mask(int bits, int slice) { return (unsigned)plane_mask(bits) << slice_shift(slice); }
+DEVICE constexpr int score_right(int bits, int slice) { return key_shift(bits, slice) - slice_shift(slice); }
+
+// Adds the products of one plane of keys with the query, steps of WHOLE digits; codes is their place in shared memory.
+// `rest`: of each row tile the two rows' words of half a step more.
+template <int BITS, int DIGITS, int WHOLE>
+DEVICE void add_scores(unsigned codes, int g, int t, const uint2* query, int (&scores)[ROW_TILES][SLICES][4],
+                       unsigned (*rest)[2]) {
+    constexpr int ROW_TILE = PAGE * BITS / 128;
+    const unsigned wide_at = kept(codes + 2 * g * DIGITS + 16 * t);
+    const unsigned narrow_at = WHOLE % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
+    const unsigned rest_at = HALVES ? kept(codes + 2 * g * DIGITS + 4 * t) : 0;
 #pragma unroll
     for (int tile = 0; tile < ROW_TILE; tile++) {
-        uint2 first[WIDTH / 32], second[WIDTH / 32];
-        const Byte *row = shared + row_at + 16 * tile * DIGITS, *rest = shared + rest_at + 16 * tile * DIGITS;
-        load_row<WIDTH>(row, rest, first);
-        load_row<WIDTH>(row + DIGITS, rest + DIGITS, second);
+        uint2 first[WHOLE / 32 + 1], second[WHOLE / 32 + 1];
+        const Byte *wide = shared + wide_at + 16 * tile * DIGITS, *narrow = shared + narrow_at + 16 * tile * DIGITS;
+        load_row<WHOLE>(wide, narrow, first);
+        load_row<WHOLE>(wide + DIGITS, narrow + DIGITS, second);
+        if constexpr (HALVES) {
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                rest[tile][i] = *(const unsigned*)(shared + rest_at + (16 * tile + i) * DIGITS + WHOLE);
+        }
 #pragma unroll
         for (int plane = 0; plane < 8 / BITS; plane++) {
-            const int slice = plane * ROW_TILE + tile, left = slice_shift(slice), right = BITS * plane - left;
-            const unsigned mask = (unsigned)plane_mask(BITS) << left;
+            const int slice = plane * ROW_TILE + tile, right = score_right(BITS, slice);
+            const unsigned mask = score_mask(BITS, slice);
 #pragma unroll
-            for (int step = 0; step < WIDTH / 32; step++) {
+            for (int step = 0; step < WHOLE / 32; step++) {
                 const unsigned a0 = (first[step].x >> right) & mask, a1 = (second[step].x >> right) & mask;
                 const unsigned a2 = (first[step].y >> right) & mask, a3 = (second[step].y >> right) & mask;
 #pragma unroll
                 for (int n = 0; n < ROW_TILES; n++) mma(scores[n][slice], a0, a1, a2, a3, query[n * STEPS + step]);
             }
         }
+    }
+}
+
+// The step of two halves.
+template <int BITS_0, int BITS_1>
+DEVICE void add_halves(const unsigned (*rest_0)[2], const unsigned (*rest_1)[2], const uint2* query,
+                       int (&scores)[ROW_TILES][SLICES][4]) {
+#pragma unroll
+    for (int slice = 0; slice < SLICES; slice++) {
+        const unsigned *x = rest_0[slice % (PAGE * BITS_0 / 128)], *y = rest_1[slice % (PAGE * BITS_1 / 128)];
+        const int x_right = score_right(BITS_0, slice), y_right = score_right(BITS_1, slice);
+        const unsigned x_mask = score_mask(BITS_0, slice), y_mask = score_mask(BITS_1, slice);
+        const unsigned a0 = (x[0] >> x_right) & x_mask, a1 = (x[1] >> x_right) & x_mask;
+        const unsigned a2 = (y[0] >> y_right) & y_mask, a3 = (y[1] >> y_right) & y_mask;
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) mma(scores[n][slice], a0, a1, a2, a3, query[n * STEPS]);
     }
 }
 
@@ -868,9 +904,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             uint2* words = query + n * STEPS;
             if (8 * n + g < query_rows) {
                 const Byte* row = rows + (8 * n + g) * KEY_WIDTH;
-                load_row<KEY_WIDTH_0>(row + 16 * t, row + 8 * t, words);
-                row += KEY_WIDTH_0;
-                load_row<KEY_WIDTH - KEY_WIDTH_0>(row + 16 * t, row + 8 * t, words + KEY_WIDTH_0 / 32);
+                load_row<WHOLE_0>(row + 16 * t, row + 8 * t, words);
+                const Byte* more = row + KEY_WIDTH_0;
+                load_row<WHOLE_1>(more + 16 * t, more + 8 * t, words + WHOLE_0 / 32);
+                if constexpr (HALVES) {
+                    words[WHOLE_STEPS].x = *(const unsigned*)(row + WHOLE_0 + 4 * t);
+                    words[WHOLE_STEPS].y = *(const unsigned*)(more + WHOLE_1 + 4 * t);
+                }
             } else {
 #pragma unroll
                 for (int i = 0; i < STEPS; i++) words[i] = make_uint2(0, 0);
@@ -945,10 +985,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             load_query(shared + keys + QUERY_AT);
         }
         int scores[ROW_TILES][SLICES][4] = {};
-        add_scores<KEY_BITS_0, KEY_DIGITS_0>(keys, g, t, query, scores);
-        if constexpr (KEY_DIGITS_1)
-            add_scores<KEY_BITS_1 ? KEY_BITS_1 : 1, KEY_DIGITS_1 ? KEY_DIGITS_1 : 32>(
-                keys + KEY_BYTES_0, g, t, query + KEY_WIDTH_0 / 32, scores);
+        unsigned rest[2][PAGE / 16][2];
+        add_scores<KEY_BITS_0, KEY_DIGITS_0, WHOLE_0>(keys, g, t, query, scores, rest[0]);
+        if constexpr (KEY_DIGITS_1) {
+            constexpr int BITS = KEY_BITS_1 ? KEY_BITS_1 : 1;
+            add_scores<BITS, KEY_DIGITS_1, WHOLE_1>(keys + KEY_BYTES_0, g, t, query + WHOLE_0 / 32, scores, rest[1]);
+            if constexpr (HALVES) add_halves<KEY_BITS_0, BITS>(rest[0], rest[1], query + WHOLE_STEPS, scores);
+        }
         Pair<KEY_NORM> norm[SLICES];
         if constexpr (KEY_NORM) {
             const Byte* const row = shared + kept(keys + KEY_NORM_AT + 4 * KEY_NORM * g);
