@@ -98,6 +98,15 @@ DEVICE void prefetch_bytes(const Byte* from) {
 
 DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
+// Four matrices of 8 rows of 16 bytes in shared memory: `row` is that of row lane % 8 of matrix lane / 8. Lane 4 g + t
+// has word t of row g of each, in registers that follow each other as an mma wants them.
+DEVICE void load_matrices(unsigned* x, const Byte* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
 // Until the kernel that writes the query has ended; what it does not write may be read before. The kernel that follows
 // may then be put on multiprocessors that have room: all in front of this one has ended then.
 DEVICE void wait_for_query() {
@@ -475,60 +484,47 @@ constexpr int SHARED = VALUE_BITS_0 > 2 || VALUE_BITS_1 > VALUE_BITS_0 ? 1 : 2;
 DEVICE constexpr int slice_class(int slice) { return slice / (PAGE * VALUE_BITS_0 / 128) % SHARED; }
 DEVICE constexpr int lowest_place(int bits) { return 8 - bits - VALUE_BITS_0 * (SHARED - 1); }  // of class 0
 
+
 template <int BITS>
-DEVICE unsigned top_bits(unsigned word, int plane) {  // the plane's codes among the highest bits of each byte
-    const int place = lowest_place(BITS) + VALUE_BITS_0 * (BITS * plane / VALUE_BITS_0 % SHARED);
-    return (word << (place - BITS * plane)) & ((unsigned)plane_mask(BITS) << place);
+DEVICE unsigned top_bits(unsigned word, int slice) {  // the slice's codes among the highest bits of each byte
+    const int place = lowest_place(BITS) + VALUE_BITS_0 * slice_class(slice);
+    return (word << (place - BITS * (slice / (PAGE * BITS / 128)))) & ((unsigned)plane_mask(BITS) << place);
 }
 
-// Bytes of values or probabilities that a lane holds of a row of ROW bytes.
-template <int ROW>
-DEVICE void load_tokens(const Byte* row, unsigned* words) {
-    if constexpr (ROW == 16) {
-        words[0] = *(const unsigned*)row;
-    } else if constexpr (ROW == 32) {
-        const uint2 chunk = *(const uint2*)row;
-        words[0] = chunk.x, words[1] = chunk.y;
-    } else {
-#pragma unroll
-        for (int i = 0; i < ROW / 64; i++) {
-            const uint4 chunk = *(const uint4*)(row + 64 * i);
-            words[4 * i] = chunk.x, words[4 * i + 1] = chunk.y, words[4 * i + 2] = chunk.z, words[4 * i + 3] = chunk.w;
-        }
-    }
-}
-
-// Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes, p and
-// group_scale are places in shared memory.
+// Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes and
+// group_scale are places in shared memory, p the probabilities: slice i of column 8 n + g, tokens 4 t to 4 t + 3.
 template <int BITS, int DIGITS>
-DEVICE void add_values(unsigned codes, unsigned p, int g, int t, const float (&factor)[ROW_TILES], unsigned group_scale,
-                       float (*sums)[TILES][2], int first_tile) {
-    constexpr int ROW = PAGE * BITS / 8;                 // bytes
-    constexpr int WORDS = ROW / 16, PLANES = 8 / BITS;   // words of a row that a lane holds
-    constexpr int CHUNK = ROW < 64 ? ROW / 4 : 16;       // bytes that follow each other
+DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], int lane, const float (&factor)[ROW_TILES],
+                       unsigned group_scale, float (*sums)[TILES][2], int first_tile) {
+    constexpr int ROW = PAGE * BITS / 8, WORDS = ROW / 16;  // bytes of a row, its words that a lane holds
     constexpr float UNIT = power(-lowest_place(BITS));
-    const unsigned p_at = kept(p + g * P_STRIDE + CHUNK * t), row_at = kept(codes + g * ROW + CHUNK * t);
-    const unsigned scale_at = VALUE_GROUPS ? kept(group_scale + 4 * g) : 0;
-    unsigned b[ROW_TILES][PLANES * WORDS];
-#pragma unroll
-    for (int n = 0; n < ROW_TILES; n++) {
-#pragma unroll
-        for (int plane = 0; plane < PLANES; plane++)
-            load_tokens<ROW>(shared + p_at + 8 * n * P_STRIDE + ROW * plane, b[n] + plane * WORDS);
-    }
+    // matrices: rows g and g + 8 of a tile, then their next 16 bytes, or where there are none the next tile
+    const int matrix = lane / 8;
+    const unsigned row_at = kept(ROW == 16 ? codes + 16 * lane
+                                           : codes + (lane % 8 + matrix % 2 * 8) * ROW + matrix / 2 * 16);
+    const unsigned scale_at = VALUE_GROUPS ? kept(group_scale + lane / 4 * 4) : 0;
+    unsigned words[2 * WORDS < 4 ? 4 : 2 * WORDS];  // word i of row g: 2 i, of row g + 8: 2 i + 1
 #pragma unroll
     for (int tile = 0; tile < DIGITS / 16; tile++) {
-        unsigned first[WORDS], second[WORDS];
-        load_tokens<ROW>(shared + row_at + 16 * tile * ROW, first);
-        load_tokens<ROW>(shared + row_at + (16 * tile + 8) * ROW, second);
+        const Byte* const row = shared + row_at + 16 * tile * ROW;
+        if constexpr (ROW == 16) {
+            if (tile % 2 == 0)
+                load_matrices(words, row);
+            else
+                words[0] = words[2], words[1] = words[3];
+        } else {
+#pragma unroll
+            for (int i = 0; i < WORDS; i += 2) load_matrices(words + 2 * i, row + 16 * i);
+        }
         int products[ROW_TILES][4] = {};
 #pragma unroll
-        for (int i = 0; i < PLANES * WORDS; i += 2) {  // where a row is 16 bytes two planes make 32 tokens
-            const int low = i % WORDS, high = (i + 1) % WORDS, low_plane = i / WORDS, high_plane = (i + 1) / WORDS;
-            const unsigned a0 = top_bits<BITS>(first[low], low_plane), a1 = top_bits<BITS>(second[low], low_plane);
-            const unsigned a2 = top_bits<BITS>(first[high], high_plane), a3 = top_bits<BITS>(second[high], high_plane);
+        for (int slice = 0; slice < SLICES; slice += 2) {
+            const unsigned *low = words + 2 * (slice % WORDS), *high = words + 2 * ((slice + 1) % WORDS);
+            const unsigned a0 = top_bits<BITS>(low[0], slice), a1 = top_bits<BITS>(low[1], slice);
+            const unsigned a2 = top_bits<BITS>(high[0], slice + 1), a3 = top_bits<BITS>(high[1], slice + 1);
 #pragma unroll
-            for (int n = 0; n < ROW_TILES; n++) mma(products[n], a0, a1, a2, a3, make_uint2(b[n][i], b[n][i + 1]));
+            for (int n = 0; n < ROW_TILES; n++)
+                mma(products[n], a0, a1, a2, a3, make_uint2(p[n][slice], p[n][slice + 1]));
         }
         float scale[2] = {UNIT, UNIT};
         if constexpr (VALUE_GROUPS) {
@@ -1118,10 +1114,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 
         fetch_wait<2 * STAGES - 1>();
         const unsigned group_scale = values + GROUP_AT;
-        add_values<VALUE_BITS_0, VALUE_DIGITS_0>(values, probabilities, g, t, factor, group_scale, sums, 0);
+        unsigned p[ROW_TILES][SLICES];
+        const unsigned p_at = kept(probabilities + lane % 8 * P_STRIDE + lane / 8 * 16);
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < SLICES; i += 4) load_matrices(p[n] + i, shared + p_at + 8 * n * P_STRIDE + 16 * i);
+        }
+        add_values<VALUE_BITS_0, VALUE_DIGITS_0>(values, p, lane, factor, group_scale, sums, 0);
         if constexpr (VALUE_DIGITS_1)
             add_values<VALUE_BITS_1 ? VALUE_BITS_1 : 1, VALUE_DIGITS_1>(
-                values + VALUE_BYTES_0, probabilities, g, t, factor, group_scale + 4 * VALUE_WIDTH_0, sums, TILES_0);
+                values + VALUE_BYTES_0, p, lane, factor, group_scale + 4 * VALUE_WIDTH_0, sums, TILES_0);
         if constexpr (VALUE_ZEROS) {
             const Byte* const zeros = shared + kept(values + ZERO_AT + 4 * g);
 #pragma unroll
