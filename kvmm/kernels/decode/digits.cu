@@ -485,10 +485,23 @@ DEVICE constexpr int slice_class(int slice) { return slice / (PAGE * VALUE_BITS_
 DEVICE constexpr int lowest_place(int bits) { return 8 - bits - VALUE_BITS_0 * (SHARED - 1); }  // of class 0
 
 
+// Words that hold four operands of an mma as they are: those of the last PITCH slices, the first plane's highest bits,
+// are not masked. What the bits below add, codes of the slices PITCH, 2 * PITCH, .. before times probabilities of the
+// last ones, is taken from the probabilities of those slices (`excess` of them), and a second plane leaves such bits too.
+constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
+constexpr bool UNMASKED = VALUE_PITCH % 2 == 0 && VALUE_BITS_0 < 8 && VALUE_BITS_1 <= VALUE_BITS_0;
+DEVICE constexpr bool unmasked(int slice) { return UNMASKED && slice >= SLICES - VALUE_PITCH; }
+DEVICE constexpr float excess(int slice) {
+    return power(slice / VALUE_PITCH * VALUE_BITS_0 - lowest_place(VALUE_BITS_0) - VALUE_BITS_0 * slice_class(slice));
+}
+
 template <int BITS>
 DEVICE unsigned top_bits(unsigned word, int slice) {  // the slice's codes among the highest bits of each byte
     const int place = lowest_place(BITS) + VALUE_BITS_0 * slice_class(slice);
-    return (word << (place - BITS * (slice / (PAGE * BITS / 128)))) & ((unsigned)plane_mask(BITS) << place);
+    unsigned mask = (unsigned)plane_mask(BITS) << place;
+    for (int low = place - VALUE_BITS_0; unmasked(slice) && low >= 0; low -= VALUE_BITS_0)
+        mask |= (unsigned)plane_mask(BITS) << low;
+    return (word << (place - BITS * (slice / (PAGE * BITS / 128)))) & mask;
 }
 
 // Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes and
@@ -1073,8 +1086,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             // column 2 t of the tile holds the high parts, column 2 t + 1 the low ones
             Byte* const column = shared + kept(probabilities + (8 * n + 2 * t) * P_STRIDE + 2 * g);
             const unsigned zeros = VALUE_TOKEN ? kept(factors + TOKEN_BYTES + 4 * VALUE_TOKEN * g) : 0;
+            float2 last[VALUE_PITCH];
 #pragma unroll
-            for (int slice = 0; slice < SLICES; slice++) {
+            for (int i = SLICES - 1; i >= 0; i--) {
+                const int slice = i;
                 const int part = slice_class(slice);
                 const float start = offset - (float)(VALUE_BITS_0 * part);
                 float2 p = make_float2(exp2_approx(x[slice].x + start), exp2_approx(x[slice].y + start));
@@ -1089,7 +1104,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                 } else if constexpr (VALUE_NORM) {
                     sum_zero[part] = fmaf(p.x, by.x, fmaf(p.y, by.y, sum_zero[part]));
                 }
-                p.x = fmaf(p.x, by.x, MAGIC + 128.0f), p.y = fmaf(p.y, by.y, MAGIC + 128.0f);
+                float2 zero_point = make_float2(MAGIC + 128.0f, MAGIC + 128.0f);
+                if (UNMASKED && !unmasked(slice)) {
+                    const float share = excess(slice), both = (1.0f + share) * (MAGIC + 128.0f);
+                    zero_point.x = fmaf(-share, last[slice % VALUE_PITCH].x, both);
+                    zero_point.y = fmaf(-share, last[slice % VALUE_PITCH].y, both);
+                }
+                p.x = fmaf(p.x, by.x, zero_point.x), p.y = fmaf(p.y, by.y, zero_point.y);
+                if (unmasked(slice)) last[slice % VALUE_PITCH] = p;
                 *(unsigned short*)(column + 16 * slice) = high_parts(p.x, p.y);
                 *(unsigned short*)(column + P_STRIDE + 16 * slice) = low_parts(p.x, p.y);
             }
