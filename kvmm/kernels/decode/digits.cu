@@ -306,11 +306,13 @@ DEVICE void load_four(const Byte* from, float (&x)[4]) {
 
 // Where digit j of a query row stands in shared memory: of every 32 floats the lanes 4 g + t with g even have the four
 // at 8 t, those with g odd the four at 8 t + 4, so that no two lanes ask the same bank for different words.
-// In the step of two halves those with g even have the first plane's; digits that only pad are put behind.
+// With HALVES lanes with g even have those at 4 t of every 32, the others those at 16 + 4 t; in the step of two halves
+// the former are the first plane's. Digits that only pad are put behind.
 DEVICE int folded_at(int j) {
     const bool second = j >= KEY_WIDTH_0;
     const int first = second ? WHOLE_0 : 0, width = second ? WHOLE_1 : WHOLE_0;
     const int i = second ? j - KEY_WIDTH_0 : j, chunk = i / 64 * 64, rest = i - width;
+    if (HALVES && rest < 0) return first + i / 32 * 32 + i % 16 / 4 * 8 + i % 32 / 16 * 4 + i % 4;
     if (rest >= 0) return rest < 16 ? 32 * WHOLE_STEPS + rest / 4 * 8 + 4 * second + rest % 4 : KEY_WIDTH - 32 + rest;
     return first + (chunk + 64 <= width ? chunk + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4 : i);
 }
@@ -324,7 +326,7 @@ DEVICE unsigned four_bytes(const float (&x)[4]) {  // the lowest of each
 // Whether a step of 32 digits is half of a chunk of 64, and which.
 DEVICE constexpr int half_of(int step) { return (step < WHOLE_0 / 32 ? step : step - WHOLE_0 / 32) % 2; }
 DEVICE constexpr bool is_wide(int step) {
-    return step < WHOLE_STEPS && step - half_of(step) + 2 <= (step < WHOLE_0 / 32 ? WHOLE_0 / 32 : WHOLE_STEPS);
+    return !HALVES && step - half_of(step) + 2 <= (step < WHOLE_0 / 32 ? WHOLE_0 / 32 : WHOLE_STEPS);
 }
 
 // The query of one tile of four heads as load_row has it: lanes with g even the high parts of head g / 2, the others the
@@ -393,31 +395,42 @@ DEVICE constexpr int score_right(int bits, int slice) { return key_shift(bits, s
 // Adds the products of one plane of keys with the query, steps of WHOLE digits; codes is their place in shared memory.
 // `rest`: of each row tile the two rows' words of half a step more.
 template <int BITS, int DIGITS, int WHOLE>
-DEVICE void add_scores(unsigned codes, int g, int t, const uint2* query, int (&scores)[ROW_TILES][SLICES][4],
+DEVICE void add_scores(unsigned codes, int lane, const uint2* query, int (&scores)[ROW_TILES][SLICES][4],
                        unsigned (*rest)[2]) {
-    constexpr int ROW_TILE = PAGE * BITS / 128;
-    const unsigned wide_at = kept(codes + 2 * g * DIGITS + 16 * t);
-    const unsigned narrow_at = WHOLE % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
-    const unsigned rest_at = HALVES ? kept(codes + 2 * g * DIGITS + 4 * t) : 0;
+    constexpr int ROW_TILE = PAGE * BITS / 128, STEPS_HERE = WHOLE / 32;
+    const int g = lane / 4, t = lane % 4, matrix = lane / 8;
+    // with HALVES, where rows are an odd number of 16 bytes, as matrices: rows 2 g, 2 g + 1, then their next 16 bytes
+    const unsigned token_at = codes + (2 * (lane % 8) + matrix % 2) * DIGITS;
+    const unsigned wide_at = kept(HALVES ? token_at + matrix / 2 * 16 : codes + 2 * g * DIGITS + 16 * t);
+    const unsigned narrow_at = !HALVES && WHOLE % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
+    // two row tiles at a time
+    const unsigned rest_at = HALVES ? kept(token_at + matrix / 2 * 16 * DIGITS * (ROW_TILE > 1)) : 0;
 #pragma unroll
     for (int tile = 0; tile < ROW_TILE; tile++) {
-        uint2 first[WHOLE / 32 + 1], second[WHOLE / 32 + 1];
+        unsigned words[STEPS_HERE + 1][4];
         const Byte *wide = shared + wide_at + 16 * tile * DIGITS, *narrow = shared + narrow_at + 16 * tile * DIGITS;
-        load_row<WHOLE>(wide, narrow, first);
-        load_row<WHOLE>(wide + DIGITS, narrow + DIGITS, second);
         if constexpr (HALVES) {
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                rest[tile][i] = *(const unsigned*)(shared + rest_at + (16 * tile + i) * DIGITS + WHOLE);
+            for (int step = 0; step < STEPS_HERE; step++) load_matrices(words[step], wide + 32 * step);
+            if (tile % 2 == 0) load_matrices(rest[tile], shared + rest_at + 16 * tile * DIGITS + WHOLE);
+        } else {
+            uint2 first[STEPS_HERE + 1], second[STEPS_HERE + 1];
+            load_row<WHOLE>(wide, narrow, first);
+            load_row<WHOLE>(wide + DIGITS, narrow + DIGITS, second);
+#pragma unroll
+            for (int step = 0; step < STEPS_HERE; step++) {
+                words[step][0] = first[step].x, words[step][1] = second[step].x;
+                words[step][2] = first[step].y, words[step][3] = second[step].y;
+            }
         }
 #pragma unroll
         for (int plane = 0; plane < 8 / BITS; plane++) {
             const int slice = plane * ROW_TILE + tile, right = score_right(BITS, slice);
             const unsigned mask = score_mask(BITS, slice);
 #pragma unroll
-            for (int step = 0; step < WHOLE / 32; step++) {
-                const unsigned a0 = (first[step].x >> right) & mask, a1 = (second[step].x >> right) & mask;
-                const unsigned a2 = (first[step].y >> right) & mask, a3 = (second[step].y >> right) & mask;
+            for (int step = 0; step < STEPS_HERE; step++) {
+                const unsigned a0 = (words[step][0] >> right) & mask, a1 = (words[step][1] >> right) & mask;
+                const unsigned a2 = (words[step][2] >> right) & mask, a3 = (words[step][3] >> right) & mask;
 #pragma unroll
                 for (int n = 0; n < ROW_TILES; n++) mma(scores[n][slice], a0, a1, a2, a3, query[n * STEPS + step]);
             }
@@ -913,12 +926,20 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             uint2* words = query + n * STEPS;
             if (8 * n + g < query_rows) {
                 const Byte* row = rows + (8 * n + g) * KEY_WIDTH;
-                load_row<WHOLE_0>(row + 16 * t, row + 8 * t, words);
                 const Byte* more = row + KEY_WIDTH_0;
-                load_row<WHOLE_1>(more + 16 * t, more + 8 * t, words + WHOLE_0 / 32);
                 if constexpr (HALVES) {
-                    words[WHOLE_STEPS].x = *(const unsigned*)(row + WHOLE_0 + 4 * t);
-                    words[WHOLE_STEPS].y = *(const unsigned*)(more + WHOLE_1 + 4 * t);
+                    auto word = [&](int step, int half) {
+                        const Byte* const at = step < WHOLE_0 / 32  ? row + 32 * step + 16 * half
+                                               : step < WHOLE_STEPS ? more + 32 * step - WHOLE_0 + 16 * half
+                                               : half               ? more + WHOLE_1
+                                                                    : row + WHOLE_0;
+                        return *(const unsigned*)(at + 4 * t);
+                    };
+#pragma unroll
+                    for (int i = 0; i < STEPS; i++) words[i] = make_uint2(word(i, 0), word(i, 1));
+                } else {
+                    load_row<WHOLE_0>(row + 16 * t, row + 8 * t, words);
+                    load_row<WHOLE_1>(more + 16 * t, more + 8 * t, words + WHOLE_0 / 32);
                 }
             } else {
 #pragma unroll
@@ -995,10 +1016,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         }
         int scores[ROW_TILES][SLICES][4] = {};
         unsigned rest[2][PAGE / 16][2];
-        add_scores<KEY_BITS_0, KEY_DIGITS_0, WHOLE_0>(keys, g, t, query, scores, rest[0]);
+        add_scores<KEY_BITS_0, KEY_DIGITS_0, WHOLE_0>(keys, lane, query, scores, rest[0]);
         if constexpr (KEY_DIGITS_1) {
             constexpr int BITS = KEY_BITS_1 ? KEY_BITS_1 : 1;
-            add_scores<BITS, KEY_DIGITS_1, WHOLE_1>(keys + KEY_BYTES_0, g, t, query + WHOLE_0 / 32, scores, rest[1]);
+            add_scores<BITS, KEY_DIGITS_1, WHOLE_1>(keys + KEY_BYTES_0, lane, query + WHOLE_0 / 32, scores, rest[1]);
             if constexpr (HALVES) add_halves<KEY_BITS_0, BITS>(rest[0], rest[1], query + WHOLE_STEPS, scores);
         }
         Pair<KEY_NORM> norm[SLICES];
