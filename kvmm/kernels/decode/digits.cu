@@ -389,7 +389,19 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
     if constexpr (SCALED) zero = __shfl_sync(0xffffffffu, sum, 8 * t);
 }
 
-DEVICE constexpr unsigned score_mask(int bits, int slice) { return (unsigned)plane_mask(bits) << slice_shift(slice); }
+// Where codes are read as matrices, words hold four operands of an mma as they are: those of the last KEY_PITCH slices,
+// the first plane's highest bits, are not masked, and what the bits below add is subtracted, which are the scores of the
+// slices KEY_PITCH, 2 * KEY_PITCH, .. before. A narrower second plane leaves such bits too.
+constexpr int KEY_PITCH = PAGE * KEY_BITS_0 / 128;
+constexpr bool SUBTRACT =
+    HALVES && KEY_BITS_0 < 8 && KEY_BITS_1 <= KEY_BITS_0 && KEY_DIGITS_0 >= 8 * ROW_TILES * (8 / KEY_BITS_0 - 1);
+DEVICE constexpr bool subtracted(int slice) { return SUBTRACT && slice >= SLICES - KEY_PITCH; }
+DEVICE constexpr unsigned score_mask(int bits, int slice) {
+    unsigned mask = (unsigned)plane_mask(bits) << slice_shift(slice);
+    for (int i = slice - KEY_PITCH; subtracted(slice) && i >= 0; i -= KEY_PITCH)
+        mask |= (unsigned)plane_mask(bits) << slice_shift(i);
+    return mask;
+}
 DEVICE constexpr int score_right(int bits, int slice) { return key_shift(bits, slice) - slice_shift(slice); }
 
 // Adds the products of one plane of keys with the query, steps of WHOLE digits; codes is their place in shared memory.
@@ -1036,12 +1048,29 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         __syncwarp();  // all lanes have read the keys
         fetch_keys(page + STAGES * step, pages, stage, slot == 0 ? FACTORS - 1 : slot - 1);
 
+        unsigned whole[ROW_TILES][SLICES][2];  // of two tokens of head t
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    unsigned& x = whole[n][slice][i];
+                    x = 254 * scores[n][slice][2 * i] + scores[n][slice][2 * i + 1];
+                    if constexpr (SUBTRACT) x = kept(x);  // or it is multiplied again where it is subtracted
+                    if (subtracted(slice)) {
+#pragma unroll
+                        for (int j = slice % KEY_PITCH; j < slice; j += KEY_PITCH) x -= whole[n][j][i];
+                    }
+                }
+            }
+        }
+
         // of a slice's two tokens of head t, without bias
         auto logits = [&](int n, int slice) {
-            const int* score = scores[n][slice];
             const float unit_weight = weight[n] * power(-slice_shift(slice));
-            float2 x = make_float2(fmaf((float)(254 * score[0] + score[1]), unit_weight, zero[n]),
-                                   fmaf((float)(254 * score[2] + score[3]), unit_weight, zero[n]));
+            float2 x = make_float2(fmaf((float)(int)whole[n][slice][0], unit_weight, zero[n]),
+                                   fmaf((float)(int)whole[n][slice][1], unit_weight, zero[n]));
             if constexpr (KEY_NORM) {
                 const float2 by = norm[slice].values();
                 x.x *= by.x, x.y *= by.y;
