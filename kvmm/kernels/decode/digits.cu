@@ -134,10 +134,6 @@ struct Paged {
     long long batch, head, page;  // page: below 2 ** 32
 };
 
-struct __align__(16) Sources {  // of two stores
-    const Byte *first, *second;
-};
-
 struct Arguments {
     const Byte* query;  // int8 [B, H, G, 2 * rows, J]; with QUERY_TYPE [B, H, rows, query_width] of that type
     const float* query_weight;  // [B, H, G, rows], without QUERY_TYPE
@@ -233,12 +229,15 @@ constexpr int FACTOR_BYTES = VALUE_NORM_BYTES + 2 * TOKEN_BYTES, FACTORS = STAGE
 // at the end a warp's part holds its sums
 constexpr int SUM_WIDTH = VALUE_WIDTH + VALUE_ZEROS, SUM_STRIDE = SUM_WIDTH + 8;
 constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of weights are asked for
-// behind the warps' parts: where a lane's bytes of the first page of every store are, which would take too many registers
-// or be worked out for every page (two stores at a time), what the block's warps found, and with FOLD the query, the
-// scales of a span and their zeros
-constexpr int NORM_SOURCES = 2, GROUP_SOURCES = NORM_SOURCES + (KEY_NORM || VALUE_NORM);
-constexpr int TOKEN_SOURCES = GROUP_SOURCES + (KEY_GROUPS && FOLD), SOURCES = TOKEN_SOURCES + (VALUE_TOKEN != 0);
+// behind the warps' parts: where a lane's bytes of the first page of every store are and how far apart pages are, which
+// would take too many registers or be worked out for every page; what the block's warps found; and with FOLD the query,
+// the scales of a span and their zeros
+constexpr int VALUE_SOURCE = 1 + (KEY_DIGITS_1 > 0), NORM_SOURCE = VALUE_SOURCE + 1 + (VALUE_DIGITS_1 > 0);
+constexpr int FACTOR_SOURCE = NORM_SOURCE + (KEY_NORM > 0), GROUP_SOURCE = FACTOR_SOURCE + (VALUE_NORM > 0);
+constexpr int TOKEN_SOURCE = GROUP_SOURCE + 2 * (KEY_GROUPS && FOLD), SOURCES = TOKEN_SOURCE + 2 * (VALUE_TOKEN > 0);
 constexpr int SOURCES_AT = WARPS * WARP_BYTES, FOUND_AT = SOURCES_AT + 512 * SOURCES;
+// norms of keys and of values that are 16 lanes' each come together
+constexpr bool NORMS_TOGETHER = KEY_NORM_BYTES == 256 && VALUE_NORM_BYTES == 256 && !EXTENT;
 constexpr int FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
 constexpr int FOLDED_AT = FOUND_AT + FOUND_BYTES, FACTOR_AT = FOLDED_AT + ROW_TILES * 4 * KEY_WIDTH * 4;
 constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY_ZEROS * 4;
@@ -834,46 +833,66 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     };
 
     const unsigned sources = SOURCES_AT + 16 * lane;
-    auto keep_sources = [&](int index, const Paged& first, const Paged& second) {
-        *(Sources*)(shared + sources + 512 * index) = {pages_of(first, batch, head, lane),
-                                                       pages_of(second, batch, head, lane)};
+    auto keep_source = [&](int index, const Paged& store, int lane) {
+        const unsigned long long data = (unsigned long long)pages_of(store, batch, head, lane);
+        const uint4 source = {(unsigned)data, (unsigned)(data >> 32), (unsigned)store.page, 0};
+        *(uint4*)(shared + sources + 512 * index) = source;
     };
-    keep_sources(0, args.keys[0], args.keys[1]);
-    keep_sources(1, args.values[0], args.values[1]);
-    if constexpr (KEY_NORM || VALUE_NORM) keep_sources(NORM_SOURCES, args.key_norm, args.value_norm);
-    if constexpr (KEY_GROUPS && FOLD) keep_sources(GROUP_SOURCES, args.key_scale, args.key_zero);
-    if constexpr (VALUE_TOKEN) keep_sources(TOKEN_SOURCES, args.value_scale, args.value_zero);
-    auto sources_of = [&](int index) { return *(const Sources*)(shared + sources + 512 * index); };
-    auto at = [](const Byte* pages, const Paged& store, int page) {
-        return pages + (unsigned long long)(unsigned)page * (unsigned)store.page;  // one instruction
+    keep_source(0, args.keys[0], lane);
+    if constexpr (KEY_DIGITS_1) keep_source(1, args.keys[1], lane);
+    keep_source(VALUE_SOURCE, args.values[0], lane);
+    if constexpr (VALUE_DIGITS_1) keep_source(VALUE_SOURCE + 1, args.values[1], lane);
+    if constexpr (KEY_NORM) keep_source(NORM_SOURCE, args.key_norm, lane);
+    if constexpr (VALUE_NORM) {
+        if (!NORMS_TOGETHER || lane >= 16)
+            keep_source(NORMS_TOGETHER ? NORM_SOURCE : FACTOR_SOURCE, args.value_norm, NORMS_TOGETHER ? lane - 16 : lane);
+    }
+    if constexpr (KEY_GROUPS && FOLD) {
+        keep_source(GROUP_SOURCE, args.key_scale, lane);
+        keep_source(GROUP_SOURCE + 1, args.key_zero, lane);
+    }
+    if constexpr (VALUE_TOKEN) {
+        keep_source(TOKEN_SOURCE, args.value_scale, lane);
+        keep_source(TOKEN_SOURCE + 1, args.value_zero, lane);
+    }
+    auto from_source = [&](int index, int page) {
+        const uint4 source = *(const uint4*)(shared + sources + 512 * index);
+        return (const Byte*)(((unsigned long long)source.y << 32 | source.x) + (unsigned long long)(unsigned)page * source.z);
     };
     auto fetch_keys = [&](int page, int limit, int stage, int slot) {
         if (page < limit) {
             Byte* const to = shared + kept(key_stages + stage * KEY_STAGE + 16 * lane);
-            const Sources planes = sources_of(0);
-            fetch<KEY_BYTES_0>(to, at(planes.first, args.keys[0], page), lane);
-            if constexpr (KEY_DIGITS_1) fetch<KEY_BYTES_1>(to + KEY_BYTES_0, at(planes.second, args.keys[1], page), lane);
+            const int group = KEY_GROUPS ? group_of(args.key_group, args.key_groups, page) : 0;
+            // all are looked up before the first is asked for: a fetch has to wait for what was read from shared memory
+            const Byte* const codes = from_source(0, page);
+            const Byte* const more_codes = KEY_DIGITS_1 ? from_source(1, page) : nullptr;
+            const Byte* const norms = KEY_NORM ? from_source(NORM_SOURCE, page) : nullptr;
+            const Byte* const value_norms =
+                VALUE_NORM && !NORMS_TOGETHER && !EXTENT ? from_source(FACTOR_SOURCE, page) : nullptr;
+            const Byte* const scales = KEY_GROUPS && FOLD ? from_source(GROUP_SOURCE, group) : nullptr;
+            const Byte* const zeros = KEY_GROUPS && FOLD ? from_source(GROUP_SOURCE + 1, group) : nullptr;
+            const Byte* const value_scales = VALUE_TOKEN && !EXTENT ? from_source(TOKEN_SOURCE, page) : nullptr;
+            const Byte* const value_zeros = VALUE_TOKEN && !EXTENT ? from_source(TOKEN_SOURCE + 1, page) : nullptr;
+            fetch<KEY_BYTES_0>(to, codes, lane);
+            if constexpr (KEY_DIGITS_1) fetch<KEY_BYTES_1>(to + KEY_BYTES_0, more_codes, lane);
             if constexpr (KEY_GROUPS) {
-                const int group = group_of(args.key_group, args.key_groups, page);
                 if constexpr (FOLD) {
-                    const Sources scales = sources_of(GROUP_SOURCES);
-                    fetch<GROUP_ROW>(to + QUERY_AT, at(scales.first, args.key_scale, group), lane);
-                    fetch<GROUP_ROW>(to + QUERY_AT + GROUP_ROW, at(scales.second, args.key_zero, group), lane);
+                    fetch<GROUP_ROW>(to + QUERY_AT, scales, lane);
+                    fetch<GROUP_ROW>(to + QUERY_AT + GROUP_ROW, zeros, lane);
                 } else {
                     fetch<QUERY_BYTES>(to + QUERY_AT, query_of(group) + 16 * lane, lane, query_rows * KEY_WIDTH);
                 }
             }
             Byte* const factors = shared + kept(key_stages + FACTORS_AT + slot * FACTOR_BYTES + 16 * lane);
-            if constexpr (KEY_NORM || (VALUE_NORM && !EXTENT)) {
-                const Sources norms = sources_of(NORM_SOURCES);
-                if constexpr (KEY_NORM) fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, at(norms.first, args.key_norm, page), lane);
-                if constexpr (VALUE_NORM && !EXTENT)
-                    fetch<VALUE_NORM_BYTES>(factors, at(norms.second, args.value_norm, page), lane);
+            if constexpr (NORMS_TOGETHER) {
+                fetch_16(lane < 16 ? to + KEY_NORM_AT : factors - 256, norms);
+            } else {
+                if constexpr (KEY_NORM) fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, norms, lane);
+                if constexpr (VALUE_NORM && !EXTENT) fetch<VALUE_NORM_BYTES>(factors, value_norms, lane);
             }
             if constexpr (VALUE_TOKEN && !EXTENT) {
-                const Sources scales = sources_of(TOKEN_SOURCES);
-                fetch<TOKEN_BYTES>(factors, at(scales.first, args.value_scale, page), lane);
-                fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, at(scales.second, args.value_zero, page), lane);
+                fetch<TOKEN_BYTES>(factors, value_scales, lane);
+                fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, value_zeros, lane);
             }
             if constexpr (BIAS == 2) {
                 const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE;
@@ -885,10 +904,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     auto fetch_values = [&](int page, int limit, int stage) {
         if (!EXTENT && page < limit) {
             Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
-            const Sources planes = sources_of(1);
-            fetch<VALUE_BYTES_0>(to, at(planes.first, args.values[0], page), lane);
-            if constexpr (VALUE_DIGITS_1)
-                fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, at(planes.second, args.values[1], page), lane);
+            const Byte* const codes = from_source(VALUE_SOURCE, page);
+            const Byte* const more_codes = VALUE_DIGITS_1 ? from_source(VALUE_SOURCE + 1, page) : nullptr;
+            fetch<VALUE_BYTES_0>(to, codes, lane);
+            if constexpr (VALUE_DIGITS_1) fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, more_codes, lane);
             if constexpr (VALUE_GROUPS) {
                 const int group = group_of(args.value_group, args.value_groups, page);
                 const float* from = args.group_scale + (unit * args.value_groups + group) * VALUE_WIDTH;
