@@ -1125,14 +1125,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             for (int slice = 0; slice < SLICES; slice++) value_factor[slice].load(row, 16 * slice);
             Pair<FACTOR> largest = value_factor[0];
 #pragma unroll
-            for (int slice = 0; slice < SLICES; slice++) largest.largest_of(value_factor[slice]);
+            for (int slice = 1; slice < SLICES; slice++) largest.largest_of(value_factor[slice]);
             most = fmaxf(largest.largest(), 1e-20f);
         }
 
         float factor[ROW_TILES], page_weight[ROW_TILES];
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
-            float2 x[SLICES], largest_pair = make_float2(NO_TOKEN, NO_TOKEN);  // without a token: probabilities of 0
+            float2 x[SLICES], largest_pair = make_float2(NO_TOKEN, -infinity());  // without a token: probabilities of 0
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) {
                 x[slice] = logits(n, slice);
@@ -1162,16 +1162,18 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                 const int part = slice_class(slice);
                 const float start = offset - (float)(VALUE_BITS_0 * part);
                 float2 p = make_float2(exp2_approx(x[slice].x + start), exp2_approx(x[slice].y + start));
-                sum[part] += p.x, sum[part] += p.y;
+                // the class's first, not added to 0, which would take an instruction
+                const bool starts = slice >= SLICES - SHARED * VALUE_PITCH && slice % VALUE_PITCH == VALUE_PITCH - 1;
+                sum[part] = (starts ? p.x : sum[part] + p.x) + p.y;
                 float2 by = make_float2(1.0f, 1.0f);
                 if constexpr (FACTOR) by = value_factor[slice].values();
                 if constexpr (VALUE_TOKEN) {
                     Pair<VALUE_TOKEN> pair;
                     pair.load(shared + zeros, 16 * slice);
                     const float2 z = pair.values();
-                    sum_zero[part] = fmaf(p.x, z.x, fmaf(p.y, z.y, sum_zero[part]));
+                    sum_zero[part] = fmaf(p.x, z.x, starts ? p.y * z.y : fmaf(p.y, z.y, sum_zero[part]));
                 } else if constexpr (VALUE_NORM) {
-                    sum_zero[part] = fmaf(p.x, by.x, fmaf(p.y, by.y, sum_zero[part]));
+                    sum_zero[part] = fmaf(p.x, by.x, starts ? p.y * by.y : fmaf(p.y, by.y, sum_zero[part]));
                 }
                 float2 zero_point = make_float2(MAGIC + 128.0f, MAGIC + 128.0f);
                 if (UNMASKED && !unmasked(slice)) {
@@ -1184,9 +1186,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                 *(unsigned short*)(column + 16 * slice) = high_parts(p.x, p.y);
                 *(unsigned short*)(column + P_STRIDE + 16 * slice) = low_parts(p.x, p.y);
             }
-            float page_total = 0.0f, page_zero = 0.0f;
+            float page_total = sum[0], page_zero = sum_zero[0];
 #pragma unroll
-            for (int part = 0; part < SHARED; part++) {
+            for (int part = 1; part < SHARED; part++) {
                 page_total = fmaf(sum[part], power(VALUE_BITS_0 * part), page_total);
                 page_zero = fmaf(sum_zero[part], power(VALUE_BITS_0 * part), page_zero);
             }
