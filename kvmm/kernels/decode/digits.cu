@@ -107,6 +107,13 @@ DEVICE void load_matrices(unsigned* x, const Byte* row) {
                  : "memory");
 }
 
+DEVICE void load_two_matrices(unsigned* x, const Byte* row) {  // rows of lanes 0 to 15
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
 // Until the kernel that writes the query has ended; what it does not write may be read before. The kernel that follows
 // may then be put on multiprocessors that have room: all in front of this one has ended then.
 DEVICE void wait_for_query() {
@@ -415,7 +422,7 @@ DEVICE void add_scores(unsigned codes, int lane, const uint2* query, int (&score
     const unsigned wide_at = kept(HALVES ? token_at + matrix / 2 * 16 : codes + 2 * g * DIGITS + 16 * t);
     const unsigned narrow_at = !HALVES && WHOLE % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
     // two row tiles at a time
-    const unsigned rest_at = HALVES ? kept(token_at + matrix / 2 * 16 * DIGITS * (ROW_TILE > 1)) : 0;
+    const unsigned rest_at = HALVES ? kept(token_at + matrix / 2 * 16 * DIGITS) : 0;
 #pragma unroll
     for (int tile = 0; tile < ROW_TILE; tile++) {
         unsigned words[STEPS_HERE + 1][4];
@@ -423,7 +430,11 @@ DEVICE void add_scores(unsigned codes, int lane, const uint2* query, int (&score
         if constexpr (HALVES) {
 #pragma unroll
             for (int step = 0; step < STEPS_HERE; step++) load_matrices(words[step], wide + 32 * step);
-            if (tile % 2 == 0) load_matrices(rest[tile], shared + rest_at + 16 * tile * DIGITS + WHOLE);
+            const Byte* const last = shared + rest_at + 16 * tile * DIGITS + WHOLE;
+            if constexpr (ROW_TILE == 1)
+                load_two_matrices(rest[tile], last);
+            else if (tile % 2 == 0)
+                load_matrices(rest[tile], last);
         } else {
             uint2 first[STEPS_HERE + 1], second[STEPS_HERE + 1];
             load_row<WHOLE>(wide, narrow, first);
@@ -528,6 +539,10 @@ DEVICE unsigned top_bits(unsigned word, int slice) {  // the slice's codes among
     return (word << (place - BITS * (slice / (PAGE * BITS / 128)))) & mask;
 }
 
+// Where the codes of values have 16 bytes number i, so that rows of a matrix are in different banks. What is added to i
+// in multiples of 16, or in bits 1 and 2 where they are 0, is added to this too.
+DEVICE constexpr int swizzled(int i) { return i ^ (i >> 3 & 1); }
+
 // Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes and
 // group_scale are places in shared memory, p the probabilities: slice i of column 8 n + g, tokens 4 t to 4 t + 3.
 template <int BITS, int DIGITS>
@@ -537,8 +552,8 @@ DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], i
     constexpr float UNIT = power(-lowest_place(BITS));
     // matrices: rows g and g + 8 of a tile, then their next 16 bytes, or where there are none the next tile
     const int matrix = lane / 8;
-    const unsigned row_at = kept(ROW == 16 ? codes + 16 * lane
-                                           : codes + (lane % 8 + matrix % 2 * 8) * ROW + matrix / 2 * 16);
+    const unsigned row_at =
+        kept(codes + 16 * swizzled(ROW == 16 ? lane : (lane % 8 + matrix % 2 * 8) * WORDS + matrix / 2));
     const unsigned scale_at = VALUE_GROUPS ? kept(group_scale + lane / 4 * 4) : 0;
     unsigned words[2 * WORDS < 4 ? 4 : 2 * WORDS];  // word i of row g: 2 i, of row g + 8: 2 i + 1
 #pragma unroll
@@ -903,12 +918,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     };
     auto fetch_values = [&](int page, int limit, int stage) {
         if (!EXTENT && page < limit) {
-            Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
+            Byte* const codes_to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * swizzled(lane));
             const Byte* const codes = from_source(VALUE_SOURCE, page);
             const Byte* const more_codes = VALUE_DIGITS_1 ? from_source(VALUE_SOURCE + 1, page) : nullptr;
-            fetch<VALUE_BYTES_0>(to, codes, lane);
-            if constexpr (VALUE_DIGITS_1) fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, more_codes, lane);
+            fetch<VALUE_BYTES_0>(codes_to, codes, lane);
+            if constexpr (VALUE_DIGITS_1) fetch<VALUE_BYTES_1>(codes_to + VALUE_BYTES_0, more_codes, lane);
             if constexpr (VALUE_GROUPS) {
+                Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
                 const int group = group_of(args.value_group, args.value_groups, page);
                 const float* from = args.group_scale + (unit * args.value_groups + group) * VALUE_WIDTH;
                 fetch<GROUP_BYTES>(to + GROUP_AT, (const Byte*)from + 16 * lane, lane);
