@@ -522,7 +522,8 @@ DEVICE constexpr int lowest_place(int bits) { return 8 - bits - VALUE_BITS_0 * (
 
 // Words that hold four operands of an mma as they are: those of the last PITCH slices, the first plane's highest bits,
 // are not masked. What the bits below add, codes of the slices PITCH, 2 * PITCH, .. before times probabilities of the
-// last ones, is taken from the probabilities of those slices (`excess` of them), and a second plane leaves such bits too.
+// last ones, is taken from the probabilities of those slices (`excess` of them), and a second plane leaves such bits
+// too. Norms and scales of values are not negative, or the difference would not fit 16 bits.
 constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
 constexpr bool UNMASKED = VALUE_PITCH % 2 == 0 && VALUE_BITS_0 < 8 && VALUE_BITS_1 <= VALUE_BITS_0;
 DEVICE constexpr bool unmasked(int slice) { return UNMASKED && slice >= SLICES - VALUE_PITCH; }
@@ -546,8 +547,9 @@ DEVICE constexpr int swizzled(int i) { return i ^ (i >> 3 & 1); }
 // Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes and
 // group_scale are places in shared memory, p the probabilities: slice i of column 8 n + g, tokens 4 t to 4 t + 3.
 template <int BITS, int DIGITS>
-DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], int lane, const float (&factor)[ROW_TILES],
-                       unsigned group_scale, float (*sums)[TILES][2], int first_tile) {
+DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], int lane,
+                       const float (&factor)[ROW_TILES], unsigned group_scale, float (*sums)[TILES][2],
+                       int first_tile) {
     constexpr int ROW = PAGE * BITS / 8, WORDS = ROW / 16;  // bytes of a row, its words that a lane holds
     constexpr float UNIT = power(-lowest_place(BITS));
     // matrices: rows g and g + 8 of a tile, then their next 16 bytes, or where there are none the next tile
@@ -848,9 +850,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     };
 
     const unsigned sources = SOURCES_AT + 16 * lane;
+    // 64 bits of an address, 32 of a page's size, and where the lane's codes of values go
     auto keep_source = [&](int index, const Paged& store, int lane) {
         const unsigned long long data = (unsigned long long)pages_of(store, batch, head, lane);
-        const uint4 source = {(unsigned)data, (unsigned)(data >> 32), (unsigned)store.page, 0};
+        const uint4 source = {(unsigned)data, (unsigned)(data >> 32), (unsigned)store.page,
+                              16u * swizzled(lane)};
         *(uint4*)(shared + sources + 512 * index) = source;
     };
     keep_source(0, args.keys[0], lane);
@@ -860,7 +864,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     if constexpr (KEY_NORM) keep_source(NORM_SOURCE, args.key_norm, lane);
     if constexpr (VALUE_NORM) {
         if (!NORMS_TOGETHER || lane >= 16)
-            keep_source(NORMS_TOGETHER ? NORM_SOURCE : FACTOR_SOURCE, args.value_norm, NORMS_TOGETHER ? lane - 16 : lane);
+            keep_source(NORMS_TOGETHER ? NORM_SOURCE : FACTOR_SOURCE, args.value_norm,
+                        NORMS_TOGETHER ? lane - 16 : lane);
     }
     if constexpr (KEY_GROUPS && FOLD) {
         keep_source(GROUP_SOURCE, args.key_scale, lane);
@@ -870,24 +875,26 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         keep_source(TOKEN_SOURCE, args.value_scale, lane);
         keep_source(TOKEN_SOURCE + 1, args.value_zero, lane);
     }
-    auto from_source = [&](int index, int page) {
-        const uint4 source = *(const uint4*)(shared + sources + 512 * index);
-        return (const Byte*)(((unsigned long long)source.y << 32 | source.x) + (unsigned long long)(unsigned)page * source.z);
+    auto source_of = [&](int index) { return *(const uint4*)(shared + sources + 512 * index); };
+    auto from_source = [&](const uint4& source, int page) {
+        const unsigned long long data = (unsigned long long)source.y << 32 | source.x;
+        return (const Byte*)(data + (unsigned long long)(unsigned)page * source.z);
     };
     auto fetch_keys = [&](int page, int limit, int stage, int slot) {
         if (page < limit) {
             Byte* const to = shared + kept(key_stages + stage * KEY_STAGE + 16 * lane);
             const int group = KEY_GROUPS ? group_of(args.key_group, args.key_groups, page) : 0;
             // all are looked up before the first is asked for: a fetch has to wait for what was read from shared memory
-            const Byte* const codes = from_source(0, page);
-            const Byte* const more_codes = KEY_DIGITS_1 ? from_source(1, page) : nullptr;
-            const Byte* const norms = KEY_NORM ? from_source(NORM_SOURCE, page) : nullptr;
+            const Byte* const codes = from_source(source_of(0), page);
+            const Byte* const more_codes = KEY_DIGITS_1 ? from_source(source_of(1), page) : nullptr;
+            const Byte* const norms = KEY_NORM ? from_source(source_of(NORM_SOURCE), page) : nullptr;
             const Byte* const value_norms =
-                VALUE_NORM && !NORMS_TOGETHER && !EXTENT ? from_source(FACTOR_SOURCE, page) : nullptr;
-            const Byte* const scales = KEY_GROUPS && FOLD ? from_source(GROUP_SOURCE, group) : nullptr;
-            const Byte* const zeros = KEY_GROUPS && FOLD ? from_source(GROUP_SOURCE + 1, group) : nullptr;
-            const Byte* const value_scales = VALUE_TOKEN && !EXTENT ? from_source(TOKEN_SOURCE, page) : nullptr;
-            const Byte* const value_zeros = VALUE_TOKEN && !EXTENT ? from_source(TOKEN_SOURCE + 1, page) : nullptr;
+                VALUE_NORM && !NORMS_TOGETHER && !EXTENT ? from_source(source_of(FACTOR_SOURCE), page) : nullptr;
+            constexpr bool SCALES = KEY_GROUPS && FOLD, VALUE_SCALES = VALUE_TOKEN && !EXTENT;
+            const Byte* const scales = SCALES ? from_source(source_of(GROUP_SOURCE), group) : nullptr;
+            const Byte* const zeros = SCALES ? from_source(source_of(GROUP_SOURCE + 1), group) : nullptr;
+            const Byte* const value_scales = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE), page) : nullptr;
+            const Byte* const value_zeros = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE + 1), page) : nullptr;
             fetch<KEY_BYTES_0>(to, codes, lane);
             if constexpr (KEY_DIGITS_1) fetch<KEY_BYTES_1>(to + KEY_BYTES_0, more_codes, lane);
             if constexpr (KEY_GROUPS) {
@@ -918,9 +925,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     };
     auto fetch_values = [&](int page, int limit, int stage) {
         if (!EXTENT && page < limit) {
-            Byte* const codes_to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * swizzled(lane));
-            const Byte* const codes = from_source(VALUE_SOURCE, page);
-            const Byte* const more_codes = VALUE_DIGITS_1 ? from_source(VALUE_SOURCE + 1, page) : nullptr;
+            const uint4 source = source_of(VALUE_SOURCE);
+            Byte* const codes_to = shared + kept(value_stages + stage * VALUE_STAGE + source.w);
+            const Byte* const codes = from_source(source, page);
+            const Byte* const more_codes = VALUE_DIGITS_1 ? from_source(source_of(VALUE_SOURCE + 1), page) : nullptr;
             fetch<VALUE_BYTES_0>(codes_to, codes, lane);
             if constexpr (VALUE_DIGITS_1) fetch<VALUE_BYTES_1>(codes_to + VALUE_BYTES_0, more_codes, lane);
             if constexpr (VALUE_GROUPS) {
