@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns"])
 def _append_kernel(
     key_buffer,
     value_buffer,

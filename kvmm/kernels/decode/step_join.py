@@ -17,6 +17,12 @@ def _reach(x: torch.Tensor) -> int:
     return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
+def _room(count: int) -> int:
+    """A power of four: as many as a kernel is compiled for, so that caches that grow need few of them."""
+    power = next_power_of_2(count)
+    return power if power.bit_length() % 2 else 2 * power
+
+
 def slopes(step: Step, largest: torch.Tensor, smallest: torch.Tensor, tau1: float, tau2: float) -> torch.Tensor:
     """What CalibQuant's calibration (section 3.3) does to every row's logits, slope and shift: ``[BH, rows, 2]``.
 
@@ -25,10 +31,11 @@ def slopes(step: Step, largest: torch.Tensor, smallest: torch.Tensor, tau1: floa
         tau1, tau2: what the smallest and the largest logit of a row are lowered by, in units of e.
     """
     splits, out = largest.shape[1], step.empty(step.bh, step.rows, 2)
-    together = min(next_power_of_2(step.rows), max(1, 8192 // next_power_of_2(splits)))
+    room = _room(splits)
+    together = min(64, _room(step.rows), max(1, 8192 // room))
     slopes_kernel[step.bh, -(-step.rows // together)](
         largest, smallest, out, step.rows, splits, tau1 * LOG2E, tau2 * LOG2E,
-        SP=next_power_of_2(splits), RB=together, num_warps=1,
+        SP=room, RB=together, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -103,8 +110,8 @@ def combine(
         head_stride(digit_matrix),
         0 if partial is None else partial.acc.shape[-1], 0 if scale is None else scale.shape[-1], dim,
         D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)),
-        JP=width, VDZ=vdz, SP=next_power_of_2(splits),
-        SP0=next_power_of_2(splits0), SC=min(at_once, next_power_of_2(splits)), RB=together,
+        JP=width, VDZ=vdz, SP=_room(splits),
+        SP0=_room(splits0), SC=min(at_once, _room(splits)), RB=together,
         DIGITS=0 if columns is None else columns.shape[0],
         HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
         HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,

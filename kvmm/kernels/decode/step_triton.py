@@ -16,6 +16,7 @@ from kvmm.kernels.decode.triton import split_kernel
 
 _SCORES, _INT8, _CHANNEL, _TOKEN, _DENSE, _NOTHING = range(6)
 _WARPS = 12  # that a multiprocessor is given
+_SUB_TILES = 4  # that a split takes at least, of pages whose sub-tiles are taken one after the other
 _TILE = 64  # tokens of the dense columns a program takes at once
 
 
@@ -153,13 +154,16 @@ def triton_split(
         vdz = 0
     columns = v["columns"]
     tiles = -(-pages // (page if tokens is not None else pages_a_tile))
+    subs = page // unit
+    rolled = subs > 1 and not quick and (not step.int8 or (k["mode"] == _CHANNEL and subs > 4))
+    if rolled:  # sub-tiles are tiles, of which a split has several
+        tiles *= max(1, subs // _SUB_TILES)
     splits = _splits(step, tiles, warps)
     shape = (step.bh, splits, step.rows)
     m, l = step.empty(*shape), step.empty(*shape)
     acc = None if write else step.empty(*shape, columns)
     zero = step.empty(*shape, vdz) if vdz and not write else None
     knorm = k["norm"]
-    bias_q = 0 if bias is None or bias.shape[2] == 1 else bias.stride(2)
     split_kernel[step.bh, splits, step.blocks](
         q["Q"], q["QW"], q["QZ"], q["QS"], k["C1"], k["C2"], k["scale"], k["zero"],
         k["group"], knorm, bias, logits, adjust,
@@ -167,7 +171,8 @@ def triton_split(
         m, l, acc, zero,
         step.heads, step.rows, step.length, q["kgroups"], v["groups"], pages, splits,
         0 if logits is None else logits.shape[-1],
-        0 if bias is None or bias.shape[0] == 1 else bias.stride(0), bias_q,
+        0 if bias is None or bias.shape[0] == 1 else bias.stride(0),
+        0 if bias is None else bias.stride(2),
         pair_stride(k["C1"]), pair_stride(k["C2"]), pair_stride(k["scale"]), *_norm_strides(knorm),
         pair_stride(v["C1"]), pair_stride(v["C2"]), pair_stride(v["scale"]), pair_stride(v["zero"]),
         *_norm_strides(norm),
@@ -178,7 +183,8 @@ def triton_split(
         VMODE=v["mode"], VB1=v["B1"], VB2=v["B2"], VJ1=v["J1"], VJ2=v["J2"], VP1=v["P1"], VP2=v["P2"],
         VDZ=vdz, VDP=next_power_of_2(max(1, vdz)), VINSIDE=v["inside"], VGROUPED=v["grouped"], VTOKEN=token_int8,
         VCHUNKS=v["chunks"], HAS_VNORM=norm is not None,
-        HAS_BIAS=bias is not None, HAS_USED=used is not None, HAS_ADJUST=adjust is not None, WRITE_LOGITS=write,
-        IN_TOKENS=tokens is not None, ASM=not interpreted(), num_warps=warps, num_stages=2 if quick else 1,
+        BIAS_KIND=0 if bias is None else 1 if bias.shape[2] == 1 else 2, HAS_USED=used is not None,
+        HAS_ADJUST=adjust is not None, WRITE_LOGITS=write, IN_TOKENS=tokens is not None, ROLLED=rolled,
+        ASM=not interpreted(), num_warps=warps, num_stages=2 if quick else 1,
     )  # fmt: skip
     return Partial(m, l, acc, zero, grouped_values)

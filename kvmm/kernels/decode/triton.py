@@ -9,6 +9,10 @@ In int8 mode the query is two int8 numbers (a high and a low part, 15 bits toget
 products are exact integers. In half mode, for many rows of queries (chunked prefill, a second turn, drafts) and for
 scales that int8 cannot fold, codes are multiplied by their scale in registers and the products are in half precision.
 
+A byte holds codes of several tokens, so a tile of pages is several sub-tiles, one for each row of bytes and each place
+of bits in them. Few rows of queries take all of them at once, from bytes that were loaded once. Many (``ROLLED``) take
+one after the other: logits of all of them would not fit the registers, and unrolled code takes seconds to compile.
+
 Logits are in units of log 2 throughout: ``exp2`` is what the hardware has.
 """
 
@@ -41,6 +45,12 @@ _SHIFT_AND = tl.constexpr(
         for shift in range(bits, 8, bits)
     }
 )
+_SHIFT_BY_AND = tl.constexpr(
+    {
+        bits: f"{{ .reg .b32 t; shr.u32 t, $1, $2; and.b32 $0, t, {mask:#010x}; }}"
+        for bits, mask in ((1, 0x01010101), (2, 0x03030303), (4, 0x0F0F0F0F))
+    }
+)
 
 
 @triton.jit
@@ -57,8 +67,32 @@ def _plane(packed, SHIFT: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
+def _plane_at(packed, shift, BITS: tl.constexpr, ASM: tl.constexpr):
+    """:func:`_plane` of a ``shift`` known at run time only."""
+    if BITS == 8:
+        return packed
+    elif not ASM:
+        return ((packed >> shift.to(tl.uint8)) & ((1 << BITS) - 1)).to(tl.int8)
+    else:  # of the registers with a shift for each of the four codes, which is the same, the first one
+        return tl.inline_asm_elementwise(
+            _SHIFT_BY_AND[BITS], "=r,r,r,r,r,r", [packed, shift], dtype=tl.int8, is_pure=True, pack=4
+        )
+
+
+@triton.jit
+def _codes(
+    planes, token, ROWS: tl.constexpr, UI: tl.constexpr, BITS: tl.constexpr, ROLLED: tl.constexpr, ASM: tl.constexpr
+):
+    """Codes of the sub-tile whose pages begin at ``token``, of the packed sub-tiles ``planes``."""
+    if ROLLED:
+        return _plane_at(planes[0], token // ROWS * BITS, BITS, ASM)
+    else:
+        return _plane(planes[token % ROWS // UI], token // ROWS * BITS, BITS, ASM)
+
+
+@triton.jit
 def _load_plane(
-    base, T: tl.constexpr, ROWS: tl.constexpr, UI: tl.constexpr, F: tl.constexpr, J: tl.constexpr, JP: tl.constexpr,
+    base, T, ROWS: tl.constexpr, UI: tl.constexpr, F: tl.constexpr, J: tl.constexpr, JP: tl.constexpr,
     TRANSPOSED: tl.constexpr, page_stride, pages,
 ):  # fmt: skip
     """One sub-tile of packed bytes of ``F`` pages: ``[F * UI, JP]``, or ``[JP, F * UI]`` of values."""
@@ -76,7 +110,7 @@ def _load_plane(
         return tl.load(base + at, mask=(page < pages)[:, None] & (j < J)[None, :], other=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "rows", "queries", "kgroups", "vgroups", "pages", "splits", "bias_b", "bias_q"])
 def split_kernel(
     Q, QW, QZ, QS, K1, K2, KSCALE, KZERO, KGROUP, KNORM, BIAS, LOGITS, ADJUST,
     V1, V2, VSCALE, VZERO, VGROUP, VNORM, USED,
@@ -91,8 +125,8 @@ def split_kernel(
     VP1: tl.constexpr, VP2: tl.constexpr, VDZ: tl.constexpr, VDP: tl.constexpr,
     VINSIDE: tl.constexpr, VGROUPED: tl.constexpr, VTOKEN: tl.constexpr, VCHUNKS: tl.constexpr,
     HAS_VNORM: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_USED: tl.constexpr, HAS_ADJUST: tl.constexpr, WRITE_LOGITS: tl.constexpr,
-    IN_TOKENS: tl.constexpr, ASM: tl.constexpr,
+    BIAS_KIND: tl.constexpr, HAS_USED: tl.constexpr, HAS_ADJUST: tl.constexpr, WRITE_LOGITS: tl.constexpr,
+    IN_TOKENS: tl.constexpr, ROLLED: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Attention of ``RP`` query rows over some of the pages of one store: maximum, sum and weighted digits.
 
@@ -112,6 +146,11 @@ def split_kernel(
     VROWS1: tl.constexpr = N * VB1 // 8
     VROWS2: tl.constexpr = N * VB2 // 8
     VINT: tl.constexpr = VMODE == INT8 or VMODE == NOTHING
+    SPAN: tl.constexpr = UI if ROLLED else N  # tokens of each of its pages that a tile takes at once
+    KTILES1: tl.constexpr = 1 if ROLLED else KROWS1 // UI  # packed sub-tiles that those lie in
+    KTILES2: tl.constexpr = 1 if ROLLED else KROWS2 // UI
+    VTILES1: tl.constexpr = 1 if ROLLED else VROWS1 // UI
+    VTILES2: tl.constexpr = 1 if ROLLED else VROWS2 // UI
     bh, sp = tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, h = bh // H, bh % H
     r = tl.program_id(2) * RP + tl.arange(0, RP)
@@ -125,7 +164,7 @@ def split_kernel(
         tokens = tl.load(USED)
     if not IN_TOKENS:
         tokens = tokens * N
-    tiles = (tokens + F * N - 1) // (F * N)
+    tiles = (tokens + F * N - 1) // (F * N) * (N // SPAN)
     share = (tiles + splits - 1) // splits
     first, last = sp * share, tl.minimum(sp * share + share, tiles)
 
@@ -173,23 +212,27 @@ def split_kernel(
     accz = tl.zeros((VDP, RP), tl.float32)
 
     for tile in range(first, last):
-        page0 = bh * 0 + tile * F  # 64 bits wide
+        page0 = bh * 0 + tile // (N // SPAN) * F  # 64 bits wide
+        if ROLLED:
+            start = tile % (N // SPAN) * SPAN
+        else:
+            start: tl.constexpr = 0
         pages_left = (tokens + N - 1) // N - page0
         page_u = page0 + u // UI
 
         # logits [TU, RP] of every sub-tile
         if KMODE == INT8 or KMODE == CHANNEL or KMODE == TOKEN:
             ks1 = ()
-            for T in tl.static_range(KROWS1 // UI):
+            for T in tl.static_range(KTILES1):
                 ks1 = ks1 + (
-                    _load_plane(K1 + bh * k1_bh + page0 * KROWS1 * KJ1, T, KROWS1, UI, F, KJ1, KP1, False,
+                    _load_plane(K1 + bh * k1_bh + page0 * KROWS1 * KJ1, T + start % KROWS1 // UI, KROWS1, UI, F, KJ1, KP1, False,
                                 KROWS1 * KJ1, pages_left),
                 )  # fmt: skip
             if KB2 > 0:
                 ks2 = ()
-                for T in tl.static_range(KROWS2 // UI):
+                for T in tl.static_range(KTILES2):
                     ks2 = ks2 + (
-                        _load_plane(K2 + bh * k2_bh + page0 * KROWS2 * KJ2, T, KROWS2, UI, F, KJ2, KP2, False,
+                        _load_plane(K2 + bh * k2_bh + page0 * KROWS2 * KJ2, T + start % KROWS2 // UI, KROWS2, UI, F, KJ2, KP2, False,
                                     KROWS2 * KJ2, pages_left),
                     )  # fmt: skip
         if KMODE == INT8 and (KGROUPED == 1 or KGROUPED == 2):
@@ -206,8 +249,8 @@ def split_kernel(
 
         xs = ()
         top = m
-        for o in tl.static_range(0, N, UI):
-            token = o + u % UI
+        for o in tl.static_range(0, SPAN, UI):
+            token = start + o + u % UI
             slot = page_u * N + token
             live = slot < tokens
             if KMODE == SCORES:
@@ -234,17 +277,17 @@ def split_kernel(
                     mask=live[:, None] & row_live[None, :], other=0.0,
                 )  # fmt: skip
             else:
-                s1 = _plane(ks1[(o % KROWS1) // UI], o // KROWS1 * KB1, KB1, ASM)
+                s1 = _codes(ks1, start + o, KROWS1, UI, KB1, ROLLED, ASM)
                 if KMODE == INT8:
                     if KGROUPED == 3:  # several groups in a page
-                        g = page0 * INSIDE + o // (N // INSIDE)
+                        g = page0 * INSIDE + (start + o) // (N // INSIDE)
                         q1 = tl.load(q1_at + g * rows * 2 * KQ, mask=q1_live, other=0)
                         w = tl.load(QW + (bh * kgroups + g) * rows + r, mask=row_live, other=0.0)
                         if HAS_QZ:
                             z = tl.load(QZ + (bh * kgroups + g) * rows + r, mask=row_live, other=0.0)
                     dots = tl.dot(s1, q1, out_dtype=tl.int32)
                     if KB2 > 0:
-                        s2 = _plane(ks2[(o % KROWS2) // UI], o // KROWS2 * KB2, KB2, ASM)
+                        s2 = _codes(ks2, start + o, KROWS2, UI, KB2, ROLLED, ASM)
                         dots = tl.dot(s2, q2, acc=dots, out_dtype=tl.int32)
                     high, low = tl.split(tl.reshape(dots, (TU, RP, 2)))
                     x = (high * 254 + low).to(tl.float32) * w[None, :]
@@ -273,7 +316,7 @@ def split_kernel(
                     half = (s1.to(tl.float32) * scale.to(tl.float32)).to(q1.dtype)
                     dots = tl.dot(half, q1, input_precision="ieee")
                     if KB2 > 0:
-                        s2 = _plane(ks2[(o % KROWS2) // UI], o // KROWS2 * KB2, KB2, ASM)
+                        s2 = _codes(ks2, start + o, KROWS2, UI, KB2, ROLLED, ASM)
                         scale = tl.load(
                             KSCALE + bh * kscale_bh + g[:, None] * KQ + KQ1 + k2[None, :],
                             mask=live[:, None] & (k2 < KJ2)[None, :], other=0.0,
@@ -302,8 +345,8 @@ def split_kernel(
                 )
             if HAS_ADJUST:
                 x = x * slope[None, :] + shift[None, :]
-            if HAS_BIAS:
-                if bias_q == 0:
+            if BIAS_KIND > 0:
+                if BIAS_KIND == 1:  # the same for all queries
                     added = tl.load(BIAS + b * bias_b + slot, mask=live, other=-1e30)[:, None] + tl.zeros_like(x)
                 else:
                     added = tl.load(
@@ -330,11 +373,11 @@ def split_kernel(
             ps = ()
             largest = tl.zeros((RP,), tl.float32)
             total = tl.zeros((RP,), tl.float32)
-            for o in tl.static_range(0, N, UI):
+            for o in tl.static_range(0, SPAN, UI):
                 p = tl.exp2(xs[o // UI] - m[None, :])
                 total += tl.sum(p, 0)
                 if VTOKEN or HAS_VNORM:
-                    slot = page_u * N + o + u % UI
+                    slot = page_u * N + start + o + u % UI
                     live = slot < tokens
                     if VTOKEN:
                         zero = tl.load(VZERO + bh * vzero_bh + slot, mask=live, other=0.0).to(tl.float32)
@@ -357,16 +400,16 @@ def split_kernel(
 
             if VMODE != DENSE and VMODE != NOTHING:
                 vs1 = ()
-                for T in tl.static_range(VROWS1 // UI):
+                for T in tl.static_range(VTILES1):
                     vs1 = vs1 + (
-                        _load_plane(V1 + bh * v1_bh + page0 * VROWS1 * VJ1, T, VROWS1, UI, F, VJ1, VP1, True,
+                        _load_plane(V1 + bh * v1_bh + page0 * VROWS1 * VJ1, T + start % VROWS1 // UI, VROWS1, UI, F, VJ1, VP1, True,
                                     VROWS1 * VJ1, pages_left),
                     )  # fmt: skip
                 if VB2 > 0:
                     vs2 = ()
-                    for T in tl.static_range(VROWS2 // UI):
+                    for T in tl.static_range(VTILES2):
                         vs2 = vs2 + (
-                            _load_plane(V2 + bh * v2_bh + page0 * VROWS2 * VJ2, T, VROWS2, UI, F, VJ2, VP2, True,
+                            _load_plane(V2 + bh * v2_bh + page0 * VROWS2 * VJ2, T + start % VROWS2 // UI, VROWS2, UI, F, VJ2, VP2, True,
                                         VROWS2 * VJ2, pages_left),
                         )  # fmt: skip
             if VINT:
@@ -375,7 +418,7 @@ def split_kernel(
             else:
                 sum1 = tl.zeros((VP1, RP), tl.float32)
                 sum2 = tl.zeros((VP2, RP), tl.float32)
-            for o in tl.static_range(0, N, UI):
+            for o in tl.static_range(0, SPAN, UI):
                 if VMODE == NOTHING:
                     pass
                 elif VINT:
@@ -383,16 +426,13 @@ def split_kernel(
                     high = tl.floor(p + 0.5)
                     low = tl.floor((p - high) * 254.0 + 0.5)
                     pq = tl.reshape(tl.join(high, low), (TU, 2 * RP)).to(tl.int8)
-                    sum1 = tl.dot(
-                        _plane(vs1[(o % VROWS1) // UI], o // VROWS1 * VB1, VB1, ASM), pq, acc=sum1, out_dtype=tl.int32
-                    )
+                    s1 = _codes(vs1, start + o, VROWS1, UI, VB1, ROLLED, ASM)
+                    sum1 = tl.dot(s1, pq, acc=sum1, out_dtype=tl.int32)
                     if VB2 > 0:
-                        sum2 = tl.dot(
-                            _plane(vs2[(o % VROWS2) // UI], o // VROWS2 * VB2, VB2, ASM), pq, acc=sum2,
-                            out_dtype=tl.int32,
-                        )  # fmt: skip
+                        s2 = _codes(vs2, start + o, VROWS2, UI, VB2, ROLLED, ASM)
+                        sum2 = tl.dot(s2, pq, acc=sum2, out_dtype=tl.int32)
                 elif VMODE == DENSE:
-                    slot = page_u * N + o + u % UI
+                    slot = page_u * N + start + o + u % UI
                     v = tl.load(
                         V1 + bh * v1_bh + slot[:, None] * VJ1 + v1[None, :],
                         mask=(slot < tokens)[:, None] & (v1 < VJ1)[None, :], other=0.0,
@@ -402,10 +442,10 @@ def split_kernel(
                     else:
                         sum1 = tl.dot(tl.trans(v), ps[o // UI].to(v.dtype), acc=sum1, input_precision="ieee")
                 else:
-                    token = o + u % UI
+                    token = start + o + u % UI
                     live = page_u * N + token < tokens
                     pq = (ps[o // UI] * inverse[None, :]).to(tl.float16)
-                    s1 = _plane(vs1[(o % VROWS1) // UI], o // VROWS1 * VB1, VB1, ASM).to(tl.float32)
+                    s1 = _codes(vs1, start + o, VROWS1, UI, VB1, ROLLED, ASM).to(tl.float32)
                     if VMODE == CHANNEL:
                         g = page_u
                         if VGROUPED == 0:
@@ -429,7 +469,7 @@ def split_kernel(
                         else:
                             sumz = tl.dot(zero.to(tl.float16), pq, acc=sumz)
                         if VB2 > 0:
-                            s2 = _plane(vs2[(o % VROWS2) // UI], o // VROWS2 * VB2, VB2, ASM).to(tl.float32)
+                            s2 = _codes(vs2, start + o, VROWS2, UI, VB2, ROLLED, ASM).to(tl.float32)
                             scale = tl.load(
                                 VSCALE + bh * vscale_bh + g[None, :] * VQ + VQ1 + v2[:, None],
                                 mask=live[None, :] & (v2 < VJ2)[:, None], other=0.0,
@@ -463,13 +503,13 @@ def split_kernel(
                     weight = total
                     if HAS_VNORM:
                         weight = tl.zeros((RP,), tl.float32)
-                        for o in tl.static_range(0, N, UI):
+                        for o in tl.static_range(0, SPAN, UI):
                             weight += tl.sum(ps[o // UI], 0)
                     zero = tl.load(VZERO + bh * vzero_bh + g * VDZ + vd, mask=vd < VDZ, other=0.0).to(tl.float32)
                     accz = accz * fade[None, :] + zero[:, None] * weight[None, :]
                 elif HAS_VNORM:  # the zero point of a span meets the sum of probabilities times norms
                     weight = tl.zeros((RP,), tl.float32)
-                    for o in tl.static_range(0, N, UI):
+                    for o in tl.static_range(0, SPAN, UI):
                         weight += tl.sum(ps[o // UI], 0)
                     accz = accz * fade[None, :] + tl.where((vd == 0)[:, None], weight[None, :], 0.0)
             else:

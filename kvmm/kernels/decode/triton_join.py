@@ -47,7 +47,7 @@ def _add_digits(digits, parts, w, PLACES, e, D: tl.constexpr, GATHERED: tl.const
     return digits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "splits"])
 def slopes_kernel(LARGEST, SMALLEST, OUT, rows, splits, tau1, tau2, SP: tl.constexpr, RB: tl.constexpr):
     """The line that takes a row's logits of ``[gamma, delta]`` to ``[gamma - tau1, delta - tau2]``.
 
@@ -69,7 +69,9 @@ def slopes_kernel(LARGEST, SMALLEST, OUT, rows, splits, tau1, tau2, SP: tl.const
     tl.store(to + 1, tl.where(rises, gamma * (1 - slope) - tau1, 0.0), mask=r < rows)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["H", "batch", "rows", "splits", "splits0", "scale_b", "scale_h", "zero_b", "zero_h", "C"]
+)
 def combine_kernel(
     M, L, ACC, ZERO, SCALE, INDEX, PLACE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, DIGIT_MATRIX, M0, L0, ACC0,
     STATE_M, STATE_L, STATE, OUT_M, OUT_L, OUT,

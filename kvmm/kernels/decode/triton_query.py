@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "batch", "rows"])
 def transform_kernel(
     Q, MATRIX, OUT, H, batch, rows, width, matrix_head,
     D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr, EARLY: tl.constexpr,
@@ -30,7 +30,7 @@ def transform_kernel(
     tl.store(OUT + at[:, None] * width + j[None, :], z, mask=live[:, None] & (j < width)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "rows", "groups", "stored", "extra_head", "J1", "J2"])
 def expand_kernel(
     Z, INDEX, GROUP_INDEX, PLACE, SCALE, ZERO, OFFSET, EXTRA_SCALE, EXTRA_ZERO,
     OUT, WEIGHT, BIAS, SUM,

@@ -60,7 +60,7 @@ def product(
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _rotate_kernel(
     x,
     signs,

@@ -33,7 +33,7 @@ _PROGRAMS = 512  # that statistics of a long span had better have, for all multi
 _RUN = 8  # pages, the longest run that one of them takes
 _LARGE_PROGRAMS = 128  # the same of programs that are alone on their multiprocessor
 _LONG_RUN, _TURNS = 16, 4  # pages of a run, and turns of 64 rows of all planes of codes
-_UNITS, _CHANNELS = 64, 32  # whose statistics a program that joins them holds at once
+_UNITS, _FEW_UNITS, _CHANNELS = 64, 8, 32  # whose statistics a program that joins them holds at once
 
 
 class TilePages:
@@ -133,7 +133,6 @@ class TilePages:
         offset = None if self.offset is None else self.offset.contiguous()
         source = Source(
             self.x,
-            self.x.shape[2],
             count * size,
             heads,
             *self.x.stride(),
@@ -146,10 +145,12 @@ class TilePages:
             *_strides(offset, batch, heads),
             _bytes(self.keep),
             None if self.substitute is None else self.substitute.float().contiguous(),
-            _bytes(self.valid),
-            0 if self.valid is None else self.valid.stride(0),
         )
         return source, {"D": dim, "N": size, "PARTS": PARTS[self.x.dtype], "MATRIX_PARTS": parts}
+
+    @property
+    def _tokens(self) -> int:
+        return self.x.shape[2]
 
     @property
     def _large(self) -> bool:
@@ -239,7 +240,19 @@ class TilePages:
         count = mean.new_empty(*mean.shape[:3], 1)
         apart = self._empty(units) if squares else None
         source, chain = self._source()
-        statistics.moments_kernel[grid](source, _bytes(mask), count, mean, apart, mean.shape[2], **constants, **chain)
+        valid = self.valid if mask is None else None
+        statistics.moments_kernel[grid](
+            source,
+            self._tokens,
+            _bytes(valid),
+            _bytes(mask),
+            count,
+            mean,
+            apart,
+            units,
+            **constants,
+            **chain,
+        )
         return count, mean, apart, run
 
     def mean(self) -> torch.Tensor:
@@ -254,14 +267,16 @@ class TilePages:
         units, run, constants, grid = self._statistics(groups)
         low, high = self._empty(units), self._empty(units)
         source, chain = self._source()
-        statistics.range_kernel[grid](source, low, high, None, low.shape[2], **constants, **chain)
+        statistics.range_kernel[grid](source, self._tokens, None, low, high, None, low.shape[2], **constants, **chain)
         return groups.minimum(low, run), groups.maximum(high, run)
 
     def channel_magnitudes(self, groups: TokenGroups) -> torch.Tensor:
         units, run, constants, grid = self._statistics(groups)
         found = self._empty(units)
         source, chain = self._source()
-        statistics.range_kernel[grid](source, None, None, found, found.shape[2], **constants, **chain)
+        statistics.range_kernel[grid](
+            source, self._tokens, _bytes(self.valid), None, None, found, found.shape[2], **constants, **chain
+        )
         return groups.sum(found, run)
 
     def token_ranges(self, channel_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -272,7 +287,7 @@ class TilePages:
         constants = {"ROWS": self._rows} | block_sizes(dim, self._rows)
         constants |= self._channel_groups(channel_groups, constants)
         grid = -(-count * size // self._rows), batch * heads
-        statistics.token_range_kernel[grid](source, low, high, count, **constants, **chain)
+        statistics.token_range_kernel[grid](source, self._tokens, low, high, count, **constants, **chain)
         return low, high
 
     def _channel_groups(self, channel_groups: int, constants: dict[str, int]) -> dict[str, int]:
@@ -306,12 +321,14 @@ class TilePages:
         )
         source, chain = self._source()
         _, _, constants, grid = self._statistics(groups)
-        block = min(_UNITS, triton.next_power_of_2(per_group))
+        block = _FEW_UNITS if per_group <= _FEW_UNITS else _UNITS  # a size more is a kernel more to compile
         channels = min(_CHANNELS, triton.next_power_of_2(dim))
         for refit in range(refits + 1):
             if refit:
                 statistics.refit_kernel[grid](
                     source,
+                    self._tokens,
+                    _bytes(self.valid),
                     scale,
                     zero_point,
                     mean,
@@ -367,6 +384,7 @@ class TilePages:
         source, chain = self._source()
         kernels.channel_kernel[grid](
             source,
+            self._tokens,
             scale.contiguous(),
             zero_point.contiguous(),
             highest,
@@ -394,6 +412,7 @@ class TilePages:
             source, _ = self._source()
             kernels.high_digits_kernel[units, batch * heads](
                 source,
+                self._tokens,
                 scale,
                 zero_point,
                 boosted.contiguous(),
@@ -414,6 +433,7 @@ class TilePages:
         source, chain = self._source()
         kernels.token_kernel[grid](
             source,
+            self._tokens,
             scale.contiguous(),
             zero_point.contiguous(),
             out,
@@ -454,6 +474,7 @@ class TilePages:
         source, chain = self._source()
         kernels.digits_kernel[-(-programs // turns), sequences](
             source,
+            self._tokens,
             scale,
             *_strides(scale, batch, heads),
             zero_point,
@@ -468,7 +489,7 @@ class TilePages:
             *counts,
             *[0] * (4 - len(counts)),
             TURNS=turns,
-            PLACES=len(counts),
+            PLACES=triton.next_power_of_2(len(counts)),  # a fourth place of no channels costs less than a kernel more
             RUNS=runs,
             TRANSPOSED=transposed,
             **constants,

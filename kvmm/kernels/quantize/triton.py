@@ -70,9 +70,10 @@ def _store_rows(
         tl.store(at, packed.to(tl.uint8), mask=inside[None, :] & (page < pages)[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "pages", "groups"])
 def channel_kernel(
     source,
+    tokens,
     scale,
     zero_point,
     highest,
@@ -105,7 +106,7 @@ def channel_kernel(
     packed = tl.zeros([ROWS, BLOCK_D], tl.int32)
     for plane in range(8 // BITS):
         slot = page * N + plane * R + row % R
-        y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         group = ((tl.program_id(0) * PAGES + head // R) * N + plane * R + head % R) // group_slots
         step = _of_group(scale, sequence, group, groups, D, BLOCK_D)
         start = _of_group(zero_point, sequence, group, groups, D, BLOCK_D)
@@ -119,9 +120,10 @@ def channel_kernel(
     _store_rows(out, packed, sequence, page, row % R, pages, D, 0, 0, D, R, BLOCK_D, TRANSPOSED)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "units", "groups", "channels"])
 def high_digits_kernel(
     source,
+    tokens,
     scale,
     zero_point,
     boosted,
@@ -148,16 +150,17 @@ def high_digits_kernel(
     x = source.x + sequence // source.heads * source.x_batch + sequence % source.heads * source.x_head
     packed = tl.zeros([R, BLOCK], tl.int32)
     for plane in tl.static_range(4):
-        token = tl.minimum(unit * UNIT + plane * R + row, source.tokens - 1).to(tl.int64)
+        token = tl.minimum(unit * UNIT + plane * R + row, tokens - 1).to(tl.int64)
         at = x + (token * source.x_token)[:, None] + (channel * source.x_channel)[None, :]
         y = tl.load(at, mask=inside[None, :], other=0.0).to(tl.float32)
         packed |= (_codes(y, step, start, 15.0) >> 2) << (2 * plane)
     _store_rows(out, packed, sequence, unit + 0 * row, row, units, channels, 0, 0, channels, R, BLOCK, False)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "pages"])
 def token_kernel(
     source,
+    tokens,
     scale,
     zero_point,
     out,
@@ -188,7 +191,7 @@ def token_kernel(
     for plane in range(8 // BITS):
         column = plane * R + row % R
         slot = page * N + column
-        y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         place = ((sequence * pages + page)[:, None] * GROUPS + group[None, :]) * N + column[:, None]
         step = tl.load(scale + place, mask=inside, other=0)[:, :, None]
         start = tl.load(zero_point + place, mask=inside, other=0)[:, :, None]
@@ -210,9 +213,15 @@ def _spread(codes, PLACES: tl.constexpr):
     return word
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=[
+        "tokens", "scale_batch", "scale_head", "zero_batch", "zero_head", "pages", "coded",
+        "count0", "count1", "count2", "count3",
+    ]
+)  # fmt: skip
 def digits_kernel(
     source,
+    tokens,
     scale,
     scale_batch,
     scale_head,
@@ -266,7 +275,7 @@ def digits_kernel(
         odd = tl.zeros([ROWS, BLOCK_D], tl.int32)
         for run in range(4 * RUNS):
             slot = page * N + run * R + row
-            y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             word = _spread(_codes(y, step[None, :], start[None, :], highest[None, :]), PLACES)
             if RUNS == 2:
                 word = word << tl.where(single, run, run - run % 2)[None, :]

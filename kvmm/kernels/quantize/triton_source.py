@@ -15,14 +15,14 @@ from kvmm.kernels.hadamard.triton import OPERAND, product
 class Source(NamedTuple):
     """What is coded: ``scale * matrix x / norm - offset``, or ``substitute`` where ``keep`` is 0.
 
-    ``x`` ``[B, H, tokens, D]`` with its strides; ``slots = P * N``, of which those behind ``tokens`` copy the last one;
+    ``x`` ``[B, H, tokens, D]`` with its strides; ``slots = P * N``, of which those behind ``tokens`` copy the last one
+    (kernels get ``tokens`` beside this: numbers in here are specialised on, and that one is any);
     ``matrix`` bf16 parts ``[B or 1, H or 1, parts, D, D]``; ``norm`` ``[B, H or 1, P, N]``; ``offset`` float32
-    ``[B or 1, H or 1, D]``; ``keep`` uint8 ``[B, H, P, N]``; ``substitute`` float32 ``[B, H, P, D]``; ``valid`` uint8
-    ``[B, tokens]``. A stride of 0 serves all; None is left out.
+    ``[B or 1, H or 1, D]``; ``keep`` uint8 ``[B, H, P, N]``; ``substitute`` float32 ``[B, H, P, D]``. A stride of 0
+    serves all; None is left out.
     """
 
     x: Any
-    tokens: int
     slots: int
     heads: int
     x_batch: int
@@ -41,8 +41,6 @@ class Source(NamedTuple):
     offset_head: int
     keep: Any
     substitute: Any
-    valid: Any
-    valid_batch: int
 
 
 @triton.jit
@@ -65,6 +63,7 @@ def load_matrix(
 @triton.jit
 def load_vectors(
     source,
+    tokens,
     weights,
     sequence,
     slot,
@@ -81,7 +80,7 @@ def load_vectors(
     batch, head = sequence // source.heads, sequence % source.heads
     channel = tl.arange(0, BLOCK_D)
     slot = tl.minimum(slot, source.slots - 1)
-    token = tl.minimum(slot, source.tokens - 1).to(tl.int64)
+    token = tl.minimum(slot, tokens - 1).to(tl.int64)
     rows = source.x + batch * source.x_batch + head * source.x_head + token * source.x_token
     # what a row needs beside the product is on its way before the product starts
     factor = source.scale
@@ -114,13 +113,14 @@ def load_vectors(
 
 
 @triton.jit
-def token_weight(source, mask, sequence, slot):
-    """1 for slots that count, else 0: float32. Those that hold a token, or those of ``mask`` uint8 ``[B, H, P, N]``."""
+def token_weight(source, tokens, valid, mask, sequence, slot):
+    """1 for slots that count, else 0: float32. Those that hold a token, where ``valid`` uint8 ``[B, tokens]`` or None
+    does not say otherwise, or those of ``mask`` uint8 ``[B, H, P, N]``."""
     if mask is not None:
         inside = slot < source.slots
         return (tl.load(mask + sequence * source.slots + slot, mask=inside, other=0) != 0).to(tl.float32)
-    weight = slot < source.tokens
-    if source.valid is not None:
-        at = source.valid + sequence // source.heads * source.valid_batch + slot
+    weight = slot < tokens
+    if valid is not None:
+        at = valid + sequence // source.heads * tokens + slot
         weight = weight & (tl.load(at, mask=weight, other=0) != 0)
     return weight.to(tl.float32)

@@ -13,9 +13,11 @@ from kvmm.kernels.quantize.triton import nearest_codes
 from kvmm.kernels.quantize.triton_source import load_matrix, load_vectors, token_weight
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "units"])
 def range_kernel(
     source,
+    tokens,
+    valid,
     low,
     high,
     magnitude,
@@ -41,12 +43,12 @@ def range_kernel(
         total = tl.zeros([ROWS, BLOCK_D], tl.float32)
         for c in range(CHUNKS):
             slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
-            y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             if low is not None:
                 smallest = tl.minimum(smallest, y)
                 largest = tl.maximum(largest, y)
             if magnitude is not None:
-                total += tl.abs(y) * token_weight(source, None, sequence, slot)[:, None]
+                total += tl.abs(y) * token_weight(source, tokens, valid, None, sequence, slot)[:, None]
         at = (sequence * units + unit) * D + channel
         inside = (channel < D) & (unit < units)
         if low is not None:
@@ -56,9 +58,11 @@ def range_kernel(
             tl.store(magnitude + at, tl.sum(total, 0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "units"])
 def moments_kernel(
     source,
+    tokens,
+    valid,
     mask,
     count,
     mean,
@@ -75,7 +79,7 @@ def moments_kernel(
     MATRIX_PARTS: tl.constexpr,
 ):
     """Tokens ``[B * H, units]``, and mean and sum of squares about it ``[B * H, units, D]`` of every channel and unit;
-    ``mask`` as in :func:`token_weight`."""
+    ``valid`` and ``mask`` as in :func:`token_weight`."""
     sequence = tl.program_id(1).to(tl.int64)
     weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     channel = tl.arange(0, BLOCK_D)
@@ -83,21 +87,21 @@ def moments_kernel(
         unit = tl.program_id(0) * UNITS + u
         # sums about a point among the vectors: keys may have an offset far larger than what varies
         slot = unit * CHUNKS * ROWS + tl.arange(0, ROWS)
-        weight = token_weight(source, mask, sequence, slot)
-        y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+        weight = token_weight(source, tokens, valid, mask, sequence, slot)
+        y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         point = tl.sum(y * weight[:, None], 0) / tl.maximum(tl.sum(weight, 0), 1.0)
-        tokens = tl.zeros([ROWS], tl.float32)
+        counted = tl.zeros([ROWS], tl.float32)
         first = tl.zeros([ROWS, BLOCK_D], tl.float32)
         second = tl.zeros([ROWS, BLOCK_D], tl.float32)
         for c in range(CHUNKS):
             slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
-            weight = token_weight(source, mask, sequence, slot)
-            y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            weight = token_weight(source, tokens, valid, mask, sequence, slot)
+            y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             apart = (y - point[None, :]) * weight[:, None]
-            tokens += weight
+            counted += weight
             first += apart
             second += apart * apart
-        total = tl.sum(tokens, 0)
+        total = tl.sum(counted, 0)
         shift = tl.sum(first, 0) / tl.maximum(total, 1.0)
         at = (sequence * units + unit) * D + channel
         inside = (channel < D) & (unit < units)
@@ -107,9 +111,11 @@ def moments_kernel(
             tl.store(squares + at, tl.maximum(tl.sum(second, 0) - shift * shift * total, 0.0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "units", "groups"])
 def refit_kernel(
     source,
+    tokens,
+    valid,
     scale,
     zero_point,
     mean,
@@ -146,9 +152,9 @@ def refit_kernel(
         crossed = tl.zeros([ROWS, BLOCK_D], tl.float32)
         for c in range(CHUNKS):
             slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
-            y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+            y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             codes = nearest_codes(y, step, start, highest)
-            weighted = codes * token_weight(source, None, sequence, slot)[:, None]
+            weighted = codes * token_weight(source, tokens, valid, None, sequence, slot)[:, None]
             first += weighted
             second += weighted * codes
             crossed += weighted * (y - centre)
@@ -160,7 +166,7 @@ def refit_kernel(
         tl.store(sums + 2 * size + at, tl.sum(crossed, 0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["coded", "units", "per_group"])
 def levels_kernel(
     count,
     means,
@@ -248,9 +254,10 @@ def levels_kernel(
         tl.store(stored_zero + at, start.to(stored_zero.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "pages"])
 def token_range_kernel(
     source,
+    tokens,
     low,
     high,
     pages,
@@ -269,7 +276,7 @@ def token_range_kernel(
     weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     BLOCK: tl.constexpr = BLOCK_D // GROUP
     slot = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    y = load_vectors(source, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+    y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
     outside = (tl.arange(0, BLOCK_D) >= D)[None, :]
     smallest = tl.min(tl.reshape(tl.where(outside, float("inf"), y), [ROWS, BLOCK, GROUP]), 2)
     largest = tl.max(tl.reshape(tl.where(outside, float("-inf"), y), [ROWS, BLOCK, GROUP]), 2)
