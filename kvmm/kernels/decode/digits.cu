@@ -3,7 +3,7 @@
 // One warp takes whole pages of one sequence and KV head, one after the other. Codes are the left operand of
 // mma.m16n8k32: a tile of scores is 16 tokens by 8 columns, the high and the low int8 part of four query heads, so no
 // row or column is wasted on four heads. Bytes go to shared memory asynchronously, a page or more ahead (to ask for the
-// pages behind those through the second-level cache is slower on an H200, at every size), and from there
+// pages behind those through the second-level cache was slower on an H200, at the three sizes tried), and from there
 // to registers in the order that the operands want: dimensions and tokens may be permuted freely as long as both
 // operands are. One AND (and for values sometimes a shift) turns a 32-bit word into four operands.
 //

@@ -13,8 +13,6 @@ from kvmm.kernels.decode.step_join import slopes
 from kvmm.kernels.decode.step_query import basis, expand, transform
 
 _DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
-_SPLITS_BY_CHANNEL = True  # whether the CUDA split kernel makes channels of the values' digits
-_COMBINE_EARLY = True  # whether the join may start before the CUDA split kernel in front of it has ended
 
 
 def cuda_split(
@@ -55,8 +53,8 @@ def cuda_split(
         v = DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm)
     else:
         channels = (values.channel_digits, values.channel_places)
-        joins = _SPLITS_BY_CHANNEL and not step.few
-        joins = joins and values.index is not None and values.channel_digits is not None
+        # of many rows the kernel makes channels of the digits; of few the join does it with more programs
+        joins = not step.few and values.index is not None and values.channel_digits is not None
         v = DigitValues(planes, norm=values.norm, channels=channels if joins else None)
     bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
     dense = None
@@ -107,7 +105,7 @@ def cuda_split(
         adjust=adjust, variant=variant, early=early,
     )  # fmt: skip
     zero = zero if zero is None or grouped else zero.unsqueeze(-1)
-    early = _COMBINE_EARLY and cuda.overlaps(step.query.device)
+    early = cuda.overlaps(step.query.device)  # the join may start before this kernel has ended
     return Partial(m, l, acc, zero, grouped, v.channels is not None, found, early)
 
 

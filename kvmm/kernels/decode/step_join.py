@@ -9,8 +9,6 @@ from kvmm.kernels.decode.digits import Dense, Digits
 from kvmm.kernels.decode.step import LOG2E, Partial, Step, head_stride
 from kvmm.kernels.decode.triton_join import combine_kernel, slopes_kernel
 
-_JOIN_BY_CHANNEL = True  # whether digits of many rows become channels before they leave the basis
-
 
 def _reach(x: torch.Tensor) -> int:
     """Elements from a tensor's first to its last."""
@@ -62,7 +60,7 @@ def combine(
     by_channel = False
     if digits is not None:
         matrix = digits.matrix
-        by_channel = _JOIN_BY_CHANNEL and matrix is not None and not few
+        by_channel = matrix is not None and not few  # digits become channels before they leave the basis
         gathers = digits.index is not None and not partial.by_channel
         by_channel = by_channel and not (gathers and digits.channel_digits is None)
         if partial.by_channel:
