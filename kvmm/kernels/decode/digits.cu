@@ -861,7 +861,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     if constexpr (KEY_DIGITS_1) keep_source(1, args.keys[1], lane);
     keep_source(VALUE_SOURCE, args.values[0], lane);
     if constexpr (VALUE_DIGITS_1) keep_source(VALUE_SOURCE + 1, args.values[1], lane);
-    if constexpr (KEY_NORM) keep_source(NORM_SOURCE, args.key_norm, lane);
+    // every warp writes them all, and others may read them already: always the same
+    if constexpr (KEY_NORM) {
+        if (!NORMS_TOGETHER || lane < 16) keep_source(NORM_SOURCE, args.key_norm, lane);
+    }
     if constexpr (VALUE_NORM) {
         if (!NORMS_TOGETHER || lane >= 16)
             keep_source(NORMS_TOGETHER ? NORM_SOURCE : FACTOR_SOURCE, args.value_norm,
