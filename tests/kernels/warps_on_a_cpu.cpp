@@ -101,6 +101,17 @@ static void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
     }
 }
 
+template <int COUNT = 4>
+static void load_matrices(unsigned* x, const Byte* row) {
+    if (threadIdx.x % 32 < 8 * COUNT && (row - shared) % 16) fail("a row of a matrix is not aligned");
+    auto brought = meet(row) + threadIdx.x / 32 * 32;
+    for (int i = 0; i < COUNT; i++) {
+        memcpy(&row, brought[8 * i + threadIdx.x % 32 / 4], sizeof row);
+        memcpy(x + i, row + threadIdx.x % 4 * 4, 4);
+    }
+}
+static void load_two_matrices(unsigned* x, const Byte* row) { load_matrices<2>(x, row); }
+
 template <class To, class From>
 static To bits_of(From x) {
     To y;

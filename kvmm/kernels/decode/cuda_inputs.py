@@ -43,11 +43,13 @@ class DigitValues:
             two dimensions contiguous.
         axis: ``"channel"`` or ``"token"``, what has a scale of its own.
         scale: axis ``"channel"``: float32 ``[B, H, G, JV]``, contiguous, already expanded to digits; with one group
-            the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``.
+            the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``,
+            not negative.
         zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: float32 ``[B, H, G, Dz]``, contiguous, ``Dz``
             a multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms).
         group: as in :class:`DigitKeys`, axis ``"channel"`` only.
-        norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the probabilities (axis ``"channel"``), or None.
+        norm: float16 or float32 ``[B, H or 1, P, N]``, not negative, multiplied into the probabilities (axis
+            ``"channel"``), or None.
         channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of digits ``channels[0][k, c]``
             times ``channels[1][k, c]``, which is what is written then; or None for sums by digit.
     """

@@ -82,7 +82,10 @@ class Variant:
         """Dynamic shared memory of a block."""
         rows = 4 * self.row_tiles
         folded = ((rows + 1) * self._key_width + self.key_zeros + rows) * 4 if self.query_type else 0
-        return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded
+        stores = sum(digits > 0 for digits in (*self.key_digits, *self.value_digits))
+        stores += sum(kind > 0 for kind in (self.key_norm, self.value_norm)) + 2 * (self.value_token > 0)
+        stores += 2 * (self.key_groups and self.query_type != 0)
+        return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded + 512 * stores
 
     @property
     def macros(self) -> dict[str, int]:
