@@ -163,9 +163,7 @@ static void mma_dense(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsi
     }
 }
 
-static uint4 ask_16(const Byte* from, bool there) { return there ? *(const uint4*)from : uint4{0, 0, 0, 0}; }
 static void prefetch(const Byte*) {}
-static int ask_length(const int* from, int room) { return from ? *from : room; }
 
 static void wait_for_query() {}
 

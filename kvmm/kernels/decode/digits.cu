@@ -86,19 +86,14 @@ DEVICE unsigned to_dense(float x, float y) {  // x in the lower half
     return z;
 }
 
-// Numbers in global memory that are asked for here, in front of all that is asked for later, whenever they are needed.
-DEVICE uint4 ask_16(const Byte* from, bool there) {  // or zeros
-    uint4 x = {0, 0, 0, 0};
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
-                 : "l"(from), "r"((unsigned)there));
-    return x;
-}
 DEVICE void prefetch(const Byte* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
-DEVICE int ask_length(const int* from, int room) {  // or `room`
-    int x = room;
-    asm volatile("{ .reg .pred p; setp.ne.u64 p, %1, 0; @p ld.global.u32 %0, [%1]; }" : "+r"(x) : "l"(from));
-    return x;
+
+// Bytes, a multiple of 16 at a multiple of 16, to the second-level cache; one lane asks for all.
+template <int BYTES>
+DEVICE void prefetch_bytes(const Byte* from) {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (BYTES) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(BYTES) : "memory");
+#endif
 }
 
 DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
@@ -628,14 +623,6 @@ DEVICE const Byte* pages_of(const Paged& store, int batch, int head, int lane) {
     return store.data + 16 * lane + batch * store.batch + head * store.head;
 }
 
-// A head's scales and zero points of one group are asked to come nearer, a cache line a thread.
-DEVICE void prefetch_scales(const Arguments& args, int batch, int head) {
-    constexpr int SIZE = KEY_SCALE == 2 ? 4 : 2, LINES = ceil_to(KEY_ZEROS * SIZE, 128) / 128;
-    const Paged& store = threadIdx.x < LINES ? args.key_scale : args.key_zero;
-    const int byte = threadIdx.x % LINES * 128, channels = threadIdx.x < LINES ? args.key_channels : KEY_ZEROS;
-    if (threadIdx.x < 2 * LINES && byte < channels * SIZE) prefetch(pages_of(store, batch, head, 0) + byte);
-}
-
 // What keys with one group of scales have to be known for: a factor a digit and a zero point a channel.
 DEVICE void load_scales(const Arguments& args, int batch, int head) {
     float *const factor = (float*)(shared + FACTOR_AT), *const point = (float*)(shared + POINT_AT);
@@ -702,81 +689,52 @@ DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row
 #if DENSE
 // --- columns in the model's dtype: probabilities in two parts, the low ones in the rows that queries leave idle
 
-DEVICE float2 from_dense(unsigned halves) {
-    if constexpr (DENSE == 3) return make_float2(__uint_as_float(halves << 16), __uint_as_float(halves & 0xffff0000u));
-    return halves_to_floats(halves);
-}
-
 DEVICE uint4 load_16(const Byte* from, bool there) {
     uint4 x = {0, 0, 0, 0};
     if (there) x = *(const uint4*)from;
     return x;
 }
 
-constexpr int DENSE_PIECES = ceil_to(DENSE_KEYS, 32) / 32, DENSE_CHUNKS = ceil_to(DENSE_VALUES, 64) / 64;
-
-// A warp takes 16 columns at a time. Lane 4 g + t has row g of the query, columns 8 j + g of the keys and 8 j + 2 t,
-// 8 j + 2 t + 1 of the values (j = 0, 1); of every 64 bytes of a key those at 16 t, of every 128 bytes of a value those
-// at 16 g, and of the sums channels 16 t to 16 t + 15 of 64.
-struct DenseShare {
-    int columns, first;  // in use; the warp's first
-    uint4 query[DENSE_PIECES];
-};
-
-// Columns from `first` on are asked to come nearer. That there is room for a column is enough.
-template <int DIM>
-DEVICE void prefetch_columns(const Arguments& args, const Paged& store, int batch, int head, int first) {
-    const int lane = threadIdx.x % 32, column = first + lane / 2;
-    const Byte* const from = pages_of(store, batch, head, 0) + column * store.page;
-#pragma unroll
-    for (int i = 0; i < DIM * 2; i += 256) {  // two lanes a column, a cache line each
-        const int byte = i + lane % 2 * 128;
-        if (column < args.dense_columns && byte < DIM * 2) prefetch(from + byte);
-    }
+DEVICE float2 from_dense(unsigned halves) {
+    if constexpr (DENSE == 3) return make_float2(__uint_as_float(halves << 16), __uint_as_float(halves & 0xffff0000u));
+    return halves_to_floats(halves);
 }
 
-// Asks for the block's rows of the query and for the warp's first columns of split `part`.
-DEVICE DenseShare ask_dense(const Arguments& args, int batch, int head, int first_row, int part) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const long long unit = (long long)batch * args.heads + head;
-    DenseShare own;
-    own.columns = ask_length(args.dense_length, args.dense_columns);
-    own.first = 16 * (part * WARPS + (int)threadIdx.x / 32);
-    const Byte* const row = args.dense_query + (unit * args.rows + first_row + g) * DENSE_KEYS * 2 + 16 * t;
-    const bool live = g < 4 * ROW_TILES && first_row + g < args.rows;
-#pragma unroll
-    for (int i = 0; i < DENSE_PIECES; i++) own.query[i] = ask_16(row + 64 * i, live && 32 * i + 8 * t < DENSE_KEYS);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {  // few have more
-        const int first = own.first + i * 16 * WARPS * args.dense_splits;
-        prefetch_columns<DENSE_KEYS>(args, args.dense_keys, batch, head, first);
-        prefetch_columns<DENSE_VALUES>(args, args.dense_values, batch, head, first);
-    }
-    return own;
-}
-
-// Split `part` of the dense columns for the block's rows.
-DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row, int part, const DenseShare& own) {
-    constexpr int CHUNKS = DENSE_CHUNKS, ROWS = 4 * ROW_TILES;
+// Split `part` of the dense columns for the block's rows. A warp takes 16 columns at a time. Lane 4 g + t has row g of
+// the query, columns 8 j + g of the keys and 8 j + 2 t, 8 j + 2 t + 1 of the values (j = 0, 1); of every 64 bytes of a
+// key those at 16 t, of every 128 bytes of a value those at 16 g, and of the sums channels 16 t to 16 t + 15 of 64.
+DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row, int part) {
+    constexpr int PIECES = ceil_to(DENSE_KEYS, 32) / 32, CHUNKS = ceil_to(DENSE_VALUES, 64) / 64, ROWS = 4 * ROW_TILES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const long long unit = (long long)batch * args.heads + head;
-    const int columns = min(own.columns, args.dense_columns), step = 16 * WARPS * args.dense_splits;
+    const int columns = args.dense_length ? min(*args.dense_length, args.dense_columns) : args.dense_columns;
     const Byte* const keys = pages_of(args.dense_keys, batch, head, t);
     const Byte* const values = pages_of(args.dense_values, batch, head, g);
     const float* const bias = args.dense_bias ? args.dense_bias + batch * args.dense_bias_batch : nullptr;
 
+    uint4 query[PIECES];
+    const Byte* const row = args.dense_query + (unit * args.rows + first_row + g) * DENSE_KEYS * 2 + 16 * t;
+    const bool live = g < ROWS && first_row + g < args.rows;
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) query[i] = load_16(row + 64 * i, live && 32 * i + 8 * t < DENSE_KEYS);
+
     float top = NO_TOKEN, total = 0.0f, sums[8 * CHUNKS][2] = {};
-    for (int first = own.first; first < columns; first += step) {
+    for (int first = 16 * (part * WARPS + warp); first < columns; first += 16 * WARPS * args.dense_splits) {
+#pragma unroll
+        for (int i = 0; i < DENSE_VALUES * 2; i += 256) {  // two lanes a column, a cache line each
+            const int column = first + lane / 2, byte = i + lane % 2 * 128;
+            if (column < columns && byte < DENSE_VALUES * 2) prefetch(values - 16 * g + column * args.dense_values.page + byte);
+        }
         float x[2][4] = {};
 #pragma unroll
-        for (int i = 0; i < DENSE_PIECES; i++) {
+        for (int i = 0; i < PIECES; i++) {
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const int column = first + 8 * j + g;
                 const bool there = column < columns && 32 * i + 8 * t < DENSE_KEYS;
-                const uint4 query = own.query[i], key = load_16(keys + column * args.dense_keys.page + 64 * i, there);
-                mma_dense(x[j], query.x, 0, query.y, 0, key.x, key.y);
-                mma_dense(x[j], query.z, 0, query.w, 0, key.z, key.w);
+                const uint4 key = load_16(keys + column * args.dense_keys.page + 64 * i, there);
+                mma_dense(x[j], query[i].x, 0, query[i].y, 0, key.x, key.y);
+                mma_dense(x[j], query[i].z, 0, query[i].w, 0, key.z, key.w);
             }
         }
         float largest = NO_TOKEN;
@@ -992,21 +950,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         }
         fetch_end();
     };
-    // What is small and needed first is asked for first: behind as many pages as fit it would come much later.
-    const int used = ask_length(args.num_pages, args.pages);
-#if DENSE
-    // These columns need the query as the model has it, which was there before this kernel could start.
-    const int dense_part = split - args.dense_start;
-    const bool has_dense = dense_part >= 0 && dense_part < args.dense_splits;
-    DenseShare dense;
-    if (has_dense) dense = ask_dense(args, batch, head, first_row, dense_part);
-#endif
-    if constexpr (FOLD && !KEY_GROUPS) prefetch_scales(args, batch, head);
     // The first page is asked for before it is known whether it is in use: that it exists is enough.
     const int room = DENSE && split >= args.splits ? 0 : args.pages;
     fetch_keys(begin, room, 0, 0);
     fetch_values(begin, room, 0);
-    const int pages = min(used, room);
+    const int pages = args.num_pages ? min(*args.num_pages, room) : room;
 #pragma unroll
     for (int stage = 1; stage < STAGES; stage++) {
         fetch_keys(begin + stage * step, pages, stage, stage);
@@ -1014,7 +962,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     }
 
 #if DENSE
-    if (has_dense) add_dense(args, batch, head, first_row, dense_part, dense);
+    // These columns need the query as the model has it, which was there before this kernel could start.
+    const int dense_part = split - args.dense_start;
+    if (dense_part >= 0 && dense_part < args.dense_splits) add_dense(args, batch, head, first_row, dense_part);
     if (split >= args.splits) return;  // a block for these columns alone
 #endif
 
