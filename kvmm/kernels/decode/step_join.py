@@ -10,9 +10,6 @@ from kvmm.kernels.decode.step import LOG2E, Partial, Step, head_stride
 from kvmm.kernels.decode.triton_join import combine_kernel, slopes_kernel
 
 
-KNOB = {"cr": 16, "fc": 32, "cc": 32, "fo": 16384, "fw": 4, "cw": 4, "room": next_power_of_2}
-
-
 def _reach(x: torch.Tensor) -> int:
     """Elements from a tensor's first to its last."""
     return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
@@ -91,10 +88,10 @@ def combine(
     before = state or (None, None, None)
     after = following or (None, None, None)
     batch = step.bh // step.heads
-    together = 1 if few else 4 if matrix is None else KNOB["cr"]
-    chunk = min((16 if matrix is None else KNOB["fc"]) if few else 64 if matrix is None else KNOB["cc"], next_power_of_2(dim))
+    together = 1 if few else 4 if matrix is None else 16
+    chunk = min((16 if matrix is None else 32) if few else 64 if matrix is None else 32, next_power_of_2(dim))
     width = max(16, next_power_of_2(0 if partial is None else partial.acc.shape[-1]))
-    at_once = max(1, (KNOB["fo"] if few else 4096) // (together * max(width, chunk)))
+    at_once = max(1, (16384 if few else 4096) // (together * max(width, chunk)))
     early = partial is not None and partial.early
     reached = (scale, zero, *(p and p.acc for p in (partial, dense)), out if state is None else state[2])
     wide = any(x is not None and _reach(x) >= 2**31 for x in reached)  # offsets need more than 32 bits
@@ -111,13 +108,13 @@ def combine(
         head_stride(digit_matrix),
         0 if partial is None else partial.acc.shape[-1], 0 if scale is None else scale.shape[-1], dim,
         D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)),
-        JP=width, VDZ=vdz, SP=KNOB["room"](splits),
-        SP0=_room(splits0), SC=min(at_once, KNOB["room"](splits)), RB=together,
+        JP=width, VDZ=vdz, SP=next_power_of_2(splits),
+        SP0=_room(splits0), SC=min(at_once, next_power_of_2(splits)), RB=together,
         DIGITS=0 if columns is None else columns.shape[0],
         HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
         HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
         HAS_MATRIX=matrix is not None, BY_CHANNEL=by_channel, HAS_DENSE=dense is not None,
-        HAS_STATE=state is not None, LAST=out is not None, EARLY=early, WIDE=wide, num_warps=KNOB["fw"] if few else KNOB["cw"],
+        HAS_STATE=state is not None, LAST=out is not None, EARLY=early, WIDE=wide, num_warps=4,
         **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
     return following

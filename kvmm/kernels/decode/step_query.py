@@ -11,8 +11,6 @@ from kvmm.kernels.decode.digits import Digits, aligned
 from kvmm.kernels.decode.step import Step, head_stride, pair_stride, paired
 from kvmm.kernels.decode.triton_query import expand_kernel, transform_kernel
 
-KNOB = {"wc": 32, "tr": 64, "tw": 4, "half": True}
-
 
 def basis(step: Step, keys: Digits) -> torch.Tensor:
     """Room for the queries in the keys' basis, or the queries."""
@@ -29,11 +27,12 @@ def transform(step: Step, keys: Digits, z: torch.Tensor, early: bool = False) ->
     shared = keys.matrix.shape[0] == 1  # then all heads' rows are one matrix product
     heads, rows = (1, step.heads * step.rows) if shared else (step.heads, step.rows)
     batch = step.bh // step.heads
-    together = 16 if batch * rows <= 64 else KNOB["tr"]  # rows that share one reading of the matrix
-    transform_kernel[heads, -(-width // KNOB["wc"]), -(-batch * rows // together)](
+    # rows that share one reading of the matrix, and columns a program
+    together, columns = (16, 32) if batch * rows <= 64 else (64, 64)
+    transform_kernel[heads, -(-width // columns), -(-batch * rows // together)](
         step.query, keys.matrix, z, heads, batch, rows, width, head_stride(keys.matrix),
-        D=step.dim, DP=max(16, next_power_of_2(step.dim)), RP=together, WC=KNOB["wc"],
-        HALF=KNOB["half"] and step.query.dtype != torch.float32, EARLY=early, num_warps=KNOB["tw"],
+        D=step.dim, DP=max(16, next_power_of_2(step.dim)), RP=together, WC=columns,
+        HALF=step.query.dtype != torch.float32, EARLY=early, num_warps=4,
     )  # fmt: skip
 
 
