@@ -319,7 +319,8 @@ DEVICE int folded_at(int j) {
     const int first = second ? WHOLE_0 : 0, width = second ? WHOLE_1 : WHOLE_0;
     const int i = second ? j - KEY_WIDTH_0 : j, chunk = i / 64 * 64, rest = i - width;
     if (HALVES && rest < 0) return first + i / 32 * 32 + i % 16 / 4 * 8 + i % 32 / 16 * 4 + i % 4;
-    if (rest >= 0) return rest < 16 ? 32 * WHOLE_STEPS + rest / 4 * 8 + 4 * second + rest % 4 : KEY_WIDTH - 32 + rest;
+    if (rest >= 16) return KEY_WIDTH - 48 + 16 * second + rest;
+    if (rest >= 0) return 32 * WHOLE_STEPS + rest / 4 * 8 + 4 * second + rest % 4;
     return first + (chunk + 64 <= width ? chunk + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4 : i);
 }
 
