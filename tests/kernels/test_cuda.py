@@ -346,14 +346,17 @@ def outputs_of(q8, keys, values, splits):
 
 
 def library_of(variant, path):
-    """``digits.cu`` for a CPU, compiled to ``path``."""
+    """``digits.cu`` for a CPU, compiled to ``path``; it ends the process where lanes race."""
     compiler = shutil.which("g++")
     if compiler is None or platform.system() != "Linux":
         pytest.skip("needs g++ on Linux")
     source = Path(__file__).with_name("warps_on_a_cpu.cpp")
     macros = [f"-D{name}={value}" for name, value in variant.macros.items()]
-    flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC", f'-DSOURCE="{cuda._SOURCE}"']
-    subprocess.run([compiler, *flags, *macros, "-o", path, source], check=True)
+    flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-fPIC", f'-DSOURCE="{cuda._SOURCE}"']
+    flags += ["-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]  # but not linked to its library
+    compiled = path.with_suffix(".o")
+    subprocess.run([compiler, *flags, *macros, "-c", "-o", compiled, source], check=True)
+    subprocess.run([compiler, "-shared", "-o", path, compiled], check=True)
     return ctypes.CDLL(str(path))
 
 
@@ -378,7 +381,7 @@ def test_matches_reference(name, pages, splits):
     ("name", "warps", "stages"),
     [
         ("two planes", 2, 1),
-        ("1 bit", 1, 2),
+        ("1 bit", 2, 2),
         ("groups by map", 2, 2),
         ("value groups by page", 2, 1),
         ("narrow planes", 1, 1),

@@ -318,7 +318,8 @@ DEVICE int folded_at(int j) {
     const int first = second ? WHOLE_0 : 0, width = second ? WHOLE_1 : WHOLE_0;
     const int i = second ? j - KEY_WIDTH_0 : j, chunk = i / 64 * 64, rest = i - width;
     if (HALVES && rest < 0) return first + i / 32 * 32 + i % 16 / 4 * 8 + i % 32 / 16 * 4 + i % 4;
-    if (rest >= 0) return rest < 16 ? 32 * WHOLE_STEPS + rest / 4 * 8 + 4 * second + rest % 4 : KEY_WIDTH - 32 + rest;
+    if (rest >= 16) return KEY_WIDTH - 48 + 16 * second + rest;
+    if (rest >= 0) return 32 * WHOLE_STEPS + rest / 4 * 8 + 4 * second + rest % 4;
     return first + (chunk + 64 <= width ? chunk + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4 : i);
 }
 
@@ -510,24 +511,28 @@ struct Pair<1> {
     }
 };
 
-// Slices of values are of SHARED classes, in turns of as many slices as the first plane has in one place of its bytes.
-// The codes of class 1 stay 2 ** VALUE_BITS_0 too large, and its probabilities are quantised in steps as much coarser
-// (one bit of fifteen for codes of 1 bit, two for codes of 2): in a second plane of narrower codes the classes are as
-// far apart, and one shift serves both.
-constexpr int SHARED = VALUE_BITS_0 > 2 || VALUE_BITS_1 > VALUE_BITS_0 ? 1 : 2;
-DEVICE constexpr int slice_class(int slice) { return slice / (PAGE * VALUE_BITS_0 / 128) % SHARED; }
+// Slices of values are of SHARED classes, in turns of VALUE_PITCH slices, as many as the first plane has in one place
+// of its bytes. The codes of class 1 stay 2 ** VALUE_BITS_0 too large, so that one shift serves both classes; in a
+// second plane of narrower codes they are as far apart. With one plane the probabilities of class 1 are quantised in
+// steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2. Two planes are of channels with
+// more bits than that, for which it would be too coarse: there the classes have sums of their own (APART).
+constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
+constexpr bool ALONE = VALUE_DIGITS_1 == 0;
+constexpr int SHARED = VALUE_BITS_0 <= 2 && (ALONE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
+constexpr int APART = SHARED == 2 && !ALONE ? 2 : 1, STEP_SIZES = SHARED / APART;
+DEVICE constexpr int slice_class(int slice) { return slice / VALUE_PITCH % SHARED; }
+DEVICE constexpr int step_size(int slice) { return slice_class(slice) % STEP_SIZES; }
 DEVICE constexpr int lowest_place(int bits) { return 8 - bits - VALUE_BITS_0 * (SHARED - 1); }  // of class 0
-
+DEVICE constexpr int sum_place(int bits) { return lowest_place(bits) + VALUE_BITS_0 * (APART - 1); }  // in sums
 
 // Words that hold four operands of an mma as they are: those of the last PITCH slices, the first plane's highest bits,
 // are not masked. What the bits below add, codes of the slices PITCH, 2 * PITCH, .. before times probabilities of the
 // last ones, is taken from the probabilities of those slices (`excess` of them), and a second plane leaves such bits
 // too. Norms and scales of values are not negative, or the difference would not fit 16 bits.
-constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
 constexpr bool UNMASKED = VALUE_PITCH % 2 == 0 && VALUE_BITS_0 < 8 && VALUE_BITS_1 <= VALUE_BITS_0;
 DEVICE constexpr bool unmasked(int slice) { return UNMASKED && slice >= SLICES - VALUE_PITCH; }
 DEVICE constexpr float excess(int slice) {
-    return power(slice / VALUE_PITCH * VALUE_BITS_0 - lowest_place(VALUE_BITS_0) - VALUE_BITS_0 * slice_class(slice));
+    return power(slice / VALUE_PITCH * VALUE_BITS_0 - sum_place(VALUE_BITS_0) - VALUE_BITS_0 * step_size(slice));
 }
 
 template <int BITS>
@@ -550,7 +555,7 @@ DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], i
                        const float (&factor)[ROW_TILES], unsigned group_scale, float (*sums)[TILES][2],
                        int first_tile) {
     constexpr int ROW = PAGE * BITS / 8, WORDS = ROW / 16;  // bytes of a row, its words that a lane holds
-    constexpr float UNIT = power(-lowest_place(BITS));
+    constexpr float UNIT = power(-sum_place(BITS));
     // matrices: rows g and g + 8 of a tile, then their next 16 bytes, or where there are none the next tile
     const int matrix = lane / 8;
     const unsigned row_at =
@@ -569,7 +574,7 @@ DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], i
 #pragma unroll
             for (int i = 0; i < WORDS; i += 2) load_matrices(words + 2 * i, row + 16 * i);
         }
-        int products[ROW_TILES][4] = {};
+        int products[ROW_TILES][APART][4] = {};
 #pragma unroll
         for (int slice = 0; slice < SLICES; slice += 2) {
             const unsigned *low = words + 2 * (slice % WORDS), *high = words + 2 * ((slice + 1) % WORDS);
@@ -577,7 +582,7 @@ DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], i
             const unsigned a2 = top_bits<BITS>(high[0], slice + 1), a3 = top_bits<BITS>(high[1], slice + 1);
 #pragma unroll
             for (int n = 0; n < ROW_TILES; n++)
-                mma(products[n], a0, a1, a2, a3, make_uint2(p[n][slice], p[n][slice + 1]));
+                mma(products[n][slice_class(slice) % APART], a0, a1, a2, a3, make_uint2(p[n][slice], p[n][slice + 1]));
         }
         float scale[2] = {UNIT, UNIT};
         if constexpr (VALUE_GROUPS) {
@@ -589,7 +594,10 @@ DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], i
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 float& sum = sums[n][first_tile + tile][i];
-                sum = fmaf((float)(256 * products[n][2 * i] + products[n][2 * i + 1]), factor[n] * scale[i], sum);
+                int product = 256 * products[n][0][2 * i] + products[n][0][2 * i + 1];
+                if constexpr (APART == 2)
+                    product = (1 << VALUE_BITS_0) * product + 256 * products[n][1][2 * i] + products[n][1][2 * i + 1];
+                sum = fmaf((float)product, factor[n] * scale[i], sum);
             }
         }
     }
@@ -1182,7 +1190,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             factor[n] = exp2_approx(largest - new_top) * unit_p;
             const bool grows = new_top > top[n];
             top[n] = new_top;
-            float sum[SHARED] = {}, sum_zero[SHARED] = {};
+            float sum[STEP_SIZES] = {}, sum_zero[STEP_SIZES] = {};
             // column 2 t of the tile holds the high parts, column 2 t + 1 the low ones
             Byte* const column = shared + kept(probabilities + (8 * n + 2 * t) * P_STRIDE + 2 * g);
             const unsigned zeros = VALUE_TOKEN ? kept(factors + TOKEN_BYTES + 4 * VALUE_TOKEN * g) : 0;
@@ -1190,11 +1198,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 #pragma unroll
             for (int i = SLICES - 1; i >= 0; i--) {
                 const int slice = i;
-                const int part = slice_class(slice);
+                const int part = step_size(slice);
                 const float start = offset - (float)(VALUE_BITS_0 * part);
                 float2 p = make_float2(exp2_approx(x[slice].x + start), exp2_approx(x[slice].y + start));
-                // the class's first, not added to 0, which would take an instruction
-                const bool starts = slice >= SLICES - SHARED * VALUE_PITCH && slice % VALUE_PITCH == VALUE_PITCH - 1;
+                // the first of a size of steps, not added to 0, which would take an instruction
+                const bool starts = slice >= SLICES - STEP_SIZES * VALUE_PITCH && slice % VALUE_PITCH == VALUE_PITCH - 1;
                 sum[part] = (starts ? p.x : sum[part] + p.x) + p.y;
                 float2 by = make_float2(1.0f, 1.0f);
                 if constexpr (FACTOR) by = value_factor[slice].values();
@@ -1219,7 +1227,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             }
             float page_total = sum[0], page_zero = sum_zero[0];
 #pragma unroll
-            for (int part = 1; part < SHARED; part++) {
+            for (int part = 1; part < STEP_SIZES; part++) {
                 page_total = fmaf(sum[part], power(VALUE_BITS_0 * part), page_total);
                 page_zero = fmaf(sum_zero[part], power(VALUE_BITS_0 * part), page_zero);
             }
