@@ -6,10 +6,16 @@ from typing import Any
 
 import torch
 from triton import next_power_of_2
+from triton.runtime.interpreter import InterpretedFunction
 
 from kvmm.kernels.decode.digits import Digits, aligned
 from kvmm.kernels.decode.step import Step, head_stride, pair_stride, paired
 from kvmm.kernels.decode.triton_query import expand_kernel, transform_kernel
+
+
+def interpreted() -> bool:
+    """Whether the kernels run under Triton's interpreter."""
+    return isinstance(transform_kernel, InterpretedFunction)
 
 
 def basis(step: Step, keys: Digits) -> torch.Tensor:
@@ -32,7 +38,7 @@ def transform(step: Step, keys: Digits, z: torch.Tensor, early: bool = False) ->
     transform_kernel[heads, -(-width // columns), -(-batch * rows // together)](
         step.query, keys.matrix, z, heads, batch, rows, width, head_stride(keys.matrix),
         D=step.dim, DP=max(16, next_power_of_2(step.dim)), RP=together, WC=columns,
-        HALF=step.query.dtype != torch.float32, EARLY=early, num_warps=4,
+        BF16=step.query.dtype == torch.bfloat16 and not interpreted(), EARLY=early, num_warps=4,
     )  # fmt: skip
 
 

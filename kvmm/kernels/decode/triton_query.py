@@ -6,14 +6,23 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def split_in_two(x):
+    """``x`` as the sum of two bfloat16 numbers, but for 2 ** -17 of it."""
+    high = x.to(tl.bfloat16)
+    return high, (x - high.to(tl.float32)).to(tl.bfloat16)
+
+
 @triton.jit(do_not_specialize=["H", "batch", "rows"])
 def transform_kernel(
     Q, MATRIX, OUT, H, batch, rows, width, matrix_head,
-    D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr, HALF: tl.constexpr, EARLY: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr, BF16: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """``OUT [B * H, rows, width]``: queries ``[B * H, rows, D]`` times ``MATRIX [H or 1, D, width]``, in float32.
 
-    Queries of 16 bits (``HALF``) are numbers of TF32 as they are: only the matrix is split into two of those. One program a head, ``WC`` columns and ``RP`` rows of whatever sequences. With ``EARLY`` the kernel behind it may
+    Queries in bfloat16 meet a matrix split into two such numbers, 16 bits together (``BF16``, which the interpreter does
+    not know); those in float16 are numbers of TF32 as they are, and only the matrix is split into two of those. One
+    program a head, ``WC`` columns and ``RP`` rows of whatever sequences. With ``EARLY`` the kernel behind it may
     start at once; it waits for what this one writes. All that was launched before has ended then, so that it may read
     anything else without waiting: this kernel itself must not start early.
     """
@@ -26,7 +35,10 @@ def transform_kernel(
     q = tl.load(Q + at[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0)
     inside = (k < D)[:, None] & (j < width)[None, :]
     m = tl.load(MATRIX + h * matrix_head + k[:, None] * width + j[None, :], mask=inside, other=0.0)
-    if HALF:
+    if BF16:
+        high, low = split_in_two(m)
+        z = tl.dot(q, high, acc=tl.dot(q, low))
+    elif q.dtype != tl.float32:
         coarse = (m.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
         z = tl.dot(q.to(tl.float32), m - coarse, input_precision="tf32")
         z = tl.dot(q.to(tl.float32), coarse, acc=z, input_precision="tf32")
