@@ -513,13 +513,13 @@ struct Pair<1> {
 
 // Slices of values are of SHARED classes, in turns of VALUE_PITCH slices, as many as the first plane has in one place
 // of its bytes. The codes of class 1 stay 2 ** VALUE_BITS_0 too large, so that one shift serves both classes; in a
-// second plane of narrower codes they are as far apart. With one plane the probabilities of class 1 are quantised in
-// steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2. Two planes are of channels with
-// more bits than that, for which it would be too coarse: there the classes have sums of their own (APART).
+// second plane of narrower codes they are as far apart. With COARSE the probabilities of class 1 are quantised in
+// steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2. Two planes or many digits are of
+// channels with more bits than that, for which it would be too coarse: there the classes have sums of their own (APART).
 constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
-constexpr bool ALONE = VALUE_DIGITS_1 == 0;
-constexpr int SHARED = VALUE_BITS_0 <= 2 && (ALONE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
-constexpr int APART = SHARED == 2 && !ALONE ? 2 : 1, STEP_SIZES = SHARED / APART;
+constexpr bool COARSE = VALUE_DIGITS_1 == 0 && VALUE_DIGITS_0 <= 128;
+constexpr int SHARED = VALUE_BITS_0 <= 2 && (COARSE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
+constexpr int APART = SHARED == 2 && !COARSE ? 2 : 1, STEP_SIZES = SHARED / APART;
 DEVICE constexpr int slice_class(int slice) { return slice / VALUE_PITCH % SHARED; }
 DEVICE constexpr int step_size(int slice) { return slice_class(slice) % STEP_SIZES; }
 DEVICE constexpr int lowest_place(int bits) { return 8 - bits - VALUE_BITS_0 * (SHARED - 1); }  // of class 0
