@@ -14,11 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +119,18 @@ def run(
     command += ["-m", "benchmarks.multi_gpu", "--child", json.dumps(task)]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:count])}
-    done = subprocess.run(
-        command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=options.timeout, check=False
-    )
-    if done.returncode or not found.is_file():
-        lines = [line for line in done.stderr.splitlines() if "Error" in line]
-        raise RuntimeError((lines or done.stderr.splitlines() or ["no output"])[-1])
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=_ROOT, env=environment, start_new_session=True, **pipes) as child_process:
+        try:
+            errors = child_process.communicate(timeout=options.timeout)[1]
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"not done after {options.timeout} s") from None
+        finally:  # its own children too, which would keep the pipe open
+            with suppress(ProcessLookupError):
+                os.killpg(child_process.pid, signal.SIGKILL)
+    if child_process.returncode or not found.is_file():
+        lines = [line for line in errors.splitlines() if "Error" in line]
+        raise RuntimeError((lines or errors.splitlines() or ["no output"])[-1])
     return json.loads(found.read_text(encoding="utf-8"))
 
 
@@ -169,8 +177,9 @@ def child(
         Path(output).write_text(json.dumps(found), encoding="utf-8")
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
-        os._exit(0)  # threads that gloo leaves behind can abort a process that ends in order
+        # graphs hold the communicator, which would wait for them, and threads that gloo leaves behind can abort a process
+        # that ends in order
+        os._exit(0)
 
 
 def _load(model: str, path: str, way: str | None, dtype: torch.dtype, device: str) -> nn.Module:

@@ -1,6 +1,7 @@
 // Runs digits.cu on a CPU: lanes are coroutines that stop wherever lanes of a warp or a block meet, and the few
 // instructions that C++ does not have are written out. Copies to shared memory happen as late as the kernel allows, and
-// what they will overwrite is spoilt when they are asked for, so that a missing wait shows.
+// what they will overwrite is spoilt when they are asked for, so that a missing wait shows. In what order warps run is
+// not tried: races_on_a_cpu.h finds where it matters.
 
 #include <ucontext.h>
 
@@ -33,7 +34,9 @@ static struct { unsigned x, y, z; } threadIdx, blockIdx;
 constexpr int SHARED_SIZE = 1 << 20, LANES = 32 * WARPS;
 extern Byte shared[];
 
-[[noreturn]] static void fail(const char* what) {
+#define UNCHECKED __attribute__((noipa, no_sanitize("thread")))
+
+[[noreturn]] static UNCHECKED void fail(const char* what) {
     fprintf(stderr, "digits.cu: %s\n", what);
     abort();
 }
@@ -48,7 +51,12 @@ static std::vector<Lane> lanes(LANES);
 static ucontext_t scheduler;
 static unsigned given[2][LANES][8];  // what lanes bring to the meetings of their warp
 
-static void pause() { swapcontext(&lanes[threadIdx.x].context, &scheduler); }
+#include "races_on_a_cpu.h"
+
+static void pause() {
+    compare_written();
+    swapcontext(&lanes[threadIdx.x].context, &scheduler);
+}
 
 // All lanes of a warp bring `value`; what they brought is returned.
 template <class T>
@@ -59,12 +67,16 @@ static unsigned (*meet(const T& value))[8] {
     return brought;
 }
 
-static void __syncwarp() { meet(0); }
+static void __syncwarp() {
+    meet(0);
+    warp_rounds[threadIdx.x]++;
+}
 
 static void __syncthreads() {
     static int arrived, round;
     const int mine = round;
-    if (++arrived == LANES) arrived = 0, round++;
+    compare_written();
+    if (++arrived == LANES) arrived = 0, round++, block_rounds++;
     while (round == mine) pause();
 }
 
@@ -100,6 +112,17 @@ static void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
         }
     }
 }
+
+template <int COUNT = 4>
+static void load_matrices(unsigned* x, const Byte* row) {
+    if (threadIdx.x % 32 < 8 * COUNT && (row - shared) % 16) fail("a row of a matrix is not aligned");
+    auto brought = meet(row) + threadIdx.x / 32 * 32;
+    for (int i = 0; i < COUNT; i++) {
+        memcpy(&row, brought[8 * i + threadIdx.x % 32 / 4], sizeof row);
+        memcpy(x + i, row + threadIdx.x % 4 * 4, 4);
+    }
+}
+static void load_two_matrices(unsigned* x, const Byte* row) { load_matrices<2>(x, row); }
 
 template <class To, class From>
 static To bits_of(From x) {
@@ -162,7 +185,7 @@ static std::vector<std::vector<Copy>> under_way[LANES];
 
 static void fetch_16(Byte* to, const Byte* from) {
     if ((uintptr_t)from % 16 || (to - shared) % 16) fail("a copy is not aligned");
-    memset(to, 0xAB, 16);
+    *(uint4*)to = {0xABABABAB, 0xABABABAB, 0xABABABAB, 0xABABABAB};
     asked[threadIdx.x].push_back({to, from});
 }
 static void fetch_end() {
@@ -173,7 +196,7 @@ template <int PENDING>
 static void fetch_wait() {
     auto& fetches = under_way[threadIdx.x];
     while ((int)fetches.size() > PENDING) {
-        for (const Copy& copy : fetches[0]) memcpy(copy.to, copy.from, 16);
+        for (const Copy& copy : fetches[0]) *(uint4*)copy.to = *(const uint4*)copy.from;
         fetches.erase(fetches.begin());
     }
     __syncwarp();
@@ -195,6 +218,7 @@ extern "C" void launch(const Arguments* args, int grid_x, int grid_y, int grid_z
     for (int block = 0; block < grid_x * grid_y * grid_z; block++) {
         blockIdx.x = block % grid_x, blockIdx.y = block / grid_x % grid_y, blockIdx.z = block / grid_x / grid_y;
         memset(shared, 0xFF, SHARED_SIZE);
+        block_rounds++;
         for (Lane& lane : lanes) {
             lane.done = false, lane.meetings = 0;
             getcontext(&lane.context);

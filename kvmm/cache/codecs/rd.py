@@ -355,9 +355,9 @@ class RD(Codec):
             if layout.one_bit:
                 runs.append(((layout.one_bit.start, len(layout.one_bit), 1.0),))
             index, place = digit_layout(tuple(runs), device)
-            if self.side == "key":  # a column a digit, then all channels
+            if self.side == "key":
                 digit_matrix = None
-                matrix = torch.cat((transform.inverse.index_select(-1, index), transform.inverse), -1)
+                matrix = transform.inverse
             else:
                 matrix = transform.inverse.transpose(-1, -2)
                 digit_matrix = matrix.index_select(1, index) * (place != 0)[:, None]

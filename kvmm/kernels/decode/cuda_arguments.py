@@ -71,9 +71,7 @@ class Arguments(ctypes.Structure):  # struct Arguments of digits.cu
         ("key_groups", ctypes.c_int),
         ("value_groups", ctypes.c_int),
         ("query_width", ctypes.c_int),
-        ("zero_column", ctypes.c_int),
         ("key_channels", ctypes.c_int),
-        ("gathers", ctypes.c_int),
         ("scaling", ctypes.c_float),
     ]
 
@@ -107,9 +105,7 @@ def _query_arguments(query: torch.Tensor | Query, weight, zero) -> dict:
         "key_offset": _pointer(offset),
         "offset_head": 0 if offset is None or offset.shape[0] == 1 else offset.stride(0),
         "query_width": query.rows.shape[-1],
-        "zero_column": query.zero_column,
         "key_channels": query.scale.shape[-1],
-        "gathers": int(query.gather),
         "scaling": query.scaling,
     }
 

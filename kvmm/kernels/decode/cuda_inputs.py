@@ -43,11 +43,13 @@ class DigitValues:
             two dimensions contiguous.
         axis: ``"channel"`` or ``"token"``, what has a scale of its own.
         scale: axis ``"channel"``: float32 ``[B, H, G, JV]``, contiguous, already expanded to digits; with one group
-            the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``.
+            the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``,
+            not negative.
         zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: float32 ``[B, H, G, Dz]``, contiguous, ``Dz``
             a multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms).
         group: as in :class:`DigitKeys`, axis ``"channel"`` only.
-        norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the probabilities (axis ``"channel"``), or None.
+        norm: float16 or float32 ``[B, H or 1, P, N]``, not negative, multiplied into the probabilities (axis
+            ``"channel"``), or None.
         channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of digits ``channels[0][k, c]``
             times ``channels[1][k, c]``, which is what is written then; or None for sums by digit.
     """
@@ -71,26 +73,22 @@ class Query:
     """A query that the kernel multiplies by the keys' scales and splits into two int8 parts itself.
 
     Attributes:
-        rows: float16, bfloat16 or float32 ``[B * H, R, W]``, contiguous, in the keys' basis, or as the model has it.
+        rows: float16, bfloat16 or float32 ``[B * H, R, W]``, contiguous, by channel of the keys' basis.
         scaling: what multiplies every logit.
         scale: float16 or float32 ``[B, H, G, C]``, a channel's in every group that :class:`DigitKeys` names.
         zero_point: of the same type ``[B, H, G, D]``.
-        zero_column: where the channels that the zero points belong to begin in ``rows``.
         index: int32 ``[J]``, the channel of each digit, or None if digit ``j`` is channel ``j``.
         place: float32 ``[J]``, what a step of each digit is worth in steps of its channel, or None.
         offset: float32 ``[H or 1, D]``, added to every zero point, or None.
-        gather: whether digit ``j`` multiplies channel ``index[j]`` of ``rows``, instead of column ``j``.
     """
 
     rows: torch.Tensor
     scaling: float
     scale: torch.Tensor
     zero_point: torch.Tensor
-    zero_column: int = 0
     index: torch.Tensor | None = None
     place: torch.Tensor | None = None
     offset: torch.Tensor | None = None
-    gather: bool = False
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,10 @@ class Variant:
         """Dynamic shared memory of a block."""
         rows = 4 * self.row_tiles
         folded = ((rows + 1) * self._key_width + self.key_zeros + rows) * 4 if self.query_type else 0
-        return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded
+        stores = sum(digits > 0 for digits in (*self.key_digits, *self.value_digits))
+        stores += sum(kind > 0 for kind in (self.key_norm, self.value_norm)) + 2 * (self.value_token > 0)
+        stores += 2 * (self.key_groups and self.query_type != 0)
+        return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded + 512 * stores
 
     @property
     def macros(self) -> dict[str, int]:
@@ -183,7 +186,7 @@ def _folds(query: Query, keys: DigitKeys, columns: int) -> bool:
     if not _groups(keys.group, scale.shape[2]):
         return all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (scale, zero_point))
     # scales of a page as they are in memory, next to a query whose columns are the channels
-    plain = query.index is query.place is query.offset is None and query.zero_column == 0
+    plain = query.index is query.place is query.offset is None
     if not plain or scale.shape[-1] != columns or zero_point.shape[-1] != columns or query.rows.shape[-1] < columns:
         return False
     return _laid_out(scale, zero_point, inner=1) and _near(scale, zero_point)

@@ -98,6 +98,22 @@ DEVICE void prefetch_bytes(const Byte* from) {
 
 DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
+// Four matrices of 8 rows of 16 bytes in shared memory: `row` is that of row lane % 8 of matrix lane / 8. Lane 4 g + t
+// has word t of row g of each, in registers that follow each other as an mma wants them.
+DEVICE void load_matrices(unsigned* x, const Byte* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+DEVICE void load_two_matrices(unsigned* x, const Byte* row) {  // rows of lanes 0 to 15
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
 // Until the kernel that writes the query has ended; what it does not write may be read before. The kernel that follows
 // may then be put on multiprocessors that have room: all in front of this one has ended then.
 DEVICE void wait_for_query() {
@@ -159,8 +175,7 @@ struct Arguments {
     int dense_columns, dense_splits, dense_start;  // room for columns; the first block that has some of them
     float dense_scaling;
     int pages, heads, rows, splits, key_groups, value_groups;
-    int query_width, zero_column, key_channels;
-    int gathers;  // whether digits are picked from a query by channel
+    int query_width, key_channels;
     float scaling;
 };
 
@@ -187,10 +202,15 @@ constexpr int SLICES = PAGE / 16;
 constexpr int COLUMNS = 8 * ROW_TILES;
 constexpr int KEY_WIDTH_0 = ceil_to(KEY_DIGITS_0, 32), KEY_WIDTH = KEY_WIDTH_0 + ceil_to(KEY_DIGITS_1, 32);
 constexpr int VALUE_WIDTH_0 = ceil_to(VALUE_DIGITS_0, 32), VALUE_WIDTH = VALUE_WIDTH_0 + ceil_to(VALUE_DIGITS_1, 32);
-constexpr int STEPS = KEY_WIDTH / 32;
-constexpr int TILES_0 = VALUE_DIGITS_0 / 16, TILES = TILES_0 + VALUE_DIGITS_1 / 16;
-
 constexpr bool FOLD = QUERY_TYPE != 0;
+
+// A step of scores is 32 digits; where both planes of keys end in half a step, their halves are one (with FOLD and
+// groups by page every digit is a channel, and there are no such planes).
+constexpr int HALVES = KEY_DIGITS_0 % 32 == 16 && KEY_DIGITS_1 % 32 == 16 && !(FOLD && KEY_GROUPS);
+constexpr int WHOLE_0 = HALVES ? KEY_DIGITS_0 - 16 : KEY_WIDTH_0;
+constexpr int WHOLE_1 = HALVES ? KEY_DIGITS_1 - 16 : KEY_WIDTH - KEY_WIDTH_0;
+constexpr int WHOLE_STEPS = (WHOLE_0 + WHOLE_1) / 32, STEPS = WHOLE_STEPS + HALVES;
+constexpr int TILES_0 = VALUE_DIGITS_0 / 16, TILES = TILES_0 + VALUE_DIGITS_1 / 16;
 
 // a stage of keys in shared memory: codes, norms, the query of the page's group or its scales and zero points, bias
 constexpr int KEY_BYTES_0 = PAGE * KEY_BITS_0 / 8 * KEY_DIGITS_0, KEY_BYTES_1 = PAGE * KEY_BITS_1 / 8 * KEY_DIGITS_1;
@@ -215,8 +235,16 @@ constexpr int FACTOR_BYTES = VALUE_NORM_BYTES + 2 * TOKEN_BYTES, FACTORS = STAGE
 // at the end a warp's part holds its sums
 constexpr int SUM_WIDTH = VALUE_WIDTH + VALUE_ZEROS, SUM_STRIDE = SUM_WIDTH + 8;
 constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of weights are asked for
-// behind the warps' parts: what the block's warps found, and with FOLD the query, the scales of a span and their zeros
-constexpr int FOUND_AT = WARPS * WARP_BYTES, FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
+// behind the warps' parts: where a lane's bytes of the first page of every store are and how far apart pages are, which
+// would take too many registers or be worked out for every page; what the block's warps found; and with FOLD the query,
+// the scales of a span and their zeros
+constexpr int VALUE_SOURCE = 1 + (KEY_DIGITS_1 > 0), NORM_SOURCE = VALUE_SOURCE + 1 + (VALUE_DIGITS_1 > 0);
+constexpr int FACTOR_SOURCE = NORM_SOURCE + (KEY_NORM > 0), GROUP_SOURCE = FACTOR_SOURCE + (VALUE_NORM > 0);
+constexpr int TOKEN_SOURCE = GROUP_SOURCE + 2 * (KEY_GROUPS && FOLD), SOURCES = TOKEN_SOURCE + 2 * (VALUE_TOKEN > 0);
+constexpr int SOURCES_AT = WARPS * WARP_BYTES, FOUND_AT = SOURCES_AT + 512 * SOURCES;
+// norms of keys and of values that are 16 lanes' each come together
+constexpr bool NORMS_TOGETHER = KEY_NORM_BYTES == 256 && VALUE_NORM_BYTES == 256 && !EXTENT;
+constexpr int FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
 constexpr int FOLDED_AT = FOUND_AT + FOUND_BYTES, FACTOR_AT = FOLDED_AT + ROW_TILES * 4 * KEY_WIDTH * 4;
 constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY_ZEROS * 4;
 static_assert(FACTORS_AT + FACTORS * FACTOR_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
@@ -283,9 +311,15 @@ DEVICE void load_four(const Byte* from, float (&x)[4]) {
 
 // Where digit j of a query row stands in shared memory: of every 32 floats the lanes 4 g + t with g even have the four
 // at 8 t, those with g odd the four at 8 t + 4, so that no two lanes ask the same bank for different words.
+// With HALVES lanes with g even have those at 4 t of every 32, the others those at 16 + 4 t; in the step of two halves
+// the former are the first plane's. Digits that only pad are put behind.
 DEVICE int folded_at(int j) {
-    const int first = j < KEY_WIDTH_0 ? 0 : KEY_WIDTH_0, width = j < KEY_WIDTH_0 ? KEY_WIDTH_0 : KEY_WIDTH - KEY_WIDTH_0;
-    const int i = j - first, chunk = i / 64 * 64;
+    const bool second = j >= KEY_WIDTH_0;
+    const int first = second ? WHOLE_0 : 0, width = second ? WHOLE_1 : WHOLE_0;
+    const int i = second ? j - KEY_WIDTH_0 : j, chunk = i / 64 * 64, rest = i - width;
+    if (HALVES && rest < 0) return first + i / 32 * 32 + i % 16 / 4 * 8 + i % 32 / 16 * 4 + i % 4;
+    if (rest >= 16) return KEY_WIDTH - 48 + 16 * second + rest;
+    if (rest >= 0) return 32 * WHOLE_STEPS + rest / 4 * 8 + 4 * second + rest % 4;
     return first + (chunk + 64 <= width ? chunk + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4 : i);
 }
 
@@ -295,12 +329,18 @@ DEVICE unsigned four_bytes(const float (&x)[4]) {  // the lowest of each
     return __byte_perm(low, high, 0x5410);
 }
 
+// Whether a step of 32 digits is half of a chunk of 64, and which.
+DEVICE constexpr int half_of(int step) { return (step < WHOLE_0 / 32 ? step : step - WHOLE_0 / 32) % 2; }
+DEVICE constexpr bool is_wide(int step) {
+    return !HALVES && step - half_of(step) + 2 <= (step < WHOLE_0 / 32 ? WHOLE_0 / 32 : WHOLE_STEPS);
+}
+
 // The query of one tile of four heads as load_row has it: lanes with g even the high parts of head g / 2, the others the
 // low ones; each works out both of half the digits. `rows` is the first head's row in shared memory, `group` where the
 // page's scales and zero points are (SCALED). Of head t: `weight`, what a step of the low part is worth, and `zero`.
 template <bool SCALED>
 DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words, float& weight, float& zero) {
-    constexpr int PIECES = KEY_WIDTH / 32;
+    constexpr int PIECES = STEPS;
     const int odd = g & 1;
     const Byte* const row = shared + kept(rows + (g >> 1) * KEY_WIDTH * 4 + 16 * (2 * t + odd));
     const unsigned wide = SCALED ? kept(group + 2 * KEY_SCALE * (16 * t + 8 * odd)) : 0;  // of a chunk of 64
@@ -310,11 +350,9 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
     for (int piece = 0; piece < PIECES; piece++) {
         load_four<2>(row + 128 * piece, x[piece]);
         if constexpr (SCALED) {
-            const int first = piece < KEY_WIDTH_0 / 32 ? 0 : KEY_WIDTH_0 / 32;
-            const int count = piece < KEY_WIDTH_0 / 32 ? KEY_WIDTH_0 / 32 : PIECES - KEY_WIDTH_0 / 32;
-            const int half = (piece - first) % 2, chunk = piece - half;
-            const unsigned from = chunk - first + 2 <= count ? wide + 2 * KEY_SCALE * (32 * chunk + 4 * half)
-                                                             : narrow + 2 * KEY_SCALE * 32 * piece;
+            const int half = half_of(piece);
+            const unsigned from = is_wide(piece) ? wide + 2 * KEY_SCALE * (32 * (piece - half) + 4 * half)
+                                                 : narrow + 2 * KEY_SCALE * 32 * piece;
             float scale[4], point[4];
             load_four<KEY_SCALE>(shared + from, scale);
             load_four<KEY_SCALE>(shared + GROUP_ROW + from, point);
@@ -345,12 +383,9 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
     }
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece++) {
-        const int first = piece < KEY_WIDTH_0 / 32 ? 0 : KEY_WIDTH_0 / 32;
-        const int count = piece < KEY_WIDTH_0 / 32 ? KEY_WIDTH_0 / 32 : PIECES - KEY_WIDTH_0 / 32;
-        const int half = (piece - first) % 2, chunk = piece - half;
-        if (chunk - first + 2 > count) {
+        if (!is_wide(piece)) {
             words[piece] = odd ? make_uint2(other[piece], mine[piece]) : make_uint2(mine[piece], other[piece]);
-        } else if (half == 0) {
+        } else if (half_of(piece) == 0) {
             const uint2 own = make_uint2(mine[piece], mine[piece + 1]);
             const uint2 theirs = make_uint2(other[piece], other[piece + 1]);
             words[piece] = odd ? theirs : own, words[piece + 1] = odd ? own : theirs;
@@ -360,30 +395,84 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
     if constexpr (SCALED) zero = __shfl_sync(0xffffffffu, sum, 8 * t);
 }
 
-// Adds the products of one plane of keys with the query; codes is their place in shared memory.
-template <int BITS, int DIGITS>
-DEVICE void add_scores(unsigned codes, int g, int t, const uint2* query, int (&scores)[ROW_TILES][SLICES][4]) {
-    constexpr int WIDTH = ceil_to(DIGITS, 32), ROW_TILE = PAGE * BITS / 128;
-    const unsigned row_at = kept(codes + 2 * g * DIGITS + 16 * t);
-    const unsigned rest_at = WIDTH % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
+// Where codes are read as matrices, words hold four operands of an mma as they are: those of the last KEY_PITCH slices,
+// the first plane's highest bits, are not masked, and what the bits below add is subtracted, which are the scores of the
+// slices KEY_PITCH, 2 * KEY_PITCH, .. before. A narrower second plane leaves such bits too.
+constexpr int KEY_PITCH = PAGE * KEY_BITS_0 / 128;
+constexpr bool SUBTRACT =
+    HALVES && KEY_BITS_0 < 8 && KEY_BITS_1 <= KEY_BITS_0 && KEY_DIGITS_0 >= 8 * ROW_TILES * (8 / KEY_BITS_0 - 1);
+DEVICE constexpr bool subtracted(int slice) { return SUBTRACT && slice >= SLICES - KEY_PITCH; }
+DEVICE constexpr unsigned score_mask(int bits, int slice) {
+    unsigned mask = (unsigned)plane_mask(bits) << slice_shift(slice);
+    for (int i = slice - KEY_PITCH; subtracted(slice) && i >= 0; i -= KEY_PITCH)
+        mask |= (unsigned)plane_mask(bits) << slice_shift(i);
+    return mask;
+}
+DEVICE constexpr int score_right(int bits, int slice) { return key_shift(bits, slice) - slice_shift(slice); }
+
+// Adds the products of one plane of keys with the query, steps of WHOLE digits; codes is their place in shared memory.
+// `rest`: of each row tile the two rows' words of half a step more.
+template <int BITS, int DIGITS, int WHOLE>
+DEVICE void add_scores(unsigned codes, int lane, const uint2* query, int (&scores)[ROW_TILES][SLICES][4],
+                       unsigned (*rest)[2]) {
+    constexpr int ROW_TILE = PAGE * BITS / 128, STEPS_HERE = WHOLE / 32;
+    const int g = lane / 4, t = lane % 4, matrix = lane / 8;
+    // with HALVES, where rows are an odd number of 16 bytes, as matrices: rows 2 g, 2 g + 1, then their next 16 bytes
+    const unsigned token_at = codes + (2 * (lane % 8) + matrix % 2) * DIGITS;
+    const unsigned wide_at = kept(HALVES ? token_at + matrix / 2 * 16 : codes + 2 * g * DIGITS + 16 * t);
+    const unsigned narrow_at = !HALVES && WHOLE % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
+    // two row tiles at a time
+    const unsigned rest_at = HALVES ? kept(token_at + matrix / 2 * 16 * DIGITS) : 0;
 #pragma unroll
     for (int tile = 0; tile < ROW_TILE; tile++) {
-        uint2 first[WIDTH / 32], second[WIDTH / 32];
-        const Byte *row = shared + row_at + 16 * tile * DIGITS, *rest = shared + rest_at + 16 * tile * DIGITS;
-        load_row<WIDTH>(row, rest, first);
-        load_row<WIDTH>(row + DIGITS, rest + DIGITS, second);
+        unsigned words[STEPS_HERE + 1][4];
+        const Byte *wide = shared + wide_at + 16 * tile * DIGITS, *narrow = shared + narrow_at + 16 * tile * DIGITS;
+        if constexpr (HALVES) {
+#pragma unroll
+            for (int step = 0; step < STEPS_HERE; step++) load_matrices(words[step], wide + 32 * step);
+            const Byte* const last = shared + rest_at + 16 * tile * DIGITS + WHOLE;
+            if constexpr (ROW_TILE == 1)
+                load_two_matrices(rest[tile], last);
+            else if (tile % 2 == 0)
+                load_matrices(rest[tile], last);
+        } else {
+            uint2 first[STEPS_HERE + 1], second[STEPS_HERE + 1];
+            load_row<WHOLE>(wide, narrow, first);
+            load_row<WHOLE>(wide + DIGITS, narrow + DIGITS, second);
+#pragma unroll
+            for (int step = 0; step < STEPS_HERE; step++) {
+                words[step][0] = first[step].x, words[step][1] = second[step].x;
+                words[step][2] = first[step].y, words[step][3] = second[step].y;
+            }
+        }
 #pragma unroll
         for (int plane = 0; plane < 8 / BITS; plane++) {
-            const int slice = plane * ROW_TILE + tile, left = slice_shift(slice), right = BITS * plane - left;
-            const unsigned mask = (unsigned)plane_mask(BITS) << left;
+            const int slice = plane * ROW_TILE + tile, right = score_right(BITS, slice);
+            const unsigned mask = score_mask(BITS, slice);
 #pragma unroll
-            for (int step = 0; step < WIDTH / 32; step++) {
-                const unsigned a0 = (first[step].x >> right) & mask, a1 = (second[step].x >> right) & mask;
-                const unsigned a2 = (first[step].y >> right) & mask, a3 = (second[step].y >> right) & mask;
+            for (int step = 0; step < STEPS_HERE; step++) {
+                const unsigned a0 = (words[step][0] >> right) & mask, a1 = (words[step][1] >> right) & mask;
+                const unsigned a2 = (words[step][2] >> right) & mask, a3 = (words[step][3] >> right) & mask;
 #pragma unroll
                 for (int n = 0; n < ROW_TILES; n++) mma(scores[n][slice], a0, a1, a2, a3, query[n * STEPS + step]);
             }
         }
+    }
+}
+
+// The step of two halves.
+template <int BITS_0, int BITS_1>
+DEVICE void add_halves(const unsigned (*rest_0)[2], const unsigned (*rest_1)[2], const uint2* query,
+                       int (&scores)[ROW_TILES][SLICES][4]) {
+#pragma unroll
+    for (int slice = 0; slice < SLICES; slice++) {
+        const unsigned *x = rest_0[slice % (PAGE * BITS_0 / 128)], *y = rest_1[slice % (PAGE * BITS_1 / 128)];
+        const int x_right = score_right(BITS_0, slice), y_right = score_right(BITS_1, slice);
+        const unsigned x_mask = score_mask(BITS_0, slice), y_mask = score_mask(BITS_1, slice);
+        const unsigned a0 = (x[0] >> x_right) & x_mask, a1 = (x[1] >> x_right) & x_mask;
+        const unsigned a2 = (y[0] >> y_right) & y_mask, a3 = (y[1] >> y_right) & y_mask;
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) mma(scores[n][slice], a0, a1, a2, a3, query[n * STEPS]);
     }
 }
 
@@ -422,67 +511,78 @@ struct Pair<1> {
     }
 };
 
-// Planes of values that one shift serves. The code of plane i of SHARED is then 2 ** (BITS * i) too large, and its
-// probability is quantised in steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2.
-DEVICE constexpr int sharing(int bits) { return VALUE_DIGITS_1 || bits > 2 ? 1 : 2; }
-constexpr int SHARED = sharing(VALUE_BITS_0);
-DEVICE constexpr int slice_class(int slice) { return slice / (PAGE * VALUE_BITS_0 / 128) % SHARED; }
+// Slices of values are of SHARED classes, in turns of VALUE_PITCH slices, as many as the first plane has in one place
+// of its bytes. The codes of class 1 stay 2 ** VALUE_BITS_0 too large, so that one shift serves both classes; in a
+// second plane of narrower codes they are as far apart. With COARSE the probabilities of class 1 are quantised in
+// steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2. Two planes or many digits are of
+// channels with more bits than that, for which it would be too coarse: there the classes have sums of their own (APART).
+constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
+constexpr bool COARSE = VALUE_DIGITS_1 == 0 && VALUE_DIGITS_0 <= 128;
+constexpr int SHARED = VALUE_BITS_0 <= 2 && (COARSE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
+constexpr int APART = SHARED == 2 && !COARSE ? 2 : 1, STEP_SIZES = SHARED / APART;
+DEVICE constexpr int slice_class(int slice) { return slice / VALUE_PITCH % SHARED; }
+DEVICE constexpr int step_size(int slice) { return slice_class(slice) % STEP_SIZES; }
+DEVICE constexpr int lowest_place(int bits) { return 8 - bits - VALUE_BITS_0 * (SHARED - 1); }  // of class 0
+DEVICE constexpr int sum_place(int bits) { return lowest_place(bits) + VALUE_BITS_0 * (APART - 1); }  // in sums
+
+// Words that hold four operands of an mma as they are: those of the last PITCH slices, the first plane's highest bits,
+// are not masked. What the bits below add, codes of the slices PITCH, 2 * PITCH, .. before times probabilities of the
+// last ones, is taken from the probabilities of those slices (`excess` of them), and a second plane leaves such bits
+// too. Norms and scales of values are not negative, or the difference would not fit 16 bits.
+constexpr bool UNMASKED = VALUE_PITCH % 2 == 0 && VALUE_BITS_0 < 8 && VALUE_BITS_1 <= VALUE_BITS_0;
+DEVICE constexpr bool unmasked(int slice) { return UNMASKED && slice >= SLICES - VALUE_PITCH; }
+DEVICE constexpr float excess(int slice) {
+    return power(slice / VALUE_PITCH * VALUE_BITS_0 - sum_place(VALUE_BITS_0) - VALUE_BITS_0 * step_size(slice));
+}
 
 template <int BITS>
-DEVICE unsigned top_bits(unsigned word, int plane) {  // the plane's codes among the highest bits of each byte
-    constexpr int GROUP = BITS * sharing(BITS);
-    const int group = plane / sharing(BITS), low = 8 - GROUP + BITS * (plane % sharing(BITS));
-    return (word << (8 - GROUP - GROUP * group)) & ((unsigned)plane_mask(BITS) << low);
+DEVICE unsigned top_bits(unsigned word, int slice) {  // the slice's codes among the highest bits of each byte
+    const int place = lowest_place(BITS) + VALUE_BITS_0 * slice_class(slice);
+    unsigned mask = (unsigned)plane_mask(BITS) << place;
+    for (int low = place - VALUE_BITS_0; unmasked(slice) && low >= 0; low -= VALUE_BITS_0)
+        mask |= (unsigned)plane_mask(BITS) << low;
+    return (word << (place - BITS * (slice / (PAGE * BITS / 128)))) & mask;
 }
 
-// Bytes of values or probabilities that a lane holds of a row of ROW bytes.
-template <int ROW>
-DEVICE void load_tokens(const Byte* row, unsigned* words) {
-    if constexpr (ROW == 16) {
-        words[0] = *(const unsigned*)row;
-    } else if constexpr (ROW == 32) {
-        const uint2 chunk = *(const uint2*)row;
-        words[0] = chunk.x, words[1] = chunk.y;
-    } else {
-#pragma unroll
-        for (int i = 0; i < ROW / 64; i++) {
-            const uint4 chunk = *(const uint4*)(row + 64 * i);
-            words[4 * i] = chunk.x, words[4 * i + 1] = chunk.y, words[4 * i + 2] = chunk.z, words[4 * i + 3] = chunk.w;
-        }
-    }
-}
+// Where the codes of values have 16 bytes number i, so that rows of a matrix are in different banks. What is added to i
+// in multiples of 16, or in bits 1 and 2 where they are 0, is added to this too.
+DEVICE constexpr int swizzled(int i) { return i ^ (i >> 3 & 1); }
 
-// Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes, p and
-// group_scale are places in shared memory.
+// Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes and
+// group_scale are places in shared memory, p the probabilities: slice i of column 8 n + g, tokens 4 t to 4 t + 3.
 template <int BITS, int DIGITS>
-DEVICE void add_values(unsigned codes, unsigned p, int g, int t, const float (&factor)[ROW_TILES], unsigned group_scale,
-                       float (*sums)[TILES][2], int first_tile) {
-    constexpr int ROW = PAGE * BITS / 8;                 // bytes
-    constexpr int WORDS = ROW / 16, PLANES = 8 / BITS;   // words of a row that a lane holds
-    constexpr int CHUNK = ROW < 64 ? ROW / 4 : 16;       // bytes that follow each other
-    constexpr float UNIT = power(BITS * sharing(BITS) - 8);
-    const unsigned p_at = kept(p + g * P_STRIDE + CHUNK * t), row_at = kept(codes + g * ROW + CHUNK * t);
-    const unsigned scale_at = VALUE_GROUPS ? kept(group_scale + 4 * g) : 0;
-    unsigned b[ROW_TILES][PLANES * WORDS];
-#pragma unroll
-    for (int n = 0; n < ROW_TILES; n++) {
-#pragma unroll
-        for (int plane = 0; plane < PLANES; plane++)
-            load_tokens<ROW>(shared + p_at + 8 * n * P_STRIDE + ROW * plane, b[n] + plane * WORDS);
-    }
+DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], int lane,
+                       const float (&factor)[ROW_TILES], unsigned group_scale, float (*sums)[TILES][2],
+                       int first_tile) {
+    constexpr int ROW = PAGE * BITS / 8, WORDS = ROW / 16;  // bytes of a row, its words that a lane holds
+    constexpr float UNIT = power(-sum_place(BITS));
+    // matrices: rows g and g + 8 of a tile, then their next 16 bytes, or where there are none the next tile
+    const int matrix = lane / 8;
+    const unsigned row_at =
+        kept(codes + 16 * swizzled(ROW == 16 ? lane : (lane % 8 + matrix % 2 * 8) * WORDS + matrix / 2));
+    const unsigned scale_at = VALUE_GROUPS ? kept(group_scale + lane / 4 * 4) : 0;
+    unsigned words[2 * WORDS < 4 ? 4 : 2 * WORDS];  // word i of row g: 2 i, of row g + 8: 2 i + 1
 #pragma unroll
     for (int tile = 0; tile < DIGITS / 16; tile++) {
-        unsigned first[WORDS], second[WORDS];
-        load_tokens<ROW>(shared + row_at + 16 * tile * ROW, first);
-        load_tokens<ROW>(shared + row_at + (16 * tile + 8) * ROW, second);
-        int products[ROW_TILES][4] = {};
+        const Byte* const row = shared + row_at + 16 * tile * ROW;
+        if constexpr (ROW == 16) {
+            if (tile % 2 == 0)
+                load_matrices(words, row);
+            else
+                words[0] = words[2], words[1] = words[3];
+        } else {
 #pragma unroll
-        for (int i = 0; i < PLANES * WORDS; i += 2) {  // where a row is 16 bytes two planes make 32 tokens
-            const int low = i % WORDS, high = (i + 1) % WORDS, low_plane = i / WORDS, high_plane = (i + 1) / WORDS;
-            const unsigned a0 = top_bits<BITS>(first[low], low_plane), a1 = top_bits<BITS>(second[low], low_plane);
-            const unsigned a2 = top_bits<BITS>(first[high], high_plane), a3 = top_bits<BITS>(second[high], high_plane);
+            for (int i = 0; i < WORDS; i += 2) load_matrices(words + 2 * i, row + 16 * i);
+        }
+        int products[ROW_TILES][APART][4] = {};
 #pragma unroll
-            for (int n = 0; n < ROW_TILES; n++) mma(products[n], a0, a1, a2, a3, make_uint2(b[n][i], b[n][i + 1]));
+        for (int slice = 0; slice < SLICES; slice += 2) {
+            const unsigned *low = words + 2 * (slice % WORDS), *high = words + 2 * ((slice + 1) % WORDS);
+            const unsigned a0 = top_bits<BITS>(low[0], slice), a1 = top_bits<BITS>(low[1], slice);
+            const unsigned a2 = top_bits<BITS>(high[0], slice + 1), a3 = top_bits<BITS>(high[1], slice + 1);
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; n++)
+                mma(products[n][slice_class(slice) % APART], a0, a1, a2, a3, make_uint2(p[n][slice], p[n][slice + 1]));
         }
         float scale[2] = {UNIT, UNIT};
         if constexpr (VALUE_GROUPS) {
@@ -494,7 +594,10 @@ DEVICE void add_values(unsigned codes, unsigned p, int g, int t, const float (&f
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 float& sum = sums[n][first_tile + tile][i];
-                sum = fmaf((float)(256 * products[n][2 * i] + products[n][2 * i + 1]), factor[n] * scale[i], sum);
+                int product = 256 * products[n][0][2 * i] + products[n][0][2 * i + 1];
+                if constexpr (APART == 2)
+                    product = (1 << VALUE_BITS_0) * product + 256 * products[n][1][2 * i] + products[n][1][2 * i + 1];
+                sum = fmaf((float)product, factor[n] * scale[i], sum);
             }
         }
     }
@@ -550,29 +653,35 @@ DEVICE void load_scales(const Arguments& args, int batch, int head) {
     }
 }
 
-// The block's rows of the query go to shared memory as fold_query wants them; for keys with one group of scales with
-// these in it, and what the zero points add with them.
+// Waits for the query; the block's rows of it go to shared memory as fold_query wants them; for keys with one group of
+// scales with these in it, and what the zero points add with them.
 DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row) {
-    constexpr int SIZE = QUERY_TYPE == 2 ? 4 : 2;
+    constexpr int SIZE = QUERY_TYPE == 2 ? 4 : 2, SHARE = ceil_to(4 * ROW_TILES * KEY_WIDTH, THREADS) / THREADS;
+    int column[SHARE];
+#pragma unroll
+    for (int n = 0; n < SHARE; n++) {
+        const int j = (n * THREADS + threadIdx.x) % KEY_WIDTH;
+        column[n] = args.digit_channel ? args.digit_channel[j] : j;
+    }
+    wait_for_query();
     float* const folded = (float*)(shared + FOLDED_AT);
     const float *const factor = (const float*)(shared + FACTOR_AT), *const point = (const float*)(shared + POINT_AT);
     const Byte* const rows = args.query + (unit * args.rows + first_row) * args.query_width * SIZE;
     const int held = min(args.rows - first_row, 4 * ROW_TILES);
 #pragma unroll
-    for (int first = 0; first < 4 * ROW_TILES * KEY_WIDTH; first += THREADS) {
-        const int i = first + threadIdx.x, row = i / KEY_WIDTH, j = i % KEY_WIDTH;
+    for (int n = 0; n < SHARE; n++) {
+        const int i = n * THREADS + threadIdx.x, row = i / KEY_WIDTH, j = i % KEY_WIDTH;
         if (i >= 4 * ROW_TILES * KEY_WIDTH) break;
-        const int column = args.gathers ? args.digit_channel[j] : j;
         float x = 0.0f;
-        if (row < held && column < args.query_width)
-            x = load_number<QUERY_TYPE>(rows + row * args.query_width * SIZE, column) * args.scaling;
+        if (row < held && column[n] < args.query_width)
+            x = load_number<QUERY_TYPE>(rows + row * args.query_width * SIZE, column[n]) * args.scaling;
         if constexpr (!KEY_GROUPS) x *= factor[j];
         folded[row * KEY_WIDTH + folded_at(j)] = x;
     }
     if constexpr (!KEY_GROUPS) {
         const int lane = threadIdx.x % 32;
         for (int row = threadIdx.x / 32; row < held; row += WARPS) {
-            const Byte* const channels = rows + (row * args.query_width + args.zero_column) * SIZE;
+            const Byte* const channels = rows + row * args.query_width * SIZE;
             float sum = 0.0f;
 #pragma unroll
             for (int c = 0; c < KEY_ZEROS; c += 32)
@@ -753,42 +862,75 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         return args.query + ((unit * args.key_groups + group) * 2 * args.rows + 2 * first_row) * KEY_WIDTH;
     };
 
-    const Byte* const key_pages = pages_of(args.keys[0], batch, head, lane);
-    const Byte* const more_key_pages = pages_of(args.keys[1], batch, head, lane);
-    const Byte* const key_norms = pages_of(args.key_norm, batch, head, lane);
-    const Byte* const key_scales = pages_of(args.key_scale, batch, head, lane);
-    const Byte* const key_zeros = pages_of(args.key_zero, batch, head, lane);
-    const Byte* const value_pages = pages_of(args.values[0], batch, head, lane);
-    const Byte* const more_value_pages = pages_of(args.values[1], batch, head, lane);
-    const Byte* const value_norms = pages_of(args.value_norm, batch, head, lane);
-    const Byte* const value_scales = pages_of(args.value_scale, batch, head, lane);
-    const Byte* const value_zeros = pages_of(args.value_zero, batch, head, lane);
-    auto at = [](const Byte* pages, const Paged& store, int page) {
-        return pages + (unsigned long long)(unsigned)page * (unsigned)store.page;  // one instruction
+    const unsigned sources = SOURCES_AT + 16 * lane;
+    // 64 bits of an address, 32 of a page's size, and where the lane's codes of values go
+    auto keep_source = [&](int index, const Paged& store, int lane) {
+        const unsigned long long data = (unsigned long long)pages_of(store, batch, head, lane);
+        const uint4 source = {(unsigned)data, (unsigned)(data >> 32), (unsigned)store.page,
+                              16u * swizzled(lane)};
+        *(uint4*)(shared + sources + 512 * index) = source;
+    };
+    keep_source(0, args.keys[0], lane);
+    if constexpr (KEY_DIGITS_1) keep_source(1, args.keys[1], lane);
+    keep_source(VALUE_SOURCE, args.values[0], lane);
+    if constexpr (VALUE_DIGITS_1) keep_source(VALUE_SOURCE + 1, args.values[1], lane);
+    // every warp writes them all, and others may read them already: always the same
+    if constexpr (KEY_NORM) {
+        if (!NORMS_TOGETHER || lane < 16) keep_source(NORM_SOURCE, args.key_norm, lane);
+    }
+    if constexpr (VALUE_NORM) {
+        if (!NORMS_TOGETHER || lane >= 16)
+            keep_source(NORMS_TOGETHER ? NORM_SOURCE : FACTOR_SOURCE, args.value_norm,
+                        NORMS_TOGETHER ? lane - 16 : lane);
+    }
+    if constexpr (KEY_GROUPS && FOLD) {
+        keep_source(GROUP_SOURCE, args.key_scale, lane);
+        keep_source(GROUP_SOURCE + 1, args.key_zero, lane);
+    }
+    if constexpr (VALUE_TOKEN) {
+        keep_source(TOKEN_SOURCE, args.value_scale, lane);
+        keep_source(TOKEN_SOURCE + 1, args.value_zero, lane);
+    }
+    auto source_of = [&](int index) { return *(const uint4*)(shared + sources + 512 * index); };
+    auto from_source = [&](const uint4& source, int page) {
+        const unsigned long long data = (unsigned long long)source.y << 32 | source.x;
+        return (const Byte*)(data + (unsigned long long)(unsigned)page * source.z);
     };
     auto fetch_keys = [&](int page, int limit, int stage, int slot) {
         if (page < limit) {
             Byte* const to = shared + kept(key_stages + stage * KEY_STAGE + 16 * lane);
-            fetch<KEY_BYTES_0>(to, at(key_pages, args.keys[0], page), lane);
-            if constexpr (KEY_DIGITS_1)
-                fetch<KEY_BYTES_1>(to + KEY_BYTES_0, at(more_key_pages, args.keys[1], page), lane);
-            if constexpr (KEY_NORM)
-                fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, at(key_norms, args.key_norm, page), lane);
+            const int group = KEY_GROUPS ? group_of(args.key_group, args.key_groups, page) : 0;
+            // all are looked up before the first is asked for: a fetch has to wait for what was read from shared memory
+            const Byte* const codes = from_source(source_of(0), page);
+            const Byte* const more_codes = KEY_DIGITS_1 ? from_source(source_of(1), page) : nullptr;
+            const Byte* const norms = KEY_NORM ? from_source(source_of(NORM_SOURCE), page) : nullptr;
+            const Byte* const value_norms =
+                VALUE_NORM && !NORMS_TOGETHER && !EXTENT ? from_source(source_of(FACTOR_SOURCE), page) : nullptr;
+            constexpr bool SCALES = KEY_GROUPS && FOLD, VALUE_SCALES = VALUE_TOKEN && !EXTENT;
+            const Byte* const scales = SCALES ? from_source(source_of(GROUP_SOURCE), group) : nullptr;
+            const Byte* const zeros = SCALES ? from_source(source_of(GROUP_SOURCE + 1), group) : nullptr;
+            const Byte* const value_scales = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE), page) : nullptr;
+            const Byte* const value_zeros = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE + 1), page) : nullptr;
+            fetch<KEY_BYTES_0>(to, codes, lane);
+            if constexpr (KEY_DIGITS_1) fetch<KEY_BYTES_1>(to + KEY_BYTES_0, more_codes, lane);
             if constexpr (KEY_GROUPS) {
-                const int group = group_of(args.key_group, args.key_groups, page);
                 if constexpr (FOLD) {
-                    fetch<GROUP_ROW>(to + QUERY_AT, at(key_scales, args.key_scale, group), lane);
-                    fetch<GROUP_ROW>(to + QUERY_AT + GROUP_ROW, at(key_zeros, args.key_zero, group), lane);
+                    fetch<GROUP_ROW>(to + QUERY_AT, scales, lane);
+                    fetch<GROUP_ROW>(to + QUERY_AT + GROUP_ROW, zeros, lane);
                 } else {
                     fetch<QUERY_BYTES>(to + QUERY_AT, query_of(group) + 16 * lane, lane, query_rows * KEY_WIDTH);
                 }
             }
             Byte* const factors = shared + kept(key_stages + FACTORS_AT + slot * FACTOR_BYTES + 16 * lane);
-            if constexpr (VALUE_NORM && !EXTENT)
-                fetch<VALUE_NORM_BYTES>(factors, at(value_norms, args.value_norm, page), lane);
+            if constexpr (NORMS_TOGETHER) {
+                fetch_16(lane < 16 ? to + KEY_NORM_AT : factors - 256, norms);
+            } else {
+                if constexpr (KEY_NORM) fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, norms, lane);
+                if constexpr (VALUE_NORM && !EXTENT) fetch<VALUE_NORM_BYTES>(factors, value_norms, lane);
+            }
             if constexpr (VALUE_TOKEN && !EXTENT) {
-                fetch<TOKEN_BYTES>(factors, at(value_scales, args.value_scale, page), lane);
-                fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, at(value_zeros, args.value_zero, page), lane);
+                fetch<TOKEN_BYTES>(factors, value_scales, lane);
+                fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, value_zeros, lane);
             }
             if constexpr (BIAS == 2) {
                 const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE;
@@ -799,11 +941,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     };
     auto fetch_values = [&](int page, int limit, int stage) {
         if (!EXTENT && page < limit) {
-            Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
-            fetch<VALUE_BYTES_0>(to, at(value_pages, args.values[0], page), lane);
-            if constexpr (VALUE_DIGITS_1)
-                fetch<VALUE_BYTES_1>(to + VALUE_BYTES_0, at(more_value_pages, args.values[1], page), lane);
+            const uint4 source = source_of(VALUE_SOURCE);
+            Byte* const codes_to = shared + kept(value_stages + stage * VALUE_STAGE + source.w);
+            const Byte* const codes = from_source(source, page);
+            const Byte* const more_codes = VALUE_DIGITS_1 ? from_source(source_of(VALUE_SOURCE + 1), page) : nullptr;
+            fetch<VALUE_BYTES_0>(codes_to, codes, lane);
+            if constexpr (VALUE_DIGITS_1) fetch<VALUE_BYTES_1>(codes_to + VALUE_BYTES_0, more_codes, lane);
             if constexpr (VALUE_GROUPS) {
+                Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
                 const int group = group_of(args.value_group, args.value_groups, page);
                 const float* from = args.group_scale + (unit * args.value_groups + group) * VALUE_WIDTH;
                 fetch<GROUP_BYTES>(to + GROUP_AT, (const Byte*)from + 16 * lane, lane);
@@ -852,9 +997,21 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             uint2* words = query + n * STEPS;
             if (8 * n + g < query_rows) {
                 const Byte* row = rows + (8 * n + g) * KEY_WIDTH;
-                load_row<KEY_WIDTH_0>(row + 16 * t, row + 8 * t, words);
-                row += KEY_WIDTH_0;
-                load_row<KEY_WIDTH - KEY_WIDTH_0>(row + 16 * t, row + 8 * t, words + KEY_WIDTH_0 / 32);
+                const Byte* more = row + KEY_WIDTH_0;
+                if constexpr (HALVES) {
+                    auto word = [&](int step, int half) {
+                        const Byte* const at = step < WHOLE_0 / 32  ? row + 32 * step + 16 * half
+                                               : step < WHOLE_STEPS ? more + 32 * step - WHOLE_0 + 16 * half
+                                               : half               ? more + WHOLE_1
+                                                                    : row + WHOLE_0;
+                        return *(const unsigned*)(at + 4 * t);
+                    };
+#pragma unroll
+                    for (int i = 0; i < STEPS; i++) words[i] = make_uint2(word(i, 0), word(i, 1));
+                } else {
+                    load_row<WHOLE_0>(row + 16 * t, row + 8 * t, words);
+                    load_row<WHOLE_1>(more + 16 * t, more + 8 * t, words + WHOLE_0 / 32);
+                }
             } else {
 #pragma unroll
                 for (int i = 0; i < STEPS; i++) words[i] = make_uint2(0, 0);
@@ -876,9 +1033,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             load_scales(args, batch, head);
             __syncthreads();
         }
-        wait_for_query();
-        load_adjust();
         load_query_rows(args, unit, first_row);
+        load_adjust();
         if constexpr (!KEY_GROUPS) {
 #pragma unroll
             for (int n = 0; n < ROW_TILES; n++) {
@@ -929,10 +1085,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             load_query(shared + keys + QUERY_AT);
         }
         int scores[ROW_TILES][SLICES][4] = {};
-        add_scores<KEY_BITS_0, KEY_DIGITS_0>(keys, g, t, query, scores);
-        if constexpr (KEY_DIGITS_1)
-            add_scores<KEY_BITS_1 ? KEY_BITS_1 : 1, KEY_DIGITS_1 ? KEY_DIGITS_1 : 32>(
-                keys + KEY_BYTES_0, g, t, query + KEY_WIDTH_0 / 32, scores);
+        unsigned rest[2][PAGE / 16][2];
+        add_scores<KEY_BITS_0, KEY_DIGITS_0, WHOLE_0>(keys, lane, query, scores, rest[0]);
+        if constexpr (KEY_DIGITS_1) {
+            constexpr int BITS = KEY_BITS_1 ? KEY_BITS_1 : 1;
+            add_scores<BITS, KEY_DIGITS_1, WHOLE_1>(keys + KEY_BYTES_0, lane, query + WHOLE_0 / 32, scores, rest[1]);
+            if constexpr (HALVES) add_halves<KEY_BITS_0, BITS>(rest[0], rest[1], query + WHOLE_STEPS, scores);
+        }
         Pair<KEY_NORM> norm[SLICES];
         if constexpr (KEY_NORM) {
             const Byte* const row = shared + kept(keys + KEY_NORM_AT + 4 * KEY_NORM * g);
@@ -947,12 +1106,29 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         __syncwarp();  // all lanes have read the keys
         fetch_keys(page + STAGES * step, pages, stage, slot == 0 ? FACTORS - 1 : slot - 1);
 
+        unsigned whole[ROW_TILES][SLICES][2];  // of two tokens of head t
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    unsigned& x = whole[n][slice][i];
+                    x = 254 * scores[n][slice][2 * i] + scores[n][slice][2 * i + 1];
+                    if constexpr (SUBTRACT) x = kept(x);  // or it is multiplied again where it is subtracted
+                    if (subtracted(slice)) {
+#pragma unroll
+                        for (int j = slice % KEY_PITCH; j < slice; j += KEY_PITCH) x -= whole[n][j][i];
+                    }
+                }
+            }
+        }
+
         // of a slice's two tokens of head t, without bias
         auto logits = [&](int n, int slice) {
-            const int* score = scores[n][slice];
             const float unit_weight = weight[n] * power(-slice_shift(slice));
-            float2 x = make_float2(fmaf((float)(254 * score[0] + score[1]), unit_weight, zero[n]),
-                                   fmaf((float)(254 * score[2] + score[3]), unit_weight, zero[n]));
+            float2 x = make_float2(fmaf((float)(int)whole[n][slice][0], unit_weight, zero[n]),
+                                   fmaf((float)(int)whole[n][slice][1], unit_weight, zero[n]));
             if constexpr (KEY_NORM) {
                 const float2 by = norm[slice].values();
                 x.x *= by.x, x.y *= by.y;
@@ -988,14 +1164,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             for (int slice = 0; slice < SLICES; slice++) value_factor[slice].load(row, 16 * slice);
             Pair<FACTOR> largest = value_factor[0];
 #pragma unroll
-            for (int slice = 0; slice < SLICES; slice++) largest.largest_of(value_factor[slice]);
+            for (int slice = 1; slice < SLICES; slice++) largest.largest_of(value_factor[slice]);
             most = fmaxf(largest.largest(), 1e-20f);
         }
 
         float factor[ROW_TILES], page_weight[ROW_TILES];
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
-            float2 x[SLICES], largest_pair = make_float2(NO_TOKEN, NO_TOKEN);  // without a token: probabilities of 0
+            float2 x[SLICES], largest_pair = make_float2(NO_TOKEN, -infinity());  // without a token: probabilities of 0
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) {
                 x[slice] = logits(n, slice);
@@ -1014,33 +1190,44 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             factor[n] = exp2_approx(largest - new_top) * unit_p;
             const bool grows = new_top > top[n];
             top[n] = new_top;
-            float sum[SHARED] = {}, sum_zero[SHARED] = {};
+            float sum[STEP_SIZES] = {}, sum_zero[STEP_SIZES] = {};
             // column 2 t of the tile holds the high parts, column 2 t + 1 the low ones
             Byte* const column = shared + kept(probabilities + (8 * n + 2 * t) * P_STRIDE + 2 * g);
             const unsigned zeros = VALUE_TOKEN ? kept(factors + TOKEN_BYTES + 4 * VALUE_TOKEN * g) : 0;
+            float2 last[VALUE_PITCH];
 #pragma unroll
-            for (int slice = 0; slice < SLICES; slice++) {
-                const int part = slice_class(slice);
+            for (int i = SLICES - 1; i >= 0; i--) {
+                const int slice = i;
+                const int part = step_size(slice);
                 const float start = offset - (float)(VALUE_BITS_0 * part);
                 float2 p = make_float2(exp2_approx(x[slice].x + start), exp2_approx(x[slice].y + start));
-                sum[part] += p.x, sum[part] += p.y;
+                // the first of a size of steps, not added to 0, which would take an instruction
+                const bool starts = slice >= SLICES - STEP_SIZES * VALUE_PITCH && slice % VALUE_PITCH == VALUE_PITCH - 1;
+                sum[part] = (starts ? p.x : sum[part] + p.x) + p.y;
                 float2 by = make_float2(1.0f, 1.0f);
                 if constexpr (FACTOR) by = value_factor[slice].values();
                 if constexpr (VALUE_TOKEN) {
                     Pair<VALUE_TOKEN> pair;
                     pair.load(shared + zeros, 16 * slice);
                     const float2 z = pair.values();
-                    sum_zero[part] = fmaf(p.x, z.x, fmaf(p.y, z.y, sum_zero[part]));
+                    sum_zero[part] = fmaf(p.x, z.x, starts ? p.y * z.y : fmaf(p.y, z.y, sum_zero[part]));
                 } else if constexpr (VALUE_NORM) {
-                    sum_zero[part] = fmaf(p.x, by.x, fmaf(p.y, by.y, sum_zero[part]));
+                    sum_zero[part] = fmaf(p.x, by.x, starts ? p.y * by.y : fmaf(p.y, by.y, sum_zero[part]));
                 }
-                p.x = fmaf(p.x, by.x, MAGIC + 128.0f), p.y = fmaf(p.y, by.y, MAGIC + 128.0f);
+                float2 zero_point = make_float2(MAGIC + 128.0f, MAGIC + 128.0f);
+                if (UNMASKED && !unmasked(slice)) {
+                    const float share = excess(slice), both = (1.0f + share) * (MAGIC + 128.0f);
+                    zero_point.x = fmaf(-share, last[slice % VALUE_PITCH].x, both);
+                    zero_point.y = fmaf(-share, last[slice % VALUE_PITCH].y, both);
+                }
+                p.x = fmaf(p.x, by.x, zero_point.x), p.y = fmaf(p.y, by.y, zero_point.y);
+                if (unmasked(slice)) last[slice % VALUE_PITCH] = p;
                 *(unsigned short*)(column + 16 * slice) = high_parts(p.x, p.y);
                 *(unsigned short*)(column + P_STRIDE + 16 * slice) = low_parts(p.x, p.y);
             }
-            float page_total = 0.0f, page_zero = 0.0f;
+            float page_total = sum[0], page_zero = sum_zero[0];
 #pragma unroll
-            for (int part = 0; part < SHARED; part++) {
+            for (int part = 1; part < STEP_SIZES; part++) {
                 page_total = fmaf(sum[part], power(VALUE_BITS_0 * part), page_total);
                 page_zero = fmaf(sum_zero[part], power(VALUE_BITS_0 * part), page_zero);
             }
@@ -1059,10 +1246,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 
         fetch_wait<2 * STAGES - 1>();
         const unsigned group_scale = values + GROUP_AT;
-        add_values<VALUE_BITS_0, VALUE_DIGITS_0>(values, probabilities, g, t, factor, group_scale, sums, 0);
+        unsigned p[ROW_TILES][SLICES];
+        const unsigned p_at = kept(probabilities + lane % 8 * P_STRIDE + lane / 8 * 16);
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < SLICES; i += 4) load_matrices(p[n] + i, shared + p_at + 8 * n * P_STRIDE + 16 * i);
+        }
+        add_values<VALUE_BITS_0, VALUE_DIGITS_0>(values, p, lane, factor, group_scale, sums, 0);
         if constexpr (VALUE_DIGITS_1)
             add_values<VALUE_BITS_1 ? VALUE_BITS_1 : 1, VALUE_DIGITS_1>(
-                values + VALUE_BYTES_0, probabilities, g, t, factor, group_scale + 4 * VALUE_WIDTH_0, sums, TILES_0);
+                values + VALUE_BYTES_0, p, lane, factor, group_scale + 4 * VALUE_WIDTH_0, sums, TILES_0);
         if constexpr (VALUE_ZEROS) {
             const Byte* const zeros = shared + kept(values + ZERO_AT + 4 * g);
 #pragma unroll

@@ -58,9 +58,9 @@ class Digits:
         extra: scale ``[1, H, 1, C]`` and zero point ``[1, H, 1, D]`` of the group that no store holds, or None.
         channel_digits: int32 ``[K, D]``, values only: the digits that channel ``c`` is the sum of, or None.
         channel_places: float32 ``[K, D]``, their places; 0 where a channel has fewer than ``K``.
-        matrix: float32, what leads into or out of the codec's basis, or None. Keys: ``[H or 1, D, Q]`` from queries to
-            digits, or ``[H or 1, D, Q + D]`` with all channels (for zero points) behind where digits do not have them
-            all. Values: ``[H or 1, D, D]`` from the basis back.
+        matrix: float32, what leads into or out of the codec's basis, or None. Keys: ``[H or 1, D, W]`` from queries to
+            channels, ``W`` at least ``D``, and without ``index`` at least ``Q``. Values: ``[H or 1, D, D]`` from the
+            basis back.
         digit_matrix: float32 ``[H or 1, Q, D]``, values with ``index`` only: the row of ``matrix`` of every digit's
             channel, zeros where a digit only pads.
     """

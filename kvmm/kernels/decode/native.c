@@ -330,7 +330,7 @@ static void fold(const side_t *s, const uint8_t *boosted, const float *z, int64_
             const float *from = z + r * width;
             for (int64_t j = 0; j < plane->width; j++) {
                 int64_t q = column + j, channel = n && boosted ? boosted[j] : s->index ? s->index[q] : q;
-                float x = s->matrix.data ? from[q] : from[channel];
+                float x = from[channel];
                 if (s->place) x *= s->place[q];
                 to[j] = s->by_token ? x : x * scale[channel];
             }
@@ -359,7 +359,6 @@ static void score_digits(const side_t *s, int64_t b, int64_t h, const float *que
     else
         memcpy(z, query, 4 * rows * dim);
     for (int64_t i = 0; i < rows * width; i++) z[i] *= scaling;
-    int64_t z_column = s->matrix.data && width > s->columns ? s->columns : 0;
     if (s->by_token)
         for (int64_t c = 0; c < chunks; c++)
             for (int64_t r = 0; r < rows; r++) {
@@ -378,7 +377,7 @@ static void score_digits(const side_t *s, int64_t b, int64_t h, const float *que
             else if (s->mean.data)
                 to_float(&s->mean, b * s->mean.batch + h * s->mean.head + own * s->dim, s->dim, zero);
             for (int64_t r = 0; r < rows; r++)
-                bias[u * rows + r] = !s->by_token || s->mean.data ? dot(z + r * width + z_column, zero, s->dim) : 0;
+                bias[u * rows + r] = !s->by_token || s->mean.data ? dot(z + r * width, zero, s->dim) : 0;
             const uint8_t *boosted = NULL;
             if (s->group_index.data)
                 boosted = (const uint8_t *)s->group_index.data + b * s->group_index.batch + h * s->group_index.head +

@@ -116,6 +116,4 @@ def _foldable(step: Step, keys: Digits) -> Query | None:
     scale, zero_point = keys.scale, keys.zero_point
     if keys.extra is not None:
         scale, zero_point = (x.expand(step.bh // step.heads, step.heads, -1, -1) for x in keys.extra)
-    z, column = basis(step, keys)
-    gather = keys.matrix is None and keys.index is not None
-    return Query(z, step.scaling, scale, zero_point, column, keys.index, keys.place, keys.offset, gather)
+    return Query(basis(step, keys), step.scaling, scale, zero_point, keys.index, keys.place, keys.offset)

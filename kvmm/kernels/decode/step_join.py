@@ -7,6 +7,7 @@ from triton import next_power_of_2
 
 from kvmm.kernels.decode.digits import Dense, Digits
 from kvmm.kernels.decode.step import LOG2E, Partial, Step, head_stride
+from kvmm.kernels.decode.step_query import interpreted
 from kvmm.kernels.decode.triton_join import combine_kernel, slopes_kernel
 
 
@@ -108,13 +109,14 @@ def combine(
         head_stride(digit_matrix),
         0 if partial is None else partial.acc.shape[-1], 0 if scale is None else scale.shape[-1], dim,
         D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)),
-        JP=width, VDZ=vdz, SP=_room(splits),
-        SP0=_room(splits0), SC=min(at_once, _room(splits)), RB=together,
+        JP=width, VDZ=vdz, SP=next_power_of_2(splits),
+        SP0=_room(splits0), SC=min(at_once, next_power_of_2(splits)), RB=together,
         DIGITS=0 if columns is None else columns.shape[0],
         HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
         HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
         HAS_MATRIX=matrix is not None, BY_CHANNEL=by_channel, HAS_DENSE=dense is not None,
-        HAS_STATE=state is not None, LAST=out is not None, EARLY=early, WIDE=wide, num_warps=4,
+        HAS_STATE=state is not None, LAST=out is not None, EARLY=early, WIDE=wide,
+        HALF=out is not None and out.dtype != torch.float32 and not interpreted(), num_warps=4,
         **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
     return following

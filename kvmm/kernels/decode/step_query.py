@@ -6,20 +6,23 @@ from typing import Any
 
 import torch
 from triton import next_power_of_2
+from triton.runtime.interpreter import InterpretedFunction
 
 from kvmm.kernels.decode.digits import Digits, aligned
 from kvmm.kernels.decode.step import Step, head_stride, pair_stride, paired
 from kvmm.kernels.decode.triton_query import expand_kernel, transform_kernel
 
-_WIDTH = 32  # columns of a basis that a program computes
+
+def interpreted() -> bool:
+    """Whether the kernels run under Triton's interpreter."""
+    return isinstance(transform_kernel, InterpretedFunction)
 
 
-def basis(step: Step, keys: Digits) -> tuple[torch.Tensor, int]:
-    """Room for the queries in the keys' basis, or the queries, and the column where the channels begin in it."""
+def basis(step: Step, keys: Digits) -> torch.Tensor:
+    """Room for the queries in the keys' basis, or the queries."""
     if keys.matrix is None:
-        return step.query, 0
-    width = keys.matrix.shape[-1]
-    return step.empty(step.bh, step.rows, width), keys.columns if width > keys.columns else 0
+        return step.query
+    return step.empty(step.bh, step.rows, keys.matrix.shape[-1])
 
 
 def transform(step: Step, keys: Digits, z: torch.Tensor, early: bool = False) -> None:
@@ -30,10 +33,12 @@ def transform(step: Step, keys: Digits, z: torch.Tensor, early: bool = False) ->
     shared = keys.matrix.shape[0] == 1  # then all heads' rows are one matrix product
     heads, rows = (1, step.heads * step.rows) if shared else (step.heads, step.rows)
     batch = step.bh // step.heads
-    together = 16 if batch * rows <= 64 else 64  # rows that share one reading of the matrix
-    transform_kernel[heads, -(-width // _WIDTH), -(-batch * rows // together)](
+    # rows that share one reading of the matrix, and columns a program
+    together, columns = (16, 32) if batch * rows <= 64 else (64, 64)
+    transform_kernel[heads, -(-width // columns), -(-batch * rows // together)](
         step.query, keys.matrix, z, heads, batch, rows, width, head_stride(keys.matrix),
-        D=step.dim, DP=max(16, next_power_of_2(step.dim)), RP=together, WC=_WIDTH, EARLY=early, num_warps=4,
+        D=step.dim, DP=max(16, next_power_of_2(step.dim)), RP=together, WC=columns,
+        BF16=step.query.dtype == torch.bfloat16 and not interpreted(), EARLY=early, num_warps=4,
     )  # fmt: skip
 
 
@@ -60,7 +65,7 @@ def expand(step: Step, keys: Digits, int8: bool, out: torch.Tensor | None = None
     extra_scale, extra_zero = keys.extra or (None, None)
     index = keys.index if keys.planes else None
     place = keys.place if int8 and keys.planes else None  # half precision has it in the codes' scale
-    z, z_column = basis(step, keys)
+    z = basis(step, keys)
     width = z.shape[-1]
     transform(step, keys, z)
     per_program = 1 if groups == 1 else 4
@@ -70,14 +75,13 @@ def expand(step: Step, keys: Digits, int8: bool, out: torch.Tensor | None = None
         z, index, keys.group_index, place, scale, zero, keys.offset, extra_scale, extra_zero,
         out, weight, bias, sums,
         step.heads, step.rows, groups, keys.scale.shape[2] if keys.extra and not keys.by_token else groups,
-        step.scaling, width, z_column, pair_stride(scale), pair_stride(zero), pair_stride(keys.group_index),
+        step.scaling, width, pair_stride(scale), pair_stride(zero), pair_stride(keys.group_index),
         0 if keys.offset is None or keys.offset.shape[0] == 1 else keys.offset.shape[-1],
         0 if extra_zero is None or extra_zero.shape[1] == 1 else 1,
         columns, aligned(keys.planes[0].width) if keys.planes else 0,
         0 if keys.group_index is None else keys.group_index.shape[-1], 0 if scale is None else scale.shape[-1], dz,
         DP=next_power_of_2(dz), JP=next_power_of_2(columns), RP=height, GROUPS=per_program, CHUNKS=chunks,
-        HAS_INDEX=index is not None, GATHER=keys.matrix is None and index is not None,
-        HAS_GROUP_INDEX=keys.group_index is not None, HAS_PLACE=place is not None,
+        HAS_INDEX=index is not None, HAS_GROUP_INDEX=keys.group_index is not None, HAS_PLACE=place is not None,
         HAS_SCALE=scale is not None, HAS_ZERO=zero is not None, HAS_OFFSET=keys.offset is not None,
         HAS_EXTRA=keys.extra is not None, QUANTISE=int8, SUMS=sums is not None, num_warps=1,
     )  # fmt: skip

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from triton import next_power_of_2
-from triton.runtime.interpreter import InterpretedFunction
 
 from kvmm.kernels.decode.digits import Dense, Digits, aligned
 from kvmm.kernels.decode.step import Columns, Partial, Step, pair_stride, paired
-from kvmm.kernels.decode.step_query import expand
+from kvmm.kernels.decode.step_query import expand, interpreted
 from kvmm.kernels.decode.triton import split_kernel
 
 _SCORES, _INT8, _CHANNEL, _TOKEN, _DENSE, _NOTHING = range(6)
@@ -23,11 +22,6 @@ _TILE = 64  # tokens of the dense columns a program takes at once
 @lru_cache(maxsize=16)
 def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-def interpreted() -> bool:
-    """Whether the kernels run under Triton's interpreter."""
-    return isinstance(split_kernel, InterpretedFunction)
 
 
 @lru_cache(maxsize=64)

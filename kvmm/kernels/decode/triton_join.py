@@ -5,14 +5,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kvmm.kernels.decode.triton_query import split_in_two
+
 
 @triton.jit
-def _leave_basis(x, matrix, ROWS: tl.constexpr):
+def _leave_basis(x, matrix, ROWS: tl.constexpr, HALF: tl.constexpr):
     """``x [ROWS, K]`` times ``matrix [K, DC]``; a single row is no work for the tensor cores.
 
-    Two dimensions there, so that the matrix is used where it was loaded.
+    Two dimensions there, so that the matrix is used where it was loaded. An output of 16 bits (``HALF``) needs no more
+    than 16 of both factors.
     """
-    if ROWS >= 16:
+    if ROWS >= 16 and HALF:
+        high, low = split_in_two(x)
+        matrix_high, matrix_low = split_in_two(matrix)
+        return tl.dot(high, matrix_high, acc=tl.dot(high, matrix_low, acc=tl.dot(low, matrix_high)))
+    elif ROWS >= 16:
         return tl.dot(x, matrix, input_precision="tf32x3")
     else:
         column = tl.reshape(x, (matrix.shape[0],))
@@ -69,9 +76,7 @@ def slopes_kernel(LARGEST, SMALLEST, OUT, rows, splits, tau1, tau2, SP: tl.const
     tl.store(to + 1, tl.where(rises, gamma * (1 - slope) - tau1, 0.0), mask=r < rows)
 
 
-@triton.jit(
-    do_not_specialize=["H", "batch", "rows", "splits", "splits0", "scale_b", "scale_h", "zero_b", "zero_h", "C"]
-)
+@triton.jit(do_not_specialize=["H", "batch", "rows", "splits", "splits0"])
 def combine_kernel(
     M, L, ACC, ZERO, SCALE, INDEX, PLACE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, DIGIT_MATRIX, M0, L0, ACC0,
     STATE_M, STATE_L, STATE, OUT_M, OUT_L, OUT,
@@ -81,7 +86,7 @@ def combine_kernel(
     HAS_PART: tl.constexpr, HAS_DIGITS: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr,
     HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, BY_CHANNEL: tl.constexpr, HAS_DENSE: tl.constexpr,
     HAS_STATE: tl.constexpr,
-    LAST: tl.constexpr, EARLY: tl.constexpr, WIDE: tl.constexpr,
+    LAST: tl.constexpr, EARLY: tl.constexpr, WIDE: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one part, those of the dense columns and what was joined before, by their log-sum-exp.
 
@@ -157,7 +162,7 @@ def combine_kernel(
             if HAS_OFFSET:
                 point += tl.load(OFFSET + h * offset_head + c, mask=c < DZ, other=0.0)[None, :]
             if HAS_MATRIX and not BY_CHANNEL:
-                point = _leave_basis(point, matrix, RB)
+                point = _leave_basis(point, matrix, RB, HALF)
         elif ZERO_KIND == 3:
             if BY_CHANNEL:
                 point = tl.full((RB, CP), 1.0, tl.float32)
@@ -238,10 +243,10 @@ def combine_kernel(
                 digits += zero
             elif ZERO_KIND > 0:
                 digits += point * (weight if VDZ == 1 else mine)[:, None]
-            out += _leave_basis(digits, matrix, RB)
+            out += _leave_basis(digits, matrix, RB, HALF)
         elif HAS_DIGITS:
             if HAS_MATRIX:
-                out += _leave_basis(digits * factor, digit_matrix, RB)
+                out += _leave_basis(digits * factor, digit_matrix, RB, HALF)
             else:
                 if HAS_SCALE:
                     digits *= tl.load(
@@ -253,7 +258,7 @@ def combine_kernel(
             pass
         elif ZERO_KIND == 2:
             if HAS_MATRIX:
-                out += _leave_basis(zero, matrix, RB)
+                out += _leave_basis(zero, matrix, RB, HALF)
             else:
                 out += zero
         elif ZERO_KIND > 0:

@@ -6,14 +6,23 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def split_in_two(x):
+    """``x`` as the sum of two bfloat16 numbers, but for 2 ** -17 of it."""
+    high = x.to(tl.bfloat16)
+    return high, (x - high.to(tl.float32)).to(tl.bfloat16)
+
+
 @triton.jit(do_not_specialize=["H", "batch", "rows"])
 def transform_kernel(
     Q, MATRIX, OUT, H, batch, rows, width, matrix_head,
-    D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr, EARLY: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr, BF16: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """``OUT [B * H, rows, width]``: queries ``[B * H, rows, D]`` times ``MATRIX [H or 1, D, width]``, in float32.
 
-    One program a head, ``WC`` columns and ``RP`` rows of whatever sequences. With ``EARLY`` the kernel behind it may
+    Queries in bfloat16 meet a matrix split into two such numbers, 16 bits together (``BF16``, which the interpreter does
+    not know); those in float16 are numbers of TF32 as they are, and only the matrix is split into two of those. One
+    program a head, ``WC`` columns and ``RP`` rows of whatever sequences. With ``EARLY`` the kernel behind it may
     start at once; it waits for what this one writes. All that was launched before has ended then, so that it may read
     anything else without waiting: this kernel itself must not start early.
     """
@@ -26,7 +35,15 @@ def transform_kernel(
     q = tl.load(Q + at[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0)
     inside = (k < D)[:, None] & (j < width)[None, :]
     m = tl.load(MATRIX + h * matrix_head + k[:, None] * width + j[None, :], mask=inside, other=0.0)
-    z = tl.dot(q.to(tl.float32), m, input_precision="tf32x3")
+    if BF16:
+        high, low = split_in_two(m)
+        z = tl.dot(q, high, acc=tl.dot(q, low))
+    elif q.dtype != tl.float32:
+        coarse = (m.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
+        z = tl.dot(q.to(tl.float32), m - coarse, input_precision="tf32")
+        z = tl.dot(q.to(tl.float32), coarse, acc=z, input_precision="tf32")
+    else:
+        z = tl.dot(q, m, input_precision="tf32x3")
     tl.store(OUT + at[:, None] * width + j[None, :], z, mask=live[:, None] & (j < width)[None, :])
 
 
@@ -34,22 +51,21 @@ def transform_kernel(
 def expand_kernel(
     Z, INDEX, GROUP_INDEX, PLACE, SCALE, ZERO, OFFSET, EXTRA_SCALE, EXTRA_ZERO,
     OUT, WEIGHT, BIAS, SUM,
-    H, rows, groups, stored, scaling, width, z_column, scale_stride, zero_stride, index_stride,
+    H, rows, groups, stored, scaling, width, scale_stride, zero_stride, index_stride,
     offset_head, extra_head, J, J1, J2, C, DZ,
     DP: tl.constexpr, JP: tl.constexpr, RP: tl.constexpr, GROUPS: tl.constexpr, CHUNKS: tl.constexpr,
-    HAS_INDEX: tl.constexpr, GATHER: tl.constexpr, HAS_GROUP_INDEX: tl.constexpr,
-    HAS_PLACE: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_ZERO: tl.constexpr, HAS_OFFSET: tl.constexpr,
-    HAS_EXTRA: tl.constexpr, QUANTISE: tl.constexpr, SUMS: tl.constexpr,
+    HAS_INDEX: tl.constexpr, HAS_GROUP_INDEX: tl.constexpr, HAS_PLACE: tl.constexpr, HAS_SCALE: tl.constexpr,
+    HAS_ZERO: tl.constexpr, HAS_OFFSET: tl.constexpr, HAS_EXTRA: tl.constexpr, QUANTISE: tl.constexpr,
+    SUMS: tl.constexpr,
 ):  # fmt: skip
     """Queries in the digits of one key store.
 
-    ``Z`` ``[B * H, rows, width]`` holds the queries in the keys' basis: by digit, and from column ``z_column`` on by
-    channel; with ``GATHER`` by channel only. Row ``r`` and group ``g`` get ``q'_j = z_j * place_j * scale[g, index_j]``,
-    written as a high and a low int8 row in ``OUT`` ``[B * H, G, rows, 2, J]`` with the weight of a step of the low one
-    in ``WEIGHT`` ``[B * H, G, rows]``; or, not quantised, without the scale to ``OUT`` ``[B * H, rows, J]`` and
-    ``WEIGHT`` ``[B * H, rows]``. ``BIAS`` ``[B * H, G, rows]`` is ``z . (zero_g + offset)``, over all channels; ``SUM``
-    ``[B * H, rows, CHUNKS]`` the sums of ``z`` by group of channels. Group ``stored`` is the extra one that no store
-    holds.
+    ``Z`` ``[B * H, rows, width]`` holds the queries by channel of the keys' basis. Row ``r`` and group ``g`` get
+    ``q'_j = z[index_j] * place_j * scale[g, index_j]``, written as a high and a low int8 row in ``OUT``
+    ``[B * H, G, rows, 2, J]`` with the weight of a step of the low one in ``WEIGHT`` ``[B * H, G, rows]``; or, not
+    quantised, without the scale to ``OUT`` ``[B * H, rows, J]`` and ``WEIGHT`` ``[B * H, rows]``. ``BIAS``
+    ``[B * H, G, rows]`` is ``z . (zero_g + offset)``, over all channels; ``SUM`` ``[B * H, rows, CHUNKS]`` the sums of
+    ``z`` by group of channels. Group ``stored`` is the extra one that no store holds.
     """
     bh, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     r, j, dz = tl.program_id(2) * RP + tl.arange(0, RP), tl.arange(0, JP), tl.arange(0, DP)
@@ -59,12 +75,11 @@ def expand_kernel(
     index = j
     if HAS_INDEX:
         index = tl.load(INDEX + j, mask=j < J, other=0)
-    column = index if GATHER else j
-    inside = live[:, None] & ((j < J) & (column < width))[None, :]
-    z = tl.load(at + column[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
+    inside = live[:, None] & ((j < J) & (index < width))[None, :]
+    z = tl.load(at + index[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
     if HAS_ZERO:
         inside = live[:, None] & (dz < DZ)[None, :]
-        zz = tl.load(at + z_column + dz[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
+        zz = tl.load(at + dz[None, :], mask=inside, other=0.0).to(tl.float32) * scaling
     if SUMS:
         for c in tl.static_range(CHUNKS):
             chunk = (j >= c * (J // CHUNKS)) & (j < (c + 1) * (J // CHUNKS))
