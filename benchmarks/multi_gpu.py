@@ -177,8 +177,8 @@ def child(
         Path(output).write_text(json.dumps(found), encoding="utf-8")
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
-        # graphs hold the communicator, which would wait for them, and threads that gloo leaves behind can abort a process
-        # that ends in order
+        # graphs hold the communicator, which would wait for them for ever, and threads that gloo leaves behind can
+        # abort a process that ends in order
         os._exit(0)
 
 

@@ -88,14 +88,6 @@ DEVICE unsigned to_dense(float x, float y) {  // x in the lower half
 
 DEVICE void prefetch(const Byte* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
-// Bytes, a multiple of 16 at a multiple of 16, to the second-level cache; one lane asks for all.
-template <int BYTES>
-DEVICE void prefetch_bytes(const Byte* from) {
-#if __CUDA_ARCH__ >= 900
-    if constexpr (BYTES) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(BYTES) : "memory");
-#endif
-}
-
 DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
 // Four matrices of 8 rows of 16 bytes in shared memory: `row` is that of row lane % 8 of matrix lane / 8. Lane 4 g + t
@@ -160,7 +152,8 @@ struct Arguments {
     const int* key_group;  // [pages], or null: the page's index
     const int* value_group;
     float *out_m, *out_l, *out_acc, *out_zero;
-    // null: out_acc is by digit; or channel c is the sum over k of digit channel_digits[k, c] times channel_places[k, c]
+    // null: out_acc is by digit; or channel c is the sum over k of digit channel_digits[k, c] times
+    // channel_places[k, c]
     const int* channel_digits;  // [terms, channels]
     const float* channel_places;
     int channels, terms;
@@ -187,12 +180,18 @@ DEVICE unsigned kept(unsigned x) {
     return x;
 }
 
-// --- what is known when the kernel is compiled: PAGE, ROW_TILES (tiles of four heads), KEY_DIGITS_0/1, KEY_BITS_0/1,
-// VALUE_DIGITS_0/1, VALUE_BITS_0/1 (second plane: 0 if there is none), KEY_GROUPS, VALUE_GROUPS (0 or 1), QUERY_TYPE (0:
-// int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, scales of type KEY_SCALE are folded in here),
-// KEY_ZEROS and VALUE_ZEROS (zero points a group of keys, of values has), KEY_NORM, VALUE_NORM, VALUE_TOKEN (0: none, 1: float16, 2: float32), BIAS (0, 1,
-// 2: aligned to 16 bytes), ADJUST (0 or 1), EXTENT (1: only a row's largest and smallest logit are wanted), DENSE (0: no dense columns, 1: float16, 3: bfloat16), DENSE_KEYS and DENSE_VALUES (their
-// channels), WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
+// --- what is known when the kernel is compiled
+// PAGE, ROW_TILES (of four heads)
+// KEY_DIGITS_0/1, KEY_BITS_0/1, VALUE_DIGITS_0/1, VALUE_BITS_0/1: of both planes, 0 if there is no second one
+// KEY_GROUPS, VALUE_GROUPS: 0 or 1
+// QUERY_TYPE: 0: int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, scales of type KEY_SCALE are folded
+// in here
+// KEY_ZEROS, VALUE_ZEROS: zero points that a group of keys, of values has
+// KEY_NORM, VALUE_NORM, VALUE_TOKEN: 0: none, 1: float16, 2: float32
+// BIAS: 0, 1, or 2: aligned to 16 bytes
+// ADJUST: 0 or 1; EXTENT: 1: only a row's largest and smallest logit are wanted
+// DENSE: 0: no dense columns, 1: float16, 3: bfloat16; DENSE_KEYS, DENSE_VALUES: their channels
+// WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
 
 DEVICE constexpr int ceil_to(int x, int n) { return (x + n - 1) / n * n; }
 DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
@@ -335,9 +334,10 @@ DEVICE constexpr bool is_wide(int step) {
     return !HALVES && step - half_of(step) + 2 <= (step < WHOLE_0 / 32 ? WHOLE_0 / 32 : WHOLE_STEPS);
 }
 
-// The query of one tile of four heads as load_row has it: lanes with g even the high parts of head g / 2, the others the
-// low ones; each works out both of half the digits. `rows` is the first head's row in shared memory, `group` where the
-// page's scales and zero points are (SCALED). Of head t: `weight`, what a step of the low part is worth, and `zero`.
+// The query of one tile of four heads as load_row has it: lanes with g even the high parts of head g / 2, the others
+// the low ones; each works out both of half the digits. `rows` is the first head's row in shared memory, `group` where
+// the page's scales and zero points are (SCALED). Of head t: `weight`, what a step of the low part is worth, and
+// `zero`.
 template <bool SCALED>
 DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words, float& weight, float& zero) {
     constexpr int PIECES = STEPS;
@@ -396,8 +396,8 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
 }
 
 // Where codes are read as matrices, words hold four operands of an mma as they are: those of the last KEY_PITCH slices,
-// the first plane's highest bits, are not masked, and what the bits below add is subtracted, which are the scores of the
-// slices KEY_PITCH, 2 * KEY_PITCH, .. before. A narrower second plane leaves such bits too.
+// the first plane's highest bits, are not masked, and what the bits below add is subtracted, which are the scores of
+// the slices KEY_PITCH, 2 * KEY_PITCH, .. before. A narrower second plane leaves such bits too.
 constexpr int KEY_PITCH = PAGE * KEY_BITS_0 / 128;
 constexpr bool SUBTRACT =
     HALVES && KEY_BITS_0 < 8 && KEY_BITS_1 <= KEY_BITS_0 && KEY_DIGITS_0 >= 8 * ROW_TILES * (8 / KEY_BITS_0 - 1);
@@ -515,7 +515,8 @@ struct Pair<1> {
 // of its bytes. The codes of class 1 stay 2 ** VALUE_BITS_0 too large, so that one shift serves both classes; in a
 // second plane of narrower codes they are as far apart. With COARSE the probabilities of class 1 are quantised in
 // steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2. Two planes or many digits are of
-// channels with more bits than that, for which it would be too coarse: there the classes have sums of their own (APART).
+// channels with more bits than that, for which it would be too coarse: there the classes have sums of their own
+// (APART).
 constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
 constexpr bool COARSE = VALUE_DIGITS_1 == 0 && VALUE_DIGITS_0 <= 128;
 constexpr int SHARED = VALUE_BITS_0 <= 2 && (COARSE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
@@ -649,7 +650,8 @@ DEVICE void load_scales(const Arguments& args, int batch, int head) {
     for (int i = 0; i < KEY_ZEROS; i += THREADS) {
         const int c = i + threadIdx.x;
         if (c >= KEY_ZEROS) break;
-        point[c] = load_number<KEY_SCALE>(zero, c) + (args.key_offset ? args.key_offset[head * args.offset_head + c] : 0);
+        point[c] =
+            load_number<KEY_SCALE>(zero, c) + (args.key_offset ? args.key_offset[head * args.offset_head + c] : 0);
     }
 }
 
@@ -731,7 +733,8 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
 #pragma unroll
         for (int i = 0; i < DENSE_VALUES * 2; i += 256) {  // two lanes a column, a cache line each
             const int column = first + lane / 2, byte = i + lane % 2 * 128;
-            if (column < columns && byte < DENSE_VALUES * 2) prefetch(values - 16 * g + column * args.dense_values.page + byte);
+            if (column < columns && byte < DENSE_VALUES * 2)
+                prefetch(values - 16 * g + column * args.dense_values.page + byte);
         }
         float x[2][4] = {};
 #pragma unroll
@@ -810,8 +813,10 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
     if (threadIdx.x < rows) {
         float most = NO_TOKEN, sum = 0.0f;
         for (int i = 0; i < WARPS; i++) most = fmaxf(most, shared_top[i * ROWS + threadIdx.x]);
-        for (int i = 0; i < WARPS; i++)
-            sum = fmaf(shared_total[i * ROWS + threadIdx.x], exp2_approx(shared_top[i * ROWS + threadIdx.x] - most), sum);
+        for (int i = 0; i < WARPS; i++) {
+            const int at = i * ROWS + threadIdx.x;
+            sum = fmaf(shared_total[at], exp2_approx(shared_top[at] - most), sum);
+        }
         args.dense_m[out_row + threadIdx.x] = sum > 0.0f ? most : -infinity();
         args.dense_l[out_row + threadIdx.x] = sum;
     }
@@ -1202,7 +1207,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                 const float start = offset - (float)(VALUE_BITS_0 * part);
                 float2 p = make_float2(exp2_approx(x[slice].x + start), exp2_approx(x[slice].y + start));
                 // the first of a size of steps, not added to 0, which would take an instruction
-                const bool starts = slice >= SLICES - STEP_SIZES * VALUE_PITCH && slice % VALUE_PITCH == VALUE_PITCH - 1;
+                const bool starts =
+                    slice >= SLICES - STEP_SIZES * VALUE_PITCH && slice % VALUE_PITCH == VALUE_PITCH - 1;
                 sum[part] = (starts ? p.x : sum[part] + p.x) + p.y;
                 float2 by = make_float2(1.0f, 1.0f);
                 if constexpr (FACTOR) by = value_factor[slice].values();
