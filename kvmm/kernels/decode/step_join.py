@@ -7,7 +7,7 @@ from triton import next_power_of_2
 
 from kvmm.kernels.decode.digits import Dense, Digits
 from kvmm.kernels.decode.step import LOG2E, Partial, Step, head_stride
-from kvmm.kernels.decode.step_query import interpreted
+from kvmm.kernels.decode.step_query import multiplies_bf16
 from kvmm.kernels.decode.triton_join import combine_kernel, slopes_kernel
 
 
@@ -116,7 +116,7 @@ def combine(
         HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
         HAS_MATRIX=matrix is not None, BY_CHANNEL=by_channel, HAS_DENSE=dense is not None,
         HAS_STATE=state is not None, LAST=out is not None, EARLY=early, WIDE=wide,
-        HALF=out is not None and out.dtype != torch.float32 and not interpreted(), num_warps=4,
+        HALF=out is not None and out.dtype != torch.float32 and multiplies_bf16(out.device), num_warps=4,
         **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
     return following

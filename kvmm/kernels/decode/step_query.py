@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,6 +17,12 @@ from kvmm.kernels.decode.triton_query import expand_kernel, transform_kernel
 def interpreted() -> bool:
     """Whether the kernels run under Triton's interpreter."""
     return isinstance(transform_kernel, InterpretedFunction)
+
+
+@lru_cache
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether matrices of bfloat16 can be multiplied: on GPUs from compute capability 8.0, not in the interpreter."""
+    return not interpreted() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def basis(step: Step, keys: Digits) -> torch.Tensor:
@@ -38,7 +45,7 @@ def transform(step: Step, keys: Digits, z: torch.Tensor, early: bool = False) ->
     transform_kernel[heads, -(-width // columns), -(-batch * rows // together)](
         step.query, keys.matrix, z, heads, batch, rows, width, head_stride(keys.matrix),
         D=step.dim, DP=max(16, next_power_of_2(step.dim)), RP=together, WC=columns,
-        BF16=step.query.dtype == torch.bfloat16 and not interpreted(), EARLY=early, num_warps=4,
+        BF16=step.query.dtype == torch.bfloat16 and multiplies_bf16(step.query.device), EARLY=early, num_warps=4,
     )  # fmt: skip
 
 

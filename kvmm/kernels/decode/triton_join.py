@@ -12,8 +12,8 @@ from kvmm.kernels.decode.triton_query import split_in_two
 def _leave_basis(x, matrix, ROWS: tl.constexpr, HALF: tl.constexpr):
     """``x [ROWS, K]`` times ``matrix [K, DC]``; a single row is no work for the tensor cores.
 
-    Two dimensions there, so that the matrix is used where it was loaded. An output of 16 bits (``HALF``) needs no more
-    than 16 of both factors.
+    Two dimensions there, so that the matrix is used where it was loaded. An output of 16 bits (``HALF``, where matrices of
+    bfloat16 can be multiplied) needs no more than 16 of both factors.
     """
     if ROWS >= 16 and HALF:
         high, low = split_in_two(x)

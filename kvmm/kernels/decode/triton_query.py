@@ -20,9 +20,9 @@ def transform_kernel(
 ):  # fmt: skip
     """``OUT [B * H, rows, width]``: queries ``[B * H, rows, D]`` times ``MATRIX [H or 1, D, width]``, in float32.
 
-    Queries in bfloat16 meet a matrix split into two such numbers, 16 bits together (``BF16``, which the interpreter does
-    not know); those in float16 are numbers of TF32 as they are, and only the matrix is split into two of those. One
-    program a head, ``WC`` columns and ``RP`` rows of whatever sequences. With ``EARLY`` the kernel behind it may
+    Queries in bfloat16 meet a matrix split into two such numbers, 16 bits together (``BF16``, where such matrices can be
+    multiplied); other queries of 16 bits are numbers of TF32 as they are, and only the matrix is split into two of those.
+    One program a head, ``WC`` columns and ``RP`` rows of whatever sequences. With ``EARLY`` the kernel behind it may
     start at once; it waits for what this one writes. All that was launched before has ended then, so that it may read
     anything else without waiting: this kernel itself must not start early.
     """
