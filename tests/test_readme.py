@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -58,6 +59,46 @@ def test_the_example_commands_parse():
 def test_the_policy_table_is_the_registry():
     rows = re.findall(r"^\| `([^`]+)` \| ([^|]*) \|$", README, re.MULTILINE)
     assert dict(rows) == kvmm.policies()
+
+
+def results(name: str) -> dict[str, dict]:
+    rows = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))["results"]
+    return {row["name"]: row for row in rows}
+
+
+def cells(start: str) -> list[str]:
+    """The cells of the table row that begins with ``start``, behind it."""
+    (line,) = [line for line in README.splitlines() if line.startswith(f"| {start} | ")]
+    return [cell.strip() for cell in line[len(start) + 4 :].strip("| ").split("|")]
+
+
+@pytest.mark.parametrize(
+    ("start", "shape"),
+    [
+        ("1 x 131072 | 126", "1x128k"),
+        ("32 x 8192", "32x8k"),
+        ("64 x 4096", "64x4k"),
+        ("1 x 131072, 7 query heads a KV head", "1x128k-r7"),
+        ("1 x 131072, 64 channels", "1x128k-d64"),
+    ],
+)
+def test_the_table_of_attention_is_the_results(start: str, shape: str):
+    rows = [results("decode_attention")[f"{shape} {policy}"] for policy in ("rd2", "oscar2", "calibquant1-mean")]
+    expected = [f"{row['us']:.0f} ({row['ratio']:.1f}x" for row in rows]
+    baseline = f"{rows[0]['baseline_us']:.0f}"
+    found = [*start.split(" | ")[1:], *cells(start)]
+    assert found[0] == baseline
+    assert [re.sub(r"( faster)?\)$", "", cell) for cell in found[1:]] == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "shape"),
+    [("1 x 131072 | 67.0", "1x128k"), ("1 x 32768", "1x32k"), ("32 x 4096", "32x4k")],
+)
+def test_the_table_of_steps_is_the_results(start: str, shape: str):
+    rd2, oscar2 = (results("decode_step")[f"{shape} {policy} compile"] for policy in ("rd2", "oscar2"))
+    expected = [rd2["baseline_ms"], rd2["floor_bf16_ms"], rd2["ms"], oscar2["ms"]]
+    assert [*start.split(" | ")[1:], *cells(start)] == [f"{ms:.1f}" for ms in expected]
 
 
 def test_requirements_are_exact_and_without_torchvision():

@@ -89,13 +89,18 @@ def test_attend(variants: list[Variant], name: str, ratio: int, batch: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("bits", "tokens", "more", "folds"),
-    [(1, 300, 0, True), (2, 100, 0, True), (3, 100, 300, False)],  # levels of the span, of the file, of both
+    ("layer", "bits", "tokens", "more", "folds"),
+    [
+        (3, 1, 300, 0, True),  # levels of the span
+        (3, 2, 100, 0, True),  # of the file
+        (3, 3, 100, 300, False),  # of both
+        (7, 1, 300, 0, True),  # channels of values with up to four digits of one plane
+    ],
 )
-def test_calibrated(variants: list[Variant], bits: int, tokens: int, more: int, folds: bool) -> None:
+def test_calibrated(variants: list[Variant], layer: int, bits: int, tokens: int, more: int, folds: bool) -> None:
     calibration = _read(ROOT / "assets/tiny-omni/kvmm_calibration.safetensors", 0)
     kv = spec("rd", bits)
-    parts = make_parts([(kv, kv)], [tokens], more=more, site=Site(3, IMAGE, calibration, kv))
+    parts = make_parts([(kv, kv)], [tokens], more=more, site=Site(layer, IMAGE, calibration, kv))
     assert compare(parts) < 2e-3
     assert [variant.query_type != 0 for variant in variants] == [folds]
 

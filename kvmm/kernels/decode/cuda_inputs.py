@@ -52,6 +52,7 @@ class DigitValues:
             ``"channel"``), or None.
         channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of digits ``channels[0][k, c]``
             times ``channels[1][k, c]``, which is what is written then; or None for sums by digit.
+        places: whether channels have several digits, worth unlike numbers of steps.
     """
 
     planes: tuple[Plane, ...]
@@ -61,6 +62,7 @@ class DigitValues:
     group: str | torch.Tensor = "span"
     norm: torch.Tensor | None = None
     channels: tuple[torch.Tensor, torch.Tensor] | None = None
+    places: bool = False
 
     @property
     def width(self) -> int:

@@ -33,6 +33,7 @@ class Variant:
     value_bits: tuple[int, int]
     key_groups: bool = False
     value_groups: bool = False
+    value_places: bool = False  # whether channels of values have several digits
     value_zeros: int = 0  # zero points a group of values
     key_norm: int = 0  # 0: none, 1: float16, 2: float32
     value_norm: int = 0
@@ -91,8 +92,8 @@ class Variant:
     def macros(self) -> dict[str, int]:
         pairs = ("key_digits", "key_bits", "value_digits", "value_bits")
         singles = (
-            "page row_tiles key_groups value_groups value_zeros key_norm value_norm value_token query_type key_scale "
-            "key_zeros bias adjust extent dense dense_keys dense_values warps stages blocks warp_bytes"
+            "page row_tiles key_groups value_groups value_places value_zeros key_norm value_norm value_token "
+            "query_type key_scale key_zeros bias adjust extent dense dense_keys dense_values warps stages blocks warp_bytes"
         )
         macros = {f"{name.upper()}_{i}": getattr(self, name)[i] for name in pairs for i in (0, 1)}
         return macros | {name.upper(): int(getattr(self, name)) for name in singles.split()}
@@ -284,6 +285,7 @@ def variant_of(
         value_digits=pair([codes.shape[-2] for codes, _ in values.planes]),
         value_bits=pair([bits for _, bits in values.planes]),
         value_groups=value_groups,
+        value_places=values.places,
         value_zeros=value_zeros,
         key_norm=0 if keys.norm is None else _TYPES[keys.norm.dtype],
         value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],

@@ -183,7 +183,7 @@ DEVICE unsigned kept(unsigned x) {
 // --- what is known when the kernel is compiled
 // PAGE, ROW_TILES (of four heads)
 // KEY_DIGITS_0/1, KEY_BITS_0/1, VALUE_DIGITS_0/1, VALUE_BITS_0/1: of both planes, 0 if there is no second one
-// KEY_GROUPS, VALUE_GROUPS: 0 or 1
+// KEY_GROUPS, VALUE_GROUPS: 0 or 1; VALUE_PLACES: 1: channels of values have several digits
 // QUERY_TYPE: 0: int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, scales of type KEY_SCALE are folded
 // in here
 // KEY_ZEROS, VALUE_ZEROS: zero points that a group of keys, of values has
@@ -514,11 +514,10 @@ struct Pair<1> {
 // Slices of values are of SHARED classes, in turns of VALUE_PITCH slices, as many as the first plane has in one place
 // of its bytes. The codes of class 1 stay 2 ** VALUE_BITS_0 too large, so that one shift serves both classes; in a
 // second plane of narrower codes they are as far apart. With COARSE the probabilities of class 1 are quantised in
-// steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2. Two planes or many digits are of
-// channels with more bits than that, for which it would be too coarse: there the classes have sums of their own
-// (APART).
+// steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2. That is too coarse for channels of
+// several digits, whose highest weighs the error of all: there the classes have sums of their own (APART).
 constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
-constexpr bool COARSE = VALUE_DIGITS_1 == 0 && VALUE_DIGITS_0 <= 128;
+constexpr bool COARSE = VALUE_DIGITS_1 == 0 && !VALUE_PLACES;
 constexpr int SHARED = VALUE_BITS_0 <= 2 && (COARSE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
 constexpr int APART = SHARED == 2 && !COARSE ? 2 : 1, STEP_SIZES = SHARED / APART;
 DEVICE constexpr int slice_class(int slice) { return slice / VALUE_PITCH % SHARED; }

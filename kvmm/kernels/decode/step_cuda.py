@@ -45,17 +45,18 @@ def cuda_split(
     group = keys.page_group if keys.page_group is not None else "page" if keys.inside else "span"
     k = DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
     planes = tuple((p.codes, p.bits) for p in values.planes)
+    places = values.index is not None and (values.channel_digits is None or len(values.channel_digits) > 1)
     grouped = values.page_group is not None and values.groups > 1
     if values.by_token:
         v = DigitValues(planes, "token", values.scale, values.zero_point)
     elif grouped:
         scale, zero_point = (x.contiguous() for x in values.spread())
-        v = DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm)
+        v = DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm, places=places)
     else:
         channels = (values.channel_digits, values.channel_places)
         # of many rows the kernel makes channels of the digits; of few the join does it with more programs
         joins = not step.few and values.index is not None and values.channel_digits is not None
-        v = DigitValues(planes, norm=values.norm, channels=channels if joins else None)
+        v = DigitValues(planes, norm=values.norm, channels=channels if joins else None, places=places)
     bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
     dense = None
     if columns is not None and _DENSE_INSIDE:

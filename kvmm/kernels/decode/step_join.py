@@ -17,7 +17,8 @@ def _reach(x: torch.Tensor) -> int:
 
 
 def _room(count: int) -> int:
-    """A power of four: as many as a kernel is compiled for, so that caches that grow need few of them."""
+    """A power of four: as many as a kernel is compiled for, so that caches that grow need few of them. Not for pages'
+    splits, whose sums are held in registers."""
     power = next_power_of_2(count)
     return power if power.bit_length() % 2 else 2 * power
 
