@@ -93,7 +93,8 @@ class Variant:
         pairs = ("key_digits", "key_bits", "value_digits", "value_bits")
         singles = (
             "page row_tiles key_groups value_groups value_places value_zeros key_norm value_norm value_token "
-            "query_type key_scale key_zeros bias adjust extent dense dense_keys dense_values warps stages blocks warp_bytes"
+            "query_type key_scale key_zeros bias adjust extent dense dense_keys dense_values warps stages blocks "
+            "warp_bytes"
         )
         macros = {f"{name.upper()}_{i}": getattr(self, name)[i] for name in pairs for i in (0, 1)}
         return macros | {name.upper(): int(getattr(self, name)) for name in singles.split()}

@@ -812,10 +812,9 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
     if (threadIdx.x < rows) {
         float most = NO_TOKEN, sum = 0.0f;
         for (int i = 0; i < WARPS; i++) most = fmaxf(most, shared_top[i * ROWS + threadIdx.x]);
-        for (int i = 0; i < WARPS; i++) {
-            const int at = i * ROWS + threadIdx.x;
-            sum = fmaf(shared_total[at], exp2_approx(shared_top[at] - most), sum);
-        }
+        for (int i = 0; i < WARPS; i++)
+            sum = fmaf(shared_total[i * ROWS + threadIdx.x],
+                       exp2_approx(shared_top[i * ROWS + threadIdx.x] - most), sum);
         args.dense_m[out_row + threadIdx.x] = sum > 0.0f ? most : -infinity();
         args.dense_l[out_row + threadIdx.x] = sum;
     }
