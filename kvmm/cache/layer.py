@@ -193,7 +193,7 @@ class KVMMLayer(CacheLayerMixin):
         return self.seen + query_length, 0
 
     def get_max_length(self) -> int:
-        return -1 if self.table.room is None else self.table.room.max_length
+        return -1  # buffers grow
 
     @property
     def batch_size(self) -> int:
