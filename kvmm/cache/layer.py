@@ -199,7 +199,7 @@ class KVMMLayer(CacheLayerMixin):
         return self.seen + query_length, 0
 
     def get_max_length(self) -> int:
-        return -1 if self.table.room is None else self.table.room.max_length
+        return -1  # buffers grow
 
     @property
     def batch_size(self) -> int:
@@ -393,7 +393,7 @@ class KVMMLayer(CacheLayerMixin):
             key, value = self.dense_key[:, :, : self.num_dense], self.dense_value[:, :, : self.num_dense]
             if not self.packed:
                 return key, value
-            slots = self.table.slots()[:, None, :, None]
+            slots = self.table.slots().to(self.device)[:, None, :, None]
             keys = [part.key.decode() for part in self.parts.values()]
             values = [part.value.decode() for part in self.parts.values()]
             key, value = key.to(self.dtype), value.to(self.dtype)
@@ -402,7 +402,7 @@ class KVMMLayer(CacheLayerMixin):
     def observe(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add the prompt's queries ``[B, H_q, q, D]`` to the query moments, without padding; returns :meth:`dense`."""
         first = self.table.length - query.shape[2]
-        valid = self.table.modality[:, first : self.table.length] != PADDING
+        valid = (self.table.modality[:, first : self.table.length] != PADDING).to(query.device)
         self.queries.add(query, self.dense_key.shape[1], valid)
         dense = self.dense()
         self._was_read()

@@ -364,6 +364,8 @@ class PageStore:
         self.buffers = tensors
         self.sizes = {name: tensor.shape[2] for name, tensor in tensors.items()}
         self.num_groups = int(values["num_groups"])
+        self._shared_group = self.packed.only_group
+        self._view = None
         self._remember()
 
     def nbytes(self) -> dict[str, int]:

@@ -140,13 +140,16 @@ def _rebuilt(
         if _digest(fitted) != state["calibration"]:
             raise KVMMError(f"{path} was packed with another calibration file; pass it as calibration=.")
     cache = KVMMCache._prepared(model, policy, fitted)
-    _restore_table(cache, state["table"], _prefixed(tensors, "table.", model.device))
+    # a table beside static buffers lies in host memory
+    device = model.device if cache.table.room is None else torch.device("cpu")
+    _restore_table(cache, state["table"], _prefixed(tensors, "table.", device))
     for index, layer in enumerate(cache.layers):
         _restore_layer(layer, state["layers"][index], _prefixed(tensors, f"layer.{index}.", model.device))
     if cache.retention is not None:
         for name in _RETENTION:
             setattr(cache.retention, name, state["retention"][name])
         cache.retention.pins = [tuple(span) for span in cache.retention.pins]
+    cache._changed()  # buffers in place get their space
     cache.metadata = {**state["metadata"], **_prefixed(tensors, "metadata.", model.device)}
     return cache
 
