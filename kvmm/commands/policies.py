@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-import kvmm
+from kvmm.policy import policies
 
 
 def command() -> None:
     """List the cache policies, one line each."""
-    presets = kvmm.policies()
+    presets = policies()
     width = max(map(len, presets))
     for name, line in presets.items():
         typer.echo(f"{name:<{width}}  {line}")
