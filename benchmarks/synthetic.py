@@ -27,6 +27,14 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 12288,
         "vocab_size": 151936,
     },
+    # deep and narrow: a step of which the host's part is the largest
+    "qwen3-36x1024": {
+        "class": Qwen3Config,
+        "num_hidden_layers": 36,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "vocab_size": 151936,
+    },
     "internvl-8b": {
         "class": LlamaConfig,
         "num_hidden_layers": 32,

@@ -24,7 +24,7 @@ COMMANDS = {
     "drift": "Measure what a policy changes: logit drift, answer lengths, early stops, refusals, seeds.",
     "eval": "Answer a benchmark's questions under several policies, score them and compare.",
     "plan": "Plan a cache: its size by policy, and the longest context that fits a budget.",
-    "policies": "List the cache policies, one line each.",
+    "policies": "List the cache policies by tier, one line each: name, what it costs, what it is.",
     "report": "Compare the policies of finished or running evaluations.",
     "analyze": "Figures and numbers of an analysis in a folder: PNG, HTML, JSON.",
 }

@@ -81,7 +81,7 @@ class StepGraph:
     """The captured decode step of one cache: buffers, graph, and how often what happened.
 
     Attributes:
-        mode: True or ``"compile"``.
+        mode: True, ``"auto"`` (the same, without a warning where a step cannot be captured) or ``"compile"``.
         reason: why the last step of one token was not replayed, or None.
         captures, replays, plain: graphs captured, steps replayed from one, steps of one token that ran as usual.
         packing: the same for pages of text that fill.
@@ -230,7 +230,8 @@ class StepGraph:
     def _give_up(self, why: str) -> None:
         self._off = self.reason = why
         self._graph = None
-        warnings.warn(f"Decode steps run without a CUDA graph: {why}", stacklevel=2)
+        if self.mode != "auto":
+            warnings.warn(f"Decode steps run without a CUDA graph: {why}", stacklevel=2)
 
     def _capture(self, model: nn.Module, forward: Callable, cache: KVMMCache) -> None:
         stream = self.stream(self._inputs[0].device)

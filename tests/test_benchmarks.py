@@ -113,6 +113,18 @@ def test_decode_step(tmp_path: Path):
         assert row["bytes"] == weights + row["cache_bytes"]
 
 
+def test_generate(tmp_path: Path):
+    """Both sides write as many tokens, and what a row says of their times is what it measured."""
+    report = run_smoke("generate", tmp_path / "result.json", "--policies", "balanced+file", "kivi2", "--shapes", "1x4k")
+    assert [row["policy"] for row in report["results"]] == ["balanced+file", "kivi2"]
+    for row in report["results"]:
+        ours, theirs = row["kvmm"], row["dynamic"]
+        assert 0 < ours["first_ms"] < ours["short_ms"] and 0 < theirs["first_ms"] < theirs["short_ms"]
+        assert row["ratio"] == ours["tokens_per_second"] / theirs["tokens_per_second"] > 0
+        assert row["host_ratio"] == row["host_us"]["kvmm"] / row["host_us"]["dynamic"] > 0
+        assert row["bits_per_value"] < 16
+
+
 def test_memory_budget(tmp_path: Path):
     """The packed cache holds more sequences than the dense one in the same bytes, and never more bytes."""
     output = tmp_path / "result.json"

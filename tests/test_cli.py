@@ -17,6 +17,8 @@ from reportlab.pdfgen import canvas
 
 import kvmm
 from kvmm.cli import main
+from kvmm.policy_costs import measured_on, plain_cost
+from kvmm.presets import policy_groups
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -203,13 +205,18 @@ def test_policies_from_a_file(folder, call, tmp_path):
     assert_refused(call("ask", "--policy", tmp_path / "none.yaml", *arguments), "There is no policy file")
 
 
-def test_policies_has_one_line_each(call):
+def test_policies_are_listed_by_tier_with_their_cost(call):
     result = call("policies")
     assert result.returncode == 0
-    assert [line.split()[0] for line in result.stdout.splitlines()] == list(kvmm.policies())
-    assert all(
-        line.endswith(text) for line, text in zip(result.stdout.splitlines(), kvmm.policies().values(), strict=True)
-    )
+    lines = result.stdout.splitlines()
+    listed = {line.split()[0]: line for line in lines if line.startswith("  ")}
+    assert list(listed) == [name for group in policy_groups() for name in group.names]
+    assert set(listed) == set(kvmm.policies())
+    for name, line in kvmm.policies().items():
+        assert listed[name].endswith(line) and plain_cost(name) in listed[name]
+    tiers = [line for line in lines if line and not line.startswith(" ")][:-1]
+    assert tiers == ["Recommended", "kvmm's own", "Papers' methods"]
+    assert lines[-1] == measured_on()
 
 
 def test_an_error_is_one_line_and_exit_code_2(folder):

@@ -55,7 +55,8 @@ def test_version():
 
 def test_the_list_of_policies_imports_nothing_heavy():
     out, code, heavy = probe("policies")
-    assert (code, heavy) == (0, []) and [line.split()[0] for line in out.splitlines()] == list(kvmm.policies())
+    assert (code, heavy) == (0, [])
+    assert set(kvmm.policies()) <= {line.split()[0] for line in out.splitlines() if line.startswith("  ")}
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

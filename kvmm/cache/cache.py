@@ -19,8 +19,9 @@ from kvmm.cache.fuse import check_value_rotation
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
+from kvmm.cache.room import Room
 from kvmm.cache.storage import load_cache, save_cache
-from kvmm.cache.support import check_options, checked_config
+from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
 from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration, without_fit
 from kvmm.errors import KVMMError
@@ -50,7 +51,8 @@ class KVMMCache(Cache):
         calibration: Calibration | None = None,
         offloading: bool = False,
         max_length: int | None = None,
-        graph: bool | str = False,
+        graph: bool | str | None = None,
+        static: bool = False,
         **overrides: Any,
     ):
         """Make a cache for a configuration; :meth:`for_model` also prepares the model and is what you want.
@@ -61,15 +63,17 @@ class KVMMCache(Cache):
             calibration: what ``kvmm calibrate`` fitted to the model, for the codecs that use it.
             offloading: keep the layers on the CPU and bring each to the GPU for its own turn; slower, and without
                 effect on a model on the CPU.
-            max_length, graph: see :meth:`for_model`.
+            max_length, graph: see :meth:`for_model`; here None is False.
+            static: keep buffers in place, with space for tokens to come, also without ``max_length`` and ``graph``.
             **overrides: see :func:`kvmm.get_policy`.
 
         Raises:
             KVMMError: for an unknown policy or a model without a full-attention KV cache.
         """
         self.policy = without_fit(get_policy(policy, **overrides), calibration)
-        check_options(self.policy, max_length, graph, offloading)
-        self.table = TokenTable(self.policy, max_length)
+        check_options(self.policy, max_length, None if graph == "auto" else graph, offloading)
+        static = static or bool(graph) or max_length is not None
+        self.table = TokenTable(self.policy, Room(max_length) if static else None)
         self.graph = StepGraph(graph) if graph else None
         self.retention = None if self.policy.budget is None else RetentionController(self.policy)
         self.placeholders = placeholder_ids(config)
@@ -118,7 +122,7 @@ class KVMMCache(Cache):
         modality: Any = None,
         offloading: bool = False,
         max_length: int | None = None,
-        graph: bool | str = False,
+        graph: bool | str | None = None,
         **overrides: Any,
     ) -> KVMMCache:
         """A cache for ``model``, which is prepared on the first call.
@@ -131,12 +135,14 @@ class KVMMCache(Cache):
             policy: a preset's name (:func:`kvmm.policies`), a YAML file, or a :class:`KVPolicy`.
             offloading: keep the layers on the CPU between their turns; see :class:`KVMMCache`.
             modality: integer ``[B, T]`` of modality codes for the first call; needed only with ``inputs_embeds``.
-            max_length: tokens the cache will hold at most, padding included. Once the prompt is packed, room for them
-                is allocated (:meth:`memory` counts it) and steps of one token write in place. :meth:`extend` adds room.
-            graph: True replays steps of one token as a CUDA graph, with the same tokens; ``"compile"`` also compiles
-                the decoder layers for it (``torch.compile``: slower to start, fewer launches, equal up to the rounding
-                of the model's dtype). Needs ``max_length``. Steps that cannot be replayed run as usual, and
-                ``cache.graph.report()`` says why.
+            max_length: a hint, tokens the cache will hold, padding included: its buffers then have space for them from
+                the start (:meth:`memory` counts it as ``reserved_nbytes``) and need not move as the cache grows.
+            graph: whether steps of one token replay as a CUDA graph, with the same tokens. None does so where it can be
+                done: on an NVIDIA GPU, unless a budget or offloading moves pages, or the model is tensor parallel; a
+                step that cannot be captured runs as usual, and ``cache.graph.report()`` says why. True asks for it,
+                and a failed capture is a warning; ``"compile"`` also compiles the decoder layers
+                (``torch.compile``: slower to start, fewer launches, equal up to the rounding of the model's dtype).
+                False never captures.
             **overrides: ``key_bits``, ``value_bits``, ``group_size``, ``residual_length``, ``num_sink_tokens``.
 
         Raises:
@@ -155,6 +161,11 @@ class KVMMCache(Cache):
     def _prepared(
         cls, model: nn.Module, policy: KVPolicy, calibration: Calibration | None, **options: Any
     ) -> KVMMCache:
+        check_options(policy, options.get("max_length"), options.get("graph"), options.get("offloading", False))
+        placed = model, policy, options.get("offloading", False)
+        if options.get("graph") is None:
+            options["graph"] = default_graph(*placed)
+        options["static"] = takes_static_buffers(*placed)
         cache = cls(checked_config(model), policy, calibration=calibration, **options)
         cache._model = weakref.ref(model)
         use_kvmm_attention(model)
@@ -238,7 +249,8 @@ class KVMMCache(Cache):
             )
         if self.retention is not None and batch > 1:
             raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
-        self.table.check_room(count)
+        if count == 1:
+            self._make_room()
         self._decodes = bool(self.table.length) and (count == 1 or self._settled)
         if self._decodes:
             self._pack()
@@ -257,12 +269,8 @@ class KVMMCache(Cache):
         return self.table.dense.shape[1] + count <= self.table.room.dense_columns
 
     def begin_replay(self) -> None:
-        """The host's part of a step of one token of text in every sequence, whose captured part follows.
-
-        Raises:
-            KVMMError: if the cache is full; it is then as it was before.
-        """
-        self.table.check_room(1)
+        """The host's part of a step of one token of text in every sequence, whose captured part follows."""
+        self._make_room()
         self._announced = self._pending = None
         self._decodes = True
         self._pack()
@@ -308,17 +316,18 @@ class KVMMCache(Cache):
         if self.graph is not None:
             self.graph.check()
 
-    def extend(self, max_length: int) -> None:
-        """Make room for ``max_length`` tokens in all; fewer than there is room for already change nothing.
-
-        Raises:
-            KVMMError: for a cache made without ``max_length``, which needs no room.
-        """
+    def _make_room(self) -> None:
+        """Before a step of one token: buffers in place that are full get space for it, and for more to come."""
         room = self.table.room
-        if room is None:
-            raise KVMMError("This cache was made without max_length and grows by itself.")
-        if max_length > room.max_length:
-            room.max_length = max_length
+        if room is not None and room.ready and self.table.length >= room.capacity:
+            self._changed()
+
+    def extend(self, max_length: int) -> None:
+        """Have space for ``max_length`` tokens in all, so that buffers need not grow on the way there; a hint.
+
+        A cache whose buffers are not kept in place (on a CPU, without ``max_length``) grows by itself anyway.
+        """
+        if self.table.room is not None and self.table.room.ask(max_length):
             self._changed()
 
     def pack(self) -> KVMMCache:

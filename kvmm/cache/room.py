@@ -1,9 +1,10 @@
-"""The room of a cache with ``max_length``: buffers that never move, and how much of them is in use.
+"""The room of a cache with static buffers: how many tokens they have space for, and how much of that is in use.
 
 A captured step (a CUDA graph) reads fixed addresses and no number of the host's. So text pages and full-precision
-columns are allocated for ``max_length`` tokens when the prompt is packed, and what grows lives on the device: the
+columns are allocated with space for tokens to come when the prompt is packed, and what grows lives on the device: the
 column of the newest token, the columns and the pages in use, and what to add to the scores of slots that hold no token.
-The host knows the same numbers without asking: one token a step and sequence.
+The host knows the same numbers without asking: one token a step and sequence. Space that runs out is extended by an
+eighth, so that moving buffers (and capturing anew) costs amortised constant time a token.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MASKED = -1e30  # as in the token table
 _SLACK = 8  # columns
+_STEP = 512  # tokens that the capacity grows by at least
 
 
 @dataclass
@@ -79,19 +81,23 @@ class NextPage:
 class Room:
     """Capacities of a cache's buffers and the counters of every device that holds layers.
 
+    Args:
+        max_length: tokens, padding included, that the first buffers have space for; None if nobody knows.
+
     Attributes:
-        max_length: tokens the cache can hold, padding included.
+        capacity: tokens, padding included, that there is space for; more make the buffers grow.
         text_pages: text pages there is room for.
         page_size: tokens a text page.
         dense_columns: full-precision columns there is room for.
     """
 
-    def __init__(self, max_length: int):
-        self.max_length = max_length
+    def __init__(self, max_length: int | None = None):
+        self._asked = max_length or 0
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything but ``max_length``."""
+        """Forget everything but what was asked for."""
+        self.capacity = self._asked
         self.text_pages = 0
         self.page_size = 0
         self.dense_columns = 0
@@ -102,20 +108,29 @@ class Room:
         """Whether buffers are laid out, which happens when the prompt is packed."""
         return self.dense_columns > 0
 
+    def ask(self, max_length: int) -> bool:
+        """Have space for ``max_length`` tokens from the next layout on; whether that is more than there was."""
+        more = max_length > self.capacity
+        self._asked, self.capacity = max(self._asked, max_length), max(self.capacity, max_length)
+        return more
+
     def fork(self) -> Room:
         """The same room for another cache, with counters of its own."""
-        twin = Room(self.max_length)
+        twin = Room(self._asked)
+        twin.capacity = self.capacity
         twin.text_pages, twin.page_size, twin.dense_columns = self.text_pages, self.page_size, self.dense_columns
         return twin
 
     def lay_out(self, table: TokenTable) -> None:
         """Decide capacities for what a packed table holds and the tokens that may still come."""
+        if table.length >= self.capacity:
+            self.capacity = table.length + max(_STEP, table.length // 8)
         page = table.page_sizes.get(TEXT) or 32  # what text that comes token by token begins with
         held = _slots(table, TEXT) // page
         valid = table.dense >= 0
         modality = table.modality.gather(1, table.dense.clamp_min(0).long())
         text = int((valid & (modality == TEXT)).sum(1).max()) if table.dense.numel() else 0
-        coming = self.max_length - table.length
+        coming = self.capacity - table.length
         # one page more than can be filled: its last slot is where codecs put what counts for nothing
         pages = held + max(0, -(-(text + coming - table.policy.residual_length) // page)) + 1
         width = table.dense.shape[1]

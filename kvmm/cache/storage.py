@@ -130,6 +130,8 @@ def _rebuilt(
         policy = KVPolicy.from_dict(state["policy"])
     except KVMMError as error:
         raise KVMMError(f"{path} needs a policy that this kvmm does not have: {error}") from None
+    if "exact_dtype" not in state["policy"]:  # written before there was this setting: in the model's dtype
+        policy = replace(policy, exact_dtype="model")
     if calibration is not None:
         policy = replace(policy, calibration=str(calibration))
     fitted = None
@@ -138,13 +140,16 @@ def _rebuilt(
         if _digest(fitted) != state["calibration"]:
             raise KVMMError(f"{path} was packed with another calibration file; pass it as calibration=.")
     cache = KVMMCache._prepared(model, policy, fitted)
-    _restore_table(cache, state["table"], _prefixed(tensors, "table.", model.device))
+    # a table beside static buffers lies in host memory
+    device = model.device if cache.table.room is None else torch.device("cpu")
+    _restore_table(cache, state["table"], _prefixed(tensors, "table.", device))
     for index, layer in enumerate(cache.layers):
         _restore_layer(layer, state["layers"][index], _prefixed(tensors, f"layer.{index}.", model.device))
     if cache.retention is not None:
         for name in _RETENTION:
             setattr(cache.retention, name, state["retention"][name])
         cache.retention.pins = [tuple(span) for span in cache.retention.pins]
+    cache._changed()  # buffers in place get their space
     cache.metadata = {**state["metadata"], **_prefixed(tensors, "metadata.", model.device)}
     return cache
 
@@ -228,7 +233,8 @@ def _layer_state(layer: Any, index: int) -> tuple[dict[str, Any], Tensors]:
                 found, values = store.state()
                 tensors |= {f"{modality}.{side}.{name}": tensor for name, tensor in found.items()}
                 parts.setdefault(str(modality), {})[side] = values
-        return {"seen": layer.seen, "packed": layer.packed, "parts": parts}, tensors
+        dtype = str(layer.dtype).removeprefix("torch.")
+        return {"seen": layer.seen, "packed": layer.packed, "dtype": dtype, "parts": parts}, tensors
     if type(layer) is DynamicSlidingWindowLayer:
         if not layer.is_initialized:
             return {}, {}
@@ -245,6 +251,7 @@ def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors) -> None
         return
     key, value = tensors["dense_key"], tensors["dense_value"]
     layer.lazy_initialization(key, value)
+    layer.dtype = getattr(torch, values["dtype"]) if "dtype" in values else key.dtype  # exact tokens may be in another
     layer.dense_key, layer.dense_value, layer.num_dense = key, value, key.shape[2]
     layer.queries.restore(tensors)
     layer.seen, layer.packed = values["seen"], values["packed"]

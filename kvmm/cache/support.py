@@ -12,18 +12,34 @@ from kvmm.policy import KVPolicy
 
 def check_options(policy: KVPolicy, max_length: Any, graph: Any, offloading: bool) -> None:
     """Raise :class:`KVMMError` for options of a cache that do not go together, or not with its policy."""
-    if graph not in (True, False, "compile"):
-        raise KVMMError(f'graph= is True, False or "compile", not {graph!r}.')
-    if max_length is None:
-        if graph:
-            raise KVMMError("graph= needs max_length=, the most tokens the cache will ever hold.")
-        return
-    if not isinstance(max_length, int) or max_length < 1:
+    if graph not in (None, True, False, "compile"):
+        raise KVMMError(f'graph= is None, True, False or "compile", not {graph!r}.')
+    if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
         raise KVMMError(f"max_length= is a number of tokens, not {max_length!r}.")
-    if policy.budget is not None:
-        raise KVMMError("budget= lowers and drops pages, max_length= lays them out for good: leave one of the two out.")
-    if offloading:
-        raise KVMMError("offloading= moves what max_length= lays out for good: leave one of the two out.")
+    static = "graph=" if graph else "max_length=" if max_length is not None else None
+    if static and policy.budget is not None:
+        raise KVMMError(f"budget= lowers and drops pages, {static} wants buffers that stay: leave one of the two out.")
+    if static and offloading:
+        raise KVMMError(f"offloading= moves the buffers that {static} wants to stay: leave one of the two out.")
+
+
+def takes_static_buffers(model: nn.Module, policy: KVPolicy, offloading: bool) -> bool:
+    """Whether a cache for ``model`` has static buffers by default: on a GPU, unless pages move by themselves."""
+    return _on_gpu(model) and policy.budget is None and not offloading
+
+
+def default_graph(model: nn.Module, policy: KVPolicy, offloading: bool) -> str | None:
+    """What ``graph=None`` means for a model: ``"auto"``, or None where no step is captured.
+
+    Steps of a model on a GPU are captured. The processes of a tensor parallel model share a communicator that graphs
+    would hold on to (``destroy_process_group()`` then does not return), so that has to be asked for.
+    """
+    parallel = getattr(model, "_tp_size", None) is not None
+    return "auto" if takes_static_buffers(model, policy, offloading) and not parallel else None
+
+
+def _on_gpu(model: nn.Module) -> bool:
+    return model.device.type == "cuda"
 
 
 def checked_config(model: nn.Module) -> Any:

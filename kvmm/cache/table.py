@@ -106,13 +106,13 @@ def _fill(positions: torch.Tensor, valid: torch.Tensor | None, width: int) -> to
 class TokenTable:
     """Positions and modalities of all tokens a cache holds.
 
-    With ``max_length`` the table's tensors lie in host memory, so that a step is planned without asking a device, and
-    ``room`` says how much of the cache's preallocated buffers is in use.
+    With a ``room`` (static buffers) the table's tensors lie in host memory, so that a step is planned without asking a
+    device, and ``room`` says how much of the cache's buffers is in use.
     """
 
-    def __init__(self, policy: KVPolicy, max_length: int | None = None):
+    def __init__(self, policy: KVPolicy, room: Room | None = None):
         self.policy = policy
-        self.room = None if max_length is None else Room(max_length)
+        self.room = room
         self.clear()
 
     def clear(self) -> None:
@@ -133,14 +133,9 @@ class TokenTable:
     # -- new tokens ---------------------------------------------------------------------------------------------
 
     def append(self, modality: torch.Tensor) -> None:
-        """Add new tokens at the end: ``modality`` int8 ``[B, q]``, ``PADDING`` where there is none.
-
-        Raises:
-            KVMMError: if the cache has a ``max_length`` that they would exceed.
-        """
+        """Add new tokens at the end: ``modality`` int8 ``[B, q]``, ``PADDING`` where there is none."""
         batch, count = modality.shape
         if self.room is not None:
-            self.check_room(count)
             modality = modality.cpu()
         start, end = self.length, self.length + count
         if self.modality is None:
@@ -158,14 +153,6 @@ class TokenTable:
         self._bias = {}
         if count > 1:
             self._next_check = 0
-
-    def check_room(self, count: int) -> None:
-        """Raise :class:`KVMMError` if ``count`` further tokens exceed ``max_length``."""
-        if self.room is not None and self.length + count > self.room.max_length:
-            raise KVMMError(
-                f"The cache was made with max_length={self.room.max_length} and holds {self.length} tokens, so {count} "
-                "more do not fit: call cache.extend(max_length) first, or make it longer from the start."
-            )
 
     # -- packing ------------------------------------------------------------------------------------------------
 

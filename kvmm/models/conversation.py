@@ -390,7 +390,7 @@ class Conversation:
             if self.overrides:
                 raise KVMMError("The policy 'dynamic' takes no overrides: use 'bf16' or leave them out.")
             return DynamicCache(config=self.model.config.get_text_config(decoder=True))
-        room = {"graph": self.graph, "max_length": tokens} if self.graph else {}
+        room = {"graph": self.graph, "max_length": tokens} if self.graph else {"graph": False}
         return KVMMCache.for_model(self.model, policy=self.policy, **room, **self.overrides)
 
     def _stream(self, worker: Worker, begin: float) -> Iterator[Progress]:

@@ -13,9 +13,12 @@ import pytest
 import torch
 
 from kvmm import KVMMCache, graphs, policies
+from kvmm.attention import use_kvmm_attention
+from kvmm.cache import room, support
+from kvmm.cache.table import TokenTable
 from kvmm.errors import KVMMError
 from kvmm.graphs import StepGraph, install_dispatcher
-from kvmm.modality import AUDIO, IMAGE, TEXT
+from kvmm.modality import AUDIO, IMAGE, TEXT, install_hook
 from tests.cache.harness import Harness, layout
 from tests.cache.test_generation import MODES
 from tests.cache.test_memory import storages
@@ -28,6 +31,15 @@ FAMILIES = ("llama", "qwen3", "qwen2_vl", "qwen2_5_omni")
 
 def make(model, policy="oscar2", graph=True, max_length=600, **fields):
     return KVMMCache.for_model(model, policy, max_length=max_length, graph=graph, **{**FIELDS, **fields})
+
+
+def static(model, policy="oscar2", **fields):
+    """Buffers in place without a graph or a hint, as on a GPU."""
+    config = {**FIELDS, **fields}
+    cache = KVMMCache(model.config, policy, static=True, **config)
+    use_kvmm_attention(model)
+    install_hook(model)
+    return cache
 
 
 def dynamic(model, policy="oscar2", **fields):
@@ -338,39 +350,113 @@ def test_model_is_not_kept_alive():
 # -- length and memory ------------------------------------------------------------------------------------------------
 
 
-def test_full_cache_says_so_and_stays_whole():
-    model, arguments = build("qwen3"), inputs("qwen3")
-    length = arguments["input_ids"].shape[1]
-    cache = make(model, max_length=length + 40)
-    assert cache.get_max_length() == length + 40
-    with pytest.raises(KVMMError, match=f"max_length={length + 40}"):
-        generate(model, arguments, past_key_values=cache, max_new_tokens=60)
-    assert cache.get_seq_length() == length + 40
-    expected = dynamic(model)
-    generate(model, arguments, past_key_values=expected, max_new_tokens=41)
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("max_length", [None, 20, 70])
+def test_buffers_grow(max_length, graph, monkeypatch):
+    """With a hint that is too small, or none; the tokens are those of a cache that was large enough."""
+    monkeypatch.setattr(room, "_STEP", 24)
+    model, arguments = build("qwen3"), inputs("qwen3", 2)
+    expected = make(model, graph=graph)
+    tokens = generate(model, arguments, past_key_values=expected, max_new_tokens=TOKENS)
+    cache = make(model, max_length=max_length, graph=graph) if max_length or graph else static(model)
+    addresses = []
+    monkeypatch.setattr(cache.layers[0], "reserve", lambda own=cache.layers[0].reserve: addresses.append(own()))
+    assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=TOKENS), tokens)
+    assert cache.get_max_length() == -1
+    assert cache.table.room.capacity >= cache.table.length
+    assert cache.table.room.capacity <= cache.table.length + 24
+    assert len(addresses) >= 3  # grew more than once
     torch.testing.assert_close(cache.layers[1].keys, expected.layers[1].keys, atol=1e-4, rtol=1e-4)
-    tokens = generate(model, arguments, past_key_values=dynamic(model), max_new_tokens=60)
-    cache.extend(length + 60)
-    rest = tokens[:, : length + 41]
-    found = generate(model, {"input_ids": rest}, past_key_values=cache, max_new_tokens=19)
-    assert torch.equal(found, tokens)
 
 
-def test_full_without_a_graph():
+def test_growth_is_amortised():
+    """Each layout adds an eighth, so a long answer moves its buffers a logarithmic number of times."""
+    table = TokenTable(KVMMCache.for_model(build("qwen3"), "oscar2").policy, room.Room())
+    table.append(torch.zeros(1, 4096, dtype=torch.int8))
+    layouts = []
+    while table.length < 40_000:
+        if table.length >= table.room.capacity:
+            table.room.lay_out(table)
+            layouts.append(table.room.capacity)
+        table.length += 1
+    assert len(layouts) < 22
+    assert table.room.capacity < 1.13 * table.length
+
+
+def test_extend_is_a_hint():
+    model, arguments = build("llama"), inputs("llama")
+    dynamic(model).extend(100)  # grows by itself
+    cache = make(model, max_length=20)
+    generate(model, arguments, past_key_values=cache, max_new_tokens=5)
+    cache.extend(3000)
+    before = cache.layers[0].addresses()
+    cache.extend(100)
+    assert cache.layers[0].addresses() == before
+    assert cache.table.room.capacity == 3000
+
+
+# -- what a GPU user types first --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Caches take every model to be on a GPU; steps then run uncaptured through the same buffers."""
+    monkeypatch.setattr(support, "_on_gpu", lambda model: True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_graphs_are_the_default(gpu, family):
+    model, arguments = build(family), inputs(family)
+    expected = generate(model, arguments, past_key_values=make(model), max_new_tokens=60)
+    cache = KVMMCache.for_model(model, "oscar2", **FIELDS)
+    assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=60), expected)
+    report = cache.graph.report()
+    assert (report["mode"], report["eager"], report["reason"]) == ("auto", 59, None)
+    assert KVMMCache.for_model(model, "oscar2", graph=False).graph is None
+
+
+def test_default_leaves_out_what_cannot_stay(gpu):
+    model = build("qwen3")
+    for options in ({"offloading": True}, {"budget": 10**6}):
+        cache = KVMMCache.for_model(model, "oscar2", **options)
+        assert cache.graph is None
+        assert cache.table.room is None
+
+
+def test_tensor_parallel_models_are_asked(gpu, monkeypatch):
+    model = build("qwen3")
+    monkeypatch.setattr(model, "_tp_size", 2, raising=False)
+    cache = KVMMCache.for_model(model, "oscar2")
+    assert cache.graph is None
+    assert cache.table.room is not None
+    assert KVMMCache.for_model(model, "oscar2", graph=True).graph is not None
+
+
+@pytest.mark.parametrize("mode", ["auto", True])
+def test_default_falls_back_silently(mode, recwarn):
+    graph = StepGraph(mode)
+    graph._give_up("no reason")
+    assert graph.report()["reason"] == "no reason"
+    assert len(recwarn) == (mode is True)
+
+
+def test_saved_caches_go_on_with_graphs(gpu, tmp_path):
     model, arguments = build("qwen3"), inputs("qwen3")
-    length = arguments["input_ids"].shape[1]
-    cache = make(model, max_length=length + 3, graph=False)
-    with pytest.raises(KVMMError, match="max_length"):
-        generate(model, arguments, past_key_values=cache, max_new_tokens=10)
-    with pytest.raises(KVMMError, match="max_length"):
-        generate(model, arguments, past_key_values=make(model, max_length=length - 1), max_new_tokens=10)
+    cache = KVMMCache.for_model(model, "kivi2", **FIELDS)
+    ids = generate(model, arguments, past_key_values=cache, max_new_tokens=60)
+    cache.save(tmp_path / "cache.safetensors")
+    loaded = KVMMCache.load(tmp_path / "cache.safetensors", model)
+    found = generate(model, {"input_ids": ids}, past_key_values=loaded, max_new_tokens=50)
+    assert torch.equal(found, generate(model, {"input_ids": ids}, past_key_values=cache, max_new_tokens=50))
+    assert loaded.graph.report()["eager"] >= 49
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"graph": True}, "max_length"),
         ({"graph": "fast", "max_length": 9}, "graph="),
+        ({"graph": "auto"}, "graph="),
+        ({"graph": True, "budget": 10**6}, "graph="),
         ({"max_length": 0}, "max_length"),
         ({"max_length": 2000, "budget": 10**6}, "budget"),
         ({"max_length": 2000, "offloading": True}, "offloading"),
@@ -379,11 +465,6 @@ def test_full_without_a_graph():
 def test_what_does_not_go_together(options, message):
     with pytest.raises(KVMMError, match=message):
         KVMMCache.for_model(build("qwen3"), "oscar2", **options)
-
-
-def test_extend_needs_max_length():
-    with pytest.raises(KVMMError, match="max_length"):
-        dynamic(build("llama")).extend(100)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
