@@ -16,6 +16,11 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", text)
 
 
+def unescape_markdown(text: str) -> str:
+    """The text that :func:`escape_markdown` was given."""
+    return re.sub(r"\\([\\`*_{}\[\]<>#|~$&])", r"\1", text)
+
+
 def user_messages(question: str, files: Sequence[str], *, links: bool = False) -> list[dict[str, Any]]:
     """One bubble a file, then the question. With ``links`` no file is displayed, because it may not be what it says."""
     messages = []
@@ -45,4 +50,4 @@ def note(title: str, text: str, *, pending: bool = False) -> dict[str, Any]:
     }
 
 
-__all__ = ["NOT_ASKED", "bubble", "escape_markdown", "note", "user_messages"]
+__all__ = ["NOT_ASKED", "bubble", "escape_markdown", "note", "unescape_markdown", "user_messages"]
