@@ -1,0 +1,237 @@
+"""The documented endpoints, for gradio_client and MCP: ``ask``, ``compare``, ``analyze_norms``. All else is private.
+
+What they are documented with (``view_api``, the page "Use via API", MCP) comes from their signatures and docstrings.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import gradio as gr
+from gradio.components.api_component import Api
+from gradio.utils import get_function_description
+from gradio_client import handle_file
+from gradio_client.utils import python_type_to_json_schema
+
+from kvmm.errors import KVMMError
+from kvmm.modality import MODALITY_NAMES
+from kvmm.models.conversation import Progress
+from kvmm.policy import policies
+from kvmm.ui.session import Session, Turn
+from kvmm.ui.settings import Settings
+from kvmm.ui.visitors import Visitors
+
+LIMITS: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+_EXAMPLE = "https://raw.githubusercontent.com/gradio-app/gradio/main/test/test_files/sample_file.pdf"
+_NO_DEFAULT = inspect.Parameter.empty
+
+class Described(Api):
+    """One argument or result of an endpoint; it is documented and never drawn.
+
+    Args:
+        name: as the endpoint's function calls it.
+        kind: the component that the documentation says it is.
+        schema: its JSON schema.
+        description: its line of the docstring.
+        default: its default value, None without one.
+        example: what the documentation shows.
+    """
+
+    def __init__(
+        self, name: str, kind: str, schema: dict[str, Any], description: str, default: Any = None, example: Any = None
+    ) -> None:
+        self._kind, self._example = kind, default if example is None else example
+        described = {**schema, "description": description, "additional_description": description}
+        super().__init__(default, described, label=name)
+        self.visible = False
+
+    def get_block_name(self) -> str:
+        return self._kind
+
+    def get_config(self, cls: type[Block] | None = None) -> dict[str, Any]:
+        # the page and the clients read these of a component's properties
+        shown = {"name": self._kind, "label": self.label, "value": self.value, "visible": False}
+        return {**super().get_config(cls), **shown}
+
+    def example_payload(self) -> Any:
+        return self._example
+
+    def example_value(self) -> Any:
+        return self._example
+    from typing import Callable, Literal, Sequence, Any, TYPE_CHECKING
+    from gradio.blocks import Block
+    if TYPE_CHECKING:
+        from gradio.components import Timer
+        from gradio.components.base import Component
+
+def _publish(function: Callable[..., dict], schemas: Mapping[str, tuple[str, dict[str, Any], Any]]) -> None:
+    """Make an endpoint of a function, documented by its docstring.
+
+    Args:
+        schemas: by parameter: the component it is like, its JSON schema, an example.
+    """
+    _, lines, returns = get_function_description(function)
+    inputs = [
+        Described(name, kind, schema, lines[name], None if one.default is _NO_DEFAULT else one.default, example)
+        for name, one in inspect.signature(function).parameters.items()
+        for kind, schema, example in (schemas[name],)
+    ]
+    output = Described("result", "json", {"type": "object"}, " ".join(returns), example={})
+    gr.on(
+        [], function, inputs, output, api_name=function.__name__, preprocess=False, postprocess=False,
+        show_progress="hidden", **LIMITS,
+    )  # fmt: skip
+
+def _answered(visitors: Visitors, files: list[Any], question: str, settings: Settings) -> Session:
+    """A session of its own with one answered question; it and its caches go when the caller is done with it."""
+    session = visitors.session()
+    try:
+        paths = tuple(str(_path_of(visitors, session, file)) for file in files or ())
+        for _ in session.ask(Turn(question.strip(), paths), settings):
+            pass
+    except BaseException:
+        visitors.leave(session)
+        raise
+    visitors.keep_budget()
+    return session
+
+def _path_of(visitors: Visitors, session: Session, file: Any) -> Path:
+    """Where a file lies that a caller sent. Only uploads are read: callers write the paths themselves.
+
+    gradio_client sends objects with a path. MCP sends texts: an upload's address or path, or a data URL.
+
+    Raises:
+        KVMMError: it is no upload.
+    """
+    name = file.get("path") if isinstance(file, dict) else getattr(file, "path", file)
+    if not isinstance(name, str):
+        raise KVMMError("A file is given as an upload, or as a data URL.")
+    if name.startswith("data:"):
+        try:
+            data = base64.b64decode(name.partition("base64,")[2], validate=True)
+        except ValueError as error:
+            raise KVMMError("A data URL holds base64: data:image/png;base64,...") from error
+        path = visitors.folder(session) / "file"
+        path.write_bytes(data)
+        return path
+    if name.startswith(("http://", "https://")):
+        _, found, path = name.partition("/file=")
+        if not found:
+            raise KVMMError("Addresses elsewhere are not fetched: upload the file, or send it as a data URL.")
+        name = unquote(path)
+    return visitors.uploaded(name)
+
+def _result(progress: Progress) -> dict[str, Any]:
+    return {
+        "answer": progress.text,
+        "memory": None if progress.memory is None else progress.memory.to_dict(),
+        "tokens": progress.tokens,
+        "tokens_per_second": progress.tokens_per_second,
+        "ttft": progress.ttft,
+    }
+
+def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) -> None:
+    """Publish the endpoints of the current Blocks; ``models`` are the names that the app offers, its default first."""
+
+    def ask(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = models[0]) -> dict:
+        """Ask a question about images, PDFs and recordings, with a KV cache of one to two bits a value.
+
+        Args:
+            files: images, PDF documents or recordings: uploads, or data URLs with base64.
+            question: the question; empty when a recording asks it.
+            policy: name of a cache policy, such as "balanced" or "small".
+            model: name of one of the app's models.
+
+        Returns:
+            answer, policy, memory (what the KV cache measured: bytes, ratio, bits_per_value, by_modality), tokens,
+            tokens_per_second and ttft (seconds to the first token).
+        """
+        try:
+            session = _answered(visitors, files, question, Settings(model or None, policy))
+        except KVMMError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        result = {"policy": policy, **_result(session.last)}
+        visitors.leave(session)
+        return result
+
+    def compare(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = models[0]) -> dict:
+        """Answer a question twice, with a full-precision KV cache and with a quantised one, and say where they part.
+
+        Args:
+            files: images, PDF documents or recordings: uploads, or data URLs with base64.
+            question: the question; empty when a recording asks it.
+            policy: name of the cache policy to compare with full precision.
+            model: name of one of the app's models.
+
+        Returns:
+            full_precision and kvmm, each with answer, memory, tokens, tokens_per_second and ttft; identical; and for
+            answers that differ first_difference: token and word (their numbers, from 1), full_precision and kvmm (the
+            texts of that token, empty where an answer ends).
+        """
+        try:
+            session = _answered(visitors, files, question, Settings(model or None, policy, compare=True))
+        except KVMMError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        difference, last = session.talk.verdict, session.talk.last
+        result = {
+            "policy": policy,
+            "full_precision": _result(last["full"]),
+            "kvmm": _result(last["kvmm"]),
+            **difference.to_dict(),
+        }
+        visitors.leave(session)
+        return result
+
+    def analyze_norms(files: list[gr.FileData], question: str, model: str = models[0]) -> dict:
+        """Measure how uneven the key, value and query norms of a prompt's tokens are, by layer and modality.
+
+        Args:
+            files: images, PDF documents or recordings: uploads, or data URLs with base64.
+            question: the question that goes with them; empty when a recording asks it.
+            model: name of one of the app's models.
+
+        Returns:
+            The measured report: layers, tokens by modality, and for keys, values and queries the coefficient of
+            variation, the gap between modalities and the outlier tokens, layer by layer.
+        """
+        try:
+            session = _answered(visitors, files, question, Settings(model or None, "bf16"))
+            report = session.measure_norms()
+        except KVMMError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        result = norms_result(report)
+        visitors.leave(session)
+        return result
+
+    schemas = {
+        "files": ("file", python_type_to_json_schema(list[gr.FileData]), [handle_file(_EXAMPLE)]),
+        "question": ("textbox", {"type": "string"}, "What is the total?"),
+        "policy": ("dropdown", {"type": "string", "enum": list(policies())}, default_policy),
+        "model": ("dropdown", {"type": "string", "enum": list(models)}, models[0]),
+    }
+    for function in (ask, compare, analyze_norms):
+        _publish(function, schemas)
+
+def norms_result(report: Any) -> dict[str, Any]:
+    """What ``analyze_norms`` returns: plain numbers, without the norm of every token."""
+    modality = report.modality
+    names = report.modalities()
+    return {
+        "layers": [int(layer) for layer in report.layers],
+        "tokens": {name: int((modality == MODALITY_NAMES.index(name)).sum()) for name in names},
+        **{
+            kind: {
+                "coefficient_of_variation": report.coefficient_of_variation(kind).mean(axis=1).tolist(),
+                "modality_gap": report.modality_gap(kind).tolist() if len(names) > 1 else None,
+                "outliers": [report.outliers(kind, row) for row in range(len(report.layers))],
+            }
+            for kind in ("key", "value", "query")
+        },
+    }
+
+__all__ = ["build_api", "norms_result"]
