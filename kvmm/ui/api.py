@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import gradio as gr
-from gradio.blocks import Block
 from gradio.components.api_component import Api
 from gradio.utils import get_function_description
 from gradio_client import handle_file
@@ -32,7 +31,7 @@ _EXAMPLE = "https://raw.githubusercontent.com/gradio-app/gradio/main/test/test_f
 _NO_DEFAULT = inspect.Parameter.empty
 
 
-class Described(Api):
+def _described(name: str, kind: str, schema: dict[str, Any], description: str, value: Any, example: Any) -> Api:
     """One argument or result of an endpoint; it is documented and never drawn.
 
     Args:
@@ -40,31 +39,15 @@ class Described(Api):
         kind: the component that the documentation says it is.
         schema: its JSON schema.
         description: its line of the docstring.
-        default: its default value, None without one.
+        value: its default value, None without one.
         example: what the documentation shows.
     """
-
-    def __init__(
-        self, name: str, kind: str, schema: dict[str, Any], description: str, default: Any = None, example: Any = None
-    ) -> None:
-        self._kind, self._example = kind, default if example is None else example
-        described = {**schema, "description": description, "additional_description": description}
-        super().__init__(default, described, label=name)
-        self.visible = False
-
-    def get_block_name(self) -> str:
-        return self._kind
-
-    def get_config(self, cls: type[Block] | None = None) -> dict[str, Any]:
-        # the page and the clients read these of a component's properties
-        shown = {"name": self._kind, "label": self.label, "value": self.value, "visible": False}
-        return {**super().get_config(cls), **shown}
-
-    def example_payload(self) -> Any:
-        return self._example
-
-    def example_value(self) -> Any:
-        return self._example
+    one = Api(value, {**schema, "description": description, "additional_description": description}, label=name)
+    # Attributes, not a subclass: for that Gradio would write a .pyi file beside this one.
+    one.visible = False
+    one.get_block_class = lambda: kind
+    one.example_payload = one.example_value = lambda: example
+    return one
 
 
 def _publish(function: Callable[..., dict], schemas: Mapping[str, tuple[str, dict[str, Any], Any]]) -> None:
@@ -75,11 +58,11 @@ def _publish(function: Callable[..., dict], schemas: Mapping[str, tuple[str, dic
     """
     _, lines, returns = get_function_description(function)
     inputs = [
-        Described(name, kind, schema, lines[name], None if one.default is _NO_DEFAULT else one.default, example)
+        _described(name, kind, schema, lines[name], None if one.default is _NO_DEFAULT else one.default, example)
         for name, one in inspect.signature(function).parameters.items()
         for kind, schema, example in (schemas[name],)
     ]
-    output = Described("result", "json", {"type": "object"}, " ".join(returns), example={})
+    output = _described("result", "json", {"type": "object"}, " ".join(returns), None, {})
     gr.on(
         [], function, inputs, output, api_name=function.__name__, preprocess=False, postprocess=False,
         show_progress="hidden", **LIMITS,
