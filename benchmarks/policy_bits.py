@@ -10,7 +10,7 @@ import json
 from kvmm import policies
 from kvmm.media import load_media
 from kvmm.models import Conversation, assets_folder, load_model
-from kvmm.ui.sidebar import BITS_PATH
+from kvmm.policy_costs import BITS_PATH
 
 DOCUMENT = "report.pdf"
 QUESTION = "What are the visitors of July?"

@@ -1,7 +1,8 @@
-"""The named policies. Their lines are what pickers and the README show."""
+"""The named policies, in three tiers. Their lines are what pickers and the README show."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec, spec
@@ -127,3 +128,55 @@ PRESETS: dict[str, KVPolicy] = {
         ),
     )
 }
+
+
+RECOMMENDED, OWN, PAPERS = "Recommended", "kvmm's own", "Papers' methods"  # the tiers, first what to try first
+_OWN_CODEC = "rd"
+_SOURCES = {  # codec of a paper's method -> how the method is called, and where it is published
+    "kivi": "KIVI, arXiv 2402.02750",
+    "oscar": "OScaR, arXiv 2605.19660",
+    "calibquant": "CalibQuant, arXiv 2502.14882",
+    "kitty": "Kitty, arXiv 2511.18643",
+    "quarot": "QuaRot, arXiv 2404.00456",
+    "rotatekv": "RotateKV, arXiv 2501.16383",
+    "ott": "OTT, ACL 2025",
+    "turboquant": "TurboQuant, arXiv 2504.19874",
+    "spherical": "Spherical KV",
+}
+
+
+@dataclass(frozen=True)
+class PolicyGroup:
+    """Presets that belong together in a list: ``names`` of ``tier``, and ``source``, their paper ("" without one)."""
+
+    tier: str
+    source: str
+    names: tuple[str, ...]
+
+
+def tier_of(policy: KVPolicy) -> tuple[str, str]:
+    """The tier of a preset and the paper of its method.
+
+    Recommended are the presets that say what to do on any model, calibrated or not (``uncalibrated``), and the lossless
+    control. The others are kvmm's own or a paper's by their codec.
+    """
+    codecs = [one.codec for one in policy.all_specs() if not one.is_lossless]
+    if policy.uncalibrated is not None or not codecs:
+        return RECOMMENDED, ""
+    return (OWN, "") if codecs[0] == _OWN_CODEC else (PAPERS, _SOURCES[codecs[0]])
+
+
+def policy_groups() -> list[PolicyGroup]:
+    """All presets by tier, the papers' by paper; the lossless control is the last of the recommended ones."""
+    found: dict[tuple[str, str], list[KVPolicy]] = {}
+    for policy in PRESETS.values():
+        found.setdefault(tier_of(policy), []).append(policy)
+    order = (RECOMMENDED, OWN, PAPERS)
+    return [
+        PolicyGroup(*key, tuple(policy.name for policy in sorted(members, key=_is_lossless)))
+        for key, members in sorted(found.items(), key=lambda item: order.index(item[0][0]))
+    ]
+
+
+def _is_lossless(policy: KVPolicy) -> bool:
+    return all(one.is_lossless for one in policy.all_specs())

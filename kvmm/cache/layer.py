@@ -22,6 +22,7 @@ from kvmm.calibration import Calibration
 from kvmm.errors import KVMMError
 from kvmm.kernels.append import append_columns
 from kvmm.kernels.decode import attend
+from kvmm.kernels.exact import exact_dtype, to_exact
 from kvmm.layer_graph import LayerGraph
 from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
 from kvmm.policy import KVPolicy
@@ -59,8 +60,8 @@ class KVMMLayer(CacheLayerMixin):
     """Keys and values of one layer.
 
     Until it is packed, a layer is a dense cache: ``update`` returns the exact keys and values, so that a prompt is read
-    with exact attention. Afterwards it holds sinks and residual (``dense_key``, ``dense_value``, model dtype) and one
-    :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
+    with exact attention. Afterwards it holds sinks and residual (``dense_key``, ``dense_value``, in
+    :attr:`exact_dtype`) and one :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
 
     With ``max_length`` text pages and columns then have room (:mod:`kvmm.cache.room`): a step of one token writes and
     reads whole buffers, at places that the device knows, and its Python may as well run only once, to be captured.
@@ -115,6 +116,11 @@ class KVMMLayer(CacheLayerMixin):
     def room(self) -> Room | None:
         """The cache's room, once this layer's buffers are laid out."""
         return self.table.room if self._columns is not None else None
+
+    @property
+    def exact_dtype(self) -> torch.dtype:
+        """What a packed layer keeps exact tokens in; see ``KVPolicy.exact_dtype``."""
+        return exact_dtype(self.policy.exact_dtype, self.dtype)
 
     @property
     def num_dense(self) -> int:
@@ -261,8 +267,8 @@ class KVMMLayer(CacheLayerMixin):
             room = 0 if self.num_dense == 0 else max(8, end // 8)
             self.dense_key = with_capacity(self.dense_key, self.num_dense, end + room)
             self.dense_value = with_capacity(self.dense_value, self.num_dense, end + room)
-        self.dense_key[:, :, self.num_dense : end] = key
-        self.dense_value[:, :, self.num_dense : end] = value
+        self.dense_key[:, :, self.num_dense : end] = to_exact(key, self.dense_key.dtype)
+        self.dense_value[:, :, self.num_dense : end] = to_exact(value, self.dense_value.dtype)
         self.num_dense = end
         self.seen += key.shape[2]
 
@@ -286,8 +292,8 @@ class KVMMLayer(CacheLayerMixin):
         if end > self.dense_key.shape[2]:  # a long turn leaves the room until it is packed
             self.dense_key = with_capacity(self.dense_key, end - count, end)
             self.dense_value = with_capacity(self.dense_value, end - count, end)
-        self.dense_key[:, :, end - count : end] = key
-        self.dense_value[:, :, end - count : end] = value
+        self.dense_key[:, :, end - count : end] = to_exact(key, self.dense_key.dtype)
+        self.dense_value[:, :, end - count : end] = to_exact(value, self.dense_value.dtype)
 
     def reserve(self) -> None:
         """Lay out buffers with the room that the table's :class:`Room` says, where they are not yet; once packed."""
@@ -373,8 +379,9 @@ class KVMMLayer(CacheLayerMixin):
             self.queries.clear()  # have served: codecs keep what they need of them
 
     def _keep(self, stay: torch.Tensor) -> None:
-        """Move the columns ``stay`` int64 ``[B, n]`` to the front."""
-        key, value = take_columns(self.dense_key, stay), take_columns(self.dense_value, stay)
+        """Move the columns ``stay`` int64 ``[B, n]`` to the front, in :attr:`exact_dtype` from now on."""
+        kept = (take_columns(x, stay) for x in (self.dense_key, self.dense_value))
+        key, value = (to_exact(x, self.exact_dtype) for x in kept)
         if self._columns is not None and key.shape[2] <= self._columns[0].shape[2]:
             self._write_columns(key, value)
         else:
@@ -400,9 +407,12 @@ class KVMMLayer(CacheLayerMixin):
 
     def new_store(self, codec: Codec, page_size: int) -> PageStore:
         """An empty store for one of the layer's codecs."""
-        if not self.retains:
-            return PageStore.for_codec(codec, page_size)
-        return TieredStore.for_settings(codec, page_size, self.policy.retention)
+        if self.retains:
+            store = TieredStore.for_settings(codec, page_size, self.policy.retention)
+        else:
+            store = PageStore.for_codec(codec, page_size)
+        store.exact_dtype = self.exact_dtype
+        return store
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
@@ -414,6 +424,7 @@ class KVMMLayer(CacheLayerMixin):
             slots = self.table.slots().to(self.device)[:, None, :, None]
             keys = [part.key.decode() for part in self.parts.values()]
             values = [part.value.decode() for part in self.parts.values()]
+            key, value = key.to(self.dtype), value.to(self.dtype)
             return in_order([*keys, key], slots, self.seen), in_order([*values, value], slots, self.seen)
 
     def observe(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,7 +26,7 @@ from kvmm.ui.planner import build_planner
 from kvmm.ui.prompts import Page
 from kvmm.ui.samples import SAMPLES, load_samples
 from kvmm.ui.session import Session
-from kvmm.ui.sidebar import build_sidebar
+from kvmm.ui.sidebar import build_sidebar, policy_headings_css
 from kvmm.ui.theme import CSS_PATH, HEAD, header, theme
 from kvmm.ui.visitors import Visitors
 
@@ -126,6 +126,7 @@ def launch_options(samples_folder: Path = SAMPLES, max_file_mib: int = MAX_FILE_
     return {
         "theme": theme(),
         "css_paths": [CSS_PATH, CSS_PATH.with_name("tabs.css")],
+        "css": policy_headings_css(),
         "head": HEAD,
         "allowed_paths": [str(samples_folder)],
         "max_file_size": max_file_mib * 2**20,

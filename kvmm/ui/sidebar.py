@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import html
-import json
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from kvmm.policy import get_policy, policies
+from kvmm.policy_costs import bits_table, measured_on, plain_cost, short_cost
+from kvmm.presets import policy_groups
 from kvmm.ui.models import Models
 from kvmm.ui.settings import MAX_EXACT_TOKENS, MODALITIES, Settings
 
-BITS_PATH = Path(__file__).with_name("policy_bits.json")  # written by benchmarks/policy_bits.py
 AS_POLICY = "as the policy"
-
-
-@cache
-def measured_bits() -> dict[str, Any]:
-    """What ``benchmarks/policy_bits.py`` measured: ``document``, ``model``, ``tokens``, ``policies {name: {...}}``."""
-    return json.loads(BITS_PATH.read_text(encoding="utf-8"))
+EXACT_TOKENS = ("num_sink_tokens", "residual_length")
 
 
 def policy_choices() -> list[tuple[str, str]]:
-    """(label, name) of every preset, the label with its measured bits a value."""
-    bits = measured_bits()["policies"]
-    labels = {name: f"{name} · {row['bits_per_value']:.2f} bits" for name, row in bits.items()}
-    return [(labels.get(name, name), name) for name in policies()]
+    """(label, name) of every preset in the order of its tier, the label with its measured cost."""
+    names = [name for group in policy_groups() for name in group.names]
+    return [(" · ".join(filter(None, (name, short_cost(name)))), name) for name in names]
+
+
+def policy_headings_css() -> str:
+    """Rules that put headings into the lists of presets: the tier before its first one, the paper before its first."""
+    rules, tier = [], ""
+    for group in policy_groups():
+        option = f'#sidebar [role="option"][aria-label^="{group.names[0]} · "]'
+        new, height = group.tier != tier, 0
+        if group.source:
+            height += 22
+            rules.append(f'{option}::after {{ content: "{_css_text(group.source)}"; top: -{height}px; }}')
+        if new:
+            height += 24
+            rules.append(f'{option}::before {{ content: "{_css_text(group.tier)}"; top: -{height}px; }}')
+        if tier:
+            rules.append(f"{option} {{ margin-top: {height + 2}px; }}")
+        else:  # an opened list is scrolled to the chosen option, and a margin above the first one would be out of sight
+            rules.append(f"{option} {{ padding-top: {height + 6}px; }}\n{option}::before {{ top: 4px; }}")
+        tier = group.tier
+    return "\n".join(rules)
+
+
+def _css_text(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def policy_html(name: str) -> str:
-    """The preset's line, and what it was measured to hold."""
-    measured = measured_bits()
-    found = measured["policies"].get(name)
+    """The preset's line, its plain cost, and what that was measured on."""
     line = f'<div class="policy-line">{html.escape(policies()[name])}'
-    if found:
-        line += (
-            f' <span class="measured">Measured on {html.escape(measured["document"])} with the embedded model: '
-            f"{found['bits_per_value']:.2f} bits a value, {found['ratio']:.1f}× smaller than bf16.</span>"
-        )
+    if cost := plain_cost(name):
+        ratio = bits_table()["policies"].get(name, {}).get("ratio", 0)
+        smaller = f" {ratio:.1f}× smaller than bf16." if ratio > 1 else ""
+        line += f' <span class="measured">{html.escape(cost)}.{smaller}</span>'
+        line += f" <small>{html.escape(measured_on())}</small>"
     return f"{line}</div>"
 
 
@@ -57,29 +71,57 @@ class Sidebar:
     num_sink_tokens: gr.Number
     residual_length: gr.Number
     compare: gr.Checkbox
+    counted: gr.State  # the policy whose numbers of exact tokens are shown
 
     @property
     def inputs(self) -> list[Any]:
         """The components whose values :func:`settings_of` takes."""
-        return list(vars(self).values())
+        return list(vars(self).values())[:-1]
 
     @property
     def policies(self) -> list[Any]:
         """Those that say what a cache stores."""
-        return self.inputs[1:-1]
+        return [*self.inputs[1:-1], self.counted]
 
     def values(self, settings: Settings) -> list[Any]:
         """Values of ``policies`` for some settings."""
         modalities = [getattr(settings, name) or AS_POLICY for name in MODALITIES]
-        return [settings.policy, *modalities, settings.num_sink_tokens, settings.residual_length]
+        counts = [
+            kept if (chosen := getattr(settings, name)) is None else chosen
+            for name, kept in zip(EXACT_TOKENS, exact_tokens(settings.policy), strict=True)
+        ]
+        return [settings.policy, *modalities, *counts, settings.policy]
+
+
+def exact_tokens(policy: str) -> tuple[int, int]:
+    """How many first and newest tokens a preset keeps in full precision."""
+    preset = get_policy(policy)
+    return preset.num_sink_tokens, preset.residual_length
 
 
 def settings_of(*values: Any) -> Settings:
-    """... and make the settings from the values that arrive."""
+    """... and make the settings from the values that arrive; what the policy does anyway is left to it."""
     model, policy, *modalities, sinks, residual, compare = values
     chosen = [None if value in (None, "", AS_POLICY) else value for value in modalities]
     counts = [None if value is None else int(value) for value in (sinks, residual)]
+    if policy in policies():
+        own = exact_tokens(policy)
+        counts = [None if count == kept else count for count, kept in zip(counts, own, strict=True)]
     return Settings(model, policy, *chosen, *counts, bool(compare))
+
+
+def followed(policy: str, shown_for: str, *counts: float | None) -> tuple[int, ...]:
+    """The numbers of exact tokens after a change of policy: the new policy's, but what the visitor typed stays.
+
+    Args:
+        policy, shown_for: the preset that is chosen now, and the one whose numbers are shown.
+        counts: first and newest tokens as they are in the fields; None for an empty field.
+    """
+    before, after = exact_tokens(shown_for), exact_tokens(policy)
+    return tuple(
+        new if count is None or count == old else int(count)
+        for count, old, new in zip(counts, before, after, strict=True)
+    )
 
 
 def build_sidebar(models: Models, default_policy: str) -> Sidebar:
@@ -94,7 +136,12 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
             interactive=len(models.names) > 1,
         )
         policy = gr.Dropdown(
-            policy_choices(), value=default_policy, label="Cache policy", elem_id="policy", filterable=False
+            policy_choices(),
+            value=default_policy,
+            label="Cache policy",
+            info="bits per value · right answers kept",
+            elem_id="policy",
+            filterable=False,
         )
         line = gr.HTML(policy_html(default_policy), elem_id="policy-line", padding=False)
         compare = gr.Checkbox(False, label="Compare with full precision", elem_id="compare", container=False)
@@ -107,27 +154,26 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
                 for name, label in zip(MODALITIES, ("Text", "Images and video", "Audio"), strict=True)
             ]
         with gr.Accordion("Kept in full precision", open=False, elem_id="exact-tokens"):
-            limits: dict[str, Any] = {"value": None, "precision": 0, "minimum": 0, "maximum": MAX_EXACT_TOKENS}
-            sinks = gr.Number(label="First tokens (sinks)", elem_id="sinks", **limits)
-            residual = gr.Number(label="Newest text tokens (residual)", elem_id="residual", **limits)
+            limits: dict[str, Any] = {"precision": 0, "minimum": 0, "maximum": MAX_EXACT_TOKENS}
+            kept = exact_tokens(default_policy)
+            sinks = gr.Number(kept[0], label="First tokens (sinks)", elem_id="sinks", **limits)
+            residual = gr.Number(kept[1], label="Newest text tokens (residual)", elem_id="residual", **limits)
+        counted = gr.State(default_policy)
 
-    def chosen(name: str) -> tuple[Any, ...]:
+    def chosen(name: str, shown_for: str, *counts: float | None) -> tuple[Any, ...]:
         if name not in policies():
-            return (gr.skip(),) * 3
-        preset = get_policy(name)
-        return (
-            policy_html(name),
-            gr.Number(placeholder=f"{preset.num_sink_tokens}, {AS_POLICY}"),
-            gr.Number(placeholder=f"{preset.residual_length}, {AS_POLICY}"),
-        )
+            return (gr.skip(),) * 4
+        return policy_html(name), *followed(name, shown_for, *counts), name
 
-    preset = get_policy(default_policy)
-    sinks.placeholder = f"{preset.num_sink_tokens}, {AS_POLICY}"
-    residual.placeholder = f"{preset.residual_length}, {AS_POLICY}"
     policy.change(
-        chosen, policy, [line, sinks, residual], api_visibility="private", show_progress="hidden", queue=False
+        chosen,
+        [policy, counted, sinks, residual],
+        [line, sinks, residual, counted],
+        api_visibility="private",
+        show_progress="hidden",
+        queue=False,
     )
-    return Sidebar(model, policy, *by_modality, sinks, residual, compare)
+    return Sidebar(model, policy, *by_modality, sinks, residual, compare, counted)
 
 
-__all__ = ["Sidebar", "build_sidebar", "measured_bits", "settings_of"]
+__all__ = ["Sidebar", "build_sidebar", "policy_headings_css", "settings_of"]

@@ -31,12 +31,14 @@ HEAD = """
       if (document.querySelector("#kvmm-header")) observer.disconnect();
     });
     observer.observe(document.body, { childList: true, subtree: true });
-    // On a phone the open sidebar would cover the page. It opens itself some time after it is there.
+    // On a phone the open sidebar would cover the page. It opens itself some time after it is there; closed once, it is
+    // the visitor's.
     let ticks = 12;
     const timer = setInterval(() => {
       const open = document.querySelector("#sidebar.open .toggle-button");
-      if (open && window.innerWidth < 900) open.click();
-      if (document.querySelector("#sidebar") && !ticks--) clearInterval(timer);
+      const closes = open && window.innerWidth < 900;
+      if (closes) open.click();
+      if (closes || (document.querySelector("#sidebar") && !ticks--)) clearInterval(timer);
     }, 200);
   };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);

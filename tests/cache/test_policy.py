@@ -1,12 +1,15 @@
 """Names, overrides and their errors."""
 
 import dataclasses
+import re
+import sys
 
 import pytest
 
 from kvmm import KVMMError, KVPolicy, get_policy, policies
 from kvmm.cache.codecs import codec_class
 from kvmm.policy import KVSpec, spec
+from kvmm.presets import OWN, PAPERS, PRESETS, RECOMMENDED, policy_groups, tier_of
 
 NAMES = "bf16 kivi4 kivi2 oscar2 oscar2-g32 calibquant1 calibquant1-mean calibquant2 balanced small".split()
 
@@ -18,6 +21,29 @@ def test_presets():
         assert line.strip() and "\n" not in line
         assert get_policy(name).name == name
     assert "only large models" in listed["calibquant1"]
+
+
+def test_tiers_hold_every_preset_once():
+    groups = policy_groups()
+    names = [name for group in groups for name in group.names]
+    assert sorted(names) == sorted(PRESETS) and len(names) == len(set(names))
+    assert list(dict.fromkeys(group.tier for group in groups)) == [RECOMMENDED, OWN, PAPERS]
+    assert groups[0].names == ("balanced", "small", "bf16")
+    assert all(name.startswith("rd") for name in groups[1].names)
+    papers = [group for group in groups if group.tier == PAPERS]
+    assert all(group.source for group in papers) and not any(group.source for group in groups[:2])
+    assert len({group.source for group in papers}) == len(papers)
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_a_tier_names_the_paper_that_the_codec_cites(name):
+    tier, source = tier_of(PRESETS[name])
+    codecs = {one.codec for one in PRESETS[name].all_specs() if not one.is_lossless}
+    if tier == PAPERS:
+        (codec,) = codecs
+        text = sys.modules[codec_class(codec).__module__].__doc__
+        cited = re.search(r"arXiv \d{4}\.\d{5}|ACL \d{4}", text)
+        assert text.startswith(source.split(",")[0]) and (cited is None or source.endswith(cited[0]))
 
 
 def test_policies_are_frozen_and_hashable():

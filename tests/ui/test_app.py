@@ -88,7 +88,7 @@ def test_answers_that_differ_are_marked_on_both_sides(visit, screenshot, invoice
     page.get_by_label("Compare with full precision").check()
     page.locator("#policy input").click()
     page.get_by_role("option", name="calibquant1 · ").click()  # one bit: too little for a small model
-    expect(page.locator("#policy-line")).to_contain_text("bits a value")
+    expect(page.locator("#policy-line")).to_contain_text("bits per value")
     ask(page, QUESTION, invoice)
     expect(page.locator("#verdict")).to_contain_text(
         re.compile(r"Differs.*from token \d+: full precision has .+, kvmm ")
