@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
-from kvmm.modality import MODALITY_NAMES
+from kvmm.modality_codes import MODALITY_NAMES
+
+EXACT_DTYPES = ("auto", "bfloat16", "float16", "model")
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,8 @@ class CodecSpec:
 
     Attributes:
         codec: a registered codec name, see :func:`kvmm.cache.codecs.codec_names`.
-        bits: bits a code; 16 for ``bf16``, which stores the model's own dtype. Codecs that give channels different
-            numbers of bits take an average, such as 2.25.
+        bits: bits a code; 16 for ``bf16``, which keeps tokens exact (``KVPolicy.exact_dtype``). Codecs that give
+            channels different numbers of bits take an average, such as 2.25.
         group_size: elements that share one scale: tokens for a per-channel code, channels for a per-token code
             (capped at ``head_dim``). ``None`` means the codec's own unit: the whole span of a modality.
         options: codec options as sorted pairs, so that a spec stays hashable. Use :func:`spec` to write them.
@@ -31,7 +33,7 @@ class CodecSpec:
 
     @property
     def is_lossless(self) -> bool:
-        """Whether the codec keeps the model's dtype; bit overrides leave such a spec alone."""
+        """Whether the codec keeps tokens exact; bit overrides leave such a spec alone."""
         return self.codec == "bf16"
 
     def option(self, name: str, default: Any = None) -> Any:
@@ -136,15 +138,19 @@ class KVPolicy:
         name: the preset's name, or any name of your own.
         description: one line for pickers and help texts.
         text, image, video, audio: the specs of each modality.
-        skip_layers: indices of decoder layers kept in the model's dtype; negative ones count from the last.
+        skip_layers: indices of decoder layers kept exact; negative ones count from the last.
         overrides: other specs for some layers; later ones win, ``skip_layers`` wins over all.
         calibration: a calibration file; None takes the one in the model's folder, if there is one.
         uncalibrated: the preset that says what to do with a modality whose codec is fitted to a model, where there is
             no fit, or a ``budget`` that the codec does not serve; None leaves that to the codec.
         budget: bytes that the packed cache may hold; pages are lowered or dropped to stay below. None sets no limit.
         retention: how they are chosen.
-        num_sink_tokens: first tokens of each sequence kept in the model's dtype.
-        residual_length: newest text tokens kept in the model's dtype. Images, video and audio are packed entirely.
+        num_sink_tokens: first tokens of each sequence kept exact.
+        residual_length: newest text tokens kept exact. Images, video and audio are packed entirely.
+        exact_dtype: what exact tokens (sinks, residual, ``bf16`` pages, outliers) are stored in once the prompt is
+            packed: ``auto`` (the model's dtype if it has 16 bits, else bfloat16), ``bfloat16``, ``float16``, or
+            ``model`` (the model's dtype, also where that is float32). float16 is 8 times finer than bfloat16, which
+            counts where keys have large biases. Attention computes in the model's dtype.
     """
 
     name: str = "custom"
@@ -161,6 +167,7 @@ class KVPolicy:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     num_sink_tokens: int = 4
     residual_length: int = 32
+    exact_dtype: str = "auto"
 
     def specs(self, modality: int, layer: int = 0, num_layers: int = 1) -> KVSpec:
         """The specs of a modality code (``kvmm.modality``) in decoder layer ``layer`` of ``num_layers``."""
@@ -220,7 +227,7 @@ def _contains(layers: tuple[int, ...], layer: int, num_layers: int) -> bool:
 
 _OVERRIDES = (
     *("key_bits", "value_bits", "group_size", "residual_length", "num_sink_tokens", "calibration", "budget"),
-    "retention",
+    *("retention", "exact_dtype"),
 )
 
 
@@ -238,7 +245,8 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
         policy: a preset's name, a YAML file (``*.yaml``, ``*.yml``), or a :class:`KVPolicy` to start from.
         **overrides: ``key_bits``, ``value_bits`` and ``group_size`` change every spec that is not ``bf16``;
             ``residual_length`` and ``num_sink_tokens`` count tokens, ``budget`` counts bytes, ``calibration`` is a
-            file, ``retention`` a :class:`RetentionSettings`. ``None`` leaves a value as it is.
+            file, ``retention`` a :class:`RetentionSettings`, ``exact_dtype`` as in :class:`KVPolicy`. ``None`` leaves
+            a value as it is.
 
     Raises:
         KVMMError: for an unknown name, override or value.
@@ -276,6 +284,8 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
         if not isinstance(overrides["retention"], RetentionSettings):
             raise KVMMError(f"retention must be RetentionSettings, not {overrides['retention']!r}.")
         policy = replace(policy, retention=overrides["retention"])
+    if "exact_dtype" in overrides:
+        policy = replace(policy, exact_dtype=overrides["exact_dtype"])
     changes = {name: overrides[name] for name in ("key_bits", "value_bits", "group_size") if name in overrides}
     if changes:
         policy = _with_changes(policy, changes)
@@ -331,6 +341,8 @@ def _check(policy: KVPolicy) -> None:
     # imported here: codecs read CodecSpec from this module
     from kvmm.cache.codecs import check_spec, codec_class, codec_names
 
+    if policy.exact_dtype not in EXACT_DTYPES:
+        raise KVMMError(f"exact_dtype must be one of {', '.join(EXACT_DTYPES)}, not {policy.exact_dtype!r}.")
     for one in policy.all_specs():
         check_spec(one)
         if policy.budget is not None and not codec_class(one.codec).pages_stand_alone:

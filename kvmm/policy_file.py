@@ -12,6 +12,7 @@ overrides:
   - layers: [1, 2]
     image: {bits: 4}      # a mapping without a codec changes what is there
 residual_length: 64
+exact_dtype: float16      # of tokens kept exact; auto, bfloat16, float16 or model
 budget: 512 MiB
 retention: {mode: joint, heads: uniform}
 ```
@@ -28,7 +29,7 @@ from typing import Any
 import yaml
 
 from kvmm.errors import KVMMError
-from kvmm.modality import MODALITY_NAMES
+from kvmm.modality_codes import MODALITY_NAMES
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec, LayerOverride, RetentionSettings, get_policy
 
 _SUFFIXES = (".yaml", ".yml")
@@ -102,7 +103,7 @@ def policy_from_dict(values: Mapping[str, Any]) -> KVPolicy:
         raise KVMMError(f"base: must be a preset's name, not {base!r}.")
     policy = KVPolicy() if base is None else _at("base", get_policy, base)
     changes: dict[str, Any] = {}
-    for name in ("name", "description", "calibration", "uncalibrated"):
+    for name in ("name", "description", "calibration", "uncalibrated", "exact_dtype"):
         if values.get(name) is not None:
             changes[name] = _typed(name, values[name], str, "text")
     for name in ("num_sink_tokens", "residual_length"):

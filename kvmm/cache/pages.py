@@ -68,6 +68,7 @@ class PageStore:
 
     def __init__(self, codec: Codec, page_size: int):
         self.codec = codec
+        self.exact_dtype: torch.dtype | None = None  # of what the codec keeps as it is; None: as it comes
         self.page_size = page_size
         self.buffers: dict[str, torch.Tensor] = {}
         self.sizes: dict[str, int] = {}
@@ -123,7 +124,9 @@ class PageStore:
         keys: torch.Tensor | None = None,
     ) -> Packed:
         previous = self.packed if self._past else None
-        return self.codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous, keys))
+        return self.codec.encode(
+            x, EncodeContext(self.page_size, valid, query_moment, previous, keys, self.exact_dtype)
+        )
 
     def _append_groups(self, groups: torch.Tensor) -> None:
         used = 0 if self.page_group is None else len(self.page_group)
@@ -215,8 +218,13 @@ class PageStore:
         batch, heads, _, dim = like.shape
         trial = torch.linspace(0.5, 1.5, self.page_size * dim, device=like.device).to(like.dtype)
         trial = trial.view(1, 1, self.page_size, dim).expand(batch, heads, -1, -1)
-        first = self.packed if self._past else self.codec.encode(trial, EncodeContext(self.page_size))
-        second = self.codec.encode(trial, EncodeContext(self.page_size, previous=first))
+        first = (
+            self.packed
+            if self._past
+            else self.codec.encode(trial, EncodeContext(self.page_size, exact_dtype=self.exact_dtype))
+        )
+        behind = EncodeContext(self.page_size, previous=first, exact_dtype=self.exact_dtype)
+        second = self.codec.encode(trial, behind)
         return first, {name: second.tensors[name].shape[2] if name in second.tensors else 0 for name in first.tensors}
 
     def roomy(self, num_pages: torch.Tensor) -> Packed:

@@ -189,7 +189,7 @@ class TieredStore(PageStore):
         codec, heads = self.tiers[0], x.shape[1]
         pages = -(-x.shape[2] // self.page_size)
         previous = Packed(self._named("span."), self.page_size, self.page_group) if self.num_pages else None
-        new = codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous, keys))
+        new = codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous, keys, self.exact_dtype))
         first = self.num_pages * heads
         entries = torch.arange(first, first + pages * heads, dtype=torch.int32, device=x.device)
         fresh: Tensors = {}

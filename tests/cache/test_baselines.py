@@ -193,8 +193,8 @@ def test_ott_helps_where_tokens_are_outliers_and_costs_little():
     x[:, :, [0, 200, 500, 900]] *= 0.01
     assert relative_error(spec("ott", 2, 128), x) < 0.9 * relative_error(spec("kivi", 2, 128), x)
     plain = bits_at_3328_tokens(get_policy("kivi2", group_size=128).image)
-    # five tokens of 128 numbers (here float32) and a slot number
-    assert bits_at_3328_tokens(get_policy("ott2").image) == pytest.approx(plain + 5 * (32 + 32 / 128) / 3328, abs=1e-3)
+    # five tokens of 128 numbers of 16 bits and a slot number
+    assert bits_at_3328_tokens(get_policy("ott2").image) == pytest.approx(plain + 5 * (16 + 32 / 128) / 3328, abs=1e-3)
 
 
 def test_ott_windows():
@@ -310,7 +310,7 @@ def test_turboquant_has_no_groups():
 def test_a_key_bias_survives_later_spans(codec):
     """Short spans take the offset that is there, long ones bring their own, and a sequence without any gets one."""
     one = spec(codec, 2, None if codec == "turboquant" else 128)
-    h = Harness(uniform(one, num_sink_tokens=0, residual_length=0), seed=3)
+    h = Harness(uniform(one, num_sink_tokens=0, residual_length=0, exact_dtype="model"), seed=3)
     bias = 600 * torch.nn.functional.normalize(h.random(1, 2, 1, 64), dim=-1)
     sizes = ((40, [IMAGE, TEXT]), (32, [IMAGE, IMAGE]), (160, [IMAGE, IMAGE]), (64, [IMAGE, IMAGE]))
     for count, kinds in sizes:

@@ -87,12 +87,12 @@ def test_packed_fused_values_give_what_packed_online_ones_do(family):
     for value_rotation in ("online", "fused"):
         if value_rotation == "fused":
             fuse_value_rotation(model)
-        cache = KVMMCache.for_model(model, oscar(value_rotation))
+        cache = KVMMCache.for_model(model, oscar(value_rotation), exact_dtype="model")
         logits(model, arguments, cache)
         cache.pack()
         results.append(logits(model, step, cache))
         if exact is None:
-            cache = KVMMCache.for_model(model, "bf16")
+            cache = KVMMCache.for_model(model, "bf16", exact_dtype="model")
             logits(model, arguments, cache)
             exact = logits(model, step, cache)
     torch.testing.assert_close(results[1], results[0], atol=2e-3, rtol=2e-3)

@@ -275,7 +275,7 @@ def test_memory_counts_what_exists():
     store = h.layer.parts[IMAGE].value
     kept = sum(len(store.tier(0)[0]) for _ in range(1))
     assert memory.by_component["values"] == sum(
-        len(part.value.tier(0)[0]) * part.value.page_size * 64 * 4 for part in h.layer.parts.values()
+        len(part.value.tier(0)[0]) * part.value.page_size * 64 * 2 for part in h.layer.parts.values()
     )
     assert 0 < kept < store.num_pages * store.num_heads
 

@@ -33,6 +33,21 @@ def test_one_column(dtype, key_dim, value_dim, view):
     assert torch.equal(expected[0][:, :, 17:18], new[0])
 
 
+@pytest.mark.parametrize(("given", "kept"), [(torch.float32, torch.float16), (torch.bfloat16, torch.float16)])
+def test_buffers_in_another_dtype(given, kept):
+    """Rounded to nearest; beyond float16's range its largest number, not infinity."""
+    new = [torch.randn(2, 3, 1, 64).to(DEVICE, given) for _ in range(2)]
+    new[0][0, 0, 0, :2] = torch.tensor([1e5, -3e7])
+    mine = [torch.zeros(2, 3, 4, 64, dtype=kept, device=DEVICE) for _ in range(2)]
+    expected = [b.clone() for b in mine]
+    position = torch.tensor([1], device=DEVICE)
+    triton_kernel.append_columns(*mine, *new, position)
+    reference.append_columns(*expected, *new, position)
+    assert all(map(torch.equal, mine, expected))
+    assert expected[0][0, 0, 1, :2].tolist() == [65504.0, -65504.0]
+    assert torch.equal(expected[1][:, :, 1:2], new[1].to(kept))
+
+
 def test_chooses_by_device():
     buffers = [torch.zeros(1, 2, 5, 16, device=DEVICE) for _ in range(2)]
     append_columns(

@@ -83,21 +83,35 @@ def compare(
     length: int = 1,
     dense: int = 40,
     dtype: torch.dtype = torch.float32,
+    kept: torch.dtype | None = None,
     holes: float = 0.0,
     seed: int = 1,
 ) -> float:
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(batch, heads * ratio, length, dim, generator=generator).to(DEVICE, dtype)
-    key, value = (torch.randn(batch, heads, dense, dim, generator=generator).to(DEVICE, dtype) for _ in range(2))
+    columns = torch.randn(2, batch, heads, dense, dim, generator=generator)
+    key, value = columns.to(DEVICE, kept or dtype)
     slots = dense + sum(part.key.decode().shape[2] for part in parts)
     bias = None
     if holes:
         empty = torch.rand(batch, 1, length, slots, generator=generator) < holes
         bias = torch.where(empty, -1e30, 0.0).to(DEVICE)
     expected = reference.attend(query, parts, key, value, bias, dim**-0.5).double()
-    found = driver.attend(query, parts, key, value, bias, dim**-0.5).double()
+    found = driver.attend(query, parts, key, value, bias, dim**-0.5)
+    assert found.dtype == dtype
+    found = found.double()
     assert found.isfinite().all()
     return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("name", ["bf16", "kivi"])
+@pytest.mark.parametrize(("dtype", "kept"), [(torch.float32, torch.bfloat16), (torch.float32, torch.float16)])
+def test_exact_tokens_of_16_bits_for_queries_of_32(name, dtype, kept):
+    """Neither the queries nor the probabilities are rounded to what the tokens are stored in."""
+    parts = make_parts([(spec(name, 16, None),) * 2 if name == "bf16" else (spec(name, 4, 32),) * 2], [170], dtype=kept)
+    assert compare(parts, dtype=dtype, kept=kept) < (1e-5 if name == "bf16" else 2e-3)
+    if DEVICE.type == "cuda":  # the interpreter knows no bf16
+        assert compare(parts, dtype=torch.bfloat16, kept=torch.float16) < 5e-3
 
 
 @pytest.mark.parametrize("kv", matrix_specs(), ids=str)

@@ -96,6 +96,7 @@ class EncodeContext:
             (before the softmax scale), or None if the codec did not ask for it (``needs_queries``) or none is known.
         previous: what the store already holds, or None.
         keys: for values, the keys ``[B, H, T, D]`` of the same tokens, or None if they are not known.
+        exact_dtype: the dtype of what the codec keeps as it is (:mod:`kvmm.kernels.exact`); None: that of the input.
     """
 
     page_size: int = PAGE_SIZE
@@ -103,6 +104,7 @@ class EncodeContext:
     query_moment: torch.Tensor | None = None
     previous: Packed | None = None
     keys: torch.Tensor | None = None
+    exact_dtype: torch.dtype | None = None
 
 
 def page_size_for(tokens: int) -> int:

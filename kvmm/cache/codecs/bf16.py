@@ -1,4 +1,4 @@
-"""The control: pages in the model's own dtype, without loss."""
+"""The control: pages of tokens as they are, in 16 bits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
 from kvmm.kernels.decode.digits import Dense
+from kvmm.kernels.exact import to_exact
 
 
 class BF16(Codec):
-    """Keys or values as they are (bf16, or whatever dtype the model has), in the same pages as every other codec."""
+    """Keys or values as they are, in ``KVPolicy.exact_dtype``, in the same pages as every other codec."""
 
     name = "bf16"
     pages_stand_alone = True
@@ -18,10 +19,11 @@ class BF16(Codec):
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
         page_size = context.page_size
-        missing = -x.shape[2] % page_size
+        missing, given = -x.shape[2] % page_size, x
+        x = to_exact(x, context.exact_dtype)
         if missing:
             x = torch.cat((x, x[:, :, -1:].expand(-1, -1, missing, -1)), 2)
-        else:
+        elif x is given:
             x = x.clone(memory_format=torch.contiguous_format)  # of a view of a layer's columns nothing may be kept
         return Packed({"values": x.unflatten(2, (-1, page_size))}, page_size)
 

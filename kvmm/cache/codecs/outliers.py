@@ -4,8 +4,8 @@ The keys and the values of the *same* tokens are kept: those whose keys have the
 attention sinks and to the tokens that massive activations mark; they widen the range of every channel, and they are
 read by every query.
 
-Stored: ``outlier`` ``[B, H, n, D]`` in the model's dtype and ``outlier_slot`` int32 ``[B, H, n]``, the slots they have
-in the store.
+Stored: ``outlier`` ``[B, H, n, D]`` in ``KVPolicy.exact_dtype`` and ``outlier_slot`` int32 ``[B, H, n]``, the slots
+they have in the store.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 
 from kvmm.cache.codecs.base import PAGE_SIZE, EncodeContext, Packed
+from kvmm.kernels.exact import to_exact
 from kvmm.kernels.hadamard import token_norm
 from kvmm.kernels.quantize import Pages, slot_weight
 
@@ -58,7 +59,7 @@ def take_out(
     batch, heads, count, page_size, dim = pages.shape
     tokens = x.shape[2]
     kept = {
-        "outlier": x.gather(2, slots.unsqueeze(-1).expand(-1, -1, -1, dim)),
+        "outlier": to_exact(x.gather(2, slots.unsqueeze(-1).expand(-1, -1, -1, dim)), context.exact_dtype),
         "outlier_slot": (slots + (0 if context.previous is None else _slots(context.previous))).int(),
     }
     if not slots.shape[-1]:

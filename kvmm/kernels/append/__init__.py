@@ -18,7 +18,7 @@ def append_columns(
 
     Args:
         key_buffer, value_buffer: ``[B, H, n, D]``, contiguous.
-        key, value: ``[B, H, 1, D]``.
+        key, value: ``[B, H, 1, D]``, cast to the buffers' dtype as :func:`kvmm.kernels.exact.to_exact` does.
         position: int64 ``[1]``, the column.
     """
     if key.is_cuda:

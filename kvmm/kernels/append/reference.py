@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from kvmm.kernels.exact import to_exact
+
 
 def append_columns(
     key_buffer: torch.Tensor,
@@ -13,5 +15,5 @@ def append_columns(
     position: torch.Tensor,
 ) -> None:
     """See :func:`kvmm.kernels.append.append_columns`."""
-    key_buffer.index_copy_(2, position, key)
-    value_buffer.index_copy_(2, position, value)
+    key_buffer.index_copy_(2, position, to_exact(key, key_buffer.dtype))
+    value_buffer.index_copy_(2, position, to_exact(value, value_buffer.dtype))

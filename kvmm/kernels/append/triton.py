@@ -7,6 +7,13 @@ import triton
 import triton.language as tl
 
 
+@triton.jit
+def _to_exact(x, dtype: tl.constexpr):
+    if dtype == tl.float16 and x.dtype != tl.float16:
+        x = tl.minimum(tl.maximum(x.to(tl.float32), -65504.0), 65504.0)
+    return x.to(dtype)
+
+
 @triton.jit(do_not_specialize=["columns"])
 def _append_kernel(
     key_buffer,
@@ -29,8 +36,10 @@ def _append_kernel(
     channel = tl.arange(0, block)
     batch, head = row // heads, row % heads
     new = tl.load(key + batch * key_strides_b + head * key_strides_h + channel, mask=channel < key_dim)
+    new = _to_exact(new, key_buffer.dtype.element_ty)
     tl.store(key_buffer + (row * columns + column) * key_dim + channel, new, mask=channel < key_dim)
     new = tl.load(value + batch * value_strides_b + head * value_strides_h + channel, mask=channel < value_dim)
+    new = _to_exact(new, value_buffer.dtype.element_ty)
     tl.store(value_buffer + (row * columns + column) * value_dim + channel, new, mask=channel < value_dim)
 
 

@@ -108,6 +108,6 @@ def _part(step: Step, part: Any, values: Digits | Dense, start: int, columns: Co
 
 
 def _columns(step: Step, key: torch.Tensor, value: torch.Tensor, start: int, used: torch.Tensor | None) -> Columns:
-    """The columns in the model's dtype ``[B, H, n, D]``; their slots begin at ``start``."""
+    """The dense columns ``[B, H, n, D]``; their slots begin at ``start``."""
     bias = None if step.bias is None else step.bias[..., start : start + key.shape[2]]
     return Columns(key, value, bias, used)

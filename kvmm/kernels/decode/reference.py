@@ -227,7 +227,7 @@ def attend(
         query: ``[B, H_q, q, D]``.
         parts: packed stores in slot order. Each has ``key`` and ``value``, and each of these ``codec`` and
             ``packed``; see :mod:`kvmm.cache.codecs.base` for what a codec answers.
-        dense_key, dense_value: ``[B, H_kv, n, D]``, sinks and residual, the new tokens last.
+        dense_key, dense_value: ``[B, H_kv, n, D]`` in any dtype, sinks and residual, the new tokens last.
         bias: float32 ``[B, 1, q or 1, N]`` added to the scores of all ``N`` slots (packed, then dense), or None.
         scaling: the softmax scale.
         dense_length: int32 ``[1]``, how many of the ``n`` columns are in use, or None if all are.

@@ -29,7 +29,7 @@ class Partial:
 
 @dataclass
 class Columns:
-    """The columns in the model's dtype ``[B, H, n, D]``, their bias ``[B or 1, 1, 1 or q, n]``, how many are used."""
+    """The dense columns ``[B, H, n, D]`` in any dtype, their bias ``[B or 1, 1, 1 or q, n]``, how many are used."""
 
     key: torch.Tensor
     value: torch.Tensor

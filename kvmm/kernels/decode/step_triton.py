@@ -76,7 +76,7 @@ def _splits(step: Step, tiles: int, warps: int) -> int:
 
 
 def dense_split(step: Step, columns: Columns) -> Partial:
-    """All splits of the columns in the model's dtype, by a kernel of their own."""
+    """All splits of the dense columns, by a kernel of their own."""
     key, value = Dense(columns.key, _TILE), Dense(columns.value, _TILE)
     return triton_split(step, key, value, columns.used, columns.bias, tokens=columns.key.shape[2])
 
@@ -131,9 +131,9 @@ def triton_split(
         k["mode"] = _SCORES
         q = {"Q": None, "QW": None, "QZ": None, "QS": None, "kgroups": 1}
     elif isinstance(keys, Dense):
-        kind = keys.values.dtype
+        same = keys.values.dtype == step.query.dtype
         weight = _constant(step.bh, step.rows, step.scaling, step.query.device)
-        q = {"Q": step.query.to(kind), "QW": weight, "QZ": None, "QS": None, "kgroups": 1}
+        q = {"Q": step.query if same else step.query.float(), "QW": weight, "QZ": None, "QS": None, "kgroups": 1}
     else:
         q = expand(step, keys, k["mode"] == _INT8)
     if k["mode"] == _CHANNEL:

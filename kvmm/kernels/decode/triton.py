@@ -26,7 +26,7 @@ SCORES = tl.constexpr(0)  # keys: logits were computed by another kernel
 INT8 = tl.constexpr(1)  # digits, scales folded into the query or the probabilities
 CHANNEL = tl.constexpr(2)  # digits times a scale a channel, in half precision
 TOKEN = tl.constexpr(3)  # digits times a scale a token and group of channels, in half precision
-DENSE = tl.constexpr(4)  # the model's dtype
+DENSE = tl.constexpr(4)  # float16, bfloat16 or float32
 NOTHING = tl.constexpr(5)  # no digits: every token has the zero point
 
 EMPTY = tl.constexpr(-1e30)  # log2 of the weight of a slot that holds no token
@@ -266,7 +266,7 @@ def split_kernel(
                 if not ASM and k.dtype == tl.bfloat16:  # the interpreter knows no bf16
                     x = tl.dot(k.to(tl.float32), q1.to(tl.float32)) * w[None, :]
                 else:
-                    x = tl.dot(k, q1, input_precision="ieee") * w[None, :]
+                    x = tl.dot(k.to(q1.dtype), q1, input_precision="ieee") * w[None, :]
             elif KMODE == NOTHING:
                 g = tl.zeros_like(page_u)
                 if KGROUPED == 2:
@@ -439,6 +439,8 @@ def split_kernel(
                     )  # fmt: skip
                     if not ASM:
                         sum1 = tl.dot(tl.trans(v).to(tl.float32), ps[o // UI], acc=sum1)
+                    elif KMODE == DENSE and Q.dtype.element_ty == tl.float32:
+                        sum1 = tl.dot(tl.trans(v).to(tl.float32), ps[o // UI], acc=sum1, input_precision="ieee")
                     else:
                         sum1 = tl.dot(tl.trans(v), ps[o // UI].to(v.dtype), acc=sum1, input_precision="ieee")
                 else:
