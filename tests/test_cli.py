@@ -159,6 +159,14 @@ def test_ask_says_on_stderr_what_it_does(folder):
     assert "$42.50" not in shown and "Reading" not in out and "\x1b" not in out
 
 
+def test_ask_counts_the_pages_it_reads(folder):
+    pages = ("--pdf", folder / "invoice.pdf", "--image", folder / "invoice.png", "--image", folder / "invoice.png")
+    out, shown, code = on_terminal("ask", *pages, "What is the total?")
+    assert code == 0 and "$42.50" in out.partition("\n")[0]
+    # what is read at once may hold several small pages
+    assert -1 < shown.find("Reading page 1 of 3") < shown.find("Reading page 3 of 3")
+
+
 def test_quiet_says_nothing(folder):
     out, shown, code = on_terminal("ask", "--quiet", "--image", folder / "invoice.png", "What is the total?")
     assert (code, shown) == (0, "") and out.startswith("$42.50\n")

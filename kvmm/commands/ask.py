@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvmm.media import Media
     from kvmm.models import Conversation, Progress
     from kvmm.models.difference import Difference
+    from kvmm.models.generation import Reading
 
 FULL_PRECISION = "bf16"
 NEEDS_INPUT = True
@@ -116,11 +117,11 @@ def _answer(
 ) -> Progress:
     """Ask, writing the answer to stdout as it comes, after ``label``."""
     written = ""
-    steps.say(f"{label}{_reading(media)}")
+    steps.say(f"{label}{_reading(media, None)}")
     for progress in talk.ask(question, media, max_new_tokens=max_new_tokens):
-        if not echo:
-            steps.say(f"{label}Answering", progress.tokens, max_new_tokens)
-        elif progress.text:
+        if progress.reading is not None:
+            steps.say(f"{label}{_reading(media, progress.reading)}", progress.reading.share, 1.0)
+        elif echo and progress.text:
             steps.stop()  # it may be on the same terminal
             typer.echo(f"{'' if written else label}{progress.text[len(written) :]}", nl=False)
             written = progress.text
@@ -130,8 +131,10 @@ def _answer(
     return progress
 
 
-def _reading(media: Sequence[Media]) -> str:
-    """What is read before the answer begins: "Reading 3 pages and 1 recording"."""
+def _reading(media: Sequence[Media], reading: Reading | None) -> str:
+    """What is read before the answer begins: "Reading page 2 of 4", else "Reading 3 pages and 1 recording"."""
+    if reading is not None and reading.pages > 1:
+        return f"Reading page {reading.page} of {reading.pages}"
     counts = [
         f"{count} {name}{'s' * (count > 1)}"
         for kind, name in (("image", "page"), ("audio", "recording"), ("video", "video"))
