@@ -32,7 +32,8 @@ CHAT_OPTIONS: dict[str, Any] = {
     "allow_tags": False,
     "buttons": ["copy"],
     "min_width": 260,
-    "group_consecutive_messages": True,
+    # Gradio cannot edit a text that shares a group with a file.
+    "group_consecutive_messages": False,
 }
 
 

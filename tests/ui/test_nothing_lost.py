@@ -34,7 +34,10 @@ def choose_policy(page, name: str) -> None:
 
 def talk_of(app):
     """The conversation that was used last."""
-    return max((talk for session in app.demo.visitors.sessions for talk in session.talks), key=lambda talk: talk.used)
+    return max(
+        (talk for session in app.demo.visitors.sessions for talk in session.talks if talk.exchanges),
+        key=lambda talk: talk.used,
+    )
 
 
 @pytest.fixture
