@@ -245,8 +245,8 @@ def drift_page(report: DriftReport) -> tuple[Sequence[Figure], Sequence[Table]]:
         Figure(
             "drift_bits",
             "Drift over bits",
-            "KL(full || policy) of the next token with its standard error, over the measured bits a value of the whole "
-            "cache. Lower left is better.",
+            "KL(full || policy) of the next token with its standard error, over the measured bits per value of the "
+            "whole cache. Lower left is better.",
             drift_by_bits(report),
         ),
         Figure(
@@ -266,7 +266,7 @@ def drift_page(report: DriftReport) -> tuple[Sequence[Figure], Sequence[Table]]:
 
 def cost_page(report: PlanReport) -> tuple[Sequence[Figure], Sequence[Table]]:
     """Figures and tables of a plan."""
-    columns = ["policy", "GiB", "bits a value", "ratio"]
+    columns = ["policy", "GiB", "bits per value", "ratio"]
     if report.budget is not None:
         columns.append(f"longest in {report.budget / 2**30:.4g} GiB")
     rows = []

@@ -26,7 +26,7 @@ HEAD = (
 LEGEND = (
     "score: {metric}, points of 100; difference: {paired} minus {reference} on the same questions, with its bootstrap "
     "interval{clusters}; p: McNemar's exact test on right and wrong answers, Holm's correction for {count} "
-    "{comparisons}; bits: a value of the KV cache, everything counted; KV: bytes of bf16 over measured bytes; ttft, "
+    "{comparisons}; bits: per value of the KV cache, everything counted; KV: bytes of bf16 over measured bytes; ttft, "
     "tpot: seconds to the first token and milliseconds for each further one; tokens: of an answer; repeated: share of "
     "repeated 4-grams; failed: questions without an answer."
 )
@@ -136,7 +136,7 @@ SUMMARY = (
     "95 % bootstrap interval over documents (five or more)."
 )
 SUMMARY_BITS = (
-    "Bits: a value of the KV cache, over all questions, everything counted (metadata, first and newest tokens)"
+    "Bits: per value of the KV cache, over all questions, everything counted (metadata, first and newest tokens)"
     "{batches}."
 )
 

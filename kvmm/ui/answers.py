@@ -44,7 +44,7 @@ def memory_note(progress: Progress) -> dict[str, Any] | None:
     parts = ", ".join(f"{name} {format_bytes(n)}" for name, n in report.by_component.items() if n)
     return note(
         f"KV {format_bytes(report.nbytes_dense)} → {format_bytes(report.nbytes)}",
-        f"| modality | tokens | bf16 | kvmm | bits a value |\n| --- | ---: | ---: | ---: | ---: |\n{rows}\n\n"
+        f"| modality | tokens | bf16 | kvmm | bits per value |\n| --- | ---: | ---: | ---: | ---: |\n{rows}\n\n"
         f"Stored: {parts}. {progress.tokens} tokens in {progress.seconds:.2f} s.",
     )
 
@@ -68,8 +68,8 @@ def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
   <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{packed}</strong>
     <div class="bar"><i style="width:{share:.1f}%"></i></div><small>of {dense} in bf16</small></div>
   <div class="stat"><span>Smaller by</span><strong data-stat="ratio">{report.ratio:.1f}×</strong></div>
-  <div class="stat"><span>Bits a value</span><strong data-stat="bits">{report.bits_per_value:.2f}</strong></div>
-  <div class="stat"><span>Tokens a second</span><strong data-stat="speed">{speed}</strong>{beside["speed"]}</div>
+  <div class="stat"><span>Bits per value</span><strong data-stat="bits">{report.bits_per_value:.2f}</strong></div>
+  <div class="stat"><span>Tokens per second</span><strong data-stat="speed">{speed}</strong>{beside["speed"]}</div>
   <div class="stat"><span>First token after</span><strong data-stat="ttft">{ttft}</strong>{beside["ttft"]}</div>
 </div>"""
 

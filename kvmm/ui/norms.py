@@ -69,7 +69,7 @@ def outliers_html(report: NormReport, kind: str, layer: int) -> str:
         )
         for row in rows
     ]
-    columns = ("token", "modality", "text", "norm", "of the median", "attention")
+    columns = ("token", "modality", "text", "norm", "× median", "attention")
     drawn = " ".join(map(_button, sinks)) or "none"
     return (
         f"{head}{table_html(columns, body, 'outlier-table')}"
@@ -136,7 +136,7 @@ def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> Non
                 0, max(num_heads - 1, 1), value=0, step=1, label="Head", elem_id="norm-head", min_width=180
             )
         channels = gr.Plot(label="Magnitude by channel and token", elem_id="norm-channels")
-        ranges = gr.Plot(label="Keys: range of a channel within a group, by head and stage", elem_id="norm-stages")
+        ranges = gr.Plot(label="Keys: range of a channel in a group, by head and stage", elem_id="norm-stages")
 
     def row_of(report: NormReport, value: float) -> int:
         return min(max(int(value), 0), len(report.layers) - 1)

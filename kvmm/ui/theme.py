@@ -78,7 +78,7 @@ def header(model: str, device: str) -> str:
   {LOGO}
   <div class="title">
     <h1>kvmm</h1>
-    <p>Ask a page, a picture or a recording, with a KV cache of few bits a value</p>
+    <p>Ask a page, a picture or a recording, with a low-bit KV cache</p>
   </div>
   <div class="chips">
     <span class="chip" title="model">{model}</span>

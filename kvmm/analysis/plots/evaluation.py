@@ -14,9 +14,11 @@ from kvmm.analysis.plots.style import TEXT_COLOR, style
 if TYPE_CHECKING:
     from kvmm.eval.report import PolicyResult, TaskResult
 
+LEAST_POINTS = 10.0  # of 100, that the axis of a score spans at least
+
 
 def score_by_bits(task: TaskResult) -> go.Figure:
-    """The score over the measured bits a value: up and left is better; bars are the 95 % interval of the paired
+    """The score over the measured bits per value: up and left is better; bars are the 95 % interval of the paired
     difference to full precision, drawn around the score.
     """
     measured = [one for one in task.policies if one.score is not None and one.bits_per_value]
@@ -39,9 +41,11 @@ def score_by_bits(task: TaskResult) -> go.Figure:
     return pareto_plot(
         points,
         front(measured),
-        x_title="bits a value, everything counted",
+        x_title="bits per value, everything counted",
         y_title=f"{task.metric}, points of 100",
         revision=f"bits-{task.task}",
+        least=LEAST_POINTS,
+        limits=(0.0, top) if top == 100 else None,
         x_axis={"tickvals": [1, 1.5, 2, 3, 4, 6, 8, 16], "ticktext": ["1", "1.5", "2", "3", "4", "6", "8", "16"]},
     )
 
@@ -97,7 +101,7 @@ def score_differences(task: TaskResult) -> go.Figure:
 def _hover(one: PolicyResult, metric: str) -> str:
     text = f"<b>{one.policy}</b><br>{metric} {100 * one.score:.1f}" if one.score is not None else f"<b>{one.policy}</b>"
     if one.bits_per_value:
-        text += f"<br>{one.bits_per_value:.2f} bits a value, 1/{one.kv_ratio:.1f} of bf16"
+        text += f"<br>{one.bits_per_value:.2f} bits per value, 1/{one.kv_ratio:.1f} of bf16"
     if one.difference is not None:
         d = one.difference
         text += f"<br>difference {100 * d.mean:+.1f} ({100 * d.low:+.1f} to {100 * d.high:+.1f})"

@@ -54,7 +54,7 @@ def _hover(row: MethodRow) -> str:
     answer = answer.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
     same = "the same answer" if row.identical else f"answers “{answer}”"
     return (
-        f"<b>{row.policy}</b><br>{format_bytes(row.nbytes)}, {row.bits:.2f} bits a value<br>KL {row.kl:.3g} nats"
+        f"<b>{row.policy}</b><br>{format_bytes(row.nbytes)}, {row.bits:.2f} bits per value<br>KL {row.kl:.3g} nats"
         f"<br>{same}<br>packed in {row.pack_seconds:.2f} s, answered in {row.answer_seconds:.2f} s"
     )
 
