@@ -15,6 +15,7 @@ from kvmm.media import SAMPLE_RATE, Media
 from kvmm.models.conversation import Progress
 from kvmm.models.difference import Difference
 from kvmm.ui.bubbles import note
+from kvmm.ui.page_text import page_text_html
 
 LARGE_THUMBNAIL, SMALL_THUMBNAIL = 640, 240  # pixels of the longer side
 MANY_MEDIA = 8  # above this thumbnails are small
@@ -115,7 +116,8 @@ def thumbnails_html(media: Sequence[Media]) -> str:
             f'<button type="button" class="thumb" title="{name}" aria-label="{name}" '
             f"onclick=\"this.classList.toggle('large')\">{inner}<small>{label}</small></button>"
         )
-    return f'<div class="section">Held by this conversation</div><div class="thumbs">{"".join(tiles)}</div>'
+    strip = f'<div class="thumbs">{"".join(tiles)}</div>'
+    return f'<div class="section">Held by this conversation</div>{strip}{page_text_html(media)}'
 
 
 def _wave(samples: np.ndarray, bars: int = 24) -> str:

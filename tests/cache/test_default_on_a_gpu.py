@@ -9,7 +9,7 @@ import copy
 import pytest
 import torch
 
-from kvmm import KVMMCache, policies
+from kvmm import KVMMCache
 from kvmm.cache import room
 from tests.tiny_models import build, generate, inputs
 
@@ -26,13 +26,14 @@ def on_gpu(family, batch=1, dtype=torch.float32):
 
 
 def plain(model, policy, **fields):
-    """A cache that neither keeps buffers in place nor captures anything, as on a CPU."""
+    """A cache with the same buffers, whose kernels are launched one by one."""
     made = KVMMCache.for_model(model, policy, graph=False, **{**FIELDS, **fields})
-    made.table.room = None
+    for index in made.packed_layers:
+        made.layers[index]._graph._off = True
     return made
 
 
-@pytest.mark.parametrize("policy", ["oscar2", "kivi2", "kitty", "balanced", "quarot2", "bf16"])
+@pytest.mark.parametrize("policy", ["oscar2", "kivi2", "kitty", "bf16"])
 def test_same_tokens_while_buffers_grow(policy, monkeypatch):
     monkeypatch.setattr(room, "_STEP", 24)
     model, arguments = on_gpu("qwen3")
@@ -45,7 +46,7 @@ def test_same_tokens_while_buffers_grow(policy, monkeypatch):
     assert cache.layers[0].keys.shape[2] == cache.get_seq_length()
 
 
-@pytest.mark.parametrize("policy", ["oscar2", "kivi2", "kitty", "calibquant1", "balanced", "turboquant2", "rotatekv2"])
+@pytest.mark.parametrize("policy", ["oscar2", "kivi2", "kitty", "calibquant1", "turboquant2"])
 @pytest.mark.parametrize("family", ["qwen3", "qwen2_5_omni"])
 def test_layers_replay_without_a_step_graph(family, policy):
     """The same tokens; every call of a layer but the first ones is replayed, over pages that fill."""
@@ -56,7 +57,7 @@ def test_layers_replay_without_a_step_graph(family, policy):
     assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=TOKENS), expected)
     graph = cache.layers[0]._graph
     assert graph._off or graph.replays > 80
-    assert not (graph._off and policy in ("oscar2", "kivi2", "kitty", "calibquant1", "balanced"))
+    assert not (graph._off and policy in ("oscar2", "kivi2", "kitty", "calibquant1"))
 
 
 def test_sliding_layers_fall_back_silently(recwarn):
@@ -77,8 +78,8 @@ def test_left_padding_and_batches():
         assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=TOKENS), expected)
 
 
-@pytest.mark.parametrize("policy", policies())
-def test_every_policy_by_default(policy):
+@pytest.mark.parametrize("policy", ["oscar4-2", "calibquant1", "kitty", "spherical-high", "ott2", "bf16"])
+def test_forks_and_crops(policy):
     """Forks, crops and a second turn of caches with graphs give what caches without them give."""
     model, arguments = on_gpu("qwen2_5_omni")
     found = []

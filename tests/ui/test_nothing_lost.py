@@ -306,7 +306,7 @@ def test_icons_and_pictures_outlive_the_clean_up(visit, app, invoice):
     address = icon.get_attribute("src")
     ask(page, QUESTION, invoice)
     expect(notes(page)).to_have_count(1)
-    picture = page.locator("#chat-kvmm [data-testid=user] img").get_attribute("src")
+    (picture,) = talk_of(app).files
     unsent = page.request.post(
         f"{app.url}gradio_api/upload",
         multipart={"files": {"name": "x.png", "mimeType": "image/png", "buffer": b"never sent with a question"}},
@@ -315,7 +315,7 @@ def test_icons_and_pictures_outlive_the_clean_up(visit, app, invoice):
     for _ in range(13):
         app.clock.pass_minutes(10)
         app.clean_up()
-    for source in (address, picture):
+    for source in (address, f"{app.url}gradio_api/file={picture}"):
         assert page.request.get(source).status == 200, source
     assert not Path(unsent).exists()
     ask(page, "What is the tax?")  # its cache is gone, what was said is not

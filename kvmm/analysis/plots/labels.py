@@ -16,7 +16,7 @@ import numpy as np
 
 from kvmm.analysis.plots.style import TEXT_COLOR
 
-WIDTHS = (284, 350, 450, 620, 780, 980)  # pixels between the axes: a phone of 390 px to a page of 1360 px
+WIDTHS = (260, 300, 350, 450, 620, 780, 980)  # pixels between the axes: a phone of 390 px to a page of 1360 px
 HEIGHT = 430
 LINE = 13  # pixels of a line of text
 _CHARACTER, _BOLD = 6.1, 6.9  # widest usual width of a character, in pixels
