@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.ui.conftest import LINES, draw_invoice
 from tests.ui.test_app import QUESTION, answers, ask, notes
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -145,7 +146,7 @@ def test_a_reload_brings_everything_back(visit, screenshot, invoice, url):
     cookie = next(c for c in page.context.cookies() if c["name"].startswith("kvmm-visitor"))
     assert cookie["httpOnly"] and cookie["sameSite"] == "Lax" and len(cookie["value"]) > 80
     assert cookie["value"] not in page.content() and "kvmm-visitor" not in page.evaluate("document.cookie")
-    page.reload()
+    visit.reload(page)
     expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
     picture = page.locator("#chat-kvmm [data-testid=user] img")
     expect(picture).to_be_visible()
@@ -164,7 +165,7 @@ def test_an_answer_goes_on_while_the_page_is_reloaded(visit, invoice, held):
     event = held(3)
     ask(page, QUESTION, invoice)
     expect(answers(page)).to_have_count(1)
-    page.reload()
+    visit.reload(page)
     expect(page.locator("#chat-kvmm [data-testid=user]")).to_have_count(2)
     expect(page.locator("#ask-box .stop-button")).to_be_visible()
     event.set()
@@ -235,8 +236,9 @@ def test_the_last_question_is_tried_again_with_another_policy(visit, app, invoic
 
 
 @pytest.mark.parametrize("name, options", [("1280", {}), ("390", PHONE)])
-def test_a_conversation_gets_a_name_and_is_deleted(visit, screenshot, app, invoice, name, options):
+def test_a_conversation_gets_a_name_and_is_deleted(visit, screenshot, app, tmp_path, name, options):
     page = visit(**options)
+    invoice = draw_invoice(tmp_path / "own.png", [*LINES, ("Copy for", name)])  # equal uploads are one file
     page.on("dialog", lambda dialog: dialog.accept() if len(asked) else (asked.append(1), dialog.dismiss()))
     asked: list[int] = []
     ask(page, QUESTION, invoice)
