@@ -94,10 +94,10 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         print(f"written: {options.output}", file=sys.stderr)
 
 
-def count(done: int, prompts: int) -> None:
+def count(done: int, steps: int) -> None:
     """One line on a terminal that counts up."""
-    end = "\n" if done == prompts else ""
-    print(f"\r{done} of {prompts} prompts", end=end, file=sys.stderr, flush=True)
+    end = "\n" if done == steps else ""
+    print(f"\r{done} of {steps} policies on prompts", end=end, file=sys.stderr, flush=True)
 
 
 def text_prompts(model: Any, processor: Any, options: argparse.Namespace) -> list[DriftPrompt]:

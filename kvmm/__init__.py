@@ -1,10 +1,14 @@
 """kvmm: a KV cache of one to two bits a value, by modality, for vision-language and omni models."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.errors import KVMMError
-from kvmm.policy import KVPolicy, RetentionSettings, get_policy, policies
+from kvmm.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from kvmm.cache import KVMMCache, MemoryReport
+    from kvmm.models import load_model
+    from kvmm.policy import KVPolicy, RetentionSettings, get_policy, policies
 
 __version__ = "0.1.0"
 
@@ -19,11 +23,16 @@ __all__ = [
     "policies",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # loading models pulls in processors; a user of the cache alone does not need them
-    if name == "load_model":
-        from kvmm.models import load_model
-
-        return load_model
-    raise AttributeError(f"module 'kvmm' has no attribute {name!r}")
+# torch takes seconds to import: names that need it are imported when they are used
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "KVMMCache": "kvmm.cache",
+        "KVPolicy": "kvmm.policy",
+        "MemoryReport": "kvmm.cache",
+        "RetentionSettings": "kvmm.policy",
+        "get_policy": "kvmm.policy",
+        "load_model": "kvmm.models",
+        "policies": "kvmm.policy",
+    },
+)

@@ -15,10 +15,7 @@ import torch
 from torch import nn
 
 from kvmm.errors import KVMMError
-
-TEXT, IMAGE, VIDEO, AUDIO = 0, 1, 2, 3
-MODALITY_NAMES = ("text", "image", "video", "audio")
-PADDING = -1  # in a modality map: a position that holds no token
+from kvmm.modality_codes import AUDIO, IMAGE, MODALITY_NAMES, PADDING, TEXT, VIDEO
 
 _HOOKED: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
@@ -111,3 +108,18 @@ def check_map(modality: torch.Tensor, batch: int, length: int) -> torch.Tensor:
     if modality.numel() and not (int(modality.min()) >= PADDING and int(modality.max()) <= AUDIO):
         raise KVMMError("modality= must hold 0 (text), 1 (image), 2 (video), 3 (audio) or -1 (padding).")
     return modality.to(torch.int8).repeat_interleave(batch // modality.shape[0], dim=0)
+
+
+__all__ = [
+    "AUDIO",
+    "IMAGE",
+    "MODALITY_NAMES",
+    "PADDING",
+    "TEXT",
+    "VIDEO",
+    "check_map",
+    "install_hook",
+    "label_ids",
+    "modality_of_ids",
+    "placeholder_ids",
+]

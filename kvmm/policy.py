@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
-from kvmm.modality import MODALITY_NAMES
+from kvmm.modality_codes import MODALITY_NAMES
 
 EXACT_DTYPES = ("auto", "bfloat16", "float16", "model")
 

@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 from kvmm.errors import KVMMError
-from kvmm.modality import MODALITY_NAMES
+from kvmm.modality_codes import MODALITY_NAMES
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec, LayerOverride, RetentionSettings, get_policy
 
 _SUFFIXES = (".yaml", ".yml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,9 @@ def test_compare_shows_both(folder, call):
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].startswith("oscar2: ") and lines[1] == "full precision: $42.50"
+    same = lines[0] == "oscar2: $42.50"
+    assert lines[2].startswith("Same answer as full precision; KV cache " if same else "Differs from full precision at")
+    assert " instead of " in lines[2] and lines[2].count("iB") == 2
     assert result.stdout.count("bits a value") == 2
 
 
@@ -101,10 +105,78 @@ def test_json_is_one_object_and_nothing_else(folder):
     out = json.loads(line)
     assert out["policy"] == "small" and out["answer"] == "$42.50" == out["full_precision"]["answer"]
     assert out["tokens_per_second"] > 0 and out["tokens"] > 1
+    assert out["identical"] is True and out["first_difference"] is None and result.stderr == ""
     small, full = out["memory"], out["full_precision"]["memory"]
     assert 0 < small["nbytes"] < full["nbytes"] and small["nbytes_dense"] == full["nbytes_dense"]
     assert small["by_modality"]["image"]["bits_per_value"] < 4
     assert sum(entry["nbytes"] for entry in small["by_modality"].values()) == pytest.approx(small["nbytes"], rel=0.01)
+
+
+def test_an_answer_that_differs_says_where(folder, call, monkeypatch):
+    """Of two answers to one question, one ends early: the verdict names the word and ``--json`` both texts."""
+    from kvmm.models import generation
+
+    run_generation = generation.Worker._generate
+
+    def cut(worker):
+        if worker.cache.policy.name == "oscar2":
+            worker.max_new_tokens = 2
+        run_generation(worker)
+
+    monkeypatch.setattr(generation.Worker, "_generate", cut)
+    options = ("ask", "--image", folder / "invoice.png", "--policy", "oscar2", "--compare", "What is the total?")
+    result = call(*options)
+    assert result.returncode == 0, result.stderr
+    assert "\nDiffers from full precision at word 1; KV cache " in result.stdout
+    out = json.loads(call(*options, "--json").stdout)
+    assert out["identical"] is False and out["answer"] != out["full_precision"]["answer"] == "$42.50"
+    assert out["first_difference"]["word"] == 1 and out["first_difference"]["token"] == 3
+
+
+def on_terminal(*arguments: object) -> tuple[str, str, int]:
+    """stdout through a pipe, and what a terminal gets on stderr."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "kvmm", *map(str, arguments)]
+    env = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=follower, text=True)
+    os.close(follower)
+    shown = b""
+    try:
+        while chunk := os.read(leader, 4096):
+            shown += chunk
+    except OSError:  # nobody writes to it any more
+        pass
+    os.close(leader)
+    out, _ = process.communicate(timeout=60)
+    return out, shown.decode(), process.returncode
+
+
+def test_ask_says_on_stderr_what_it_does(folder):
+    out, shown, code = on_terminal("ask", "--image", folder / "invoice.png", "What is the total?")
+    assert code == 0 and out.startswith("$42.50\n")
+    places = [shown.find(step) for step in ("Reading the files", "Loading the embedded model", "Reading 1 page")]
+    assert -1 < places[0] < places[1] < places[2]
+    assert "$42.50" not in shown and "Reading" not in out and "\x1b" not in out
+
+
+def test_quiet_says_nothing(folder):
+    out, shown, code = on_terminal("ask", "--quiet", "--image", folder / "invoice.png", "What is the total?")
+    assert (code, shown) == (0, "") and out.startswith("$42.50\n")
+
+
+@pytest.mark.parametrize(
+    "command", ["ask", "drift", "calibrate", "analyze norms", "analyze errors", "analyze drift", "analyze cost", ""]
+)
+def test_without_arguments_there_is_help_and_no_work(command, call):
+    result = call(*command.split())
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert f"Usage: {' '.join(['kvmm', *command.split()])}" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("command", ["eval", "report", "plan"])
+def test_what_is_missing_is_named(command, call):
+    result = call(command)
+    assert result.returncode == 2 and result.stdout == "" and "Missing" in result.stderr
 
 
 def test_overrides_reach_the_policy(folder, call):

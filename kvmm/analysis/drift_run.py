@@ -136,7 +136,7 @@ def run_drift(
         max_new_tokens: longest answer.
         refusals: answers that count as refusals.
         top_k: size of the sets of most probable tokens compared.
-        progress: called with (prompts done, prompts) after every prompt.
+        progress: called with (steps done, steps) after every policy on every prompt, full precision included.
 
     Raises:
         KVMMError: for no prompts, or prompts and seeds that leave nothing to compare.
@@ -148,6 +148,7 @@ def run_drift(
     found = {name: _Found() for name in (DYNAMIC, *policies)}
     write = _Writer(model, processor, temperature)
     document: Document | None = None
+    done = 0
     for index, prompt in enumerate(prompts):
         with model_lock(model):
             inputs = prompt.encode()
@@ -174,8 +175,9 @@ def run_drift(
                     caches = (document.cache(policy) for _ in range(seeds))
                     sampled = [write.tokens(inputs, cache, longest, seed) for seed, cache in enumerate(caches)]
                     one.sampled.append([write.answer(tokens) for tokens in sampled])
-        if progress is not None:
-            progress(index + 1, len(prompts))
+                done += 1
+                if progress is not None:
+                    progress(done, len(prompts) * len(found))
     full = found.pop(DYNAMIC)
     return tuple(_policy_report(name, one, full, prompts, temperature, refusals, top_k) for name, one in found.items())
 

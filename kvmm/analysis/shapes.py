@@ -8,6 +8,8 @@ from typing import Any
 
 from kvmm.errors import KVMMError
 
+_OF_HUB = "text configuration (config.json) of "
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -45,6 +47,11 @@ class ModelShape:
     def layer_indices(self) -> tuple[int, ...]:
         """Index of every full-attention layer in the decoder."""
         return self.full_layers or tuple(range(self.num_layers))
+
+    @property
+    def hub_id(self) -> str:
+        """The hub id of a shape of the table; empty for any other."""
+        return self.source.removeprefix(_OF_HUB) if self.source.startswith(_OF_HUB) else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -91,7 +98,7 @@ def _table(*rows: tuple[str, int, int, int, int, int]) -> dict[str, ModelShape]:
     shapes = {}
     for hub_id, layers, heads, kv_heads, head_dim, hidden in rows:
         name = hub_id.partition("/")[2]
-        source = f"text configuration (config.json) of {hub_id}"
+        source = f"{_OF_HUB}{hub_id}"
         shapes[name] = ModelShape(name, layers, heads, kv_heads, head_dim, hidden, source=source)
     return shapes
 

@@ -35,7 +35,9 @@ Tensors = dict[str, torch.Tensor]
 _RETENTION = ("pins", "steps", "runs", "last", "counts")  # what the controller of a budget has to remember
 
 
-def save_cache(cache: KVMMCache, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
+def save_cache(
+    cache: KVMMCache, path: str | Path, metadata: Mapping[str, Any] | None = None, *, empty: bool = False
+) -> None:
     """Write a cache to a file; a file of that name is replaced once the new one is complete.
 
     Args:
@@ -43,15 +45,16 @@ def save_cache(cache: KVMMCache, path: str | Path, metadata: Mapping[str, Any] |
         path: the file.
         metadata: what you need to go on, such as the token ids or the model's ``rope_deltas``: JSON values and tensors,
             found again in ``cache.metadata``. Added to the metadata that the cache has already.
+        empty: also write a cache without tokens.
 
     Raises:
-        KVMMError: if the cache is empty, its model is gone, a layer is of a kind that no file holds, a metadata value
-            is neither JSON nor a tensor, or the file cannot be written.
+        KVMMError: if the cache is empty and may not be, its model is gone, a layer is of a kind that no file holds, a
+            metadata value is neither JSON nor a tensor, or the file cannot be written.
     """
     path = Path(path)
     if cache.model is None:
         raise KVMMError("Only a cache made with KVMMCache.for_model, of a model that still exists, can be saved.")
-    if cache.table.modality is None:
+    if cache.table.modality is None and not empty:
         raise KVMMError("The cache is empty: run the model with it before saving it.")
     tensors, table = _table_state(cache)
     layers = []
@@ -203,7 +206,9 @@ def _prefixed(tensors: Tensors, prefix: str, device: torch.device) -> Tensors:
 
 def _table_state(cache: KVMMCache) -> tuple[Tensors, dict[str, Any]]:
     table = cache.table
-    tensors = {"table.modality": table.modality[:, : table.length], "table.dense": table.dense}
+    tensors = {}
+    if table.modality is not None:
+        tensors = {"table.modality": table.modality[:, : table.length], "table.dense": table.dense}
     tensors |= {f"table.{modality}": positions for modality, positions in table.stores.items()}
     values = {"length": table.length, "num_sinks": table.num_sinks, "packed": table.packed}
     return tensors, {**values, "page_sizes": {str(m): size for m, size in table.page_sizes.items()}}
@@ -212,7 +217,8 @@ def _table_state(cache: KVMMCache) -> tuple[Tensors, dict[str, Any]]:
 def _restore_table(cache: KVMMCache, values: dict[str, Any], tensors: Tensors) -> None:
     table = cache.table
     table.length, table.num_sinks, table.packed = values["length"], values["num_sinks"], values["packed"]
-    table.modality, table.dense = tensors["modality"], tensors["dense"]
+    if table.length:
+        table.modality, table.dense = tensors["modality"], tensors["dense"]
     table.page_sizes = {int(modality): size for modality, size in values["page_sizes"].items()}
     table.stores = {modality: tensors[str(modality)] for modality in table.page_sizes}
     table.appends = {modality: [positions.shape[1]] for modality, positions in table.stores.items()}

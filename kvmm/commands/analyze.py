@@ -12,21 +12,23 @@ import typer
 
 from kvmm.commands import drift as drift_command
 from kvmm.commands import plan
-from kvmm.commands.inputs import (
+from kvmm.commands.inputs import Given, Prompt, one_prompt, quiet_transformers
+from kvmm.commands.options import (
     Audio,
     Device,
     Dtype,
-    Given,
     Images,
+    MaxNewTokens,
     Model,
     Pdfs,
     Policies,
-    Prompt,
     Question,
+    Quiet,
     Text,
-    one_prompt,
-    quiet,
+    complete_shape,
 )
+from kvmm.commands.progress import Steps
+from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
     from kvmm.analysis.figures import Figure, Table
@@ -38,10 +40,15 @@ Layer = Annotated[int | None, typer.Option("--layer", min=0, help="Decoder layer
 
 _ERROR_POLICIES = ("kivi2", "oscar2", "calibquant1", "rd2")
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(
+    help="Figures and numbers of an analysis in a folder: PNG, HTML, JSON.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
 
-@app.command("norms")
+@app.command("norms", no_args_is_help=True)
 def norms(
     image: Images = None,
     pdf: Pdfs = None,
@@ -56,40 +63,45 @@ def norms(
     out: Out = Path("report"),
     no_png: NoPng = False,
     scale: Scale = 2.0,
+    quiet: Quiet = False,
 ) -> None:
     """Token norms by layer, head and modality, and a layer's channels at the stages of codec oscar."""
-    from kvmm.analysis.channels import record_channels
-    from kvmm.analysis.norms import record_norms
-    from kvmm.analysis.pages import norm_figures, norm_tables
-    from kvmm.errors import KVMMError
-    from kvmm.models.conversation import model_lock
+    with Steps(quiet) as steps:
+        steps.say("Reading the files")
+        from kvmm.analysis.channels import record_channels
+        from kvmm.analysis.norms import record_norms
+        from kvmm.analysis.pages import norm_figures, norm_tables
+        from kvmm.models.conversation import model_lock
 
-    network, processor, prompt = _load(Given(image or (), pdf or (), audio, text, question), model, device, dtype)
-    tokenizer = getattr(processor, "tokenizer", processor)
-    with model_lock(network):
-        report = record_norms(network, prompt.inputs, tokenizer=tokenizer, attention=True)
-        if layer is None:
-            layer = report.summary("key")["worst_layer"]
-        elif layer not in report.layers:
-            raise KVMMError(
-                f"There is no layer {layer} with a cache: choose {report.layers[0]} to {report.layers[-1]}."
-            )
-        if head >= report.key.shape[1]:
-            raise KVMMError(f"There is no KV head {head}: this model has {report.key.shape[1]}, counted from 0.")
-        channels = record_channels(network, prompt.inputs, layer, tokenizer=tokenizer)
-    _write(
-        "norms",
-        f"Token norms of {_name(model)}",
-        {**_origin(model, prompt), "norms": report.to_dict(), "channels": channels.to_dict()},
-        norm_figures(report, channels, head),
-        norm_tables(report, channels),
-        intro=_intro(prompt, report.modality.size),
-        out=out,
-        png=0 if no_png else scale,
-    )
+        given = Given(image or (), pdf or (), audio, text, question)
+        network, processor, prompt = _load(given, model, device, dtype, steps)
+        tokenizer = getattr(processor, "tokenizer", processor)
+        with model_lock(network):
+            steps.say("Measuring token norms")
+            report = record_norms(network, prompt.inputs, tokenizer=tokenizer, attention=True)
+            if layer is None:
+                layer = report.summary("key")["worst_layer"]
+            elif layer not in report.layers:
+                raise KVMMError(
+                    f"There is no layer {layer} with a cache: choose {report.layers[0]} to {report.layers[-1]}."
+                )
+            if head >= report.key.shape[1]:
+                raise KVMMError(f"There is no KV head {head}: this model has {report.key.shape[1]}, counted from 0.")
+            channels = record_channels(network, prompt.inputs, layer, tokenizer=tokenizer)
+        _write(
+            "norms",
+            f"Token norms of {_name(model)}",
+            {**_origin(model, prompt), "norms": report.to_dict(), "channels": channels.to_dict()},
+            norm_figures(report, channels, head),
+            norm_tables(report, channels),
+            intro=_intro(prompt, report.modality.size),
+            out=out,
+            png=0 if no_png else scale,
+            steps=steps,
+        )
 
 
-@app.command("errors")
+@app.command("errors", no_args_is_help=True)
 def errors(
     policy: Policies = None,
     image: Images = None,
@@ -104,39 +116,45 @@ def errors(
     out: Out = Path("report"),
     no_png: NoPng = False,
     scale: Scale = 2.0,
+    quiet: Quiet = False,
 ) -> None:
     """Errors of stored keys and values by channel, token and modality, and what attention makes of them."""
-    from kvmm.analysis.errors import measure_errors
-    from kvmm.analysis.pages import error_figures, error_tables
-    from kvmm.analysis.scores import measure_scores
-    from kvmm.errors import KVMMError
-    from kvmm.models.conversation import model_lock
-    from kvmm.policy import get_policy
+    with Steps(quiet) as steps:
+        steps.say("Reading the files")
+        from kvmm.analysis.errors import measure_errors
+        from kvmm.analysis.pages import error_figures, error_tables
+        from kvmm.analysis.scores import measure_scores
+        from kvmm.models.conversation import model_lock
+        from kvmm.policy import get_policy
 
-    chosen = [get_policy(name) for name in policy or _ERROR_POLICIES]
-    network, _, prompt = _load(Given(image or (), pdf or (), audio, text, question), model, device, dtype)
-    with model_lock(network):
-        report = measure_errors(network, prompt.inputs, chosen)
-        scores = measure_scores(network, prompt.inputs, chosen)
-    if layer is None:
-        layer = report.layers[len(report.layers) // 2]
-    elif layer not in report.layers:
-        raise KVMMError(
-            f"There is no layer {layer} of full attention: choose {report.layers[0]} to {report.layers[-1]}."
+        chosen = [get_policy(name) for name in policy or _ERROR_POLICIES]
+        given = Given(image or (), pdf or (), audio, text, question)
+        network, _, prompt = _load(given, model, device, dtype, steps)
+        with model_lock(network):
+            steps.say("Measuring errors of keys and values")
+            report = measure_errors(network, prompt.inputs, chosen)
+            steps.say("Measuring attention")
+            scores = measure_scores(network, prompt.inputs, chosen)
+        if layer is None:
+            layer = report.layers[len(report.layers) // 2]
+        elif layer not in report.layers:
+            raise KVMMError(
+                f"There is no layer {layer} of full attention: choose {report.layers[0]} to {report.layers[-1]}."
+            )
+        _write(
+            "errors",
+            f"Errors of a quantised cache, {_name(model)}",
+            {**_origin(model, prompt), "errors": report.to_dict(), "scores": scores.to_dict()},
+            error_figures(report, scores, layer),
+            error_tables(report, scores),
+            intro=_intro(prompt, report.modality.size),
+            out=out,
+            png=0 if no_png else scale,
+            steps=steps,
         )
-    _write(
-        "errors",
-        f"Errors of a quantised cache, {_name(model)}",
-        {**_origin(model, prompt), "errors": report.to_dict(), "scores": scores.to_dict()},
-        error_figures(report, scores, layer),
-        error_tables(report, scores),
-        intro=_intro(prompt, report.modality.size),
-        out=out,
-        png=0 if no_png else scale,
-    )
 
 
-@app.command("drift")
+@app.command("drift", no_args_is_help=True)
 def drift(
     policy: Policies = None,
     image: Images = None,
@@ -149,15 +167,16 @@ def drift(
     seeds: drift_command.Seeds = 2,
     temperature: drift_command.Temperature = 1.0,
     refusal: drift_command.Refusals = None,
-    max_new_tokens: drift_command.MaxNewTokens = 64,
+    max_new_tokens: MaxNewTokens = 64,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
     out: Out = Path("report"),
     no_png: NoPng = False,
     scale: Scale = 2.0,
+    quiet: Quiet = False,
 ) -> None:
-    """What ``kvmm drift`` measures, with figures: logit drift over bits and along the answer, and agreement."""
+    """What `kvmm drift` measures, with figures: logit drift over bits and along the answer, and agreement."""
     report = drift_command.measure(
         Given(image or (), pdf or (), audio, text, question),
         policy or ["kivi4", "oscar2", "rd2", "rd1"],
@@ -170,16 +189,28 @@ def drift(
         temperature=temperature,
         refusals=refusal,
         max_new_tokens=max_new_tokens,
+        quiet=quiet,
     )
-    from kvmm.analysis.pages import drift_page
+    with Steps(quiet) as steps:
+        from kvmm.analysis.pages import drift_page
 
-    figures, tables = drift_page(report)
-    prompts = f"{report.prompts} prompt{'s' * (report.prompts != 1)}"
-    title = f"Drift of {_name(model)}"
-    _write("drift", title, report.to_dict(), figures, tables, intro=f"{prompts}.", out=out, png=0 if no_png else scale)
+        figures, tables = drift_page(report)
+        prompts = f"{report.prompts} prompt{'s' * (report.prompts != 1)}"
+        title = f"Drift of {_name(model)}"
+        _write(
+            "drift",
+            title,
+            report.to_dict(),
+            figures,
+            tables,
+            intro=f"{prompts}.",
+            out=out,
+            png=0 if no_png else scale,
+            steps=steps,
+        )
 
 
-@app.command("cost")
+@app.command("cost", no_args_is_help=True)
 def cost(
     policy: Policies = None,
     image: Images = None,
@@ -197,55 +228,73 @@ def cost(
     batch: plan.Batch = 1,
     budget: plan.Budget = None,
     model: Annotated[
-        str | None, typer.Option(help="A common model by name, a folder or a hub id; default is the embedded model.")
+        str | None,
+        typer.Option(
+            help="A common model by name, a folder or a hub id; default is the embedded model.",
+            autocompletion=complete_shape,
+        ),
     ] = None,
     out: Out = Path("report"),
     no_png: NoPng = False,
     scale: Scale = 2.0,
+    quiet: Quiet = False,
 ) -> None:
     """Bytes and operations by policy, for a context or for the tokens of files (which needs the model's weights)."""
-    from kvmm.analysis.pages import cost_page
-    from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
-    from kvmm.analysis.shapes import find_shape, shape_of
-    from kvmm.errors import KVMMError
-    from kvmm.models.loading import default_model
+    with Steps(quiet) as steps:
+        steps.say("Counting bytes and operations")
+        from kvmm.analysis.pages import cost_page
+        from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
+        from kvmm.analysis.shapes import find_shape, shape_of
+        from kvmm.models.loading import default_model
 
-    room = None if budget is None else plan.parse_bytes(budget)
-    given = Given(image or (), pdf or (), audio, text, question).check()
-    if not given.empty and (images or audio_tokens or video_tokens):
-        raise KVMMError("Tokens are counted in the files: leave --images, --audio-tokens and --video-tokens out.")
-    origin: dict[str, Any] = {"command": _command()}
-    if given.empty:
-        shape = find_shape(model or default_model())
-        counted = {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens}
-        tokens = count_tokens(context or 32768, counted)
-    else:
-        network, _, prompt = _load(given, model, "cpu", None)
-        shape = shape_of(network.config, _name(model))
-        counts = _counts(prompt, network)
-        media = {name: count for name, count in counts.items() if name != "text"}
-        tokens = count_tokens(max(context or 0, sum(counts.values())), media)
-        origin |= prompt.to_dict()
-    report = make_plan(
-        shape,
-        policy or PLAN_POLICIES,
-        tokens,
-        batch=batch,
-        budget=room,
-        calibration=plan.calibration_in(str(model or default_model())),
-    )
-    figures, tables = cost_page(report)
-    title = f"Cost of a cache of {shape.name}"
-    _write("cost", title, {**origin, **report.to_dict()}, figures, tables, out=out, png=0 if no_png else scale)
+        room = None if budget is None else plan.parse_bytes(budget)
+        given = Given(image or (), pdf or (), audio, text, question).check()
+        if not given.empty and (images or audio_tokens or video_tokens):
+            raise KVMMError("Tokens are counted in the files: leave --images, --audio-tokens and --video-tokens out.")
+        origin: dict[str, Any] = {"command": _command()}
+        if given.empty:
+            shape = find_shape(model or default_model())
+            counted = {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens}
+            tokens = count_tokens(context or 32768, counted)
+        else:
+            network, _, prompt = _load(given, model, "cpu", None, steps)
+            shape = shape_of(network.config, _name(model))
+            counts = _counts(prompt, network)
+            media = {name: count for name, count in counts.items() if name != "text"}
+            tokens = count_tokens(max(context or 0, sum(counts.values())), media)
+            origin |= prompt.to_dict()
+        report = make_plan(
+            shape,
+            policy or PLAN_POLICIES,
+            tokens,
+            batch=batch,
+            budget=room,
+            calibration=plan.calibration_in(str(model or default_model())),
+        )
+        figures, tables = cost_page(report)
+        title = f"Cost of a cache of {shape.name}"
+        _write(
+            "cost",
+            title,
+            {**origin, **report.to_dict()},
+            figures,
+            tables,
+            out=out,
+            png=0 if no_png else scale,
+            steps=steps,
+        )
 
 
-def _load(given: Given, model: str | None, device: str | None, dtype: str | None) -> tuple[Any, Any, Prompt]:
+def _load(
+    given: Given, model: str | None, device: str | None, dtype: str | None, steps: Steps
+) -> tuple[Any, Any, Prompt]:
     """Model, processor and the one prompt; files are read before the model is, as that may take long."""
     from kvmm.models import load_model
 
-    quiet()
+    quiet_transformers()
     given.check()
     media, words = given.load(), given.read_text()
+    steps.say(f"Loading {_name(model)}")
     network, processor = load_model(model, device=device, dtype=dtype)
     return network, processor, one_prompt(network, processor, given, media, words)
 
@@ -283,6 +332,7 @@ def _write(
     *,
     out: Path,
     png: float,
+    steps: Steps,
     intro: str = "",
 ) -> None:
     """Write the files, print the tables, and say where the files are; ``png`` is the scale of pictures, 0 for none."""
@@ -291,7 +341,9 @@ def _write(
 
     from kvmm.analysis.figures import write_report
 
+    steps.say("Drawing the figures")
     written = write_report(out, name, title, report, figures, intro=intro, tables=tables, png=png > 0, scale=png)
+    steps.stop()
     for one in tables:
         table = RichTable(title=one.title, caption=one.caption, title_justify="left", caption_justify="left", box=None)
         for index, column in enumerate(one.columns):

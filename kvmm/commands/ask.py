@@ -3,51 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvmm.commands.inputs import quiet_transformers
+from kvmm.commands.options import Device, Dtype, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
+from kvmm.commands.progress import Steps
+
 if TYPE_CHECKING:
     from kvmm.cache import MemoryReport
     from kvmm.media import Media
     from kvmm.models import Conversation, Progress
+    from kvmm.models.difference import Difference
 
 FULL_PRECISION = "bf16"
+NEEDS_INPUT = True
 
 
 def command(
     question: Annotated[str, typer.Argument(help="The question; may be left out when a recording asks it.")] = "",
-    image: Annotated[list[Path] | None, typer.Option(help="An image; repeat for several.")] = None,
-    pdf: Annotated[list[Path] | None, typer.Option(help="A PDF, every page of it; repeat for several.")] = None,
+    image: Images = None,
+    pdf: Pdfs = None,
     audio: Annotated[list[Path] | None, typer.Option(help="A recording; repeat for several.")] = None,
     video: Annotated[list[Path] | None, typer.Option(help="A video; needs torchvision.")] = None,
-    policy: Annotated[
-        str, typer.Option(help="Cache policy: one that `kvmm policies` lists, or a .yaml file.")
-    ] = "balanced",
+    policy: Policy = "balanced",
     key_bits: Annotated[int | None, typer.Option(help="Bits of a key value, instead of the policy's.")] = None,
     value_bits: Annotated[int | None, typer.Option(help="Bits of a value value, instead of the policy's.")] = None,
     group_size: Annotated[int | None, typer.Option(help="Values that share a scale.")] = None,
     residual_length: Annotated[int | None, typer.Option(help="Newest tokens kept in full precision.")] = None,
     num_sink_tokens: Annotated[int | None, typer.Option(help="First tokens kept in full precision.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Also answer with a full-precision cache.")] = False,
-    model: Annotated[str | None, typer.Option(help="Folder or hub id; default is the embedded model.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 256,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    max_new_tokens: MaxNewTokens = 256,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Ask about a picture, a document or a recording."""
-    # Importing torch takes seconds: help and usage errors come before it.
-    import transformers
-
-    from kvmm.models import Conversation, load_model
-    from kvmm.models.conversation import DYNAMIC
-    from kvmm.policy import get_policy
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     given = {
         "key_bits": key_bits,
         "value_bits": value_bits,
@@ -56,27 +52,46 @@ def command(
         "num_sink_tokens": num_sink_tokens,
     }
     overrides = {name: value for name, value in given.items() if value is not None}
+    with Steps(quiet or as_json) as steps:
+        steps.say("Reading the files")
+        _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
+        media = _load(image or (), pdf or (), audio or (), video or ())
+        steps.say(f"Loading {model or 'the embedded model'}")
+        talks = _conversations(model, device, dtype, policy, overrides, compare)
+        finals: dict[str, Progress] = {}
+        for name, talk in talks.items():
+            label = f"{name}: " if compare else ""
+            finals[name] = _answer(talk, question, media, max_new_tokens, steps, label=label, echo=not as_json)
+    difference = _difference(finals, policy, talks[policy]) if compare else None
+    if as_json:
+        typer.echo(json.dumps(_as_dict(policy, finals, difference), ensure_ascii=False))
+        return
+    if difference is not None:
+        typer.echo(_verdict(difference, finals[policy], finals["full precision"]))
+    for name, final in finals.items():
+        _show(name, final)
+
+
+def _check_policy(policy: str, overrides: Mapping[str, Any]) -> None:
+    # Importing torch takes seconds: help and usage errors come before it.
+    from kvmm.models.conversation import DYNAMIC
+    from kvmm.policy import get_policy
+
     if policy != DYNAMIC:
-        get_policy(policy, **overrides)  # wrong names and files are said before the model is loaded
-    media = _load(image or (), pdf or (), audio or (), video or ())
+        get_policy(policy, **overrides)
+
+
+def _conversations(
+    model: str | None, device: str | None, dtype: str | None, policy: str, overrides: Mapping[str, Any], compare: bool
+) -> dict[str, Conversation]:
+    from kvmm.models import Conversation, load_model
+
+    quiet_transformers()
     network, processor = load_model(model, device=device, dtype=dtype)
     talks = {policy: Conversation(network, processor, policy, **overrides)}
     if compare:
         talks["full precision"] = Conversation(network, processor, FULL_PRECISION)
-
-    finals: dict[str, Progress] = {}
-    for name, talk in talks.items():
-        if compare and not as_json:
-            typer.echo(f"{name}: ", nl=False)
-        finals[name] = _answer(talk, question, media, max_new_tokens, echo=not as_json)
-    if as_json:
-        result = {"policy": policy, **_as_dict(finals[policy])}
-        if compare:
-            result["full_precision"] = _as_dict(finals["full precision"])
-        typer.echo(json.dumps(result, ensure_ascii=False))
-    else:
-        for name, final in finals.items():
-            _show(name, final)
+    return talks
 
 
 def _load(images: Sequence[Path], pdfs: Sequence[Path], audio: Sequence[Path], video: Sequence[Path]) -> list[Media]:
@@ -89,27 +104,72 @@ def _load(images: Sequence[Path], pdfs: Sequence[Path], audio: Sequence[Path], v
     return media + [item for path in video for item in load_media(path)]
 
 
-def _answer(talk: Conversation, question: str, media: Sequence[Media], max_new_tokens: int, *, echo: bool) -> Progress:
-    """Ask, writing the answer to stdout as it comes."""
-    written = 0
+def _answer(
+    talk: Conversation,
+    question: str,
+    media: Sequence[Media],
+    max_new_tokens: int,
+    steps: Steps,
+    *,
+    label: str,
+    echo: bool,
+) -> Progress:
+    """Ask, writing the answer to stdout as it comes, after ``label``."""
+    written = ""
+    steps.say(f"{label}{_reading(media)}")
     for progress in talk.ask(question, media, max_new_tokens=max_new_tokens):
-        if echo:
-            typer.echo(progress.text[written:], nl=False)
-            written = len(progress.text)
+        if not echo:
+            steps.say(f"{label}Answering", progress.tokens, max_new_tokens)
+        elif progress.text:
+            steps.stop()  # it may be on the same terminal
+            typer.echo(f"{'' if written else label}{progress.text[len(written) :]}", nl=False)
+            written = progress.text
+    steps.stop()
     if echo:
-        typer.echo()
+        typer.echo("" if written else label)
     return progress
 
 
-def _as_dict(final: Progress) -> dict[str, Any]:
-    return {
-        "answer": final.text,
-        "memory": final.memory.to_dict() if final.memory is not None else None,
-        "tokens": final.tokens,
-        "tokens_per_second": final.tokens_per_second,
-        "ttft_seconds": final.ttft,
-        "seconds": final.seconds,
-    }
+def _reading(media: Sequence[Media]) -> str:
+    """What is read before the answer begins: "Reading 3 pages and 1 recording"."""
+    counts = [
+        f"{count} {name}{'s' * (count > 1)}"
+        for kind, name in (("image", "page"), ("audio", "recording"), ("video", "video"))
+        if (count := sum(item.kind == kind for item in media))
+    ]
+    return f"Reading {' and '.join(counts)}" if counts else "Answering"
+
+
+def _difference(finals: Mapping[str, Progress], policy: str, talk: Conversation) -> Difference:
+    from kvmm.models.difference import difference_of
+
+    return difference_of(finals["full precision"], finals[policy], talk.processor)
+
+
+def _verdict(difference: Difference, final: Progress, full: Progress) -> str:
+    """Whether the answers differ, and the memory of both, in one line."""
+    if final.memory is None or full.memory is None:
+        return f"{difference.verdict}."
+    return f"{difference.verdict}; KV cache {_size(final.memory.nbytes)} instead of {_size(full.memory.nbytes)}."
+
+
+def _as_dict(policy: str, finals: Mapping[str, Progress], difference: Difference | None) -> dict[str, Any]:
+    """What ``--json`` prints."""
+
+    def one(final: Progress) -> dict[str, Any]:
+        return {
+            "answer": final.text,
+            "memory": final.memory.to_dict() if final.memory is not None else None,
+            "tokens": final.tokens,
+            "tokens_per_second": final.tokens_per_second,
+            "ttft_seconds": final.ttft,
+            "seconds": final.seconds,
+        }
+
+    result = {"policy": policy, **one(finals[policy])}
+    if difference is not None:
+        result |= {"full_precision": one(finals["full precision"]), **difference.to_dict()}
+    return result
 
 
 def _show(name: str, final: Progress) -> None:

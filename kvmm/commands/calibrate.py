@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from kvmm.commands.inputs import quiet_transformers
+from kvmm.commands.options import Device, Dtype, Model, Quiet
+from kvmm.commands.progress import Steps
+from kvmm.errors import KVMMError
+
+if TYPE_CHECKING:
+    from kvmm.calibration.fit import Example
+
+NEEDS_INPUT = True
 
 
 def command(
     out: Annotated[Path, typer.Option(help="The file to write, ending in .safetensors.")],
-    model: Annotated[str | None, typer.Option(help="Folder or hub id; default is the embedded model.")] = None,
+    model: Model = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -23,13 +33,12 @@ def command(
         bool,
         typer.Option(help="Weigh errors by the loss they cause; --no-gradients needs less memory and fits less well."),
     ] = True,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
     seed: Annotated[int, typer.Option(help="Of labels and vectors drawn.")] = 0,
+    quiet: Quiet = False,
 ) -> None:
     """Fit transforms, bits and code books to a model, once; policies such as rd2 then use the file."""
-    from kvmm.errors import KVMMError
-
     if out.suffix != ".safetensors":
         raise KVMMError(f"--out {out}: calibration files end in .safetensors.")
     if not out.resolve().parent.is_dir():
@@ -37,34 +46,19 @@ def command(
     if data is not None and not data.is_file():
         raise KVMMError(f"--data {data}: no such file.")
 
-    import transformers
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    with Steps(quiet) as steps:
+        steps.say(f"Loading {model or 'the embedded model'}")
+        # Importing torch takes seconds: help and usage errors come before it.
+        from kvmm.analysis.drift_prompts import shortened
+        from kvmm.calibration.fit import calibrate
+        from kvmm.models import load_model
 
-    from kvmm.analysis.drift_prompts import read_lines, shortened
-    from kvmm.calibration.fit import calibrate, examples_of_lines, examples_of_samples, examples_of_text
-    from kvmm.models import load_model
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    if data is None:
-        from kvmm.ui.samples import load_samples
-
-        examples = examples_of_samples((sample.files, sample.question) for sample in load_samples())
-    elif data.suffix == ".jsonl":
-        examples = examples_of_lines(read_lines(data))
-    else:
-        examples = None
-    loaded, processor = load_model(model, device=device, dtype=dtype)
-    if examples is None:
-        try:
-            examples = examples_of_text(processor, data.read_text(encoding="utf-8"))
-        except UnicodeDecodeError:
-            raise KVMMError(f"--data {data} is not text; give .jsonl questions or a UTF-8 text.") from None
-    examples = shortened(examples, limit)
-    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True) as progress:
-        task = progress.add_task("", total=len(examples))
-        steps = calibrate(
+        quiet_transformers()
+        examples = None if data is not None and data.suffix != ".jsonl" else _questions(data)
+        loaded, processor = load_model(model, device=device, dtype=dtype)
+        examples = shortened(_texts(processor, data) if examples is None else examples, limit)
+        steps.say("Reading the examples", 0, len(examples))
+        fitted = calibrate(
             loaded,
             processor,
             examples,
@@ -73,9 +67,32 @@ def command(
             data=data.name if data else "samples",
             seed=seed,
         )
-        for step in steps:
-            if isinstance(step, int):
-                progress.update(task, completed=step)
+        for step in fitted:
+            if isinstance(step, int) and step < len(examples):
+                steps.say("Reading the examples", step, len(examples))
+            elif isinstance(step, int):
+                steps.say("Fitting")
     step.save(out)
     size = out.stat().st_size / 2**20
     typer.echo(f"{out}: {step.metadata['examples']} examples, {len(step.tensors)} tensors, {size:.1f} MiB")
+
+
+def _questions(data: Path | None) -> list[Example]:
+    """Examples of a file of JSON lines; without one, of the samples."""
+    from kvmm.analysis.drift_prompts import read_lines
+    from kvmm.calibration.fit import examples_of_lines, examples_of_samples
+    from kvmm.ui.samples import load_samples
+
+    if data is None:
+        return examples_of_samples((sample.files, sample.question) for sample in load_samples())
+    return examples_of_lines(read_lines(data))
+
+
+def _texts(processor: Any, data: Path) -> list[Example]:
+    """Examples of a text."""
+    from kvmm.calibration.fit import examples_of_text
+
+    try:
+        return examples_of_text(processor, data.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise KVMMError(f"--data {data} is not text; give .jsonl questions or a UTF-8 text.") from None

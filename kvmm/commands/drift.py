@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvmm.commands.inputs import (
+from kvmm.commands.inputs import Given, check_senses, quiet_transformers, sample_media
+from kvmm.commands.options import (
     Audio,
     Device,
     Dtype,
-    Given,
     Images,
+    Json,
+    MaxNewTokens,
     Model,
     Pdfs,
     Policies,
     Question,
+    Quiet,
     Text,
-    check_senses,
-    quiet,
-    sample_media,
 )
+from kvmm.commands.progress import Steps
 
 if TYPE_CHECKING:
     from kvmm.analysis.drift_report import DriftReport
@@ -38,7 +39,8 @@ Temperature = Annotated[float, typer.Option("--temperature", min=0.01, help="Of 
 Refusals = Annotated[
     list[str] | None, typer.Option("--refusal", help="An answer that counts as a refusal; repeatable.")
 ]
-MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer, in tokens.")]
+
+NEEDS_INPUT = True  # it measures for minutes: not by accident
 
 
 def command(
@@ -58,9 +60,13 @@ def command(
     device: Device = None,
     dtype: Dtype = None,
     out: Annotated[Path | None, typer.Option(help="Write the whole report here, as JSON.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object only.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Measure what a policy changes: logit drift, answer lengths, early stops, refusals, seeds."""
+    """Measure what a policy changes: logit drift, answer lengths, early stops, refusals, seeds.
+
+    On your own files, or on the samples where only a policy is named; minutes either way.
+    """
     report = measure(
         Given(image or (), pdf or (), audio, text, question),
         policy or ["balanced"],
@@ -73,6 +79,7 @@ def command(
         temperature=temperature,
         refusals=refusal,
         max_new_tokens=max_new_tokens,
+        quiet=quiet or as_json,
     )
     if out is not None:
         report.save(out)
@@ -95,45 +102,65 @@ def measure(
     temperature: float,
     refusals: Sequence[str] | None,
     max_new_tokens: int,
+    quiet: bool,
 ) -> DriftReport:
     """The report of a command line, on a text, on media, or on the samples. Raises ``KVMMError`` for wrong input."""
-    # Importing torch takes seconds: help and usage errors come before it.
-    from kvmm.analysis.drift_prompts import text_prompts
-    from kvmm.analysis.drift_run import make_report, resolve_policies
-    from kvmm.analysis.witness import REFUSALS
-    from kvmm.models import load_model
+    with Steps(quiet) as steps:
+        steps.say("Reading the files")
+        # Importing torch takes seconds: help and usage errors come before it.
+        from kvmm.analysis.drift_run import make_report, resolve_policies
+        from kvmm.analysis.witness import REFUSALS
+        from kvmm.models import load_model
 
-    quiet()
-    given.check()
-    chosen = resolve_policies(policies)
-    media, words = given.load(), given.read_text()
-    network, processor = load_model(model, device=device, dtype=dtype)
+        given.check()
+        chosen = resolve_policies(policies)
+        media, words = given.load(), given.read_text()
+        steps.say(f"Loading {model or 'the embedded model'}")
+        quiet_transformers()
+        network, processor = load_model(model, device=device, dtype=dtype)
+        prompts, source = _prompts(network, processor, given, media, words, prefill, forced)
+        names = ", ".join(chosen)
+        steps.say(f"Measuring {names}")
+        return make_report(
+            network,
+            processor,
+            prompts,
+            chosen,
+            name=Path(model).name if model and Path(model).is_dir() else model,
+            command=shlex.join(["kvmm", *sys.argv[1:]]),
+            settings={**source, "seeds": seeds, "temperature": temperature, "max_new_tokens": max_new_tokens},
+            answers=True,
+            seeds=seeds,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            refusals=tuple(refusals or REFUSALS),
+            progress=lambda done, total: steps.say(f"Measuring {names}", done, total),
+        )
+
+
+def _prompts(
+    network: Any,
+    processor: Any,
+    given: Given,
+    media: dict[str, Any],
+    words: str | None,
+    prefill: int,
+    forced: int,
+) -> tuple[list[DriftPrompt], dict[str, Any]]:
+    """The prompts of the files, or of the samples without any, and what a report says of their origin."""
+    from kvmm.analysis.drift_prompts import text_prompts
+
     if words is not None:
         prompts = text_prompts(network, processor, words, [prefill], forced, given.text.name)
-        source: dict[str, Any] = {"text": given.text.name, "prefill": prefill, "continue": forced}
-    elif media:
+        return prompts, {"text": given.text.name, "prefill": prefill, "continue": forced}
+    if media:
         prompts = [_prompt(network, processor, given.asked(), media)]
-        source = {"files": [path.name for path in given.media], "question": given.asked()}
-    else:
-        prompts = [
-            _prompt(network, processor, sample.question, found, document=sample.files)
-            for sample, found in sample_media(network)
-        ]
-        source = {"files": "samples"}
-    return make_report(
-        network,
-        processor,
-        prompts,
-        chosen,
-        name=Path(model).name if model and Path(model).is_dir() else model,
-        command=shlex.join(["kvmm", *sys.argv[1:]]),
-        settings={**source, "seeds": seeds, "temperature": temperature, "max_new_tokens": max_new_tokens},
-        answers=True,
-        seeds=seeds,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        refusals=tuple(refusals or REFUSALS),
-    )
+        return prompts, {"files": [path.name for path in given.media], "question": given.asked()}
+    prompts = [
+        _prompt(network, processor, sample.question, found, document=sample.files)
+        for sample, found in sample_media(network)
+    ]
+    return prompts, {"files": "samples"}
 
 
 def _prompt(network: Any, processor: Any, question: str, media: dict[str, Any], **fields: Any) -> DriftPrompt:

@@ -11,6 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from kvmm.commands.inputs import quiet_transformers
+from kvmm.commands.options import Device, Dtype, Model, Quiet, complete_policy
+from kvmm.errors import KVMMError
+
 _SAY_EVERY = 30.0  # seconds between lines on the progress where there is no terminal to draw a bar on
 SEVERAL = ("--policies", "--cache", "--data")  # options that take every word up to the next option
 
@@ -44,7 +48,11 @@ def command(
         typer.Option(help="File, folder, data set id or `mini`: one for all tasks or one for each."),
     ] = None,
     policies: Annotated[
-        list[str] | None, typer.Option(help="Presets, .yaml files or `dynamic`; the first words after it are taken.")
+        list[str] | None,
+        typer.Option(
+            help="Presets, .yaml files or `dynamic`; the first words after it are taken.",
+            autocompletion=complete_policy,
+        ),
     ] = None,
     cache: Annotated[
         list[str] | None, typer.Option(help="Peers to compare with: hf-quanto, hf-hqq (2 bits), hf-quanto4, hf-hqq4.")
@@ -68,27 +76,24 @@ def command(
     engine: Annotated[str, typer.Option(help="local, or ray for the actors of a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="Ray cluster to join; default one on this machine.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Ray actors; default one a GPU, or one.")] = None,
-    model: Annotated[str | None, typer.Option(help="Folder or hub id; default is the embedded model.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    quiet: Quiet = False,
 ) -> None:
     """Answer a benchmark's questions under several policies, score them and compare.
 
     A stopped run goes on where it was. Several processes share the work: `accelerate launch --multi_gpu -m kvmm eval
     ...`, or `torchrun --nproc_per_node 4 -m kvmm eval ...` with or without GPUs.
     """
-    # Importing torch takes seconds: help and usage errors come before it.
-    import transformers
-
-    from kvmm.errors import KVMMError
-    from kvmm.eval import launch
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     if engine not in ("local", "ray"):
         raise KVMMError(f"There is no engine {engine!r}: use local or ray.")
     if engine == "local" and (address is not None or workers is not None):
         raise KVMMError("--address and --workers belong to a Ray cluster: add --engine ray, or leave them out.")
+    # Importing torch takes seconds: help and usage errors come before it.
+    from kvmm.eval import launch
+
+    quiet_transformers()
     plan = launch.Plan(
         tasks=tuple(tasks),
         data=tuple(data or ()),
@@ -111,7 +116,7 @@ def command(
     )
     with launch.Processes() as processes:
         if processes.is_main:
-            _show(plan, processes)
+            _show(plan, processes, quiet)
             return
         begun = False
         try:
@@ -123,13 +128,13 @@ def command(
             sys.exit(2)
 
 
-def _show(plan: Any, processes: Any) -> None:
+def _show(plan: Any, processes: Any, quiet: bool) -> None:
     """Run the plan with a progress bar on stderr; tables come on stdout, after each task."""
     from rich.console import Console
 
     from kvmm.eval import launch
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=quiet)
     said = time.monotonic()
     with _progress(console) as bar:
         handle = None
@@ -175,7 +180,7 @@ def _progress(console: Any) -> Any:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
-        disable=not console.is_terminal,
+        disable=console.quiet or not console.is_terminal,
     )
 
 

@@ -1,26 +1,16 @@
-"""What commands measure on: options for media, texts and questions, and how they become prompts."""
+"""What commands measure on: media, texts and questions, and how they become prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
     from kvmm.ui.samples import Sample
-
-Images = Annotated[list[Path] | None, typer.Option("--image", help="An image; repeat for the pages of one document.")]
-Pdfs = Annotated[list[Path] | None, typer.Option("--pdf", help="A PDF, every page of it; repeat for several.")]
-Audio = Annotated[Path | None, typer.Option("--audio", help="A recording.")]
-Text = Annotated[Path | None, typer.Option("--text", help="A text file, instead of media.")]
-Question = Annotated[str | None, typer.Option("--question", help="Asked about the media; default: what they say.")]
-Model = Annotated[str | None, typer.Option("--model", help="Folder or hub id; default is the embedded model.")]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 ...")]
-Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
-Policies = Annotated[list[str] | None, typer.Option("--policy", help="Preset or YAML file; repeat for several.")]
 
 
 @dataclass(frozen=True)
@@ -45,8 +35,6 @@ class Given:
 
     def check(self) -> Given:
         """Itself. Raises ``KVMMError`` for a question without media, or a text beside them."""
-        from kvmm.errors import KVMMError
-
         if self.text is not None and (self.media or self.question is not None):
             raise KVMMError("A text is continued, not asked about: give --text, or media and --question.")
         if self.question is not None and not self.media:
@@ -63,8 +51,6 @@ class Given:
 
     def read_text(self) -> str | None:
         """The text file's words, or None without one."""
-        from kvmm.errors import KVMMError
-
         if self.text is None:
             return None
         try:
@@ -93,7 +79,7 @@ class Prompt:
         return {"files": list(self.files), "question": self.question}
 
 
-def quiet() -> None:
+def quiet_transformers() -> None:
     """Keep transformers from writing to the terminal."""
     import transformers
 
@@ -103,7 +89,6 @@ def quiet() -> None:
 
 def check_senses(network: Any, media: dict[str, Any]) -> None:
     """Raise ``KVMMError`` if the model cannot read one of the media."""
-    from kvmm.errors import KVMMError
     from kvmm.models import family_of
 
     senses = family_of(network.config).modalities
@@ -119,7 +104,6 @@ def sample_media(network: Any) -> list[tuple[Sample, dict[str, Any]]]:
     Raises:
         KVMMError: if there are none.
     """
-    from kvmm.errors import KVMMError
     from kvmm.media import load_media
     from kvmm.models import family_of
     from kvmm.ui.samples import load_samples
@@ -150,7 +134,6 @@ def one_prompt(network: Any, processor: Any, given: Given, media: dict[str, Any]
     """
     import torch
 
-    from kvmm.errors import KVMMError
     from kvmm.eval.asking import encode_question
 
     if words is not None:

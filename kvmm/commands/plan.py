@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvmm.commands.options import Json, Policies, complete_shape
+from kvmm.errors import KVMMError
+
 if TYPE_CHECKING:
     from kvmm.analysis.plan import PlanReport
     from kvmm.calibration import Calibration
@@ -24,8 +27,11 @@ Budget = Annotated[str | None, typer.Option("--budget", help="Memory of the cach
 
 
 def command(
-    model: Annotated[str, typer.Option(help="A common model by name, or a folder with config.json.")],
-    policy: Annotated[list[str] | None, typer.Option(help="Preset or YAML file; repeat for several.")] = None,
+    model: Annotated[
+        str,
+        typer.Option(help="A common model by name, or a folder with config.json.", autocompletion=complete_shape),
+    ],
+    policy: Policies = None,
     context: Annotated[int, typer.Option(min=1, help="Tokens of one sequence, media included.")] = 32768,
     images: ImageCount = 0,
     image_tokens: ImageTokens = 1024,
@@ -33,7 +39,7 @@ def command(
     video_tokens: VideoTokens = 0,
     batch: Batch = 1,
     budget: Budget = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Plan a cache: its size by policy, and the longest context that fits a budget."""
     # Importing torch takes seconds: help and usage errors come before it.
@@ -58,8 +64,6 @@ def command(
 
 def parse_bytes(text: str) -> int:
     """Bytes of ``24GiB``, ``512 MiB``, ``80GB``; a bare number is GiB."""
-    from kvmm.errors import KVMMError
-
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if not found or found[2] not in _UNITS or not (nbytes := int(float(found[1]) * _UNITS[found[2]])):
         raise KVMMError(f"--budget {text!r} is no amount of memory: write 24GiB, 512MiB or 80GB.")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-import kvmm
+from kvmm.policy import policies
 from kvmm.policy_costs import measured_on, plain_cost
 from kvmm.presets import policy_groups
 
 
 def command() -> None:
     """List the cache policies by tier, one line each: name, what it costs, what it is."""
-    groups, lines = policy_groups(), kvmm.policies()
+    groups, lines = policy_groups(), policies()
     costs = {name: plain_cost(name) for name in lines}
     widths = [max(map(len, texts)) for texts in (costs, costs.values())]
     tier = ""

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvmm.commands.options import Quiet
+from kvmm.commands.progress import Steps
+from kvmm.errors import KVMMError
+
 if TYPE_CHECKING:
     from kvmm.eval.report import EvaluationReport
 
@@ -21,17 +25,21 @@ def command(
         typer.Option(help="Print only a Markdown table and write nothing: of a task, of `all`, or their `summary`."),
     ] = None,
     failures: Annotated[int, typer.Option(min=0, help="Worst failures shown for a policy.")] = 8,
+    quiet: Quiet = False,
 ) -> None:
     """Compare the policies of finished or running evaluations.
 
     Writes report.md, report.html (which needs nothing else) and report.json: scores with paired differences to bf16,
     bootstrap intervals and McNemar's test, bits, times, parts, and the worst failures with their pictures.
     """
-    from kvmm.eval.report import build_report, find_runs
-    from kvmm.eval.report_pages import summary_table
+    with Steps(quiet) as steps:
+        steps.say("Reading the results")
+        from kvmm.eval.report import build_report, find_runs
+        from kvmm.eval.report_pages import summary_table
 
-    runs = [run for path in results for run in find_runs(path)]
-    report = build_report(runs, failures=0 if table else failures)
+        runs = [run for path in results for run in find_runs(path)]
+        steps.say("Comparing the policies")
+        report = build_report(runs, failures=0 if table else failures)
     if table:
         found = [summary_table(run) for run in report.runs] if table == "summary" else _tables(report, table)
         typer.echo("\n".join(found), nl=False)
@@ -46,7 +54,6 @@ def command(
 
 
 def _tables(report: EvaluationReport, name: str) -> list[str]:
-    from kvmm.errors import KVMMError
     from kvmm.eval.report_pages import table_of
 
     found = [table_of(run, task) for run in report.runs for task in run.tasks if name in ("all", task.task)]

@@ -5,6 +5,9 @@ A follow-up forwards only its own tokens: everything before stays in the cache. 
 the cache holds is never tokenised twice. The positions of the Qwen VL and omni families are computed from all tokens
 and all media of the conversation, because the model keeps its ``rope_deltas`` of whichever conversation ran last. And
 generations on one model take turns, because of that state and because modalities are noted while the model runs.
+
+What the cache holds is compared with the next prompt token by token and medium by medium, so a question that was taken
+back, or a history that was taken over from another conversation, costs the tokens after the common beginning only.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import copy
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +26,12 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase,
 
 from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.errors import KVMMError
-from kvmm.media import SAMPLE_RATE, Media, load_video
+from kvmm.media import Media
+from kvmm.models import prompting
+from kvmm.models.caches import cache_nbytes, shortened
 from kvmm.models.families import family_of
-from kvmm.models.generation import Prompt, Worker, kept_rope_deltas, model_lock, positions
+from kvmm.models.generation import Reading, Stopped, Worker, kept_rope_deltas, model_lock, positions, unless_stopped
+from kvmm.models.prompting import MIN_PIECE, Piece, Prompt, Turn
 from kvmm.policy import get_policy
 from kvmm.policy_file import is_policy_file
 
@@ -35,15 +41,10 @@ if TYPE_CHECKING:
 BUSY = "This conversation is still answering: wait for the answer or stop it first."
 DYNAMIC = "dynamic"  # transformers' own cache: the reference that needs no kvmm code
 MIN_ANSWER_TOKENS = 16  # a prompt that leaves less room than this is refused
-_ANSWER = "\ue000kvmm answer\ue001"  # private-use characters: no template and no user writes them
-# Outputs of a processor that the positions of later turns depend on.
-_POSITION_INPUTS = (
-    "image_grid_thw",
-    "video_grid_thw",
-    "second_per_grid_ts",
-    "video_second_per_grid",
-    "feature_attention_mask",
-)
+# Tokens after which reading pauses to see whether it should stop. On a CPU that is about a page; a GPU reads as much
+# as fills it.
+PIECE_TOKENS = {"cpu": 512}
+LARGE_PIECE_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Progress:
     ``text`` is the whole answer so far; ``tokens`` how many were generated; ``seconds`` the time since the question;
     ``ttft`` the time to the first token, in seconds, None before it; ``tokens_per_second`` the rate after the first
     token, 0.0 until there are two. ``memory`` is None until the cache holds something, or cannot tell its size.
-    ``token_ids`` are all generated tokens, the one that ends the answer included.
+    ``token_ids`` are all generated tokens, the one that ends the answer included. ``reading`` says how far the prompt
+    has been read, None once there is a token.
     """
 
     text: str
@@ -65,15 +67,7 @@ class Progress:
     done: bool
     stopped: bool
     token_ids: tuple[int, ...] = ()
-
-
-@dataclass
-class Turn:
-    """What one question added to the prompt: enough to build the cache again."""
-
-    text: str  # the rendered template, with one placeholder a medium
-    media: tuple[Media, ...]
-    positions: dict[str, torch.Tensor] = field(default_factory=dict)
+    reading: Reading | None = None
 
 
 class Conversation:
@@ -116,12 +110,17 @@ class Conversation:
         """Forget everything: messages, media and cache."""
         self.cache: Cache | None = None
         self.messages: list[dict[str, Any]] = []
-        self.notes: dict[str, Any] = {}  # of whoever saved the conversation this one was loaded from
+        self.notes: dict[str, Any] = {}  # of whoever saved the conversation this one was loaded from ...
+        self.files: list[bytes] = []  # ... and files of theirs
         self._turns: list[Turn] = []
-        self._ids = torch.empty(1, 0, dtype=torch.long)  # [1, T] prompt and answers of all turns
-        self._per_token: dict[str, torch.Tensor] = {}  # other [1, T] inputs, such as mm_token_type_ids
+        self._held: tuple[torch.Tensor, tuple[Media, ...]] = (self._ids, ())  # what the cache was filled with
         self._memory: MemoryReport | None = None
         self._stopped_media: tuple[Media, ...] = ()
+
+    @property
+    def _ids(self) -> torch.Tensor:
+        """int64 ``[1, T]``: prompts and answers of all turns."""
+        return prompting.all_ids(self._turns)
 
     def memory(self) -> MemoryReport | None:
         """Bytes the cache held after the last answer; None before it, and for "dynamic", which is not measured."""
@@ -129,12 +128,7 @@ class Conversation:
 
     def cache_nbytes(self) -> int:
         """Bytes of the cache as it is now, of any kind; 0 without one."""
-        if self.cache is None:
-            return 0
-        if isinstance(self.cache, KVMMCache):
-            return self.cache.memory().nbytes
-        tensors = [getattr(layer, name, None) for layer in self.cache.layers for name in ("keys", "values")]
-        return sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
+        return cache_nbytes(self.cache)
 
     def free_cache(self) -> bool:
         """Drop the cache and keep the history, from which the next question fills a new one.
@@ -159,6 +153,44 @@ class Conversation:
         finally:
             self._asking.release()
 
+    def rewind(self, count: int) -> None:
+        """Take back all questions but the first ``count``. The cache stays: what the next prompt shares with it, such
+        as the pages before an edited question, is not read again.
+
+        Raises ``KVMMError`` while an answer is being written.
+        """
+        with self.idle():
+            self.messages, self._turns = self.messages[: 2 * count], self._turns[:count]
+            self._memory, self._stopped_media = None, ()
+
+    def adopt(self, other: Conversation) -> None:
+        """Take over what was said and shown in ``other`` after as many questions as were asked here.
+
+        Nothing is read now: the next question reads it in one prefill. The other conversation may have another policy,
+        or another model, whose answers are then tokenised anew.
+
+        Raises ``KVMMError`` while an answer is being written, or when this model has no sense for a medium.
+        """
+        with self.idle():
+            messages, turns = list(self.messages), list(self._turns)
+            for i, turn in enumerate(other._turns[len(turns) :], start=len(turns)):
+                message, answer = other.messages[2 * i : 2 * i + 2]
+                if other.processor is not self.processor:
+                    message = self._message(prompting.text_of(message), turn.media)
+                    text = prompting.text_of(answer)
+                    tokenizer = getattr(self.processor, "tokenizer", self.processor)
+                    turn = Turn(prompting.render(self.processor, messages, message), turn.media)
+                    prompting.fill(turn, prompting.encode(self.processor, turn.text, turn.media))
+                    turn.answer = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+                    answer = prompting.assistant_message(self.processor, text)
+                messages += [message, answer]
+                turns.append(turn)
+            self.messages, self._turns = messages, turns
+
+    def forget_stopped(self) -> None:
+        """Let the media of a stopped question not go with the next one."""
+        self._stopped_media = ()
+
     def fork(self) -> Conversation:
         """A conversation that goes on from here on its own; packed pages are shared until one of the two adds to them.
 
@@ -171,11 +203,16 @@ class Conversation:
             twin.cache = self.cache.fork() if isinstance(self.cache, KVMMCache) else copy.deepcopy(self.cache)
             return twin
 
-    def save(self, path: str | Path, notes: Mapping[str, Any] | None = None) -> None:
+    @property
+    def is_current(self) -> bool:
+        """Whether the cache holds everything said so far, and nothing that was taken back."""
+        return self.cache is not None and self._held[0].equal(self._ids)
+
+    def save(self, path: str | Path, notes: Mapping[str, Any] | None = None, files: Sequence[bytes] = ()) -> None:
         """Write history, packed cache and media to a file; see :mod:`kvmm.models.conversation_file`."""
         from kvmm.models.conversation_file import save_conversation
 
-        save_conversation(self, path, notes)
+        save_conversation(self, path, notes, files)
 
     @classmethod
     def load(
@@ -194,18 +231,12 @@ class Conversation:
         """
         if not self._turns:
             raise KVMMError("There is no prompt yet: ask a question first.")
-        inputs = {"input_ids": self._ids, "attention_mask": torch.ones_like(self._ids), **self._per_token}
-        inputs |= _merge([self._media_inputs(turn) for turn in self._turns])
-        history = _merge([turn.positions for turn in self._turns])
+        prompt = self._prompt(self._turns)
+        media = prompting.merge_inputs([self._media_inputs(turn) for turn in self._turns])
         device, dtype = self.model.device, self.model.dtype
-        prompt = Prompt(
-            {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()},
-            {name: value.to(device) for name, value in history.items()},
-            self._ids,
-            self._per_token,
-        )
+        media = {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
         with model_lock(self.model), kept_rope_deltas(self.model):
-            return prompt.inputs | positions(self.model, prompt)
+            return prompt.inputs | media | positions(self.model, prompt)
 
     def ask(
         self,
@@ -231,17 +262,19 @@ class Conversation:
         begin = time.perf_counter()
         worker: Worker | None = None
         before: Cache | None = None
+        past = 0
         committed = False
+        media = (*self._stopped_media, *(item for item in media if item not in self._stopped_media))
         try:
-            media = (*self._stopped_media, *(item for item in media if item not in self._stopped_media))
             message = self._message(question, media)
-            turn = Turn(self._render(message), media)
-            prompt = self._prepare(turn)
+            turn = Turn(prompting.render(self.processor, self.messages, message), media)
+            prompt = unless_stopped(lambda: self._prepare(turn), stop)
             room = self._window() - prompt.ids.shape[1]
             if room < MIN_ANSWER_TOKENS:
                 raise self._too_long(prompt.ids.shape[1], turn)
             budget = max(1, min(max_new_tokens, room))
-            before = self._twin()
+            before, past = self._twin(), prompt.past
+            self._cut(past)
             cache = self._with_room(prompt.ids.shape[1] + budget)
             worker = Worker(self.model, cache, prompt, budget, stop)
             yield from self._stream(worker, begin)
@@ -250,20 +283,23 @@ class Conversation:
             stopped = stop.is_set() and not worker.finished
             final = self._progress(worker, begin, done=True, stopped=stopped)
             if not stopped:
-                self._commit(turn, message, final.text, prompt, worker)
+                self._commit(turn, message, final.text, worker)
                 committed = True
             else:
                 self._stopped_media = media
             yield final
+        except Stopped:
+            self._stopped_media = media
+            yield Progress("", 0, time.perf_counter() - begin, None, 0.0, None, done=True, stopped=True)
         finally:
             if worker is not None and not committed:
                 # Closed early, stopped or failed, and part of this turn is in the cache. The next question goes on from
-                # the twin made before it, or, without one, fills a new cache from the history.
+                # what the cache was before it, or, where that cannot be had, fills a new cache from the history.
                 if not stop.is_set() and worker.error is None:
                     self._stopped_media = media
                 stop.set()
                 worker.join()
-                self.cache = before
+                self.cache = shortened(worker.cache, past) if before is None else before
             self._asking.release()
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -276,91 +312,54 @@ class Conversation:
                 raise KVMMError(f"This model reads {senses}, not {kind}: leave that file out or load another model.")
         if not question.strip() and not any(item.kind == "audio" for item in media):
             raise KVMMError("There is no question: write one, or record it.")
-        if _ANSWER in question:
+        if prompting.ANSWER in question:
             raise KVMMError("The question holds characters that cannot be asked: remove them.")
-        if isinstance(self.processor, PreTrainedTokenizerBase):
-            return {"role": "user", "content": question}
-        content: list[dict[str, str]] = []
-        labels = _page_labels(media)
-        for item in media:
-            if item.kind == "image" and labels:
-                content.append({"type": "text", "text": labels.pop(0)})
-            content.append({"type": item.kind})
-        if question.strip():
-            content.append({"type": "text", "text": question})
-        return {"role": "user", "content": content}
+        return prompting.user_message(self.processor, question, media)
 
     def _render(self, message: dict[str, Any]) -> str:
-        """The text that this message adds: the whole template at first, later what follows the last answer."""
-        messages = [*self.messages, message]
-        if self.messages:
-            messages[-2] = {"role": "assistant", "content": self._answer_content(_ANSWER)}
-        try:
-            text = self.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except ValueError as error:
-            raise KVMMError("This model has no chat template: load the instruction-tuned version.") from error
-        if not self.messages:
-            return text
-        if text.count(_ANSWER) != 1:
-            raise KVMMError("This model's chat template hides earlier answers: reset the conversation to ask again.")
-        return text.partition(_ANSWER)[2]
+        return prompting.render(self.processor, self.messages, message)
 
-    def _answer_content(self, text: str) -> Any:
-        return text if isinstance(self.processor, PreTrainedTokenizerBase) else [{"type": "text", "text": text}]
-
-    def _encode(self, turn: Turn) -> dict[str, torch.Tensor]:
-        """The processor's tensors for one turn: input_ids ``[1, T]``, pixels, audio features."""
-        if isinstance(self.processor, PreTrainedTokenizerBase):
-            return dict(self.processor([turn.text], return_tensors="pt", add_special_tokens=False))
-        inputs: dict[str, Any] = {}
-        for kind, name in (("image", "images"), ("audio", "audio"), ("video", "videos")):
-            data = [item.data for item in turn.media if item.kind == kind]
-            if data:
-                inputs[name] = [load_video(path) for path in data] if kind == "video" else data
-        if "audio" in inputs:
-            self._check_audio_length(inputs["audio"])
-            inputs["sampling_rate"] = SAMPLE_RATE
-        return dict(self.processor(text=[turn.text], return_tensors="pt", add_special_tokens=False, **inputs))
-
-    def _check_audio_length(self, recordings: Sequence[Any]) -> None:
-        """Feature extractors cut what exceeds their chunk without a word; say so instead."""
-        extractor = self.processor.feature_extractor
-        limit = extractor.n_samples / extractor.sampling_rate
-        longest = max(len(recording) for recording in recordings) / SAMPLE_RATE
-        if longest > limit:
-            raise KVMMError(
-                f"The recording is {longest:.0f} seconds long and this model hears {limit:.0f}: cut it into parts."
-            )
-
-    def _prepare(self, turn: Turn) -> Prompt:
-        """The next call of ``generate``: all ids, but pixels and sounds only of what the cache does not hold."""
-        encoded = self._encode(turn)
-        new_ids = encoded.pop("input_ids")
-        encoded.pop("attention_mask", None)
-        turn.positions = {name: encoded[name] for name in _POSITION_INPUTS if name in encoded}
-        same_shape = [name for name, value in encoded.items() if value.shape == new_ids.shape]
-        per_token = {}
-        for name in same_shape:
-            new = encoded.pop(name)
-            past = self._per_token.get(name, torch.zeros_like(self._ids, dtype=new.dtype))
-            per_token[name] = torch.cat([past, new], dim=1)
-        ids = torch.cat([self._ids, new_ids], dim=1)
-        if self.cache is None:
-            encoded = _merge([*(self._media_inputs(earlier) for earlier in self._turns), encoded])
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **per_token, **encoded}
-        history = _merge([earlier.positions for earlier in (*self._turns, turn)])
-        device, dtype = self.model.device, self.model.dtype
+    def _prompt(self, turns: Sequence[Turn]) -> Prompt:
+        """Everything said in ``turns``, on the model's device; without their media."""
+        ids, per_token = prompting.all_ids(turns), prompting.all_per_token(turns)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **per_token}
+        history = prompting.merge_inputs([turn.positions for turn in turns])
+        device = self.model.device
         return Prompt(
-            {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in inputs.items()},
+            {name: value.to(device) for name, value in inputs.items()},
             {name: value.to(device) for name, value in history.items()},
             ids,
             per_token,
         )
 
+    def _prepare(self, turn: Turn) -> Prompt:
+        """The next call of ``generate``: all ids, but pixels and sounds only of what the cache does not hold."""
+        encoded = prompting.fill(turn, prompting.encode(self.processor, turn.text, turn.media))
+        turns = [*self._turns, turn]
+        prompt = self._prompt(turns)
+        media = [item for each in turns for item in each.media]
+        total = prompt.ids.shape[1]
+        runs = prompting.placeholder_runs(prompt.ids, self.model.config, [item.kind for item in media])
+        if self.cache is not None:
+            most = min(self.cache.get_seq_length(), total - MIN_PIECE)
+            prompt.past = prompting.shared_prefix(prompt.ids, media, runs, *self._held, most)
+        size = PIECE_TOKENS.get(self.model.device.type, LARGE_PIECE_TOKENS)
+
+        def tensors_of(each: Turn) -> dict[str, torch.Tensor]:
+            return encoded if each is turn else self._media_inputs(each)
+
+        pieces = None if runs is None else prompting.divide_turns(turns, runs, tensors_of, prompt.past, total, size)
+        if pieces is None:  # one piece: the media of all turns, or of this one
+            if prompt.past < total - turn.ids.shape[1] - 1:
+                prompt.past = 0
+            parts = [self._media_inputs(earlier) for earlier in self._turns] if prompt.past == 0 else []
+            pages = sum(item.kind == "image" for each in (turns if parts else [turn]) for item in each.media)
+            pieces = [Piece(prompt.past, total, pages, prompting.merge_inputs([*parts, encoded]))]
+        prompt.pieces = pieces
+        return prompt
+
     def _media_inputs(self, turn: Turn) -> dict[str, torch.Tensor]:
-        encoded = self._encode(turn)
-        ids = encoded.pop("input_ids")
-        return {name: value for name, value in encoded.items() if value.shape != ids.shape}
+        return prompting.fill(Turn(turn.text, turn.media), prompting.encode(self.processor, turn.text, turn.media))
 
     # ----------------------------------------------------------------------------------------------------------------
     # The answer
@@ -378,6 +377,11 @@ class Conversation:
         if self.graph and isinstance(self.cache, KVMMCache):
             self.cache.extend(tokens)
         return self.cache
+
+    def _cut(self, count: int) -> None:
+        """Keep the first ``count`` tokens of the cache, or nothing where it cannot be shortened."""
+        if self.cache is not None and self.cache.get_seq_length() > count:
+            self.cache = shortened(self.cache, count)
 
     def _twin(self) -> Cache | None:
         """The cache as it is now, to come back to. Packed pages are shared, so this copies the residual only."""
@@ -412,27 +416,29 @@ class Conversation:
             done=done,
             stopped=stopped,
             token_ids=tuple(worker.tokens),
+            reading=None if done else worker.reading,
         )
 
     def _decode(self, tokens: list[int]) -> str:
         tokenizer = getattr(self.processor, "tokenizer", self.processor)
         return tokenizer.decode(tokens, skip_special_tokens=True).strip()
 
-    def _commit(self, turn: Turn, message: dict[str, Any], answer: str, prompt: Prompt, worker: Worker) -> None:
+    def _commit(self, turn: Turn, message: dict[str, Any], answer: str, worker: Worker) -> None:
         tokens = list(worker.tokens)
         # The end-of-turn token was generated but not forwarded; the next rendered turn begins with it.
         if tokens and tokens[-1] in worker.eos_token_ids:
             tokens.pop()
-        self._ids = torch.cat([prompt.ids, torch.tensor([tokens], dtype=torch.long)], dim=1)
-        padding = torch.zeros(1, len(tokens), dtype=torch.long)
-        self._per_token = {
-            name: torch.cat([value, padding.to(value.dtype)], dim=1) for name, value in prompt.per_token.items()
-        }
+        turn.answer = tuple(tokens)
         self._turns.append(turn)
-        self.messages += [message, {"role": "assistant", "content": self._answer_content(answer)}]
-        self.cache = worker.cache
+        self.messages += [message, prompting.assistant_message(self.processor, answer)]
+        self._hold(worker.cache)
         self._memory = worker.memory
         self._stopped_media = ()
+
+    def _hold(self, cache: Cache | None) -> None:
+        """Keep a cache that was filled with everything said and shown so far."""
+        self.cache = cache
+        self._held = (self._ids, tuple(item for turn in self._turns for item in turn.media))
 
     # ----------------------------------------------------------------------------------------------------------------
     # The window
@@ -453,31 +459,3 @@ class Conversation:
         if self._turns:
             return KVMMError(f"{text}start a new conversation.")
         return KVMMError(f"{text}shorten the question or send less.")
-
-
-def _page_labels(media: Sequence[Media]) -> list[str]:
-    """ "Page k" lines for several images: their own page numbers if those tell them apart, else their order."""
-    images = [item for item in media if item.kind == "image"]
-    if len(images) < 2:
-        return []
-    pages = [item.page for item in images]
-    if None in pages or len(set(pages)) < len(pages):
-        pages = list(range(1, len(images) + 1))
-    return [f"Page {page}\n" for page in pages]
-
-
-def _merge(parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Concatenate the media tensors of several turns; audio features of unequal length are padded with zeros."""
-    merged: dict[str, list[torch.Tensor]] = {}
-    for part in parts:
-        for name, value in part.items():
-            merged.setdefault(name, []).append(value)
-    out = {}
-    for name, values in merged.items():
-        width = (
-            max(value.shape[-1] for value in values) if name in ("input_features", "feature_attention_mask") else None
-        )
-        if width is not None:
-            values = [torch.nn.functional.pad(value, (0, width - value.shape[-1])) for value in values]
-        out[name] = torch.cat([torch.as_tensor(value) for value in values], dim=0)
-    return out

@@ -2,7 +2,8 @@
 
 The file is a saved cache (:mod:`kvmm.cache.storage`: safetensors with JSON in its header, only for the model that
 filled it) with the conversation in its metadata. Pictures are inside as PNG and recordings as samples, so that a
-conversation can also be read again, with another policy for example. Nothing is unpickled.
+conversation can also be read again, with another policy for example. A conversation whose cache was dropped is kept
+without one. Files of your own, such as those that were sent with the questions, may be added. Nothing is unpickled.
 
 A file from somebody you do not trust is not safe to load: its tensors are read by compiled kernels.
 """
@@ -10,7 +11,7 @@ A file from somebody you do not trust is not safe to load: its tensors are read 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,50 +20,65 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from kvmm.cache import KVMMCache
+from kvmm.cache.storage import save_cache
 from kvmm.errors import KVMMError
 from kvmm.media import SAMPLE_RATE, Media, load_audio, load_image
-from kvmm.models.conversation import Conversation, Turn
+from kvmm.models.conversation import DYNAMIC, Conversation
+from kvmm.models.prompting import Turn, all_per_token, encode, fill
 
 VERSION = 1
 PREFIX = "conversation"
 
 
-def save_conversation(conversation: Conversation, path: str | Path, notes: Mapping[str, Any] | None = None) -> None:
+def save_conversation(
+    conversation: Conversation,
+    path: str | Path,
+    notes: Mapping[str, Any] | None = None,
+    files: Sequence[bytes] = (),
+) -> None:
     """Write a conversation to a file.
 
     Args:
-        conversation: one with a kvmm cache and at least one answer.
+        conversation: one with a policy of kvmm; without an answer only with notes.
         path: the file; one of that name is replaced once the new one is complete.
         notes: JSON values of your own, found again in the loaded conversation's ``notes``.
+        files: contents of your own, found again in its ``files``.
 
     Raises:
-        KVMMError: nothing has been answered, the cache was dropped or is transformers' own, a video was shown, or the
-            file cannot be written.
+        KVMMError: nothing has been answered and there are no notes, the cache is transformers' own, a video was shown,
+            or the file cannot be written.
     """
     with conversation.idle():
-        if not conversation.messages:
+        if not conversation.messages and not notes:
             raise KVMMError("There is nothing to save yet: ask a question first.")
-        if conversation.cache is None:
-            raise KVMMError("The packed document was dropped to save memory: ask once more, then save.")
-        if not isinstance(conversation.cache, KVMMCache):
+        if conversation.policy == DYNAMIC:
             raise KVMMError("Only a conversation with a kvmm cache can be saved: choose another policy than 'dynamic'.")
+        cache = conversation.cache
+        if cache is not None and not conversation.is_current:  # it holds what was taken back since
+            cache = None
         tensors = {"ids": conversation._ids}
-        tensors |= {f"per_token.{name}": value for name, value in conversation._per_token.items()}
+        tensors |= {f"per_token.{name}": value for name, value in all_per_token(conversation._turns).items()}
+        tensors |= {f"file.{k}": _bytes_tensor(content) for k, content in enumerate(files)}
         turns = []
         for i, turn in enumerate(conversation._turns):
             tensors |= {f"turn.{i}.{name}": value for name, value in turn.positions.items()}
             tensors |= {f"media.{i}.{k}": _packed(item) for k, item in enumerate(turn.media)}
             media = [{"kind": item.kind, "name": item.name, "page": item.page} for item in turn.media]
-            turns.append({"text": turn.text, "media": media, "positions": list(turn.positions)})
+            lengths = {"length": turn.ids.shape[1], "answer": len(turn.answer), "per_token": list(turn.per_token)}
+            turns.append({"text": turn.text, "media": media, "positions": list(turn.positions), **lengths})
         values = {
             "version": VERSION,
             "messages": conversation.messages,
             "turns": turns,
-            "per_token": list(conversation._per_token),
+            "per_token": [name.removeprefix("per_token.") for name in tensors if name.startswith("per_token.")],
             "notes": dict(notes or {}),
+            "files": len(files),
+            "dropped": cache is None,
         }
         metadata = {PREFIX: values} | {f"{PREFIX}.{name}": tensor for name, tensor in tensors.items()}
-        conversation.cache.save(path, metadata)
+        if cache is None:  # an empty one says which model and policy it is
+            cache = KVMMCache.for_model(conversation.model, policy=conversation.policy, **conversation.overrides)
+        save_cache(cache, path, metadata, empty=cache.table.modality is None)
 
 
 def load_conversation(
@@ -85,27 +101,63 @@ def load_conversation(
     if not isinstance(values, dict) or values.get("version") != VERSION:
         raise KVMMError(f"{Path(path).name} holds no conversation that this kvmm reads; try KVMMCache.load.")
     try:
-        turns = []
+        ids, dropped = tensors["ids"], bool(values.get("dropped"))
+        per_token = {name: tensors[f"per_token.{name}"] for name in values["per_token"]}
+        turns, at = [], 0
         for i, entry in enumerate(values["turns"]):
             media = tuple(
                 _unpacked(tensors[f"media.{i}.{k}"], item["kind"], str(item["name"]), item["page"])
                 for k, item in enumerate(entry["media"])
             )
-            positions = {name: tensors[f"turn.{i}.{name}"] for name in entry["positions"]}
-            turns.append(Turn(str(entry["text"]), media, positions))
-        ids = tensors["ids"]
-        per_token = {name: tensors[f"per_token.{name}"] for name in values["per_token"]}
+            turn = Turn(str(entry["text"]), media, {name: tensors[f"turn.{i}.{name}"] for name in entry["positions"]})
+            turns.append(turn)
+            if "length" not in entry:
+                continue
+            middle, end = at + entry["length"], at + entry["length"] + entry["answer"]
+            turn.ids, turn.answer = ids[:, at:middle], tuple(ids[0, middle:end].tolist())
+            turn.per_token = {name: per_token[name][:, at:middle] for name in entry["per_token"]}
+            at = end
+        if turns and not at:  # written before turns had lengths
+            at = _find_turns(turns, ids, processor)
         messages, notes = [dict(message) for message in values["messages"]], dict(values["notes"])
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+        files = [tensors[f"file.{k}"].numpy().tobytes() for k in range(values.get("files", 0))]
+    except (KeyError, TypeError, IndexError, ValueError, RuntimeError) as error:
+        if isinstance(error, KVMMError):
+            raise
         raise KVMMError(f"{Path(path).name} does not hold a whole conversation ({error!r}); save it again.") from None
     # the newest tokens of an answer may not have been forwarded yet
-    if ids.shape != (1, ids.numel()) or not 0 < cache.get_seq_length() <= ids.numel():
+    seen = cache.get_seq_length()
+    if ids.shape != (1, at) or len(messages) != 2 * len(turns) or not (seen <= at if seen else dropped):
         raise KVMMError(f"{Path(path).name} holds other tokens than its cache; save the conversation again.")
     conversation = Conversation(model, processor, cache.policy, graph=False)
-    conversation.messages, conversation.cache, conversation.notes = messages, cache, notes
-    conversation._turns, conversation._ids, conversation._per_token = turns, ids, per_token
-    conversation._memory = cache.memory()
+    conversation.messages, conversation.notes, conversation.files = messages, notes, files
+    conversation._turns = turns
+    if not dropped:
+        conversation._hold(cache)
+        conversation._memory = cache.memory()
     return conversation
+
+
+def _find_turns(turns: Sequence[Turn], ids: torch.Tensor, processor: Any) -> int:
+    """Give turns of an older file their tokens: prompts are made again, and what lies between them are the answers.
+
+    Returns how many tokens that are; raises ``ValueError`` where the prompts are not in ``ids`` ``[1, T]``.
+    """
+    starts, at = [], 0
+    for turn in turns:
+        fill(turn, encode(processor, turn.text, turn.media))
+        length = turn.ids.shape[1]
+        found = (ids[0].unfold(0, length, 1)[at:] == turn.ids[0]).all(1).nonzero()
+        starts.append(at + int(found[0]))
+        at = starts[-1] + length
+    for turn, start, after in zip(turns, starts, [*starts[1:], ids.shape[1]], strict=True):
+        turn.answer = tuple(ids[0, start + turn.ids.shape[1] : after].tolist())
+    return ids.shape[1]
+
+
+def _bytes_tensor(content: bytes) -> torch.Tensor:
+    """uint8 ``[n]``."""
+    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
 
 
 def _packed(item: Media) -> torch.Tensor:
@@ -113,7 +165,7 @@ def _packed(item: Media) -> torch.Tensor:
     if item.kind == "image":
         stream = io.BytesIO()
         item.data.save(stream, "PNG")
-        return torch.from_numpy(np.frombuffer(stream.getvalue(), dtype=np.uint8).copy())
+        return _bytes_tensor(stream.getvalue())
     if item.kind == "audio":
         return torch.from_numpy(np.ascontiguousarray(item.data, dtype=np.float32))
     raise KVMMError("A conversation about a video cannot be saved: the video is not inside the file.")

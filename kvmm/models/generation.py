@@ -1,5 +1,7 @@
 """One call of ``generate`` in a thread of its own: tokens and memory reports come out while it runs.
 
+The prompt is read piece by piece before, so that somebody sees how far it is and can stop it.
+
 Generations on one model take turns, because modalities are noted while the model runs and because Qwen's models keep
 ``rope_deltas`` of whichever prompt ran last.
 """
@@ -8,21 +10,24 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import inspect
 import math
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import nn
 from transformers import GenerationMixin, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from kvmm.cache import MemoryReport
 from kvmm.errors import KVMMError
+from kvmm.models.prompting import Prompt
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.1  # how often a thread that waits for the model looks whether it still should
 MEMORY_SECONDS = 0.1  # while streaming, the memory report is renewed this often ...
 MEMORY_SHARE = 0.05  # ... unless making it would take a larger share of the time
+_STOP_SECONDS = 0.05  # how often work that can be left alone is looked after
+
+T = TypeVar("T")
 
 
 class FairLock:
@@ -103,14 +111,71 @@ def model_lock(model: PreTrainedModel) -> FairLock:
         return _locks.setdefault(model, FairLock())
 
 
-@dataclass
-class Prompt:
-    """What one call of ``generate`` needs, on the model's device, and what is remembered of it."""
+class Stopped(Exception):
+    """Somebody pressed Stop while something was being prepared or read."""
 
-    inputs: dict[str, torch.Tensor]
-    history: dict[str, torch.Tensor]  # the position inputs of all turns
-    ids: torch.Tensor  # [1, T] all token ids, on the CPU
-    per_token: dict[str, torch.Tensor]  # other [1, T] inputs, on the CPU
+
+@dataclass(frozen=True)
+class Reading:
+    """How far a prompt has been read: ``page`` of ``pages`` is the one being read, ``share`` of the tokens is done.
+
+    ``pages`` is 0 for a prompt without pictures.
+    """
+
+    page: int
+    pages: int
+    share: float
+
+
+def unless_stopped(work: Callable[[], T], stop: threading.Event) -> T:
+    """``work()``, which must not change anything but what it returns, in a thread that is left alone at Stop.
+
+    Raises:
+        Stopped: ``stop`` was set before it was done.
+    """
+    done = threading.Event()
+    result: list[Any] = [None, None]
+
+    def run() -> None:
+        try:
+            result[0] = work()
+        except BaseException as error:  # handed to the thread that waits
+            result[1] = error
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="kvmm-prepare", daemon=True).start()
+    while not done.wait(_STOP_SECONDS):
+        if stop.is_set():
+            raise Stopped
+    if result[1] is not None:
+        raise result[1]
+    return result[0]
+
+
+@contextlib.contextmanager
+def stoppable(model: PreTrainedModel, stop: threading.Event) -> Iterator[Callable[[], None]]:
+    """Inside, a forward pass of ``model`` raises :class:`Stopped` at its next block once ``stop`` is set.
+
+    Encoders and decoder are lists of blocks, so this takes effect within the time of one. What a pass has written to a
+    cache by then is a part of it only. Yields a function that ends it early.
+    """
+
+    def check(module: nn.Module, args: Any) -> None:
+        if stop.is_set():
+            raise Stopped
+
+    blocks = [block for blocks in model.modules() if isinstance(blocks, nn.ModuleList) for block in blocks]
+    handles = [block.register_forward_pre_hook(check) for block in dict.fromkeys(blocks)]
+
+    def end() -> None:
+        while handles:
+            handles.pop().remove()
+
+    try:
+        yield end
+    finally:
+        end()
 
 
 def positions(model: PreTrainedModel, prompt: Prompt) -> dict[str, torch.Tensor]:
@@ -153,18 +218,24 @@ class Worker(threading.Thread):
         self.memory: MemoryReport | None = None
         self.tokens: list[int] = []  # consumed by the caller, see wait()
         self.times: list[float] = []
+        self.reading: Reading | None = None  # None once there is a token
         self.eos_token_ids = eos_token_ids(model)
-        self._queue: queue.Queue[tuple[list[int], float, MemoryReport | None] | None] = queue.Queue()
+        self._queue: queue.Queue[tuple[list[int], float, MemoryReport | None] | Reading | None] = queue.Queue()
         self._emitted, self._next_measure = 0, 0.0
+        self._begin_decoding: Callable[[], None] = lambda: None
 
     def wait(self) -> bool:
-        """Take what has been generated since the last call, waiting for at least one token; False at the end."""
+        """Take what has happened since the last call: tokens, or a piece of the prompt begun; False at the end."""
         item = self._queue.get()
         while item is not None:
-            tokens, when, memory = item
-            self.tokens += tokens
-            self.times += [when] * len(tokens)
-            self.memory = memory or self.memory
+            if isinstance(item, Reading):
+                self.reading = item
+            else:
+                tokens, when, memory = item
+                self.reading = None
+                self.tokens += tokens
+                self.times += [when] * len(tokens)
+                self.memory = memory or self.memory
             try:
                 item = self._queue.get_nowait()
             except queue.Empty:
@@ -185,6 +256,8 @@ class Worker(threading.Thread):
                 self._generate()
             finally:
                 lock.release()
+        except Stopped:
+            pass
         except torch.OutOfMemoryError:
             self.error = KVMMError("Memory ran out: send fewer or smaller pages, or choose a policy with fewer bits.")
         except BaseException as error:  # handed to the thread that asked
@@ -195,10 +268,18 @@ class Worker(threading.Thread):
     def _generate(self) -> None:
         config = self.model.generation_config
         pad = config.pad_token_id if config.pad_token_id is not None else next(iter(self.eos_token_ids), None)
-        with kept_rope_deltas(self.model):
+        prompt = self.prompt
+        with kept_rope_deltas(self.model), stoppable(self.model, self.stop) as self._begin_decoding:
+            places = positions(self.model, prompt)
+            with torch.no_grad():
+                for i, piece in enumerate(prompt.pieces):
+                    self._tell(i)
+                    if i + 1 < len(prompt.pieces):
+                        self._read(piece.start, piece.end, piece.inputs, places)
             self.model.generate(
-                **self.prompt.inputs,
-                **positions(self.model, self.prompt),
+                **prompt.inputs,
+                **self._on_device(prompt.pieces[-1].inputs if prompt.pieces else {}),
+                **places,
                 past_key_values=self.cache,
                 max_new_tokens=self.max_new_tokens,
                 do_sample=False,
@@ -212,7 +293,32 @@ class Worker(threading.Thread):
             )
         self._queue.put(([], time.perf_counter(), self._measure()))
 
+    def _read(self, start: int, end: int, media: dict[str, torch.Tensor], places: dict[str, torch.Tensor]) -> None:
+        """Forward the tokens ``start`` to ``end``, the last ones of ``generate``'s part excepted."""
+        if self.stop.is_set():
+            raise Stopped
+        inputs = {name: value[:, start:end] for name, value in self.prompt.inputs.items()}
+        inputs["attention_mask"] = self.prompt.inputs["attention_mask"][:, :end]
+        if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
+            inputs["logits_to_keep"] = 1
+        places = {name: value[..., start:end] for name, value in places.items()}
+        media = self._on_device(media)
+        self.model(**inputs, **media, **places, past_key_values=self.cache, use_cache=True, return_dict=True)
+
+    def _on_device(self, media: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        device, dtype = self.model.device, self.model.dtype
+        return {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
+
+    def _tell(self, index: int) -> None:
+        """Say that a piece is about to be read."""
+        pieces = self.prompt.pieces
+        pages = sum(piece.pages for piece in pieces)
+        before = sum(piece.pages for piece in pieces[:index])
+        new = pieces[-1].end - pieces[0].start
+        self._queue.put(Reading(min(before + 1, pages), pages, (pieces[index].start - pieces[0].start) / max(new, 1)))
+
     def emit(self, tokens: list[int]) -> None:
+        self._begin_decoding()
         now = time.perf_counter()
         memory = None
         self._emitted += len(tokens)

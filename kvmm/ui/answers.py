@@ -13,8 +13,8 @@ import numpy as np
 from kvmm.analysis.plots import format_bytes
 from kvmm.media import SAMPLE_RATE, Media
 from kvmm.models.conversation import Progress
+from kvmm.models.difference import Difference
 from kvmm.ui.bubbles import note
-from kvmm.ui.compare import Difference
 
 LARGE_THUMBNAIL, SMALL_THUMBNAIL = 640, 240  # pixels of the longer side
 MANY_MEDIA = 8  # above this thumbnails are small

@@ -105,8 +105,8 @@ def build_api(visitors: Visitors, default_policy: str) -> None:
 
         Returns:
             full_precision and kvmm, each with answer, memory, tokens, tokens_per_second and ttft; identical; and for
-            answers that differ first_difference: token (its number, from 1), full_precision and kvmm (the texts of that
-            token, empty where an answer ends).
+            answers that differ first_difference: token and word (their numbers, from 1), full_precision and kvmm (the
+            texts of that token, empty where an answer ends).
         """
         try:
             session = _answered(visitors, files, question, Settings(model or None, policy, compare=True))
@@ -117,10 +117,7 @@ def build_api(visitors: Visitors, default_policy: str) -> None:
             "policy": policy,
             "full_precision": _result(last["full"]),
             "kvmm": _result(last["kvmm"]),
-            "identical": difference.index is None,
-            "first_difference": None
-            if difference.index is None
-            else {"token": difference.index, "full_precision": difference.full, "kvmm": difference.kvmm},
+            **difference.to_dict(),
         }
         visitors.leave(session)
         return result

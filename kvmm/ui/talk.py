@@ -18,8 +18,8 @@ from kvmm.cache import MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media
 from kvmm.models.conversation import DYNAMIC, Conversation, Progress
+from kvmm.models.difference import Difference, difference_of
 from kvmm.ui.bubbles import NOT_ASKED, bubble, escape_markdown
-from kvmm.ui.compare import Difference, difference_of
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
 

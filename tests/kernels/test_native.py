@@ -195,9 +195,26 @@ def test_what_the_kernel_does_not_take(monkeypatch):
 def test_the_library_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiler = shutil.which("cc") or shutil.which("gcc")
-    first = native._compiled(compiler, ())
+
+    def compiled(*tuned):
+        return native._library_in(native._cache_folder(), compiler, tuned)
+
+    first = compiled()
     stamp = first.stat().st_mtime_ns
     assert first.parent == tmp_path / "kvmm"
-    assert native._compiled(compiler, ()) == first and first.stat().st_mtime_ns == stamp
-    assert native._compiled(compiler, ("-DOTHER",)) != first
-    assert sorted(tmp_path.rglob("*.so")) == sorted({first, native._compiled(compiler, ("-DOTHER",))})
+    assert compiled() == first and first.stat().st_mtime_ns == stamp
+    assert compiled("-DOTHER") != first
+    assert sorted(tmp_path.rglob("*.so")) == sorted({first, compiled("-DOTHER")})
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_no_temporary_folder_is_left(monkeypatch, tmp_path, writable):
+    cache, temporary = tmp_path / "cache", tmp_path / "temporary"
+    temporary.mkdir()
+    if not writable:
+        cache.write_text("a file where the cache folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    library = native._compiled(shutil.which("cc") or shutil.which("gcc"), ())
+    assert library.kvmm_attend and list(temporary.iterdir()) == []
+    assert cache.is_dir() == writable

@@ -252,4 +252,4 @@ def test_a_data_folder_that_is_none_is_one_line(capsys):
     import app
 
     assert app.main(["--data", "/nowhere"]) == 2
-    assert capsys.readouterr().err == "error: --data /nowhere is no folder\n"
+    assert capsys.readouterr().err == "kvmm: --data /nowhere is no folder\n"

@@ -111,7 +111,7 @@ def library() -> Any:
                 continue
             for tuned in (("-march=native",), ()):
                 try:
-                    function = ctypes.CDLL(str(_compiled(compiler, tuned))).kvmm_attend
+                    function = _compiled(compiler, tuned).kvmm_attend
                 except (OSError, subprocess.SubprocessError):
                     continue
                 function.argtypes = (ctypes.POINTER(_Call), ctypes.c_int64, ctypes.c_int64)
@@ -125,26 +125,30 @@ def available() -> bool:
     return library() is not None
 
 
-def _compiled(compiler: str, tuned: tuple[str, ...]) -> Path:
+def _compiled(compiler: str, tuned: tuple[str, ...]) -> ctypes.CDLL:
     """The library for this compiler and processor, compiled unless the cache folder has it."""
+    try:
+        return ctypes.CDLL(str(_library_in(_cache_folder(), compiler, tuned)))
+    except OSError:  # a folder that cannot be written, or from which nothing may be loaded
+        with tempfile.TemporaryDirectory(prefix="kvmm-") as folder:  # a loaded library no longer needs its file
+            return ctypes.CDLL(str(_library_in(Path(folder), compiler, tuned)))
+
+
+def _library_in(folder: Path, compiler: str, tuned: tuple[str, ...]) -> Path:
+    """The library's file in a folder, compiled unless it is there."""
     source = _SOURCE.read_bytes()
     run = {"check": True, "capture_output": True, "timeout": 120}
     # what the compiler knows of the processor: a home folder may be shared by machines
     known = subprocess.run([compiler, *tuned, "-dM", "-E", "-x", "c", os.devnull], **run).stdout
     name = hashlib.sha256(b"\0".join((source, known, " ".join(_FLAGS).encode()))).hexdigest()[:24]
-    for folder in (_cache_folder(), Path(tempfile.mkdtemp(prefix="kvmm-"))):
-        library = folder / f"decode-{name}.so"
-        try:
-            if not library.exists():
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                with tempfile.TemporaryDirectory(dir=folder) as work:
-                    made = Path(work) / library.name
-                    subprocess.run([compiler, *_FLAGS, *tuned, "-o", str(made), str(_SOURCE), "-lm"], **run)
-                    made.replace(library)  # at once: another process may be looking
-        except OSError:
-            continue  # a folder that cannot be written
-        return library
-    raise OSError("no folder to compile into")
+    library = folder / f"decode-{name}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            made = Path(work) / library.name
+            subprocess.run([compiler, *_FLAGS, *tuned, "-o", str(made), str(_SOURCE), "-lm"], **run)
+            made.replace(library)  # at once: another process may be looking
+    return library
 
 
 def _cache_folder() -> Path:

@@ -1,0 +1,174 @@
+"""Prompts read in pieces: the same tokens as in one, told page by page, stopped within a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+
+from kvmm.errors import KVMMError
+from kvmm.media import Media
+from kvmm.models import FAMILIES, Conversation, load_model
+from kvmm.models.conversation import PIECE_TOKENS
+from kvmm.models.generation import Stopped, stoppable, unless_stopped
+from kvmm.models.prompting import divide
+from tests import tiny_models as tiny
+from tests.models import checkpoints
+from tests.models.conftest import draw_page
+from tests.models.test_conversation import LENGTH, CountForwardedTokens, last
+from tests.models.test_families import picture, sound
+
+
+def pieces_of(monkeypatch, tokens: int) -> None:
+    monkeypatch.setitem(PIECE_TOKENS, "cpu", tokens)
+
+
+ONE_PIECE = {"llava_onevision"}  # with several pictures its tensors do not say which is cut into tiles
+
+
+def keys(cache) -> list[torch.Tensor]:
+    """``[H, T, D]`` by layer: the keys of a cache that packs nothing."""
+    return [layer.keys[0] for layer in cache.layers]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_pieces_give_what_one_piece_gives(family, tmp_path, monkeypatch):
+    model, processor = load_model(checkpoints.save(family, tmp_path), device="cpu", dtype=torch.float32)
+    senses = FAMILIES[model.config.model_type].modalities
+    media = [picture(0, (40, 24)), picture(1, (24, 40)), picture(2, (32, 32))] if "image" in senses else []
+    media += [sound(3), sound(4, 12_000)] if "audio" in senses else []
+    for policy in ("dynamic", "bf16"):
+        outcomes = []
+        for size in (10_000, 8):
+            pieces_of(monkeypatch, size)
+            talk = Conversation(model, processor, policy)
+            with CountForwardedTokens(model) as lengths:
+                answers = [last(talk.ask("What is in all of them?", media, max_new_tokens=LENGTH))]
+                answers.append(last(talk.ask("And which one comes first?", media[:1], max_new_tokens=LENGTH)))
+            many = [count for count in lengths if count > 1]
+            assert len(many) == 2 if size > 8 or family in ONE_PIECE else len(many) > 4
+            outcomes.append((answers, talk))
+        (one, whole), (some, divided) = outcomes
+        assert [answer.token_ids for answer in one] == [answer.token_ids for answer in some], policy
+        if policy == "dynamic":
+            torch.testing.assert_close(keys(divided.cache), keys(whole.cache), atol=2e-5, rtol=1e-4)
+
+
+def test_no_medium_is_in_two_pieces_and_none_has_a_single_token():
+    pictures = [{"pixel_values": torch.zeros(1, 1)}] * 2
+    pieces = divide(0, 100, [(10, 40), (41, 61)], pictures, 16)
+    assert [(piece.start, piece.end, piece.pages) for piece in pieces] == [
+        (0, 40, 1),
+        (40, 61, 1),
+        (61, 77, 0),
+        (77, 93, 0),
+        (93, 100, 0),
+    ]
+    assert [(p.start, p.end) for p in divide(0, 33, [], [], 16)] == [(0, 16), (16, 33)]  # not 32 to 33
+    assert [(p.start, p.end) for p in divide(5, 62, [(10, 61)], pictures[:1], 16)] == [(5, 62)]
+    assert [(p.start, p.end) for p in divide(7, 9, [], [], 16)] == [(7, 9)]
+
+
+def test_pages_are_told_and_read_one_by_one(omni, invoice, receipt, tone, monkeypatch):
+    model, processor = omni
+    talk = Conversation(model, processor, "bf16")
+    pages = [Media("image", item.data, "a.pdf", page) for page, item in enumerate([invoice, receipt, invoice], 1)]
+    pieces_of(monkeypatch, 64)
+    seen = list(talk.ask("What is the receipt number?", pages, max_new_tokens=LENGTH))
+    later = list(talk.ask("What is the date?", [tone], max_new_tokens=LENGTH))
+    told = [progress.reading for progress in seen if progress.reading]
+    assert [(reading.page, reading.pages) for reading in told][:3] == [(1, 3), (2, 3), (3, 3)]
+    shares = [reading.share for reading in told]
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] > 0.6
+    assert seen[-1].reading is None and seen[-1].text
+    assert {reading.pages for progress in later if (reading := progress.reading)} == {0}
+
+
+@pytest.fixture
+def document(omni) -> list[Media]:
+    """A document of eight dense pages, as large as those of a PDF."""
+    lines = [f"Item {i}: {i * 37 % 91}.50 paid on {i % 28 + 1} March" for i in range(20)]
+    image = draw_page(lines, (876, 1225), 24)
+    return [Media("image", image, "report.pdf", page) for page in range(1, 9)]
+
+
+@pytest.mark.parametrize("policy", ["balanced", "dynamic"])
+@pytest.mark.parametrize("page", [0, 1, 3])
+def test_stop_takes_effect_within_a_second_while_pages_are_read(omni, document, policy, page):
+    """0: while pixels are prepared; else while that page is being read."""
+    model, processor = omni
+    talk, stop = Conversation(model, processor, policy), threading.Event()
+    pressed: list[float] = []
+
+    def press() -> None:
+        pressed.append(time.perf_counter())
+        stop.set()
+
+    timer = threading.Timer(0.2, press)
+    if page == 0:
+        timer.start()
+    for progress in talk.ask("What was paid?", document, stop=stop):
+        reading = progress.reading
+        if page and reading and reading.page == page and not timer.is_alive() and not pressed:
+            timer.start()
+        assert not progress.text
+    assert progress.done and progress.stopped and time.perf_counter() - pressed[0] < 1.0
+    assert talk.messages == [] and talk.cache is None
+    assert "pre_hook" not in str([m._forward_pre_hooks for m in model.modules() if m._forward_pre_hooks])
+
+
+def test_a_document_stopped_in_a_later_turn_leaves_the_cache_of_the_first(omni, invoice, document):
+    model, processor = omni
+    for policy in ("bf16", "dynamic"):
+        talk, stop = Conversation(model, processor, policy), threading.Event()
+        first = last(talk.ask("What is the total?", [invoice], max_new_tokens=LENGTH))
+        expected = last(talk.fork().ask("What is the date?", max_new_tokens=LENGTH))
+        for progress in talk.ask("What was paid?", document[:2], stop=stop):
+            if progress.reading and progress.reading.page == 2:
+                stop.set()
+        assert progress.stopped and talk.is_current
+        talk.forget_stopped()
+        with CountForwardedTokens(model) as lengths:
+            again = last(talk.ask("What is the date?", max_new_tokens=LENGTH))
+        assert first.text == "$42.50" and again.token_ids == expected.token_ids and lengths[0] < 40
+
+
+def test_work_that_is_stopped_is_left_alone():
+    stop = threading.Event()
+    assert unless_stopped(lambda: 3, stop) == 3
+    with pytest.raises(KVMMError, match="no"):
+        unless_stopped(lambda: (_ for _ in ()).throw(KVMMError("no")), stop)
+    end = threading.Event()
+    threading.Timer(0.1, stop.set).start()
+    begin = time.perf_counter()
+    with pytest.raises(Stopped):
+        unless_stopped(lambda: end.wait(30), stop)
+    assert time.perf_counter() - begin < 5
+    end.set()
+
+
+def test_a_pass_is_stopped_between_blocks():
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))
+            self.calls = 0
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+                self.calls += 1
+                if self.calls == 2:
+                    stop.set()
+            return x
+
+    stop, model = threading.Event(), Model()
+    with stoppable(model, stop) as end:
+        with pytest.raises(Stopped):
+            model(torch.zeros(1, 2))
+        assert model.calls == 2
+        end()
+        model(torch.zeros(1, 2))
+    assert model.calls == 5 and not any(block._forward_pre_hooks for block in model.blocks)
