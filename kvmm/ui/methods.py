@@ -16,6 +16,7 @@ from kvmm.analysis.methods import MethodsReport, iter_methods
 from kvmm.analysis.plots import format_bytes
 from kvmm.analysis.plots.methods import method_seconds, pareto
 from kvmm.errors import KVMMError
+from kvmm.memory_text import PACKED, WHOLE
 from kvmm.policy import policies
 from kvmm.ui.prompts import (
     AT_ONCE,
@@ -43,18 +44,19 @@ def methods_html(report: MethodsReport) -> str:
     """The rows so far, full precision first."""
     front = set(report.pareto())
     rows = [
-        ("full precision", "16.00", "", "", html.escape(report.answer), "", f"{report.answer_seconds:.2f}"),
+        ("full precision", "", "16.00", "", "", html.escape(report.answer), "", f"{report.answer_seconds:.2f}"),
     ]
     for row in report.rows:
         name = html.escape(row.policy if row.stored_as == row.policy else f"{row.policy} (as {row.stored_as})")
         name = f'<span title="{html.escape(row.description)}">{name}</span>'
         if row.error is not None:
-            rows.append((name, "", "", "", f"⚠️ {html.escape(row.error)}", "", ""))
+            rows.append((name, "", "", "", "", f"⚠️ {html.escape(row.error)}", "", ""))
             continue
         same = '<b class="same">yes</b>' if row.identical else '<b class="differs">no</b>'
         rows.append(
             (
                 f"<b>{name}</b>" if row.policy in front else name,
+                "–" if row.packed_bits is None else f"{row.packed_bits:.2f}",
                 f"{row.bits:.2f}",
                 format_bytes(row.nbytes),
                 f"{row.kl:.2g}",
@@ -63,7 +65,7 @@ def methods_html(report: MethodsReport) -> str:
                 f"{row.answer_seconds:.2f}",
             )
         )
-    columns = ("method", "bits", "bytes", "KL, nats", "answer", "identical", "seconds")
+    columns = ("method", PACKED, WHOLE, "bytes", "KL, nats", "answer", "identical", "seconds")
     return table_html(columns, rows, "methods-table")
 
 

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from kvmm.analysis.drift_report import DriftReport
 from kvmm.analysis.plots.policies import family_color, family_of, family_symbol, policy_line
 from kvmm.analysis.plots.style import TEXT_COLOR, style
+from kvmm.memory_text import WHOLE
 
 _MARGIN = {"l": 8, "r": 8, "t": 44, "b": 40}
 _FLOOR = 1e-7  # nats: what rounding alone makes; a logarithmic axis has no zero
@@ -38,7 +39,7 @@ def drift_by_bits(report: DriftReport) -> go.Figure:
             cliponaxis=False,
         )
     style(figure, height=380, revision="drift-bits", margin=_MARGIN)
-    figure.update_xaxes(title_text="bits a value, measured", rangemode="tozero")
+    figure.update_xaxes(title_text=f"{WHOLE} per value", rangemode="tozero")
     figure.update_yaxes(title_text="KL a token (nats)", type="log", exponentformat="power", dtick=1)
     return figure
 
