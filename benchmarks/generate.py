@@ -4,11 +4,10 @@
 
 A model of 36 layers and 1024 hidden units (random weights, 32 query heads, 8 KV heads of 128 channels) answers a prompt
 of random tokens with ``KVMMCache.for_model(model, policy=...)`` and nothing else set, and with a ``DynamicCache`` made
-by ``generate()`` itself (SDPA attention, a model object without kvmm). The two take turns; a round is a prompt with
-1, ``--short`` and ``--tokens`` new tokens, from which come the seconds to the first token, of a short answer, and the
-tokens a second behind the first token. Medians over ``--rounds``, after one round that compiles kernels
-(``cold_seconds`` is its short answer). ``balanced`` has no calibration file here and is what it then falls back to;
-``balanced+file`` is the same with one.
+by ``generate()`` itself (SDPA attention, a model object without kvmm). In a round they take turns with 1, ``--short``
+and ``--tokens`` new tokens: from these come the seconds to the first token and of a short answer, and the tokens per
+second behind the first token. Medians over ``--rounds``, after answers that compile kernels (``cold_seconds`` is the
+first). ``balanced`` has no calibration file here and is what it then falls back to; ``balanced+file`` has one.
 
 ``host_us`` is the host's time for one layer's call of a step that is not captured (``graph=False``): ``cache.update``
 and the attention function, without waiting for the GPU; beside it the same of ``DynamicCache`` and SDPA.
@@ -39,7 +38,6 @@ from kvmm.attention import kvmm_attention_forward
 SHAPES = {"1x4k": (1, 2**12), "1x32k": (1, 2**15), "16x4k": (16, 2**12)}
 _SMOKE = (2, 160)
 _WITH_FILE = "+file"
-MakeCache = Callable[[], Cache]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,69 +66,117 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for shape in options.shapes:
         batch, length = _SMOKE if options.smoke else SHAPES[shape]
         prompt = torch.randint(3, model.config.vocab_size, (batch, length), device=options.device)
-        for policy in options.policies:
+        sides = {policy: Side(model, policy, file) for policy in options.policies}
+        seconds, cold = timings({"dynamic": Side(dense), **sides}, prompt, options)
+        for policy, side in sides.items():
             row: dict[str, Any] = {"name": f"{shape} {policy}", "shape": shape, "policy": policy}
             row |= {"batch": batch, "tokens": length}
             with report.guarded(row):
-                row |= measure(dense, model, prompt, policy, file, options)
+                if isinstance(seconds[policy], Exception):
+                    raise seconds[policy]
+                row |= {"cold_seconds": cold[policy], "dynamic_cold_seconds": cold["dynamic"]}
+                row |= compared(summary(seconds["dynamic"], batch, options), summary(seconds[policy], batch, options))
+                row |= side.facts() | host_times(dense, side, batch, length)
             free_memory()
     show(report)
     report.finish()
 
 
-def measure(
-    dense: nn.Module, model: nn.Module, prompt: torch.Tensor, policy: str, file: Path, options: argparse.Namespace
-) -> dict[str, Any]:
-    """What one row says: both sides in turns, then the host's part of a call."""
-    name, with_file = policy.removesuffix(_WITH_FILE), policy.endswith(_WITH_FILE)
-    extra = {"calibration": str(file)} if with_file else {}
-    made: list[KVMMCache] = []
+class Side:
+    """One way to answer: the caches that it makes, as the README writes it; without a policy ``generate()`` makes them.
 
-    def packed() -> Cache:
-        made[:] = [KVMMCache.for_model(model, policy=name, **extra)]  # as the README writes it
-        return made[0]
+    Args:
+        model: that answers.
+        policy: a preset, ``+file`` behind it if with a calibration file, or None.
+        file: the calibration file.
+    """
 
-    counts = {"first": 1, "short": options.short, "long": options.tokens}
-    sides: dict[str, tuple[nn.Module, MakeCache | None]] = {"dynamic": (dense, None), "kvmm": (model, packed)}
-    seconds: dict[str, dict[str, list[float]]] = {side: {kind: [] for kind in counts} for side in sides}
-    cold = {side: timed(*sides[side], prompt, options.short) for side in sides}
-    timed(model, packed, prompt, options.tokens)  # kernels of pages that fill
-    for _ in range(options.rounds):
-        for kind, count in counts.items():
-            for side, (which, make) in sides.items():
-                seconds[side][kind].append(timed(which, make, prompt, count))
-    found: dict[str, Any] = {"cold_seconds": cold}
-    for side, runs in seconds.items():
-        first, short, long = (statistics.median(runs[kind]) for kind in counts)
-        rate = prompt.shape[0] * (options.tokens - 1) / (long - first)
-        found[side] = {"first_ms": first * 1e3, "short_ms": short * 1e3, "tokens_per_second": rate}
-        found[side]["ms_per_step"] = 1e3 * (long - first) / (options.tokens - 1)
-    ours, theirs = found["kvmm"], found["dynamic"]
-    found["ratio"] = ours["tokens_per_second"] / theirs["tokens_per_second"]
-    found["first_ratio"] = ours["first_ms"] / theirs["first_ms"]
-    found["short_ratio"] = ours["short_ms"] / theirs["short_ms"]
-    cache, memory = made[0], made[0].memory()
-    found["graph"] = None if cache.graph is None else cache.graph.report()
-    found |= {"bits_per_value": memory.bits_per_value, "nbytes": memory.nbytes, "reserved": memory.reserved_nbytes}
-    made.clear()
-    del cache
-    batch, length = prompt.shape
-    plain = KVMMCache.for_model(model, policy=name, graph=False, **extra)
-    found["host_us"] = {
-        "kvmm": host_seconds(model, fill(plain, model, batch, length).pack(), kvmm_attention_forward) * 1e6,
-        "dynamic": host_seconds(dense, fill(DynamicCache(), model, batch, length), sdpa_attention_forward) * 1e6,
+    def __init__(self, model: nn.Module, policy: str | None = None, file: Path | None = None):
+        self.model = model
+        self.name = None if policy is None else policy.removesuffix(_WITH_FILE)
+        self.extra = {"calibration": str(file)} if policy is not None and policy.endswith(_WITH_FILE) else {}
+        self.cache: KVMMCache | None = None  # the last one
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of ``generate()``."""
+        self.cache = None
+        if self.name is None:
+            return {}
+        self.cache = KVMMCache.for_model(self.model, policy=self.name, **self.extra)
+        return {"past_key_values": self.cache}
+
+    def facts(self) -> dict[str, Any]:
+        """What the last cache says of itself, which is then gone."""
+        cache, self.cache = self.cache, None
+        memory = cache.memory()
+        found = {"bits_per_value": memory.bits_per_value, "nbytes": memory.nbytes, "reserved": memory.reserved_nbytes}
+        return {"graph": None if cache.graph is None else cache.graph.report(), **found}
+
+
+def timings(
+    sides: dict[str, Side], prompt: torch.Tensor, options: argparse.Namespace
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Seconds of every side by number of new tokens (or the error that ended it), and of its first short answer."""
+    counts = (1, options.short, options.tokens)
+    seconds: dict[str, Any] = {name: {count: [] for count in counts} for name in sides}
+    cold: dict[str, float] = {}
+    for turn in range(-1, options.rounds):
+        for count in counts if turn >= 0 else (options.short, options.tokens):
+            for name, side in sides.items():
+                if isinstance(seconds[name], Exception):
+                    continue
+                try:
+                    taken = timed(side, prompt, count)
+                except Exception as error:  # one policy must not cost the others
+                    seconds[name] = error
+                    continue
+                if turn < 0:
+                    cold.setdefault(name, taken)
+                else:
+                    seconds[name][count].append(taken)
+    return seconds, cold
+
+
+def summary(seconds: dict[int, list[float]], batch: int, options: argparse.Namespace) -> dict[str, float]:
+    """Medians of one side."""
+    first, short, long = (statistics.median(times) for times in seconds.values())
+    step = (long - first) / (options.tokens - 1)
+    return {
+        "first_ms": first * 1e3,
+        "short_ms": short * 1e3,
+        "ms_per_step": step * 1e3,
+        "tokens_per_second": batch / step,
     }
-    found["host_ratio"] = found["host_us"]["kvmm"] / found["host_us"]["dynamic"]
-    return found
+
+
+def compared(theirs: dict[str, float], ours: dict[str, float]) -> dict[str, Any]:
+    """Both sides, and what ours is in theirs."""
+    return {
+        "dynamic": theirs,
+        "kvmm": ours,
+        "ratio": ours["tokens_per_second"] / theirs["tokens_per_second"],
+        "first_ratio": ours["first_ms"] / theirs["first_ms"],
+        "short_ratio": ours["short_ms"] / theirs["short_ms"],
+    }
+
+
+def host_times(dense: nn.Module, side: Side, batch: int, length: int) -> dict[str, Any]:
+    """The host's part of a call without a graph, beside ``DynamicCache`` and SDPA."""
+    plain = KVMMCache.for_model(side.model, policy=side.name, graph=False, **side.extra)
+    found = {
+        "kvmm": host_seconds(side.model, fill(plain, dense, batch, length).pack(), kvmm_attention_forward) * 1e6,
+        "dynamic": host_seconds(dense, fill(DynamicCache(), dense, batch, length), sdpa_attention_forward) * 1e6,
+    }
+    return {"host_us": found, "host_ratio": found["kvmm"] / found["dynamic"]}
 
 
 @torch.no_grad()
-def timed(model: nn.Module, make: MakeCache | None, prompt: torch.Tensor, tokens: int) -> float:
+def timed(side: Side, prompt: torch.Tensor, tokens: int) -> float:
     """Seconds of one ``generate()``, the making of its cache included."""
     synchronize(prompt.device)
     begin = time.perf_counter()
-    given = {} if make is None else {"past_key_values": make()}
-    model.generate(prompt, **given, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
+    exact = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
+    side.model.generate(prompt, **side.arguments(), **exact)
     synchronize(prompt.device)
     return time.perf_counter() - begin
 
@@ -166,8 +212,7 @@ def show(report: Report) -> None:
         rates = [row[side]["tokens_per_second"] for side in ("kvmm", "dynamic")]
         host = [row["host_us"][side] for side in ("kvmm", "dynamic")]
         ratios = [row["ratio"], row["first_ratio"], row["short_ratio"]]
-        cold = row["cold_seconds"]["kvmm"]
-        rows.append([row["shape"], row["policy"], *rates, *ratios, *host, row["host_ratio"], cold])
+        rows.append([row["shape"], row["policy"], *rates, *ratios, *host, row["host_ratio"], row["cold_seconds"]])
     table(header, rows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -39,12 +39,26 @@ def beside(stream: torch.cuda.Stream, work: Callable[[], T], watch: bool) -> tup
     return result, f"{found[0].filename}:{found[0].lineno}" if watch and found else None
 
 
-def capture(stream: torch.cuda.Stream, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-    """Capture ``work``: a graph that launches its kernels, and what it returned. Nothing is run."""
+def capture(stream: torch.cuda.Stream, work: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
+    """Capture ``work``: a graph that launches its kernels, and what it returned. Nothing is run.
+
+    Unlike ``torch.cuda.graph`` this neither collects garbage nor returns cached memory to the device, which takes
+    longer than capturing.
+
+    Args:
+        stream: not the default stream.
+        work: launches kernels.
+        pool: of memory (``torch.cuda.graph_pool_handle()``) shared with graphs that never run at the same time.
+    """
     graph = torch.cuda.CUDAGraph()
-    # other threads may use CUDA meanwhile (an app that measures memory)
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        result = work()
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    with torch.cuda.stream(stream):
+        # other threads may use CUDA meanwhile (an app that measures memory)
+        graph.capture_begin(*(() if pool is None else (pool,)), capture_error_mode="thread_local")
+        try:
+            result = work()
+        finally:  # a capture must not stay open, whatever happened in it
+            graph.capture_end()
     return graph, result
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 PACKED, WHOLE = "packed bits", "whole-cache bits"  # heads of columns: bits per value
+AXIS = "bits per value, whole cache"
 LEGEND = "packed bits: bits per value of the packed pages; whole-cache bits: with exact tokens and the token table"
 
 
@@ -52,4 +53,4 @@ def _count(tokens: Any) -> float:
     return sum(tokens.values()) if isinstance(tokens, Mapping) else tokens
 
 
-__all__ = ["LEGEND", "PACKED", "WHOLE", "bits_text", "memory_text", "ratio_text"]
+__all__ = ["AXIS", "LEGEND", "PACKED", "WHOLE", "bits_text", "memory_text", "ratio_text"]

@@ -136,6 +136,22 @@ def test_an_answer_that_differs_says_where(folder, call, monkeypatch):
     assert out["first_difference"]["word"] == 1 and out["first_difference"]["token"] == 3
 
 
+def test_the_text_layer_is_shown_on_request(folder, call):
+    pages = ("--pdf", ROOT / "assets" / "samples" / "report.pdf")
+    question = ("ask", *pages, "--max-new-tokens", 4, "Who is the author?")
+    result = call(*question, "--show-text")
+    assert result.returncode == 0 and "Author Daniel Foster" in result.stdout
+    assert [f"Text layer of report.pdf, page {page}:" in result.stdout for page in (1, 2, 3, 4, 5)] == [True] * 4 + [
+        False
+    ]
+    assert "Daniel" not in call(*question).stdout.partition("\n")[2]
+    found = json.loads(call(*question, "--show-text", "--json").stdout)["pages"]
+    assert [one["page"] for one in found] == [1, 2, 3, 4] and "Author Daniel Foster" in found[0]["text"]
+    scan = call("ask", "--pdf", folder / "invoice.pdf", "--show-text", "What is the total?")
+    assert scan.returncode == 0 and "Text layer" not in scan.stdout
+    assert scan.stderr == "There is no text layer: the files are pictures.\n"
+
+
 def on_terminal(*arguments: object) -> tuple[str, str, int]:
     """stdout through a pipe, and what a terminal gets on stderr."""
     leader, follower = pty.openpty()
@@ -160,6 +176,14 @@ def test_ask_says_on_stderr_what_it_does(folder):
     places = [shown.find(step) for step in ("Reading the files", "Loading the embedded model", "Reading 1 page")]
     assert -1 < places[0] < places[1] < places[2]
     assert "$42.50" not in shown and "Reading" not in out and "\x1b" not in out
+
+
+def test_ask_counts_the_pages_it_reads(folder):
+    pages = ("--pdf", folder / "invoice.pdf", "--image", folder / "invoice.png", "--image", folder / "invoice.png")
+    out, shown, code = on_terminal("ask", *pages, "What is the total?")
+    assert code == 0 and "$42.50" in out.partition("\n")[0]
+    # what is read at once may hold several small pages
+    assert -1 < shown.find("Reading page 1 of 3") < shown.find("Reading page 3 of 3")
 
 
 def test_quiet_says_nothing(folder):

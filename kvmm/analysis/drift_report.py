@@ -37,7 +37,7 @@ _LIMITS = dict.fromkeys(_SHARES, (0.0, 1.0)) | dict.fromkeys(_NOT_NEGATIVE, (0.0
 
 @dataclass(frozen=True)
 class Bits:
-    """Measured bits a value after packing, means over the prompts; see :func:`kvmm.eval.asking.measured_bits`.
+    """Measured bits per value after packing, means over the prompts; see :func:`kvmm.eval.asking.measured_bits`.
 
     ``bits`` is everything held, ``packed_bits`` the packed pages, ``media_*`` the same of images, video and audio.
     """
@@ -125,7 +125,7 @@ def tables(report: DriftReport) -> list[Table]:
     prompts = f"{report.prompts} prompt{'s' * (report.prompts != 1)}"
     drift = _table(
         f"Logit drift, {prompts}",
-        "bits a value of the whole cache and of its packed pages; KL in nats a token, ± its standard error",
+        "bits per value of the whole cache and of its packed pages; KL in nats per token, ± its standard error",
         ("policy", WHOLE, PACKED, "KL", "±", "KL max", "top-1", "ppl", "tail KL"),
         [_drift_row(one) for one in report.policies],
     )

@@ -48,7 +48,7 @@ SCOPES = {
     "refit": "outliers left out of the codes too",
 }
 ARRANGEMENTS = {
-    "separate": "a modality a group",
+    "separate": "one modality per group",
     "sequence": "consecutive tokens",
     "interleaved": "all modalities in every group",
 }

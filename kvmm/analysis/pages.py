@@ -245,8 +245,8 @@ def drift_page(report: DriftReport) -> tuple[Sequence[Figure], Sequence[Table]]:
         Figure(
             "drift_bits",
             "Drift over bits",
-            "KL(full || policy) of the next token with its standard error, over the measured bits a value of the whole "
-            "cache. Lower left is better.",
+            "KL(full || policy) of the next token with its standard error, over the measured bits per value of the "
+            "whole cache. Lower left is better.",
             drift_by_bits(report),
         ),
         Figure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from kvmm.errors import KVMMError
 from kvmm.kernels.append import append_columns
 from kvmm.kernels.decode import attend
 from kvmm.kernels.exact import exact_dtype, to_exact
+from kvmm.layer_graph import LayerGraph
 from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
 from kvmm.policy import KVPolicy
 
@@ -107,6 +108,8 @@ class KVMMLayer(CacheLayerMixin):
         self.packed = False
         self.offloaded = False
         self._awaits_query = False  # a handle was given out and has not been read yet
+        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # the newest token's, until it is appended
+        self._graph = LayerGraph()
         self.is_initialized = False
 
     @property
@@ -180,8 +183,11 @@ class KVMMLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.prefetch()
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            self._append(key_states, value_states)
+        if self._steps(key_states):
+            self._new = key_states, value_states  # goes with the query
+        else:
+            with self._current_device():
+                self._append(key_states, value_states)
         if not self.packed and not self.needs_queries:
             return self.dense()
         if getattr(self.config.value, "_attn_implementation", "kvmm") != "kvmm":
@@ -237,11 +243,17 @@ class KVMMLayer(CacheLayerMixin):
         offloaded = self.offloaded
         self.prefetch()
         try:
-            with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            with self._current_device():
                 yield
         finally:
             if offloaded:
                 self.offload()
+
+    def _current_device(self) -> AbstractContextManager[Any]:
+        """Inside, the layer's device is the current one."""
+        if self.device.type != "cuda" or self.device.index == torch.cuda.current_device():
+            return nullcontext()
+        return torch.cuda.device(self.device)
 
     # -- storage --------------------------------------------------------------------------------------------------
 
@@ -260,9 +272,20 @@ class KVMMLayer(CacheLayerMixin):
         self.num_dense = end
         self.seen += key.shape[2]
 
+    def _steps(self, new: torch.Tensor) -> bool:
+        """Whether new keys or queries ``[B, H, q, D]`` are of a step of one token in buffers that stay in place."""
+        return self._columns is not None and new.shape[2] == 1 and self.dense_key is self._columns[0]
+
+    def _settle(self) -> None:
+        """Append a new token whose query has not come."""
+        if self._new is not None:
+            new, self._new = self._new, None
+            with self._current_device():
+                self._append(*new)
+
     def _append_with_room(self, key: torch.Tensor, value: torch.Tensor) -> None:
         count, end = key.shape[2], self.num_dense  # the table has counted the new tokens already
-        if count == 1 and self.dense_key is self._columns[0]:
+        if self._steps(key):
             position = self.table.room.on(self.device, self.table).position
             append_columns(self.dense_key, self.dense_value, key, value, position)
             return
@@ -275,6 +298,7 @@ class KVMMLayer(CacheLayerMixin):
     def reserve(self) -> None:
         """Lay out buffers with the room that the table's :class:`Room` says, where they are not yet; once packed."""
         room = self.table.room
+        before = () if self._columns is None else self.addresses()
         with self._on_device(), torch.inference_mode(False):
             if self._columns is None or self._columns[0].shape[2] < room.dense_columns:
                 self._num_dense, self._seen = self.num_dense, self.seen
@@ -289,6 +313,8 @@ class KVMMLayer(CacheLayerMixin):
             held = self.table.stores[TEXT].shape[1] // room.page_size if TEXT in self.parts else 0
             part.key.reserve(room.text_pages, held, self.dense_key)
             part.value.reserve(room.text_pages, held, self.dense_value)
+        if before != self.addresses():
+            self._graph.drop()  # which would keep the buffers that it read
 
     def _write_columns(self, key: torch.Tensor, value: torch.Tensor) -> None:
         """Put columns at the beginning of the buffers with room, and go on with those."""
@@ -316,6 +342,7 @@ class KVMMLayer(CacheLayerMixin):
         """Carry out a packing plan of the token table."""
         if not self.is_initialized:
             return
+        self._settle()
         plan = plan.to(self.device)
         with self._on_device():
             mass, moment = None, self.queries.moment
@@ -381,6 +408,7 @@ class KVMMLayer(CacheLayerMixin):
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
+        self._settle()
         with self._on_device():
             key, value = self.dense_key[:, :, : self.num_dense], self.dense_value[:, :, : self.num_dense]
             if not self.packed:
@@ -407,35 +435,51 @@ class KVMMLayer(CacheLayerMixin):
 
     def attend(self, query: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
         """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`."""
+        if mask is None and self._steps(query):
+            with self._current_device():
+                output = self._step(query, scaling)
+            self._was_read()
+            return output
+        self._settle()
         with self._on_device():
-            if self.room is not None and query.shape[2] == 1 and mask is None and self.dense_key is self._columns[0]:
-                output = self._attend_with_room(query, scaling)
-            else:
-                output = attend(
-                    query,
-                    list(self.parts.values()),
-                    self.dense_key[:, :, : self.num_dense],
-                    self.dense_value[:, :, : self.num_dense],
-                    self.table.bias(mask, query.shape[2], self.device),
-                    scaling,
-                )
+            output = attend(
+                query,
+                list(self.parts.values()),
+                self.dense_key[:, :, : self.num_dense],
+                self.dense_value[:, :, : self.num_dense],
+                self.table.bias(mask, query.shape[2], self.device),
+                scaling,
+            )
         self._was_read()
         return output
 
-    def _attend_with_room(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
+    def _step(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
+        """:meth:`attend` of a step of one token, which is appended first; everything stays in place."""
+        new, self._new = self._new, None
         counters = self.table.room.on(self.device, self.table)
-        parts = []
-        for part in self.all_parts().values():
-            views = [store.roomy(counters.num_pages) if store.reserved else store.packed for store in part.stores]
-            parts.append(Part(*(_View(store.codec, view) for store, view in zip(part.stores, views, strict=True))))
-        return attend(
-            query, parts, self.dense_key, self.dense_value, counters.bias, scaling, dense_length=counters.dense_length
-        )
+        stores = [store for part in self.all_parts().values() for store in part.stores]
+        views = [store.roomy(counters.num_pages) if store.reserved else store.packed for store in stores]
+
+        def work(query: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
+            if new:
+                append_columns(self.dense_key, self.dense_value, *new, counters.position)
+            sides = [_View(store.codec, view) for store, view in zip(stores, views, strict=True)]
+            parts = [Part(*pair) for pair in zip(sides[::2], sides[1::2], strict=True)]
+            bias, used = counters.bias, counters.dense_length
+            return attend(query, parts, self.dense_key, self.dense_value, bias, scaling, dense_length=used)
+
+        inputs = (query, *(new or ()))
+        output = None
+        if query.is_cuda and new is not None:
+            reads = (counters, counters.bias, self.dense_key, self.dense_value, scaling, *views)
+            output = self._graph.run(inputs, reads, counters.pool, work)
+        return work(*inputs) if output is None else output
 
     def index_batch(self, index: torch.Tensor) -> None:
         """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
         if not self.is_initialized:
             return
+        self._settle()
         with self._on_device():
             key, value = self.dense_key.index_select(0, index), self.dense_value.index_select(0, index)
             if self._columns is None:
@@ -453,6 +497,7 @@ class KVMMLayer(CacheLayerMixin):
         """Carry out what the table decided, once it has the new length."""
         if not self.is_initialized:
             return
+        self._new = None  # was read, or is cut off
         self.num_dense = cut.width
         self.seen = self.table.length
         for modality, appends in cut.appends.items():
@@ -464,7 +509,9 @@ class KVMMLayer(CacheLayerMixin):
 
     def fork(self, table: TokenTable) -> KVMMLayer:
         """A layer of its own that shares the packed parts; ``table`` is the fork's."""
+        self._settle()
         twin = copy.copy(self)
+        twin._graph = LayerGraph()
         twin.table = table
         twin.queries = copy.copy(self.queries)
         if self.is_initialized:

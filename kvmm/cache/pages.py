@@ -218,17 +218,18 @@ class PageStore:
 
     def _rows_of_a_page(self, like: torch.Tensor) -> tuple[Packed, dict[str, int]]:
         """What the next page appended stores, and how many rows of each tensor the one after it adds, by trial."""
-        batch, heads, _, dim = like.shape
-        trial = torch.linspace(0.5, 1.5, self.page_size * dim, device=like.device).to(like.dtype)
-        trial = trial.view(1, 1, self.page_size, dim).expand(batch, heads, -1, -1)
-        first = (
-            self.packed
-            if self._past
-            else self.codec.encode(trial, EncodeContext(self.page_size, exact_dtype=self.exact_dtype))
-        )
-        behind = EncodeContext(self.page_size, previous=first, exact_dtype=self.exact_dtype)
-        second = self.codec.encode(trial, behind)
-        return first, {name: second.tensors[name].shape[2] if name in second.tensors else 0 for name in first.tensors}
+        dim = like.shape[-1]
+        first = self.packed if self._past else self.codec.encode(_trial(self.page_size, like), self._context())
+        codec = self.codec
+        # stores of one kind grow alike, whichever layer they belong to
+        key = type(codec), codec.spec, codec.side, self.page_size, dim, tuple(first.tensors)
+        if key not in _rows:
+            second = codec.encode(_trial(self.page_size, like), self._context(first)).tensors
+            _rows[key] = {name: second[name].shape[2] if name in second else 0 for name in first.tensors}
+        return first, _rows[key]
+
+    def _context(self, previous: Packed | None = None) -> EncodeContext:
+        return EncodeContext(self.page_size, previous=previous, exact_dtype=self.exact_dtype)
 
     def roomy(self, num_pages: torch.Tensor) -> Packed:
         """The whole room, of which ``num_pages`` (int32 ``[1]``, on the device) are in use; for attention only."""
@@ -383,6 +384,16 @@ class PageStore:
     def shared_nbytes(self) -> int:
         """Bytes of buffers that another fork reads too."""
         return sum(buffer.nbytes for buffer in self.buffers.values()) if self.shared else 0
+
+
+_rows: dict[tuple, dict[str, int]] = {}  # of every tensor, that a page behind others adds, by the kind of store
+
+
+def _trial(page_size: int, like: torch.Tensor) -> torch.Tensor:
+    """``[B, H, page_size, D]`` to encode for the shapes that come out, with the shape, dtype and device of ``like``."""
+    batch, heads, _, dim = like.shape
+    trial = torch.linspace(0.5, 1.5, page_size * dim, device=like.device).to(like.dtype)
+    return trial.view(1, 1, page_size, dim).expand(batch, heads, -1, -1)
 
 
 @dataclass

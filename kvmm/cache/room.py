@@ -10,7 +10,8 @@ eighth, so that moving buffers (and capturing anew) costs amortised constant tim
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,6 +41,11 @@ class Counters:
     dense_length: torch.Tensor
     num_pages: torch.Tensor
     bias: torch.Tensor | None = None
+
+    @cached_property
+    def pool(self) -> Any:
+        """Of the memory that the graphs of this cache's layers share: they run one after the other."""
+        return torch.cuda.graph_pool_handle()
 
     def advance(self) -> None:
         """One token more in every sequence; on the device, so that it can be captured."""
@@ -197,7 +203,8 @@ class Room:
 
     def nbytes(self) -> int:
         """Bytes of the counters."""
-        tensors = [t for c in self._counters.values() for t in vars(c).values() if t is not None]
+        counters = self._counters.values()
+        tensors = [t for c in counters for t in vars(c).values() if isinstance(t, torch.Tensor)]
         return sum(t.nbytes for t in tensors)
 
 

@@ -11,7 +11,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -61,16 +61,24 @@ class Calibration:
         Frames of a video are images: without a fit of their own they take that of images.
         """
         for kind in (modality, IMAGE) if modality == VIDEO else (modality,):
-            prefix = site_name(codec, layer, side, kind)
-            if found := {name[len(prefix) :]: t for name, t in self.tensors.items() if name.startswith(prefix)}:
-                return found
+            if found := self._by_site.get(site_name(codec, layer, side, kind)):
+                return dict(found)
         return {}
 
     def sites(self, codec: str, modality: int) -> list[tuple[int, str]]:
         """``(layer, side)`` of every site that :meth:`site` has tensors for, in order."""
-        split = [name.split(".", 4) for name in self.tensors]
-        layers = sorted({(int(layer), side) for name, layer, side, _, _ in split if name == codec})
+        split = [site.split(".") for site in self._by_site]
+        layers = sorted({(int(layer), side) for name, layer, side, *_ in split if name == codec})
         return [pair for pair in layers if self.site(codec, *pair, modality)]
+
+    @cached_property
+    def _by_site(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The tensors of every site, by :func:`site_name`: each new cache of a model asks for all of them."""
+        sites: dict[str, dict[str, torch.Tensor]] = {}
+        for name, tensor in self.tensors.items():
+            *site, rest = name.split(".", 4)
+            sites.setdefault(".".join([*site, ""]), {})[rest] = tensor
+        return sites
 
     def save(self, path: str | Path) -> None:
         """Write the file."""

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from kvmm.media import Media
     from kvmm.models import Conversation, Progress
     from kvmm.models.difference import Difference
+    from kvmm.models.generation import Reading
 
 FULL_PRECISION = "bf16"
+SHOWN_TEXT = 4000  # characters of a page's text layer on the terminal; --json has all that is kept
 NEEDS_INPUT = True
 
 
@@ -37,6 +39,9 @@ def command(
     residual_length: Annotated[int | None, typer.Option(help="Newest tokens kept in full precision.")] = None,
     num_sink_tokens: Annotated[int | None, typer.Option(help="First tokens kept in full precision.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Also answer with a full-precision cache.")] = False,
+    show_text: Annotated[
+        bool, typer.Option("--show-text", help="Also print the text layer of PDF pages, to compare with the answer.")
+    ] = False,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -65,10 +70,15 @@ def command(
             finals[name] = _answer(talk, question, media, max_new_tokens, steps, label=label, echo=not as_json)
     difference = _difference(finals, policy, talks[policy]) if compare else None
     if as_json:
-        typer.echo(json.dumps(_as_dict(policy, finals, difference), ensure_ascii=False))
+        result = _as_dict(policy, finals, difference)
+        if show_text:
+            result["pages"] = [{"name": one.name, "page": one.page, "text": one.text} for one in media if one.page]
+        typer.echo(json.dumps(result, ensure_ascii=False))
         return
     if difference is not None:
         typer.echo(_verdict(difference, finals[policy], finals["full precision"]))
+    if show_text:
+        _show_text(media)
     for name, final in finals.items():
         _show(name, final)
 
@@ -96,11 +106,11 @@ def _conversations(
 
 
 def _load(images: Sequence[Path], pdfs: Sequence[Path], audio: Sequence[Path], video: Sequence[Path]) -> list[Media]:
-    from kvmm.media import Media, load_audio, load_image, load_media, load_pdf
+    from kvmm.media import Media, load_audio, load_document, load_image, load_media
 
     media = [Media("image", load_image(path), path.name) for path in images]
     for path in pdfs:
-        media += [Media("image", page, path.name, number) for number, page in enumerate(load_pdf(path), start=1)]
+        media += load_document(path)
     media += [Media("audio", load_audio(path), path.name) for path in audio]
     return media + [item for path in video for item in load_media(path)]
 
@@ -117,11 +127,11 @@ def _answer(
 ) -> Progress:
     """Ask, writing the answer to stdout as it comes, after ``label``."""
     written = ""
-    steps.say(f"{label}{_reading(media)}")
+    steps.say(f"{label}{_reading(media, None)}")
     for progress in talk.ask(question, media, max_new_tokens=max_new_tokens):
-        if not echo:
-            steps.say(f"{label}Answering", progress.tokens, max_new_tokens)
-        elif progress.text:
+        if progress.reading is not None:
+            steps.say(f"{label}{_reading(media, progress.reading)}", progress.reading.share, 1.0)
+        elif echo and progress.text:
             steps.stop()  # it may be on the same terminal
             typer.echo(f"{'' if written else label}{progress.text[len(written) :]}", nl=False)
             written = progress.text
@@ -131,8 +141,10 @@ def _answer(
     return progress
 
 
-def _reading(media: Sequence[Media]) -> str:
-    """What is read before the answer begins: "Reading 3 pages and 1 recording"."""
+def _reading(media: Sequence[Media], reading: Reading | None) -> str:
+    """What is read before the answer begins: "Reading page 2 of 4", else "Reading 3 pages and 1 recording"."""
+    if reading is not None and reading.pages > 1:
+        return f"Reading page {reading.page} of {reading.pages}"
     counts = [
         f"{count} {name}{'s' * (count > 1)}"
         for kind, name in (("image", "page"), ("audio", "recording"), ("video", "video"))
@@ -173,6 +185,17 @@ def _as_dict(policy: str, finals: Mapping[str, Progress], difference: Difference
     if difference is not None:
         result |= {"full_precision": one(finals["full precision"]), **difference.to_dict()}
     return result
+
+
+def _show_text(media: Sequence[Media]) -> None:
+    """The text layer of every page that has one; the model does not read it."""
+    for item in media:
+        if item.text:
+            shown = item.text[:SHOWN_TEXT]
+            more = f"\n... and {item.text_length - len(shown):,} more characters" if len(item.text) > SHOWN_TEXT else ""
+            typer.echo(f"\nText layer of {item.name}, page {item.page}:\n{shown}{more}")
+    if not any(item.text for item in media):
+        typer.echo("There is no text layer: the files are pictures.", err=True)
 
 
 def _show(name: str, final: Progress) -> None:

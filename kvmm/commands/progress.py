@@ -43,9 +43,12 @@ class Steps:
     ) -> None:
         self.stop()
 
-    def say(self, line: str, done: int = 0, total: int | None = None) -> None:
-        """Show a step; ``done`` of ``total`` as a bar, or a moving one where nobody knows how long it takes."""
-        count = "" if total is None else f"{done} of {total}"
+    def say(self, line: str, done: float = 0, total: float | None = None) -> None:
+        """Show a step; ``done`` of ``total`` as a bar, or a moving one where nobody knows how long it takes.
+
+        Integers are also written out; a share of 1.0 is not.
+        """
+        count = f"{done} of {total}" if isinstance(total, int) else ""
         if self._task is None:
             self._bar.start()
         if self._task is not None and line == self._line:

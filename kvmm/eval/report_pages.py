@@ -141,7 +141,7 @@ SUMMARY = (
     "95 % bootstrap interval over documents (five or more)."
 )
 SUMMARY_BITS = (
-    "Bits: a value of the KV cache, over all questions, everything counted (metadata, first and newest tokens)"
+    "Bits: per value of the KV cache, over all questions, everything counted (metadata, first and newest tokens)"
     "{batches}."
 )
 

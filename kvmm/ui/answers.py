@@ -16,6 +16,7 @@ from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
 from kvmm.models.conversation import Progress
 from kvmm.models.difference import Difference
 from kvmm.ui.bubbles import note
+from kvmm.ui.page_text import page_text_html
 
 LARGE_THUMBNAIL, SMALL_THUMBNAIL = 640, 240  # pixels of the longer side
 MANY_MEDIA = 8  # above this thumbnails are small
@@ -81,7 +82,7 @@ def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
   <div class="stat"><span>Smaller by</span><strong data-stat="ratio">{ratio_text(report.ratio)}</strong></div>
   <div class="stat"><span>Bits, whole cache</span><strong data-stat="bits">{report.bits_per_value:.2f}</strong>
     <small data-stat="packed-bits">{packed_bits}</small></div>
-  <div class="stat"><span>Tokens a second</span><strong data-stat="speed">{speed}</strong>{beside["speed"]}</div>
+  <div class="stat"><span>Tokens per second</span><strong data-stat="speed">{speed}</strong>{beside["speed"]}</div>
   <div class="stat"><span>First token after</span><strong data-stat="ttft">{ttft}</strong>{beside["ttft"]}</div>
 </div>"""
 
@@ -128,7 +129,8 @@ def thumbnails_html(media: Sequence[Media]) -> str:
             f'<button type="button" class="thumb" title="{name}" aria-label="{name}" '
             f"onclick=\"this.classList.toggle('large')\">{inner}<small>{label}</small></button>"
         )
-    return f'<div class="section">Held by this conversation</div><div class="thumbs">{"".join(tiles)}</div>'
+    strip = f'<div class="thumbs">{"".join(tiles)}</div>'
+    return f'<div class="section">Held by this conversation</div>{strip}{page_text_html(media)}'
 
 
 def _wave(samples: np.ndarray, bars: int = 24) -> str:

@@ -1,22 +1,72 @@
-"""The documented endpoints, for gradio_client and MCP: ``ask``, ``compare``, ``analyze_norms``. All else is private."""
+"""The documented endpoints, for gradio_client and MCP: ``ask``, ``compare``, ``analyze_norms``. All else is private.
+
+What they are documented with (``view_api``, the page "Use via API", MCP) comes from their signatures and docstrings.
+"""
 
 from __future__ import annotations
 
 import base64
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import gradio as gr
+from gradio.components.api_component import Api
+from gradio.utils import get_function_description
+from gradio_client import handle_file
+from gradio_client.utils import python_type_to_json_schema
 
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.models.conversation import Progress
+from kvmm.policy import policies
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.visitors import Visitors
 
 LIMITS: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+_EXAMPLE = "https://raw.githubusercontent.com/gradio-app/gradio/main/test/test_files/sample_file.pdf"
+_NO_DEFAULT = inspect.Parameter.empty
+
+
+def _described(name: str, kind: str, schema: dict[str, Any], description: str, value: Any, example: Any) -> Api:
+    """One argument or result of an endpoint; it is documented and never drawn.
+
+    Args:
+        name: as the endpoint's function calls it.
+        kind: the component that the documentation says it is.
+        schema: its JSON schema.
+        description: its line of the docstring.
+        value: its default value, None without one.
+        example: what the documentation shows.
+    """
+    one = Api(value, {**schema, "description": description, "additional_description": description}, label=name)
+    # Attributes, not a subclass: for that Gradio would write a .pyi file beside this one.
+    one.visible = False
+    one.get_block_class = lambda: kind
+    one.example_payload = one.example_value = lambda: example
+    return one
+
+
+def _publish(function: Callable[..., dict], schemas: Mapping[str, tuple[str, dict[str, Any], Any]]) -> None:
+    """Make an endpoint of a function, documented by its docstring.
+
+    Args:
+        schemas: by parameter: the component it is like, its JSON schema, an example.
+    """
+    _, lines, returns = get_function_description(function)
+    inputs = [
+        _described(name, kind, schema, lines[name], None if one.default is _NO_DEFAULT else one.default, example)
+        for name, one in inspect.signature(function).parameters.items()
+        for kind, schema, example in (schemas[name],)
+    ]
+    output = _described("result", "json", {"type": "object"}, " ".join(returns), None, {})
+    gr.on(
+        [], function, inputs, output, api_name=function.__name__, preprocess=False, postprocess=False,
+        show_progress="hidden", **LIMITS,
+    )  # fmt: skip
 
 
 def _answered(visitors: Visitors, files: list[Any], question: str, settings: Settings) -> Session:
@@ -70,17 +120,17 @@ def _result(progress: Progress) -> dict[str, Any]:
     }
 
 
-def build_api(visitors: Visitors, default_policy: str) -> None:
-    """Publish the endpoints of the current Blocks."""
+def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) -> None:
+    """Publish the endpoints of the current Blocks; ``models`` are the names that the app offers, its default first."""
 
-    def ask(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = "") -> dict:
+    def ask(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = models[0]) -> dict:
         """Ask a question about images, PDFs and recordings, with a KV cache of one to two bits a value.
 
         Args:
             files: images, PDF documents or recordings: uploads, or data URLs with base64.
             question: the question; empty when a recording asks it.
             policy: name of a cache policy, such as "balanced" or "small".
-            model: name of one of the app's models; empty for the default one.
+            model: name of one of the app's models.
 
         Returns:
             answer, policy, memory (what the KV cache measured: bytes, ratio, bits_per_value, by_modality), tokens,
@@ -94,14 +144,14 @@ def build_api(visitors: Visitors, default_policy: str) -> None:
         visitors.leave(session)
         return result
 
-    def compare(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = "") -> dict:
+    def compare(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = models[0]) -> dict:
         """Answer a question twice, with a full-precision KV cache and with a quantised one, and say where they part.
 
         Args:
             files: images, PDF documents or recordings: uploads, or data URLs with base64.
             question: the question; empty when a recording asks it.
             policy: name of the cache policy to compare with full precision.
-            model: name of one of the app's models; empty for the default one.
+            model: name of one of the app's models.
 
         Returns:
             full_precision and kvmm, each with answer, memory, tokens, tokens_per_second and ttft; identical; and for
@@ -122,13 +172,13 @@ def build_api(visitors: Visitors, default_policy: str) -> None:
         visitors.leave(session)
         return result
 
-    def analyze_norms(files: list[gr.FileData], question: str, model: str = "") -> dict:
+    def analyze_norms(files: list[gr.FileData], question: str, model: str = models[0]) -> dict:
         """Measure how uneven the key, value and query norms of a prompt's tokens are, by layer and modality.
 
         Args:
             files: images, PDF documents or recordings: uploads, or data URLs with base64.
             question: the question that goes with them; empty when a recording asks it.
-            model: name of one of the app's models; empty for the default one.
+            model: name of one of the app's models.
 
         Returns:
             The measured report: layers, tokens by modality, and for keys, values and queries the coefficient of
@@ -143,8 +193,14 @@ def build_api(visitors: Visitors, default_policy: str) -> None:
         visitors.leave(session)
         return result
 
+    schemas = {
+        "files": ("file", python_type_to_json_schema(list[gr.FileData]), [handle_file(_EXAMPLE)]),
+        "question": ("textbox", {"type": "string"}, "What is the total?"),
+        "policy": ("dropdown", {"type": "string", "enum": list(policies())}, default_policy),
+        "model": ("dropdown", {"type": "string", "enum": list(models)}, models[0]),
+    }
     for function in (ask, compare, analyze_norms):
-        gr.api(function, api_name=function.__name__, **LIMITS)
+        _publish(function, schemas)
 
 
 def norms_result(report: Any) -> dict[str, Any]:

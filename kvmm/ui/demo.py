@@ -86,7 +86,7 @@ def build_demo(
     demo.icons_folder = icons  # lives, and is deleted, with the app
     demo.visitors = visitors
     with demo:
-        build_api(visitors, policy)  # first, so that no other event takes an endpoint's name
+        build_api(visitors, models.names, policy)  # first, so that no other event takes an endpoint's name
         session = gr.State(None, time_to_live=IDLE_SECONDS, delete_callback=visitors.leave)
         gr.HTML(header(html.escape(models.default), html.escape(device)), padding=False)
         sidebar = build_sidebar(models, policy)

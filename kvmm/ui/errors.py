@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
@@ -13,12 +15,17 @@ from kvmm.analysis.plots.scores import attention_kl_parts, score_histogram
 from kvmm.analysis.scores import ScoreReport, measure_scores
 from kvmm.errors import KVMMError
 from kvmm.models.conversation import model_lock
-from kvmm.ui.prompts import Page, build_head, connect, has_prompt, hint, problem, table_html
+from kvmm.ui.prompts import DRAWING, Earlier, Page, build_head, connect, has_prompt, hint, problem, table_html
 from kvmm.ui.session import Session
 from kvmm.ui.settings import Settings
 from kvmm.ui.sidebar import settings_of
+from kvmm.ui.worked import worked_sample
 
-EMPTY = "Ask something first: this page measures what a policy changes in your last prompt."
+MEANING = (
+    "A relative error of 0.1 says that what is stored differs from the exact keys or values by a tenth of their "
+    "squared size. Answers follow the attention: where its KL is small, the model looks at the same tokens as before."
+)
+MEASURED = "errors and attention under the sidebar's policy"
 SIDES = {"Keys": "key", "Values": "value"}
 Reports = tuple[ErrorReport, ScoreReport]
 
@@ -71,85 +78,104 @@ def summary_html(reports: Reports, label: str) -> str:
     return hint(line, "error-line") + table_html(columns, rows, "error-table")
 
 
-def build_errors(page: Page, tab: gr.Tab, num_layers: int) -> None:
-    """Lay out the tab inside the current context; it measures when it is opened, and at the press of its button."""
-    head = build_head(page, "errors", EMPTY)
-    with gr.Column(visible=False) as body:
-        with gr.Row(elem_classes="actions"):
-            again = gr.Button("Measure the sidebar's policy", elem_id="error-again", size="sm", min_width=180)
-        with gr.Row(elem_classes="controls"):
-            layer = gr.Slider(
-                0, max(num_layers - 1, 1), value=0, step=1, label="Layer", elem_id="error-layer", scale=3, min_width=200
-            )
-            scope = gr.Radio(
-                [("All tokens", "all"), ("Outliers not counted", "rest"), ("Packed without outliers", "refit")],
-                value="all",
-                label="Tokens in the map of channels",
-                elem_id="error-scope",
-                scale=7,
-                min_width=300,
-            )
-        with gr.Row():
-            with gr.Column(scale=6, min_width=320):
-                curves = gr.Plot(label="Keys: error of each channel, with and without outliers", elem_id="error-curves")
-            with gr.Column(scale=6, min_width=320):
-                heat = gr.Plot(label="Keys: error by head and channel", elem_id="error-channels")
-        tokens = gr.Plot(label="Values: error of each token", elem_id="error-tokens")
-        with gr.Row():
-            with gr.Column(scale=6, min_width=320):
-                histogram = gr.Plot(label="Attention scores of the layer", elem_id="error-scores")
-            with gr.Column(scale=6, min_width=320):
-                divergence = gr.Plot(label="KL of the attention, by layer", elem_id="error-kl")
-        mixed = gr.Plot(label="Groups of one modality, or of several", elem_id="error-mixed")
-
-    def at_layer_now(reports: Reports, value: float, scope: str) -> tuple[Any, ...]:
-        errors, scores = reports
-        policy = errors.policies[0].policy
-        row = min(max(int(value), 0), len(errors.layers) - 1)
-        return (
-            outlier_channels(errors, policy, row),
-            channel_errors(errors, policy, row, scope=scope),
-            token_errors(errors, [policy], row),
-            score_histogram(scores, policy, row),
-            mixed_errors(errors, row),
+def _layout(num_layers: int) -> dict[str, Any]:
+    """Lay out the figures inside the current context; the components by name."""
+    with gr.Row(elem_classes="actions"):
+        again = gr.Button("Measure the sidebar's policy", elem_id="error-again", size="sm", min_width=180)
+    with gr.Row(elem_classes="controls"):
+        layer = gr.Slider(
+            0, max(num_layers - 1, 1), value=0, step=1, label="Layer", elem_id="error-layer", scale=3, min_width=200
         )
+        scope = gr.Radio(
+            [("All tokens", "all"), ("Outliers not counted", "rest"), ("Packed without outliers", "refit")],
+            value="all",
+            label="Tokens in the map of channels",
+            elem_id="error-scope",
+            scale=7,
+            min_width=300,
+        )
+    with gr.Row():
+        with gr.Column(scale=6, min_width=320):
+            curves = gr.Plot(label="Keys: error of each channel, with and without outliers", elem_id="error-curves")
+        with gr.Column(scale=6, min_width=320):
+            heat = gr.Plot(label="Keys: error by head and channel", elem_id="error-channels")
+    tokens = gr.Plot(label="Values: error of each token", elem_id="error-tokens")
+    with gr.Row():
+        with gr.Column(scale=6, min_width=320):
+            histogram = gr.Plot(label="Attention scores of the layer", elem_id="error-scores")
+        with gr.Column(scale=6, min_width=320):
+            divergence = gr.Plot(label="KL of the attention, by layer", elem_id="error-kl")
+    mixed = gr.Plot(label="Groups of one modality, or of several", elem_id="error-mixed")
+    return dict(locals())
 
-    def refresh(state: Session | None, value: float, scope: str, *values: Any) -> tuple[Any, ...]:
-        nothing = (gr.skip(),) * 6
-        if not has_prompt(state):
-            return *head.empty(), gr.Column(visible=False), *nothing
-        settings = settings_of(*values)
-        try:
-            reports = measure(state, settings)
-        except KVMMError as error:
-            return *head.say(problem(error)), gr.Column(visible=False), *nothing
-        state.talk.reports["errors"] = reports  # those that the figures show
-        figures = at_layer_now(reports, value, scope)
-        kl = attention_kl_parts(reports[1], reports[1].policies[0].policy)
-        return *head.say(summary_html(reports, settings.label)), gr.Column(visible=True), kl, *figures
 
-    def is_ready(state: Session, value: float, scope: str, *values: Any) -> bool:
-        return _name(settings_of(*values)) in state.talk.reports
-
-    def at_layer(state: Session | None, value: float, scope: str) -> tuple[Any, ...]:
-        reports = state.talk.reports.get("errors") if has_prompt(state) else None
-        return (gr.skip(),) * 5 if reports is None else at_layer_now(reports, value, scope)
-
-    figures = [curves, heat, tokens, histogram, mixed]
-    inputs = [layer, scope, *page.sidebar.inputs]
-    outputs = [*head.outputs, body, divergence, *figures]
-    connect(page, tab, head, refresh, inputs, outputs, is_ready=is_ready, triggers=[again.click])
-    gr.on(
-        [layer.change, scope.input],
-        at_layer,
-        [page.session, layer, scope],
-        figures,
-        api_visibility="private",
-        show_progress="hidden",
-        trigger_mode="always_last",
-        concurrency_id="figures",
-        concurrency_limit=2,
+def draw(reports: Reports, layer: float, scope: str) -> tuple[Any, ...]:
+    """The figures of one layer: curves and map of channels, tokens, scores, groups."""
+    errors, scores = reports
+    policy = errors.policies[0].policy
+    row = min(max(int(layer), 0), len(errors.layers) - 1)
+    return (
+        outlier_channels(errors, policy, row),
+        channel_errors(errors, policy, row, scope=scope),
+        token_errors(errors, [policy], row),
+        score_histogram(scores, policy, row),
+        mixed_errors(errors, row),
     )
 
 
-__all__ = ["build_errors", "measure", "summary_html"]
+def build_errors(page: Page, tab: gr.Tab, num_layers: int) -> None:
+    """Lay out the tab inside the current context; it measures when it is opened, and at the press of its button."""
+    head, earlier = build_head(page, "errors", MEANING), Earlier()
+    part = SimpleNamespace(**_layout(num_layers))
+
+    def shown(state: Session | None) -> Reports:
+        """The reports that the figures show: the conversation's last ones, else the worked sample's."""
+        return earlier.of(state) or worked_sample().reports
+
+    def all_of(reports: Reports, layer: float, scope: str) -> tuple[Any, ...]:
+        return attention_kl_parts(reports[1], reports[1].policies[0].policy), *draw(reports, layer, scope)
+
+    def at_once(state: Session | None, layer: float, scope: str, *values: Any) -> tuple[Any, ...]:
+        settings = settings_of(*values)
+        mine = state.talk.reports.get(_name(settings)) if has_prompt(state) else None
+        if mine is not None:
+            earlier.keep(state, mine)
+            line = head.say(summary_html(mine, settings.label))
+        else:
+            sample = worked_sample().reports
+            detail = summary_html(sample, sample[0].policies[0].policy)
+            line = head.waits(state, MEASURED) if has_prompt(state) else head.worked(state, detail)
+        return *line, *all_of(shown(state), layer, scope)
+
+    def measured(state: Session, layer: float, scope: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        settings = settings_of(*values)
+        try:
+            if _name(settings) in state.talk.reports:  # shown at once
+                yield (gr.skip(),) * 8
+                return
+            reports = measure(state, settings)
+        except KVMMError as error:
+            yield *head.say(problem(error)), *(gr.skip(),) * 6
+            return
+        earlier.keep(state, reports)
+        yield *head.say(summary_html(reports, settings.label)), *all_of(reports, layer, scope)
+
+    def at_layer(state: Session | None, layer: float, scope: str) -> tuple[Any, ...]:
+        return draw(shown(state), layer, scope)
+
+    figures = [part.curves, part.heat, part.tokens, part.histogram, part.mixed]
+    inputs = [part.layer, part.scope, *page.sidebar.inputs]
+    outputs = [*head.outputs, part.divergence, *figures]
+    connect(page, tab, head, at_once, measured, inputs, outputs, triggers=[part.again.click])
+    gr.on(
+        [part.layer.change, part.scope.input],
+        at_layer,
+        [page.session, part.layer, part.scope],
+        figures,
+        show_progress="hidden",
+        trigger_mode="always_last",
+        **DRAWING,
+    )
+
+
+__all__ = ["build_errors", "draw", "measure", "summary_html"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
@@ -22,13 +25,29 @@ from kvmm.analysis.plots import (
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.models.conversation import model_lock
-from kvmm.ui.prompts import AT_ONCE, ON_MODEL, Page, build_head, connect, has_prompt, problem, table_html
+from kvmm.ui.prompts import (
+    AT_ONCE,
+    DRAWING,
+    ON_MODEL,
+    Earlier,
+    Page,
+    build_head,
+    connect,
+    has_prompt,
+    problem,
+    table_html,
+)
 from kvmm.ui.session import Session
 from kvmm.ui.token_view import click_script, token_html
+from kvmm.ui.worked import worked_sample
 
 KINDS = {"Keys": "key", "Values": "value", "Queries": "query"}
 SIDE_BY_SIDE = "all side by side"
-EMPTY = "Ask something first: this page measures the tokens of your last prompt."
+MEANING = (
+    "A column is a token, a row a layer, and bright cells are large vectors. Tokens whose key norm is far from that of "
+    "their neighbours stretch the scale they share, and low-bit codes lose precision there."
+)
+MEASURED = "the norms of keys, values and queries in every layer"
 STAGE_CHOICES = [(STAGE_NAMES[name].capitalize(), name) for name in STAGES] + [("Side by side", SIDE_BY_SIDE)]
 
 
@@ -69,7 +88,7 @@ def outliers_html(report: NormReport, kind: str, layer: int) -> str:
         )
         for row in rows
     ]
-    columns = ("token", "modality", "text", "norm", "of the median", "attention")
+    columns = ("token", "modality", "text", "norm", "× median", "attention")
     drawn = " ".join(map(_button, sinks)) or "none"
     return (
         f"{head}{table_html(columns, body, 'outlier-table')}"
@@ -105,113 +124,152 @@ def channel_figure(report: ChannelReport, kind: str, stage: str, head: int) -> A
     return channel_heatmap(report, kind, stage if stage in known else known[STAGES.index(stage) % 2], head)
 
 
-def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> None:
-    """Lay out the tab inside the current context; it measures when it is opened after a new answer."""
-    head = build_head(page, "norms", EMPTY)
-    with gr.Column(visible=False) as body:
-        with gr.Row(elem_classes="controls"):
-            kind = gr.Radio(list(KINDS), value="Keys", label="Norms of", elem_id="norm-kind", min_width=220)
-            layer = gr.Slider(
-                0, max(num_layers - 1, 1), value=0, step=1, label="Layer", elem_id="norm-layer", min_width=220
+@dataclass(frozen=True)
+class Subject:
+    """What the tab shows: a report, and the session whose tokens it is of.
+
+    ``is_own`` says that it is of the visitor's prompt as it is now, so that more of it can be measured.
+    """
+
+    report: NormReport
+    session: Any
+    is_own: bool
+
+    def row(self, layer: float) -> int:
+        """The report's row for the slider's layer."""
+        return min(max(int(layer), 0), len(self.report.layers) - 1)
+
+    def draw(self, name: str, layer: float, token: float | None) -> tuple[Any, ...]:
+        """Heatmap, boxes, imbalance, outlier tokens and the chosen token of ``name`` (a key of ``KINDS``)."""
+        kind, row = KINDS[name], self.row(layer)
+        return (
+            norm_heatmap(self.report, kind),
+            head_boxes(self.report, kind, row),
+            norm_imbalance(self.report, kind, row),
+            outliers_html(self.report, kind, row),
+            self.place(name, layer, token),
+        )
+
+    def place(self, name: str, layer: float, token: float | None) -> str:
+        """Where the chosen token is from."""
+        try:
+            position = -1 if token is None else int(token)
+            return token_html(self.session, self.report, KINDS[name], self.row(layer), position)
+        except KVMMError as error:
+            return problem(error)
+
+
+def _layout(num_layers: int, num_heads: int) -> dict[str, Any]:
+    """Lay out the figures inside the current context; the components by name."""
+    with gr.Row(elem_classes="controls"):
+        kind = gr.Radio(list(KINDS), value="Keys", label="Norms of", elem_id="norm-kind", min_width=220)
+        layer = gr.Slider(
+            0, max(num_layers - 1, 1), value=0, step=1, label="Layer", elem_id="norm-layer", min_width=220
+        )
+    heatmap = gr.Plot(label="L2 norm of every token, by layer", elem_id="norm-heatmap")
+    with gr.Row():
+        with gr.Column(scale=7, min_width=320):
+            boxes = gr.Plot(label="Heads of the layer: median, quartiles, 5 and 95 %", elem_id="norm-boxes")
+        with gr.Column(scale=5, min_width=300):
+            imbalance = gr.Plot(label="Imbalance: mean and range of the heads", elem_id="norm-imbalance")
+    with gr.Row():
+        with gr.Column(scale=6, min_width=320):
+            outliers = gr.HTML(
+                elem_id="norm-outliers", padding=False, js_on_load=click_script("norm-heatmap", "norm-channels")
             )
-        heatmap = gr.Plot(label="Norm of every token, by layer", elem_id="norm-heatmap")
-        with gr.Row():
-            with gr.Column(scale=7, min_width=320):
-                boxes = gr.Plot(label="Heads of the layer: median, quartiles, 5 and 95 %", elem_id="norm-boxes")
-            with gr.Column(scale=5, min_width=300):
-                imbalance = gr.Plot(label="Imbalance: mean and range of the heads", elem_id="norm-imbalance")
-        with gr.Row():
-            with gr.Column(scale=6, min_width=320):
-                outliers = gr.HTML(
-                    elem_id="norm-outliers", padding=False, js_on_load=click_script("norm-heatmap", "norm-channels")
-                )
-            with gr.Column(scale=6, min_width=320):
-                token = gr.Number(0, precision=0, label="Token", elem_id="norm-token")
-                place = gr.HTML(elem_id="norm-place", padding=False)
+        with gr.Column(scale=6, min_width=320):
+            token = gr.Number(0, precision=0, label="Token", elem_id="norm-token")
+            place = gr.HTML(elem_id="norm-place", padding=False)
+    with gr.Column(visible=False) as by_channel:
         with gr.Row(elem_classes="controls"):
             stage = gr.Radio(
                 STAGE_CHOICES, value="raw", label="Channels, as the code sees them", elem_id="norm-stage", min_width=320
             )
-            channel_head = gr.Slider(
+            head = gr.Slider(
                 0, max(num_heads - 1, 1), value=0, step=1, label="Head", elem_id="norm-head", min_width=180
             )
         channels = gr.Plot(label="Magnitude by channel and token", elem_id="norm-channels")
-        ranges = gr.Plot(label="Keys: range of a channel within a group, by head and stage", elem_id="norm-stages")
+        ranges = gr.Plot(label="Keys: range of a channel in a group, by head and stage", elem_id="norm-stages")
+    return dict(locals())
 
-    def row_of(report: NormReport, value: float) -> int:
-        return min(max(int(value), 0), len(report.layers) - 1)
 
-    def at_layer_now(
-        state: Session, report: NormReport, kind: str, row: int, stage: str, number: int, token: float
-    ) -> tuple:
-        report_of_layer = channels_of(state, report.layers[row])
-        return (
-            head_boxes(report, kind, row),
-            norm_imbalance(report, kind, row),
-            outliers_html(report, kind, row),
-            shown(state, report, kind, row, token),
-            channel_figure(report_of_layer, kind, stage, number),
-            stage_boxes(report_of_layer),
-        )
+def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> None:
+    """Lay out the tab inside the current context; it measures when it is opened after a new answer."""
+    top, earlier = build_head(page, "norms", MEANING), Earlier()
+    part = SimpleNamespace(**_layout(num_layers, num_heads))
 
-    def shown(state: Session, report: NormReport, kind: str, row: int, token: float | None) -> str:
-        try:
-            return token_html(state, report, kind, row, -1 if token is None else int(token))
-        except KVMMError as error:
-            return problem(error)
+    def subject(state: Session | None) -> Subject:
+        if has_prompt(state) and state.norms is not None:
+            return Subject(state.norms, state, True)
+        if (held := earlier.of(state)) is not None:
+            return Subject(held, state, False)
+        sample = worked_sample()
+        return Subject(sample.norms, sample.session, False)
 
-    def everything(state: Session | None, name: str, value: float, stage: str, number: int, token: float) -> tuple:
+    def by_channel(state: Session, name: str, layer: float, stage: str, number: int) -> tuple[Any, Any]:
+        report = channels_of(state, state.norms.layers[subject(state).row(layer)])
+        return channel_figure(report, KINDS[name], stage, number), stage_boxes(report)
+
+    def at_once(state: Session | None, name: str, layer: float, stage: str, number: int, token: float) -> tuple:
+        found = subject(state)
+        if found.is_own:
+            line = top.say(summary_html(found.report, KINDS[name]))
+        else:
+            line = top.waits(state, MEASURED) if has_prompt(state) else top.worked(state)
+        shown = gr.skip() if found.is_own else gr.Column(visible=False)
+        return *line, *found.draw(name, layer, token), shown, gr.skip(), gr.skip()
+
+    def measure(state: Session, name: str, layer: float, stage: str, number: int, token: float) -> Iterator[tuple]:
         nothing = (gr.skip(),) * 7
-        if not has_prompt(state):
-            return *head.empty(), gr.Column(visible=False), *nothing
         try:
-            report, kind = state.measure_norms(), KINDS[name]
-            detail = at_layer_now(state, report, kind, row_of(report, value), stage, number, token)
+            if state.norms is None:
+                earlier.keep(state, state.measure_norms())
+                found = subject(state)
+                line = top.say(summary_html(found.report, KINDS[name]))
+                yield *line, *found.draw(name, layer, token), *nothing[:3]
+            figures = by_channel(state, name, layer, stage, number)
+            yield *nothing[:2], *nothing[:5], gr.Column(visible=True), *figures
         except KVMMError as error:
-            return *head.say(problem(error)), gr.Column(visible=False), *nothing
-        return *head.say(summary_html(report, kind)), gr.Column(visible=True), norm_heatmap(report, kind), *detail
+            yield *top.say(problem(error)), *nothing, gr.Column(visible=False)
 
-    def at_layer(state: Session | None, name: str, value: float, stage: str, number: int, token: float) -> tuple:
-        if not has_prompt(state) or state.norms is None:
-            return (gr.skip(),) * 6
-        try:
-            return at_layer_now(state, state.norms, KINDS[name], row_of(state.norms, value), stage, number, token)
-        except KVMMError as error:
-            gr.Warning(str(error), duration=6)
-            return (gr.skip(),) * 6
+    def redraw(state: Session | None, name: str, layer: float, token: float) -> tuple:
+        found = subject(state)
+        line = top.say(summary_html(found.report, KINDS[name]))[0] if found.is_own else gr.skip()
+        return line, *found.draw(name, layer, token)
 
-    def at_stage(state: Session | None, name: str, value: float, stage: str, number: int) -> Any:
+    def channels(state: Session | None, name: str, layer: float, stage: str, number: int) -> tuple:
         if not has_prompt(state) or state.norms is None:
-            return gr.skip()
+            return gr.skip(), gr.skip()
         try:
-            return channel_figure(
-                channels_of(state, state.norms.layers[row_of(state.norms, value)]), KINDS[name], stage, number
-            )
+            return by_channel(state, name, layer, stage, number)
         except KVMMError as error:
             gr.Warning(str(error), duration=6)
-            return gr.skip()
+            return gr.skip(), gr.skip()
 
-    def at_token(state: Session | None, name: str, value: float, token: float | None) -> Any:
-        if not has_prompt(state) or state.norms is None:
-            return gr.skip()
-        return shown(state, state.norms, KINDS[name], row_of(state.norms, value), token)
+    def at_token(state: Session | None, name: str, layer: float, token: float | None) -> str:
+        return subject(state).place(name, layer, token)
 
     def chosen(event: gr.SelectData) -> Any:
         return int(event.index)
 
-    inputs = [kind, layer, stage, channel_head, token]
-    detail = [boxes, imbalance, outliers, place, channels, ranges]
-    everywhere = [*head.outputs, body, heatmap, *detail]
-    connect(page, tab, head, everything, inputs, everywhere, is_ready=lambda state, *_: state.norms is not None)
+    inputs = [part.kind, part.layer, part.stage, part.head, part.token]
+    figures = [part.heatmap, part.boxes, part.imbalance, part.outliers, part.place]
+    outputs = [*top.outputs, *figures, part.by_channel, part.channels, part.ranges]
+    connect(page, tab, top, at_once, measure, inputs, outputs)
     state = page.session
-    kind.input(everything, [state, *inputs], everywhere, show_progress="minimal", **ON_MODEL)
-    following: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", **ON_MODEL}
-    layer.change(at_layer, [state, *inputs], detail, **following)
+    following: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last"}
+    changed = [part.kind.input, part.layer.change]
+    gr.on(changed, redraw, [state, part.kind, part.layer, part.token], [top.message, *figures], **DRAWING, **following)
     gr.on(
-        [stage.input, channel_head.change], at_stage, [state, kind, layer, stage, channel_head], channels, **following
+        [*changed, part.stage.input, part.head.change],
+        channels,
+        [state, part.kind, part.layer, part.stage, part.head],
+        [part.channels, part.ranges],
+        **ON_MODEL,
+        **following,
     )
-    outliers.select(chosen, None, token, **AT_ONCE)
-    token.change(at_token, [state, kind, layer, token], place, **following)
+    part.outliers.select(chosen, None, part.token, **AT_ONCE)
+    part.token.change(at_token, [state, part.kind, part.layer, part.token], part.place, **DRAWING, **following)
 
 
-__all__ = ["build_norms", "outliers_html", "summary_html"]
+__all__ = ["Subject", "build_norms", "outliers_html", "summary_html"]

@@ -16,15 +16,19 @@ from kvmm.ui.samples import Sample
 from kvmm.ui.session import Session
 from kvmm.ui.sidebar import Sidebar, settings_of
 from kvmm.ui.visitors import Visitors
+from kvmm.ui.worked import worked_sample
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False, "show_progress": "hidden"}
 ON_MODEL: dict[str, Any] = {**PRIVATE, "concurrency_id": "model", "concurrency_limit": 1}
+# Figures of what has been measured are drawn beside an answer that holds the model.
+DRAWING: dict[str, Any] = {**PRIVATE, "concurrency_id": "figures", "concurrency_limit": 2}
 # Long work takes the model's lock a step at a time, so that other visitors' questions are answered in between.
 LONG: dict[str, Any] = {**PRIVATE, "concurrency_id": "long", "concurrency_limit": 2, "show_progress": "hidden"}
 WAITING = "Waiting for other visitors' work to end …"
 STOPPED = "Stopped before it began."
 STALE = "The open conversation was asked something else since."
+BUSY = "Your question is being answered; its figures follow."
 
 
 class LongWork:
@@ -78,13 +82,27 @@ def problem(error: Exception) -> str:
 
 
 def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
-    """A table of HTML cells; it scrolls sideways by itself where the page is narrow."""
+    """A table of HTML cells; it scrolls sideways by itself where the page is narrow, and its first column stays."""
+    return sections_html(columns, [("", rows)], name)
+
+
+def sections_html(columns: Sequence[str], sections: Sequence[tuple[str, Sequence[Sequence[str]]]], name: str) -> str:
+    """The same in sections, each under its title; a section without rows is left out, and so is an empty title."""
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    body = ""
+    for title, rows in sections:
+        if title and rows:
+            body += f'<tr class="part-of"><th colspan="{len(columns)}"><span>{html.escape(title)}</span></th></tr>'
+        body += "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return (
         f'<div class="table-scroll" tabindex="0"><table class="outliers" id="{name}"><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def is_busy(session: Session | None) -> bool:
+    """Whether a question of the visitor waits for its answer, or is being answered."""
+    return session is not None and (session.running or session.turn is not None)
 
 
 def has_prompt(session: Session | None) -> bool:
@@ -113,29 +131,68 @@ class Page:
 
 @dataclass(frozen=True)
 class Head:
-    """The top of a tab: a line of text, and the button that asks the sample's question; empty until it is opened."""
+    """The top of a tab: lines of text, and the button that asks the sample's question; empty until it is opened.
+
+    Attributes:
+        meaning: a plain sentence on what the figures say; it stands below every line.
+    """
 
     message: gr.HTML
     button: gr.Button
-    text: str
+    meaning: str
     has_sample: bool
 
-    def empty(self) -> tuple[Any, Any]:
-        """Values of ``outputs`` before there is a prompt."""
-        return hint(self.text), gr.Button(visible=self.has_sample)
+    def worked(self, session: Session | None, detail: str = "") -> tuple[Any, Any]:
+        """Values of ``outputs`` over a worked sample, when the visitor has nothing of their own yet; ``detail`` is HTML
+        below the line that says so."""
+        sample = worked_sample()
+        line = (
+            f"<b>A worked sample</b>: “{html.escape(sample.question)}” about {html.escape(sample.file)}, with the "
+            f"{html.escape(sample.model)} model. "
+        )
+        line += BUSY if is_busy(session) else "Ask something, and this page shows your own prompt."
+        return self._with_meaning(f'<div class="hint">{line}</div>{detail}'), gr.Button(visible=self.has_sample)
+
+    def waits(self, session: Session, what: str) -> tuple[Any, Any]:
+        """The same over a worked sample or earlier figures, while ``what`` is about to be measured."""
+        count = session.last.memory.tokens if session.last is not None and session.last.memory else 0
+        now = f"Measuring {count:,} tokens: {what} …" if count else f"Measuring {what} …"
+        text = f"{BUSY if is_busy(session) else now} Meanwhile the figures below are earlier ones."
+        bar = '<div class="bar"><i class="moving"></i></div>'
+        return self._with_meaning(f'<div class="progress" id="measuring">{bar}{hint(text)}</div>'), gr.Button(
+            visible=False
+        )
 
     def say(self, line: str) -> tuple[Any, Any]:
         """Values of ``outputs`` with a prompt; ``line`` is HTML."""
-        return line, gr.Button(visible=False)
+        return self._with_meaning(line), gr.Button(visible=False)
+
+    def _with_meaning(self, line: str) -> str:
+        return f'{line}<div class="hint meaning">{html.escape(self.meaning)}</div>'
 
     @property
     def outputs(self) -> list[Any]:
-        """The components whose values ``empty`` and ``say`` return."""
+        """The components whose values ``worked``, ``waits`` and ``say`` return."""
         return [self.message, self.button]
 
 
-def build_head(page: Page, name: str, text: str) -> Head:
-    """Lay out the top of a tab; ``text`` says what to do before there is a prompt."""
+class Earlier:
+    """The last figures of each conversation, shown until those of its next prompt are there."""
+
+    def __init__(self) -> None:
+        self._held: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def keep(self, session: Session, report: Any) -> None:
+        """``report`` is what the open conversation shows now."""
+        self._held[session.talk] = report
+
+    def of(self, session: Session | None) -> Any | None:
+        """What the open conversation showed last."""
+        return None if session is None else self._held.get(session.talk)
+
+
+def build_head(page: Page, name: str, meaning: str) -> Head:
+    """Lay out the top of a tab; ``meaning`` is a plain sentence on what its figures say."""
     message = gr.HTML(padding=False, elem_id=f"{name}-summary")
     title = page.sample.title if page.sample else ""
     button = gr.Button(
@@ -146,34 +203,40 @@ def build_head(page: Page, name: str, text: str) -> Head:
         elem_classes="use-sample",
         visible=False,
     )
-    return Head(message, button, text, page.sample is not None)
+    return Head(message, button, meaning, page.sample is not None)
 
 
 def connect(
     page: Page,
     tab: gr.Tab,
     head: Head,
-    refresh: Callable[..., tuple[Any, ...]],
+    at_once: Callable[..., tuple[Any, ...]],
+    measure: Callable[..., Iterator[tuple[Any, ...]]] | None,
     inputs: Sequence[Any],
     outputs: Sequence[Any],
     *,
-    is_ready: Callable[..., bool] = lambda *_: True,
     triggers: Sequence[Any] = (),
 ) -> None:
-    """Run ``refresh(session, *inputs)`` when the tab is opened, and after its sample was asked.
+    """Show what there is when the tab is opened, and after its sample was asked; then measure what is not there yet.
 
     Args:
+        at_once: ``at_once(session, *inputs)`` returns values of ``outputs`` without the model, which may be answering.
+        measure: ``measure(session, *inputs)`` yields them when the model's turn has come; None where nothing is
+            measured by itself. It is not called before there is a prompt.
         outputs: those of ``head`` first.
-        is_ready: with the arguments of ``refresh``, whether it returns at once; else the page says that it measures.
-        triggers: other events that run it.
+        triggers: other events that do the same.
     """
 
     def run(state: Session | None, *values: Any) -> Iterator[tuple[Any, ...]]:
-        if has_prompt(state) and not is_ready(state, *values):
-            count = state.last.memory.tokens if state.last.memory else 0
-            line = hint(f"Measuring {count:,} tokens …" if count else "Measuring …")
-            yield *head.say(line), *(gr.skip(),) * (len(outputs) - 2)
-        yield refresh(state, *values)
+        if has_prompt(state):
+            yield from measure(state, *values)
+        else:
+            yield (gr.skip(),) * len(outputs)
+
+    def show(event: Any) -> None:
+        shown = event(at_once, [page.session, *inputs], outputs, **AT_ONCE)
+        if measure is not None:
+            shown.then(run, [page.session, *inputs], outputs, show_progress="hidden", **ON_MODEL)
 
     def ask_sample(request: gr.Request, state: Session | None, *values: Any) -> Iterator[tuple[Any, ...]]:
         state = state or page.visitors.session(request.session_hash)
@@ -187,22 +250,25 @@ def connect(
         finally:
             page.visitors.keep_budget()
 
-    arguments = (run, [page.session, *inputs], outputs)
     for trigger in (tab.select, *triggers):
-        trigger(*arguments, show_progress="minimal", **ON_MODEL)
-    head.button.click(
+        show(trigger)
+    asked = head.button.click(
         ask_sample, [page.session, *page.sidebar.inputs], [page.session, *page.chat], show_progress="hidden", **ON_MODEL
-    ).success(*arguments, show_progress="minimal", **ON_MODEL)
+    )
+    show(asked.success)
 
 
 __all__ = [
     "AT_ONCE",
+    "BUSY",
+    "DRAWING",
     "LONG",
     "ON_MODEL",
     "PRIVATE",
     "STALE",
     "STOPPED",
     "WAITING",
+    "Earlier",
     "Head",
     "LongWork",
     "Page",
@@ -210,6 +276,8 @@ __all__ = [
     "connect",
     "has_prompt",
     "hint",
+    "is_busy",
     "problem",
+    "sections_html",
     "table_html",
 ]

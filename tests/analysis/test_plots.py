@@ -12,6 +12,7 @@ from kvmm.analysis.plots import (
     MAX_COLUMNS,
     MODALITY_COLORS,
     format_bytes,
+    log_ticks,
     memory_by_modality,
     norm_boxes,
     norm_heatmap,
@@ -46,6 +47,20 @@ def report() -> NormReport:
 )  # fmt: skip
 def test_format_bytes(nbytes, text):
     assert format_bytes(nbytes) == text
+
+
+def value_of(text: str) -> float:
+    digits, _, power = text.partition("10<sup>")
+    return float(text) if not power else float(digits.rstrip("·") or 1) * 10.0 ** int(power.removesuffix("</sup>"))
+
+
+@pytest.mark.parametrize("low, high", [(0.13, 1.8), (0.009, 1.1), (3e-7, 4e-6), (1e-9, 5.0), (3.1, 3.1), (20, 9e6)])
+def test_ticks_of_a_logarithmic_axis_are_whole_numbers_in_order(low, high):
+    ticks = log_ticks(low, high)
+    values = ticks["tickvals"]
+    assert values == sorted(values) and 1 <= len(values) <= 14
+    assert all(low / 1.75 <= value <= high * 1.75 for value in values)
+    assert [value_of(text) for text in ticks["ticktext"]] == pytest.approx(values), "a tick says all of its number"
 
 
 def test_memory_shows_measured_beside_dense():

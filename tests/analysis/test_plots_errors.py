@@ -55,6 +55,16 @@ def test_channels_are_a_cell_each(errors):
     np.testing.assert_allclose(cells.z, errors.of("kivi2").value.by_channel("rest", False)[0], atol=1e-6)
 
 
+def test_the_axis_of_an_error_names_whole_numbers(errors, scores):
+    axes = [outlier_channels(errors, "kivi2", 1).layout.yaxis, layer_errors(errors).layout.yaxis]
+    axes += [token_errors(errors, ["kivi2"], 1).layout.yaxis2, attention_kl(scores).layout.yaxis]
+    for axis in axes:
+        assert axis.type == "log" and list(axis.tickvals) == sorted(axis.tickvals) and len(axis.tickvals) >= 1
+        assert [float(text) for text in axis.ticktext if "sup" not in text] == pytest.approx(
+            [value for value, text in zip(axis.tickvals, axis.ticktext, strict=True) if "sup" not in text]
+        )
+
+
 def test_outliers_in_and_out_share_one_order_of_channels(errors):
     figure = outlier_channels(errors, "kivi2", 1, head=0)
     assert [trace.name for trace in figure.data] == list(SCOPES.values())

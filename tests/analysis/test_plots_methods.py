@@ -12,7 +12,7 @@ from kvmm.analysis.methods import MethodRow, MethodsReport
 from kvmm.analysis.operations import decode_operations, pack_operations
 from kvmm.analysis.plan import make_plan
 from kvmm.analysis.plots import cost_components, decode_counts, method_seconds, pack_counts, pareto
-from kvmm.analysis.plots.pareto import _HEIGHT, _LINE, _WIDTH
+from kvmm.analysis.plots.labels import HEIGHT, LINE, WIDTHS
 from kvmm.analysis.plots.policies import family_color, family_of, family_symbol
 from kvmm.analysis.shapes import ModelShape
 from kvmm.policy import policies
@@ -71,25 +71,37 @@ def test_the_front_is_drawn_through_what_no_other_beats():
     assert names["rd"].marker.size[0] > names["kivi"].marker.size[0]
 
 
-def test_labels_do_not_lie_on_each_other_or_outside(crowded):
+def plain(text):
+    return text.replace("<b>", "").replace("</b>", "")
+
+
+def boxes_of(figure, width):
+    """Left, low, right and high of every label in pixels, where the plot is ``width`` pixels wide."""
+    x_range, y_range = figure.layout.xaxis.range, figure.layout.yaxis.range
+    for label in figure.layout.annotations:
+        wide = 6 * len(plain(label["text"]))  # pixels, a little less than is reserved
+        dx, dy = (label["ax"], -label["ay"]) if label["showarrow"] else (label["xshift"], label["yshift"])
+        x = (label["x"] - x_range[0]) / (x_range[1] - x_range[0]) * width + dx
+        y = (label["y"] - y_range[0]) / (y_range[1] - y_range[0]) * HEIGHT + dy
+        left = x - {"left": 0, "right": wide, "center": wide / 2}[label["xanchor"]]
+        low = y - {"bottom": 0, "top": LINE, "middle": LINE / 2}[label["yanchor"]]
+        yield left, low, left + wide, low + LINE
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_point_has_a_name_that_lies_on_no_other_and_inside(crowded, width):
     figure = pareto(crowded)
-    labels, x_range, y_range = figure.layout.annotations, figure.layout.xaxis.range, figure.layout.yaxis.range
-    boxes = []
-    for label in labels:
-        text = label["text"].replace("<b>", "").replace("</b>", "")
-        width = 6 * len(text)  # pixels, a little less than is reserved
-        x = (label["x"] - x_range[0]) / (x_range[1] - x_range[0]) * _WIDTH + label["xshift"]
-        y = (label["y"] - y_range[0]) / (y_range[1] - y_range[0]) * _HEIGHT + label["yshift"]
-        left = x - {"left": 0, "right": width, "center": width / 2}[label["xanchor"]]
-        low = y - {"bottom": 0, "top": _LINE, "middle": _LINE / 2}[label["yanchor"]]
-        boxes.append((left, low, left + width, low + _LINE))
+    named = [name for label in figure.layout.annotations for name in plain(label["text"]).split(", ")]
+    assert sorted(named) == sorted(policies())
+    boxes = list(boxes_of(figure, width))
     for i, one in enumerate(boxes):
-        assert one[0] >= 0 and one[2] <= _WIDTH + 1
+        assert one[0] >= 0 and one[1] >= 0 and one[2] <= width + 1 and one[3] <= HEIGHT + 1
         for other in boxes[:i]:
             assert not (one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3])
-    named = {name for label in labels for name in label["text"].replace("<b>", "").replace("</b>", "").split(", ")}
-    assert set(crowded.pareto()) <= named, "what is on the front has a label"
-    assert len(named) >= len(crowded.rows) // 2
+    bold = {
+        name for label in figure.layout.annotations if "<b>" in label.text for name in plain(label.text).split(", ")
+    }
+    assert set(crowded.pareto()) <= bold
 
 
 def test_equal_points_share_a_label():

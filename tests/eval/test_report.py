@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 
 from kvmm.analysis.plots import score_by_bits, score_differences
-from kvmm.analysis.plots.evaluation import front
+from kvmm.analysis.plots.evaluation import LEAST_POINTS, front
 from kvmm.cli import main
 from kvmm.eval.records import sample_hash
 from kvmm.eval.report import build_report, find_runs
@@ -227,6 +228,22 @@ def test_figures(run_folder):
     assert {x for trace in points for x in trace.x} == {16.0, 2.0, 1.0}
     assert max(y + e for t in points if t.error_y.array for y, e in zip(t.y, t.error_y.array, strict=True)) <= 100
     assert list(score_differences(task).data[0].y) == ["rd1", "rd2"]
+
+
+@pytest.mark.parametrize("score", [0.0, 0.5, 1.0])
+def test_equal_scores_are_not_drawn_as_differences(run_folder, score):
+    (task,) = build_report(find_runs(run_folder)).runs[0].tasks
+    equal = replace(task, policies=tuple(replace(one, score=score, difference=None) for one in task.policies))
+    low, high = score_by_bits(equal).layout.yaxis.range
+    assert high - low >= LEAST_POINTS and low <= 100 * score <= high
+    assert low >= -0.1 * LEAST_POINTS and high <= 100 + 0.1 * LEAST_POINTS, "no score is beyond the ends"
+
+
+def test_the_axis_of_scores_holds_all_of_them(run_folder):
+    (task,) = build_report(find_runs(run_folder)).runs[0].tasks
+    low, high = score_by_bits(task).layout.yaxis.range
+    ends = [100 * one.score for one in task.policies]
+    assert low < min(ends) and max(ends) < high and "bits per value" in score_by_bits(task).layout.xaxis.title.text
 
 
 def test_the_summary_holds_all_tasks(run_folder, rows, monkeypatch, capsys):

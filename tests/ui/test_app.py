@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kvmm.policy import policies
+from kvmm.ui.models import EMBEDDED
+
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
 
@@ -302,13 +305,24 @@ def test_the_documented_endpoints(url, invoice):
     from gradio_client import Client, handle_file
 
     client = Client(url, verbose=False)
-    described = client.view_api(return_format="dict")["named_endpoints"]["/ask"]["parameters"]
-    assert [parameter["parameter_name"] for parameter in described] == ["files", "question", "policy", "model"]
-    assert list(client.view_api(return_format="dict")["named_endpoints"]) == [
-        "/ask",
-        "/compare",
-        "/analyze_norms",
-    ]
+    endpoints = client.view_api(return_format="dict")["named_endpoints"]
+    assert list(endpoints) == ["/ask", "/compare", "/analyze_norms"]
+    for endpoint in endpoints.values():
+        for parameter in endpoint["parameters"]:
+            assert parameter["label"] == parameter["parameter_name"] and parameter["component"] != "Api"
+            assert len(parameter["python_type"]["description"]) > 20
+        assert len(endpoint["returns"][0]["python_type"]["description"]) > 60
+    files, question, policy, model = endpoints["/ask"]["parameters"]
+    assert [one["parameter_name"] for one in (files, question, policy, model)] == [
+        "files", "question", "policy", "model",
+    ]  # fmt: skip
+    assert files["python_type"]["type"] == "list[filepath]" and question["python_type"]["type"] == "str"
+    assert not files["parameter_has_default"] and not question["parameter_has_default"]
+    assert policy["parameter_default"] == "balanced" and model["parameter_default"] == EMBEDDED
+    assert all(f"'{name}'" in policy["python_type"]["type"] for name in policies())
+    printed = client.view_api(return_format="str")
+    assert "1st" not in printed and "[Api]" not in printed
+    assert "- [File] files: list[filepath] (required)  (images, PDF documents or recordings" in printed
     result = client.predict([handle_file(invoice)], QUESTION, "kivi4", api_name="/ask")
     assert result["answer"] == "$1,274.94"
     assert result["policy"] == "kivi4"

@@ -29,6 +29,7 @@ from kvmm.analysis.plots.style import (
     TEXT_COLOR,
     bins,
     format_bytes,
+    log_ticks,
     style,
 )
 
@@ -52,6 +53,7 @@ __all__ = [
     "format_bytes",
     "head_boxes",
     "layer_errors",
+    "log_ticks",
     "memory_by_modality",
     "memory_over_tokens",
     "method_seconds",

@@ -75,7 +75,7 @@ def stage_boxes(report: ChannelReport, measure: str = "range") -> go.Figure:
     """
     count = report.key.shape[0]
     heads = np.arange(count)[:: -(-count // MAX_BOXES)]
-    titles = [STAGE_NAMES[name].replace(", ", ",<br>") for name in STAGES]  # four panels fit on a phone
+    titles = [STAGE_NAMES[name].replace(", then ", ",<br>then<br>") for name in STAGES]  # four panels fit on a phone
     figure = make_subplots(rows=1, cols=len(STAGES), shared_yaxes=measure == "range", subplot_titles=titles)
     for col, stage in enumerate(STAGES, start=1):
         for name in report.modalities():
@@ -83,12 +83,12 @@ def stage_boxes(report: ChannelReport, measure: str = "range") -> go.Figure:
             # One group of offsets in all panels; else every panel leaves room for the boxes of the others.
             group = {"legendgroup": name, "offsetgroup": name, "showlegend": col == 1}
             add_boxes(figure, boxes, heads, name, **group, row=1, col=col)
-    style(figure, height=360, revision=f"stage-{measure}", boxmode="group", margin={"l": 8, "r": 8, "t": 92, "b": 40})
-    figure.update_layout(legend={"y": 1.17})
-    figure.update_annotations(font={"size": 13})
+    style(figure, height=360, revision=f"stage-{measure}", boxmode="group", margin={"l": 8, "r": 8, "t": 96, "b": 40})
+    figure.update_layout(legend={"y": 1.24})
+    figure.update_annotations(font={"size": 12})
     figure.update_xaxes(title_text="head", type="category", showgrid=False)
     figure.update_yaxes(rangemode="tozero")
-    title = "range of a channel in a group / rms" if measure == "range" else f"{NORM_NAMES['key']} norm"
+    title = "channel range / rms" if measure == "range" else f"{NORM_NAMES['key']} norm"
     figure.update_yaxes(title_text=title, row=1, col=1)
     return figure
 

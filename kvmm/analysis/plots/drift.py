@@ -8,16 +8,17 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from kvmm.analysis.drift_report import DriftReport
+from kvmm.analysis.plots.parts import log_axis
 from kvmm.analysis.plots.policies import family_color, family_of, family_symbol, policy_line
 from kvmm.analysis.plots.style import TEXT_COLOR, style
-from kvmm.memory_text import WHOLE
+from kvmm.memory_text import AXIS
 
 _MARGIN = {"l": 8, "r": 8, "t": 44, "b": 40}
 _FLOOR = 1e-7  # nats: what rounding alone makes; a logarithmic axis has no zero
 
 
 def drift_by_bits(report: DriftReport) -> go.Figure:
-    """KL(full || policy) over the bits a value that the cache holds, one point a policy, with standard errors.
+    """KL(full || policy) over the bits per value that the cache holds, one point a policy, with standard errors.
 
     Bits are measured, of the whole cache, full-precision tokens included: lower left is better.
     """
@@ -39,8 +40,8 @@ def drift_by_bits(report: DriftReport) -> go.Figure:
             cliponaxis=False,
         )
     style(figure, height=380, revision="drift-bits", margin=_MARGIN)
-    figure.update_xaxes(title_text=f"{WHOLE} per value", rangemode="tozero")
-    figure.update_yaxes(title_text="KL a token (nats)", type="log", exponentformat="power", dtick=1)
+    figure.update_xaxes(title_text=AXIS, rangemode="tozero")
+    log_axis(figure, "KL per token (nats)")
     return figure
 
 
@@ -72,7 +73,7 @@ def drift_by_position(report: DriftReport) -> go.Figure:
         )
     style(figure, height=340, revision="drift-position", margin={**_MARGIN, "t": 66}, hovermode="x unified")
     figure.update_xaxes(title_text="place in the continuation", tickformat=".0%", range=[0, 1])
-    figure.update_yaxes(title_text="KL a token (nats)", type="log", exponentformat="power", dtick=1)
+    log_axis(figure, "KL per token (nats)")
     return figure
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvmm.analysis.errors import ARRANGEMENTS, SCOPES, ErrorReport
-from kvmm.analysis.plots.parts import add_legend, add_ribbon
+from kvmm.analysis.plots.parts import add_legend, add_ribbon, log_axis
 from kvmm.analysis.plots.policies import policy_line
 from kvmm.analysis.plots.style import GRID_COLOR, TEXT_COLOR, bins, style
 
@@ -25,15 +24,6 @@ _MARGIN = {"l": 8, "r": 8, "t": 66, "b": 40}
 
 def _measure(relative: bool) -> str:
     return "relative squared error" if relative else "mean squared error"
-
-
-def _log_axis(figure: go.Figure, title: str, **where: Any) -> None:
-    """A logarithmic y axis for the lines drawn; a short one also names 2 and 5 times the powers of ten."""
-    lines = [np.asarray(trace.y, dtype=float) for trace in figure.data if trace.type == "scatter" and len(trace.x) > 1]
-    values = np.concatenate([*lines, [np.nan]])
-    values = values[values > 0]
-    short = not len(values) or values.max() < 1e3 * values.min()
-    figure.update_yaxes(title_text=title, type="log", exponentformat="power", dtick="D2" if short else 1, **where)
 
 
 def _positive(values: np.ndarray) -> np.ndarray:
@@ -103,7 +93,7 @@ def outlier_channels(
         )
     style(figure, height=340, revision=f"outlier-channels-{side}", hovermode="x unified", margin=_MARGIN)
     figure.update_xaxes(title_text="channels, largest error first", showticklabels=False)
-    _log_axis(figure, _measure(relative))
+    log_axis(figure, _measure(relative))
     return figure
 
 
@@ -148,7 +138,7 @@ def layer_errors(
         )
     style(figure, height=360, revision=f"layer-errors-{side}", hovermode="x unified", margin=_MARGIN)
     figure.update_xaxes(title_text="layer", type="category", showgrid=False)
-    _log_axis(figure, f"{SIDE_NAMES[side].lower()}s: {_measure(relative)}")
+    log_axis(figure, f"{SIDE_NAMES[side].lower()}s: {_measure(relative)}")
     return figure
 
 
@@ -193,7 +183,7 @@ def token_errors(
     style(figure, height=400, revision=f"token-errors-{side}", margin={**_MARGIN, "t": 90})
     figure.update_xaxes(showgrid=False)
     figure.update_xaxes(title_text="token", row=2, col=1)
-    _log_axis(figure, f"{SIDE_NAMES[side].lower()}s: {_measure(relative)}", row=2, col=1)
+    log_axis(figure, f"{SIDE_NAMES[side].lower()}s: {_measure(relative)}", row=2, col=1)
     return figure
 
 

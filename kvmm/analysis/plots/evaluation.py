@@ -10,14 +10,16 @@ import plotly.graph_objects as go
 from kvmm.analysis.plots.pareto import Point, pareto_plot
 from kvmm.analysis.plots.policies import family_color, family_of
 from kvmm.analysis.plots.style import TEXT_COLOR, style
-from kvmm.memory_text import WHOLE, bits_text
+from kvmm.memory_text import AXIS, bits_text
 
 if TYPE_CHECKING:
     from kvmm.eval.report import PolicyResult, TaskResult
 
+LEAST_POINTS = 10.0  # of 100, that the axis of a score spans at least
+
 
 def score_by_bits(task: TaskResult) -> go.Figure:
-    """The score over the measured bits a value: up and left is better; bars are the 95 % interval of the paired
+    """The score over the measured bits per value: up and left is better; bars are the 95 % interval of the paired
     difference to full precision, drawn around the score.
     """
     measured = [one for one in task.policies if one.score is not None and one.bits_per_value]
@@ -40,9 +42,11 @@ def score_by_bits(task: TaskResult) -> go.Figure:
     return pareto_plot(
         points,
         front(measured),
-        x_title=f"{WHOLE} per value",
+        x_title=AXIS,
         y_title=f"{task.metric}, points of 100",
         revision=f"bits-{task.task}",
+        least=LEAST_POINTS,
+        limits=(0.0, top) if top == 100 else None,
         x_axis={"tickvals": [1, 1.5, 2, 3, 4, 6, 8, 16], "ticktext": ["1", "1.5", "2", "3", "4", "6", "8", "16"]},
     )
 

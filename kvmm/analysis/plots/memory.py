@@ -62,7 +62,7 @@ def memory_by_modality(report: Any) -> go.Figure:
         margin={"l": 8, "r": 8, "t": 34, "b": 30},
     )
     # Room on the right for the labels outside the bars, which plotly leaves out of its own range.
-    figure.update_xaxes(title_text=f"{unit}, {WHOLE}", title_standoff=4, range=[0, top * 1.55], nticks=5)
+    figure.update_xaxes(title_text=f"{unit}, {WHOLE}", title_standoff=4, range=[0, top * 1.75], nticks=5)
     figure.update_yaxes(showgrid=False)
     return figure
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from kvmm.analysis.plots.style import MODALITY_COLORS
+from kvmm.analysis.plots.style import MODALITY_COLORS, log_ticks
 from kvmm.modality import MODALITY_NAMES
 
 
@@ -69,3 +69,12 @@ def add_boxes(figure: go.Figure, quantiles: np.ndarray, x: Sequence[Any], name: 
         hoverinfo="y",
         **options,
     )
+
+
+def log_axis(figure: go.Figure, title: str, **where: int) -> None:
+    """A logarithmic y axis with ticks for the lines drawn so far; ``where``: ``row`` and ``col`` of the subplot."""
+    lines = [trace.y for trace in figure.data if trace.type == "scatter" and trace.x[0] is not None]  # no legend's
+    values = np.concatenate([*(np.asarray(line, dtype=float) for line in lines), [np.nan]])
+    values = values[values > 0]
+    ticks = log_ticks(values.min(), values.max()) if len(values) else {}
+    figure.update_yaxes(title_text=title, type="log", **ticks, **where)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from kvmm.analysis.plots.parts import log_axis
 from kvmm.analysis.plots.policies import policy_line
 from kvmm.analysis.plots.style import DENSE_COLOR, MODALITY_COLORS, TEXT_COLOR, style
 from kvmm.analysis.scores import KINDS, ScoreReport
@@ -51,7 +52,7 @@ def score_histogram(
     style(figure, height=340, revision="score-histogram", hovermode="x unified", margin=_MARGIN)
     figure.update_xaxes(title_text="score before the softmax", zeroline=False)
     if log:
-        figure.update_yaxes(title_text="share of the scores", type="log", exponentformat="power", dtick=1)
+        log_axis(figure, "share of the scores")
     else:
         figure.update_yaxes(title_text="share of the scores", rangemode="tozero")
     return figure
@@ -75,7 +76,7 @@ def attention_kl(report: ScoreReport, policies: Sequence[str] | None = None) -> 
         )
     style(figure, height=360, revision="attention-kl", hovermode="x unified", margin=_MARGIN)
     figure.update_xaxes(title_text="layer", type="category", showgrid=False)
-    figure.update_yaxes(title_text="KL of the attention (nats)", type="log", exponentformat="power")
+    log_axis(figure, "KL of the attention (nats)")
     return figure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, floor, log10
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,23 @@ def style(figure: go.Figure, *, height: int, revision: str, **layout: Any) -> go
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
     return figure
+
+
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Ticks of a logarithmic axis from ``low`` to ``high`` (both positive), each with its whole number.
+
+    Within three powers of ten 1, 2 and 5 times each of them, written out ("0.05"); else the powers of ten. plotly's own
+    ticks of a short axis say "2" and "5" and leave the reader to guess of what.
+    """
+    first, last = floor(log10(low)), ceil(log10(high))
+    short = high < 1e3 * low
+    ticks = [step * 10.0**power for power in range(first, last + 1) for step in ((1, 2, 5) if short else (1,))]
+    ticks = [tick for tick in ticks if low / 1.7 <= tick <= high * 1.7]
+    text = [
+        f"{tick:g}" if 1e-4 <= tick < 1e5 else f"{tick / 10.0**p:.0f}·10<sup>{p}</sup>"
+        for tick, p in ((tick, floor(log10(tick) + 1e-9)) for tick in ticks)
+    ]
+    return {"tickvals": ticks, "ticktext": [one.removeprefix("1·") for one in text]}
 
 
 def bins(tokens: int, columns: int = MAX_COLUMNS) -> np.ndarray:

@@ -1,0 +1,163 @@
+"""Names beside the points of a scatter plot: all of them, none over another, on a phone and on a wide page alike.
+
+A figure does not know how wide it will be drawn, and labels keep their size in pixels while points move apart. So a
+place counts as free only if it is free at every width of ``WIDTHS``. A name that finds no room beside its point goes
+further away and gets a line to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import cos, pi, sin
+from typing import Any
+
+import numpy as np
+
+from kvmm.analysis.plots.style import TEXT_COLOR
+
+WIDTHS = (260, 300, 350, 450, 620, 780, 980)  # pixels between the axes: a phone of 390 px to a page of 1360 px
+HEIGHT = 430
+LINE = 13  # pixels of a line of text
+_CHARACTER, _BOLD = 6.1, 6.9  # widest usual width of a character, in pixels
+_MARKER = 7  # half the side of a point, and a little
+_STEPS = np.linspace(0.12, 0.95, 8)  # where a leading line is looked at
+_BESIDE = (
+    ("left", "middle", 9, 0),
+    ("right", "middle", -9, 0),
+    ("center", "bottom", 0, 8),
+    ("center", "top", 0, -8),
+    ("left", "bottom", 6, 5),
+    ("left", "top", 6, -5),
+    ("right", "bottom", -6, 5),
+    ("right", "top", -6, -5),
+)
+
+
+@dataclass(frozen=True)
+class Label:
+    """``text`` at ``(x, y)``, 0 to 1 from left to right and bottom to top; ``strong`` ones come first, in bold."""
+
+    x: float
+    y: float
+    text: str
+    strong: bool = False
+
+
+class _Ring:
+    """Candidates at one distance: ``places`` are (x anchor, y anchor, x shift, y shift)."""
+
+    def __init__(self, places: Sequence[tuple[str, str, float, float]], has_line: bool) -> None:
+        self.places, self.has_line = places, has_line
+        x_share = [{"left": 0.0, "center": 0.5, "right": 1.0}[place[0]] for place in places]
+        y_share = [{"bottom": 0.0, "middle": 0.5, "top": 1.0}[place[1]] for place in places]
+        self.share = np.array([x_share, y_share]).T  # [C, 2]
+        self.shift = np.array([place[2:] for place in places])  # [C, 2]
+
+
+def _ring(radius: float, turns: int = 20) -> _Ring:
+    places = []
+    for turn in range(turns):
+        dx, dy = radius * 1.25 * cos(2 * pi * turn / turns), radius * sin(2 * pi * turn / turns)
+        anchor = "center" if abs(dx) < 8 else "left" if dx > 0 else "right"
+        vertical = "middle" if anchor != "center" else "bottom" if dy > 0 else "top"
+        places.append((anchor, vertical, dx, dy))
+    return _Ring(places, True)
+
+
+_RINGS = [_Ring(_BESIDE, False), *map(_ring, range(20, 190, 12))]  # nearest first
+
+
+def text_width(label: Label) -> float:
+    """Pixels that a label's text may take."""
+    return len(label.text) * (_BOLD if label.strong else _CHARACTER)
+
+
+def place_labels(labels: Sequence[Label]) -> list[dict[str, Any]]:
+    """For each label the part of a plotly annotation that says where it goes, in the order given.
+
+    Labels lie inside the plot, on no other label and no point, at all ``WIDTHS``; where that cannot be, they take the
+    place that covers least.
+    """
+    widths = np.array(WIDTHS, dtype=float)
+    at = np.array([[label.x, label.y] for label in labels]).reshape(-1, 1, 2) * np.stack(
+        [widths, np.full_like(widths, HEIGHT)], axis=-1
+    )  # [N, W, 2] pixels
+    taken = [np.concatenate([one - _MARKER, one + _MARKER], axis=-1) for one in at]  # boxes [W, 4]
+    lines: list[np.ndarray] = []  # points of leading lines, [W, S, 2]
+    crowd = [int((np.abs(at - one).max(axis=(1, 2)) < 60).sum()) for one in at]
+    order = sorted(range(len(labels)), key=lambda i: (not labels[i].strong, -crowd[i], labels[i].x))
+    placed: list[dict[str, Any]] = [{}] * len(labels)
+    for i in order:
+        points, names = [*taken[:i], *taken[i + 1 : len(labels)]], taken[len(labels) :]
+        found: tuple[float, _Ring, int, np.ndarray, np.ndarray] | None = None
+        for ring in _RINGS:
+            boxes = _boxes(ring, at[i], text_width(labels[i]))  # [C, W, 4]
+            steps = at[i][None, :, None] + ring.shift[:, None, None] * _STEPS[:, None]  # [C, W, S, 2]
+            cost = _outside(boxes, widths) + _covered(boxes, taken) + _crossed(boxes, lines)
+            if ring.has_line:
+                cost += _on_boxes(steps, [*points, *names])
+            best = int(cost.argmin())
+            if found is None or cost[best] < found[0]:
+                found = float(cost[best]), ring, best, boxes[best], steps[best]
+            if found[0] == 0:
+                break
+        _, ring, best, box, line = found
+        taken.append(box)
+        if ring.has_line:
+            lines.append(line)
+        placed[i] = _annotation(labels[i], *ring.places[best], ring.has_line)
+    return placed
+
+
+def _boxes(ring: _Ring, at: np.ndarray, width: float) -> np.ndarray:
+    """Left, low, right and high of every candidate of a ring around a point ``[W, 2]``: ``[C, W, 4]``."""
+    corner = at[None] + ring.shift[:, None] - (ring.share * [width, LINE])[:, None]
+    return np.concatenate([corner, corner + np.array([width, LINE])], axis=-1)
+
+
+def _outside(boxes: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """How many pixels stick out, over all widths; that weighs most: they would be cut."""
+    out = np.maximum(-boxes[..., :2], 0).sum(-1) + np.maximum(boxes[..., 2] - widths, 0)
+    return 100 * (out + np.maximum(boxes[..., 3] - HEIGHT, 0)).sum(-1)
+
+
+def _covered(boxes: np.ndarray, taken: Sequence[np.ndarray]) -> np.ndarray:
+    """Square pixels shared with what is there already, over all widths, ``[C]``."""
+    others = np.stack(taken)[:, None]  # [B, 1, W, 4]
+    shared = np.minimum(boxes[..., 2:], others[..., 2:]) - np.maximum(boxes[..., :2], others[..., :2])
+    return np.maximum(shared, 0).prod(-1).sum((0, 2))
+
+
+def _crossed(boxes: np.ndarray, lines: Sequence[np.ndarray]) -> np.ndarray:
+    """How much of leading lines a label would cover, ``[C]``."""
+    if not lines:
+        return np.zeros(len(boxes))
+    points = np.concatenate(lines, axis=1)[None]  # [1, W, S', 2]
+    inside = (points >= boxes[:, :, None, :2]) & (points <= boxes[:, :, None, 2:])
+    return 20.0 * inside.all(-1).sum((1, 2))
+
+
+def _on_boxes(steps: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+    """How much of other points and names a leading line would cross, ``[C]``."""
+    if not others:
+        return np.zeros(len(steps))
+    boxes = np.stack(others)[:, None, :, None]  # [B, 1, W, 1, 4]
+    inside = (steps >= boxes[..., :2]) & (steps <= boxes[..., 2:])
+    return 20.0 * inside.all(-1).sum((0, 2, 3))
+
+
+def _annotation(label: Label, anchor: str, vertical: str, dx: float, dy: float, line: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "text": f"<b>{label.text}</b>" if label.strong else label.text,
+        "xanchor": anchor,
+        "yanchor": vertical,
+        "font": {"size": 12 if label.strong else 11, "color": TEXT_COLOR},
+    }
+    if not line:
+        return found | {"showarrow": False, "xshift": dx, "yshift": dy}
+    arrow = {"arrowhead": 0, "arrowwidth": 1, "arrowcolor": TEXT_COLOR, "opacity": 0.9, "standoff": 5}
+    return found | {"showarrow": True, "ax": dx, "ay": -dy, "borderpad": 0} | arrow
+
+
+__all__ = ["HEIGHT", "LINE", "WIDTHS", "Label", "place_labels", "text_width"]
