@@ -12,7 +12,7 @@ import typer
 
 from kvmm.commands import drift as drift_command
 from kvmm.commands import plan
-from kvmm.commands.inputs import Given, Prompt, one_prompt, quiet_transformers
+from kvmm.commands.inputs import Given, Prompt, check_output, one_prompt, quiet_transformers
 from kvmm.commands.options import (
     Audio,
     Device,
@@ -66,6 +66,7 @@ def norms(
     quiet: Quiet = False,
 ) -> None:
     """Token norms by layer, head and modality, and a layer's channels at the stages of codec oscar."""
+    check_output(out, folder=True)
     with Steps(quiet) as steps:
         steps.say("Reading the files")
         from kvmm.analysis.channels import record_channels
@@ -119,6 +120,7 @@ def errors(
     quiet: Quiet = False,
 ) -> None:
     """Errors of stored keys and values by channel, token and modality, and what attention makes of them."""
+    check_output(out, folder=True)
     with Steps(quiet) as steps:
         steps.say("Reading the files")
         from kvmm.analysis.errors import measure_errors
@@ -177,6 +179,7 @@ def drift(
     quiet: Quiet = False,
 ) -> None:
     """What `kvmm drift` measures, with figures: logit drift over bits and along the answer, and agreement."""
+    check_output(out, folder=True)
     report = drift_command.measure(
         Given(image or (), pdf or (), audio, text, question),
         policy or ["kivi4", "oscar2", "rd2", "rd1"],
@@ -240,6 +243,7 @@ def cost(
     quiet: Quiet = False,
 ) -> None:
     """Bytes and operations by policy, for a context or for the tokens of files (which needs the model's weights)."""
+    check_output(out, folder=True)
     with Steps(quiet) as steps:
         steps.say("Counting bytes and operations")
         from kvmm.analysis.pages import cost_page

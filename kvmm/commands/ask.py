@@ -12,6 +12,7 @@ import typer
 from kvmm.commands.inputs import quiet_transformers
 from kvmm.commands.options import Device, Dtype, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
 from kvmm.commands.progress import Steps
+from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
     from kvmm.cache import MemoryReport
@@ -57,6 +58,8 @@ def command(
         "num_sink_tokens": num_sink_tokens,
     }
     overrides = {name: value for name, value in given.items() if value is not None}
+    if not question.strip() and not audio:
+        raise KVMMError("There is no question: write one, or record it.")
     with Steps(quiet or as_json) as steps:
         steps.say("Reading the files")
         _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
