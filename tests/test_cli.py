@@ -186,6 +186,21 @@ def test_ask_counts_the_pages_it_reads(folder):
     assert -1 < shown.find("Reading page 1 of 3") < shown.find("Reading page 3 of 3")
 
 
+def test_long_commands_say_how_far_they_are(tmp_path):
+    memo = ROOT / "assets" / "samples" / "memo.wav"
+    options = ("--policy", "kivi4", "--audio", memo, "--seeds", 0, "--max-new-tokens", 3)
+    out, shown, code = on_terminal("drift", *options)
+    assert code == 0 and "Logit drift" in out and "Measuring" not in out
+    assert -1 < shown.find("Loading the embedded model") < shown.find("Measuring kivi4") < shown.find("1 of 2")
+    out, shown, code = on_terminal(
+        "eval", "docvqa", "--data", "mini", "--policies", "bf16", "--limit", 1, "--out", tmp_path
+    )
+    assert code == 0 and "docvqa, tiny-omni" in out and "Loading" not in out
+    assert -1 < shown.find("Loading the embedded model") < shown.find("docvqa: 1 question") < shown.rfind("docvqa")
+    out, shown, code = on_terminal("report", tmp_path)
+    assert code == 0 and "report.html" in out and "Reading the results" in shown
+
+
 def test_quiet_says_nothing(folder):
     out, shown, code = on_terminal("ask", "--quiet", "--image", folder / "invoice.png", "What is the total?")
     assert (code, shown) == (0, "") and out.startswith("$42.50\n")

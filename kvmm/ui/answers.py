@@ -17,6 +17,7 @@ from kvmm.models.conversation import Progress
 from kvmm.models.difference import Difference
 from kvmm.ui.bubbles import note
 from kvmm.ui.page_text import page_text_html
+from kvmm.ui.strip import strip_html
 
 LARGE_THUMBNAIL, SMALL_THUMBNAIL = 640, 240  # pixels of the longer side
 MANY_MEDIA = 8  # above this thumbnails are small
@@ -62,7 +63,7 @@ def _capitalized(text: str) -> str:
 def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
     """The strip of figures. Before the first answer it says what will be there."""
     if progress is None or progress.memory is None:
-        return WELCOME
+        return WELCOME if progress is None else strip_html(progress.key_norms) + WELCOME
     report = progress.memory
     share = min(100 / max(report.ratio, 1), 100)
     held, dense = format_bytes(report.held_nbytes), format_bytes(report.nbytes_dense)
@@ -84,6 +85,7 @@ def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
     <small data-stat="packed-bits">{packed_bits}</small></div>
   <div class="stat"><span>Tokens per second</span><strong data-stat="speed">{speed}</strong>{beside["speed"]}</div>
   <div class="stat"><span>First token after</span><strong data-stat="ttft">{ttft}</strong>{beside["ttft"]}</div>
+  {strip_html(progress.key_norms)}
 </div>"""
 
 
