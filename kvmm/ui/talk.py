@@ -274,7 +274,9 @@ class Talk:
             conversation = before
             reason = FREED
         else:
-            conversation = Conversation(*self.models.get(settings.model), policy=policy, graph=self.graph)
+            model, processor = self.models.get(settings.model)
+            norms = side == "kvmm"
+            conversation = Conversation(model, processor, policy=policy, graph=self.graph, key_norms=norms)
             if before is not None:
                 conversation.adopt(before)
             reason = JOINED if side == "full" and before is None else CHANGED

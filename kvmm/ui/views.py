@@ -74,7 +74,8 @@ def frames(session: Session) -> Iterator[Frame]:
             shown_plot = time.monotonic()
             growth = gr.Plot(memory_over_tokens(talk.growth), visible=True) if talk.growth else gr.skip()
             bars = gr.Plot(memory_by_modality(progress.memory), visible=True)
-        stats = stats_html(progress, answer.last.get("full")) if measured else gr.skip()
+        told = measured or (progress is not None and progress.key_norms is not None)
+        stats = stats_html(progress, answer.last.get("full")) if told else gr.skip()
         chats = talk.chats
         full = chats["full"] if compare else gr.skip()
         nothing = gr.HTML("", visible=False)
