@@ -7,9 +7,7 @@ the machine (a few megabytes can unpack to gigabytes), not the model: how many t
 from __future__ import annotations
 
 import io
-import math
 import os
-import threading
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageOps
 
+from kvmm import pdf
 from kvmm.errors import KVMMError
 
 MAX_IMAGE_BYTES = 100 * 2**20
@@ -26,8 +25,6 @@ MAX_IMAGE_SIDE = 20_000
 MAX_ASPECT_RATIO = 200  # the limit of the Qwen VL image processors
 MAX_PDF_BYTES = 200 * 2**20
 MAX_PDF_PAGES = 64
-PDF_DPI = 150
-MAX_PAGE_SIDE = 4096  # a poster is rendered at fewer dpi so that its longer side stays below this
 SAMPLE_RATE = 16_000  # what every supported audio tower expects
 MAX_AUDIO_SECONDS = 30 * 60
 MIN_AUDIO_SECONDS = 0.1
@@ -37,7 +34,6 @@ MAX_AUDIO_CHANNELS = 8
 NO_VIDEO = 'Reading video needs torchvision, in the build that matches your torch: pip install "kvmm[video]".'
 
 Source = str | os.PathLike[str] | bytes
-_PDFIUM_LOCK = threading.Lock()  # PDFium is not thread-safe
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +41,17 @@ class Media:
     """One thing to show or play to a model.
 
     ``data`` is a Pillow RGB image ("image"), a float32 array ``[n]`` of mono samples at 16 kHz ("audio"), or the path
-    of a file ("video"). ``page`` counts the pages of a document from 1 and is None for anything else.
+    of a file ("video"). ``page`` counts the pages of a document from 1 and is None for anything else. ``text`` is the
+    text layer of a PDF's page, for people to compare with what the model read in its pixels; it may be cut
+    (:data:`kvmm.pdf.MAX_PAGE_TEXT`), ``text_length`` is how many characters there are.
     """
 
     kind: Literal["image", "audio", "video"]
     data: Any
     name: str
     page: int | None = None
+    text: str = ""
+    text_length: int = 0
 
 
 def load_media(source: Source, *, max_pages: int | None = None) -> list[Media]:
@@ -63,7 +63,7 @@ def load_media(source: Source, *, max_pages: int | None = None) -> list[Media]:
     if kind == "image":
         return [Media("image", load_image(source), name)]
     if kind == "pdf":
-        return [Media("image", page, name, k) for k, page in enumerate(load_pdf(source, max_pages=max_pages), start=1)]
+        return load_document(source, max_pages)
     if kind == "audio":
         return [Media("audio", load_audio(source), name)]
     if kind == "video":
@@ -152,53 +152,33 @@ def load_pdf(source: Source, max_pages: int | None = None) -> list[Image.Image]:
     because an answer from half a document looks like an answer from all of it. Raises ``KVMMError`` for that and for
     files that are no PDF, damaged, protected by a password, or without anything on their pages.
     """
-    import pypdfium2
+    return [item.data for item in load_document(source, max_pages)]
 
-    limit = MAX_PDF_PAGES if max_pages is None else max_pages
+
+def load_document(source: Source, max_pages: int | None = None) -> list[Media]:
+    """The pages of a PDF with their text layers; limits and errors are those of :func:`load_pdf`."""
     name = _name(source)
+    pages = pdf.read_pages(_pdf_bytes(source), name, MAX_PDF_PAGES if max_pages is None else max_pages)
+    return [Media("image", page.image, name, k, page.text, page.text_length) for k, page in enumerate(pages, start=1)]
+
+
+def preview(source: Source, count: int, side: int) -> tuple[list[Image.Image], int]:
+    """The first ``count`` pictures of an image or a PDF, their longer side at most ``side``, and how many there are.
+
+    Raises ``KVMMError`` for a file that is neither, or that cannot be read.
+    """
+    if _kind(source) == "pdf":
+        return pdf.first_pages(_pdf_bytes(source), _name(source), count, side)
+    picture = load_image(source)
+    picture.thumbnail((side, side))
+    return [picture], 1
+
+
+def _pdf_bytes(source: Source) -> bytes:
     if _kind(source) != "pdf":
-        raise KVMMError(f"{name} {_what_else(source)}, not a PDF: give a PDF file.")
-    with _open(source, MAX_PDF_BYTES) as stream, _PDFIUM_LOCK:
-        data = stream.read()
-        try:
-            document = pypdfium2.PdfDocument(data)
-        except pypdfium2.PdfiumError as error:
-            # PDFium does not clear its last error: trust "password" only from a file that is encrypted.
-            if "password" in str(error).lower() and b"/Encrypt" in data:
-                raise KVMMError(f"{name} is protected by a password: save a copy without the password.") from error
-            raise KVMMError(f"{name} has no pages or is damaged: save or download the PDF again.") from error
-        try:
-            count = len(document)
-            if count == 0:
-                raise KVMMError(f"{name} has no pages: give another PDF.")
-            if count > limit:
-                raise KVMMError(f"{name} has {count} pages and may have {limit}: split it or choose some of its pages.")
-            pages = [_render(document, index, name) for index in range(count)]
-        finally:
-            document.close()
-    if all(low == high for page in pages for low, high in page.getextrema()):
-        raise KVMMError(f"{name} is empty: nothing is drawn on its {count} page{'s' * (count > 1)}.")
-    return pages
-
-
-def _render(document: Any, index: int, name: str) -> Image.Image:
-    import pypdfium2
-
-    try:
-        page = document[index]
-        width, height = page.get_size()
-        if not (math.isfinite(width) and math.isfinite(height)) or min(width, height) <= 0:
-            raise KVMMError(f"Page {index + 1} of {name} has no size: save the PDF again.")
-        if max(width, height) >= MAX_ASPECT_RATIO * min(width, height):
-            raise KVMMError(f"Page {index + 1} of {name} is too narrow a strip to read: crop it.")
-        scale = min(PDF_DPI / 72, MAX_PAGE_SIDE / max(width, height))
-        bitmap = page.render(scale=scale)
-        image = bitmap.to_pil().convert("RGB")
-        bitmap.close()
-        page.close()
-    except pypdfium2.PdfiumError as error:
-        raise KVMMError(f"Page {index + 1} of {name} is damaged: save or download the PDF again.") from error
-    return image
+        raise KVMMError(f"{_name(source)} {_what_else(source)}, not a PDF: give a PDF file.")
+    with _open(source, MAX_PDF_BYTES) as stream:
+        return stream.read()
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from PIL import Image, ImageDraw
 from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfgen import canvas
 
-from kvmm import media
+from kvmm import media, pdf
 from kvmm.errors import KVMMError
-from kvmm.media import load_audio, load_image, load_media, load_pdf
+from kvmm.media import load_audio, load_document, load_image, load_media, load_pdf, preview
 
 
 def refused(call, *args, match: str, **kwargs) -> str:
@@ -177,6 +177,44 @@ def test_pages_of_a_pdf(tmp_path: Path):
     assert all(item.data.mode == "RGB" and item.data.size == (1240, 1755) for item in items)  # A4 at 150 dpi
     assert min(items[0].data.convert("L").getextrema()) < 100, "something is drawn"
     assert not np.array_equal(items[0].data, items[1].data)
+
+
+def test_the_text_layer_stays_with_its_page(monkeypatch):
+    pages = load_document(make_pdf(2))
+    assert [(page.text, page.text_length) for page in pages] == [("This is page 1", 14), ("This is page 2", 14)]
+    monkeypatch.setattr(pdf, "MAX_PAGE_TEXT", 7)
+    (page,) = load_document(make_pdf())
+    assert page.text == "This is" and page.text_length == 14
+    assert load_media(encode(photo(), "PNG"))[0].text == ""
+
+
+def test_the_text_layer_holds_nothing_that_a_terminal_obeys():
+    class Layer:
+        text = ""
+
+        def get_textpage(self):
+            return self
+
+        def count_chars(self):
+            return len(self.text)
+
+        def get_text_range(self, start, count):
+            return self.text[start : start + count]
+
+    layer = Layer()
+    layer.text = "one\x1b[31mred\x07  \r\nhy\ufffephen\ttwo\r\n\r\n"
+    assert pdf._text(layer) == ("one[31mred\nhyphen\ttwo", len(layer.text))
+    layer.text = " \x1b \n"
+    assert pdf._text(layer) == ("", 0)
+
+
+def test_a_preview_is_small_and_counts_all_pages():
+    pictures, count = preview(make_pdf(9), 4, 300)
+    assert len(pictures) == 4 and count == 9 and {max(one.size) for one in pictures} == {300}
+    (picture,), count = preview(encode(photo(), "PNG"), 4, 20)
+    assert max(picture.size) == 20 and count == 1
+    refused(preview, b"%PDF-1.7\n" + b"garbage " * 50, 4, 300, match="is damaged")
+    refused(preview, b"words", 4, 300, match="is a text file")
 
 
 def test_a_poster_is_rendered_at_fewer_dpi():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 
 from kvmm.commands import drift as drift_command
 from kvmm.commands import plan
-from kvmm.commands.inputs import Given, Prompt, one_prompt, quiet_transformers
+from kvmm.commands.inputs import Given, Prompt, check_output, one_prompt, quiet_transformers
 from kvmm.commands.options import (
     Audio,
     Device,
@@ -66,6 +67,7 @@ def norms(
     quiet: Quiet = False,
 ) -> None:
     """Token norms by layer, head and modality, and a layer's channels at the stages of codec oscar."""
+    check_output(out, folder=True)
     with Steps(quiet) as steps:
         steps.say("Reading the files")
         from kvmm.analysis.channels import record_channels
@@ -119,6 +121,7 @@ def errors(
     quiet: Quiet = False,
 ) -> None:
     """Errors of stored keys and values by channel, token and modality, and what attention makes of them."""
+    check_output(out, folder=True)
     with Steps(quiet) as steps:
         steps.say("Reading the files")
         from kvmm.analysis.errors import measure_errors
@@ -177,6 +180,7 @@ def drift(
     quiet: Quiet = False,
 ) -> None:
     """What `kvmm drift` measures, with figures: logit drift over bits and along the answer, and agreement."""
+    check_output(out, folder=True)
     report = drift_command.measure(
         Given(image or (), pdf or (), audio, text, question),
         policy or ["kivi4", "oscar2", "rd2", "rd1"],
@@ -227,6 +231,7 @@ def cost(
     video_tokens: plan.VideoTokens = 0,
     batch: plan.Batch = 1,
     budget: plan.Budget = None,
+    cache_only: plan.CacheOnly = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -240,6 +245,7 @@ def cost(
     quiet: Quiet = False,
 ) -> None:
     """Bytes and operations by policy, for a context or for the tokens of files (which needs the model's weights)."""
+    check_output(out, folder=True)
     with Steps(quiet) as steps:
         steps.say("Counting bytes and operations")
         from kvmm.analysis.pages import cost_page
@@ -258,7 +264,8 @@ def cost(
             tokens = count_tokens(context or 32768, counted)
         else:
             network, _, prompt = _load(given, model, "cpu", None, steps)
-            shape = shape_of(network.config, _name(model))
+            parameters = sum(parameter.numel() for parameter in network.parameters())
+            shape = replace(shape_of(network.config, _name(model)), parameters=parameters)
             counts = _counts(prompt, network)
             media = {name: count for name, count in counts.items() if name != "text"}
             tokens = count_tokens(max(context or 0, sum(counts.values())), media)
@@ -269,6 +276,7 @@ def cost(
             tokens,
             batch=batch,
             budget=room,
+            cache_only=cache_only,
             calibration=plan.calibration_in(str(model or default_model())),
         )
         figures, tables = cost_page(report)

@@ -12,6 +12,8 @@ import typer
 from kvmm.commands.inputs import quiet_transformers
 from kvmm.commands.options import Device, Dtype, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
 from kvmm.commands.progress import Steps
+from kvmm.errors import KVMMError
+from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
 
 if TYPE_CHECKING:
     from kvmm.cache import MemoryReport
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from kvmm.models.generation import Reading
 
 FULL_PRECISION = "bf16"
+SHOWN_TEXT = 4000  # characters of a page's text layer on the terminal; --json has all that is kept
 NEEDS_INPUT = True
 
 
@@ -37,6 +40,9 @@ def command(
     residual_length: Annotated[int | None, typer.Option(help="Newest tokens kept in full precision.")] = None,
     num_sink_tokens: Annotated[int | None, typer.Option(help="First tokens kept in full precision.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Also answer with a full-precision cache.")] = False,
+    show_text: Annotated[
+        bool, typer.Option("--show-text", help="Also print the text layer of PDF pages, to compare with the answer.")
+    ] = False,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -53,6 +59,8 @@ def command(
         "num_sink_tokens": num_sink_tokens,
     }
     overrides = {name: value for name, value in given.items() if value is not None}
+    if not question.strip() and not audio:
+        raise KVMMError("There is no question: write one, or record it.")
     with Steps(quiet or as_json) as steps:
         steps.say("Reading the files")
         _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
@@ -65,10 +73,15 @@ def command(
             finals[name] = _answer(talk, question, media, max_new_tokens, steps, label=label, echo=not as_json)
     difference = _difference(finals, policy, talks[policy]) if compare else None
     if as_json:
-        typer.echo(json.dumps(_as_dict(policy, finals, difference), ensure_ascii=False))
+        result = _as_dict(policy, finals, difference)
+        if show_text:
+            result["pages"] = [{"name": one.name, "page": one.page, "text": one.text} for one in media if one.page]
+        typer.echo(json.dumps(result, ensure_ascii=False))
         return
     if difference is not None:
         typer.echo(_verdict(difference, finals[policy], finals["full precision"]))
+    if show_text:
+        _show_text(media)
     for name, final in finals.items():
         _show(name, final)
 
@@ -96,11 +109,11 @@ def _conversations(
 
 
 def _load(images: Sequence[Path], pdfs: Sequence[Path], audio: Sequence[Path], video: Sequence[Path]) -> list[Media]:
-    from kvmm.media import Media, load_audio, load_image, load_media, load_pdf
+    from kvmm.media import Media, load_audio, load_document, load_image, load_media
 
     media = [Media("image", load_image(path), path.name) for path in images]
     for path in pdfs:
-        media += [Media("image", page, path.name, number) for number, page in enumerate(load_pdf(path), start=1)]
+        media += load_document(path)
     media += [Media("audio", load_audio(path), path.name) for path in audio]
     return media + [item for path in video for item in load_media(path)]
 
@@ -153,7 +166,9 @@ def _verdict(difference: Difference, final: Progress, full: Progress) -> str:
     """Whether the answers differ, and the memory of both, in one line."""
     if final.memory is None or full.memory is None:
         return f"{difference.verdict}."
-    return f"{difference.verdict}; KV cache {_size(final.memory.nbytes)} instead of {_size(full.memory.nbytes)}."
+    return (
+        f"{difference.verdict}; KV cache {_size(final.memory.held_nbytes)} instead of {_size(full.memory.held_nbytes)}."
+    )
 
 
 def _as_dict(policy: str, finals: Mapping[str, Progress], difference: Difference | None) -> dict[str, Any]:
@@ -175,6 +190,17 @@ def _as_dict(policy: str, finals: Mapping[str, Progress], difference: Difference
     return result
 
 
+def _show_text(media: Sequence[Media]) -> None:
+    """The text layer of every page that has one; the model does not read it."""
+    for item in media:
+        if item.text:
+            shown = item.text[:SHOWN_TEXT]
+            more = f"\n... and {item.text_length - len(shown):,} more characters" if len(item.text) > SHOWN_TEXT else ""
+            typer.echo(f"\nText layer of {item.name}, page {item.page}:\n{shown}{more}")
+    if not any(item.text for item in media):
+        typer.echo("There is no text layer: the files are pictures.", err=True)
+
+
 def _show(name: str, final: Progress) -> None:
     """The memory table of one answer."""
     from rich.console import Console
@@ -182,9 +208,12 @@ def _show(name: str, final: Progress) -> None:
 
     rate = f"{final.tokens_per_second:.1f} tokens/s" if final.tokens_per_second else f"{final.tokens} token"
     ttft = f"first token after {final.ttft:.2f} s" if final.ttft is not None else "no token"
-    table = Table(title=f"KV cache, {name}", caption=f"{rate}, {ttft}", title_justify="left", caption_justify="left")
+    title = f"KV cache, {name}"
+    if final.memory is not None:
+        title += f"\n{memory_text(final.memory)}"
+    table = Table(title=title, caption=f"{rate}, {ttft}", title_justify="left", caption_justify="left")
     table.add_column("")
-    for column in ("tokens", "bytes", "in bf16", "bits a value", "ratio"):
+    for column in ("tokens", "bytes", "in bf16", PACKED, WHOLE, "ratio"):
         table.add_column(column, justify="right")
     if final.memory is not None:
         for row in memory_rows(final.memory):
@@ -201,14 +230,16 @@ def memory_rows(report: MemoryReport) -> list[tuple[str, ...]]:
             f"{entry['tokens']:.0f}",
             _size(entry["nbytes"]),
             _size(entry["nbytes_dense"]),
+            f"{entry['packed_bits_per_value']:.2f}" if entry["packed_tokens"] else "",
             f"{entry['bits_per_value']:.2f}",
-            f"{entry['nbytes_dense'] / entry['nbytes']:.2f}" if entry["nbytes"] else "",
+            ratio_text(entry["nbytes_dense"] / entry["nbytes"]) if entry["nbytes"] else "",
         )
         for name, entry in entries.items()
     ]
     tokens = sum(entry["tokens"] for entry in entries.values())
-    total = ("total", f"{tokens:.0f}", _size(report.nbytes), _size(report.nbytes_dense))
-    return [*rows, (*total, f"{report.bits_per_value:.2f}", f"{report.ratio:.2f}")]
+    total = ("total", f"{tokens:.0f}", _size(report.held_nbytes), _size(report.nbytes_dense))
+    packed = f"{report.packed_bits_per_value:.2f}" if report.packed_tokens else ""
+    return [*rows, (*total, packed, f"{report.bits_per_value:.2f}", ratio_text(report.ratio))]
 
 
 def _size(count: float) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvmm.commands.inputs import Given, check_senses, quiet_transformers, sample_media
+from kvmm.commands.inputs import Given, check_output, check_senses, quiet_transformers, sample_media
 from kvmm.commands.options import (
     Audio,
     Device,
@@ -67,6 +67,7 @@ def command(
 
     On your own files, or on the samples where only a policy is named; minutes either way.
     """
+    check_output(out, folder=False)
     report = measure(
         Given(image or (), pdf or (), audio, text, question),
         policy or ["balanced"],

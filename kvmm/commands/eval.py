@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typer.core import TyperCommand
 
 from kvmm.commands.inputs import quiet_transformers
 from kvmm.commands.options import Device, Dtype, Model, Quiet, complete_policy
+from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 
 _SAY_EVERY = 30.0  # seconds between lines on the progress where there is no terminal to draw a bar on
@@ -90,45 +92,47 @@ def command(
         raise KVMMError(f"There is no engine {engine!r}: use local or ray.")
     if engine == "local" and (address is not None or workers is not None):
         raise KVMMError("--address and --workers belong to a Ray cluster: add --engine ray, or leave them out.")
-    # Importing torch takes seconds: help and usage errors come before it.
-    from kvmm.eval import launch
+    with Steps(quiet or os.environ.get("RANK", "0") != "0") as steps:
+        steps.say(f"Loading {model or 'the embedded model'}")
+        # Importing torch takes seconds: help and usage errors come before it.
+        from kvmm.eval import launch
 
-    quiet_transformers()
-    plan = launch.Plan(
-        tasks=tuple(tasks),
-        data=tuple(data or ()),
-        policies=(*(policies or ("bf16", "balanced", "small")), *(cache or ())),
-        peers=tuple(cache or ()),
-        out=out,
-        split=split,
-        limit=limit,
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
-        pack_before_question=not question_first,
-        fresh=fresh,
-        retry_failed=retry_failed,
-        model=model,
-        device=device,
-        dtype=dtype,
-        engine=engine,
-        address=address,
-        workers=workers,
-    )
-    with launch.Processes() as processes:
-        if processes.is_main:
-            _show(plan, processes, quiet)
-            return
-        begun = False
-        try:
-            for _ in launch.execute(plan, processes):
-                begun = True
-        except KVMMError as error:
-            if begun:  # until then the main process says the same
-                print(f"kvmm, process {processes.rank + 1}: {error}", file=sys.stderr)
-            sys.exit(2)
+        quiet_transformers()
+        plan = launch.Plan(
+            tasks=tuple(tasks),
+            data=tuple(data or ()),
+            policies=(*(policies or ("bf16", "balanced", "small")), *(cache or ())),
+            peers=tuple(cache or ()),
+            out=out,
+            split=split,
+            limit=limit,
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            pack_before_question=not question_first,
+            fresh=fresh,
+            retry_failed=retry_failed,
+            model=model,
+            device=device,
+            dtype=dtype,
+            engine=engine,
+            address=address,
+            workers=workers,
+        )
+        with launch.Processes() as processes:
+            if processes.is_main:
+                _show(plan, processes, steps, quiet)
+                return
+            begun = False
+            try:
+                for _ in launch.execute(plan, processes):
+                    begun = True
+            except KVMMError as error:
+                if begun:  # until then the main process says the same
+                    print(f"kvmm, process {processes.rank + 1}: {error}", file=sys.stderr)
+                sys.exit(2)
 
 
-def _show(plan: Any, processes: Any, quiet: bool) -> None:
+def _show(plan: Any, processes: Any, steps: Steps, quiet: bool) -> None:
     """Run the plan with a progress bar on stderr; tables come on stdout, after each task."""
     from rich.console import Console
 
@@ -136,29 +140,33 @@ def _show(plan: Any, processes: Any, quiet: bool) -> None:
 
     console = Console(stderr=True, quiet=quiet)
     said = time.monotonic()
-    with _progress(console) as bar:
-        handle = None
-        try:
-            for event in launch.execute(plan, processes):
-                if isinstance(event, launch.Loaded):
-                    console.print(event.line, highlight=False, soft_wrap=True)
-                    if handle is not None:
-                        bar.remove_task(handle)
-                    share = f", process 1 of {processes.world}" if processes.world > 1 else ""
-                    handle = bar.add_task(f"{event.task}{share}", total=None, rate="")
-                elif isinstance(event, launch.Step):
-                    bar.update(handle, completed=event.done, total=event.total, rate=event.rate)
-                    if not console.is_terminal and time.monotonic() - said > _SAY_EVERY:
-                        said = time.monotonic()
-                        minutes, seconds = divmod(round(event.seconds_left), 60)
-                        left = f"about {minutes} min {seconds} s left"
-                        console.print(f"{event.done} of {event.total}  {event.rate}  {left}", soft_wrap=True)
-                else:
-                    bar.update(handle, visible=False)
-                    _report(event)
-        except KeyboardInterrupt:
-            console.print(f"Stopped. The same command goes on from here; the rows are in {plan.out}.", soft_wrap=True)
-            sys.exit(130)
+    bar, handle = _progress(console), None
+    try:
+        for event in launch.execute(plan, processes):
+            steps.stop()  # the model is there
+            bar.start()
+            if isinstance(event, launch.Loaded):
+                console.print(event.line, highlight=False, soft_wrap=True)
+                if handle is not None:
+                    bar.remove_task(handle)
+                share = f", process 1 of {processes.world}" if processes.world > 1 else ""
+                handle = bar.add_task(f"{event.task}{share}", total=None, rate="")
+            elif isinstance(event, launch.Step):
+                bar.update(handle, completed=event.done, total=event.total, rate=event.rate)
+                if not console.is_terminal and time.monotonic() - said > _SAY_EVERY:
+                    said = time.monotonic()
+                    minutes, seconds = divmod(round(event.seconds_left), 60)
+                    left = f"about {minutes} min {seconds} s left"
+                    console.print(f"{event.done} of {event.total}  {event.rate}  {left}", soft_wrap=True)
+            else:
+                bar.update(handle, visible=False)
+                _report(event)
+    except KeyboardInterrupt:
+        steps.stop()
+        console.print(f"Stopped. The same command goes on from here; the rows are in {plan.out}.", soft_wrap=True)
+        sys.exit(130)
+    finally:
+        bar.stop()
 
 
 def _progress(console: Any) -> Any:

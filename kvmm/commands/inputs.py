@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,20 @@ class Prompt:
     def to_dict(self) -> dict[str, Any]:
         """Its origin, for JSON."""
         return {"files": list(self.files), "question": self.question}
+
+
+def check_output(path: Path | None, *, folder: bool) -> None:
+    """Find out before minutes of work whether its result can be written; ``path`` is a folder or a file to make.
+
+    Raises ``KVMMError`` if it cannot be.
+    """
+    if path is None:
+        return
+    place = path if folder else path.resolve().parent
+    while not place.exists() and place != place.parent:
+        place = place.resolve().parent
+    if not place.is_dir() or not os.access(place, os.W_OK) or (not folder and path.is_dir()):
+        raise KVMMError(f"{path} cannot be written: name another {'folder' if folder else 'file'} with --out.")
 
 
 def quiet_transformers() -> None:

@@ -28,6 +28,7 @@ from kvmm.models.prompting import Turn, all_per_token, encode, fill
 
 VERSION = 1
 PREFIX = "conversation"
+_MEDIA_FIELDS = ("kind", "name", "page", "text", "text_length")
 
 
 def save_conversation(
@@ -63,7 +64,7 @@ def save_conversation(
         for i, turn in enumerate(conversation._turns):
             tensors |= {f"turn.{i}.{name}": value for name, value in turn.positions.items()}
             tensors |= {f"media.{i}.{k}": _packed(item) for k, item in enumerate(turn.media)}
-            media = [{"kind": item.kind, "name": item.name, "page": item.page} for item in turn.media]
+            media = [{name: getattr(item, name) for name in _MEDIA_FIELDS} for item in turn.media]
             lengths = {"length": turn.ids.shape[1], "answer": len(turn.answer), "per_token": list(turn.per_token)}
             turns.append({"text": turn.text, "media": media, "positions": list(turn.positions), **lengths})
         values = {
@@ -105,10 +106,7 @@ def load_conversation(
         per_token = {name: tensors[f"per_token.{name}"] for name in values["per_token"]}
         turns, at = [], 0
         for i, entry in enumerate(values["turns"]):
-            media = tuple(
-                _unpacked(tensors[f"media.{i}.{k}"], item["kind"], str(item["name"]), item["page"])
-                for k, item in enumerate(entry["media"])
-            )
+            media = tuple(_unpacked(tensors[f"media.{i}.{k}"], item) for k, item in enumerate(entry["media"]))
             turn = Turn(str(entry["text"]), media, {name: tensors[f"turn.{i}.{name}"] for name in entry["positions"]})
             turns.append(turn)
             if "length" not in entry:
@@ -171,11 +169,14 @@ def _packed(item: Media) -> torch.Tensor:
     raise KVMMError("A conversation about a video cannot be saved: the video is not inside the file.")
 
 
-def _unpacked(tensor: torch.Tensor, kind: str, name: str, page: int | None) -> Media:
+def _unpacked(tensor: torch.Tensor, item: Mapping[str, Any]) -> Media:
+    """``item``: the fields of :data:`_MEDIA_FIELDS`; files of before there was one lack the text."""
+    kind, name = item["kind"], str(item["name"])
+    described = (name, item["page"], str(item.get("text", "")), int(item.get("text_length", 0)))
     if kind == "image":
-        return Media("image", load_image(tensor.numpy().tobytes()), name, page)
+        return Media("image", load_image(tensor.numpy().tobytes()), *described)
     if kind == "audio":
-        return Media("audio", load_audio((SAMPLE_RATE, tensor.numpy())), name, page)
+        return Media("audio", load_audio((SAMPLE_RATE, tensor.numpy())), *described)
     raise ValueError(f"a medium of kind {kind!r}")
 
 

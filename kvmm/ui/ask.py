@@ -137,8 +137,9 @@ def answer(session: Session, settings: Settings) -> Iterator[Frame]:
             yield view(talk, compare)
     except KVMMError as error:
         sent = user_messages(turn.question, turn.files, links=True)
+        shown = len(user_messages(turn.question, turn.files))
         for side, chat in talk.chats.items():
-            chat[heads[side] - len(sent) : heads[side]] = sent
+            chat[heads[side] - shown : heads[side]] = sent
             show(side, bubble(f"⚠️ {escape_markdown(str(error))}"))
         if session.epoch == epoch:
             yield frame("")

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvmm.errors import KVMMError
+from kvmm.ui.previews import previews_html
+from kvmm.ui.samples import kind_of
+
 NOT_ASKED = "*not asked*"
 
 
@@ -17,10 +21,20 @@ def escape_markdown(text: str) -> str:
 
 
 def user_messages(question: str, files: Sequence[str], *, links: bool = False) -> list[dict[str, Any]]:
-    """One bubble a file, then the question. With ``links`` no file is displayed, because it may not be what it says."""
-    messages = []
-    for path in files:
-        # The MIME type decides whether the browser shows a picture, a player or a link.
+    """Previews of pages and images in one bubble, one bubble for each other file, then the question.
+
+    With ``links`` no file is displayed, because it may not be what it says.
+    """
+    messages, others = [], list(files)
+    pictures = [] if links else [path for path in files if kind_of(path) in ("image", "pdf")]
+    if pictures:
+        try:
+            messages.append({"role": "user", "content": [_html(previews_html(pictures))]})
+            others = [path for path in files if path not in pictures]
+        except (KVMMError, OSError):  # the answer will say what is wrong
+            links = True
+    for path in others:
+        # The MIME type decides whether the browser shows a player or a link.
         file = {
             "path": path,
             "orig_name": Path(path).name,
@@ -30,6 +44,11 @@ def user_messages(question: str, files: Sequence[str], *, links: bool = False) -
     if question:
         messages.append({"role": "user", "content": [{"type": "text", "text": escape_markdown(question)}]})
     return messages
+
+
+def _html(value: str) -> dict[str, Any]:
+    """A block of HTML in a chat; what is written for it is trusted."""
+    return {"type": "component", "component": "html", "value": value, "constructor_args": {}, "props": {"value": value}}
 
 
 def bubble(text: str) -> dict[str, Any]:

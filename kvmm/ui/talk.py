@@ -220,7 +220,9 @@ class Talk:
         in_step = self._keys.get(side) == key and self._turns.get(side) == self._answered
         if not in_step:
             model, processor = self.models.get(settings.model)
-            self._conversations[side] = Conversation(model, processor, policy=policy, graph=self.graph)
+            self._conversations[side] = Conversation(
+                model, processor, policy=policy, graph=self.graph, key_norms=side == "kvmm"
+            )
             self._keys[side] = key
         return self._conversations[side], not in_step
 

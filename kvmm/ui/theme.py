@@ -23,6 +23,17 @@ HEAD = """
     const dark = document.body.classList.toggle("dark");
     localStorage.setItem("kvmm-scheme", dark ? "dark" : "light");
   };
+  // A preview in a bubble, large: Escape or a click closes it.
+  window.kvmmEnlarge = (button) => {
+    const dialog = document.createElement("dialog"), picture = button.querySelector("img").cloneNode();
+    dialog.id = "enlarged";
+    dialog.setAttribute("aria-label", picture.alt);
+    dialog.append(picture);
+    dialog.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => { dialog.remove(); button.focus(); });
+    document.body.append(dialog);
+    dialog.showModal();
+  };
   const start = () => {
     apply();
     // Gradio sets the class once more when it mounts.

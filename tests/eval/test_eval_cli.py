@@ -69,7 +69,8 @@ def test_several_tasks_and_a_policy_file(call, tmp_path):
     assert run.config("docvqa", "mine")["policy_config"]["image"]["key"]["codec"] == "kivi"
     assert run.results["complete"] is True
     assert run.scores("docvqa", "mine")["kv_bytes"] < run.scores("docvqa", "bf16")["kv_bytes"] / 2
-    again = call(*options, "--policies", "bf16", policy)
+    again = call(*options, "--policies", "bf16", policy, "--quiet")
+    assert again.stderr == "" and "docvqa, tiny-omni" in again.stdout
     assert again.returncode == 0 and read_run(tmp_path / "out").date == run.date  # there was nothing left to do
     fresh = call(*options[:1], *options[2:], "--policies", "bf16", "--fresh", "--limit", 1)
     assert fresh.returncode == 0 and read_run(tmp_path / "out").date > run.date

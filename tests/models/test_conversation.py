@@ -313,7 +313,8 @@ def test_a_graph_is_taken_on_a_gpu_only(omni):
 def saved(omni, invoice, tone, tmp_path_factory):
     """A conversation about a page and a sound, the file it was saved to, and its next answer."""
     talk = Conversation(*omni, "kivi4")
-    last(talk.ask("What is the total?", [invoice], max_new_tokens=LENGTH))
+    page = Media("image", invoice.data, "invoice.pdf", 1, "Total: $42.50", 13)
+    last(talk.ask("What is the total?", [page], max_new_tokens=LENGTH))
     last(talk.ask("What did you hear?", [tone], max_new_tokens=LENGTH))
     path = tmp_path_factory.mktemp("saved") / "talk.kvmm"
     talk.save(path)
@@ -324,6 +325,8 @@ def test_a_saved_conversation_goes_on_without_reading_again(omni, saved):
     talk, path = saved
     loaded = Conversation.load(path, *omni)
     assert loaded.messages == talk.messages
+    (page,) = loaded._turns[0].media
+    assert (page.name, page.page, page.text, page.text_length) == ("invoice.pdf", 1, "Total: $42.50", 13)
     before, after = talk.memory(), loaded.memory()
     assert after.by_component["codes"] == before.by_component["codes"] and after.tokens == before.tokens
     assert after.nbytes <= before.nbytes

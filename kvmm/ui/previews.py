@@ -1,0 +1,63 @@
+"""Small pictures of the pages and images in a question's bubble; a click shows one large (``kvmmEnlarge``)."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from kvmm.errors import KVMMError
+from kvmm.media import preview
+from kvmm.ui.samples import kind_of
+
+SHOWN = 4  # pictures in a bubble; the others are counted
+SIDE = 1100  # pixels of the longer side: small in the bubble, readable when enlarged
+QUALITY = 60  # of WebP: 10 to 30 KiB for a page of text
+KEPT_FILES = 64  # whose previews are kept in memory, about 100 KiB each
+
+
+def previews_html(paths: Sequence[str]) -> str:
+    """The strip of a bubble: the first pages and images of some files, and how many more there are.
+
+    The pictures are part of the HTML, so they do not depend on files of the server.
+
+    Raises:
+        KVMMError: a file is not what its name says, or cannot be read.
+    """
+    found = [(path, *_pictures(path, os.stat(path).st_mtime_ns)) for path in paths]
+    tiles, total, left = [], sum(count for _, _, count in found), max(SHOWN - len(found), 0)
+    for path, pictures, count in found[:SHOWN]:
+        name = html.escape(Path(path).name)
+        further = min(left, len(pictures) - 1)  # every file shows its first page
+        left -= further
+        for number, source in enumerate(pictures[: 1 + further], start=1):
+            label = f"{name}, page {number} of {count}" if count > 1 or kind_of(path) == "pdf" else name
+            tiles.append(
+                f'<button type="button" class="preview" title="{label}" aria-label="Enlarge {label}" '
+                f'onclick="kvmmEnlarge(this)"><img src="{source}" alt="{label}"></button>'
+            )
+    more = f'<span class="more">+ {total - len(tiles)} more</span>' if total > len(tiles) else ""
+    names = ", ".join(html.escape(Path(path).name) for path in paths)
+    return f'<div class="previews">{"".join(tiles)}{more}</div><small class="preview-names">{names}</small>'
+
+
+@lru_cache(maxsize=KEPT_FILES)
+def _pictures(path: str, written: int) -> tuple[tuple[str, ...], int]:
+    """Data URLs of a file's first pictures, and how many it holds; ``written`` tells versions of a file apart."""
+    try:
+        pictures, count = preview(path, SHOWN, SIDE)
+    except OSError as error:
+        raise KVMMError(f"{Path(path).name} cannot be opened: send it again.") from error
+    sources = []
+    for picture in pictures:
+        stream = io.BytesIO()
+        picture.save(stream, "WEBP", quality=QUALITY, method=2)
+        sources.append(f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}")
+    return tuple(sources), count
+
+
+__all__ = ["SHOWN", "previews_html"]

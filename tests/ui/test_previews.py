@@ -1,0 +1,130 @@
+"""Pictures of pages in a question's bubble, and the text layer of a PDF beside the chat, in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from reportlab.pdfgen import canvas
+
+from kvmm.ui.bubbles import user_messages
+from kvmm.ui.page_text import PAGE_CHARACTERS, page_text_html
+from kvmm.ui.previews import SHOWN
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+
+WORDS = "The total of page {} is $1{}.50 & <b>nothing</b> else"
+
+
+@pytest.fixture(scope="session")
+def document(tmp_path_factory) -> Path:
+    """A PDF of six small pages with a text layer."""
+    path = tmp_path_factory.mktemp("documents") / "six pages.pdf"
+    pages = canvas.Canvas(str(path), pagesize=(220, 280))
+    for page in range(1, 7):
+        pages.setFont("Helvetica", 9)
+        pages.drawString(12, 200, WORDS.format(page, page))
+        pages.showPage()
+    pages.save()
+    return path
+
+
+def send(page, question: str, *files: Path) -> None:
+    box = page.locator("#ask-box")
+    with page.expect_file_chooser() as chooser:
+        box.get_by_test_id("upload-button").click()
+    chooser.value.set_files([str(path) for path in files])
+    expect(box.locator(".thumbnail-item")).to_have_count(len(files))
+    box.get_by_test_id("textbox").fill(question)
+    box.get_by_test_id("submit-button").click()
+    expect(page.locator("#chat-kvmm .thought-group .title", has_text="KV ")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [("1280", {}), ("390", {"viewport": {"width": 390, "height": 844}}), ("dark", {"color_scheme": "dark"})],
+)
+def test_a_bubble_shows_the_first_pages_and_a_click_enlarges_one(visit, screenshot, document, invoice, name, options):
+    page = visit(**options)
+    send(page, "What is the total of page 2?", document, invoice)
+    bubbles = page.locator("#chat-kvmm [data-testid=user]")
+    previews = bubbles.locator(".preview")
+    expect(previews).to_have_count(SHOWN)
+    expect(bubbles.locator(".more")).to_have_text("+ 3 more")
+    expect(bubbles.locator(".preview-names")).to_have_text("six pages.pdf, march.png")
+    titles = [*(f"six pages.pdf, page {k} of 6" for k in (1, 2, 3)), "march.png"]
+    for k, title in enumerate(titles):
+        expect(previews.nth(k)).to_have_attribute("title", title)
+        assert previews.nth(k).locator("img").evaluate("i => i.complete && i.naturalWidth > 500")
+        box = previews.nth(k).bounding_box()
+        assert 60 < box["height"] < 160 and box["width"] < 220
+    screenshot(page, f"previews-{name}")
+    previews.nth(1).click()
+    large = page.locator("dialog#enlarged img")
+    expect(large).to_be_visible()
+    width = page.viewport_size["width"]
+    shown = large.bounding_box()
+    assert shown["height"] > 3 * box["height"] and shown["width"] <= width
+    screenshot(page, f"previews-{name}-enlarged")
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog#enlarged")).to_have_count(0)
+    previews.first.focus()
+    page.keyboard.press("Enter")  # the keyboard does what a click does
+    expect(large).to_be_visible()
+    large.click()
+    expect(page.locator("dialog#enlarged")).to_have_count(0)
+    scroll = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert scroll[0] <= scroll[1], "the page scrolls sideways"
+
+
+def test_the_text_layer_is_beside_the_pages(visit, screenshot, document):
+    page = visit()
+    send(page, "What is the total of page 1?", document)
+    note = page.locator("#page-text")
+    expect(note.locator("summary")).to_have_text("Text in the PDF, 6 pages")
+    expect(note.locator("pre").first).not_to_be_visible()
+    note.locator("summary").click()
+    expect(note.locator("pre").first).to_have_text(WORDS.format(1, 1))  # as text, not as markup
+    expect(note.locator("h5").nth(5)).to_have_text("six pages.pdf, page 6")
+    expect(note).to_contain_text("it reads the pixels")
+    screenshot(page, "page-text")
+
+
+def test_a_recording_is_a_player_beside_the_previews(visit, screenshot, invoice, recording):
+    page = visit()
+    send(page, "What is the total?", invoice, recording)
+    bubbles = page.locator("#chat-kvmm [data-testid=user]")
+    expect(bubbles.locator(".preview")).to_have_count(1)
+    expect(bubbles.locator(".preview")).to_have_attribute("title", "march.png")
+    expect(bubbles.locator("audio, [data-testid='waveform-tone.wav'], .audio-container").first).to_be_attached()
+    screenshot(page, "previews-recording")
+
+
+def test_what_is_no_picture_is_a_link(tmp_path, document):
+    fake = tmp_path / "fake.png"
+    fake.write_text("words")
+    (sent, question) = user_messages("Why?", [str(fake)])
+    assert sent["content"][0]["type"] == "file" and sent["content"][0]["file"]["mime_type"] is None
+    assert question["content"][0]["text"] == "Why?"
+    (gone,) = user_messages("", [str(tmp_path / "gone.pdf")])
+    assert gone["content"][0]["file"]["mime_type"] is None
+    (link,) = user_messages("", [str(document)], links=True)
+    assert link["content"][0]["type"] == "file"
+    evil = tmp_path / "<img src=x onerror=alert(1)>.pdf"
+    evil.write_bytes(document.read_bytes())
+    (shown,) = user_messages("", [str(evil)])
+    assert "<img src=x" not in shown["content"][0]["value"] and "&lt;img src=x" in shown["content"][0]["value"]
+
+
+def test_the_text_of_pages_is_cut_and_escaped():
+    from kvmm.media import Media
+
+    def item(page, text):
+        return Media("image", None, "<i>.pdf", page, text, len(text))
+
+    assert page_text_html([item(1, ""), item(2, "")]) == ""
+    found = page_text_html([item(1, ""), item(2, "<script>"), item(3, "x" * (PAGE_CHARACTERS + 1234))])
+    assert "Text in the PDF, 2 pages" in found and "&lt;script&gt;" in found and "<script>" not in found
+    assert "&lt;i&gt;.pdf, page 3" in found and "and 1,234 more characters" in found
+    assert len(page_text_html([item(k, "y" * 9000) for k in range(64)])) < 60_000
