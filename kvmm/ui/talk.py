@@ -6,6 +6,7 @@ policy or model, comparison just switched on) takes over all that was said and r
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
@@ -19,6 +20,7 @@ from kvmm.media import Media, load_media
 from kvmm.models.conversation import DYNAMIC, Conversation, Progress
 from kvmm.models.difference import Difference, difference_of
 from kvmm.models.generation import Stopped, unless_stopped
+from kvmm.models.warming import warm_up
 from kvmm.ui.bubbles import user_messages
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
@@ -106,6 +108,7 @@ class Talk:
         self.answer: Any = None  # the answer that is waited for or written, see kvmm.ui.streaming
         self.last: dict[str, Progress] = {}  # by side, of the last question
         self.verdict: Difference | None = None  # of the last question, when both sides answered
+        self.same_start = True  # whether both sides of the last question had as much to read
         self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated
         self.reports: dict[str, Any] = {}  # analyses of the prompt as it is now
         self.used = self.now()
@@ -186,9 +189,15 @@ class Talk:
             return
         finals: dict[str, Progress] = {}
         said = self.growth[-1][0] if self.growth else 0
-        for side in SIDES if settings.compare else ("kvmm",):
+        sides = SIDES if settings.compare else ("kvmm",)
+        speakers = {side: self._speaker(side, settings, DYNAMIC if side == "full" else policy) for side in sides}
+        # a side that reads everything again is not timed beside one that reads the question only
+        self.same_start = len({talk.cache is None for talk, _ in speakers.values()}) == 1
+        if settings.compare:
+            with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
+                warm_up([talk for talk, _ in speakers.values()], [*self.media, *new], stop)
+        for side, (talk, reread) in speakers.items():
             try:
-                talk, reread = self._speaker(side, settings, DYNAMIC if side == "full" else policy)
                 for progress in talk.ask(turn.question, new, max_new_tokens=self.max_new_tokens, stop=stop):
                     if side == "kvmm":
                         self._note_growth(said, progress)
