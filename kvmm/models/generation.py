@@ -25,7 +25,8 @@ from torch import nn
 from transformers import GenerationMixin, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from kvmm.cache import MemoryReport
+from kvmm.cache import KVMMCache, MemoryReport
+from kvmm.cache.key_norms import KeyNormRecorder
 from kvmm.errors import KVMMError
 from kvmm.models.prompting import Prompt
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.1  # how often a thread that waits for the model looks whether it still should
 MEMORY_SECONDS = 0.1  # while streaming, the memory report is renewed this often ...
 MEMORY_SHARE = 0.05  # ... unless making it would take a larger share of the time
+NORM_SECONDS, NORM_TOKENS = 0.25, 24  # norms of new keys are read this often; before the residual's 32 are packed
 _STOP_SECONDS = 0.05  # how often work that can be left alone is looked after
 
 T = TypeVar("T")
@@ -210,9 +212,16 @@ class Worker(threading.Thread):
     """One ``generate`` call in a thread of its own, so that its tokens can be consumed while it runs."""
 
     def __init__(
-        self, model: PreTrainedModel, cache: Cache, prompt: Prompt, max_new_tokens: int, stop: threading.Event
+        self,
+        model: PreTrainedModel,
+        cache: Cache,
+        prompt: Prompt,
+        max_new_tokens: int,
+        stop: threading.Event,
+        key_norms: KeyNormRecorder | None = None,
     ) -> None:
         super().__init__(name="kvmm-generate", daemon=True)
+        self.key_norms = key_norms if isinstance(cache, KVMMCache) else None
         self.model, self.cache, self.prompt, self.max_new_tokens, self.stop = model, cache, prompt, max_new_tokens, stop
         self.error: BaseException | None = None
         self.memory: MemoryReport | None = None
@@ -222,6 +231,7 @@ class Worker(threading.Thread):
         self.eos_token_ids = eos_token_ids(model)
         self._queue: queue.Queue[tuple[list[int], float, MemoryReport | None] | Reading | None] = queue.Queue()
         self._emitted, self._next_measure = 0, 0.0
+        self._next_norms, self._norms_at = 0.0, 0
         self._begin_decoding: Callable[[], None] = lambda: None
 
     def wait(self) -> bool:
@@ -269,6 +279,8 @@ class Worker(threading.Thread):
         config = self.model.generation_config
         pad = config.pad_token_id if config.pad_token_id is not None else next(iter(self.eos_token_ids), None)
         prompt = self.prompt
+        if self.key_norms is not None:
+            self.key_norms.crop(self.cache.get_seq_length())
         with kept_rope_deltas(self.model), stoppable(self.model, self.stop) as self._begin_decoding:
             places = positions(self.model, prompt)
             with torch.no_grad():
@@ -291,6 +303,9 @@ class Worker(threading.Thread):
                 streamer=_Tokens(self),
                 stopping_criteria=StoppingCriteriaList([_StopOnEvent(self.stop)]),
             )
+        self._collect_norms(answering=True)
+        if hasattr(self.cache, "pack") and not self.stop.is_set():
+            self.cache.pack()  # an answer of one token has no step in which it would happen
         self._queue.put(([], time.perf_counter(), self._measure()))
 
     def _read(self, start: int, end: int, media: dict[str, torch.Tensor], places: dict[str, torch.Tensor]) -> None:
@@ -311,6 +326,7 @@ class Worker(threading.Thread):
 
     def _tell(self, index: int) -> None:
         """Say that a piece is about to be read."""
+        self._collect_norms()
         pieces = self.prompt.pieces
         pages = sum(piece.pages for piece in pieces)
         before = sum(piece.pages for piece in pieces[:index])
@@ -322,11 +338,18 @@ class Worker(threading.Thread):
         now = time.perf_counter()
         memory = None
         self._emitted += len(tokens)
+        if now >= self._next_norms or self._emitted >= self._norms_at:
+            self._collect_norms(answering=self._emitted > len(tokens))
+            self._next_norms, self._norms_at = now + NORM_SECONDS, self._emitted + NORM_TOKENS
         # the first token comes before the prompt is packed: what the cache holds then is not what it will
         if self._emitted > 1 and now >= self._next_measure:
             memory, after = self._measure(), time.perf_counter()
             self._next_measure = after + max(MEMORY_SECONDS, (after - now) / MEMORY_SHARE)
         self._queue.put((tokens, now, memory))
+
+    def _collect_norms(self, answering: bool = False) -> None:
+        if self.key_norms is not None:
+            self.key_norms.collect(self.cache, answering)
 
     def _measure(self) -> MemoryReport | None:
         return self.cache.memory() if hasattr(self.cache, "memory") else None
