@@ -202,7 +202,6 @@ class Talk:
                     if side == "kvmm":
                         self._note_growth(said, progress)
                     yield Step(side, progress, reread)
-                talk.forget_stopped()  # what was stopped is asked anew with all its files, or not
             except BaseException:
                 self._forget_growth(said)
                 raise
@@ -289,6 +288,7 @@ class Talk:
             if before is not None:
                 conversation.adopt(before)
             reason = JOINED if side == "full" and before is None else CHANGED
+        conversation.forget_stopped()  # what was stopped is asked anew with all its files, or not
         if len(conversation.messages) > 2 * self.answered:  # the other side was stopped, or had an error
             conversation.rewind(self.answered)
         if self.conversation is not None:
