@@ -140,6 +140,7 @@ def test_measuring_says_so_at_once(visit, model_and_processor):
     with model_lock(model_and_processor[0]):
         go_to(page, "errors")
         expect(page.locator("#measuring")).to_contain_text(re.compile(r"Measuring [\d,]+ tokens: errors and attention"))
+        expect(page.locator("#measuring")).to_contain_text("Until then you see those of a worked sample")
         expect(page.locator("#error-curves .main-svg").first).to_be_visible()
     expect(page.locator("#error-line")).to_contain_text("balanced: squared error")
     expect(page.locator("#measuring")).to_have_count(0)
