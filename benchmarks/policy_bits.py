@@ -1,42 +1,53 @@
 """Measure what every preset holds of the four-page sample with the embedded model, for the app's list of policies.
 
+The question is asked as the app asks it, and the cache is measured after the answer, as the app shows it.
+
 python -m benchmarks.policy_bits     # writes kvmm/ui/policy_bits.json
 """
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from kvmm import policies
-from kvmm.media import load_media
-from kvmm.models import Conversation, assets_folder, load_model
+from kvmm.memory_text import memory_text
+from kvmm.models import load_model
 from kvmm.policy_costs import BITS_PATH
+from kvmm.ui.models import Models
+from kvmm.ui.samples import Sample, load_samples
+from kvmm.ui.session import Session, Turn
+from kvmm.ui.settings import Settings
 
-DOCUMENT = "report.pdf"
-QUESTION = "What are the visitors of July?"
+KIND = "pdf"
+FIGURES = ("bits_per_value", "packed_bits_per_value", "ratio", "held_nbytes", "nbytes_dense", "tokens", "packed_tokens")
+
+
+def sample() -> Sample:
+    """The sample of the app that is a document."""
+    return next(one for one in load_samples() if one.kind == KIND)
+
+
+def measure(session: Session, asked: Sample, policy: str) -> dict[str, Any]:
+    """Ask the sample's question in a new conversation; the figures of ``FIGURES`` and the answer."""
+    session.reset()
+    turn = Turn(asked.question, [str(path) for path in asked.files])
+    *_, last = session.ask(turn, Settings(policy=policy))
+    report = last.progress.memory.to_dict()
+    print(f"{policy:18} {report['ratio']:5.2f}x  {memory_text(report)}  {last.progress.text}", flush=True)
+    return {**{name: round(report[name], 4) for name in FIGURES}, "answer": last.progress.text}
 
 
 def main() -> None:
     model, processor = load_model(device="cpu")
-    media = load_media(assets_folder() / "samples" / DOCUMENT)
-    rows = {}
-    for name in policies():
-        *_, last = Conversation(model, processor, name).ask(QUESTION, media, max_new_tokens=32)
-        report = last.memory
-        rows[name] = {
-            "bits_per_value": round(report.bits_per_value, 4),
-            "ratio": round(report.ratio, 3),
-            "nbytes": report.nbytes,
-            "nbytes_dense": report.nbytes_dense,
-            "tokens": report.tokens,
-            "answer": last.text,
-        }
-        print(f"{name:18} {report.bits_per_value:6.2f} bits  {report.ratio:5.2f}x  {last.text}")
+    session, asked = Session(Models.of(model, processor)), sample()
+    rows = {name: measure(session, asked, name) for name in policies()}
+    pages = len(session.talk.media)
     result = {
         "command": "python -m benchmarks.policy_bits",
-        "document": f"a PDF of {len(media)} pages",
-        "file": DOCUMENT,
-        "question": QUESTION,
+        "document": f"a PDF of {pages} pages",
+        "file": asked.files[0].name,
+        "question": asked.question,
         "model": "embedded",
         "dtype": str(model.dtype).removeprefix("torch."),
         "policies": rows,

@@ -32,16 +32,24 @@ def call(monkeypatch, capsys):
 
 
 def test_the_table(call):
-    result = call(*MODEL, "--context", 16384, "--images", 4, "--batch", 2, "--budget", "1GiB", "--policy", "bf16", "--policy", "balanced")  # fmt: skip  # noqa: E501
+    result = call(*MODEL, "--context", 16384, "--images", 4, "--batch", 2, "--budget", "1GiB", "--cache-only", "--policy", "bf16", "--policy", "balanced")  # fmt: skip  # noqa: E501
     assert result.returncode == 0, result.stderr
     head, shape, columns, *rows = result.stdout.splitlines()
     assert "Qwen2.5-VL-3B-Instruct: 36 layers, 2 KV heads of 128" in head
     assert "12,288 text, 4,096 image tokens, batch 2" in shape
-    assert columns.split("  ")[-1].strip() == "longest in 1 GiB"
-    (full, packed) = (row.split() for row in rows)
-    assert full[:4] == ["bf16", "1.125", "16.00", "1.00"]
-    assert packed[:4] == ["balanced", "(oscar4-2,", "not", "calibrated)"]
+    assert columns.split() == "policy GiB packed bits whole-cache bits smaller by longest context".split()
+    (full, packed), notes = (row.split() for row in rows[:2]), " ".join(rows[2:])
+    assert full[:5] == ["bf16", "1.125", "16.00", "16.00", "1.0×"]
+    assert packed[0] == "balanced*" and "* Needs calibration for this model" in notes
     assert int(packed[-1].replace(",", "")) > 3 * int(full[-1].replace(",", ""))
+    assert "1 GiB are for the cache alone" in notes
+
+
+def test_weights_come_out_of_the_budget(call):
+    result = call(*MODEL, "--budget", "24GiB", "--policy", "bf16")
+    assert "Of 24 GiB, the weights take 6.994 GiB (3.75 billion parameters in 16 bits)" in " ".join(
+        result.stdout.split()
+    )
 
 
 def test_json_of_a_folder_with_a_calibration(call):

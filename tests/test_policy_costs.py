@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.policy_answers import REPORT, TASKS, count_answers
 from kvmm import KVMMError, policies
+from kvmm.memory_text import bits_text
 from kvmm.policy_costs import ANSWERS_PATH, BITS_PATH, bits_of, kept_of, measured_on, plain_cost, short_cost
 
 
@@ -29,11 +30,12 @@ def test_a_cost_is_the_measured_bits_and_the_answers_kept():
     bits = json.loads(BITS_PATH.read_text(encoding="utf-8"))["policies"]
     answers = json.loads(ANSWERS_PATH.read_text(encoding="utf-8"))
     for name in policies():
-        assert bits_of(name) == bits[name]["bits_per_value"]
+        whole, packed = bits[name]["bits_per_value"], bits[name]["packed_bits_per_value"]
+        assert bits_of(name) == (whole, packed)
         row = answers["policies"][name]
         assert (kept_of(name) == 100) == (row["kept"] == row["right"])  # rounded down: 100 means all
-        assert plain_cost(name).startswith(f"{bits[name]['bits_per_value']:.2f} bits per value, ")
-        assert short_cost(name).startswith(f"{bits[name]['bits_per_value']:.2f} bits · ")
+        assert plain_cost(name).startswith(f"{bits_text(whole, packed)}; ")
+        assert short_cost(name).startswith(f"{packed:.1f} / {whole:.1f} bits · ")
     assert plain_cost("kivi2").endswith(f"keeps {kept_of('kivi2')} of 100 right answers")
     assert plain_cost("bf16").endswith("the reference of all answers") and short_cost("bf16").endswith("reference")
     assert f"{answers['questions']} questions about pages" in measured_on()

@@ -1,12 +1,13 @@
 """What a KV cache costs before there is one: bytes by policy and context, and the longest context of a budget.
 
-Bytes are those of a cache whose prompt has just been packed, which :meth:`kvmm.KVMMCache.memory` would count. The token
+Bytes are those that a cache holds whose prompt has just been packed, by the definition of :mod:`kvmm.cache.memory`:
+what buffers reserve beyond it is not among them. The token
 rules (sinks, residual, page sizes) are those of :mod:`kvmm.cache.table`; what a codec stores is measured on its own
 store: a tensor of a few pages is encoded, and a second one of a period more, and the rest follows since stores grow by
 the same bytes every period. So a codec that is added needs nothing here.
 
-Three things are not in these figures: decoding leaves slack of up to an eighth behind full-precision columns; on CUDA
-the planes of codec rd are padded to 16 digits; and codecs whose tensors depend on the data are measured on noise.
+Two things are not in these figures: on CUDA the planes of codec rd are padded to 16 digits; and codecs whose tensors
+depend on the data are measured on noise.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import text_page_size
 from kvmm.calibration import Calibration
-from kvmm.calibration.file import without_fit
+from kvmm.calibration.file import wants_fit, without_fit
 from kvmm.errors import KVMMError
+from kvmm.kernels.exact import exact_dtype
 from kvmm.modality import MODALITY_NAMES, TEXT
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec, check_head_dim, check_layers, get_policy
 
@@ -44,9 +46,11 @@ class CacheCost:
         stored_as: what a policy that needs a calibration file stores instead where there is none, else the same name.
         tokens: tokens of one sequence by modality.
         batch: sequences.
-        nbytes: bytes of the whole cache.
+        nbytes: bytes that the whole cache holds.
         nbytes_dense: bytes of the same keys and values in two bytes each, sliding windows as they are.
         by_component: bytes by component, as in ``memory().by_component``.
+        packed_tokens: tokens in packed pages, of all sequences.
+        packed_bits_per_value: bits of the packed pages alone over the elements of their tokens; 0 without any.
     """
 
     policy: str
@@ -56,6 +60,8 @@ class CacheCost:
     nbytes: int
     nbytes_dense: int
     by_component: dict[str, int] = field(default_factory=dict)
+    packed_tokens: int = 0
+    packed_bits_per_value: float = 0.0
 
     @property
     def context(self) -> int:
@@ -120,7 +126,7 @@ class CostModel:
         shape: the model's.
         policy: a preset's name, a YAML file, or a :class:`KVPolicy`.
         calibration: what was fitted to the model; without it, policies that need one store what they store then.
-        dtype: of the model, for full-precision columns; of 2 bytes in all tables.
+        dtype: of the model, which sliding windows keep; of 2 bytes in all tables.
 
     Raises:
         KVMMError: for an unknown policy, one that the shape cannot have, or one with ``budget``, whose pages shrink
@@ -141,9 +147,11 @@ class CostModel:
         self.policy = without_fit(asked, calibration)
         fallen_back = asked.uncalibrated is not None and self.policy != replace(asked, uncalibrated=None)
         self.stored_as = asked.uncalibrated if fallen_back else asked.name
+        self.needs_calibration = wants_fit(asked, calibration)
         check_layers(self.policy, shape.total_layers)
         check_head_dim(self.policy, shape.head_dim)
         self.shape, self.calibration, self.dtype = shape, calibration, dtype
+        self.exact_dtype = exact_dtype(self.policy.exact_dtype, dtype)
 
     def cost(self, tokens: Mapping[str, int], batch: int = 1) -> CacheCost:
         """Bytes of a packed cache.
@@ -157,16 +165,18 @@ class CostModel:
         """
         _check_counts(tokens, batch)
         shape, split, width = self.shape, split_tokens(self.policy, tokens), self.dtype.itemsize
+        exact = self.exact_dtype.itemsize
         length = sum(tokens.values())
         vector = 2 * shape.num_key_value_heads * shape.head_dim  # elements a token and layer
-        column = batch * shape.num_layers * vector * width
+        column = batch * shape.num_layers * vector * exact
         found: Counter[str] = Counter(sink=split.sinks * column, residual=(split.dense - split.sinks) * column)
-        slots = split.dense
+        slots, packed = split.dense, 0
         for modality, (count, page_size) in split.packed.items():
             slots += -(-count // page_size) * page_size
             for (kv, layer), layers in self._layer_kinds(modality).items():
                 for name, nbytes in self._part(kv, layer, modality, page_size, count, batch).items():
                     found[name] += layers * nbytes
+                    packed += layers * nbytes
         found["page_table"] += batch * (length + 4 * slots)  # a modality a token, a position a slot
         if shape.num_sliding_layers:
             # what lies in memory once a token was decoded; a window's newest token makes the oldest leave
@@ -176,7 +186,12 @@ class CostModel:
         nbytes_dense += 2 * found["sliding"] // width
         components = {name: nbytes for name, nbytes in found.items() if nbytes}
         counts = {name: tokens[name] for name in MODALITY_NAMES if tokens.get(name)}
-        return CacheCost(self.name, self.stored_as, counts, batch, sum(components.values()), nbytes_dense, components)
+        in_pages = batch * sum(count for count, _ in split.packed.values())
+        return CacheCost(
+            *(self.name, self.stored_as, counts, batch, sum(components.values()), nbytes_dense, components),
+            packed_tokens=in_pages,
+            packed_bits_per_value=8 * packed / (in_pages * shape.num_layers * vector) if in_pages else 0.0,
+        )
 
     def longest_context(self, budget: int, media: Mapping[str, int] | None = None, batch: int = 1) -> int | None:
         """The most tokens of one sequence that fit: the media, and text as far as there is room.
@@ -218,7 +233,10 @@ class CostModel:
         for spec, side, sibling in ((kv.key, "key", kv.value), (kv.value, "value", kv.key)):
             site = Site(layer, modality, self.calibration, sibling)
             shape = (self.shape.num_key_value_heads, self.shape.head_dim)
-            for name, nbytes in store_nbytes(spec, side, site, shape, self.dtype, page_size, count).items():
+            if spec.is_lossless:  # the end of the last page is empty
+                found["values"] += batch * count * shape[0] * shape[1] * self.exact_dtype.itemsize
+                continue
+            for name, nbytes in store_nbytes(spec, side, site, shape, self.exact_dtype, page_size, count).items():
                 # the page table of a store is the same for all sequences
                 found[name] += nbytes if name == "page_table" else batch * nbytes
         return found
@@ -232,7 +250,7 @@ def store_nbytes(
     Args:
         spec, side, site: as for :func:`kvmm.cache.codecs.build_codec`.
         shape: KV heads and head_dim.
-        dtype: the model's.
+        dtype: of exact tokens.
         page_size: tokens a page.
         tokens: tokens that are appended at once.
     """

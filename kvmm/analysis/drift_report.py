@@ -18,6 +18,7 @@ from kvmm.analysis import witness
 from kvmm.analysis.drift import LogitDrift, LongContextTail
 from kvmm.analysis.schema import build, fields_of, problems_of
 from kvmm.errors import KVMMError
+from kvmm.memory_text import PACKED, WHOLE
 
 FORMAT = "kvmm drift report"
 FORMAT_VERSION = 1
@@ -125,7 +126,7 @@ def tables(report: DriftReport) -> list[Table]:
     drift = _table(
         f"Logit drift, {prompts}",
         "bits per value of the whole cache and of its packed pages; KL in nats per token, ± its standard error",
-        ("policy", "bits", "packed", "KL", "±", "KL max", "top-1", "ppl", "tail KL"),
+        ("policy", WHOLE, PACKED, "KL", "±", "KL max", "top-1", "ppl", "tail KL"),
         [_drift_row(one) for one in report.policies],
     )
     rows = [_answer_row(one) for one in report.policies if one.length is not None]

@@ -36,10 +36,11 @@ class MethodRow:
         policy, description: its name and line.
         stored_as: what a policy that needs a calibration file stores instead where there is none, else the same name.
         error: why there are no figures; None if there are, and then nothing below is None unless said.
-        nbytes, nbytes_dense: measured bytes of the packed document, and of the same in 16 bits.
+        nbytes, nbytes_dense: bytes that the cache holds after the answer (:mod:`kvmm.cache.memory`), and of the same in
+            16 bits.
         ratio: ``nbytes_dense / nbytes``.
-        bits: bits a value, of everything that the cache of the document holds.
-        media_bits: the same of images, video and audio; None without any.
+        bits: bits per value of the whole cache; ``packed_bits``: of its packed pages alone, None without any.
+        media_bits: those of the whole cache of images, video and audio; None without any.
         by_component: bytes by component, as in ``memory().by_component``.
         kl, kl_max: mean and largest KL(full precision || policy) of the next token, in nats, along the full-precision
             answer.
@@ -59,6 +60,7 @@ class MethodRow:
     nbytes_dense: int | None = None
     ratio: float | None = None
     bits: float | None = None
+    packed_bits: float | None = None
     media_bits: float | None = None
     by_component: dict[str, int] | None = None
     kl: float | None = None
@@ -223,9 +225,9 @@ def _measure(
         cache.pack()
         _finish(document.model)
         pack_seconds = time.perf_counter() - begin
-        memory, bits = cache.memory(), measured_bits(cache)
         drift = summarise(forced.measure(policy, own_copy(cache)))
         tokens, answer, seconds = write(cache)
+        memory, bits = cache.memory(), measured_bits(cache)
     except (KVMMError, torch.OutOfMemoryError) as error:
         reason = str(error) if isinstance(error, KVMMError) else "There is not enough memory on the device."
         return MethodRow(policy.name, policy.description, stored_as, error=reason)
@@ -234,10 +236,11 @@ def _measure(
         policy.description,
         stored_as,
         None,
-        memory.nbytes,
+        memory.held_nbytes,
         memory.nbytes_dense,
         memory.ratio,
         bits["bits"],
+        bits.get("packed_bits"),
         bits.get("media_bits"),
         dict(memory.by_component),
         drift.kl_mean,

@@ -266,18 +266,10 @@ def drift_page(report: DriftReport) -> tuple[Sequence[Figure], Sequence[Table]]:
 
 def cost_page(report: PlanReport) -> tuple[Sequence[Figure], Sequence[Table]]:
     """Figures and tables of a plan."""
-    columns = ["policy", "GiB", "bits per value", "ratio"]
-    if report.budget is not None:
-        columns.append(f"longest in {report.budget / 2**30:.4g} GiB")
-    rows = []
-    for row in report.rows:
-        cost = row.cost
-        cells = [row.label, f"{cost.nbytes / 2**30:.3f}", f"{cost.bits_per_value:.2f}", f"{cost.ratio:.2f}"]
-        if report.budget is not None:
-            cells.append("-" if row.longest_context is None else f"{row.longest_context:,}")
-        rows.append(tuple(cells))
+    rows = tuple(report.cells(row) for row in report.rows)
     held = ", ".join(f"{count:,} {name}" for name, count in report.tokens.items() if count)
-    table = Table(f"Cache of {report.shape.name}", f"{held} tokens, batch {report.batch}", tuple(columns), tuple(rows))
+    text = " ".join([f"{held} tokens, batch {report.batch}.", *report.notes])
+    table = Table(f"Cache of {report.shape.name}", text, report.columns, rows)
     figures = [
         Figure(
             "bytes",

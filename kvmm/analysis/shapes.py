@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class ModelShape:
         sliding_window: tokens of that window; 0 without such layers.
         full_layers: indices of the full-attention layers; empty if they are all layers.
         source: where the numbers come from.
+        parameters: of the whole model (of the thinker, for Omni models), towers included; 0 if nobody counted.
+        window: the most tokens the model reads (``max_position_embeddings``); 0 if unknown.
     """
 
     name: str
@@ -37,6 +39,8 @@ class ModelShape:
     sliding_window: int = 0
     full_layers: tuple[int, ...] = ()
     source: str = ""
+    parameters: int = 0
+    window: int = 0
 
     @property
     def total_layers(self) -> int:
@@ -52,6 +56,11 @@ class ModelShape:
     def hub_id(self) -> str:
         """The hub id of a shape of the table; empty for any other."""
         return self.source.removeprefix(_OF_HUB) if self.source.startswith(_OF_HUB) else ""
+
+    @property
+    def weight_nbytes(self) -> int:
+        """Bytes of the weights in 16 bits."""
+        return 2 * self.parameters
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -91,45 +100,67 @@ def shape_of(config: Any, name: str = "", source: str = "configuration") -> Mode
         sliding[0].sliding_window if sliding else 0,
         full if sliding else (),
         source,
+        window=getattr(text, "max_position_embeddings", None) or 0,
     )
 
 
-def _table(*rows: tuple[str, int, int, int, int, int]) -> dict[str, ModelShape]:
+def count_parameters(config: Any) -> int:
+    """Parameters of the model that a configuration describes (the thinker, for Omni models), tied ones once.
+
+    The model is made on the meta device: no weights are needed or allocated.
+
+    Raises:
+        KVMMError: for a family that kvmm does not know.
+    """
+    import torch
+    import transformers
+
+    from kvmm.models.families import family_of  # kvmm.models imports the analysis's callers
+
+    config = getattr(config, "thinker_config", None) or config
+    model_class = getattr(transformers, family_of(config).model_class)
+    with torch.device("meta"):
+        make = getattr(model_class, "from_config", None) or model_class._from_config
+        model = make(config)
+    model.tie_weights()
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _table(*rows: tuple[str, int, int, int, int, int, int, int]) -> dict[str, ModelShape]:
     shapes = {}
-    for hub_id, layers, heads, kv_heads, head_dim, hidden in rows:
+    for hub_id, layers, heads, kv_heads, head_dim, hidden, parameters, window in rows:
         name = hub_id.partition("/")[2]
-        source = f"{_OF_HUB}{hub_id}"
-        shapes[name] = ModelShape(name, layers, heads, kv_heads, head_dim, hidden, source=source)
+        found = ModelShape(name, layers, heads, kv_heads, head_dim, hidden, source=f"{_OF_HUB}{hub_id}")
+        shapes[name] = replace(found, parameters=parameters, window=window)
     return shapes
 
 
-def _gemma3(hub_id: str, layers: int, heads: int, kv_heads: int, head_dim: int, hidden: int) -> ModelShape:
+def _gemma3(hub_id: str, layers: int, *numbers: int) -> ModelShape:
     """Every sixth layer has full attention, the others a window of 1024 tokens."""
     full = tuple(range(5, layers, 6))
-    (shape,) = _table((hub_id, len(full), heads, kv_heads, head_dim, hidden)).values()
-    sliding = layers - len(full)
-    return ModelShape(**{**asdict(shape), "num_sliding_layers": sliding, "sliding_window": 1024, "full_layers": full})
+    (shape,) = _table((hub_id, len(full), *numbers)).values()
+    return replace(shape, num_sliding_layers=layers - len(full), sliding_window=1024, full_layers=full)
 
 
-_GEMMA3 = _gemma3("google/gemma-3-12b-it", 48, 16, 8, 256, 3840)
+_GEMMA3 = _gemma3("google/gemma-3-12b-it", 48, 16, 8, 256, 3840, 12_187_325_040, 131072)
 
-# layers, query heads, KV heads, head_dim, hidden_size; Omni: of the thinker
+# layers, query heads, KV heads, head_dim, hidden_size, parameters, window; Omni: of the thinker
 SHAPES: dict[str, ModelShape] = {
     **_table(
-        ("Qwen/Qwen2.5-VL-3B-Instruct", 36, 16, 2, 128, 2048),
-        ("Qwen/Qwen2.5-VL-7B-Instruct", 28, 28, 4, 128, 3584),
-        ("Qwen/Qwen2.5-VL-32B-Instruct", 64, 40, 8, 128, 5120),
-        ("Qwen/Qwen2.5-VL-72B-Instruct", 80, 64, 8, 128, 8192),
-        ("Qwen/Qwen3-VL-2B-Instruct", 28, 16, 8, 128, 2048),
-        ("Qwen/Qwen3-VL-4B-Instruct", 36, 32, 8, 128, 2560),
-        ("Qwen/Qwen3-VL-8B-Instruct", 36, 32, 8, 128, 4096),
-        ("Qwen/Qwen3-VL-32B-Instruct", 64, 64, 8, 128, 5120),
-        ("Qwen/Qwen2.5-Omni-3B", 36, 16, 2, 128, 2048),
-        ("Qwen/Qwen2.5-Omni-7B", 28, 28, 4, 128, 3584),
-        ("Qwen/Qwen3-8B", 36, 32, 8, 128, 4096),
-        ("meta-llama/Llama-3.1-8B-Instruct", 32, 32, 8, 128, 4096),
-        ("llava-hf/llava-onevision-qwen2-7b-ov-hf", 28, 28, 4, 128, 3584),
-        ("OpenGVLab/InternVL3-8B-hf", 28, 28, 4, 128, 3584),
+        ("Qwen/Qwen2.5-VL-3B-Instruct", 36, 16, 2, 128, 2048, 3_754_622_976, 128000),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", 28, 28, 4, 128, 3584, 8_292_166_656, 128000),
+        ("Qwen/Qwen2.5-VL-32B-Instruct", 64, 40, 8, 128, 5120, 33_452_718_336, 128000),
+        ("Qwen/Qwen2.5-VL-72B-Instruct", 80, 64, 8, 128, 8192, 73_410_777_344, 128000),
+        ("Qwen/Qwen3-VL-2B-Instruct", 28, 16, 8, 128, 2048, 2_127_532_032, 262144),
+        ("Qwen/Qwen3-VL-4B-Instruct", 36, 32, 8, 128, 2560, 4_437_815_808, 262144),
+        ("Qwen/Qwen3-VL-8B-Instruct", 36, 32, 8, 128, 4096, 8_767_123_696, 262144),
+        ("Qwen/Qwen3-VL-32B-Instruct", 64, 64, 8, 128, 5120, 33_357_390_064, 262144),
+        ("Qwen/Qwen2.5-Omni-3B", 36, 16, 2, 128, 2048, 4_703_464_448, 32768),
+        ("Qwen/Qwen2.5-Omni-7B", 28, 28, 4, 128, 3584, 8_931_813_888, 32768),
+        ("Qwen/Qwen3-8B", 36, 32, 8, 128, 4096, 8_190_735_360, 40960),
+        ("meta-llama/Llama-3.1-8B-Instruct", 32, 32, 8, 128, 4096, 8_030_261_248, 131072),
+        ("llava-hf/llava-onevision-qwen2-7b-ov-hf", 28, 28, 4, 128, 3584, 8_030_348_832, 32768),
+        ("OpenGVLab/InternVL3-8B-hf", 28, 28, 4, 128, 3584, 7_944_373_760, 32768),
     ),
     _GEMMA3.name: _GEMMA3,
 }
@@ -154,7 +185,11 @@ def find_shape(model: str | Path) -> ModelShape:
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise KVMMError(f"{path} has no configuration that transformers reads: {reason}") from None
-        return shape_of(config, path.resolve().name, f"configuration in {path}")
+        found = shape_of(config, path.resolve().name, f"configuration in {path}")
+        try:
+            return replace(found, parameters=count_parameters(config))
+        except KVMMError:  # a family that kvmm cannot run can still be planned for
+            return found
     wanted = _plain(str(model))
     for name, shape in SHAPES.items():
         if _plain(name) == wanted:

@@ -5,6 +5,15 @@ from __future__ import annotations
 import torch
 
 
+def growth(used: int) -> int:
+    """How many tokens a buffer of ``used`` tokens makes space for when it grows: an eighth, between 8 and 128.
+
+    Copying 128 tokens' worth a step is less than what attention reads in it, so that a long prompt need not pay with an
+    eighth of its memory.
+    """
+    return min(max(8, used // 8), 128)
+
+
 def with_capacity(buffer: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
     """A buffer of ``capacity`` columns with the first ``used`` of this one."""
     shape = list(buffer.shape)

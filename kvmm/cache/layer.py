@@ -12,7 +12,7 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from kvmm.cache.codecs import Codec, Packed, Site, build_codec
-from kvmm.cache.columns import in_order, take_columns, with_capacity
+from kvmm.cache.columns import growth, in_order, take_columns, with_capacity
 from kvmm.cache.pages import Growth, PageStore, Part
 from kvmm.cache.queries import PromptQueries
 from kvmm.cache.room import NextPage, Room
@@ -264,7 +264,7 @@ class KVMMLayer(CacheLayerMixin):
         end = self.num_dense + key.shape[2]
         if end > self.dense_key.shape[2]:
             # a prompt is stored without slack, a decode step leaves room for the next ones
-            room = 0 if self.num_dense == 0 else max(8, end // 8)
+            room = 0 if self.num_dense == 0 else growth(end)
             self.dense_key = with_capacity(self.dense_key, self.num_dense, end + room)
             self.dense_value = with_capacity(self.dense_value, self.num_dense, end + room)
         self.dense_key[:, :, self.num_dense : end] = to_exact(key, self.dense_key.dtype)
@@ -337,14 +337,6 @@ class KVMMLayer(CacheLayerMixin):
         """The tensors that hold full-precision columns, or have room for them."""
         found = [self.dense_key, self.dense_value]
         return found if self._columns is None or self._columns[0] is self.dense_key else [*found, *self._columns]
-
-    def room_nbytes(self) -> int:
-        """Bytes of buffers with room that hold nothing yet."""
-        if self._columns is None:
-            return 0
-        used = self.num_dense if self.dense_key is self._columns[0] else 0
-        columns = sum(x.nbytes - x[:, :, :used].nbytes for x in self._columns)
-        return columns + sum(store.room_nbytes() for part in self.all_parts().values() for store in part.stores)
 
     def apply(self, plan: Plan) -> None:
         """Carry out a packing plan of the token table."""

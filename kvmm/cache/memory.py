@@ -1,4 +1,9 @@
-"""How many bytes a cache really holds: the sizes of the tensors that exist, by modality, component and layer."""
+"""How many bytes a cache really holds: the sizes of the tensors that exist, by modality, component and layer.
+
+One definition for every figure of the project. A tensor's bytes *hold something* or are *reserved*: slack that buffers
+grow into, buffers kept in place for tokens to come, and slots of exact tokens that are empty (padding, the end of the
+last lossless page). Bits, ratios and shares are of what holds something; :mod:`kvmm.memory_text` puts them into words.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,8 @@ from kvmm.modality import MODALITY_NAMES
 if TYPE_CHECKING:
     from kvmm.cache.cache import KVMMCache
 
+_LOSSLESS = "values"  # the tensor of pages that keep tokens as they are
+
 
 @dataclass(frozen=True)
 class MemoryReport:
@@ -19,19 +26,24 @@ class MemoryReport:
 
     Attributes:
         nbytes: bytes of every tensor of the cache.
-        nbytes_dense: bytes of the keys and values of the same tokens (padding not counted) in bf16, or in the
-            model's dtype if that has two bytes.
-        ratio: ``nbytes_dense / nbytes``.
-        bits_per_value: bits of ``nbytes`` over the number of elements of those keys and values.
+        nbytes_dense: bytes of the keys and values of the same tokens (padding not counted) in 16 bits.
+        ratio: ``nbytes_dense / held_nbytes``.
+        bits_per_value: of the whole cache: bits of ``held_nbytes`` over the number of elements of those keys and
+            values.
         tokens: tokens held, padding not counted.
         by_modality: ``{name: {tokens, nbytes, nbytes_dense, bits_per_value, packed_nbytes, packed_tokens,
-            packed_bits_per_value}}``; the ``packed_`` figures leave sinks, residual, page table and room out.
+            packed_bits_per_value}}`` of ``held_nbytes``; the ``packed_`` figures leave sinks, residual and the cache's
+            page table out.
         by_component: bytes of ``codes``, ``scale``, ``zero_point``, ``norm``, ``values`` (lossless pages), ``sink``,
             ``residual``, ``page_table``, ``sliding`` (sliding-window layers, left as they are), with a budget
-            ``retention`` (what its controller knows of pages) and ``backing`` (in host memory, outside the budget), ...
-        by_layer: bytes and ``nbytes_dense`` of each layer.
+            ``retention`` (what its controller knows of pages) and ``backing`` (in host memory, outside the budget),
+            ...: all that hold something, and ``reserved``.
+        by_layer: ``nbytes`` and ``nbytes_dense`` of each layer, and ``reserved_nbytes`` among the bytes.
         shared_nbytes: the part of ``nbytes`` that a fork of the cache holds in common with it.
-        reserved_nbytes: the part of ``nbytes`` that holds nothing yet: with ``max_length``, room for what comes.
+        reserved_nbytes: the part of ``nbytes`` that holds nothing (yet).
+        packed_tokens: tokens in packed pages.
+        packed_bits_per_value: of the packed pages alone: bits of their codes, scales, norms and zero points over the
+            elements of their tokens; 0 if nothing is packed.
     """
 
     nbytes: int = 0
@@ -44,10 +56,33 @@ class MemoryReport:
     by_layer: list[dict[str, int]] = field(default_factory=list)
     shared_nbytes: int = 0
     reserved_nbytes: int = 0
+    packed_tokens: int = 0
+    packed_bits_per_value: float = 0.0
+
+    @property
+    def held_nbytes(self) -> int:
+        """Bytes that hold something."""
+        return self.nbytes - self.reserved_nbytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and numbers, for JSON."""
-        return asdict(self)
+        """Plain dicts, lists and numbers, for JSON; ``held_nbytes`` among them."""
+        return asdict(self) | {"held_nbytes": self.held_nbytes}
+
+
+@dataclass
+class _Counts:
+    """Bytes so far, and the tokens they are of."""
+
+    dense: dict[int, int]  # modality -> tokens in full-precision columns
+    packed: dict[int, int]  # modality -> tokens in pages
+    sinks: int  # tokens among the columns that are sinks
+    components: Counter[str] = field(default_factory=Counter)
+    by_modality: Counter[int] = field(default_factory=Counter)
+    by_packed: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def totals(self) -> dict[int, int]:
+        return {m: self.dense[m] + self.packed.get(m, 0) for m in self.dense}
 
 
 def measure(cache: KVMMCache) -> MemoryReport:
@@ -56,66 +91,50 @@ def measure(cache: KVMMCache) -> MemoryReport:
     table.clear_bias()
     if table.modality is None:
         return MemoryReport()
-    components: Counter[str] = Counter()
-    modality_bytes: Counter[int] = Counter()
-    packed_bytes: Counter[int] = Counter()
-    by_layer = []
-
-    dense_counts = table.counts(table.dense)
-    packed_counts = {m: table.counts(positions)[m] for m, positions in table.stores.items()}
-    totals = {m: dense_counts[m] + packed_counts.get(m, 0) for m in dense_counts}
+    counts = _Counts(
+        table.counts(table.dense),
+        {m: table.counts(positions)[m] for m, positions in table.stores.items()},
+        int((table.dense[:, : table.num_sinks] >= 0).sum()) if table.packed else 0,
+    )
+    totals = counts.totals
     tokens = sum(totals.values())
-    values_per_token = 0
-    kvmm_values_per_token = 0
-
+    by_layer: list[dict[str, int]] = []
+    width = 0  # elements of a token's keys and values in all packed layers
     for layer in cache.layers:
+        row = {"nbytes": 0, "nbytes_dense": 0, "reserved_nbytes": 0}
         if isinstance(layer, KVMMLayer) and layer.is_initialized:
-            nbytes, width = _measure_layer(
-                layer, table.num_sinks, dense_counts, components, modality_bytes, packed_bytes
-            )
-            kvmm_values_per_token += width
-            by_layer.append({"nbytes": nbytes, "nbytes_dense": 2 * width * tokens})
-            values_per_token += width
+            key, value = layer.dense_key, layer.dense_value
+            own = key.shape[1] * key.shape[3] + value.shape[1] * value.shape[3]
+            nbytes, held = _measure_layer(layer, counts)
+            row = {"nbytes": nbytes, "nbytes_dense": 2 * own * tokens, "reserved_nbytes": nbytes - held}
+            width += own
         elif getattr(layer, "is_initialized", False) and getattr(layer, "keys", None) is not None:
-            nbytes = _storage(layer.keys) + _storage(layer.values)
-            components["sliding"] += nbytes
-            _share(nbytes, totals, modality_bytes)
-            elements = layer.keys.numel() + layer.values.numel()
-            by_layer.append({"nbytes": nbytes, "nbytes_dense": 2 * elements})
-        else:
-            by_layer.append({"nbytes": 0, "nbytes_dense": 0})
+            pair = (layer.keys, layer.values)
+            nbytes, held = sum(map(_storage, pair)), sum(x.nbytes for x in pair)
+            counts.components["sliding"] += held
+            _share(held, totals, counts.by_modality)
+            dense = 2 * sum(x.numel() for x in pair)
+            row = {"nbytes": nbytes, "nbytes_dense": dense, "reserved_nbytes": nbytes - held}
+        by_layer.append(row)
 
-    table_bytes = table.nbytes()
-    components["page_table"] += table_bytes
-    _share(table_bytes, totals, modality_bytes)
-
-    nbytes = sum(components.values())
-    sliding_dense = sum(x["nbytes_dense"] for x in by_layer) - 2 * values_per_token * tokens
-    nbytes_dense = 2 * values_per_token * tokens + sliding_dense
-    dense_by_modality: Counter[int] = Counter({m: 2 * values_per_token * n for m, n in totals.items()})
-    _share(sliding_dense, totals, dense_by_modality)
-    by_modality = {}
-    for m, count in totals.items():
-        if not count:
-            continue
-        packed = packed_counts.get(m, 0)
-        by_modality[MODALITY_NAMES[m]] = {
-            "tokens": count,
-            "nbytes": modality_bytes[m],
-            "nbytes_dense": dense_by_modality[m],
-            "bits_per_value": 16 * modality_bytes[m] / dense_by_modality[m],
-            "packed_tokens": packed,
-            "packed_nbytes": packed_bytes[m],
-            "packed_bits_per_value": 8 * packed_bytes[m] / (packed * kvmm_values_per_token) if packed else 0.0,
-        }
+    table_slack = table.slack_nbytes()
+    held = table.nbytes() - table_slack
+    counts.components["page_table"] += held
+    _share(held, totals, counts.by_modality)
+    reserved = table_slack + sum(row["reserved_nbytes"] for row in by_layer)
+    held = sum(counts.components.values())
+    if reserved:
+        counts.components["reserved"] = reserved
+    nbytes_dense = sum(row["nbytes_dense"] for row in by_layer)
+    packed_tokens = sum(counts.packed.values())
     return MemoryReport(
-        nbytes=nbytes,
+        nbytes=held + reserved,
         nbytes_dense=nbytes_dense,
-        ratio=nbytes_dense / max(nbytes, 1),
-        bits_per_value=16 * nbytes / max(nbytes_dense, 1),
+        ratio=nbytes_dense / max(held, 1),
+        bits_per_value=16 * held / max(nbytes_dense, 1),
         tokens=tokens,
-        by_modality=by_modality,
-        by_component=dict(components),
+        by_modality=_by_modality(counts, width, nbytes_dense - 2 * width * tokens),
+        by_component=dict(counts.components),
         by_layer=by_layer,
         shared_nbytes=sum(
             store.shared_nbytes()
@@ -124,39 +143,61 @@ def measure(cache: KVMMCache) -> MemoryReport:
             for part in layer.parts.values()
             for store in part.stores
         ),
-        reserved_nbytes=sum(layer.room_nbytes() for layer in cache.layers if isinstance(layer, KVMMLayer)),
+        reserved_nbytes=reserved,
+        packed_tokens=packed_tokens,
+        packed_bits_per_value=8 * sum(counts.by_packed.values()) / (packed_tokens * width) if packed_tokens else 0.0,
     )
+
+
+def _by_modality(counts: _Counts, width: int, sliding_dense: int) -> dict[str, dict[str, float]]:
+    totals = counts.totals
+    dense: Counter[int] = Counter({m: 2 * width * n for m, n in totals.items()})
+    _share(sliding_dense, totals, dense)
+    found = {}
+    for m, count in totals.items():
+        if not count:
+            continue
+        packed = counts.packed.get(m, 0)
+        found[MODALITY_NAMES[m]] = {
+            "tokens": count,
+            "nbytes": counts.by_modality[m],
+            "nbytes_dense": dense[m],
+            "bits_per_value": 16 * counts.by_modality[m] / dense[m],
+            "packed_tokens": packed,
+            "packed_nbytes": counts.by_packed[m],
+            "packed_bits_per_value": 8 * counts.by_packed[m] / (packed * width) if packed else 0.0,
+        }
+    return found
 
 
 def _storage(tensor: Any) -> int:
     return tensor.untyped_storage().nbytes()
 
 
-def _measure_layer(
-    layer: KVMMLayer,
-    num_sinks: int,
-    dense_counts: dict[int, int],
-    components: Counter[str],
-    modality_bytes: Counter[int],
-    packed_bytes: Counter[int],
-) -> tuple[int, int]:
-    """Add one layer's bytes to the counters; returns them, and the layer's K and V elements a token."""
-    key, value = layer.dense_key, layer.dense_value
-    dense = sum(_storage(x) for x in layer.dense_buffers())
-    sinks = dense * num_sinks // key.shape[2] if key.shape[2] and layer.packed else 0
-    components["sink"] += sinks
-    components["residual"] += dense - sinks
-    _share(dense, dense_counts, modality_bytes)
-    total = dense
+def _measure_layer(layer: KVMMLayer, counts: _Counts) -> tuple[int, int]:
+    """Add what one layer holds to the counts; returns the bytes of its tensors, and those that hold something."""
+    total = sum(_storage(x) for x in layer.dense_buffers())
+    column = sum(x.shape[1] * x.shape[3] * x.element_size() for x in (layer.dense_key, layer.dense_value))
+    held = sum(counts.dense.values()) * column
+    sinks = counts.sinks * column
+    counts.components["sink"] += sinks
+    counts.components["residual"] += held - sinks
+    for modality, n in counts.dense.items():
+        counts.by_modality[modality] += n * column
     for modality, part in layer.all_parts().items():
         for store in part.stores:
+            empty = store.room_nbytes()
             for name, nbytes in store.nbytes().items():
-                components[name] += nbytes
-                modality_bytes[modality] += nbytes
-                packed_bytes[modality] += nbytes
                 total += nbytes
-            packed_bytes[modality] -= store.room_nbytes()
-    return total, key.shape[1] * key.shape[3] + value.shape[1] * value.shape[3]
+                nbytes -= empty.get(name, 0)
+                if name == _LOSSLESS and not store.observes:  # a store with tiers knows what it dropped
+                    x = store.buffers[name]  # [B, H, P, page_size, D]
+                    nbytes = counts.packed.get(modality, 0) * x.shape[1] * x.shape[4] * x.element_size()
+                counts.components[name] += nbytes
+                counts.by_modality[modality] += nbytes
+                counts.by_packed[modality] += nbytes
+                held += nbytes
+    return total, held
 
 
 def _share(nbytes: int, counts: dict[int, int], into: Counter[int]) -> None:

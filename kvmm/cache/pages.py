@@ -15,6 +15,7 @@ from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
 if TYPE_CHECKING:
     from kvmm.cache.room import NextPage
 
+_SLACK_PAGES = 8
 _GROUPED = ("offset", "mean", "scale")  # what ``page_group`` points into: the first of these that a codec stores
 
 
@@ -53,7 +54,8 @@ class PageStore:
     """The pages of one tensor (keys or values), all of one codec.
 
     The first append keeps the encoder's tensors as they are, so a prompt is stored without slack; later ones write
-    behind it into buffers that grow by an eighth, so appending costs amortised constant time a page.
+    behind it into buffers that grow by an eighth, of a few pages at most: copying the codes of all pages once in so
+    many pages is a small part of what attention reads of them in the steps between.
 
     With :meth:`reserve` the buffers have room for a number of pages and are written in place, so that their addresses
     hold.
@@ -106,7 +108,8 @@ class PageStore:
             else:
                 if needed > buffer.shape[2]:
                     shape = list(buffer.shape)
-                    shape[2] = max(needed, used + used // 8)
+                    rows = -(-tensor.shape[2] // -(-x.shape[2] // self.page_size))  # of one page
+                    shape[2] = max(needed, used + min(used // 8, _SLACK_PAGES * rows))
                     grown = buffer.new_zeros(shape)
                     grown[:, :, :used] = buffer[:, :, :used]
                     self.buffers[name] = buffer = grown
@@ -265,11 +268,12 @@ class PageStore:
             found += [len(self.page_group) - held, self.num_groups - held * growth.rows.get(self._grouped, 0)]
         return tuple(found)
 
-    def room_nbytes(self) -> int:
-        """Bytes of the buffers with room that hold nothing yet."""
-        if not self.reserved:
-            return 0
-        return sum(b.nbytes - b[:, :, : self.sizes[name]].nbytes for name, b in self.buffers.items())
+    def room_nbytes(self) -> dict[str, int]:
+        """The part of :meth:`nbytes` that buffers have grown to, or were given, and that holds no page yet."""
+        empty = {name: b.nbytes - b[:, :, : self.sizes[name]].nbytes for name, b in self.buffers.items()}
+        if self._group_buffer is not None:
+            empty["page_table"] = self._group_buffer.nbytes - self.page_group.nbytes
+        return empty
 
     def addresses(self) -> tuple[int | None, ...]:
         """What a captured step would read: where the buffers lie, how long they are, and what pages share."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from kvmm.cache.codecs.base import page_size_for
+from kvmm.cache.columns import growth
 from kvmm.cache.room import Room
 from kvmm.errors import KVMMError
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT, VIDEO
@@ -142,8 +143,9 @@ class TokenTable:
             self.modality = modality.clone()
         else:
             if end > self.modality.shape[1]:
+                capacity = max(end, start + growth(start))
                 self.modality = torch.nn.functional.pad(
-                    self.modality, (0, max(end, start + start // 8 + 8) - self.modality.shape[1]), value=PADDING
+                    self.modality, (0, capacity - self.modality.shape[1]), value=PADDING
                 )
             self.modality[:, start:end] = modality
         positions = torch.arange(start, end, dtype=torch.int32, device=modality.device).expand(batch, -1)
@@ -345,6 +347,11 @@ class TokenTable:
         tensors = [self.modality, self.dense, *self.stores.values()]
         own = sum(t.untyped_storage().nbytes() for t in tensors if t is not None)
         return own + (0 if self.room is None else self.room.nbytes())
+
+    def slack_nbytes(self) -> int:
+        """The part of :meth:`nbytes` that the table has grown to and not filled yet, or no longer uses."""
+        used = [self.modality[:, : self.length], self.dense, *self.stores.values()]
+        return sum(t.untyped_storage().nbytes() - t.nbytes for t in used)
 
 
 def text_page_size(tokens: int) -> int:

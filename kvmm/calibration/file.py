@@ -23,7 +23,7 @@ from torch import nn
 
 from kvmm.errors import KVMMError
 from kvmm.modality import IMAGE, MODALITY_NAMES, VIDEO
-from kvmm.policy import KVPolicy, get_policy
+from kvmm.policy import KVPolicy, KVSpec, get_policy
 
 FORMAT = "kvmm-calibration"
 FORMAT_VERSION = 1
@@ -224,17 +224,29 @@ def without_fit(policy: KVPolicy, calibration: Calibration | None) -> KVPolicy:
     """The policy for a model with this calibration: modalities that their codec was not fitted to are stored as the
     preset ``policy.uncalibrated`` says, in all layers.
     """
-    from kvmm.cache.codecs import codec_class
-
     if policy.uncalibrated is None:
         return policy
     other, changes = get_policy(policy.uncalibrated), {}
     for modality, name in enumerate(MODALITY_NAMES):
         kv = getattr(policy, name)
-        wanting = {one.codec for one in (kv.key, kv.value) if codec_class(one.codec).wants_calibration}
-        if any(calibration is None or not calibration.sites(codec, modality) for codec in wanting):
+        if any(calibration is None or not calibration.sites(codec, modality) for codec in _fitted_codecs(kv)):
             changes[name] = getattr(other, name)
     return replace(policy, uncalibrated=None, **changes)
+
+
+def wants_fit(policy: KVPolicy, calibration: Calibration | None) -> bool:
+    """Whether some modality's codec is fitted to a model and this calibration (None: there is none) has no fit."""
+    return any(
+        calibration is None or not calibration.sites(codec, modality)
+        for modality, name in enumerate(MODALITY_NAMES)
+        for codec in _fitted_codecs(getattr(policy, name))
+    )
+
+
+def _fitted_codecs(kv: KVSpec) -> set[str]:
+    from kvmm.cache.codecs import codec_class
+
+    return {one.codec for one in (kv.key, kv.value) if codec_class(one.codec).wants_calibration}
 
 
 __all__ = [
@@ -246,4 +258,5 @@ __all__ = [
     "local_heads",
     "model_fingerprint",
     "site_name",
+    "wants_fit",
 ]

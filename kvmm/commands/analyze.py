@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -230,6 +231,7 @@ def cost(
     video_tokens: plan.VideoTokens = 0,
     batch: plan.Batch = 1,
     budget: plan.Budget = None,
+    cache_only: plan.CacheOnly = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -262,7 +264,8 @@ def cost(
             tokens = count_tokens(context or 32768, counted)
         else:
             network, _, prompt = _load(given, model, "cpu", None, steps)
-            shape = shape_of(network.config, _name(model))
+            parameters = sum(parameter.numel() for parameter in network.parameters())
+            shape = replace(shape_of(network.config, _name(model)), parameters=parameters)
             counts = _counts(prompt, network)
             media = {name: count for name, count in counts.items() if name != "text"}
             tokens = count_tokens(max(context or 0, sum(counts.values())), media)
@@ -273,6 +276,7 @@ def cost(
             tokens,
             batch=batch,
             budget=room,
+            cache_only=cache_only,
             calibration=plan.calibration_in(str(model or default_model())),
         )
         figures, tables = cost_page(report)

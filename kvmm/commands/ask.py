@@ -13,6 +13,7 @@ from kvmm.commands.inputs import quiet_transformers
 from kvmm.commands.options import Device, Dtype, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
+from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
 
 if TYPE_CHECKING:
     from kvmm.cache import MemoryReport
@@ -165,7 +166,9 @@ def _verdict(difference: Difference, final: Progress, full: Progress) -> str:
     """Whether the answers differ, and the memory of both, in one line."""
     if final.memory is None or full.memory is None:
         return f"{difference.verdict}."
-    return f"{difference.verdict}; KV cache {_size(final.memory.nbytes)} instead of {_size(full.memory.nbytes)}."
+    return (
+        f"{difference.verdict}; KV cache {_size(final.memory.held_nbytes)} instead of {_size(full.memory.held_nbytes)}."
+    )
 
 
 def _as_dict(policy: str, finals: Mapping[str, Progress], difference: Difference | None) -> dict[str, Any]:
@@ -205,9 +208,12 @@ def _show(name: str, final: Progress) -> None:
 
     rate = f"{final.tokens_per_second:.1f} tokens/s" if final.tokens_per_second else f"{final.tokens} token"
     ttft = f"first token after {final.ttft:.2f} s" if final.ttft is not None else "no token"
-    table = Table(title=f"KV cache, {name}", caption=f"{rate}, {ttft}", title_justify="left", caption_justify="left")
+    title = f"KV cache, {name}"
+    if final.memory is not None:
+        title += f"\n{memory_text(final.memory)}"
+    table = Table(title=title, caption=f"{rate}, {ttft}", title_justify="left", caption_justify="left")
     table.add_column("")
-    for column in ("tokens", "bytes", "in bf16", "bits a value", "ratio"):
+    for column in ("tokens", "bytes", "in bf16", PACKED, WHOLE, "ratio"):
         table.add_column(column, justify="right")
     if final.memory is not None:
         for row in memory_rows(final.memory):
@@ -224,14 +230,16 @@ def memory_rows(report: MemoryReport) -> list[tuple[str, ...]]:
             f"{entry['tokens']:.0f}",
             _size(entry["nbytes"]),
             _size(entry["nbytes_dense"]),
+            f"{entry['packed_bits_per_value']:.2f}" if entry["packed_tokens"] else "",
             f"{entry['bits_per_value']:.2f}",
-            f"{entry['nbytes_dense'] / entry['nbytes']:.2f}" if entry["nbytes"] else "",
+            ratio_text(entry["nbytes_dense"] / entry["nbytes"]) if entry["nbytes"] else "",
         )
         for name, entry in entries.items()
     ]
     tokens = sum(entry["tokens"] for entry in entries.values())
-    total = ("total", f"{tokens:.0f}", _size(report.nbytes), _size(report.nbytes_dense))
-    return [*rows, (*total, f"{report.bits_per_value:.2f}", f"{report.ratio:.2f}")]
+    total = ("total", f"{tokens:.0f}", _size(report.held_nbytes), _size(report.nbytes_dense))
+    packed = f"{report.packed_bits_per_value:.2f}" if report.packed_tokens else ""
+    return [*rows, (*total, packed, f"{report.bits_per_value:.2f}", ratio_text(report.ratio))]
 
 
 def _size(count: float) -> str:

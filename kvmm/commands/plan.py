@@ -23,7 +23,8 @@ ImageTokens = Annotated[int, typer.Option("--image-tokens", min=1, help="Tokens 
 AudioTokens = Annotated[int, typer.Option("--audio-tokens", min=0, help="Tokens of recordings among them.")]
 VideoTokens = Annotated[int, typer.Option("--video-tokens", min=0, help="Tokens of videos among them.")]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences, all alike.")]
-Budget = Annotated[str | None, typer.Option("--budget", help="Memory of the cache: 24GiB, 512MiB, 80GB ...")]
+Budget = Annotated[str | None, typer.Option("--budget", help="Memory for weights and cache: 24GiB, 512MiB, 80GB ...")]
+CacheOnly = Annotated[bool, typer.Option("--cache-only", help="The budget is for the cache alone, without weights.")]
 
 
 def command(
@@ -39,6 +40,7 @@ def command(
     video_tokens: VideoTokens = 0,
     batch: Batch = 1,
     budget: Budget = None,
+    cache_only: CacheOnly = False,
     as_json: Json = False,
 ) -> None:
     """Plan a cache: its size by policy, and the longest context that fits a budget."""
@@ -54,6 +56,7 @@ def command(
         tokens,
         batch=batch,
         budget=room,
+        cache_only=cache_only,
         calibration=calibration_in(model),
     )
     if as_json:
@@ -82,7 +85,7 @@ def _show(report: PlanReport) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    shape, room = report.shape, report.budget
+    shape = report.shape
     layers = f"{shape.num_layers} layers"
     if shape.num_sliding_layers:
         layers += f" and {shape.num_sliding_layers} with a window of {shape.sliding_window}"
@@ -90,13 +93,11 @@ def _show(report: PlanReport) -> None:
     title = f"{shape.name}: {layers}, {shape.num_key_value_heads} KV heads of {shape.head_dim}"
     title += f"\n{held} tokens, batch {report.batch}"
     table = Table(title=title, title_justify="left", box=None)
-    columns = ["policy", "GiB", "bits a value", "ratio", *([f"longest in {room / 2**30:.4g} GiB"] if room else [])]
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    for index, column in enumerate(report.columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=not index)
     for row in report.rows:
-        cost, longest = row.cost, row.longest_context
-        cells = [row.label, f"{cost.nbytes / 2**30:.3f}", f"{cost.bits_per_value:.2f}", f"{cost.ratio:.2f}"]
-        if room is not None:
-            cells.append("-" if longest is None else f"{longest:,}")
-        table.add_row(*cells)
-    Console().print(table)
+        table.add_row(*report.cells(row))
+    console = Console()
+    console.print(table)
+    for note in report.notes:
+        console.print(note, style="dim", highlight=False)

@@ -273,6 +273,7 @@ class Answerer:
             "kv_bytes": answer.kv_bytes,
             "kv_bytes_bf16": answer.kv_bytes_bf16,
             "bits_per_value": 16 * answer.kv_bytes / answer.kv_bytes_bf16,
+            "packed_bits_per_value": answer.packed_bits,
             "tokens_by_modality": answer.tokens_by_modality,
             "ttft_s": answer.ttft,
             "tpot_s": answer.tpot,

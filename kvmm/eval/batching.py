@@ -102,9 +102,10 @@ class Answer:
         ttft: seconds from the prompt to the first token: reading the document (also when it was read once for several
             policies and questions), packing it, reading the question. Of a batch: until the batch has its first tokens.
         tpot: seconds a token after the first; None for a single token. Of a batch: a step of the batch.
-        kv_bytes: bytes of the cache after the answer's last step; of a batch's cache those of the prompt's own tokens
-            and pages.
+        kv_bytes: bytes of the cache that hold something (:mod:`kvmm.cache.memory`) after the answer's last step; of a
+            batch's cache those of the prompt's own tokens and pages.
         kv_bytes_bf16: what the keys and values of the same tokens take in bf16.
+        packed_bits: bits per value of the packed pages alone, of a batch's cache those of all; None without any.
         tokens_by_modality: tokens in the cache.
     """
 
@@ -113,6 +114,7 @@ class Answer:
     tpot: float | None
     kv_bytes: int
     kv_bytes_bf16: int
+    packed_bits: float | None
     tokens_by_modality: dict[str, int]
 
 
@@ -204,9 +206,11 @@ class DocumentBatch(Document):
         }
         ends = _stack([p.positions[..., p.shared :] for p in prompts], width, batch=-2)
         positions = torch.cat([self._positions.index_select(-2, rows), ends], dim=-1)
-        sizes: dict[int, tuple[float, float]] = {}
+        sizes: dict[int, tuple[int, int, float | None]] = {}
 
         def measure(ended: Sequence[int]) -> None:
+            if isinstance(cache, KVMMCache) and not cache.is_packed:
+                cache.pack()  # an answer of one token has no step in which it would happen
             grown = cache.get_seq_length() - self.length - width
             tokens = [prompt.length + grown for prompt in prompts]
             found = _sizes(cache, tokens, self._ids.shape[0], self._values_per_token)
@@ -232,7 +236,7 @@ class DocumentBatch(Document):
             measure(unended)
         held = [self._held(prompt, len(one)) for prompt, one in zip(prompts, tokens, strict=True)]
         return [
-            Answer(one, ready + first - begin, tpot if len(one) > 1 else None, *map(round, sizes[row]), held[row])
+            Answer(one, ready + first - begin, tpot if len(one) > 1 else None, *sizes[row], held[row])
             for row, one in enumerate(tokens)
         ]
 
@@ -243,21 +247,22 @@ class DocumentBatch(Document):
         return counts
 
 
-def _sizes(cache: Cache, tokens: Sequence[int], documents: int, values_per_token: int) -> list[tuple[float, float]]:
-    """Bytes of each row of a cache as it is, without padding, and bytes of its keys and values in bf16.
+def _sizes(
+    cache: Cache, tokens: Sequence[int], documents: int, values_per_token: int
+) -> list[tuple[int, int, float | None]]:
+    """Bytes that each row of a cache holds, bytes of its keys and values in bf16, and bits a value of packed pages.
 
     ``tokens``: how many each row holds, padding not counted.
     """
     rows = len(tokens)
     if not isinstance(cache, KVMMCache):  # transformers' caches hold padding like any token
         each = cache_nbytes(cache, rows, documents) / (rows * cache.get_seq_length())
-        return [(each * count, 2.0 * values_per_token * count) for count in tokens]
+        return [(round(each * count), 2 * values_per_token * count, None) for count in tokens]
     report, table = cache.memory(), cache.table
-    columns = table.dense.shape[1]
     full = report.by_component.get("sink", 0) + report.by_component.get("residual", 0)
     held = (table.dense >= 0).sum(1).cpu()
-    sizes = full / max(rows * columns, 1) * held.double()
-    rest = report.nbytes - full
+    sizes = full / max(int(held.sum()), 1) * held.double()
+    rest = report.held_nbytes - full
     for modality, positions in table.stores.items():
         count, page = (positions >= 0).sum(1).cpu(), table.page_sizes[modality]
         packed = report.by_modality[MODALITY_NAMES[modality]]["packed_nbytes"]
@@ -265,7 +270,9 @@ def _sizes(cache: Cache, tokens: Sequence[int], documents: int, values_per_token
         held = held + count
         rest -= packed
     sizes += rest / (rows * table.length) * held.double()
-    return list(zip(sizes.tolist(), (report.nbytes_dense / report.tokens * held.double()).tolist(), strict=True))
+    dense = report.nbytes_dense / report.tokens * held.double()
+    packed_bits = report.packed_bits_per_value if report.packed_tokens else None
+    return [(round(a), round(b), packed_bits) for a, b in zip(sizes.tolist(), dense.tolist(), strict=True)]
 
 
 class _Clock(StoppingCriteria):

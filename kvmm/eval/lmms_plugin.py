@@ -25,12 +25,21 @@ from kvmm.eval.answering import default_batch_size, resolve_policies
 from kvmm.eval.asking import new_cache
 from kvmm.eval.chats import Decoding, answer_chats
 from kvmm.eval.records import Row
+from kvmm.memory_text import bits_text
 from kvmm.models import load_model
 from kvmm.policy import KVPolicy, get_policy
 
 MAX_NEW_TOKENS = 128  # as lmms-eval's own models, for tasks that name no length
 FEWSHOT_DELIMITER = "\n\n"  # lmms-eval ends the answers of every task with it that names no end; its models ignore it
-_ROW = ("kv_bytes", "kv_bytes_bf16", "bits_per_value", "tokens_by_modality", "ttft_s", "tpot_s")
+_ROW = (
+    "kv_bytes",
+    "kv_bytes_bf16",
+    "bits_per_value",
+    "packed_bits_per_value",
+    "tokens_by_modality",
+    "ttft_s",
+    "tpot_s",
+)
 
 
 def manifest() -> ModelManifest:
@@ -249,7 +258,9 @@ def _summary(rows: Sequence[Row]) -> str:
     line = f"{len(good)} answers"
     if good:
         held, dense = (sum(row[key] for row in good) for key in ("kv_bytes", "kv_bytes_bf16"))
-        line += f", KV cache {held / len(good) / 2**20:.3f} MiB each, {16 * held / dense:.2f} bits a value"
+        packed = [row["packed_bits_per_value"] for row in good if row["packed_bits_per_value"]]
+        bits = bits_text(16 * held / dense, sum(packed) / len(packed) if packed else None)
+        line += f", KV cache {held / len(good) / 2**20:.3f} MiB each, {bits}"
         line += f", {dense / len(good) / 2**20:.3f} MiB in bf16"
     return line if len(good) == len(rows) else f"{line}; {len(rows) - len(good)} without an answer"
 

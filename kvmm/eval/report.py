@@ -19,7 +19,10 @@ FORMAT_VERSION = 1
 REFERENCES = ("bf16", "dynamic")  # full precision, in order of preference
 FAILURES = 8  # worst failures shown for a policy
 RIGHT = 0.5  # a score from here on counts as right where the metric has no yes or no
-_MEANS = ("kv_bytes", "kv_bytes_bf16", "bits_per_value", "ttft_s", "tpot_s", "output_tokens", "repetition_rate")
+_MEANS = (
+    *("kv_bytes", "kv_bytes_bf16", "packed_bits_per_value"),
+    *("ttft_s", "tpot_s", "output_tokens", "repetition_rate"),
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class PolicyResult:
     Attributes:
         score: the headline metric.
         answered, failed: questions with an answer, and with an error instead.
+        bits_per_value: of the whole cache; packed_bits_per_value: of its packed pages alone.
         kv_ratio: bytes of the cache in bf16 over those measured.
         difference: paired, to the reference, of the task's ``paired_metric``; None for the reference itself.
         p_holm: McNemar's p-value, adjusted for the number of policies of the task.
@@ -41,6 +45,7 @@ class PolicyResult:
     answered: int
     failed: int
     bits_per_value: float | None
+    packed_bits_per_value: float | None
     kv_ratio: float | None
     kv_bytes: float | None
     ttft_s: float | None
@@ -268,6 +273,7 @@ def _policy_result(run: Run, task: str, name: str, metric: str, rows: Sequence[R
         answered=len(rows),
         failed=count_failed(run.samples[task][name]),
         bits_per_value=16 * means["kv_bytes"] / means["kv_bytes_bf16"] if measured else None,
+        packed_bits_per_value=means["packed_bits_per_value"],
         kv_ratio=means["kv_bytes_bf16"] / means["kv_bytes"] if measured else None,
         **{key: means[key] for key in ("kv_bytes", "ttft_s", "tpot_s", "output_tokens", "repetition_rate")},
         parts={key.split("/", 1)[1]: value for key, value in scores.items() if key.startswith(f"{metric}/")},

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from kvmm.eval.pictures import Picture
 from kvmm.eval.report import EvaluationReport, Failure, PolicyResult, RunResult, TaskResult
 from kvmm.eval.statistics import Difference
+from kvmm.memory_text import LEGEND as BITS_LEGEND
+from kvmm.memory_text import PACKED, WHOLE
 
 HEAD = (
     "policy",
@@ -15,7 +17,8 @@ HEAD = (
     "difference",
     "95 % interval",
     "p",
-    "bits",
+    PACKED,
+    WHOLE,
     "KV",
     "ttft",
     "tpot",
@@ -26,7 +29,7 @@ HEAD = (
 LEGEND = (
     "score: {metric}, points of 100; difference: {paired} minus {reference} on the same questions, with its bootstrap "
     "interval{clusters}; p: McNemar's exact test on right and wrong answers, Holm's correction for {count} "
-    "{comparisons}; bits: per value of the KV cache, everything counted; KV: bytes of bf16 over measured bytes; ttft, "
+    "{comparisons}; {bits}; KV: bytes of bf16 over the whole cache's; ttft, "
     "tpot: seconds to the first token and milliseconds for each further one; tokens: of an answer; repeated: share of "
     "repeated 4-grams; failed: questions without an answer."
 )
@@ -57,6 +60,7 @@ def _row(one: PolicyResult) -> tuple[str, ...]:
         "" if d is None else f"{100 * d.mean:+.1f}",
         "" if d is None else _interval(d),
         "" if p is None else "<.001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1",
+        _number(one.packed_bits_per_value, ".2f"),
         _number(one.bits_per_value, ".2f"),
         "" if one.kv_ratio is None else f"{one.kv_ratio:.2f}x",
         _number(one.ttft_s, ".3f"),
@@ -96,6 +100,7 @@ def legend(task: TaskResult) -> str:
         clusters=clusters,
         count=len(compared),
         comparisons="comparisons" if len(compared) > 1 else "comparison",
+        bits=BITS_LEGEND,
     )
 
 
@@ -152,7 +157,7 @@ def summary_of(run: RunResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         bits = f"{16 * packed / dense:.2f}" if measured else ""
         cells = ("" if one is None else _summary_cell(task, one) for task, one in zip(run.tasks, found, strict=True))
         rows.append((name, bits, *cells))
-    return ("policy", "bits", *(task.task for task in run.tasks)), rows
+    return ("policy", WHOLE, *(task.task for task in run.tasks)), rows
 
 
 def _summary_cell(task: TaskResult, one: PolicyResult) -> str:

@@ -250,7 +250,10 @@ def finish(
     files.write_results(results)
 
 
-_MEANS = ("kv_bytes", "kv_bytes_bf16", "bits_per_value", "ttft_s", "tpot_s", "output_tokens", "repetition_rate")
+_MEANS = (
+    *("kv_bytes", "kv_bytes_bf16", "bits_per_value", "packed_bits_per_value"),
+    *("ttft_s", "tpot_s", "output_tokens", "repetition_rate"),
+)
 
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -304,6 +304,8 @@ class Worker(threading.Thread):
                 stopping_criteria=StoppingCriteriaList([_StopOnEvent(self.stop)]),
             )
         self._collect_norms(answering=True)
+        if hasattr(self.cache, "pack") and not self.stop.is_set():
+            self.cache.pack()  # an answer of one token has no step in which it would happen
         self._queue.put(([], time.perf_counter(), self._measure()))
 
     def _read(self, start: int, end: int, media: dict[str, torch.Tensor], places: dict[str, torch.Tensor]) -> None:

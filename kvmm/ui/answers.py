@@ -12,6 +12,7 @@ import numpy as np
 
 from kvmm.analysis.plots import format_bytes
 from kvmm.media import SAMPLE_RATE, Media
+from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
 from kvmm.models.conversation import Progress
 from kvmm.models.difference import Difference
 from kvmm.ui.bubbles import note
@@ -38,16 +39,25 @@ def memory_note(progress: Progress) -> dict[str, Any] | None:
         return None
     rows = "\n".join(
         f"| {name} | {row['tokens']:,} | {format_bytes(row['nbytes_dense'])} | {format_bytes(row['nbytes'])} "
-        f"| {row['bits_per_value']:.2f} |"
+        f"| {_packed(row)} | {row['bits_per_value']:.2f} |"
         for name, row in report.by_modality.items()
         if row["tokens"]
     )
     parts = ", ".join(f"{name} {format_bytes(n)}" for name, n in report.by_component.items() if n)
     return note(
-        f"KV {format_bytes(report.nbytes_dense)} → {format_bytes(report.nbytes)}",
-        f"| modality | tokens | bf16 | kvmm | bits per value |\n| --- | ---: | ---: | ---: | ---: |\n{rows}\n\n"
-        f"Stored: {parts}. {progress.tokens} tokens in {progress.seconds:.2f} s.",
+        f"KV {format_bytes(report.nbytes_dense)} → {format_bytes(report.held_nbytes)}",
+        f"| modality | tokens | bf16 | kvmm | {PACKED} | {WHOLE} |\n| --- | ---: | ---: | ---: | ---: | ---: |\n{rows}"
+        f"\n\n{_capitalized(memory_text(report))}. Stored: {parts}. {progress.tokens} tokens in "
+        f"{progress.seconds:.2f} s.",
     )
+
+
+def _packed(row: dict[str, float]) -> str:
+    return f"{row['packed_bits_per_value']:.2f}" if row["packed_tokens"] else "–"
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
@@ -55,8 +65,9 @@ def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
     if progress is None or progress.memory is None:
         return WELCOME if progress is None else strip_html(progress.key_norms) + WELCOME
     report = progress.memory
-    share = min(100 * report.nbytes / max(report.nbytes_dense, 1), 100)
-    packed, dense = format_bytes(report.nbytes), format_bytes(report.nbytes_dense)
+    share = min(100 / max(report.ratio, 1), 100)
+    held, dense = format_bytes(report.held_nbytes), format_bytes(report.nbytes_dense)
+    packed_bits = f"packed {report.packed_bits_per_value:.2f}" if report.packed_tokens else "nothing packed yet"
     waiting = "–" if progress.done else "…"  # a loaded conversation has answered elsewhere
     speed = f"{progress.tokens_per_second:.1f}" if progress.tokens_per_second else waiting
     ttft = waiting if progress.ttft is None else f"{progress.ttft:.2f} s"
@@ -66,10 +77,12 @@ def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
         beside["ttft"] = "" if full.ttft is None else f"<small>full precision {full.ttft:.2f} s</small>"
     return f"""
 <div class="stats" id="stats">
-  <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{packed}</strong>
-    <div class="bar"><i style="width:{share:.1f}%"></i></div><small>of {dense} in bf16</small></div>
-  <div class="stat"><span>Smaller by</span><strong data-stat="ratio">{report.ratio:.1f}×</strong></div>
-  <div class="stat"><span>Bits per value</span><strong data-stat="bits">{report.bits_per_value:.2f}</strong></div>
+  <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{held}</strong>
+    <div class="bar"><i style="width:{share:.1f}%"></i></div><small>of {dense} in bf16</small>
+    <small data-stat="memory">{memory_text(report)}</small></div>
+  <div class="stat"><span>Smaller by</span><strong data-stat="ratio">{ratio_text(report.ratio)}</strong></div>
+  <div class="stat"><span>Bits, whole cache</span><strong data-stat="bits">{report.bits_per_value:.2f}</strong>
+    <small data-stat="packed-bits">{packed_bits}</small></div>
   <div class="stat"><span>Tokens per second</span><strong data-stat="speed">{speed}</strong>{beside["speed"]}</div>
   <div class="stat"><span>First token after</span><strong data-stat="ttft">{ttft}</strong>{beside["ttft"]}</div>
   {strip_html(progress.key_norms)}

@@ -16,6 +16,7 @@ from kvmm.analysis.methods import MethodRow, MethodsReport, iter_methods
 from kvmm.analysis.plots import format_bytes
 from kvmm.analysis.plots.methods import method_seconds, pareto
 from kvmm.errors import KVMMError
+from kvmm.memory_text import PACKED, WHOLE
 from kvmm.policy import policies
 from kvmm.policy_costs import measured_on, short_cost
 from kvmm.presets import PolicyGroup, policy_groups
@@ -47,14 +48,14 @@ READY = "Every method packs the document that you asked about, and answers your 
 PLOT_SECONDS = 2.0
 
 
-COLUMNS = ("method", "bits per value", "bytes", "KL, nats", "answer", "same", "seconds")
+COLUMNS = ("method", PACKED, WHOLE, "bytes", "KL, nats", "answer", "same", "seconds")
 
 
 def methods_html(report: MethodsReport) -> str:
     """The rows so far by tier, full precision first."""
     front = set(report.pareto())
     found = {row.policy: row for row in report.rows}
-    first = ("full precision", "16.00", "", "", html.escape(report.answer), "", f"{report.answer_seconds:.2f}")
+    first = ("full precision", "", "16.00", "", "", html.escape(report.answer), "", f"{report.answer_seconds:.2f}")
     sections: list[tuple[str, list[Sequence[str]]]] = [("", [first])]
     tier = ""
     for group in policy_groups():
@@ -72,10 +73,11 @@ def _row_html(row: MethodRow, on_front: bool) -> Sequence[str]:
     name = html.escape(row.policy if row.stored_as == row.policy else f"{row.policy} (as {row.stored_as})")
     name = f'<span title="{html.escape(row.description)}">{name}</span>'
     if row.error is not None:
-        return name, "", "", "", f"⚠️ {html.escape(row.error)}", "", ""
+        return name, "", "", "", "", f"⚠️ {html.escape(row.error)}", "", ""
     same = '<b class="same">yes</b>' if row.identical else '<b class="differs">no</b>'
     return (
         f"<b>{name}</b>" if on_front else name,
+        "–" if row.packed_bits is None else f"{row.packed_bits:.2f}",
         f"{row.bits:.2f}",
         format_bytes(row.nbytes),
         f"{row.kl:.2g}",

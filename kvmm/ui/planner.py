@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import gradio as gr
 
 from kvmm.analysis.plan import PLAN_POLICIES, PlanReport, count_tokens, make_plan
-from kvmm.analysis.plots import format_bytes
 from kvmm.analysis.plots.cost import cost_components
 from kvmm.analysis.plots.plan import plan_contexts
 from kvmm.analysis.shapes import SHAPES, ModelShape, find_shape, shape_of
@@ -34,6 +34,7 @@ def plan_of(
     audio_seconds: float | None,
     batch: float | None,
     budget_gib: float | None,
+    cache_only: bool = False,
 ) -> tuple[PlanReport, list[str]]:
     """The plan of what the page's inputs hold, and a line for each policy that the shape cannot have.
 
@@ -59,14 +60,16 @@ def plan_of(
     rows, refused, report = [], [], None
     for name in names:
         try:
-            report = make_plan(shape, [name], tokens, batch=batch, budget=budget, calibration=calibration)
+            report = make_plan(
+                shape, [name], tokens, batch=batch, budget=budget, cache_only=cache_only, calibration=calibration
+            )
         except KVMMError as error:
             refused.append(str(error))
             continue
         rows += report.rows
     if report is None:
         raise KVMMError(refused[0])
-    return PlanReport(shape, dict(tokens), batch, budget, tuple(rows)), refused
+    return replace(report, rows=tuple(rows)), refused
 
 
 def _whole(value: float | None, name: str, least: int) -> int:
@@ -77,26 +80,23 @@ def _whole(value: float | None, name: str, least: int) -> int:
 
 def plan_html(report: PlanReport, refused: Sequence[str] = ()) -> str:
     """The table."""
-    shape, budget = report.shape, report.budget
+    shape = report.shape
     layers = f"{shape.num_layers} layers"
     if shape.num_sliding_layers:
         layers += f" and {shape.num_sliding_layers} with a window of {shape.sliding_window:,} tokens"
     held = ", ".join(f"{count:,} {name}" for name, count in report.tokens.items() if count)
     sequences = "" if report.batch == 1 else f", {report.batch:,} sequences"
     lines = "".join(f'<div class="hint">⚠️ {html.escape(line)}</div>' for line in refused)
+    lines += "".join(f'<div class="hint plan-note">{html.escape(line)}</div>' for line in report.notes)
     body = "".join(
-        f"<tr><td>{html.escape(row.label)}</td><td>{row.cost.nbytes / 2**30:.3f}</td>"
-        f"<td>{row.cost.bits_per_value:.2f}</td><td>{row.cost.ratio:.2f}×</td>"
-        + ("" if budget is None else f"<td>{row.longest_context:,}</td>" if row.longest_context else "<td>–</td>")
-        + "</tr>"
-        for row in report.rows
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in report.cells(row)) + "</tr>" for row in report.rows
     )
-    longest = "" if budget is None else f"<th>longest context in {html.escape(format_bytes(budget))}</th>"
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in report.columns)
     return (
         f'<div class="hint" id="plan-shape"><b>{html.escape(shape.name)}</b>: {layers}, {shape.num_key_value_heads} KV '
         f"heads of {shape.head_dim}. {held} tokens{sequences}.</div>"
-        f'<div class="table-scroll"><table class="outliers" id="plan-table"><thead><tr><th>policy</th>'
-        f"<th>GiB</th><th>bits a value</th><th>smaller by</th>{longest}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="table-scroll"><table class="outliers" id="plan-table"><thead><tr>{head}'
+        f"</tr></thead><tbody>{body}</tbody></table></div>"
         f"{lines}"
     )
 
@@ -109,6 +109,7 @@ def command_of(report: PlanReport, model: str, media: tuple[int, int, int]) -> s
     parts += [f"--audio-tokens {audio_tokens}"] if audio_tokens else []
     parts += [f"--batch {report.batch}"] if report.batch > 1 else []
     parts += [] if report.budget is None else [f"--budget {report.budget / 2**30:.10g}GiB"]
+    parts += ["--cache-only"] if report.budget is not None and not report.weights else []
     names = tuple(row.cost.policy for row in report.rows)
     parts += [] if names == PLAN_POLICIES else [f"--policy {name}" for name in names]
     return " ".join(parts)
@@ -122,7 +123,8 @@ def build_planner(models: Models, tab: gr.Tab) -> None:
     def loaded() -> tuple[ModelShape, Calibration | None]:
         model, _ = models.get()
         calibration = load_calibration(model, get_policy("balanced"))
-        return shape_of(model.config, models.default), calibration
+        shape = shape_of(model.config, models.default)
+        return replace(shape, parameters=sum(p.numel() for p in model.parameters())), calibration
 
     def shape_and_calibration(name: str) -> tuple[ModelShape, Calibration | None]:
         if name == own:
@@ -151,7 +153,10 @@ def build_planner(models: Models, tab: gr.Tab) -> None:
                 )
             with gr.Row():
                 audio = gr.Number(0, precision=0, label="Audio, seconds", min_width=120, elem_id="plan-audio")
-                budget = gr.Number(24, label="Budget, GiB", min_width=90, elem_id="plan-budget")
+                budget = gr.Number(24, label="Memory, GiB", min_width=90, elem_id="plan-budget")
+            cache_only = gr.Checkbox(
+                False, label="All of it is for the cache (weights are elsewhere)", elem_id="plan-cache-only"
+            )
             names = gr.Dropdown(
                 list(policies()),
                 value=list(PLAN_POLICIES),
@@ -170,7 +175,7 @@ def build_planner(models: Models, tab: gr.Tab) -> None:
             contexts = gr.Plot(label="Longest context in the budget", elem_id="plan-contexts")
             command = gr.Code(label="The same on the command line", language="shell", elem_id="plan-command", lines=1)
 
-    inputs = [model, names, context, images, image_tokens, audio, batch, budget]
+    inputs = [model, names, context, images, image_tokens, audio, batch, budget, cache_only]
 
     def update(model: str, names: list[str], *numbers: float | None) -> tuple[Any, ...]:
         try:

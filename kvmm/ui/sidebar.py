@@ -8,8 +8,9 @@ from typing import Any
 
 import gradio as gr
 
+from kvmm.memory_text import ratio_text
 from kvmm.policy import get_policy, policies
-from kvmm.policy_costs import bits_table, measured_on, plain_cost, short_cost
+from kvmm.policy_costs import SHORT_LEGEND, bits_table, measured_on, plain_cost, short_cost
 from kvmm.presets import policy_groups
 from kvmm.ui.models import Models
 from kvmm.ui.settings import MAX_EXACT_TOKENS, MODALITIES, Settings
@@ -53,7 +54,7 @@ def policy_html(name: str) -> str:
     line = f'<div class="policy-line">{html.escape(policies()[name])}'
     if cost := plain_cost(name):
         ratio = bits_table()["policies"].get(name, {}).get("ratio", 0)
-        smaller = f" {ratio:.1f}× smaller than bf16." if ratio > 1 else ""
+        smaller = f" {ratio_text(ratio)} smaller than bf16." if ratio > 1.05 else ""
         line += f' <span class="measured">{html.escape(cost)}.{smaller}</span>'
         line += f" <small>{html.escape(measured_on())}</small>"
     return f"{line}</div>"
@@ -139,7 +140,7 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
             policy_choices(),
             value=default_policy,
             label="Cache policy",
-            info="bits per value · right answers kept",
+            info=SHORT_LEGEND,
             elem_id="policy",
             filterable=False,
         )

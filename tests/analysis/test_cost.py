@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, Gemma3TextConfig, LlamaConfig
+from transformers import AutoConfig, Gemma3TextConfig, LlamaConfig, Qwen2_5_VLConfig
 
 from kvmm import KVMMCache, policies
 from kvmm.analysis.cost import CostModel, split_tokens
-from kvmm.analysis.shapes import SHAPES, ModelShape, find_shape, shape_of
+from kvmm.analysis.plan import PLAN_POLICIES, make_plan
+from kvmm.analysis.shapes import SHAPES, ModelShape, count_parameters, find_shape, shape_of
 from kvmm.calibration import FILE_NAME, Calibration
 from kvmm.errors import KVMMError
+from kvmm.memory_text import memory_text, ratio_text
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import get_policy
 from tests.tiny_models import build
@@ -53,8 +55,11 @@ def packed_cache(
 def assert_equal(policy: object, tokens: dict[str, int], batch: int = 1) -> None:
     cost = CostModel(shape_of(CONFIG), policy).cost(tokens, batch)
     report = packed_cache(policy, tokens, batch).memory()
-    assert cost.by_component == {name: n for name, n in report.by_component.items() if n}
-    assert (cost.nbytes, cost.nbytes_dense) == (report.nbytes, report.nbytes_dense)
+    assert cost.by_component == {name: n for name, n in report.by_component.items() if n and name != "reserved"}
+    assert (cost.nbytes, cost.nbytes_dense) == (report.held_nbytes, report.nbytes_dense)
+    assert cost.packed_tokens == report.packed_tokens
+    assert cost.packed_bits_per_value == pytest.approx(report.packed_bits_per_value)
+    assert memory_text(cost) == memory_text(report)
     assert cost.bits_per_value == pytest.approx(report.bits_per_value)
     assert cost.ratio == pytest.approx(report.ratio)
 
@@ -130,7 +135,8 @@ def test_bytes_of_a_calibrated_model_are_exact(policy):
     model = CostModel(shape, policy, calibration)
     assert model.stored_as == policy
     report = packed_cache(policy, tokens, 1, calibration, config).memory()
-    assert model.cost(tokens).by_component == {name: n for name, n in report.by_component.items() if n}
+    held = {name: n for name, n in report.by_component.items() if n and name != "reserved"}
+    assert model.cost(tokens).by_component == held
 
 
 def test_sliding_layers_hold_their_window():
@@ -150,7 +156,26 @@ def test_gemma3_of_transformers_has_the_pattern_of_the_table():
         sliding_window=1024,
     )  # fmt: skip
     theirs = shape_of(config, ours.name, ours.source)
-    assert theirs == ours
+    assert replace(theirs, parameters=ours.parameters) == ours
+
+
+def test_parameters_are_counted_from_a_configuration():
+    """Without weights; the table's are those of the published configurations."""
+    config = LlamaConfig(
+        hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
+        intermediate_size=14336, vocab_size=128256, tie_word_embeddings=False,
+    )  # fmt: skip
+    assert count_parameters(config) == SHAPES["Llama-3.1-8B-Instruct"].parameters
+    model = build("qwen2_5_vl")
+    assert count_parameters(model.config) == sum(p.numel() for p in model.parameters())
+    text = {
+        **{"hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2},
+        **{"intermediate_size": 11008, "vocab_size": 151936, "tie_word_embeddings": True},
+    }
+    vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "out_hidden_size": 2048}
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True)
+    assert count_parameters(config) == SHAPES["Qwen2.5-VL-3B-Instruct"].parameters
+    assert all(shape.parameters and shape.window for shape in SHAPES.values())
 
 
 def test_names_and_errors(tmp_path):
@@ -176,3 +201,56 @@ def test_dictionaries_are_json():
     cost = CostModel(shape, "oscar2").cost({"text": 300})
     assert json.loads(json.dumps(cost.to_dict()))["context"] == 300
     assert json.loads(json.dumps(shape.to_dict()))["head_dim"] == 64
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_subtracts_the_weights():
+    shape, tokens = SHAPES["Qwen2.5-VL-7B-Instruct"], {"text": 4096}
+    whole, alone = (make_plan(shape, ["bf16"], tokens, budget=24 * 2**30, cache_only=one) for one in (False, True))
+    assert whole.weights == 2 * 8_292_166_656 and alone.weights == 0
+    assert whole.cache_budget == 24 * 2**30 - whole.weights and alone.cache_budget == 24 * 2**30
+    same = make_plan(replace(shape, window=0), ["bf16"], tokens, budget=whole.cache_budget, cache_only=True)
+    free = make_plan(replace(shape, window=0), ["bf16"], tokens, budget=24 * 2**30)
+    assert free.rows[0].longest_context == same.rows[0].longest_context < 2**30 * 24 // 57344
+    assert "the weights take 15.45 GiB (8.29 billion parameters" in whole.notes[0]
+    assert alone.notes[0] == "24 GiB are for the cache alone."
+    small = make_plan(shape, ["bf16"], tokens, budget=10 * 2**30)
+    assert small.cache_budget == 0 and small.rows[0].longest_context is None
+    assert small.cells(small.rows[0])[-1] == "does not fit"
+
+
+def test_a_plan_stops_at_the_models_window():
+    shape = SHAPES["Qwen2.5-VL-7B-Instruct"]
+    plan = make_plan(shape, ["kivi2"], {"text": 200_000}, budget=80 * 2**30)
+    (row,) = plan.rows
+    assert row.at_window and row.longest_context == 128_000 and plan.cells(row)[-1] == "128,000†"
+    assert any("window is 128,000 tokens: it does not read this context" in note for note in plan.notes)
+    assert any(note.startswith("†") and "128,000" in note for note in plan.notes)
+    few = make_plan(shape, ["bf16"], {"text": 1000}, budget=18 * 2**30)
+    assert not few.rows[0].at_window and not any("window" in note for note in few.notes)
+
+
+def test_a_plan_leads_with_what_is_recommended_and_marks_what_needs_calibration():
+    assert PLAN_POLICIES[:2] == ("balanced", "small")
+    folder = Path(__file__).resolve().parents[2] / "assets" / "tiny-omni"
+    shape, tokens, names = find_shape(folder), {"text": 400, "image": 900}, ["balanced", "rd2", "kivi2"]
+    without = make_plan(shape, names, tokens)
+    assert [row.label for row in without.rows] == ["balanced*", "rd2*", "kivi2"]
+    assert "Until then balanced stores oscar4-2, rd2 stores unfitted codes." in without.notes[-1]
+    fitted = make_plan(shape, names, tokens, calibration=Calibration.load(folder / FILE_NAME))
+    assert not any(row.needs_calibration for row in fitted.rows) and not fitted.notes
+
+
+@pytest.mark.parametrize("policy", ["bf16", "kivi2", "oscar2", "balanced"])
+def test_a_plan_shows_what_a_cache_of_that_shape_measures(policy):
+    tokens = {"text": 700, "image": 1300}
+    plan = make_plan(shape_of(CONFIG), [policy], tokens)
+    report = packed_cache(policy, tokens).memory()
+    cells = plan.cells(plan.rows[0])
+    assert cells[2:5] == (
+        f"{report.packed_bits_per_value:.2f}",
+        f"{report.bits_per_value:.2f}",
+        ratio_text(report.ratio),
+    )

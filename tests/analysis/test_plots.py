@@ -21,9 +21,12 @@ from kvmm.analysis.plots import (
 
 MEMORY = {
     "by_modality": {
-        "text": {"tokens": 16, "nbytes": 2048, "nbytes_dense": 4096, "bits_per_value": 8.0},
-        "image": {"tokens": 1200, "nbytes": 10240, "nbytes_dense": 81920, "bits_per_value": 2.0},
-        "audio": {"tokens": 0, "nbytes": 0, "nbytes_dense": 0, "bits_per_value": 0.0},
+        "text": {"tokens": 16, "nbytes": 4096, "nbytes_dense": 4096, "bits_per_value": 16.0, "packed_tokens": 0},
+        "image": {
+            **{"tokens": 1200, "nbytes": 10240, "nbytes_dense": 81920, "bits_per_value": 2.0},
+            **{"packed_tokens": 1200, "packed_bits_per_value": 1.9},
+        },
+        "audio": {"tokens": 0, "nbytes": 0, "nbytes_dense": 0, "bits_per_value": 0.0, "packed_tokens": 0},
     }
 }
 
@@ -63,7 +66,11 @@ def test_ticks_of_a_logarithmic_axis_are_whole_numbers_in_order(low, high):
 def test_memory_shows_measured_beside_dense():
     packed, dense = memory_by_modality(MEMORY).data
     assert [label.split("<br>")[1] for label in packed.y] == ["1,200 tokens", "16 tokens"]  # audio has none: left out
-    np.testing.assert_allclose(packed.x, [10, 2])
+    np.testing.assert_allclose(packed.x, [10, 4])
+    assert list(packed.customdata) == [
+        "packed: 1.9 bits per value, whole cache: 2.0 bits",
+        "nothing packed yet: 16 tokens stay exact",
+    ]
     np.testing.assert_allclose(dense.x, [80, 4])
     assert "2.00 bits" in packed.text[0] and "10.0 KiB" in packed.text[0]
     assert list(packed.marker.color) == [MODALITY_COLORS["image"], MODALITY_COLORS["text"]]

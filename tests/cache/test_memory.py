@@ -10,7 +10,7 @@ import torch
 from kvmm import KVMMCache, policies
 from kvmm.cache.codecs import Codec
 from kvmm.calibration import Calibration
-from kvmm.modality import AUDIO, IMAGE, TEXT
+from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
 from kvmm.policy import get_policy, spec
 from tests.cache.harness import Harness, layout, uniform
 from tests.tiny_models import build, generate, inputs
@@ -53,8 +53,13 @@ def test_bytes_equal_the_tensors_found(family, policy):
     windows = sum(getattr(layer, "_sliding_window_tensor", torch.empty(0)).nbytes for layer in cache.layers)
     assert report.nbytes == sum(storages(cache).values()) - windows
     assert report.nbytes == sum(report.by_component.values())
-    assert report.nbytes == sum(m["nbytes"] for m in report.by_modality.values())
+    assert report.nbytes - report.reserved_nbytes == report.held_nbytes == report.to_dict()["held_nbytes"]
+    assert report.held_nbytes == sum(m["nbytes"] for m in report.by_modality.values())
     assert report.nbytes == sum(x["nbytes"] for x in report.by_layer) + cache.table.nbytes()
+    reserved = sum(x["reserved_nbytes"] for x in report.by_layer) + cache.table.slack_nbytes()
+    assert report.reserved_nbytes == report.by_component["reserved"] == reserved > 0
+    assert report.ratio == report.nbytes_dense / report.held_nbytes
+    assert report.bits_per_value == pytest.approx(16 / report.ratio)
     assert report.nbytes_dense == sum(m["nbytes_dense"] for m in report.by_modality.values())
     assert report.nbytes_dense == sum(x["nbytes_dense"] for x in report.by_layer)
     json.dumps(report.to_dict())
@@ -71,6 +76,62 @@ def test_before_packing_and_empty():
     assert {name: m["tokens"] for name, m in report.by_modality.items()} == {"text": 4, "image": 60, "audio": 10}
     h.cache.pack()
     assert h.cache.memory().nbytes < report.nbytes / 2
+
+
+WIDE = {"heads": 8, "ratio": 1, "dim": 128}  # so that the token table's bytes are as small a part as in a model
+
+
+@pytest.mark.parametrize("model", [torch.float32, torch.bfloat16])
+def test_full_precision_has_16_bits_at_any_length(model):
+    """Whatever is in pages, whatever slack there is, and also where some slots hold no token."""
+    h = Harness(get_policy("bf16"), **WIDE)
+    rows = [[TEXT] * 3, [TEXT] * 20, layout((TEXT, 5), (IMAGE, 259)), [TEXT] * 33, [TEXT] * 130]
+    for codes in rows:
+        h.feed([codes], *(x.to(model) for x in h.random(2, 1, 8, len(codes), 128)))
+        h.cache.pack()
+        for _ in range(3):
+            h.feed([[TEXT]], *(x.to(model) for x in h.random(2, 1, 8, 1, 128)))
+            report = h.cache.memory()
+            assert report.bits_per_value == pytest.approx(16, abs=0.05)
+            assert report.ratio == pytest.approx(1, abs=0.005)
+            assert all(m["bits_per_value"] == pytest.approx(16, abs=0.05) for m in report.by_modality.values())
+    assert report.packed_bits_per_value == pytest.approx(16, abs=1e-9)
+
+
+def test_sequences_of_different_lengths_pay_for_their_tokens_only():
+    h = Harness(get_policy("bf16"), **WIDE)
+    h.feed([layout((TEXT, 200), (IMAGE, 100)), layout((PADDING, 200), (TEXT, 60), (IMAGE, 40))])
+    h.cache.pack()
+    report = h.cache.memory()
+    assert report.tokens == 400 and report.bits_per_value == pytest.approx(16, abs=0.1)
+    assert report.reserved_nbytes > 150 * 2 * 8 * 128 * 2  # the slots that the second one leaves empty
+
+
+def test_slack_is_small_and_counted():
+    """A long prompt's buffers do not grow by a part of its length."""
+    h = Harness(get_policy("kivi2", residual_length=0), **WIDE)
+    h.feed([[TEXT] * 4100])
+    h.cache.pack()
+    before = h.cache.memory()
+    assert before.packed_tokens == 4096 and before.reserved_nbytes == 0
+    page, column = before.by_modality["text"]["packed_nbytes"] / 32, 2 * 2 * 8 * 128
+    for _ in range(140):
+        h.feed([[TEXT]])
+    report = h.cache.memory()
+    assert report.packed_tokens == 4096 + 128
+    assert report.held_nbytes - before.held_nbytes == pytest.approx(page + 12 * column, rel=0.01)
+    assert 0 < report.reserved_nbytes < 4 * page + 24 * column  # an eighth of 32 pages; columns go by eights
+
+
+def test_packed_bits_are_those_of_the_pages():
+    h = Harness(uniform(spec("kivi", 2, 32)), **WIDE)
+    h.feed([layout((TEXT, 40), (IMAGE, 256), (TEXT, 76))])
+    h.cache.pack()
+    report = h.cache.memory()
+    pages = sum(store.packed[name].nbytes for p in h.layer.parts.values() for store in p.stores for name in store.sizes)
+    assert report.packed_tokens == 256 + 64
+    assert report.packed_bits_per_value == pytest.approx(8 * pages / (320 * 2 * 8 * 128), rel=1e-3)
+    assert 2 < report.packed_bits_per_value < 3.1 < report.bits_per_value < 6
 
 
 @pytest.mark.parametrize(

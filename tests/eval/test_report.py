@@ -256,7 +256,7 @@ def test_the_summary_holds_all_tasks(run_folder, rows, monkeypatch, capsys):
     path.write_text("".join(json.dumps(line) + "\n" for line in half), encoding="utf-8")
     code, out, _ = call(monkeypatch, capsys, run_folder, "--table", "summary")
     lines = out.splitlines()
-    assert code == 0 and lines[2] == "| policy | bits | docvqa | mp-docvqa |"
+    assert code == 0 and lines[2] == "| policy | whole-cache bits | docvqa | mp-docvqa |"
     assert lines[4] == "| bf16 | 16.00 | 100.0 |  |"
     # 20 questions at 1/8 and 18 at 1/2 of bf16
     bits = 16 * (20 / 8 + 18 / 2) / 38

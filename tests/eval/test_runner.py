@@ -79,7 +79,8 @@ def test_rows_say_what_an_answer_took(alone, loaded, task, samples):
         report = cache.memory()
         assert row["filtered_resps"] == processor.tokenizer.decode(tokens, skip_special_tokens=True).strip()
         assert row["token_counts"] == {"prompt": inputs["input_ids"].shape[1], "output": len(tokens)}
-        assert row["kv_bytes"] == report.nbytes and row["kv_bytes_bf16"] == report.nbytes_dense
+        assert row["kv_bytes"] == report.held_nbytes and row["kv_bytes_bf16"] == report.nbytes_dense
+        assert row["packed_bits_per_value"] == report.packed_bits_per_value > 0
         assert row["bits_per_value"] == pytest.approx(report.bits_per_value)
         assert row["tokens_by_modality"] == {name: x["tokens"] for name, x in report.by_modality.items()}
         assert row["anls"] == task.score(sample, row["filtered_resps"])["anls"]

@@ -11,6 +11,7 @@ from kvmm.analysis.drift_report import DriftReport
 from kvmm.analysis.plots.parts import log_axis
 from kvmm.analysis.plots.policies import family_color, family_of, family_symbol, policy_line
 from kvmm.analysis.plots.style import TEXT_COLOR, style
+from kvmm.memory_text import AXIS
 
 _MARGIN = {"l": 8, "r": 8, "t": 44, "b": 40}
 _FLOOR = 1e-7  # nats: what rounding alone makes; a logarithmic axis has no zero
@@ -39,7 +40,7 @@ def drift_by_bits(report: DriftReport) -> go.Figure:
             cliponaxis=False,
         )
     style(figure, height=380, revision="drift-bits", margin=_MARGIN)
-    figure.update_xaxes(title_text="bits per value, measured", rangemode="tozero")
+    figure.update_xaxes(title_text=AXIS, rangemode="tozero")
     log_axis(figure, "KL per token (nats)")
     return figure
 

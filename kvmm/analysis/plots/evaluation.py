@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from kvmm.analysis.plots.pareto import Point, pareto_plot
 from kvmm.analysis.plots.policies import family_color, family_of
 from kvmm.analysis.plots.style import TEXT_COLOR, style
+from kvmm.memory_text import AXIS, bits_text
 
 if TYPE_CHECKING:
     from kvmm.eval.report import PolicyResult, TaskResult
@@ -41,7 +42,7 @@ def score_by_bits(task: TaskResult) -> go.Figure:
     return pareto_plot(
         points,
         front(measured),
-        x_title="bits per value, everything counted",
+        x_title=AXIS,
         y_title=f"{task.metric}, points of 100",
         revision=f"bits-{task.task}",
         least=LEAST_POINTS,
@@ -101,7 +102,7 @@ def score_differences(task: TaskResult) -> go.Figure:
 def _hover(one: PolicyResult, metric: str) -> str:
     text = f"<b>{one.policy}</b><br>{metric} {100 * one.score:.1f}" if one.score is not None else f"<b>{one.policy}</b>"
     if one.bits_per_value:
-        text += f"<br>{one.bits_per_value:.2f} bits per value, 1/{one.kv_ratio:.1f} of bf16"
+        text += f"<br>{bits_text(one.bits_per_value, one.packed_bits_per_value)}, 1/{one.kv_ratio:.1f} of bf16"
     if one.difference is not None:
         d = one.difference
         text += f"<br>difference {100 * d.mean:+.1f} ({100 * d.low:+.1f} to {100 * d.high:+.1f})"

@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from kvmm.analysis.plots.style import DENSE_COLOR, MODALITY_COLORS, TEXT_COLOR, bins, format_bytes, style
+from kvmm.memory_text import WHOLE, memory_text
 from kvmm.modality import MODALITY_NAMES
 
 
@@ -38,7 +39,8 @@ def memory_by_modality(report: Any) -> go.Figure:
         offset=-0.38,
         marker={"color": [MODALITY_COLORS[name] for name in names], "cornerradius": 3},
         text=[f"<b>{format_bytes(n * scale)}</b> · {b:.2f} bits" for n, b in zip(packed, bits, strict=True)],
-        hovertemplate="packed: %{text}<extra></extra>",
+        customdata=[memory_text(rows[name]) for name in names],
+        hovertemplate="%{text}<br>%{customdata}<extra></extra>",
         **common,
     )
     figure.add_bar(
@@ -60,9 +62,13 @@ def memory_by_modality(report: Any) -> go.Figure:
         margin={"l": 8, "r": 8, "t": 34, "b": 30},
     )
     # Room on the right for the labels outside the bars, which plotly leaves out of its own range.
-    figure.update_xaxes(title_text=unit, title_standoff=4, range=[0, top * 1.75], nticks=5)
+    figure.update_xaxes(title_text=f"{unit}, {WHOLE}", title_standoff=4, range=[0, top * 1.75], nticks=5)
     figure.update_yaxes(showgrid=False)
     return figure
+
+
+def _held(report: dict[str, Any]) -> int:
+    return sum(row["nbytes"] for row in report["by_modality"].values())
 
 
 def memory_over_tokens(history: Sequence[tuple[int, Any]]) -> go.Figure:
@@ -76,7 +82,7 @@ def memory_over_tokens(history: Sequence[tuple[int, Any]]) -> go.Figure:
         last = len(rows) - 1
         rows = [rows[i] for i in sorted({*bins(len(rows)).tolist(), last})]
     tokens = [count for count, _ in rows]
-    top = max((max(report["nbytes"], report["nbytes_dense"]) for _, report in rows), default=1)
+    top = max((max(_held(report), report["nbytes_dense"]) for _, report in rows), default=1)
     unit, scale = _unit(top)
     marker = {"mode": "lines" if len(rows) > 1 else "markers"}
 

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from kvmm.analysis.methods import MethodRow, MethodsReport
 from kvmm.analysis.plots.pareto import Point, pareto_plot
 from kvmm.analysis.plots.style import format_bytes, style
+from kvmm.memory_text import bits_text
 
 _FLOOR = 1e-9  # nats: below is rounding
 
@@ -54,7 +55,8 @@ def _hover(row: MethodRow) -> str:
     answer = answer.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
     same = "the same answer" if row.identical else f"answers “{answer}”"
     return (
-        f"<b>{row.policy}</b><br>{format_bytes(row.nbytes)}, {row.bits:.2f} bits per value<br>KL {row.kl:.3g} nats"
+        f"<b>{row.policy}</b><br>{format_bytes(row.nbytes)}; {bits_text(row.bits, row.packed_bits)}<br>"
+        f"KL {row.kl:.3g} nats"
         f"<br>{same}<br>packed in {row.pack_seconds:.2f} s, answered in {row.answer_seconds:.2f} s"
     )
 
