@@ -45,7 +45,7 @@ class Report:
             held = json.loads(self.path.read_text(encoding="utf-8"))
             self.runs, self.rows = held["runs"], held["results"]
         self.run: dict[str, Any] = {
-            "command": shlex.join(["python", "-m", f"benchmarks.{module}", *arguments]),
+            "command": shlex.join(["python", "-m", f"benchmarks.{module}", *_without_output(arguments)]),
             "machine": machine(torch.get_num_threads(), torch.device(options.device)),
             "versions": _versions(),
             "git_hash": git_hash(),
@@ -78,6 +78,15 @@ class Report:
         """Exit with code 1 if a row failed."""
         if self.failed:
             sys.exit(1)
+
+
+def _without_output(arguments: Sequence[str]) -> list[str]:
+    """Arguments without where the file went, which is nobody else's."""
+    left = list(arguments)
+    if "--output" in left:
+        at = left.index("--output")
+        del left[at : at + 2]
+    return left
 
 
 def _one_line(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +67,9 @@ def command(
         media = _load(image or (), pdf or (), audio or (), video or ())
         steps.say(f"Loading {model or 'the embedded model'}")
         talks = _conversations(model, device, dtype, policy, overrides, compare)
+        if compare:
+            steps.say("Warming up both caches")
+            _warm_up(talks.values(), media)
         finals: dict[str, Progress] = {}
         for name, talk in talks.items():
             label = f"{name}: " if compare else ""
@@ -106,6 +109,12 @@ def _conversations(
     if compare:
         talks["full precision"] = Conversation(network, processor, FULL_PRECISION)
     return talks
+
+
+def _warm_up(talks: Iterable[Conversation], media: Sequence[Media]) -> None:
+    from kvmm.models.warming import warm_up
+
+    warm_up(talks, media)
 
 
 def _load(images: Sequence[Path], pdfs: Sequence[Path], audio: Sequence[Path], video: Sequence[Path]) -> list[Media]:

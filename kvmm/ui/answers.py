@@ -60,8 +60,11 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
-    """The strip of figures. Before the first answer it says what will be there."""
+def stats_html(progress: Progress | None, full: Progress | None = None, same_start: bool = True) -> str:
+    """The strip of figures. Before the first answer it says what will be there.
+
+    ``same_start``: whether ``full`` had as much to read as ``progress``; else times to the first token do not compare.
+    """
     if progress is None or progress.memory is None:
         return WELCOME if progress is None else strip_html(progress.key_norms) + WELCOME
     report = progress.memory
@@ -74,7 +77,8 @@ def stats_html(progress: Progress | None, full: Progress | None = None) -> str:
     beside = {"speed": "", "ttft": ""}
     if full is not None:
         beside["speed"] = f"<small>full precision {full.tokens_per_second:.1f}</small>"
-        beside["ttft"] = "" if full.ttft is None else f"<small>full precision {full.ttft:.2f} s</small>"
+        first = "" if full.ttft is None else f"full precision {full.ttft:.2f} s"
+        beside["ttft"] = f"<small>{first if same_start else 'one side read everything again'}</small>" if first else ""
     return f"""
 <div class="stats" id="stats">
   <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{held}</strong>

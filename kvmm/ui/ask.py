@@ -71,7 +71,7 @@ def view(talk: Talk, compare: bool) -> Frame:
         gr.Chatbot(talk.chats["full"], visible=compare),
         talk.chats["kvmm"],
         gr.HTML(verdict, visible=bool(verdict)),
-        stats_html(last, talk.last.get("full")),
+        stats_html(last, talk.last.get("full"), talk.same_start),
         gr.Plot(memory_over_tokens(talk.growth) if talk.growth else None, visible=bool(talk.growth)),
         gr.Plot(memory_by_modality(memory) if memory else None, visible=memory is not None),
         thumbnails_html(talk.media),
@@ -100,7 +100,7 @@ def answer(session: Session, settings: Settings) -> Iterator[Frame]:
             shown_plot = time.monotonic()
             growth = gr.Plot(memory_over_tokens(talk.growth), visible=True) if talk.growth else gr.skip()
             bars = gr.Plot(memory_by_modality(progress.memory), visible=True)
-        stats = stats_html(progress, last.get("full")) if progress else gr.skip()
+        stats = stats_html(progress, last.get("full"), talk.same_start) if progress else gr.skip()
         full = talk.chats["full"] if compare else gr.skip()
         said = gr.skip() if verdict is None else gr.HTML(verdict, visible=bool(verdict))
         return full, talk.chats["kvmm"], said, stats, growth, bars, gr.skip()

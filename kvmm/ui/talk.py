@@ -6,6 +6,7 @@ policy or model, comparison just switched on) starts anew with all media seen so
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
@@ -19,6 +20,7 @@ from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media
 from kvmm.models.conversation import DYNAMIC, Conversation, Progress
 from kvmm.models.difference import Difference, difference_of
+from kvmm.models.warming import warm_up
 from kvmm.ui.bubbles import NOT_ASKED, bubble, escape_markdown
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
@@ -63,6 +65,7 @@ class Talk:
         self.media: list[Media] = []
         self.last: dict[str, Progress] = {}  # by side, of the last question
         self.verdict: Difference | None = None  # of the last question, when both sides answered
+        self.same_start = True  # whether both sides of the last question had as much to read
         self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated
         self.reports: dict[str, Any] = {}  # analyses of the prompt as it is now
         self.used = time.monotonic()
@@ -101,8 +104,13 @@ class Talk:
         new = [item for path in turn.files for item in load_media(path, **self.media_options)]
         finals: dict[str, Progress] = {}
         said = self.growth[-1][0] if self.growth else 0
-        for side in SIDES if settings.compare else ("kvmm",):
-            talk, fresh = self._speaker(side, settings, DYNAMIC if side == "full" else policy)
+        sides = SIDES if settings.compare else ("kvmm",)
+        speakers = {side: self._speaker(side, settings, DYNAMIC if side == "full" else policy) for side in sides}
+        # a side that reads everything again is not timed beside one that reads the question only
+        self.same_start = len({fresh or talk.cache is None for talk, fresh in speakers.values()}) == 1
+        if settings.compare:
+            self._warm_up([talk for talk, _ in speakers.values()], [*self.media, *new], stop)
+        for side, (talk, fresh) in speakers.items():
             media: Sequence[Media] = [*self.media, *new] if fresh else new
             reread = CHANGED if fresh and self.media else ""
             if self.media and talk.messages and talk.cache is None:
@@ -114,8 +122,7 @@ class Talk:
                     yield Step(side, progress, reread)
             except BaseException:
                 self._forget_growth(said)
-                if fresh:  # its history is empty: the next question has to bring the media again
-                    self._keys.pop(side, None)
+                self._forget_unasked(speakers, finals)
                 raise
             self.used = time.monotonic()
             finals[side] = progress
@@ -213,6 +220,16 @@ class Talk:
 
     def _forget_growth(self, said: int) -> None:
         self.growth = [point for point in self.growth if point[0] <= said]
+
+    def _warm_up(self, talks: list[Conversation], media: Sequence[Media], stop: threading.Event) -> None:
+        with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
+            warm_up(talks, media, stop)
+
+    def _forget_unasked(self, speakers: dict[str, tuple[Conversation, bool]], finals: dict[str, Progress]) -> None:
+        """Sides that are new and have not answered: the next question has to bring the media again."""
+        for side, (_, fresh) in speakers.items():
+            if fresh and side not in finals:
+                self._keys.pop(side, None)
 
     def _speaker(self, side: str, settings: Settings, policy: Any) -> tuple[Conversation, bool]:
         """The conversation of ``side`` and whether it is new and therefore has earlier media to read."""

@@ -114,6 +114,14 @@ def test_exact_tokens_of_16_bits_for_queries_of_32(name, dtype, kept):
         assert compare(parts, dtype=torch.bfloat16, kept=torch.float16) < 5e-3
 
 
+@pytest.mark.parametrize("dim", [16, 80])
+@pytest.mark.parametrize("name", ["oscar", "kivi"])
+def test_several_parts_of_vectors_that_are_padded(name, dim):
+    """What is joined so far lies as the output does, not as sums padded to 32 columns."""
+    parts = make_parts([(spec(name, 2, 32),) * 2] * 3, [70, 33, 40], dim=dim, page_size=32)
+    assert compare(parts, dim=dim) < 2e-3
+
+
 @pytest.mark.parametrize("kv", matrix_specs(), ids=str)
 def test_every_codec(kv: CodecSpec) -> None:
     parts = make_parts([(kv, kv)], [170])

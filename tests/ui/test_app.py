@@ -322,7 +322,7 @@ def test_the_documented_endpoints(url, invoice):
     assert all(f"'{name}'" in policy["python_type"]["type"] for name in policies())
     printed = client.view_api(return_format="str")
     assert "1st" not in printed and "[Api]" not in printed
-    assert "- [File] files: list[filepath] (required)  (images, PDF documents or recordings" in printed
+    assert "- [File] files: list[filepath] (required)  (Images, PDF documents or recordings" in printed
     result = client.predict([handle_file(invoice)], QUESTION, "kivi4", api_name="/ask")
     assert result["answer"] == "$1,274.94"
     assert result["policy"] == "kivi4"

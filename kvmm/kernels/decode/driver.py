@@ -65,7 +65,7 @@ def attend(
                     dense = dense_split(step, columns)
                 torch.cuda.current_stream().wait_stream(aside)
                 partial.early = False
-        state = combine(step, partial, each, dense, state, out if part is parts[-1] else None)
+        state = combine(step, partial, each, dense, state, out, last=part is parts[-1])
         start += count
     return out.view(batch, query_heads, length, -1)
 

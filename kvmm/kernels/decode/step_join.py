@@ -46,12 +46,15 @@ def combine(
     values: Digits | Dense | None,
     dense: Partial | None,
     state: tuple[torch.Tensor, ...] | None,
-    out: torch.Tensor | None,
+    out: torch.Tensor,
+    last: bool = True,
 ) -> tuple[torch.Tensor, ...] | None:
-    """Join one part with the dense columns and what was joined before; into ``out``, or a new state."""
-    dim = out.shape[-1] if out is not None else dense.acc.shape[-1] if dense is not None else state[2].shape[-1]
+    """Join one part with the dense columns and what was joined before; into ``out``, or, before the last part, a new
+    state.
+    """
+    dim = out.shape[-1]
     following = None
-    if out is None:
+    if not last:
         rows = (step.bh, step.rows)
         following = step.empty(*rows), step.empty(*rows), step.empty(*rows, dim)
     digits = values if isinstance(values, Digits) else None
@@ -95,7 +98,7 @@ def combine(
     width = max(16, next_power_of_2(0 if partial is None else partial.acc.shape[-1]))
     at_once = max(1, (16384 if few else 4096) // (together * max(width, chunk)))
     early = partial is not None and partial.early
-    reached = (scale, zero, *(p and p.acc for p in (partial, dense)), out if state is None else state[2])
+    reached = (scale, zero, *(p and p.acc for p in (partial, dense)), out, state and state[2])
     wide = any(x is not None and _reach(x) >= 2**31 for x in reached)  # offsets need more than 32 bits
     combine_kernel[step.heads, -(-batch * step.rows // together), -(-dim // chunk)](
         None if partial is None else partial.m, None if partial is None else partial.l,
@@ -103,7 +106,7 @@ def combine(
         scale, index, place, columns, places, zero, offset, matrix, digit_matrix,
         None if dense is None else dense.m, None if dense is None else dense.l,
         None if dense is None else dense.acc,
-        *before, after[0], after[1], after[2] if out is None else out,
+        *before, after[0], after[1], out if last else after[2],
         step.heads, batch, step.rows, splits, splits0,
         *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
         0 if offset is None or offset.shape[0] == 1 else offset.shape[-1], head_stride(matrix),
@@ -116,8 +119,8 @@ def combine(
         HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
         HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
         HAS_MATRIX=matrix is not None, BY_CHANNEL=by_channel, HAS_DENSE=dense is not None,
-        HAS_STATE=state is not None, LAST=out is not None, EARLY=early, WIDE=wide,
-        HALF=out is not None and out.dtype != torch.float32 and multiplies_bf16(out.device), num_warps=4,
+        HAS_STATE=state is not None, LAST=last, EARLY=early, WIDE=wide,
+        HALF=last and out.dtype != torch.float32 and multiplies_bf16(out.device), num_warps=4,
         **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
     return following
