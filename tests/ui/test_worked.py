@@ -101,7 +101,7 @@ def test_tabs_open_on_a_worked_sample(visit, screenshot, layout, options):
         for figure in figures:
             assert page.locator(f"#{figure}").evaluate(PROBLEMS) == []
         if tab == "methods":
-            drawn = page.locator("#methods-pareto .annotation-text").all_inner_texts()
+            drawn = page.locator("#methods-pareto .annotation-text").all_text_contents()
             assert sorted(name for text in drawn for name in text.split(", ")) == sorted(policies())
         width = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert width[0] <= width[1], f"{tab} scrolls sideways"
