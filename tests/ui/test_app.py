@@ -216,8 +216,10 @@ def test_two_visitors_do_not_see_each_other(visit, invoice):
     expect(second.locator("#memory-plot .ytick").filter(has_text="image")).to_have_count(0)
     ask(first, QUESTION)
     expect(first.locator("#chat-kvmm").get_by_text("$1,274.94")).to_have_count(2)
-    second.reload()
-    expect(notes(second)).to_have_count(0)
+    visit.reload(second)
+    expect(notes(second)).to_have_count(1)
+    expect(second.locator("#chat-kvmm")).to_contain_text("Write one word.")
+    expect(second.locator("#chat-kvmm")).not_to_contain_text("1,274.94")
 
 
 def test_stop_ends_an_answer_and_the_next_question_works(visit, invoice, model_and_processor, monkeypatch):
