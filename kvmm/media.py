@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageOps
 
-from kvmm import pdf
 from kvmm.errors import KVMMError
 
 MAX_IMAGE_BYTES = 100 * 2**20
@@ -158,6 +157,8 @@ def load_pdf(source: Source, max_pages: int | None = None) -> list[Image.Image]:
 def load_document(source: Source, max_pages: int | None = None) -> list[Media]:
     """The pages of a PDF with their text layers; limits and errors are those of :func:`load_pdf`."""
     name = _name(source)
+    from kvmm import pdf  # who reads no documents needs no PDFium
+
     pages = pdf.read_pages(_pdf_bytes(source), name, MAX_PDF_PAGES if max_pages is None else max_pages)
     return [Media("image", page.image, name, k, page.text, page.text_length) for k, page in enumerate(pages, start=1)]
 
@@ -168,6 +169,8 @@ def preview(source: Source, count: int, side: int) -> tuple[list[Image.Image], i
     Raises ``KVMMError`` for a file that is neither, or that cannot be read.
     """
     if _kind(source) == "pdf":
+        from kvmm import pdf
+
         return pdf.first_pages(_pdf_bytes(source), _name(source), count, side)
     picture = load_image(source)
     picture.thumbnail((side, side))

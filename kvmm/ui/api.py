@@ -42,6 +42,7 @@ def _described(name: str, kind: str, schema: dict[str, Any], description: str, v
         value: its default value, None without one.
         example: what the documentation shows.
     """
+    description = description[:1].upper() + description[1:]
     one = Api(value, {**schema, "description": description, "additional_description": description}, label=name)
     # Attributes, not a subclass: for that Gradio would write a .pyi file beside this one.
     one.visible = False

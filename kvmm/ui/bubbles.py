@@ -20,6 +20,11 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", text)
 
 
+def unescape_markdown(text: str) -> str:
+    """The text that :func:`escape_markdown` was given."""
+    return re.sub(r"\\([\\`*_{}\[\]<>#|~$&])", r"\1", text)
+
+
 def user_messages(question: str, files: Sequence[str], *, links: bool = False) -> list[dict[str, Any]]:
     """Previews of pages and images in one bubble, one bubble for each other file, then the question.
 
@@ -64,4 +69,4 @@ def note(title: str, text: str, *, pending: bool = False) -> dict[str, Any]:
     }
 
 
-__all__ = ["NOT_ASKED", "bubble", "escape_markdown", "note", "user_messages"]
+__all__ = ["NOT_ASKED", "bubble", "escape_markdown", "note", "unescape_markdown", "user_messages"]

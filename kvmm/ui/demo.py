@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import html
 import tempfile
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 import torch
+from gradio.processing_utils import save_file_to_cache
 from gradio.utils import get_upload_folder
+from starlette.middleware import Middleware
 
 from kvmm.errors import KVMMError
 from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
 from kvmm.ui.api import build_api
-from kvmm.ui.ask import build_ask, icon_of
+from kvmm.ui.ask import build_ask
+from kvmm.ui.cookie import VisitorCookie
 from kvmm.ui.errors import build_errors
 from kvmm.ui.evaluate import build_evaluate
 from kvmm.ui.methods import build_methods
@@ -24,14 +29,13 @@ from kvmm.ui.models import Models
 from kvmm.ui.norms import build_norms
 from kvmm.ui.planner import build_planner
 from kvmm.ui.prompts import Page
-from kvmm.ui.samples import SAMPLES, load_samples
+from kvmm.ui.samples import SAMPLES, icon_of, load_samples
 from kvmm.ui.session import Session
 from kvmm.ui.sidebar import build_sidebar, policy_headings_css
 from kvmm.ui.theme import CSS_PATH, HEAD, header, theme
 from kvmm.ui.visitors import Visitors
 
-IDLE_SECONDS = 30 * 60  # a session nobody continues is dropped, and its caches with it
-UPLOAD_SECONDS = 60 * 60  # age at which uploads are deleted; later than the conversation that shows them
+NEVER = 10**9  # seconds; visitors clean up, Gradio only when the app ends
 MAX_FILE_MIB = 100  # a saved conversation about a long document is larger than the document
 QUEUE_SIZE = 32
 
@@ -47,11 +51,12 @@ def build_demo(
     samples_folder: Path = SAMPLES,
     data_folder: str | Path | None = None,
     methods: Sequence[str] | None = None,
+    now: Callable[[], float] = time.time,
 ) -> gr.Blocks:
     """The app, ready for ``launch(**launch_options())``.
 
-    Every visitor gets a :class:`~kvmm.ui.session.Session` of their own, made at their first question and dropped when
-    their page closes or after half an hour without a question. The app answers one question at a time.
+    Every visitor has conversations of their own (:mod:`kvmm.ui.visitors`), made at their first question. They are there
+    again when the page is reloaded, and for half an hour after it was closed. The app answers one question at a time.
 
     Args:
         models: what the sidebar offers; the default one is loaded now.
@@ -64,30 +69,31 @@ def build_demo(
         samples_folder: where ``samples.json`` is.
         data_folder: benchmarks that visitors may evaluate, beside the bundled mini sets; None for these alone.
         methods: presets that tab Methods selects first; None for all.
+        now: the time in seconds since the epoch.
 
     Raises:
         KVMMError: ``policy`` is not a preset, or the default model cannot be loaded.
     """
     if policy not in policies():
         raise KVMMError(f"unknown policy {policy!r}: use one of {', '.join(policies())}")
-    options = {"max_new_tokens": max_new_tokens, "graph": graph, "max_pages": max_pages}
+    options = {"max_new_tokens": max_new_tokens, "graph": graph, "max_pages": max_pages, "now": now}
     model, _ = models.get()
     budget = default_cache_budget(model.device) if cache_budget is None else cache_budget
-    visitors = Visitors(lambda: Session(models, **options), budget, get_upload_folder())
+    visitors = Visitors(lambda desk: Session(models, desk, **options), budget, get_upload_folder(), now)
 
     def leave(request: gr.Request) -> None:
-        visitors.leave(visitors.find(request.session_hash))
+        visitors.closed(request.session_hash)
 
     samples = load_samples(samples_folder)
     icons = tempfile.TemporaryDirectory(prefix="kvmm-icons-")
     parameter = next(model.parameters())
     device = f"{parameter.device.type.upper()} · {str(parameter.dtype).removeprefix('torch.')}"
-    demo = gr.Blocks(title="kvmm", analytics_enabled=False, delete_cache=(600, UPLOAD_SECONDS), fill_width=True)
+    demo = gr.Blocks(title="kvmm", analytics_enabled=False, delete_cache=(NEVER, NEVER), fill_width=True)
     demo.icons_folder = icons  # lives, and is deleted, with the app
     demo.visitors = visitors
     with demo:
         build_api(visitors, models.names, policy)  # first, so that no other event takes an endpoint's name
-        session = gr.State(None, time_to_live=IDLE_SECONDS, delete_callback=visitors.leave)
+        session = gr.State(None)
         gr.HTML(header(html.escape(models.default), html.escape(device)), padding=False)
         sidebar = build_sidebar(models, policy)
         with gr.Tabs(elem_id="tabs"):
@@ -113,7 +119,16 @@ def build_demo(
             with gr.Tab("Planner", id="planner") as planner_tab:
                 build_planner(models, planner_tab)
         demo.unload(leave)
+    shown = [path for sample in samples for path in sample.files] + list(Path(icons.name).iterdir())
+    visitors.kept = {Path(save_file_to_cache(path, get_upload_folder())).resolve() for path in shown}
+    app = weakref.ref(demo)
+    visitors.clean_up_regularly(lambda: made_files(there) if (there := app()) is not None else ())
     return demo.queue(max_size=QUEUE_SIZE)
+
+
+def made_files(demo: gr.Blocks) -> Iterable[str]:
+    """Paths of all files that visitors uploaded or components wrote."""
+    return [path for paths in demo.temp_file_sets for path in list(paths)]
 
 
 def default_cache_budget(device: torch.device) -> int:
@@ -135,4 +150,5 @@ def launch_options(samples_folder: Path = SAMPLES, max_file_mib: int = MAX_FILE_
         "share": False,
         "ssr_mode": False,
         "enable_monitoring": False,
+        "app_kwargs": {"middleware": [Middleware(VisitorCookie)]},
     }

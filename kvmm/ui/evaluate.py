@@ -28,6 +28,7 @@ from kvmm.eval.tasks.rows import media_inside_folder
 from kvmm.eval.tasks.sources import mini_folder
 from kvmm.policy import policies
 from kvmm.ui.archive import DATA_ENDINGS, unpack_benchmark
+from kvmm.ui.cookie import session_of
 from kvmm.ui.models import Models
 from kvmm.ui.prompts import AT_ONCE, LONG, PRIVATE, STOPPED, WAITING, LongWork, Page, hint, problem, table_html
 from kvmm.ui.session import Session
@@ -214,7 +215,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
 
     def receive(path: str | None, state: Session | None, request: gr.Request) -> tuple[Any, ...]:
         """Unpack what a visitor sends, which takes the place of what they sent before."""
-        state = state or page.visitors.session(request.session_hash)
+        state = session_of(page.visitors, request)
         try:
             if path is None:
                 return state, gr.skip(), gr.skip()
@@ -321,7 +322,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
         return gr.File([str(path) for path in paths], visible=True)
 
     def wait(state: Session | None, request: gr.Request) -> tuple[Any, ...]:
-        state = state or page.visitors.session(request.session_hash)
+        state = session_of(page.visitors, request)
         if not long_work.wait(state):
             return state, *(gr.skip(),) * 3
         return state, gr.Button(visible=False), gr.Button(visible=True), hint(WAITING)

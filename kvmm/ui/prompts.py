@@ -11,10 +11,12 @@ from typing import Any
 
 import gradio as gr
 
-from kvmm.ui.ask import answer, begin
+from kvmm.ui.ask import begin
+from kvmm.ui.cookie import session_of
 from kvmm.ui.samples import Sample
 from kvmm.ui.session import Session
 from kvmm.ui.sidebar import Sidebar, settings_of
+from kvmm.ui.views import frames
 from kvmm.ui.visitors import Visitors
 from kvmm.ui.worked import worked_sample
 
@@ -239,13 +241,13 @@ def connect(
             shown.then(run, [page.session, *inputs], outputs, show_progress="hidden", **ON_MODEL)
 
     def ask_sample(request: gr.Request, state: Session | None, *values: Any) -> Iterator[tuple[Any, ...]]:
-        state = state or page.visitors.session(request.session_hash)
+        state = session_of(page.visitors, request)
         message = {"text": page.sample.question, "files": [str(path) for path in page.sample.files]}
-        if not begin(message, state):
+        if not begin(message, state, settings_of(*values)):
             yield state, *(gr.skip(),) * len(page.chat)
             return
         try:
-            for frame in answer(state, settings_of(*values)):
+            for frame in frames(state):
                 yield state, *frame
         finally:
             page.visitors.keep_budget()

@@ -1,13 +1,14 @@
-"""One visitor: their conversations, the one that is open, and what they are waiting for.
+"""One page of one visitor: the conversations, the one that is open here, and what is waited for.
 
-Nothing here knows Gradio, so the flow can be tested without a browser. A session lives in the server's memory only, is
-never shared, and drops its caches when it is closed.
+Nothing here knows Gradio, so the flow can be tested without a browser. Conversations live in the server's memory only.
+The pages (tabs) of one browser share the list of conversations; each has its own open one. Another visitor shares
+nothing.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,29 +17,65 @@ from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation, Progress, model_lock
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
+from kvmm.ui.streaming import Answer
 from kvmm.ui.talk import Step, Talk, Turn
+from kvmm.ui.talk_file import load_talk, save_talk
 
-MAX_TALKS = 12  # conversations a visitor may keep; the oldest one goes first
+MAX_TALKS = 50  # conversations a visitor may keep; the oldest one goes first
+MAX_TITLE = 80
 
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
+class Desk:
+    """What the pages of one visitor share.
+
+    Attributes:
+        talks: the conversations, the newest last.
+        current: the one that was opened last, which a reloaded page shows.
+        settings: of the last question, which a reloaded page goes on with.
+    """
+
+    talks: list[Talk] = field(default_factory=list)
+    current: Talk | None = None
+    settings: Settings | None = None
+
+
 class Session:
-    """A visitor's conversations.
+    """A visitor's conversations as one page shows them.
 
     Args:
         models: what the app offers; shared by all sessions.
+        desk: the conversations of this visitor; None for new ones.
         options: ``max_new_tokens``, ``graph`` and the limits of media, as in :class:`Talk`.
     """
 
-    def __init__(self, models: Models, **options: Any) -> None:
+    def __init__(self, models: Models, desk: Desk | None = None, **options: Any) -> None:
         self.models, self.options = models, options
-        self.talks: list[Talk] = [Talk(models, **options)]
-        self.talk = self.talks[0]
-        self.turn: Turn | None = None  # asked and not yet begun
-        self.stop = threading.Event()
-        self.running = False
-        self.epoch = 0  # counts changes of the open conversation: an answer begun before must not be shown after
+        self.desk = desk or Desk()
+        if not self.desk.talks:
+            self.desk.talks.append(Talk(models, **options))
+        current = self.desk.current
+        self._talk = current if current in self.desk.talks else self.desk.talks[-1]
+        self.folder: Callable[[], Path] | None = None  # makes a folder that lives as long as the conversations
+
+    @property
+    def talks(self) -> list[Talk]:
+        """All conversations of the visitor."""
+        return self.desk.talks
+
+    @property
+    def talk(self) -> Talk:
+        """The conversation that is open on this page."""
+        if self._talk not in self.desk.talks:  # deleted on another page
+            self._show(self.desk.talks[-1])
+        return self._talk
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the open conversation waits for an answer."""
+        return self.talk.is_busy
 
     # -- what the tabs analyse ---------------------------------------------------------------------------------------
 
@@ -108,15 +145,34 @@ class Session:
 
     # -- conversations -----------------------------------------------------------------------------------------------
 
+    def begin(self, turn: Turn, settings: Settings) -> Answer:
+        """Show a question in the open conversation; the answer that is returned has not been started.
+
+        Raises:
+            KVMMError: the question before is still being answered, or there is nothing to ask.
+        """
+        talk = self.talk
+        if talk.is_busy:
+            raise KVMMError("The last question is still being answered: wait, or press stop.")
+        if not turn.question and not turn.files:
+            raise KVMMError("Type a question, or attach a recording that asks one.")
+        self.desk.settings = settings
+        talk.answer = Answer(talk, turn, settings)
+        return talk.answer
+
     def ask(self, turn: Turn, settings: Settings) -> Iterator[Step]:
-        """Answer in the open conversation; see :meth:`Talk.ask`."""
-        yield from self.talk.ask(turn, settings, stop=self.stop)
+        """Answer in the open conversation, here and now; see :meth:`Talk.ask`."""
+        answer = self.begin(turn, settings)
+        yield from answer.steps()
+
+    def stop(self) -> None:
+        """Stop the answer of the open conversation."""
+        if self.talk.answer is not None:
+            self.talk.answer.stop.set()
 
     def reset(self) -> None:
-        """Open a new conversation; an answer in progress stops. The one before stays in the list."""
-        if self.talk.is_empty:
-            self.open(self.talks.index(self.talk))
-        else:
+        """Open a new conversation. The one before stays in the list, and an answer there goes on."""
+        if not self.talk.is_empty:
             self._add(Talk(self.models, **self.options))
 
     def fork(self) -> None:
@@ -128,38 +184,95 @@ class Session:
         self._check_idle("fork")
         self._add(self.talk.fork())
 
+    def ask_again(self, index: int, question: str | None, settings: Settings) -> Answer:
+        """Ask the question ``index`` of the open conversation once more, with its files; what came after it goes.
+
+        A conversation that loses an answer by this stays in the list as it was; the branch is opened.
+
+        Args:
+            index: of the exchange.
+            question: the edited text; None leaves it as it is.
+            settings: those of now.
+
+        Raises:
+            KVMMError: an answer is being written, there is no such question, or nothing is left to ask.
+        """
+        talk = self.talk
+        self._check_idle("change")
+        if not 0 <= index < len(talk.exchanges):
+            raise KVMMError("This question is not there any more.")
+        turn = talk.exchanges[index].again(None if question is None else question.strip())
+        if not turn.question and not turn.files:
+            raise KVMMError("Type a question, or attach a recording that asks one.")
+        branch = talk.before(index)
+        if any(each.answered for each in talk.exchanges[index:]):
+            talk.title = f"{talk.title} (before the edit)"
+            self._add(branch)
+        else:
+            self.talks[self.talks.index(talk)] = branch
+            talk.close()
+            self._show(branch)
+        return self.begin(turn, settings)
+
+    def rename(self, title: str) -> None:
+        """Give the open conversation another name in the list.
+
+        Raises:
+            KVMMError: the name is empty.
+        """
+        title = " ".join(title.split())[:MAX_TITLE]
+        if not title:
+            raise KVMMError("Type a name for the conversation.")
+        self.talk.title, self.talk.renamed = title, True
+
+    def delete(self) -> None:
+        """Delete the open conversation: its answer is stopped and its caches go now. The one before it is opened."""
+        talk = self.talk
+        index = self.talks.index(talk)
+        self.talks.remove(talk)
+        talk.close()
+        if not self.talks:
+            self.talks.append(Talk(self.models, **self.options))
+        self._show(self.talks[max(index - 1, 0)])
+
     def save(self, path: str | Path) -> None:
-        """Write the open conversation to a file; see :meth:`Talk.save`."""
+        """Write the open conversation to a file; see :func:`kvmm.ui.talk_file.save_talk`."""
         self._check_idle("save")
-        self.talk.save(path)
+        save_talk(self.talk, path)
 
     def load(self, path: str | Path, model: str | None) -> Settings:
-        """Open a saved conversation; returns the settings it goes on with. See :meth:`Talk.load`."""
-        self._check_idle("load")
-        talk, settings = Talk.load(path, self.models, model, **self.options)
+        """Open a saved conversation; returns the settings it goes on with. See :func:`kvmm.ui.talk_file.load_talk`."""
+        talk, settings = load_talk(path, self.models, model, self.folder, **self.options)
         self._add(talk)
+        self.desk.settings = settings
         return settings
 
+    def open(self, index: int) -> None:
+        """Go to another conversation of the list; an answer in progress goes on."""
+        self._show(self.talks[index])
+
+    def close(self) -> None:
+        """Forget everything; answers in progress stop."""
+        for talk in self.talks:
+            talk.close()
+        self.desk.talks[:] = [Talk(self.models, **self.options)]
+        self._show(self.desk.talks[0])
+
     def _check_idle(self, what: str) -> None:
-        if self.running or self.turn is not None:
+        if self.talk.is_busy:
             raise KVMMError(f"Wait for the answer, or stop it, before you {what} a conversation.")
 
     def _add(self, talk: Talk) -> None:
-        self.talks = [*[other for other in self.talks if not other.is_empty][1 - MAX_TALKS :], talk]
-        self.open(len(self.talks) - 1)
+        for other in self.talks[: max(len(self.talks) + 1 - MAX_TALKS, 0)]:
+            other.close()
+            self.talks.remove(other)
+        for other in [other for other in self.talks if other.is_empty]:
+            self.talks.remove(other)
+        self.talks.append(talk)
+        self._show(talk)
 
-    def open(self, index: int) -> None:
-        """Go to another conversation of the list; an answer in progress stops."""
-        self.stop.set()
-        self.stop = threading.Event()
-        self.epoch += 1
-        self.turn, self.running = None, False
-        self.talk = self.talks[index]
-
-    def close(self) -> None:
-        """Forget everything; an answer in progress stops."""
-        self.talks = [Talk(self.models, **self.options)]
-        self.open(0)
+    def _show(self, talk: Talk) -> None:
+        self._talk = self.desk.current = talk
 
 
-__all__ = ["MAX_TALKS", "Session", "Step", "Turn"]
+__all__ = ["MAX_TALKS", "Desk", "Session", "Step", "Turn"]

@@ -1,7 +1,7 @@
-"""One conversation as a visitor sees it: the two answers of every question, the media, and what was shown.
+"""One conversation as a visitor sees it: every question with what was shown after it, the media, both caches.
 
 The quantised side and its full-precision twin are conversations of their own. A side that has not followed (another
-policy or model, comparison just switched on) starts anew with all media seen so far.
+policy or model, comparison just switched on) takes over all that was said and reads it again in one prefill.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import contextlib
 import copy
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvmm.cache import MemoryReport
@@ -20,24 +19,58 @@ from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media
 from kvmm.models.conversation import DYNAMIC, Conversation, Progress
 from kvmm.models.difference import Difference, difference_of
+from kvmm.models.generation import Stopped, unless_stopped
 from kvmm.models.warming import warm_up
-from kvmm.ui.bubbles import NOT_ASKED, bubble, escape_markdown
+from kvmm.ui.bubbles import user_messages
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
 
 SIDES = ("full", "kvmm")
 CHANGED = "Another policy or model reads them from the start."
 FREED = "Their cache had made room for others."
+JOINED = "Full precision was not asked about them before."
 TITLE_LENGTH = 40
 MAX_GROWTH = 1024  # points of the figure that are kept
+_STOPPED = Progress("", 0, 0.0, None, 0.0, None, done=True, stopped=True)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a visitor sent: text and the paths of the uploaded files."""
+    """What a visitor sent: text and the paths of the uploaded files; ``media`` once they have been read."""
 
     question: str
     files: tuple[str, ...] = ()
+    media: tuple[Media, ...] | None = field(default=None, compare=False)
+
+
+@dataclass
+class Exchange:
+    """A question, and what was shown after it on either side.
+
+    Attributes:
+        turn: the question and its files.
+        tails: messages of the chat by side: notes, the answer, an error.
+        answered: the models know of it; False for errors and stopped answers, which are shown all the same.
+        stopped: the visitor stopped the answer.
+        as_links: a file may not be what it says, so none is displayed.
+        media: what its files held.
+    """
+
+    turn: Turn
+    tails: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {side: [] for side in SIDES})
+    answered: bool = False
+    stopped: bool = False
+    as_links: bool = False
+    media: tuple[Media, ...] = ()
+
+    def messages(self, side: str) -> list[dict[str, Any]]:
+        """What one side's chat shows of it."""
+        return [*user_messages(self.turn.question, self.turn.files, links=self.as_links), *self.tails[side]]
+
+    def again(self, question: str | None = None) -> Turn:
+        """The same files with another question; what was read of them stays the same, so that caches know it."""
+        question = self.turn.question if question is None else question
+        return Turn(question, self.turn.files, self.media or None)
 
 
 @dataclass(frozen=True)
@@ -54,26 +87,34 @@ class Talk:
 
     Args:
         models: what the app offers.
-        options: ``max_new_tokens`` of an answer, ``graph`` as in :class:`Conversation`; the rest goes to
-            :func:`kvmm.media.load_media`.
+        options: ``max_new_tokens`` of an answer, ``graph`` as in :class:`Conversation`, ``now`` for the time in
+            seconds since the epoch; the rest goes to :func:`kvmm.media.load_media`.
     """
 
-    def __init__(self, models: Models, *, max_new_tokens: int = 256, graph: Any = None, **media_options: Any) -> None:
+    def __init__(
+        self,
+        models: Models,
+        *,
+        max_new_tokens: int = 256,
+        graph: Any = None,
+        now: Callable[[], float] = time.time,
+        **media_options: Any,
+    ) -> None:
         self.models, self.max_new_tokens, self.graph, self.media_options = models, max_new_tokens, graph, media_options
+        self.now = now
         self.title = ""
-        self.chats: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-        self.media: list[Media] = []
+        self.renamed = False
+        self.exchanges: list[Exchange] = []
+        self.answer: Any = None  # the answer that is waited for or written, see kvmm.ui.streaming
         self.last: dict[str, Progress] = {}  # by side, of the last question
         self.verdict: Difference | None = None  # of the last question, when both sides answered
         self.same_start = True  # whether both sides of the last question had as much to read
         self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated
         self.reports: dict[str, Any] = {}  # analyses of the prompt as it is now
-        self.used = time.monotonic()
+        self.used = self.now()
+        self.settings: Settings | None = None  # of the last answer
         self._conversations: dict[str, Conversation] = {}
         self._keys: dict[str, tuple[Any, ...]] = {}
-        self._turns: dict[str, int] = {}
-        self._answered = 0
-        self._settings: Settings | None = None  # of the last answer
 
     @property
     def conversation(self) -> Conversation | None:
@@ -86,14 +127,49 @@ class Talk:
         return list(self._conversations.values())
 
     @property
+    def chats(self) -> dict[str, list[dict[str, Any]]]:
+        """Everything that is shown, by side."""
+        return {side: [message for each in self.exchanges for message in each.messages(side)] for side in SIDES}
+
+    @property
+    def media(self) -> list[Media]:
+        """Everything that the conversation holds."""
+        return [item for each in self.exchanges if each.answered for item in each.media]
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of all files that were sent."""
+        return [path for each in self.exchanges for path in each.turn.files]
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing has been asked."""
-        return not self._conversations and not any(self.chats.values())
+        return not self.exchanges
 
-    def ask(self, turn: Turn, settings: Settings, *, stop: threading.Event) -> Iterator[Step]:
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is waited for or written."""
+        return self.answer is not None and not self.answer.done
+
+    @property
+    def answered(self) -> int:
+        """How many questions the models know of."""
+        return sum(each.answered for each in self.exchanges)
+
+    def begin(self, turn: Turn) -> Exchange:
+        """Show a question; :meth:`ask` answers it."""
+        exchange = Exchange(turn)
+        self.exchanges.append(exchange)
+        self.title = self.title or title_of(turn)
+        return exchange
+
+    def ask(
+        self, turn: Turn, settings: Settings, *, stop: threading.Event, exchange: Exchange | None = None
+    ) -> Iterator[Step]:
         """Answer ``turn``, in full precision first when ``settings.compare`` is set.
 
-        Nothing changes if a step raises or the answer is stopped, except that a side may have to read again.
+        Nothing but what ``exchange`` (made by :meth:`begin` unless given) shows changes if a step raises or the answer
+        is stopped, except that a side may have to read again.
 
         Raises:
             KVMMError: a file cannot be read, the settings are wrong, or the prompt does not fit.
@@ -101,87 +177,46 @@ class Talk:
         if not turn.question and not turn.files:
             raise KVMMError("Type a question, or attach a recording that asks one.")
         policy = settings.kv_policy()
-        new = [item for path in turn.files for item in load_media(path, **self.media_options)]
+        exchange = exchange or self.begin(turn)
+        try:
+            new = turn.media
+            if new is None:
+                new = unless_stopped(lambda: self._load(turn), stop)
+            exchange.media = tuple(new)
+        except Stopped:
+            exchange.stopped = True
+            yield Step("kvmm", _STOPPED)
+            return
         finals: dict[str, Progress] = {}
         said = self.growth[-1][0] if self.growth else 0
         sides = SIDES if settings.compare else ("kvmm",)
         speakers = {side: self._speaker(side, settings, DYNAMIC if side == "full" else policy) for side in sides}
         # a side that reads everything again is not timed beside one that reads the question only
-        self.same_start = len({fresh or talk.cache is None for talk, fresh in speakers.values()}) == 1
+        self.same_start = len({talk.cache is None for talk, _ in speakers.values()}) == 1
         if settings.compare:
-            self._warm_up([talk for talk, _ in speakers.values()], [*self.media, *new], stop)
-        for side, (talk, fresh) in speakers.items():
-            media: Sequence[Media] = [*self.media, *new] if fresh else new
-            reread = CHANGED if fresh and self.media else ""
-            if self.media and talk.messages and talk.cache is None:
-                reread = FREED
+            with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
+                warm_up([talk for talk, _ in speakers.values()], [*self.media, *new], stop)
+        for side, (talk, reread) in speakers.items():
             try:
-                for progress in talk.ask(turn.question, media, max_new_tokens=self.max_new_tokens, stop=stop):
+                for progress in talk.ask(turn.question, new, max_new_tokens=self.max_new_tokens, stop=stop):
                     if side == "kvmm":
                         self._note_growth(said, progress)
                     yield Step(side, progress, reread)
             except BaseException:
                 self._forget_growth(said)
-                self._forget_unasked(speakers, finals)
                 raise
-            self.used = time.monotonic()
+            self.used = self.now()
             finals[side] = progress
-            self._turns[side] = self._answered + 1
-        if any(progress.stopped for progress in finals.values()):
-            self._forget_growth(said)
+            if progress.stopped:
+                self._forget_growth(said)
+                exchange.stopped = True
+                return
         self.verdict = None
-        if settings.compare and not any(progress.stopped for progress in finals.values()):
+        if settings.compare:
             self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
-        self.title = self.title or _title(turn)
-        self.last, self._settings = finals, settings
+        self.last, self.settings = finals, settings
         self.reports.clear()
-        self.media.extend(new)
-        self._answered += 1
-
-    def save(self, path: str | Path) -> None:
-        """Write the quantised side to a file.
-
-        Raises:
-            KVMMError: nothing has been answered yet, the cache was dropped, or a video was shown.
-        """
-        if self.conversation is None or self._settings is None:
-            raise KVMMError("There is nothing to save yet: ask a question first.")
-        notes = {"title": self.title, "settings": asdict(self._settings), "answered": self._answered}
-        self.conversation.save(path, notes)
-
-    @classmethod
-    def load(cls, path: str | Path, models: Models, model: str | None, **options: Any) -> tuple[Talk, Settings]:
-        """The talk that :meth:`save` wrote with the same model, and the settings to go on with.
-
-        Args:
-            path: the file; only one that you trust.
-            models, options: as for a new talk.
-            model: the name under which the model is known here.
-
-        Raises:
-            KVMMError: the file is damaged, belongs to another model, or was not written by :meth:`save`.
-        """
-        conversation = Conversation.load(path, *models.get(model))
-        try:
-            notes = conversation.notes
-            settings = replace(Settings(**notes["settings"]), model=model, compare=False)
-            settings.kv_policy()
-            talk = cls(models, **options)
-            talk.title, talk._answered = str(notes["title"])[: 2 * TITLE_LENGTH], int(notes["answered"])
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, KVMMError):
-                raise
-            raise KVMMError(f"{Path(path).name} was not saved by this app; save the conversation again.") from None
-        talk.media = [item for turn in conversation._turns for item in turn.media]
-        talk._settings = settings
-        talk._conversations["kvmm"] = conversation
-        talk._keys["kvmm"] = settings.cache_key("kvmm", models.default)
-        talk._turns["kvmm"] = talk._answered
-        text = _text_of(conversation.messages[-1])
-        talk.last = {"kvmm": Progress(text, 0, 0.0, None, 0.0, conversation.memory(), done=True, stopped=False)}
-        for message in conversation.messages:
-            talk.replay(message)
-        return talk, settings
+        exchange.answered = True
 
     def fork(self) -> Talk:
         """A branch that goes on from here on its own. Packed pages are shared, so it costs next to nothing.
@@ -191,26 +226,44 @@ class Talk:
         """
         if self.conversation is None:
             raise KVMMError("There is nothing to fork yet: ask a question first.")
-        twin = copy.copy(self)
+        twin = self._twin()
         twin.title = f"{self.title} (fork)"
-        twin.chats = {side: list(chat) for side, chat in self.chats.items()}
-        twin.media, twin.growth, twin.reports = list(self.media), list(self.growth), dict(self.reports)
-        twin._conversations = {side: talk.fork() for side, talk in self._conversations.items()}
-        twin._keys, twin._turns = dict(self._keys), dict(self._turns)
-        twin.used = time.monotonic()
         return twin
 
-    def replay(self, message: dict[str, Any]) -> None:
-        """Add a message of a loaded conversation to what is shown."""
-        bubbles = {"full": [bubble(NOT_ASKED)], "kvmm": [bubble(_text_of(message))]}
-        if message["role"] == "user":
-            text = escape_markdown(_text_of(message))
-            media = sum(block["type"] != "text" for block in message["content"] if isinstance(block, dict))
-            if media:
-                text = f"*{media} {'file' if media == 1 else 'pages or files'}, see below*\n\n{text}"
-            bubbles = {side: [{"role": "user", "content": [{"type": "text", "text": text}]}] for side in SIDES}
-        for side in SIDES:
-            self.chats[side] += bubbles[side]
+    def before(self, index: int) -> Talk:
+        """A branch without the question ``index`` and what came after it, to ask something else there.
+
+        Raises:
+            KVMMError: an answer is being written.
+        """
+        twin = self._twin()
+        twin.exchanges = twin.exchanges[:index]
+        for conversation in twin.conversations:
+            conversation.rewind(twin.answered)
+        twin.last, twin.verdict, twin.growth, twin.reports = {}, None, [], {}
+        if not index and not self.renamed:
+            twin.title = ""
+        return twin
+
+    def close(self) -> None:
+        """Stop the answer and let the caches go."""
+        if self.answer is not None:
+            self.answer.stop.set()
+        self._conversations, self._keys, self.reports = {}, {}, {}
+
+    def _twin(self) -> Talk:
+        if self.is_busy:
+            raise KVMMError("Wait for the answer, or stop it: then the conversation can branch.")
+        twin = copy.copy(self)
+        twin.exchanges = [copy.copy(each) for each in self.exchanges]
+        twin.growth, twin.reports, twin.answer = list(self.growth), dict(self.reports), None
+        twin._conversations = {side: talk.fork() for side, talk in self._conversations.items()}
+        twin._keys = dict(self._keys)
+        twin.used = self.now()
+        return twin
+
+    def _load(self, turn: Turn) -> list[Media]:
+        return [item for path in turn.files for item in load_media(path, **self.media_options)]
 
     def _note_growth(self, said: int, progress: Progress) -> None:
         if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):
@@ -221,41 +274,38 @@ class Talk:
     def _forget_growth(self, said: int) -> None:
         self.growth = [point for point in self.growth if point[0] <= said]
 
-    def _warm_up(self, talks: list[Conversation], media: Sequence[Media], stop: threading.Event) -> None:
-        with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
-            warm_up(talks, media, stop)
-
-    def _forget_unasked(self, speakers: dict[str, tuple[Conversation, bool]], finals: dict[str, Progress]) -> None:
-        """Sides that are new and have not answered: the next question has to bring the media again."""
-        for side, (_, fresh) in speakers.items():
-            if fresh and side not in finals:
-                self._keys.pop(side, None)
-
-    def _speaker(self, side: str, settings: Settings, policy: Any) -> tuple[Conversation, bool]:
-        """The conversation of ``side`` and whether it is new and therefore has earlier media to read."""
+    def _speaker(self, side: str, settings: Settings, policy: Any) -> tuple[Conversation, str]:
+        """The conversation of ``side``, which knows all that was said, and why it has to read that again, if it has."""
         key = settings.cache_key(side, self.models.default)
-        in_step = self._keys.get(side) == key and self._turns.get(side) == self._answered
-        if not in_step:
+        before = self._conversations.get(side)
+        if before is not None and self._keys.get(side) == key:
+            conversation = before
+            reason = FREED
+        else:
             model, processor = self.models.get(settings.model)
-            self._conversations[side] = Conversation(
-                model, processor, policy=policy, graph=self.graph, key_norms=side == "kvmm"
-            )
-            self._keys[side] = key
-        return self._conversations[side], not in_step
+            norms = side == "kvmm"
+            conversation = Conversation(model, processor, policy=policy, graph=self.graph, key_norms=norms)
+            if before is not None:
+                conversation.adopt(before)
+            reason = JOINED if side == "full" and before is None else CHANGED
+        conversation.forget_stopped()  # what was stopped is asked anew with all its files, or not
+        if len(conversation.messages) > 2 * self.answered:  # the other side was stopped, or had an error
+            conversation.rewind(self.answered)
+        if self.conversation is not None:
+            conversation.adopt(self.conversation)  # what this side was not asked
+        self._conversations[side], self._keys[side] = conversation, key
+        return conversation, reason if conversation.messages and conversation.cache is None else ""
 
 
-def _text_of(message: dict[str, Any]) -> str:
-    """The question or answer in a message, without the page labels that come before pictures."""
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    return content[-1]["text"] if content and content[-1]["type"] == "text" else ""
-
-
-def _title(turn: Turn) -> str:
+def title_of(turn: Turn) -> str:
     """A line for the list of conversations: the question, else the first file's name."""
     text = " ".join(turn.question.split()) or turn.files[0].rpartition("/")[2]
     return text if len(text) <= TITLE_LENGTH else f"{text[: TITLE_LENGTH - 1]}…"
 
 
-__all__ = ["SIDES", "Step", "Talk", "Turn"]
+def shown_files(exchanges: Sequence[Exchange]) -> list[str]:
+    """Paths of the files of some exchanges, each once."""
+    return list(dict.fromkeys(path for each in exchanges for path in each.turn.files))
+
+
+__all__ = ["SIDES", "Exchange", "Step", "Talk", "Turn", "shown_files", "title_of"]

@@ -1,66 +1,200 @@
-"""Several visitors at once: whose session is whose, how many bytes all caches may hold, and whose files go when."""
+"""Several visitors at once: whose conversations are whose, how long they live, and with them their caches and files.
+
+A visitor is one browser. It carries a token that nobody can guess (:mod:`kvmm.ui.cookie`); the pages it has open share
+its conversations, and a page that is reloaded finds them again. They live as long as a page is open, and for a grace
+period after the last one closed. Caches are dropped earlier, when nobody asked for a while or others need the memory;
+then the next question reads the media again. Files live as long as a conversation shows them.
+"""
 
 from __future__ import annotations
 
 import shutil
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation
-from kvmm.ui.session import Session
+from kvmm.ui.session import Desk, Session
 from kvmm.ui.talk import Talk
+
+GRACE_SECONDS = 30 * 60  # from the moment the last page closed until everything goes
+IDLE_SECONDS = 30 * 60  # without a question, after which a conversation's caches are dropped
+FILE_SECONDS = 60 * 60  # age at which files go that no conversation shows, such as uploads that were never sent
+PAGE_SECONDS = 24 * 60 * 60  # a page that has not been heard of for so long is closed, whatever its connection says
+CLEAN_SECONDS = 10 * 60  # between two clean-ups
+
+
+@dataclass(eq=False)
+class Visit:
+    """One visitor. ``pages``: session by page, and when it was last heard of; ``files``: times by path."""
+
+    token: str | None
+    desk: Desk = field(default_factory=Desk)
+    pages: dict[str, Session] = field(default_factory=dict)
+    heard: dict[str, float] = field(default_factory=dict)
+    left: float = 0.0  # when the last page closed
+    files: dict[Path, int] = field(default_factory=dict)
 
 
 class Visitors:
-    """The sessions that exist, and the budget that their caches share.
+    """The visitors that exist, and the budget that their caches share.
 
-    The page holds each session; here are only weak references, so a session goes with its page. When all caches
-    together hold more than the budget, those of the conversations used longest ago are dropped; what was said stays,
-    and the next question there reads the media again.
+    When all caches together hold more than the budget, those of the conversations used longest ago are dropped; what
+    was said stays, and the next question there reads the media again.
 
     Args:
-        new_session: makes a visitor's session.
+        new_session: makes a page's session of a visitor's :class:`Desk`.
         cache_budget: bytes for all caches of idle conversations.
         upload_folder: where uploads arrive; nothing outside it is ever deleted.
+        now: the time in seconds since the epoch.
     """
 
-    def __init__(self, new_session: Callable[[], Session], cache_budget: int, upload_folder: str | Path) -> None:
-        self._new_session = new_session
+    def __init__(
+        self,
+        new_session: Callable[[Desk], Session],
+        cache_budget: int,
+        upload_folder: str | Path,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._new_session, self.now = new_session, now
         self.cache_budget = cache_budget
         self.upload_folder = Path(upload_folder).resolve()
-        self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
-        # equal uploads of two visitors are one file; its time tells whether it was sent again since
-        self._files: weakref.WeakKeyDictionary[Session, dict[Path, int]] = weakref.WeakKeyDictionary()
+        self.kept: set[Path] = set()  # files of the app itself, such as icons
+        self._visits: list[Visit] = []
         self._guard = threading.RLock()
 
-    def session(self, key: str | None = None) -> Session:
-        """A new session; ``key`` finds it again when the visitor leaves."""
-        session = self._new_session()
+    # -- visitors and pages --------------------------------------------------------------------------------------------
+
+    def session(self, key: str | None = None, token: str | None = None) -> Session:
+        """The session of a page, made now if it has none.
+
+        Args:
+            key: names the page; None for one that nobody finds again.
+            token: names the visitor; pages with the same token share their conversations. Without one, a page is a
+                visitor of its own.
+        """
+        key = key or uuid.uuid4().hex
         with self._guard:
-            self._sessions[key or uuid.uuid4().hex] = session
-        return session
+            visit = self._visit_of(key) or self._visit(token)
+            if visit is None:
+                visit = Visit(token)
+                self._visits.append(visit)
+            visit.heard[key] = self.now()
+            if key not in visit.pages:
+                visit.pages[key] = session = self._new_session(visit.desk)
+                session.folder = lambda: self._new_folder(visit)
+            return visit.pages[key]
 
     def find(self, key: str | None) -> Session | None:
-        """The session that was made with ``key``, if it still exists."""
-        return self._sessions.get(key or "")
+        """The session of a page, if it still exists."""
+        with self._guard:
+            visit = self._visit_of(key or "")
+            return None if visit is None else visit.pages[key]
+
+    def returned(self, key: str, token: str | None) -> Session | None:
+        """The session of a page that has just been opened, if its visitor was here before."""
+        with self._guard:
+            return None if self._visit(token) is None else self.session(key, token)
+
+    def closed(self, key: str | None) -> None:
+        """A page was closed or is being reloaded; its visitor may come back for a while."""
+        with self._guard:
+            visit = self._visit_of(key or "")
+            if visit is None:
+                return
+            del visit.pages[key], visit.heard[key]
+            visit.left = self.now()
+            if visit.token is None and not visit.pages:
+                self._forget(visit)
+
+    def leave(self, session: Session | None) -> None:
+        """This visitor is gone for good: stop their answers, drop their caches, delete their files."""
+        with self._guard:
+            for visit in [visit for visit in self._visits if session in visit.pages.values()]:
+                self._forget(visit)
 
     @property
     def sessions(self) -> list[Session]:
         """All sessions that exist."""
         with self._guard:
-            return list(self._sessions.values())
+            return [session for visit in self._visits for session in visit.pages.values()]
+
+    def _visit_of(self, key: str) -> Visit | None:
+        return next((visit for visit in self._visits if key in visit.pages), None)
+
+    def _visit(self, token: str | None) -> Visit | None:
+        return next((visit for visit in self._visits if token is not None and visit.token == token), None)
+
+    def _forget(self, visit: Visit) -> None:
+        self._visits.remove(visit)
+        for talk in visit.desk.talks:
+            talk.close()
+        for session in visit.pages.values():
+            session.close()
+        self._delete(visit.files)
+
+    # -- the clean-up --------------------------------------------------------------------------------------------------
+
+    def clean_up(self, made: Iterable[str | Path] = ()) -> None:
+        """Forget visitors who did not come back, drop caches nobody uses, delete files nobody shows.
+
+        Args:
+            made: files that the app has received or made; those outside the upload folder are left alone.
+        """
+        now = self.now()
+        with self._guard:
+            for visit in list(self._visits):
+                for key, heard in list(visit.heard.items()):
+                    if now - heard > PAGE_SECONDS:
+                        self.closed(key)
+                if not visit.pages and visit in self._visits and now - visit.left > GRACE_SECONDS:
+                    self._forget(visit)
+            for talk, conversation in self._conversations():
+                if now - talk.used > IDLE_SECONDS:
+                    conversation.free_cache()
+            living = {path for visit in self._visits for path in self._living(visit)} | self.kept
+            for path in (Path(p).resolve() for p in made):
+                inside = path.is_relative_to(self.upload_folder) and not any(p in living for p in (path, *path.parents))
+                if inside and now - _time(path) / 1e9 > FILE_SECONDS:
+                    path.unlink(missing_ok=True)
+
+    def clean_up_regularly(self, made: Callable[[], Iterable[str | Path]], seconds: float = CLEAN_SECONDS) -> None:
+        """Run :meth:`clean_up` every so often, in a thread that ends when these visitors are no longer needed."""
+        visitors, tick = weakref.ref(self), threading.Event()
+
+        def run() -> None:
+            while not tick.wait(seconds) and (there := visitors()) is not None:
+                there.clean_up(made())
+                del there
+
+        threading.Thread(target=run, name="kvmm-clean-up", daemon=True).start()
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def keep_until_left(self, session: Session, paths: Iterable[str | Path]) -> None:
-        """These files are deleted when the visitor leaves, unless another visitor sent the same ones."""
+        """These files live as long as the visitor, unless their conversation is deleted before."""
         found = [path for path in (Path(p).resolve() for p in paths) if path.is_relative_to(self.upload_folder)]
         with self._guard:
-            self._files.setdefault(session, {}).update({path: _time(path) for path in found})
+            for visit in [visit for visit in self._visits if session in visit.pages.values()]:
+                visit.files.update({path: _time(path) for path in found})
+
+    def discard(self, session: Session, paths: Iterable[str]) -> None:
+        """Delete files of a conversation that was deleted, as far as no other one shows them."""
+        with self._guard:
+            for visit in [visit for visit in self._visits if session in visit.pages.values()]:
+                shown = {Path(path).resolve() for talk in visit.desk.talks for path in talk.files}
+                gone = {}
+                for path in {Path(path).resolve() for path in paths} - shown:
+                    # files of an opened conversation have a folder of their own
+                    known = next((p for p in (path, path.parent) if p in visit.files), None)
+                    if known is not None:
+                        gone[known] = visit.files.pop(known)
+                self._delete(gone)
 
     def uploaded(self, path: str | Path) -> Path:
         """The path of a file that was sent to this app.
@@ -79,21 +213,24 @@ class Visitors:
 
     def folder(self, session: Session) -> Path:
         """A new folder for files made for this visitor, such as saved conversations; deleted when they leave."""
+        return session.folder()
+
+    def _new_folder(self, visit: Visit) -> Path:
         folder = self.upload_folder / f"kvmm-{uuid.uuid4().hex}"
         folder.mkdir(parents=True)
-        self.keep_until_left(session, [folder])
+        with self._guard:
+            visit.files[folder] = _time(folder)
         return folder
 
-    def leave(self, session: Session | None) -> None:
-        """The visitor is gone: stop their answer, drop their caches, delete their files."""
-        if session is None:
-            return
-        session.close()
-        with self._guard:
-            files = self._files.pop(session, {})
-            for others in self._files.values():
-                files = {path: when for path, when in files.items() if path not in others}
+    def _living(self, visit: Visit) -> set[Path]:
+        return set(visit.files) | {Path(path).resolve() for talk in visit.desk.talks for path in talk.files}
+
+    def _delete(self, files: dict[Path, int]) -> None:
+        """Delete files unless another visitor sent the same ones, or one was sent again since."""
+        others = {path for visit in self._visits for path in self._living(visit)} | self.kept
         for path, when in files.items():
+            if path in others:
+                continue
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif _time(path) == when:
@@ -121,12 +258,13 @@ class Visitors:
             return dropped
 
     def _conversations(self) -> list[tuple[Talk, Conversation]]:
-        return [
-            (talk, conversation)
-            for session in self.sessions
-            for talk in session.talks
-            for conversation in talk.conversations
-        ]
+        with self._guard:
+            return [
+                (talk, conversation)
+                for visit in self._visits
+                for talk in visit.desk.talks
+                for conversation in talk.conversations
+            ]
 
 
 def _time(path: Path) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import wave
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,18 +79,52 @@ def model_and_processor():
     return load_model()
 
 
+class Clock:
+    """The time that the app goes by: the real one, and what tests let pass."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.passed
+
+    def pass_minutes(self, minutes: float) -> None:
+        self.passed += 60 * minutes
+
+
+@dataclass
+class App:
+    """The app under test, its address, and its clock."""
+
+    demo: Any
+    url: str
+    clock: Clock
+
+    def clean_up(self) -> None:
+        """What the app does every ten minutes."""
+        from kvmm.ui.demo import made_files
+
+        self.demo.visitors.clean_up(made_files(self.demo))
+
+
 @pytest.fixture(scope="session")
-def url(model_and_processor, samples_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def app(model_and_processor, samples_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(tmp_path_factory.mktemp("uploads"))
     from kvmm.ui import Models, build_demo, launch_options
 
+    clock = Clock()
     demo = build_demo(
-        Models.of(*model_and_processor), samples_folder=samples_folder, max_new_tokens=64, methods=METHODS
+        Models.of(*model_and_processor), samples_folder=samples_folder, max_new_tokens=64, methods=METHODS, now=clock
     )
     _, local, _ = demo.launch(prevent_thread_lock=True, quiet=True, mcp_server=True, **launch_options(samples_folder))
-    yield local
+    yield App(demo, local, clock)
     demo.close()
+
+
+@pytest.fixture(scope="session")
+def url(app: App) -> str:
+    return app.url
 
 
 @pytest.fixture(scope="session")
@@ -130,6 +167,14 @@ def visit(browser, url: str) -> Iterator[Callable]:
         page.goto(url)
         return page
 
+    def reload(page) -> None:
+        """Reload a page. Requests that this cuts off are no complaint."""
+        known = len(complaints)
+        page.reload()
+        cut_off = ("AbortError: signal is aborted", "Connection errored out")
+        complaints[known:] = [line for line in complaints[known:] if not any(words in line for words in cut_off)]
+
+    open_page.reload = reload
     yield open_page
     for context in contexts:
         context.close()

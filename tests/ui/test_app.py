@@ -216,8 +216,10 @@ def test_two_visitors_do_not_see_each_other(visit, invoice):
     expect(second.locator("#memory-plot .ytick").filter(has_text="image")).to_have_count(0)
     ask(first, QUESTION)
     expect(first.locator("#chat-kvmm").get_by_text("$1,274.94")).to_have_count(2)
-    second.reload()
-    expect(notes(second)).to_have_count(0)
+    visit.reload(second)
+    expect(notes(second)).to_have_count(1)
+    expect(second.locator("#chat-kvmm")).to_contain_text("Write one word.")
+    expect(second.locator("#chat-kvmm")).not_to_contain_text("1,274.94")
 
 
 def test_stop_ends_an_answer_and_the_next_question_works(visit, invoice, model_and_processor, monkeypatch):
@@ -322,7 +324,7 @@ def test_the_documented_endpoints(url, invoice):
     assert all(f"'{name}'" in policy["python_type"]["type"] for name in policies())
     printed = client.view_api(return_format="str")
     assert "1st" not in printed and "[Api]" not in printed
-    assert "- [File] files: list[filepath] (required)  (images, PDF documents or recordings" in printed
+    assert "- [File] files: list[filepath] (required)  (Images, PDF documents or recordings" in printed
     result = client.predict([handle_file(invoice)], QUESTION, "kivi4", api_name="/ask")
     assert result["answer"] == "$1,274.94"
     assert result["policy"] == "kivi4"

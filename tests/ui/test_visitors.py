@@ -20,7 +20,7 @@ QUESTION = "What is the total?"
 def visitors(model_and_processor, tmp_path) -> Visitors:
     models = Models.of(*model_and_processor)
     (tmp_path / "uploads").mkdir()
-    return Visitors(lambda: Session(models, max_new_tokens=24), 1 << 40, tmp_path / "uploads")
+    return Visitors(lambda desk: Session(models, desk, max_new_tokens=24), 1 << 40, tmp_path / "uploads")
 
 
 def ask(session: Session, *files, **settings):

@@ -1,0 +1,169 @@
+"""One answer on its way: written in a thread of its own, watched by any number of pages.
+
+A page that is reloaded or closed does not end it; the page that comes back goes on watching.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from kvmm.errors import KVMMError
+from kvmm.models.conversation import Progress
+from kvmm.models.generation import Reading
+from kvmm.ui.answers import memory_note
+from kvmm.ui.bubbles import NOT_ASKED, bubble, escape_markdown, note
+from kvmm.ui.compare import mark_words
+from kvmm.ui.settings import Settings
+from kvmm.ui.talk import SIDES, Step, Talk, Turn
+
+TEXT_SECONDS = 0.06  # between two updates of the text
+READ_AGAIN = "Earlier pages read again"
+FAILED = "⚠️ The server could not answer this. The conversation is kept; try again."
+
+logger = logging.getLogger(__name__)
+
+
+class Answer:
+    """A question that is waiting or being answered. It is shown from the moment it is made.
+
+    Attributes:
+        stop: set it to stop.
+        last: how far each side is.
+        side: the one that is busy.
+        error: one line for the visitor, if it failed.
+    """
+
+    def __init__(self, talk: Talk, turn: Turn, settings: Settings) -> None:
+        self.talk, self.turn, self.settings = talk, turn, settings
+        self.stop = threading.Event()
+        self.last: dict[str, Progress] = {}
+        self.side = ""
+        self.error: str | None = None
+        self.done = False
+        self.returned = False  # a stopped question is back in the box
+        self.exchange = talk.begin(turn)
+        self._reasons: dict[str, str] = {}
+        self._changed = threading.Condition()
+        self._version = 0
+        self._thread: threading.Thread | None = None
+        for side in self._sides:
+            self._show(side, note("Waiting for the model", "", pending=True))
+
+    @property
+    def _sides(self) -> tuple[str, ...]:
+        return SIDES if self.settings.compare else ("kvmm",)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the visitor stopped it."""
+        return self.exchange.stopped
+
+    @property
+    def reading(self) -> Reading | None:
+        """How far the prompt has been read, while it is."""
+        return None if self.done or self.side not in self.last else self.last[self.side].reading
+
+    def start(self) -> None:
+        """Begin, in a thread of its own; once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="kvmm-answer", daemon=True)
+            self._thread.start()
+
+    def watch(self) -> Iterator[None]:
+        """Yield whenever something has changed, and at least once; ends with the answer."""
+        seen = -1
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda seen=seen: self._version != seen or self.done, timeout=1)
+                done, changed, seen = self.done, self._version != seen, self._version
+            if changed:
+                yield
+            if done:
+                return
+            time.sleep(TEXT_SECONDS)
+
+    def steps(self) -> Iterator[Step]:
+        """Answer here and now; raises what goes wrong. When it ends or is closed, the chat shows what came of it."""
+        for side in self._sides:
+            self._show(side, note("Reading" if self.turn.files else "Answering", "", pending=True))
+        self._tell()
+        try:
+            for step in self.talk.ask(self.turn, self.settings, stop=self.stop, exchange=self.exchange):
+                self.side = step.side
+                self.last[step.side], self._reasons[step.side] = step.progress, step.reread
+                self._show(step.side, *self._tail(step.side, step.progress.text))
+                self._tell()
+                yield step
+            self._finish()
+        except KVMMError as error:
+            self.exchange.as_links = not self.exchange.media  # a file may not be what it says
+            self._fail(str(error), escape_markdown(str(error)))
+            raise
+        except GeneratorExit:
+            self.exchange.stopped = not self.exchange.answered
+            self._finish()
+            raise
+        except Exception:
+            self._fail(FAILED, FAILED.removeprefix("⚠️ "))
+            raise
+        finally:
+            self.done = True
+            self._tell()
+
+    def _run(self) -> None:
+        try:
+            for _ in self.steps():
+                pass
+        except KVMMError:
+            pass
+        except Exception:
+            logger.exception("an answer failed")
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    def _show(self, side: str, *tail: dict[str, Any] | None) -> None:
+        self.exchange.tails[side] = [message for message in tail if message]
+
+    def _tail(self, side: str, text: str) -> list[dict[str, Any] | None]:
+        progress, reread = self.last[side], self._reasons[side]
+        before = note(READ_AGAIN, reread) if reread else None
+        if progress.stopped:
+            text = f"{text} *stopped*" if text else "*stopped*"
+        if not progress.done:
+            return [before, bubble(text) if text else self._reading_note(progress.reading)]
+        # what a stopped answer held is dropped, so there is nothing to note
+        return [before, bubble(text), None if progress.stopped else memory_note(progress)]
+
+    def _reading_note(self, reading: Reading | None) -> dict[str, Any]:
+        if reading is None or not reading.pages:
+            return note("Reading" if self.turn.files else "Answering", "", pending=True)
+        return note(f"Reading page {reading.page} of {reading.pages}", "", pending=True)
+
+    def _finish(self) -> None:
+        verdict = self.talk.verdict
+        if self.exchange.answered and self.settings.compare and verdict is not None and verdict.index is not None:
+            marked = mark_words(self.last["full"].text, self.last["kvmm"].text)
+            for side, text in zip(SIDES, marked, strict=True):
+                self._show(side, *self._tail(side, text))
+        for side in SIDES:
+            if side not in self._sides:
+                self._show(side, bubble(NOT_ASKED))  # keeps the turn's place for when the column is shown
+            elif side not in self.last:
+                self._show(side, bubble("*stopped*"))
+            elif not self.last[side].done:
+                self._show(side, bubble(f"{self.last[side].text} *stopped*".strip()))
+
+    def _fail(self, line: str, shown: str) -> None:
+        self.error = line
+        for side in SIDES:
+            self._show(side, bubble(f"⚠️ {shown}"))
+
+
+__all__ = ["READ_AGAIN", "Answer"]

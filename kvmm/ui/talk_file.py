@@ -1,0 +1,145 @@
+"""Conversations of the app in files: all that is shown, with the files that were sent, beside the packed cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from kvmm.errors import KVMMError
+from kvmm.models.conversation import Conversation, Progress
+from kvmm.models.difference import Difference
+from kvmm.models.prompting import text_of
+from kvmm.ui.bubbles import NOT_ASKED, bubble
+from kvmm.ui.models import Models
+from kvmm.ui.settings import Settings
+from kvmm.ui.talk import TITLE_LENGTH, Exchange, Talk, Turn, shown_files
+
+
+def save_talk(talk: Talk, path: str | Path) -> None:
+    """Write all that ``talk`` shows and holds: questions, answers of both sides, notes, errors, files, packed cache.
+
+    Raises:
+        KVMMError: nothing has been asked yet, an answer is being written, or a video was shown.
+    """
+    if talk.is_empty:
+        raise KVMMError("There is nothing to save yet: ask a question first.")
+    settings = talk.settings or Settings(model=None)
+    conversation = talk.conversation
+    if conversation is None:  # nothing but errors and stopped answers
+        conversation = Conversation(*talk.models.get(settings.model), policy=settings.kv_policy())
+    if len(conversation.messages) != 2 * talk.answered:
+        conversation = conversation.fork()
+        conversation.rewind(talk.answered)
+    paths = shown_files(talk.exchanges)
+    contents = {path: _content(path) for path in paths}
+    there = [path for path in paths if contents[path] is not None]
+    exchanges = [
+        {
+            "question": each.turn.question,
+            "files": [[Path(p).name, there.index(p) if p in there else None] for p in each.turn.files],
+            "tails": each.tails,
+            "answered": each.answered,
+            "stopped": each.stopped,
+            "as_links": each.as_links,
+        }
+        for each in talk.exchanges
+    ]
+    notes = {
+        "title": talk.title,
+        "renamed": talk.renamed,
+        "settings": asdict(settings),
+        "answered": talk.answered,
+        "exchanges": exchanges,
+        "verdict": None if talk.verdict is None else asdict(talk.verdict),
+    }
+    conversation.save(path, notes, [contents[p] for p in there])
+
+
+def load_talk(
+    path: str | Path, models: Models, model: str | None, folder: Callable[[], Path] | None = None, **options: Any
+) -> tuple[Talk, Settings]:
+    """The talk that :func:`save_talk` wrote with the same model, and the settings to go on with.
+
+    Args:
+        path: the file; only one that you trust.
+        models, options: as for a new talk.
+        model: the name under which the model is known here.
+        folder: makes a folder for the files that were sent; without it only their names are shown.
+
+    Raises:
+        KVMMError: the file is damaged, belongs to another model, or was not written by :func:`save_talk`.
+    """
+    conversation = Conversation.load(path, *models.get(model))
+    try:
+        notes = conversation.notes
+        settings = replace(Settings(**notes["settings"]), model=model, compare=False)
+        settings.kv_policy()
+        talk = Talk(models, **options)
+        talk.title, talk.renamed = str(notes["title"])[: 2 * TITLE_LENGTH], bool(notes.get("renamed"))
+        if "exchanges" in notes:
+            talk.exchanges = _exchanges(notes["exchanges"], conversation, folder)
+        else:  # a file of the version before
+            talk.exchanges = _replayed(conversation)
+        if notes.get("verdict"):
+            talk.verdict = Difference(**notes["verdict"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, KVMMError):
+            raise
+        raise KVMMError(f"{Path(path).name} was not saved by this app; save the conversation again.") from None
+    talk.settings = settings
+    talk._conversations["kvmm"] = conversation
+    talk._keys["kvmm"] = settings.cache_key("kvmm", models.default)
+    if conversation.messages:
+        text = text_of(conversation.messages[-1])
+        talk.last = {"kvmm": Progress(text, 0, 0.0, None, 0.0, conversation.memory(), done=True, stopped=False)}
+    return talk, settings
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return None
+
+
+def _exchanges(
+    entries: list[dict[str, Any]], conversation: Conversation, folder: Callable[[], Path] | None
+) -> list[Exchange]:
+    """Exchanges as they were shown, their files written again."""
+    written: dict[int, str] = {}
+    if folder is not None:
+        names = {index: name for entry in entries for name, index in entry["files"] if index is not None}
+        for index, name in names.items():
+            target = folder() / (Path(name).name or "file")
+            target.write_bytes(conversation.files[index])
+            written[index] = str(target)
+    exchanges, turns = [], iter(conversation._turns)
+    for entry in entries:
+        found = [written.get(index, str(name)) for name, index in entry["files"]]
+        as_links = bool(entry["as_links"]) or not all(index in written for _, index in entry["files"])
+        tails = {side: list(entry["tails"][side]) for side in ("full", "kvmm")}
+        answered = bool(entry["answered"])
+        media = next(turns).media if answered else ()
+        turn = Turn(str(entry["question"]), tuple(found))
+        exchanges.append(Exchange(turn, tails, answered, bool(entry["stopped"]), as_links, media))
+    return exchanges
+
+
+def _replayed(conversation: Conversation) -> list[Exchange]:
+    """Exchanges from what the model knows, where nothing else was saved."""
+    exchanges = []
+    for turn, message, answer in zip(
+        conversation._turns, conversation.messages[::2], conversation.messages[1::2], strict=True
+    ):
+        tails = {"full": [bubble(NOT_ASKED)], "kvmm": [bubble(text_of(answer))]}
+        question = text_of(message)
+        if turn.media:
+            held = "*1 file, see below*" if len(turn.media) == 1 else f"*{len(turn.media)} pages or files, see below*"
+            tails = {side: [bubble(held), *tail] for side, tail in tails.items()}
+        exchanges.append(Exchange(Turn(question), tails, answered=True, media=turn.media))
+    return exchanges
+
+
+__all__ = ["load_talk", "save_talk"]

@@ -1,0 +1,194 @@
+"""The conversations of a visitor: the list, and the buttons that make, branch, name, delete, save and open them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from kvmm.errors import KVMMError
+from kvmm.ui.cookie import session_of
+from kvmm.ui.session import Session
+from kvmm.ui.sidebar import Sidebar
+from kvmm.ui.signing import app_key, check_signature, sign
+from kvmm.ui.views import view
+from kvmm.ui.visitors import Visitors
+
+NEW = "New conversation"
+DOWNLOAD = """(file) => {
+  const link = document.createElement('a');
+  link.href = file.url; link.download = file.orig_name; link.click();
+}"""
+CONFIRM = """(...values) => [
+  window.confirm('Delete this conversation with everything in it?'), ...values.slice(1)]"""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TalkList:
+    """The components of the list."""
+
+    fresh: gr.Button
+    fork: gr.Button
+    save: gr.Button
+    load: gr.UploadButton
+    rename: gr.Button
+    delete: gr.Button
+    saved: gr.DownloadButton
+    talks: gr.Radio
+    name: gr.Textbox
+    confirmed: gr.Checkbox
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The components whose values :func:`listing` returns."""
+        return [self.talks, self.name]
+
+
+def listing(session: Session) -> tuple[Any, Any]:
+    """The list as it stands, and the field for a name closed."""
+    names = [((talk.title or NEW) + " …" * talk.is_busy, i) for i, talk in enumerate(session.talks)]
+    radio = gr.Radio(names, value=session.talks.index(session.talk), visible=len(names) > 1)
+    return radio, gr.Textbox(visible=False)
+
+
+def build_talk_list() -> TalkList:
+    """Lay it out inside the current context."""
+    with gr.Row(elem_id="talk-actions"):
+        fresh = gr.Button(NEW, size="sm", elem_id="new-conversation")
+        fork = gr.Button("Fork", size="sm", elem_id="fork")
+        rename = gr.Button("Rename", size="sm", elem_id="rename")
+        delete = gr.Button("Delete", size="sm", elem_id="delete")
+        save = gr.Button("Save", size="sm", elem_id="save")
+        load = gr.UploadButton("Open a saved one", size="sm", elem_id="load", file_types=[".kvmm"])
+        saved = gr.DownloadButton("Saved", elem_id="saved", visible="hidden")
+        confirmed = gr.Checkbox(False, visible=False)
+    name = gr.Textbox(
+        label="Name of this conversation",
+        elem_id="rename-box",
+        visible=False,
+        max_lines=1,
+        info="Press Enter to keep it.",
+    )
+    talks = gr.Radio([], label="Your conversations", elem_id="talks", visible=False)
+    return TalkList(fresh, fork, save, load, rename, delete, saved, talks, name, confirmed)
+
+
+def connect_talk_list(
+    parts: TalkList,
+    visitors: Visitors,
+    session: gr.State,
+    sidebar: Sidebar,
+    shown: list[Any],
+    box: gr.MultimodalTextbox,
+    clears: list[Callable[..., Any]],
+    watch: Callable[[Any], Any],
+) -> list[Any]:
+    """Connect the buttons.
+
+    Args:
+        shown: the components of :func:`view`.
+        box: where questions are typed; what is in it stays.
+        clears: events of the chats that begin a new conversation.
+        watch: continues an event by following the open conversation's answer, if one is being written.
+
+    Returns:
+        the components whose values :func:`redraw` returns.
+    """
+    private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+    at_once: dict[str, Any] = {**private, "queue": False}
+    everything = [session, *shown, box, *parts.outputs]
+    key = app_key()
+
+    def change(do: Callable[[Session], None]) -> Callable[..., tuple[Any, ...]]:
+        """An event that changes which conversation is open, or the list; an error is a toast."""
+
+        def event(compare: bool, request: gr.Request) -> tuple[Any, ...]:
+            state = session_of(visitors, request)
+            try:
+                do(state)
+            except KVMMError as error:
+                gr.Warning(str(error), duration=6)
+                return (gr.skip(),) * len(everything)
+            return redraw(state, compare)
+
+        return event
+
+    def go_to(compare: bool, index: int | None, request: gr.Request) -> tuple[Any, ...]:
+        state = session_of(visitors, request)
+        if index is None or not 0 <= index < len(state.talks):
+            return (gr.skip(),) * len(everything)
+        state.open(index)
+        return redraw(state, compare)
+
+    def remove(confirmed: bool, compare: bool, request: gr.Request) -> tuple[Any, ...]:
+        if not confirmed:
+            return (gr.skip(),) * len(everything)
+        state = session_of(visitors, request)
+        files = state.talk.files
+        state.delete()
+        visitors.discard(state, files)
+        return redraw(state, compare)
+
+    def ask_name(request: gr.Request) -> Any:
+        state = session_of(visitors, request)
+        if state.talk.is_empty:
+            gr.Warning("Ask a question first: then the conversation can have a name.", duration=5)
+            return gr.skip()
+        return gr.Textbox(value=state.talk.title, visible=True, autofocus=True)
+
+    def give_name(compare: bool, title: str, request: gr.Request) -> tuple[Any, ...]:
+        return change(lambda state: state.rename(title))(compare, request)
+
+    def write(request: gr.Request) -> Any:
+        state = session_of(visitors, request)
+        try:
+            if state.talk.is_empty:
+                raise KVMMError("There is nothing to save yet: ask a question first.")
+            name = re.sub(r"[^\w-]+", "-", state.talk.title).strip("-") or "conversation"
+            path = visitors.folder(state) / f"{name}.kvmm"
+            state.save(path)
+            sign(path, key)
+        except KVMMError as error:
+            raise gr.Error(str(error), duration=6, print_exception=False) from error
+        return gr.DownloadButton(value=str(path))
+
+    def read(path: str | None, compare: bool, model: str, request: gr.Request) -> tuple[Any, ...]:
+        state = session_of(visitors, request)
+        try:
+            check_signature(path, key)
+            settings = state.load(path, model)
+        except KVMMError as error:
+            gr.Warning(str(error), duration=8)
+            return (gr.skip(),) * (len(everything) + len(sidebar.policies))
+        finally:
+            Path(path).unlink(missing_ok=True)  # it is in the upload folder, and what it held is in memory
+        visitors.keep_budget()
+        return *redraw(state, compare), *sidebar.values(settings)
+
+    for event in (parts.fresh.click, *clears):
+        event(change(Session.reset), sidebar.compare, everything, **at_once)
+    parts.fork.click(change(Session.fork), sidebar.compare, everything, **at_once)
+    parts.rename.click(ask_name, None, parts.name, **at_once)
+    parts.name.submit(give_name, [sidebar.compare, parts.name], everything, **at_once)
+    parts.delete.click(remove, [parts.confirmed, sidebar.compare], everything, js=CONFIRM, **at_once)
+    parts.save.click(write, None, parts.saved, **private).success(None, parts.saved, None, js=DOWNLOAD)
+    parts.load.upload(read, [parts.load, sidebar.compare, sidebar.model], [*everything, *sidebar.policies], **private)
+    watch(parts.talks.input(go_to, [sidebar.compare, parts.talks], everything, **at_once))
+    return everything
+
+
+def redraw(session: Session, compare: bool) -> tuple[Any, ...]:
+    """Everything on the page that belongs to the open conversation; what is typed in the box stays."""
+    busy = session.is_busy
+    box = gr.MultimodalTextbox(submit_btn=not busy, stop_btn=busy)
+    return session, *view(session.talk, compare), box, *listing(session)
+
+
+__all__ = ["NEW", "TalkList", "build_talk_list", "connect_talk_list", "listing", "redraw"]
