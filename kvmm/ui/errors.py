@@ -144,7 +144,7 @@ def build_errors(page: Page, tab: gr.Tab, num_layers: int) -> None:
         else:
             sample = worked_sample().reports
             detail = summary_html(sample, sample[0].policies[0].policy)
-            line = head.waits(state, MEASURED) if has_prompt(state) else head.worked(state, detail)
+            line = head.waits(state, MEASURED, earlier.of(state)) if has_prompt(state) else head.worked(state, detail)
         return *line, *all_of(shown(state), layer, scope)
 
     def measured(state: Session, layer: float, scope: str, *values: Any) -> Iterator[tuple[Any, ...]]:

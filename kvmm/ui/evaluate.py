@@ -27,6 +27,7 @@ from kvmm.eval.tasks import SampleSet, Task, get_task, task_names
 from kvmm.eval.tasks.rows import media_inside_folder
 from kvmm.eval.tasks.sources import mini_folder
 from kvmm.policy import policies
+from kvmm.presets import policy_groups
 from kvmm.ui.archive import DATA_ENDINGS, unpack_benchmark
 from kvmm.ui.cookie import session_of
 from kvmm.ui.models import Models
@@ -165,7 +166,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
                 "Send your own: .zip or .json", size="sm", file_types=[".zip", *DATA_ENDINGS], elem_id="evaluate-upload"
             )
             names = gr.Dropdown(
-                list(policies()),
+                [name for group in policy_groups() for name in group.names],
                 value=list(FIRST_POLICIES),
                 multiselect=True,
                 label="Policies",

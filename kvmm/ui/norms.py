@@ -215,7 +215,7 @@ def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> Non
         if found.is_own:
             line = top.say(summary_html(found.report, KINDS[name]))
         else:
-            line = top.waits(state, MEASURED) if has_prompt(state) else top.worked(state)
+            line = top.waits(state, MEASURED, earlier.of(state)) if has_prompt(state) else top.worked(state)
         shown = gr.skip() if found.is_own else gr.Column(visible=False)
         return *line, *found.draw(name, layer, token), shown, gr.skip(), gr.skip()
 

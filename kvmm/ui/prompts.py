@@ -155,11 +155,12 @@ class Head:
         line += BUSY if is_busy(session) else "Ask something, and this page shows your own prompt."
         return self._with_meaning(f'<div class="hint">{line}</div>{detail}'), gr.Button(visible=self.has_sample)
 
-    def waits(self, session: Session, what: str) -> tuple[Any, Any]:
-        """The same over a worked sample or earlier figures, while ``what`` is about to be measured."""
+    def waits(self, session: Session, what: str, earlier: Any | None) -> tuple[Any, Any]:
+        """The same while ``what`` is about to be measured, over the ``earlier`` figures; None: over a worked sample."""
         count = session.last.memory.tokens if session.last is not None and session.last.memory else 0
         now = f"Measuring {count:,} tokens: {what} …" if count else f"Measuring {what} …"
-        text = f"{BUSY if is_busy(session) else now} Meanwhile the figures below are earlier ones."
+        whose = "a worked sample" if earlier is None else "the prompt before"
+        text = f"{BUSY if is_busy(session) else now} Until then you see those of {whose}."
         bar = '<div class="bar"><i class="moving"></i></div>'
         return self._with_meaning(f'<div class="progress" id="measuring">{bar}{hint(text)}</div>'), gr.Button(
             visible=False

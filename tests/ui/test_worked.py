@@ -25,6 +25,27 @@ FIGURES = {
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
+# Texts of a figure that stick out of its block or lie under the block's label, and names that lie on each other.
+PROBLEMS = """(block) => {
+  const box = block.getBoundingClientRect(), found = [];
+  const label = block.querySelector('label[data-testid="block-label"]').getBoundingClientRect();
+  for (const text of [...block.querySelectorAll("svg text")].filter((one) => one.textContent.trim())) {
+    const r = text.getBoundingClientRect(), said = text.textContent;
+    if (!r.width) continue;
+    if (r.left < box.left - 1 || r.right > box.right + 1 || r.bottom > box.bottom + 1) found.push("out: " + said);
+    if (r.top < label.bottom - 2 && r.left < label.right) found.push("under the label: " + said);
+  }
+  const shared = (a0, a1, b0, b1) => Math.min(a1, b1) - Math.max(a0, b0);
+  const names = [...block.querySelectorAll(".annotation-text")];
+  const boxes = names.map((one) => one.getBoundingClientRect());
+  boxes.forEach((a, i) => boxes.slice(0, i).forEach((b, j) => {
+    if (shared(a.left, a.right, b.left, b.right) > 1 && shared(a.top, a.bottom, b.top, b.bottom) > 4)
+      found.push(names[i].textContent + " on " + names[j].textContent);
+  }));
+  return found;
+}"""
+
+
 def go_to(page, tab: str) -> None:
     expect(page.locator("#chat-kvmm, #norms-summary, #errors-summary, #methods-summary").first).to_be_attached()
     expect(page.get_by_role("tab").first).to_be_visible()
@@ -76,10 +97,56 @@ def test_tabs_open_on_a_worked_sample(visit, screenshot, layout, options):
         expect(summary).to_contain_text(meanings[tab])
         for figure in figures:
             expect(page.locator(f"#{figure} .main-svg").first).to_be_visible()
+        page.wait_for_timeout(500)
+        for figure in figures:
+            assert page.locator(f"#{figure}").evaluate(PROBLEMS) == []
+        if tab == "methods":
+            drawn = page.locator("#methods-pareto .annotation-text").all_text_contents()
+            assert sorted(name for text in drawn for name in text.split(", ")) == sorted(policies())
         width = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert width[0] <= width[1], f"{tab} scrolls sideways"
-        page.wait_for_timeout(500)
         screenshot(page, f"worked-{tab}-{layout}")
+
+
+@pytest.mark.parametrize("layout, options", [("1280", {}), ("phone-390", PHONE)])
+def test_the_figures_of_ones_own_prompt_are_whole(visit, screenshot, layout, options):
+    page = visit(**options)
+    page.get_by_text("Invoice: the total").click()
+    expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
+    expect(page.locator("#memory-plot .main-svg").first).to_be_visible()
+    page.wait_for_timeout(800)
+    for figure in ("memory-plot", "growth-plot"):
+        assert page.locator(f"#{figure}").evaluate(PROBLEMS) == []
+    go_to(page, "norms")
+    expect(page.locator("#norm-stages .boxes").first).to_be_visible()
+    page.wait_for_timeout(800)
+    for figure in (*FIGURES["norms"], "norm-channels", "norm-stages"):
+        assert page.locator(f"#{figure}").evaluate(PROBLEMS) == []
+    screenshot(page, f"norms-own-{layout}")
+
+
+@pytest.mark.parametrize("layout, options", [("1280", {}), ("phone-390", PHONE)])
+def test_the_table_under_an_answer_has_words_on_one_line(visit, screenshot, layout, options):
+    page = visit(**options)
+    if options:
+        expect(page.locator("#chat-kvmm")).to_be_visible()
+        page.wait_for_timeout(1500)
+        page.locator("#sidebar .toggle-button").click()
+    page.get_by_label("Compare with full precision").check()
+    if options:
+        page.locator("#sidebar .toggle-button").click()
+    page.get_by_text("Invoice: the total").click()
+    expect(page.locator("#verdict")).to_be_visible()
+    page.locator("#chat-kvmm .thought-group .title", has_text="KV ").click()
+    table = page.locator("#chat-kvmm table")
+    expect(table.locator("th").first).to_be_visible()
+    heights = table.locator("th, td").evaluate_all("cells => cells.map((cell) => cell.getBoundingClientRect().height)")
+    assert max(heights) < 40, "a cell is one line"
+    table.evaluate("table => table.scrollTo(1000, 0)")
+    first = table.locator("tbody tr").first.locator("td").first
+    assert first.evaluate("cell => getComputedStyle(cell).position") == "sticky"
+    assert first.bounding_box()["x"] >= table.bounding_box()["x"] - 1, "the first column stays"
+    screenshot(page, f"compare-table-{layout}")
 
 
 def test_the_worked_sample_is_looked_into(visit):
@@ -140,6 +207,7 @@ def test_measuring_says_so_at_once(visit, model_and_processor):
     with model_lock(model_and_processor[0]):
         go_to(page, "errors")
         expect(page.locator("#measuring")).to_contain_text(re.compile(r"Measuring [\d,]+ tokens: errors and attention"))
+        expect(page.locator("#measuring")).to_contain_text("Until then you see those of a worked sample")
         expect(page.locator("#error-curves .main-svg").first).to_be_visible()
     expect(page.locator("#error-line")).to_contain_text("balanced: squared error")
     expect(page.locator("#measuring")).to_have_count(0)
