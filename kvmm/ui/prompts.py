@@ -104,7 +104,7 @@ def sections_html(columns: Sequence[str], sections: Sequence[tuple[str, Sequence
 
 def is_busy(session: Session | None) -> bool:
     """Whether a question of the visitor waits for its answer, or is being answered."""
-    return session is not None and (session.running or session.turn is not None)
+    return session is not None and session.is_busy
 
 
 def has_prompt(session: Session | None) -> bool:
