@@ -178,7 +178,7 @@ def show(results: dict[str, dict[str, Any]]) -> None:
     print(f"{'policy':<18}{'seconds':>9}{'prefill':>9}{'ms/token':>10}{'ratio':>7}{'KiB':>9}{'bits':>7}  answer")
     for name, row in results.items():
         memory = row["memory"]
-        size = f"{memory['nbytes'] / 1024:9.0f}{memory['bits_per_value']:7.2f}" if memory else " " * 16
+        size = f"{memory['held_nbytes'] / 1024:9.0f}{memory['bits_per_value']:7.2f}" if memory else " " * 16
         milliseconds = 1000 * row["decode_seconds_per_token"]
         times = f"{row['seconds']:9.2f}{row['prefill_seconds']:9.2f}{milliseconds:10.1f}"
         print(f"{name:<18}{times}{row['decode_seconds_per_token_ratio']:7.2f}{size}  {row['answer']}")

@@ -132,7 +132,7 @@ def measure(
         "median_ms": timing.median * 1e3,
         "slowest_ms": timing.slowest * 1e3,
         "steps": timing.runs,
-        "cache_bytes": memory.nbytes,
+        "cache_bytes": memory.held_nbytes,
         "cache_bits_per_value": memory.bits_per_value,
         **check_replays(cache, options.steps),
     }
@@ -141,10 +141,10 @@ def measure(
     if not options.no_generate:
         found["generate_ms"] = generate_seconds(model, cache, batch, options.steps) * 1e3
     weights = weight_nbytes(model)
-    floor = (weights + memory.nbytes) / speed
+    floor = (weights + memory.held_nbytes) / speed
     return found | {
-        "bytes": weights + memory.nbytes,
-        "bandwidth": (weights + memory.nbytes) / timing.mean,
+        "bytes": weights + memory.held_nbytes,
+        "bandwidth": (weights + memory.held_nbytes) / timing.mean,
         "floor_ms": floor * 1e3,
         "floor_share": floor / timing.mean,
         "floor_bf16_ms": (weights + memory.nbytes_dense) / speed * 1e3,

@@ -133,7 +133,7 @@ def sequence_nbytes(
     cache = packed_cache(model, policy, modality, calibration, **settings)
     step = GreedyStep(model, cache, 2, model.device)
     most = 0
-    for _ in range(1 if settings else options.new_tokens):  # with max_length the room is there from the start
+    for _ in range(1 if "max_length" in settings else options.new_tokens):  # then the room is there from the start
         step()
         most = max(most, cache.memory().nbytes)
     return -(-most // 2)

@@ -175,12 +175,12 @@ def packed_cache(
     return cache
 
 
-MODES: dict[str, dict[str, Any]] = {"eager": {}, "graph": {"graph": True}, "compile": {"graph": "compile"}}
+MODES: dict[str, bool | str] = {"eager": False, "graph": True, "compile": "compile"}  # graph= of a cache
 
 
 def mode_options(mode: str, max_length: int) -> dict[str, Any]:
-    """Arguments of :meth:`KVMMCache.for_model` for a mode; only graphs need a ``max_length``."""
-    return {**MODES[mode], "max_length": max_length} if MODES[mode] else {}
+    """Arguments of :meth:`KVMMCache.for_model` for a mode; with graphs, buffers that need not grow."""
+    return {"graph": MODES[mode], **({"max_length": max_length} if MODES[mode] else {})}
 
 
 def check_replays(cache: KVMMCache, steps: int) -> dict[str, Any]:

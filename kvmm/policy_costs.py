@@ -14,7 +14,7 @@ from typing import Any
 from kvmm.memory_text import bits_text
 
 BITS_PATH = Path(__file__).with_name("ui") / "policy_bits.json"
-SHORT_LEGEND = "bits per value: packed pages / whole cache · right answers kept"
+SHORT_LEGEND = "bits per value, packed / whole cache · right answers kept"
 ANSWERS_PATH = Path(__file__).with_name("policy_answers.json")
 
 
@@ -63,9 +63,9 @@ def plain_cost(name: str) -> str:
 
 
 def short_cost(name: str) -> str:
-    """The same for a narrow list, named by ``SHORT_LEGEND``: "2.1 / 2.5 bits · 97 %"."""
+    """The same for a narrow list, named by ``SHORT_LEGEND``: "2.1 / 2.5 · 97 %"."""
     bits, kept = bits_of(name), kept_of(name)
-    parts = [] if bits is None else [f"{bits[1]:.1f} / {bits[0]:.1f} bits"]
+    parts = [] if bits is None else [f"{bits[1]:.1f} / {bits[0]:.1f}"]
     if is_reference(name):
         parts.append("reference")
     elif kept is not None:

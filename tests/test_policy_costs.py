@@ -35,7 +35,7 @@ def test_a_cost_is_the_measured_bits_and_the_answers_kept():
         row = answers["policies"][name]
         assert (kept_of(name) == 100) == (row["kept"] == row["right"])  # rounded down: 100 means all
         assert plain_cost(name).startswith(f"{bits_text(whole, packed)}; ")
-        assert short_cost(name).startswith(f"{packed:.1f} / {whole:.1f} bits · ")
+        assert short_cost(name).startswith(f"{packed:.1f} / {whole:.1f} · ")
     assert plain_cost("kivi2").endswith(f"keeps {kept_of('kivi2')} of 100 right answers")
     assert plain_cost("bf16").endswith("the reference of all answers") and short_cost("bf16").endswith("reference")
     assert f"{answers['questions']} questions about pages" in measured_on()

@@ -93,12 +93,29 @@ def test_the_table_of_attention_is_the_results(start: str, shape: str):
 
 @pytest.mark.parametrize(
     ("start", "shape"),
-    [("1 x 131072 | 67.0", "1x128k"), ("1 x 32768", "1x32k"), ("32 x 4096", "32x4k")],
+    [("1 x 131072 | 67.0", "1x128k"), ("1 x 32768 | 33.3", "1x32k"), ("32 x 4096", "32x4k")],
 )
 def test_the_table_of_steps_is_the_results(start: str, shape: str):
     rd2, oscar2 = (results("decode_step")[f"{shape} {policy} compile"] for policy in ("rd2", "oscar2"))
     expected = [rd2["baseline_ms"], rd2["floor_bf16_ms"], rd2["ms"], oscar2["ms"]]
     assert [*start.split(" | ")[1:], *cells(start)] == [f"{ms:.1f}" for ms in expected]
+
+
+@pytest.mark.parametrize(("start", "shape"), [("1 x 4096", "1x4k"), ("1 x 32768 | 34", "1x32k")])
+def test_the_table_of_generate_is_the_results(start: str, shape: str):
+    policies = ("balanced", "balanced+file", "oscar2", "kivi2", "kitty")
+    rows = [results("generate")[f"{shape} {policy}"] for policy in policies]
+    expected = [f"{rows[0]['dynamic']['tokens_per_second']:.0f}"]
+    expected += [f"{row['kvmm']['tokens_per_second']:.0f} ({row['ratio']:.1f}x)" for row in rows]
+    assert [*start.split(" | ")[1:], *cells(start)] == expected
+
+
+def test_what_readme_says_of_generate_is_the_results():
+    rows = results("generate").values()
+    assert f"at most {100 * (max(row['first_ratio'] for row in rows) - 1):.0f} % later" in README
+    for name, text in (("short_ratio", "{} to {} % of its"), ("host_ratio", "{} to {} % of the host time")):
+        found = [round(100 * row[name]) for row in rows]
+        assert text.format(min(found), max(found)) in " ".join(README.split()), name
 
 
 def test_requirements_are_exact_and_without_torchvision():

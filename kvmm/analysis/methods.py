@@ -41,7 +41,7 @@ class MethodRow:
         ratio: ``nbytes_dense / nbytes``.
         bits: bits per value of the whole cache; ``packed_bits``: of its packed pages alone, None without any.
         media_bits: those of the whole cache of images, video and audio; None without any.
-        by_component: bytes by component, as in ``memory().by_component``.
+        by_component: bytes by component, as in ``memory().by_component``, without what is reserved.
         kl, kl_max: mean and largest KL(full precision || policy) of the next token, in nats, along the full-precision
             answer.
         top1: share of those positions with the same most probable token.
@@ -242,7 +242,7 @@ def _measure(
         bits["bits"],
         bits.get("packed_bits"),
         bits.get("media_bits"),
-        dict(memory.by_component),
+        {name: nbytes for name, nbytes in memory.by_component.items() if name != "reserved"},
         drift.kl_mean,
         drift.kl_max,
         drift.top1_agreement,

@@ -134,7 +134,7 @@ def test_components_add_up_to_all_bytes(crowded, plan):
     planned = cost_components(plan)
     total = sum(np.asarray(trace.x) for trace in planned.data if trace.type == "bar")
     np.testing.assert_allclose(total * MIB, [one.cost.nbytes for one in plan.rows][::-1])
-    assert planned.layout.xaxis.title.text == "MiB"
+    assert planned.layout.xaxis.title.text == "MiB · bits per value, whole cache"
 
 
 def test_operations(plan):

@@ -14,6 +14,7 @@ from kvmm.ui.previews import SHOWN
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
 
+PLAYER = "audio, [data-testid='waveform-tone.wav'], .audio-container"
 WORDS = "The total of page {} is $1{}.50 & <b>nothing</b> else"
 
 
@@ -91,13 +92,43 @@ def test_the_text_layer_is_beside_the_pages(visit, screenshot, document):
     screenshot(page, "page-text")
 
 
+def test_previews_players_and_text_outlive_a_reload_and_a_saved_file(visit, screenshot, document, recording, tmp_path):
+    page = visit()
+    send(page, "What is the total of page 1?", document, recording)
+
+    def check(shown) -> None:
+        bubbles = shown.locator("#chat-kvmm [data-testid=user]")
+        expect(bubbles.locator(".preview")).to_have_count(SHOWN)
+        expect(bubbles.locator(".more")).to_have_text("+ 2 more")
+        expect(bubbles.locator(".preview").nth(3)).to_have_attribute("title", "six pages.pdf, page 4 of 6")
+        expect(bubbles.locator(PLAYER).first).to_be_attached()
+        expect(shown.locator("#page-text summary")).to_have_text("Text in the PDF, 6 pages")
+        bubbles.locator(".preview").first.click()
+        expect(shown.locator("dialog#enlarged img")).to_be_visible()
+        shown.keyboard.press("Escape")
+
+    check(page)
+    visit.reload(page)
+    check(page)
+    screenshot(page, "previews-reloaded")
+    with page.expect_download() as download:
+        page.locator("#save").click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    other = visit()
+    with other.expect_file_chooser() as chooser:
+        other.locator("#load").click()
+    chooser.value.set_files(str(path))
+    check(other)
+
+
 def test_a_recording_is_a_player_beside_the_previews(visit, screenshot, invoice, recording):
     page = visit()
     send(page, "What is the total?", invoice, recording)
     bubbles = page.locator("#chat-kvmm [data-testid=user]")
     expect(bubbles.locator(".preview")).to_have_count(1)
     expect(bubbles.locator(".preview")).to_have_attribute("title", "march.png")
-    expect(bubbles.locator("audio, [data-testid='waveform-tone.wav'], .audio-container").first).to_be_attached()
+    expect(bubbles.locator(PLAYER).first).to_be_attached()
     screenshot(page, "previews-recording")
 
 

@@ -11,6 +11,7 @@ from kvmm.analysis.methods import MethodsReport
 from kvmm.analysis.operations import decode_operations, pack_operations
 from kvmm.analysis.plan import PlanReport
 from kvmm.analysis.plots.style import format_bytes, style
+from kvmm.memory_text import AXIS
 
 # What a component is for: one colour a purpose, whatever codecs call their tensors.
 _PURPOSES = {
@@ -68,7 +69,7 @@ def cost_components(report: PlanReport | MethodsReport) -> go.Figure:
         x=[total / scale for total in totals],
         y=names,
         mode="text",
-        text=[f"  {format_bytes(n)} · {bits:.3g} bits" for n, (_, _, bits) in zip(totals, found, strict=True)],
+        text=[f"  {format_bytes(n)} · {bits:.2f} bits" for n, (_, _, bits) in zip(totals, found, strict=True)],
         textposition="middle right",
         textfont={"size": 11},
         cliponaxis=False,
@@ -76,7 +77,8 @@ def cost_components(report: PlanReport | MethodsReport) -> go.Figure:
         showlegend=False,
     )
     style(figure, height=110 + 28 * max(len(names), 1), revision="cost-components", barmode="stack", margin=_MARGIN)
-    figure.update_xaxes(title_text=unit, title_standoff=4, range=[0, top / scale * 1.65], nticks=6)
+    title = f"{unit} · {AXIS}"
+    figure.update_xaxes(title_text=title, title_standoff=4, range=[0, top / scale * 1.65], nticks=6)
     figure.update_yaxes(showgrid=False, type="category")
     figure.update_layout(legend_traceorder="normal")
     return figure

@@ -1,0 +1,209 @@
+"""Conversations of the app: answers that outlive their page, tabs, edits, names, files, and the token of a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvmm.errors import KVMMError
+from kvmm.models.generation import Reading
+from kvmm.ui import Models
+from kvmm.ui.ask import edited_text, exchange_at
+from kvmm.ui.bubbles import escape_markdown, unescape_markdown
+from kvmm.ui.cookie import VisitorCookie, is_token, new_token, token_of
+from kvmm.ui.session import Desk, Session, Turn
+from kvmm.ui.settings import Settings
+from kvmm.ui.talk import CHANGED, JOINED
+from kvmm.ui.views import frames, reading_html
+
+TOTAL, TAX = "What is the total?", "What is the tax?"
+KIVI = Settings(policy="kivi4")
+
+
+@pytest.fixture
+def session(model_and_processor) -> Session:
+    return Session(Models.of(*model_and_processor), max_new_tokens=16)
+
+
+def run(session: Session, question: str, *files, **settings):
+    return list(session.ask(Turn(question, tuple(map(str, files))), Settings(**{"policy": "kivi4"} | settings)))
+
+
+def finish(answer) -> None:
+    answer.start()
+    for _ in answer.watch():
+        pass
+
+
+def test_both_sides_know_all_that_was_said(session, invoice):
+    run(session, TOTAL, invoice)
+    steps = run(session, TAX, policy="bf16", compare=True)
+    reasons = {step.side: step.reread for step in steps}
+    assert reasons == {"full": JOINED, "kvmm": CHANGED}
+    twin, own = (session.talk._conversations[side] for side in ("full", "kvmm"))
+    assert len(twin.messages) == len(own.messages) == 4 and twin.messages[:3] == own.messages[:3]
+    run(session, TOTAL)
+    steps = run(session, TAX, compare=True)  # full precision reads the one question it was not asked
+    assert not any(step.reread for step in steps) and len(twin.messages) == 8
+    assert [each.answered for each in session.talk.exchanges] == [True] * 4
+
+
+def test_an_answer_needs_no_page_and_several_may_watch(session, invoice):
+    other = Session(session.models, session.desk, max_new_tokens=16)
+    assert other.talk is session.talk
+    answer = session.begin(Turn(TOTAL, (str(invoice),)), KIVI)
+    with pytest.raises(KVMMError, match="still being answered"):
+        other.begin(Turn(TAX), KIVI)
+    watched = frames(session)
+    next(watched)
+    watched.close()  # the page is gone
+    *_, last = frames(other)
+    assert answer.done and other.talk.last["kvmm"].text == "$1,274.94" and "$1,274.94" in str(last[1])
+    other.reset()
+    assert session.talk is not other.talk and session.talks is other.talks
+    finish(other.begin(Turn("Write one word."), KIVI))
+    assert session.talk.answered == other.talk.answered == 1
+    other.delete()
+    assert other.talk is session.talk and len(session.talks) == 1
+    session.delete()  # on the other page it is gone, too
+    assert other.talk is session.talk and other.talk.is_empty
+
+
+def test_stop_while_files_are_loaded_keeps_the_question(session, invoice, monkeypatch):
+    begun, wait = threading.Event(), threading.Event()
+    monkeypatch.setattr("kvmm.ui.talk.load_media", lambda *a, **k: (begun.set(), wait.wait(30), [])[2])
+    answer = session.begin(Turn(TOTAL, (str(invoice),)), Settings(policy="kivi4", compare=True))
+    answer.start()
+    begun.wait(10)
+    session.stop()
+    finish(answer)
+    wait.set()
+    assert answer.stopped and session.talk.answered == 0 and session.talk.conversation is None
+    assert "stopped" in str(session.chats["full"]) and TOTAL in str(session.chats["kvmm"])
+
+
+def test_an_edit_branches_only_where_an_answer_would_be_lost(session, invoice, tmp_path):
+    bad = tmp_path / "notes.png"
+    bad.write_text("no picture")
+    run(session, TOTAL, invoice)
+    with pytest.raises(KVMMError):
+        run(session, TAX, bad)
+    assert [each.answered for each in session.talk.exchanges] == [True, False] and "text file" in str(session.chats)
+    with pytest.raises(KVMMError, match="not there"):
+        session.ask_again(2, TAX, KIVI)
+    held = session.conversation.cache.get_seq_length()
+    with pytest.raises(KVMMError):
+        list(session.ask_again(1, "Again?", KIVI).steps())
+    assert len(session.talks) == 1 and session.talk.exchanges[1].turn.question == "Again?"
+    finish(session.ask_again(0, "What is the invoice number?", KIVI))
+    first, second = session.talks
+    assert first.title == f"{TOTAL} (before the edit)" and second.title == "What is the invoice number?"
+    assert first.answered == second.answered == 1 and len(first.exchanges) == 2 and session.talk is second
+    assert session.last.text == "INV-40712" and session.last.memory.by_modality["image"]["tokens"] > 100
+    assert second.exchanges[0].media == first.exchanges[0].media and not second.answer._reasons["kvmm"]
+    assert abs(session.conversation.cache.get_seq_length() - held) < 20
+    finish(session.ask_again(0, None, Settings(policy="balanced")))  # tried again
+    assert len(session.talks) == 3 and session.conversation.policy.name != first.conversation.policy.name
+    with pytest.raises(KVMMError, match="name"):
+        session.rename("  ")
+
+
+def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):
+    bad = tmp_path / "notes.png"
+    bad.write_text("no picture")
+    run(session, TOTAL, invoice, compare=True)
+    with pytest.raises(KVMMError):
+        run(session, TAX, bad)
+    answer = session.begin(Turn(TAX), KIVI)
+    answer.stop.set()
+    finish(answer)
+    run(session, TAX, policy="bf16")
+    session.rename("mine")
+    for dropped in (False, True):
+        if dropped:
+            assert session.conversation.free_cache()
+        session.save(tmp_path / "a.kvmm")
+        (tmp_path / f"in-{dropped}").mkdir()
+        other = Session(session.models, max_new_tokens=16)
+        other.folder = lambda dropped=dropped: tmp_path / f"in-{dropped}"
+        assert other.load(tmp_path / "a.kvmm", None).policy == "bf16"
+        talk = other.talk
+        assert [each.tails for each in talk.exchanges] == [each.tails for each in session.talk.exchanges]
+        assert [each.answered for each in talk.exchanges] == [True, False, False, True]
+        assert [Path(path).name for path in talk.files] == ["march.png", "notes.png"] and talk.title == "mine"
+        assert Path(talk.files[0]).read_bytes() == invoice.read_bytes() and talk.exchanges[1].as_links
+        assert len(talk.media) == 1 and len(talk.conversation.messages) == 4
+    run(other, TOTAL, policy="bf16")
+    assert other.last.text == "$1,274.94"
+
+
+def test_errors_alone_are_saved(session, tmp_path):
+    with pytest.raises(KVMMError, match="ask a question"):
+        session.save(tmp_path / "none.kvmm")
+    with pytest.raises(KVMMError):
+        run(session, TAX, tmp_path / "gone.png")
+    session.save(tmp_path / "a.kvmm")
+    other = Session(session.models, max_new_tokens=16)
+    other.load(tmp_path / "a.kvmm", None)
+    assert other.talk.exchanges[0].turn.question == TAX and "⚠️" in str(other.chats)
+
+
+def test_bubbles_are_found_and_edited_texts_are_plain(session, invoice):
+    talk = session.talk
+    talk.begin(Turn("a_b", (str(invoice),))).tails["kvmm"] = [{"role": "assistant", "content": []}] * 2
+    talk.begin(Turn("c"))
+    first = len(talk.exchanges[0].messages("kvmm"))
+    assert [exchange_at(talk, i) for i in (0, first - 1, first, (first + 1,))] == [0, 0, 1, None]
+    for text in ("a_b *c* \\d $1", "plain"):
+        assert unescape_markdown(escape_markdown(text)) == text
+        assert edited_text([{"type": "text", "text": escape_markdown(text)}]) == text == edited_text(text)
+
+
+def test_the_bar_says_which_page_is_read():
+    html = reading_html(Reading(2, 4, 0.3))
+    assert "Reading page 2 of 4" in html and 'aria-valuenow="30"' in html and "width:30.0%" in html
+    assert "Full precision reads page 1 of 4" in reading_html(Reading(1, 4, 0.0), "full")
+    assert "page" not in reading_html(Reading(0, 0, 0.5)) and reading_html(None) == ""
+
+
+def test_tokens_are_made_here_only():
+    key, token = b"k" * 32, new_token(b"k" * 32)
+    assert is_token(token, key) and len({new_token(key) for _ in range(50)}) == 50
+    for wrong in (None, "", "x", token[:-1], "a" + token, new_token(b"other" * 8), "ä." + token):
+        assert not is_token(wrong, key)
+    assert token_of({"cookie": f"a=b; kvmm-visitor-80={token}"}, key, 80) == token
+    assert token_of({"cookie": f"kvmm-visitor-81={token}"}, key, 80) is None and token_of({}, key, 80) is None
+
+
+def test_the_page_and_nothing_else_sets_the_cookie():
+    key = b"k" * 32
+
+    def cookies(path: str, cookie: str = "", scheme: str = "http", method: str = "GET") -> list[str]:
+        sent: list[dict] = []
+
+        async def app(scope, receive, send):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": method, "path": path, "scheme": scheme, "server": ("h", 80)}
+        scope["headers"] = [(b"cookie", cookie.encode())] if cookie else []
+        asyncio.run(VisitorCookie(app, key)(scope, None, send))
+        return [value.decode() for name, value in sent[0]["headers"] if name == b"set-cookie"]
+
+    (first,) = cookies("/")
+    assert "HttpOnly" in first and "SameSite=Lax" in first and "Secure" not in first
+    pair = first.partition(";")[0]
+    assert cookies("/", pair)[0].startswith(pair)  # it is kept
+    assert not cookies("/", "kvmm-visitor-80=made-up.token")[0].startswith("kvmm-visitor-80=made-up")
+    assert "; Secure" in cookies("/", scheme="https")[0]
+    assert cookies("/gradio_api/queue/data") == [] and cookies("/", method="POST") == []
+
+
+def test_desks_are_not_shared_by_accident(model_and_processor):
+    models = Models.of(*model_and_processor)
+    assert Session(models).talks is not Session(models).talks and Desk().talks is not Desk().talks

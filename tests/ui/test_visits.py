@@ -1,0 +1,162 @@
+"""Three visits of an hour each by a simulated clock: nothing is lost in between, and nothing is left afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvmm.ui import Models
+from kvmm.ui.session import Session, Turn
+from kvmm.ui.settings import Settings
+from kvmm.ui.visitors import FILE_SECONDS, GRACE_SECONDS, Visitors
+
+TOTAL, TAX, DATE = "What is the total?", "What is the tax?", "What is the date?"
+
+
+class House:
+    """The app's visitors, their clock, and the clean-up that runs every ten minutes of it."""
+
+    def __init__(self, models: Models, folder: Path) -> None:
+        self.time = os.stat(folder).st_ctime
+        self.folder = folder
+        self.visitors = Visitors(
+            lambda desk: Session(models, desk, max_new_tokens=16, now=self.now), 1 << 40, folder, self.now
+        )
+
+    def now(self) -> float:
+        return self.time
+
+    def wait(self, minutes: float) -> None:
+        while minutes > 0:
+            step = min(minutes, 10)
+            self.time, minutes = self.time + 60 * step, minutes - step
+            self.visitors.clean_up(path for path in self.folder.rglob("*") if path.is_file())
+
+    def upload(self, path: Path, name: str) -> str:
+        """A file as the browser sends it."""
+        target = self.folder / name / path.name
+        target.parent.mkdir()
+        shutil.copyfile(path, target)
+        return str(target)
+
+
+@pytest.fixture
+def house(model_and_processor, tmp_path) -> House:
+    (tmp_path / "uploads").mkdir()
+    return House(Models.of(*model_and_processor), tmp_path / "uploads")
+
+
+def ask(house: House, session: Session, question: str, *files: str, **settings) -> str:
+    house.visitors.keep_until_left(session, files)
+    answer = session.begin(Turn(question, files), Settings(**{"policy": "kivi4"} | settings))
+    answer.start()
+    for _ in answer.watch():
+        pass
+    assert answer.error is None and not answer.stopped
+    return answer.last["kvmm"].text
+
+
+def shown(session: Session) -> str:
+    return str(session.chats)
+
+
+def test_three_visits_of_an_hour_lose_nothing_and_leave_nothing(house, invoice, tmp_path):
+    visitors = house.visitors
+    icon, unsent = house.upload(invoice, "icon"), house.upload(invoice, "unsent")
+    visitors.kept = {Path(icon).resolve()}
+
+    # the first hour: questions, a reload, another policy
+    page = house.upload(invoice, "page")
+    session = visitors.session("page-1", "token")
+    assert ask(house, session, TOTAL, page) == "$1,274.94"
+    house.wait(25)
+    assert ask(house, session, TAX) == "$94.44"
+    visitors.closed("page-1")
+    session = visitors.returned("page-2", "token")
+    assert session.talk.answered == 2 and "$94.44" in shown(session)
+    assert session.desk.settings == Settings(policy="kivi4")
+    house.wait(45)
+    assert "2024" in ask(house, session, DATE, policy="balanced")
+    assert len(session.conversation.messages) == 6 and "Earlier pages read again" in shown(session)
+    assert not Path(unsent).exists() and Path(icon).exists() and Path(page).exists()
+    visitors.closed("page-2")
+
+    # the second: back in time, a long pause with the page open, a saved file, an edit
+    house.wait(GRACE_SECONDS / 60 - 5)
+    assert visitors.returned("stranger", "another token") is None and visitors.returned("stranger", None) is None
+    session = visitors.returned("page-3", "token")
+    assert session.talk.answered == 3 and Path(page).exists()
+    house.wait(40)
+    assert visitors.cache_nbytes() == 0 and len(session.conversation.messages) == 6
+    assert ask(house, session, TAX, policy="balanced") == "$94.44" and visitors.cache_nbytes() > 0
+    before = session.chats
+    saved = visitors.folder(session) / "talk.kvmm"
+    session.save(saved)
+    session.ask_again(1, TOTAL, Settings(policy="balanced")).start()
+    for _ in session.talk.answer.watch():
+        pass
+    assert session.talk.answered == 2 and [talk.answered for talk in session.talks] == [4, 2]
+    house.wait(20)
+    visitors.closed("page-3")
+
+    # the third: the saved file is opened, one conversation gets a name, one is deleted
+    house.wait(20)
+    session = visitors.returned("page-4", "token")
+    assert [talk.answered for talk in session.talks] == [4, 2] and session.talk is session.talks[1]
+    session.open(0)
+    assert session.chats == before
+    session.rename("March")
+    session.load(saved, None)
+    assert session.chats == before
+    house.wait(60)
+    (opened,) = session.talk.files
+    assert Path(opened).read_bytes() == Path(page).read_bytes() and opened != page
+    files = session.talk.files
+    session.delete()
+    visitors.discard(session, files)
+    assert not Path(opened).exists() and Path(page).exists() and saved.exists()
+    assert [talk.title for talk in session.talks] == ["March", TOTAL]
+    session.open(0)
+    assert session.chats == before and ask(house, session, TAX, policy="balanced") == "$94.44"
+
+    # for good
+    visitors.closed("page-4")
+    house.wait(GRACE_SECONDS / 60 + 10)
+    assert visitors.returned("page-5", "token") is None
+    assert visitors.sessions == [] and visitors.cache_nbytes() == 0
+    assert [path for path in house.folder.rglob("*") if path.is_file()] == [Path(icon)]
+    assert not session.talk.conversations
+
+
+def test_a_page_without_a_token_is_gone_when_it_closes(house, invoice):
+    page = house.upload(invoice, "page")
+    session = house.visitors.session("page-1")
+    ask(house, session, TOTAL, page)
+    house.visitors.closed("page-1")
+    assert house.visitors.sessions == [] and not Path(page).exists() and house.visitors.cache_nbytes() == 0
+
+
+def test_a_page_that_is_never_heard_of_again_is_closed(house, invoice):
+    session = house.visitors.session("page-1", "token")
+    ask(house, session, "Write one word.")
+    house.wait(23 * 60)
+    assert house.visitors.find("page-1") is session and session.talk.answered == 1
+    house.wait(2 * 60)
+    assert house.visitors.sessions == []
+
+
+def test_equal_uploads_of_two_visitors_and_files_that_are_new_stay(house, invoice):
+    page, new = house.upload(invoice, "page"), house.upload(invoice, "new")
+    first, second = (house.visitors.session(key, key) for key in ("a", "b"))
+    for session in (first, second):
+        session.talk.begin(Turn(TOTAL, (page,)))
+        house.visitors.keep_until_left(session, [page])
+    house.visitors.closed("a")
+    house.wait(FILE_SECONDS / 60 - 10)
+    assert Path(new).exists() and house.visitors.sessions == [second] and Path(page).exists()
+    house.visitors.closed("b")
+    house.wait(50)
+    assert not Path(new).exists() and not Path(page).exists()
