@@ -48,8 +48,8 @@ class Visit:
 class Visitors:
     """The visitors that exist, and the budget that their caches share.
 
-    When all caches together hold more than the budget, those of the conversations used longest ago are dropped; what
-    was said stays, and the next question there reads the media again.
+    When the caches of all idle conversations hold more than the budget, those used longest ago are dropped; what was
+    said stays, and the next question there reads the media again.
 
     Args:
         new_session: makes a page's session of a visitor's :class:`Desk`.
@@ -250,10 +250,15 @@ class Visitors:
         return sum(conversation.cache_nbytes() for _, conversation in self._conversations())
 
     def keep_budget(self) -> int:
-        """Drop caches until the budget holds, those used longest ago first; returns how many were dropped."""
+        """Drop caches until the budget holds, those used longest ago first; returns how many were dropped.
+
+        Those of a conversation that is being answered count once it is done: what is being written cannot be measured.
+        """
         with self._guard:
             held = [
-                (talk.used, conversation, conversation.cache_nbytes()) for talk, conversation in self._conversations()
+                (talk.used, conversation, conversation.cache_nbytes())
+                for talk, conversation in self._conversations()
+                if not talk.is_busy
             ]
             held = [entry for entry in held if entry[2]]
             total, dropped = sum(nbytes for _, _, nbytes in held), 0
