@@ -62,10 +62,14 @@ class Exchange:
     stopped: bool = False
     as_links: bool = False
     media: tuple[Media, ...] = ()
+    _sent: tuple[bool, list[dict[str, Any]]] | None = field(default=None, repr=False, compare=False)
 
     def messages(self, side: str) -> list[dict[str, Any]]:
-        """What one side's chat shows of it."""
-        return [*user_messages(self.turn.question, self.turn.files, links=self.as_links), *self.tails[side]]
+        """What one side's chat shows of it. The question's own are made once: each frame of an answer asks for them."""
+        if self._sent is None or self._sent[0] != self.as_links:
+            sent = user_messages(self.turn.question, self.turn.files, links=self.as_links)
+            self._sent = self.as_links, sent
+        return [*self._sent[1], *self.tails[side]]
 
     def again(self, question: str | None = None) -> Turn:
         """The same files with another question; what was read of them stays the same, so that caches know it."""

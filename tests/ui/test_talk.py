@@ -15,7 +15,7 @@ from kvmm.models.generation import Reading, Worker
 from kvmm.models.prompting import text_of
 from kvmm.ui import Models
 from kvmm.ui.ask import edited_text, exchange_at
-from kvmm.ui.bubbles import escape_markdown, unescape_markdown
+from kvmm.ui.bubbles import escape_markdown, unescape_markdown, user_messages
 from kvmm.ui.cookie import VisitorCookie, is_token, new_token, token_of
 from kvmm.ui.session import Desk, Session, Turn
 from kvmm.ui.settings import Settings
@@ -197,6 +197,19 @@ def test_bubbles_are_found_and_edited_texts_are_plain(session, invoice):
     for text in ("a_b *c* \\d $1", "plain"):
         assert unescape_markdown(escape_markdown(text)) == text
         assert edited_text([{"type": "text", "text": escape_markdown(text)}]) == text == edited_text(text)
+
+
+def test_the_bubbles_of_a_question_are_made_once(session, invoice, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "kvmm.ui.talk.user_messages",
+        lambda question, files, links: made.append(links) or user_messages(question, files, links=links),
+    )
+    exchange = session.talk.begin(Turn(TOTAL, (str(invoice),)))
+    first = session.chats
+    assert session.chats == first and made == [False]
+    exchange.as_links = True
+    assert session.chats["full"] != first["full"] and session.chats["kvmm"] != first["kvmm"] and made == [False, True]
 
 
 def test_the_bar_says_which_page_is_read():

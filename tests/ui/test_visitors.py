@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvmm.errors import KVMMError
+from kvmm.models.conversation import Conversation
 from kvmm.policy import get_policy
 from kvmm.ui import Models
 from kvmm.ui.models import EMBEDDED
@@ -43,13 +44,16 @@ def test_caches_used_longest_ago_make_room_and_are_filled_again(visitors, invoic
     assert visitors.keep_budget() == 1 and second.conversation.cache is None
 
 
-def test_a_cache_that_is_being_written_to_is_not_dropped(visitors, invoice):
-    session = visitors.session("a")
+def test_a_cache_that_is_being_written_to_is_neither_measured_nor_dropped(visitors, invoice, monkeypatch):
+    session, idle = visitors.session("a"), visitors.session("b")
     ask(session, invoice)
+    ask(idle, invoice)
     visitors.cache_budget = 0
     answer = session.ask(Turn(QUESTION), Settings(policy="kivi4"))
     next(answer)
-    assert visitors.keep_budget() == 0
+    measured, measure = [], Conversation.cache_nbytes
+    monkeypatch.setattr(Conversation, "cache_nbytes", lambda self: (measured.append(self), measure(self))[1])
+    assert visitors.keep_budget() == 1 and measured == [idle.conversation]
     assert list(answer)[-1].progress.text == "$1,274.94"
     assert visitors.keep_budget() == 1 and visitors.cache_nbytes() == 0
 
