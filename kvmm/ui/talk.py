@@ -116,7 +116,7 @@ class Talk:
         self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated
         self.reports: dict[str, Any] = {}  # analyses of the prompt as it is now
         self.used = self.now()
-        self.settings: Settings | None = None  # of the last answer
+        self.settings: Settings | None = None  # those that the quantised side was made for
         self._conversations: dict[str, Conversation] = {}
         self._keys: dict[str, tuple[Any, ...]] = {}
 
@@ -220,7 +220,7 @@ class Talk:
         self.verdict = None
         if settings.compare:
             self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
-        self.last, self.settings = finals, settings
+        self.last = finals
         self.reports.clear()
         exchange.answered = True
 
@@ -302,6 +302,8 @@ class Talk:
         if self.conversation is not None:
             conversation.adopt(self.conversation)  # what this side was not asked
         self._conversations[side], self._keys[side] = conversation, key
+        if side == "kvmm":
+            self.settings = settings
         return conversation, reason if conversation.messages and conversation.cache is None else ""
 
 

@@ -177,6 +177,22 @@ def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):
     assert other.last.text == "$1,274.94"
 
 
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_stopped_question_is_saved_with_the_policy_that_holds_the_cache(session, tmp_path, asked):
+    if asked:
+        run(session, TOTAL, policy="balanced")
+    answer = session.begin(Turn(TAX), Settings(policy="kivi2"))
+    answer.stop.set()
+    finish(answer)
+    session.save(tmp_path / "a.kvmm")
+    other = Session(session.models, max_new_tokens=16)
+    assert other.load(tmp_path / "a.kvmm", None).policy == "kivi2"
+    assert other.conversation.policy.name == session.conversation.policy.name == "kivi2"
+    opened = other.conversation
+    run(other, TAX, policy="balanced")
+    assert other.conversation is not opened and other.conversation.policy.name == "balanced"
+
+
 def test_errors_alone_are_saved(session, tmp_path):
     with pytest.raises(KVMMError, match="ask a question"):
         session.save(tmp_path / "none.kvmm")
