@@ -171,15 +171,19 @@ class Conversation:
             self._memory, self._stopped_media = None, ()
 
     def adopt(self, other: Conversation) -> None:
-        """Take over what was said and shown in ``other`` after as many questions as were asked here.
+        """Take over what was said and shown in ``other`` after the questions that both were asked, in the same order.
 
-        Nothing is read now: the next question reads it in one prefill. The other conversation may have another policy,
-        or another model, whose answers are then tokenised anew.
+        A question that only this conversation was asked is taken back, with what came after it. Nothing is read now:
+        the next question reads it in one prefill. The other conversation may have another policy, or another model,
+        whose answers are then tokenised anew.
 
         Raises ``KVMMError`` while an answer is being written, or when this model has no sense for a medium.
         """
         with self.idle():
+            same = self._shared_turns(other)
             messages, turns = list(self.messages), list(self._turns)
+            if same < len(other._turns):
+                messages, turns = messages[: 2 * same], turns[:same]
             for i, turn in enumerate(other._turns[len(turns) :], start=len(turns)):
                 message, answer = other.messages[2 * i : 2 * i + 2]
                 if other.processor is not self.processor:
@@ -193,6 +197,17 @@ class Conversation:
                 messages += [message, answer]
                 turns.append(turn)
             self.messages, self._turns = messages, turns
+
+    def _shared_turns(self, other: Conversation) -> int:
+        """How many questions, from the first, both were asked; the answers may differ."""
+        same = 0
+        for mine, its, asked, was_asked in zip(
+            self._turns, other._turns, self.messages[::2], other.messages[::2], strict=False
+        ):
+            if mine.media != its.media or prompting.text_of(asked) != prompting.text_of(was_asked):
+                break
+            same += 1
+        return same
 
     def forget_stopped(self) -> None:
         """Let the media of a stopped question not go with the next one."""

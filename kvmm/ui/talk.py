@@ -116,7 +116,7 @@ class Talk:
         self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated
         self.reports: dict[str, Any] = {}  # analyses of the prompt as it is now
         self.used = self.now()
-        self.settings: Settings | None = None  # of the last answer
+        self.settings: Settings | None = None  # those that the quantised side was made for
         self._conversations: dict[str, Conversation] = {}
         self._keys: dict[str, tuple[Any, ...]] = {}
 
@@ -200,25 +200,27 @@ class Talk:
         if settings.compare:
             with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
                 warm_up([talk for talk, _ in speakers.values()], [*self.media, *new], stop)
-        for side, (talk, reread) in speakers.items():
-            try:
-                for progress in talk.ask(turn.question, new, max_new_tokens=self.max_new_tokens, stop=stop):
-                    if side == "kvmm":
-                        self._note_growth(said, progress)
-                    yield Step(side, progress, reread)
-            except BaseException:
-                self._forget_growth(said)
-                raise
-            self.used = self.now()
-            finals[side] = progress
-            if progress.stopped:
-                self._forget_growth(said)
-                exchange.stopped = True
-                return
+        try:
+            for side, (talk, reread) in speakers.items():
+                asked = talk.ask(turn.question, new, max_new_tokens=self.max_new_tokens, stop=stop)
+                with contextlib.closing(asked):
+                    for progress in asked:
+                        if side == "kvmm":
+                            self._note_growth(said, progress)
+                        yield Step(side, progress, reread)
+                self.used = self.now()
+                finals[side] = progress
+                if progress.stopped:
+                    self._take_back(said)
+                    exchange.stopped = True
+                    return
+        except BaseException:
+            self._take_back(said)
+            raise
         self.verdict = None
         if settings.compare:
             self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
-        self.last, self.settings = finals, settings
+        self.last = finals
         self.reports.clear()
         exchange.answered = True
 
@@ -275,8 +277,12 @@ class Talk:
             if len(self.growth) > MAX_GROWTH:
                 del self.growth[:-1:2]
 
-    def _forget_growth(self, said: int) -> None:
+    def _take_back(self, said: int) -> None:
+        """The last question was not answered, so no side knows of it: full precision may have been done already."""
         self.growth = [point for point in self.growth if point[0] <= said]
+        for conversation in self.conversations:
+            if len(conversation.messages) > 2 * self.answered:
+                conversation.rewind(self.answered)
 
     def _speaker(self, side: str, settings: Settings, policy: Any) -> tuple[Conversation, str]:
         """The conversation of ``side``, which knows all that was said, and why it has to read that again, if it has."""
@@ -293,11 +299,11 @@ class Talk:
                 conversation.adopt(before)
             reason = JOINED if side == "full" and before is None else CHANGED
         conversation.forget_stopped()  # what was stopped is asked anew with all its files, or not
-        if len(conversation.messages) > 2 * self.answered:  # the other side was stopped, or had an error
-            conversation.rewind(self.answered)
         if self.conversation is not None:
             conversation.adopt(self.conversation)  # what this side was not asked
         self._conversations[side], self._keys[side] = conversation, key
+        if side == "kvmm":
+            self.settings = settings
         return conversation, reason if conversation.messages and conversation.cache is None else ""
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from pathlib import Path
 
 import pytest
 
+from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
-from kvmm.models.generation import Reading
+from kvmm.models.generation import Reading, Worker
+from kvmm.models.prompting import text_of
 from kvmm.ui import Models
 from kvmm.ui.ask import edited_text, exchange_at
 from kvmm.ui.bubbles import escape_markdown, unescape_markdown, user_messages
@@ -49,6 +52,40 @@ def test_both_sides_know_all_that_was_said(session, invoice):
     steps = run(session, TAX, compare=True)  # full precision reads the one question it was not asked
     assert not any(step.reread for step in steps) and len(twin.messages) == 8
     assert [each.answered for each in session.talk.exchanges] == [True] * 4
+
+
+def questions(session: Session) -> dict[str, list[str]]:
+    """What either side knows it was asked."""
+    sides = session.talk._conversations.items()
+    return {side: [text_of(message) for message in talk.messages[::2]] for side, talk in sides}
+
+
+@pytest.mark.parametrize("end", ["stop", "error", "close"])
+def test_both_sides_forget_a_question_that_one_of_them_did_not_answer(session, monkeypatch, end):
+    run(session, "Write one word.", compare=True)
+    answer = session.begin(Turn(TAX), Settings(policy="kivi4", compare=True))
+    if end == "error":
+        monkeypatch.setattr("kvmm.models.conversation.Worker", worker_without_memory)
+    steps = answer.steps()
+    with contextlib.suppress(KVMMError):
+        for step in steps:
+            if step.side == "kvmm" and end == "close":
+                steps.close()
+            elif step.side == "kvmm":
+                answer.stop.set()
+    assert answer.last["full"].done and not answer.exchange.answered
+    assert questions(session) == {"full": ["Write one word."], "kvmm": ["Write one word."]}
+    monkeypatch.undo()
+    run(session, TOTAL)
+    run(session, "Write it again.", compare=True)
+    assert questions(session)["full"] == questions(session)["kvmm"] == ["Write one word.", TOTAL, "Write it again."]
+
+
+def worker_without_memory(model, cache, *options):
+    """A worker that fails on the quantised side."""
+    if isinstance(cache, KVMMCache):
+        raise KVMMError("There is no memory left.")
+    return Worker(model, cache, *options)
 
 
 def test_an_answer_needs_no_page_and_several_may_watch(session, invoice):
@@ -138,6 +175,22 @@ def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):
         assert len(talk.media) == 1 and len(talk.conversation.messages) == 4
     run(other, TOTAL, policy="bf16")
     assert other.last.text == "$1,274.94"
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_stopped_question_is_saved_with_the_policy_that_holds_the_cache(session, tmp_path, asked):
+    if asked:
+        run(session, TOTAL, policy="balanced")
+    answer = session.begin(Turn(TAX), Settings(policy="kivi2"))
+    answer.stop.set()
+    finish(answer)
+    session.save(tmp_path / "a.kvmm")
+    other = Session(session.models, max_new_tokens=16)
+    assert other.load(tmp_path / "a.kvmm", None).policy == "kivi2"
+    assert other.conversation.policy.name == session.conversation.policy.name == "kivi2"
+    opened = other.conversation
+    run(other, TAX, policy="balanced")
+    assert other.conversation is not opened and other.conversation.policy.name == "balanced"
 
 
 def test_errors_alone_are_saved(session, tmp_path):
