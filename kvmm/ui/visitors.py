@@ -35,7 +35,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Visit:
-    """One visitor. ``pages``: session by page, and when it was last heard of; ``files``: times by path."""
+    """One visitor. ``pages``: session by page, and when it was last heard of; ``files``: times by path.
+
+    ``saved``: the folder of the conversation that was saved last, which is in ``files``, too.
+    """
 
     token: str | None
     desk: Desk = field(default_factory=Desk)
@@ -43,6 +46,7 @@ class Visit:
     heard: dict[str, float] = field(default_factory=dict)
     left: float = 0.0  # when the last page closed
     files: dict[Path, int] = field(default_factory=dict)
+    saved: Path | None = None
 
 
 class Visitors:
@@ -221,6 +225,16 @@ class Visitors:
     def folder(self, session: Session) -> Path:
         """A new folder for files made for this visitor, such as saved conversations; deleted when they leave."""
         return session.folder()
+
+    def saving_folder(self, session: Session) -> Path:
+        """A new folder for a conversation that is being saved; the one of the visitor's last saving is deleted."""
+        folder = self.folder(session)
+        with self._guard:
+            for visit in [visit for visit in self._visits if session in visit.pages.values()]:
+                before, visit.saved = visit.saved, folder
+                if before is not None:
+                    self._delete({before: visit.files.pop(before, 0)})
+        return folder
 
     def _new_folder(self, visit: Visit) -> Path:
         folder = self.upload_folder / f"kvmm-{uuid.uuid4().hex}"
