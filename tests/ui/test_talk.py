@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,12 +15,13 @@ from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.models.generation import Reading, Worker
 from kvmm.models.prompting import text_of
-from kvmm.ui import Models
+from kvmm.ui import Models, streaming
 from kvmm.ui.ask import edited_text, exchange_at
 from kvmm.ui.bubbles import escape_markdown, unescape_markdown, user_messages
 from kvmm.ui.cookie import VisitorCookie, is_token, new_token, token_of
 from kvmm.ui.session import Desk, Session, Turn
 from kvmm.ui.settings import Settings
+from kvmm.ui.streaming import Answer
 from kvmm.ui.talk import CHANGED, JOINED
 from kvmm.ui.views import frames, reading_html
 
@@ -74,6 +77,8 @@ def test_both_sides_forget_a_question_that_one_of_them_did_not_answer(session, m
             elif step.side == "kvmm":
                 answer.stop.set()
     assert answer.last["full"].done and not answer.exchange.answered
+    assert answer.last["full"].text in str(session.chats["full"]) and "⚠️" not in str(session.chats["full"])
+    assert ("no memory" in str(session.chats["kvmm"])) == (end == "error")
     assert questions(session) == {"full": ["Write one word."], "kvmm": ["Write one word."]}
     monkeypatch.undo()
     run(session, TOTAL)
@@ -107,6 +112,46 @@ def test_an_answer_needs_no_page_and_several_may_watch(session, invoice):
     assert other.talk is session.talk and len(session.talks) == 1
     session.delete()  # on the other page it is gone, too
     assert other.talk is session.talk and other.talk.is_empty
+
+
+def at_once(count: int, do) -> list:
+    """What ``do`` returned, or the error it raised, in threads that begin together."""
+    barrier, results = threading.Barrier(count), []
+
+    def run() -> None:
+        barrier.wait(10)
+        try:
+            results.append(do())
+        except KVMMError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    return results
+
+
+def test_two_pages_cannot_ask_or_start_at_once(session, monkeypatch):
+    def slowly(make):
+        return lambda *args, **options: (time.sleep(0.2), make(*args, **options))[1]
+
+    monkeypatch.setattr("kvmm.ui.session.Answer", slowly(Answer))
+    results = at_once(3, lambda: Session(session.models, session.desk).begin(Turn(TOTAL), KIVI))
+    assert sum(isinstance(each, KVMMError) for each in results) == 2 and len(session.talk.exchanges) == 1
+    made = []
+    monkeypatch.setattr(streaming, "threading", SimpleNamespace(Thread=slowly(lambda **_: made.append(1) or Unstarted)))
+    at_once(3, session.talk.answer.start)
+    assert made == [1]
+
+
+class Unstarted:
+    """A thread that never runs."""
+
+    @staticmethod
+    def start() -> None:
+        pass
 
 
 def test_stop_while_files_are_loaded_keeps_the_question(session, invoice, monkeypatch):
