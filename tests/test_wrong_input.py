@@ -43,6 +43,7 @@ ONE_LINE = [
     ("app --cache-budget -3", "--cache-budget"),
     ("app --data {}/gone", "is no folder"),
     ("app --auth nobody", "with a colon"),
+    ("app --auth '' --host 256.0.0.1", "with a colon"),  # such as an unset variable; the host keeps it from serving
     ("calibrate --out {}/gone/x.safetensors", "does not exist"),
     ("calibrate --out {}/x.bin", "end in .safetensors"),
     ("calibrate --out {0}/x.safetensors --data {0}/gone", "no such file"),

@@ -61,7 +61,7 @@ def command(
     It runs on this machine until it is interrupted, and nothing leaves it.
     """
     user, colon, password = (auth or "").partition(":")
-    if auth and not (user and colon and password):
+    if auth is not None and not (user and colon and password):  # an unset variable is not a wish for no password
         raise KVMMError("--auth takes a user name and a password with a colon between them")
     if mcp and importlib.util.find_spec("mcp") is None:
         raise KVMMError('--mcp needs one more package: pip install "kvmm[mcp]"')
@@ -84,7 +84,7 @@ def command(
             {
                 "server_name": host,
                 "server_port": port,
-                "auth": (user, password) if auth else None,
+                "auth": None if auth is None else (user, password),
                 "inbrowser": open_page,
                 "mcp_server": mcp,
             },

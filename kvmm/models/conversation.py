@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
@@ -31,7 +31,16 @@ from kvmm.media import Media
 from kvmm.models import prompting
 from kvmm.models.caches import cache_nbytes, shortened
 from kvmm.models.families import family_of
-from kvmm.models.generation import Reading, Stopped, Worker, kept_rope_deltas, model_lock, positions, unless_stopped
+from kvmm.models.generation import (
+    OUT_OF_MEMORY,
+    Reading,
+    Stopped,
+    Worker,
+    kept_rope_deltas,
+    model_lock,
+    positions,
+    unless_stopped,
+)
 from kvmm.models.prompting import MIN_PIECE, Piece, Prompt, Turn
 from kvmm.policy import get_policy
 from kvmm.policy_file import is_policy_file
@@ -171,15 +180,19 @@ class Conversation:
             self._memory, self._stopped_media = None, ()
 
     def adopt(self, other: Conversation) -> None:
-        """Take over what was said and shown in ``other`` after as many questions as were asked here.
+        """Take over what was said and shown in ``other`` after the questions that both were asked, in the same order.
 
-        Nothing is read now: the next question reads it in one prefill. The other conversation may have another policy,
-        or another model, whose answers are then tokenised anew.
+        A question that only this conversation was asked is taken back, with what came after it. Nothing is read now:
+        the next question reads it in one prefill. The other conversation may have another policy, or another model,
+        whose answers are then tokenised anew.
 
         Raises ``KVMMError`` while an answer is being written, or when this model has no sense for a medium.
         """
         with self.idle():
+            same = self._shared_turns(other)
             messages, turns = list(self.messages), list(self._turns)
+            if same < len(other._turns):
+                messages, turns = messages[: 2 * same], turns[:same]
             for i, turn in enumerate(other._turns[len(turns) :], start=len(turns)):
                 message, answer = other.messages[2 * i : 2 * i + 2]
                 if other.processor is not self.processor:
@@ -194,21 +207,45 @@ class Conversation:
                 turns.append(turn)
             self.messages, self._turns = messages, turns
 
+    def _shared_turns(self, other: Conversation) -> int:
+        """How many questions, from the first, both were asked; the answers may differ."""
+        same = 0
+        for mine, its, asked, was_asked in zip(
+            self._turns, other._turns, self.messages[::2], other.messages[::2], strict=False
+        ):
+            if mine.media != its.media or prompting.text_of(asked) != prompting.text_of(was_asked):
+                break
+            same += 1
+        return same
+
     def forget_stopped(self) -> None:
         """Let the media of a stopped question not go with the next one."""
         self._stopped_media = ()
 
-    def fork(self) -> Conversation:
+    def fork(self, cache: Literal["copy", "share", "move"] = "copy") -> Conversation:
         """A conversation that goes on from here on its own; packed pages are shared until one of the two adds to them.
 
-        Raises ``KVMMError`` while an answer is being written.
+        Args:
+            cache: what becomes of one whose pages cannot be shared (full precision, or with room for a CUDA graph):
+                "copy" it; "share": the fork has none, and its next question reads everything again; "move" it to the
+                fork, so that this conversation's next question does.
+
+        Raises ``KVMMError`` while an answer is being written, or when there is no memory for a copy.
         """
         with self.idle():
             twin = copy.copy(self)
             twin._asking = threading.Lock()
             twin._key_norms = copy.copy(self._key_norms)
             twin.messages, twin._turns, twin.notes = list(self.messages), list(self._turns), dict(self.notes)
-            twin.cache = self.cache.fork() if isinstance(self.cache, KVMMCache) else copy.deepcopy(self.cache)
+            try:
+                if cache == "copy" or self._shares_pages:
+                    twin.cache = self.cache.fork() if isinstance(self.cache, KVMMCache) else copy.deepcopy(self.cache)
+                elif cache == "share":
+                    twin.cache = None
+                else:
+                    self.cache = None
+            except torch.OutOfMemoryError as error:
+                raise KVMMError("Memory ran out for a copy of the cache: delete a conversation first.") from error
             return twin
 
     @property
@@ -299,6 +336,8 @@ class Conversation:
         except Stopped:
             self._stopped_media = media
             yield Progress("", 0, time.perf_counter() - begin, None, 0.0, None, done=True, stopped=True)
+        except torch.OutOfMemoryError as error:  # of the cache's room; the worker translates its own
+            raise KVMMError(OUT_OF_MEMORY) from error
         finally:
             if worker is not None and not committed:
                 # Closed early, stopped or failed, and part of this turn is in the cache. The next question goes on from
@@ -393,9 +432,12 @@ class Conversation:
 
     def _twin(self) -> Cache | None:
         """The cache as it is now, to come back to. Packed pages are shared, so this copies the residual only."""
-        if isinstance(self.cache, KVMMCache) and not self.graph:  # with a graph, pages have room and would be copied
-            return self.cache.fork()
-        return None
+        return self.cache.fork() if self._shares_pages else None
+
+    @property
+    def _shares_pages(self) -> bool:
+        """Whether a fork of the cache costs next to nothing: with a graph, pages have room and would be copied."""
+        return isinstance(self.cache, KVMMCache) and not self.graph
 
     def _new_cache(self, tokens: int = 1) -> Cache:
         if self.policy == DYNAMIC:

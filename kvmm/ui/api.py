@@ -6,8 +6,9 @@ What they are documented with (``view_api``, the page "Use via API", MCP) comes 
 from __future__ import annotations
 
 import base64
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -70,18 +71,24 @@ def _publish(function: Callable[..., dict], schemas: Mapping[str, tuple[str, dic
     )  # fmt: skip
 
 
-def _answered(visitors: Visitors, files: list[Any], question: str, settings: Settings) -> Session:
-    """A session of its own with one answered question; it and its caches go when the caller is done with it."""
+@contextlib.contextmanager
+def _answered(visitors: Visitors, files: list[Any], question: str, settings: Settings) -> Iterator[Session]:
+    """A session of its own with one answered question; it and its caches go at the end, whatever happens.
+
+    Raises:
+        gr.Error: for a ``KVMMError`` of the question, or of what is done with the answer.
+    """
     session = visitors.session()
     try:
         paths = tuple(str(_path_of(visitors, session, file)) for file in files or ())
         for _ in session.ask(Turn(question.strip(), paths), settings):
             pass
-    except BaseException:
+        visitors.keep_budget()
+        yield session
+    except KVMMError as error:
+        raise gr.Error(str(error), print_exception=False) from error
+    finally:
         visitors.leave(session)
-        raise
-    visitors.keep_budget()
-    return session
 
 
 def _path_of(visitors: Visitors, session: Session, file: Any) -> Path:
@@ -137,13 +144,8 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) ->
             answer, policy, memory (what the KV cache measured: bytes, ratio, bits_per_value, by_modality), tokens,
             tokens_per_second and ttft (seconds to the first token).
         """
-        try:
-            session = _answered(visitors, files, question, Settings(model or None, policy))
-        except KVMMError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-        result = {"policy": policy, **_result(session.last)}
-        visitors.leave(session)
-        return result
+        with _answered(visitors, files, question, Settings(model or None, policy)) as session:
+            return {"policy": policy, **_result(session.last)}
 
     def compare(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = models[0]) -> dict:
         """Answer a question twice, with a full-precision KV cache and with a quantised one, and say where they part.
@@ -159,19 +161,14 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) ->
             answers that differ first_difference: token and word (their numbers, from 1), full_precision and kvmm (the
             texts of that token, empty where an answer ends).
         """
-        try:
-            session = _answered(visitors, files, question, Settings(model or None, policy, compare=True))
-        except KVMMError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-        difference, last = session.talk.verdict, session.talk.last
-        result = {
-            "policy": policy,
-            "full_precision": _result(last["full"]),
-            "kvmm": _result(last["kvmm"]),
-            **difference.to_dict(),
-        }
-        visitors.leave(session)
-        return result
+        with _answered(visitors, files, question, Settings(model or None, policy, compare=True)) as session:
+            difference, last = session.talk.verdict, session.talk.last
+            return {
+                "policy": policy,
+                "full_precision": _result(last["full"]),
+                "kvmm": _result(last["kvmm"]),
+                **difference.to_dict(),
+            }
 
     def analyze_norms(files: list[gr.FileData], question: str, model: str = models[0]) -> dict:
         """Measure how uneven the key, value and query norms of a prompt's tokens are, by layer and modality.
@@ -185,14 +182,8 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) ->
             The measured report: layers, tokens by modality, and for keys, values and queries the coefficient of
             variation, the gap between modalities and the outlier tokens, layer by layer.
         """
-        try:
-            session = _answered(visitors, files, question, Settings(model or None, "bf16"))
-            report = session.measure_norms()
-        except KVMMError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-        result = norms_result(report)
-        visitors.leave(session)
-        return result
+        with _answered(visitors, files, question, Settings(model or None, "bf16")) as session:
+            return norms_result(session.measure_norms())
 
     schemas = {
         "files": ("file", python_type_to_json_schema(list[gr.FileData]), [handle_file(_EXAMPLE)]),

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from PIL import Image
+
 from kvmm.errors import KVMMError
 from kvmm.media import preview
 from kvmm.ui.samples import kind_of
@@ -23,14 +25,18 @@ KEPT_FILES = 64  # whose previews are kept in memory, about 100 KiB each
 def previews_html(paths: Sequence[str]) -> str:
     """The strip of a bubble: the first pages and images of some files, and how many more there are.
 
-    The pictures are part of the HTML, so they do not depend on files of the server.
+    The pictures are part of the HTML, so they do not depend on files of the server. Files that show none are not
+    decoded; of PDFs among them the pages are counted.
 
     Raises:
-        KVMMError: a file is not what its name says, or cannot be read.
+        KVMMError: a file that shows a picture is not what its name says, or a file cannot be read.
     """
-    found = [(path, *_pictures(path, os.stat(path).st_mtime_ns)) for path in paths]
-    tiles, total, left = [], sum(count for _, _, count in found), max(SHOWN - len(found), 0)
-    for path, pictures, count in found[:SHOWN]:
+    written = [os.stat(path).st_mtime_ns for path in paths]
+    found = [(path, *_pictures(path, when)) for path, when in zip(paths[:SHOWN], written, strict=False)]
+    total = sum(count for _, _, count in found)
+    total += sum(_count(path, when) for path, when in zip(paths[SHOWN:], written[SHOWN:], strict=True))
+    tiles, left = [], max(SHOWN - len(found), 0)
+    for path, pictures, count in found:
         name = html.escape(Path(path).name)
         further = min(left, len(pictures) - 1)  # every file shows its first page
         left -= further
@@ -48,16 +54,26 @@ def previews_html(paths: Sequence[str]) -> str:
 @lru_cache(maxsize=KEPT_FILES)
 def _pictures(path: str, written: int) -> tuple[tuple[str, ...], int]:
     """Data URLs of a file's first pictures, and how many it holds; ``written`` tells versions of a file apart."""
-    try:
-        pictures, count = preview(path, SHOWN, SIDE)
-    except OSError as error:
-        raise KVMMError(f"{Path(path).name} cannot be opened: send it again.") from error
+    pictures, count = _preview(path, SHOWN)
     sources = []
     for picture in pictures:
         stream = io.BytesIO()
         picture.save(stream, "WEBP", quality=QUALITY, method=2)
         sources.append(f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}")
     return tuple(sources), count
+
+
+@lru_cache(maxsize=64 * KEPT_FILES)
+def _count(path: str, written: int) -> int:
+    """How many pictures a file holds; ``written`` as in :func:`_pictures`."""
+    return _preview(path, 0)[1] if kind_of(path) == "pdf" else 1
+
+
+def _preview(path: str, count: int) -> tuple[list[Image.Image], int]:
+    try:
+        return preview(path, count, SIDE)
+    except OSError as error:
+        raise KVMMError(f"{Path(path).name} cannot be opened: send it again.") from error
 
 
 __all__ = ["SHOWN", "previews_html"]

@@ -14,7 +14,7 @@ import gradio as gr
 from kvmm.ui.ask import begin
 from kvmm.ui.cookie import session_of
 from kvmm.ui.samples import Sample
-from kvmm.ui.session import Session
+from kvmm.ui.session import Desk, Session
 from kvmm.ui.sidebar import Sidebar, settings_of
 from kvmm.ui.views import frames
 from kvmm.ui.visitors import Visitors
@@ -36,40 +36,40 @@ BUSY = "Your question is being answered; its figures follow."
 class LongWork:
     """Long work of one kind, one at a time for each visitor; it can be stopped while it waits and while it runs."""
 
-    def __init__(self) -> None:
-        self._waiting: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._running: weakref.WeakKeyDictionary[Session, threading.Event] = weakref.WeakKeyDictionary()
+    def __init__(self) -> None:  # by desk, which the pages of a visitor share
+        self._waiting: weakref.WeakSet[Desk] = weakref.WeakSet()
+        self._running: weakref.WeakKeyDictionary[Desk, threading.Event] = weakref.WeakKeyDictionary()
 
     def __contains__(self, session: Session | None) -> bool:
-        return session is not None and (session in self._waiting or session in self._running)
+        return session is not None and (session.desk in self._waiting or session.desk in self._running)
 
     def wait(self, session: Session) -> bool:
         """The visitor has asked for it; False if theirs waits or runs already."""
         if session in self:
             return False
-        self._waiting.add(session)
+        self._waiting.add(session.desk)
         return True
 
     def begin(self, session: Session | None) -> threading.Event | None:
         """Their turn has come: the event that stops it, or None if it was stopped while it waited."""
-        if session is None or session not in self._waiting or session in self._running:
+        if session is None or session.desk not in self._waiting or session.desk in self._running:
             return None
-        self._waiting.discard(session)
-        event = self._running[session] = threading.Event()
+        self._waiting.discard(session.desk)
+        event = self._running[session.desk] = threading.Event()
         return event
 
     def end(self, session: Session) -> None:
         """It is over."""
-        self._running.pop(session).set()
+        self._running.pop(session.desk).set()
 
     def stop(self, session: Session | None) -> bool:
         """Stop it; True if it had not begun and so is over already."""
         if session is None:
             return False
-        if (event := self._running.get(session)) is not None:
+        if (event := self._running.get(session.desk)) is not None:
             event.set()
-        waited = session in self._waiting
-        self._waiting.discard(session)
+        waited = session.desk in self._waiting
+        self._waiting.discard(session.desk)
         return waited
 
 

@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,11 +36,13 @@ class Desk:
         talks: the conversations, the newest last.
         current: the one that was opened last, which a reloaded page shows.
         settings: of the last question, which a reloaded page goes on with.
+        lock: held while a question is put into a conversation, so that two pages cannot ask in it at once.
     """
 
     talks: list[Talk] = field(default_factory=list)
     current: Talk | None = None
     settings: Settings | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
 
 
 class Session:
@@ -151,14 +154,15 @@ class Session:
         Raises:
             KVMMError: the question before is still being answered, or there is nothing to ask.
         """
-        talk = self.talk
-        if talk.is_busy:
-            raise KVMMError("The last question is still being answered: wait, or press stop.")
         if not turn.question and not turn.files:
             raise KVMMError("Type a question, or attach a recording that asks one.")
-        self.desk.settings = settings
-        talk.answer = Answer(talk, turn, settings)
-        return talk.answer
+        with self.desk.lock:
+            talk = self.talk
+            if talk.is_busy:
+                raise KVMMError("The last question is still being answered: wait, or press stop.")
+            self.desk.settings = settings
+            talk.answer = Answer(talk, turn, settings)
+            return talk.answer
 
     def ask(self, turn: Turn, settings: Settings) -> Iterator[Step]:
         """Answer in the open conversation, here and now; see :meth:`Talk.ask`."""
@@ -197,22 +201,23 @@ class Session:
         Raises:
             KVMMError: an answer is being written, there is no such question, or nothing is left to ask.
         """
-        talk = self.talk
-        self._check_idle("change")
-        if not 0 <= index < len(talk.exchanges):
-            raise KVMMError("This question is not there any more.")
-        turn = talk.exchanges[index].again(None if question is None else question.strip())
-        if not turn.question and not turn.files:
-            raise KVMMError("Type a question, or attach a recording that asks one.")
-        branch = talk.before(index)
-        if any(each.answered for each in talk.exchanges[index:]):
-            talk.title = f"{talk.title} (before the edit)"
-            self._add(branch)
-        else:
-            self.talks[self.talks.index(talk)] = branch
-            talk.close()
-            self._show(branch)
-        return self.begin(turn, settings)
+        with self.desk.lock:
+            talk = self.talk
+            self._check_idle("change")
+            if not 0 <= index < len(talk.exchanges):
+                raise KVMMError("This question is not there any more.")
+            turn = talk.exchanges[index].again(None if question is None else question.strip())
+            if not turn.question and not turn.files:
+                raise KVMMError("Type a question, or attach a recording that asks one.")
+            branch = talk.before(index)
+            if any(each.answered for each in talk.exchanges[index:]):
+                talk.title = f"{talk.title} (before the edit)"
+                self._add(branch)
+            else:
+                self.talks[self.talks.index(talk)] = branch
+                talk.close()
+                self._show(branch)
+            return self.begin(turn, settings)
 
     def rename(self, title: str) -> None:
         """Give the open conversation another name in the list.

@@ -49,7 +49,7 @@ class Answer:
         self._reasons: dict[str, str] = {}
         self._changed = threading.Condition()
         self._version = 0
-        self._thread: threading.Thread | None = None
+        self._begun = False
         for side in self._sides:
             self._show(side, note("Waiting for the model", "", pending=True))
 
@@ -69,9 +69,11 @@ class Answer:
 
     def start(self) -> None:
         """Begin, in a thread of its own; once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="kvmm-answer", daemon=True)
-            self._thread.start()
+        with self._changed:  # several pages may watch it
+            if self._begun or self.done:
+                return
+            self._begun = True
+        threading.Thread(target=self._run, name="kvmm-answer", daemon=True).start()
 
     def watch(self) -> Iterator[None]:
         """Yield whenever something has changed, and at least once; ends with the answer."""
@@ -88,6 +90,7 @@ class Answer:
 
     def steps(self) -> Iterator[Step]:
         """Answer here and now; raises what goes wrong. When it ends or is closed, the chat shows what came of it."""
+        self._begun = True
         for side in self._sides:
             self._show(side, note("Reading" if self.turn.files else "Answering", "", pending=True))
         self._tell()
@@ -163,7 +166,8 @@ class Answer:
     def _fail(self, line: str, shown: str) -> None:
         self.error = line
         for side in SIDES:
-            self._show(side, bubble(f"⚠️ {shown}"))
+            if side not in self.last or not self.last[side].done:  # an answer that is there stays readable
+                self._show(side, bubble(f"⚠️ {shown}"))
 
 
 __all__ = ["READ_AGAIN", "Answer"]

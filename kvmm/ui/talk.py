@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from kvmm.cache import MemoryReport
 from kvmm.errors import KVMMError
@@ -62,10 +62,14 @@ class Exchange:
     stopped: bool = False
     as_links: bool = False
     media: tuple[Media, ...] = ()
+    _sent: tuple[bool, list[dict[str, Any]]] | None = field(default=None, repr=False, compare=False)
 
     def messages(self, side: str) -> list[dict[str, Any]]:
-        """What one side's chat shows of it."""
-        return [*user_messages(self.turn.question, self.turn.files, links=self.as_links), *self.tails[side]]
+        """What one side's chat shows of it. The question's own are made once: each frame of an answer asks for them."""
+        if self._sent is None or self._sent[0] != self.as_links:
+            sent = user_messages(self.turn.question, self.turn.files, links=self.as_links)
+            self._sent = self.as_links, sent
+        return [*self._sent[1], *self.tails[side]]
 
     def again(self, question: str | None = None) -> Turn:
         """The same files with another question; what was read of them stays the same, so that caches know it."""
@@ -112,7 +116,7 @@ class Talk:
         self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated
         self.reports: dict[str, Any] = {}  # analyses of the prompt as it is now
         self.used = self.now()
-        self.settings: Settings | None = None  # of the last answer
+        self.settings: Settings | None = None  # those that the quantised side was made for
         self._conversations: dict[str, Conversation] = {}
         self._keys: dict[str, tuple[Any, ...]] = {}
 
@@ -196,47 +200,54 @@ class Talk:
         if settings.compare:
             with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
                 warm_up([talk for talk, _ in speakers.values()], [*self.media, *new], stop)
-        for side, (talk, reread) in speakers.items():
-            try:
-                for progress in talk.ask(turn.question, new, max_new_tokens=self.max_new_tokens, stop=stop):
-                    if side == "kvmm":
-                        self._note_growth(said, progress)
-                    yield Step(side, progress, reread)
-            except BaseException:
-                self._forget_growth(said)
-                raise
-            self.used = self.now()
-            finals[side] = progress
-            if progress.stopped:
-                self._forget_growth(said)
-                exchange.stopped = True
-                return
+        try:
+            for side, (talk, reread) in speakers.items():
+                asked = talk.ask(turn.question, new, max_new_tokens=self.max_new_tokens, stop=stop)
+                with contextlib.closing(asked):
+                    for progress in asked:
+                        if side == "kvmm":
+                            self._note_growth(said, progress)
+                        yield Step(side, progress, reread)
+                self.used = self.now()
+                finals[side] = progress
+                if progress.stopped:
+                    self._take_back(said)
+                    exchange.stopped = True
+                    return
+        except BaseException:
+            self._take_back(said)
+            raise
         self.verdict = None
         if settings.compare:
             self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
-        self.last, self.settings = finals, settings
+        self.last = finals
         self.reports.clear()
         exchange.answered = True
 
     def fork(self) -> Talk:
-        """A branch that goes on from here on its own. Packed pages are shared, so it costs next to nothing.
+        """A branch that goes on from here on its own.
+
+        Packed pages are shared, so it costs next to nothing. Where they cannot be, because a CUDA graph has room in
+        them, they are copied. The full-precision cache is not: that side reads again when it is compared.
 
         Raises:
-            KVMMError: nothing has been answered yet, or an answer is being written.
+            KVMMError: nothing has been answered yet, an answer is being written, or there is no memory for a copy.
         """
         if self.conversation is None:
             raise KVMMError("There is nothing to fork yet: ask a question first.")
-        twin = self._twin()
+        twin = self._twin({"kvmm": "copy", "full": "share"})
         twin.title = f"{self.title} (fork)"
         return twin
 
     def before(self, index: int) -> Talk:
         """A branch without the question ``index`` and what came after it, to ask something else there.
 
+        A cache that cannot be shared goes with the branch; here the next question reads everything again.
+
         Raises:
             KVMMError: an answer is being written.
         """
-        twin = self._twin()
+        twin = self._twin(dict.fromkeys(SIDES, "move"))
         twin.exchanges = twin.exchanges[:index]
         for conversation in twin.conversations:
             conversation.rewind(twin.answered)
@@ -251,13 +262,14 @@ class Talk:
             self.answer.stop.set()
         self._conversations, self._keys, self.reports = {}, {}, {}
 
-    def _twin(self) -> Talk:
+    def _twin(self, caches: dict[str, Literal["copy", "share", "move"]]) -> Talk:
+        """A copy of this conversation; ``caches``: what becomes of each side's, as in :meth:`Conversation.fork`."""
         if self.is_busy:
             raise KVMMError("Wait for the answer, or stop it: then the conversation can branch.")
         twin = copy.copy(self)
         twin.exchanges = [copy.copy(each) for each in self.exchanges]
         twin.growth, twin.reports, twin.answer = list(self.growth), dict(self.reports), None
-        twin._conversations = {side: talk.fork() for side, talk in self._conversations.items()}
+        twin._conversations = {side: talk.fork(caches[side]) for side, talk in self._conversations.items()}
         twin._keys = dict(self._keys)
         twin.used = self.now()
         return twin
@@ -271,8 +283,12 @@ class Talk:
             if len(self.growth) > MAX_GROWTH:
                 del self.growth[:-1:2]
 
-    def _forget_growth(self, said: int) -> None:
+    def _take_back(self, said: int) -> None:
+        """The last question was not answered, so no side knows of it: full precision may have been done already."""
         self.growth = [point for point in self.growth if point[0] <= said]
+        for conversation in self.conversations:
+            if len(conversation.messages) > 2 * self.answered:
+                conversation.rewind(self.answered)
 
     def _speaker(self, side: str, settings: Settings, policy: Any) -> tuple[Conversation, str]:
         """The conversation of ``side``, which knows all that was said, and why it has to read that again, if it has."""
@@ -289,11 +305,11 @@ class Talk:
                 conversation.adopt(before)
             reason = JOINED if side == "full" and before is None else CHANGED
         conversation.forget_stopped()  # what was stopped is asked anew with all its files, or not
-        if len(conversation.messages) > 2 * self.answered:  # the other side was stopped, or had an error
-            conversation.rewind(self.answered)
         if self.conversation is not None:
             conversation.adopt(self.conversation)  # what this side was not asked
         self._conversations[side], self._keys[side] = conversation, key
+        if side == "kvmm":
+            self.settings = settings
         return conversation, reason if conversation.messages and conversation.cache is None else ""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.context import LocalContext
 
 from kvmm.errors import KVMMError
 from kvmm.ui.cookie import session_of
@@ -147,16 +148,13 @@ def connect_talk_list(
         return change(lambda state: state.rename(title))(compare, request)
 
     def write(request: gr.Request) -> Any:
-        state = session_of(visitors, request)
         try:
-            if state.talk.is_empty:
-                raise KVMMError("There is nothing to save yet: ask a question first.")
-            name = re.sub(r"[^\w-]+", "-", state.talk.title).strip("-") or "conversation"
-            path = visitors.folder(state) / f"{name}.kvmm"
-            state.save(path)
-            sign(path, key)
+            path = save_file(visitors, session_of(visitors, request), key)
         except KVMMError as error:
             raise gr.Error(str(error), duration=6, print_exception=False) from error
+        app = LocalContext.blocks.get(None)
+        if line := too_large(path, None if app is None else app.max_file_size):
+            gr.Warning(line, duration=10)
         return gr.DownloadButton(value=str(path))
 
     def read(path: str | None, compare: bool, model: str, request: gr.Request) -> tuple[Any, ...]:
@@ -184,6 +182,37 @@ def connect_talk_list(
     return everything
 
 
+def save_file(visitors: Visitors, session: Session, key: bytes) -> Path:
+    """Write the open conversation to a signed file; the visitor's last one is deleted.
+
+    Raises:
+        KVMMError: there is nothing to save, or an answer is being written.
+    """
+    if session.talk.is_empty:
+        raise KVMMError("There is nothing to save yet: ask a question first.")
+    name = re.sub(r"[^\w-]+", "-", session.talk.title).strip("-") or "conversation"
+    path = visitors.saving_folder(session) / f"{name}.kvmm"
+    session.save(path)
+    sign(path, key)
+    return path
+
+
+def too_large(path: Path, limit: int | None) -> str:
+    """What a visitor should know about a saved file that this app would not take back; empty if it does.
+
+    Args:
+        path: the file.
+        limit: bytes of the largest upload, None without a limit.
+    """
+    size = path.stat().st_size
+    if limit is None or size <= limit:
+        return ""
+    return (
+        f"The saved file has {size / 2**20:.1f} MiB, and this app opens files of at most {limit / 2**20:.1f} MiB. "
+        f"To open it again, start the app with --max-upload {-(-size // 2**20)} or more."
+    )
+
+
 def redraw(session: Session, compare: bool) -> tuple[Any, ...]:
     """Everything on the page that belongs to the open conversation; what is typed in the box stays."""
     busy = session.is_busy
@@ -191,4 +220,4 @@ def redraw(session: Session, compare: bool) -> tuple[Any, ...]:
     return session, *view(session.talk, compare), box, *listing(session)
 
 
-__all__ = ["NEW", "TalkList", "build_talk_list", "connect_talk_list", "listing", "redraw"]
+__all__ = ["NEW", "TalkList", "build_talk_list", "connect_talk_list", "listing", "redraw", "save_file", "too_large"]

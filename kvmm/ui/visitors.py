@@ -8,6 +8,8 @@ then the next question reads the media again. Files live as long as a conversati
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import shutil
 import threading
 import time
@@ -28,10 +30,15 @@ FILE_SECONDS = 60 * 60  # age at which files go that no conversation shows, such
 PAGE_SECONDS = 24 * 60 * 60  # a page that has not been heard of for so long is closed, whatever its connection says
 CLEAN_SECONDS = 10 * 60  # between two clean-ups
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(eq=False)
 class Visit:
-    """One visitor. ``pages``: session by page, and when it was last heard of; ``files``: times by path."""
+    """One visitor. ``pages``: session by page, and when it was last heard of; ``files``: times by path.
+
+    ``saved``: the folder of the conversation that was saved last, which is in ``files``, too.
+    """
 
     token: str | None
     desk: Desk = field(default_factory=Desk)
@@ -39,13 +46,14 @@ class Visit:
     heard: dict[str, float] = field(default_factory=dict)
     left: float = 0.0  # when the last page closed
     files: dict[Path, int] = field(default_factory=dict)
+    saved: Path | None = None
 
 
 class Visitors:
     """The visitors that exist, and the budget that their caches share.
 
-    When all caches together hold more than the budget, those of the conversations used longest ago are dropped; what
-    was said stays, and the next question there reads the media again.
+    When the caches of all idle conversations hold more than the budget, those used longest ago are dropped; what was
+    said stays, and the next question there reads the media again.
 
     Args:
         new_session: makes a page's session of a visitor's :class:`Desk`.
@@ -161,7 +169,7 @@ class Visitors:
             for path in (Path(p).resolve() for p in made):
                 inside = path.is_relative_to(self.upload_folder) and not any(p in living for p in (path, *path.parents))
                 if inside and now - _time(path) / 1e9 > FILE_SECONDS:
-                    path.unlink(missing_ok=True)
+                    _unlink(path)
 
     def clean_up_regularly(self, made: Callable[[], Iterable[str | Path]], seconds: float = CLEAN_SECONDS) -> None:
         """Run :meth:`clean_up` every so often, in a thread that ends when these visitors are no longer needed."""
@@ -169,7 +177,10 @@ class Visitors:
 
         def run() -> None:
             while not tick.wait(seconds) and (there := visitors()) is not None:
-                there.clean_up(made())
+                try:
+                    there.clean_up(made())
+                except Exception:  # the next one may go well, and without it memory and disk fill up
+                    logger.exception("a clean-up failed")
                 del there
 
         threading.Thread(target=run, name="kvmm-clean-up", daemon=True).start()
@@ -215,6 +226,16 @@ class Visitors:
         """A new folder for files made for this visitor, such as saved conversations; deleted when they leave."""
         return session.folder()
 
+    def saving_folder(self, session: Session) -> Path:
+        """A new folder for a conversation that is being saved; the one of the visitor's last saving is deleted."""
+        folder = self.folder(session)
+        with self._guard:
+            for visit in [visit for visit in self._visits if session in visit.pages.values()]:
+                before, visit.saved = visit.saved, folder
+                if before is not None:
+                    self._delete({before: visit.files.pop(before, 0)})
+        return folder
+
     def _new_folder(self, visit: Visit) -> Path:
         folder = self.upload_folder / f"kvmm-{uuid.uuid4().hex}"
         folder.mkdir(parents=True)
@@ -234,7 +255,7 @@ class Visitors:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif _time(path) == when:
-                path.unlink(missing_ok=True)
+                _unlink(path)
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -243,10 +264,15 @@ class Visitors:
         return sum(conversation.cache_nbytes() for _, conversation in self._conversations())
 
     def keep_budget(self) -> int:
-        """Drop caches until the budget holds, those used longest ago first; returns how many were dropped."""
+        """Drop caches until the budget holds, those used longest ago first; returns how many were dropped.
+
+        Those of a conversation that is being answered count once it is done: what is being written cannot be measured.
+        """
         with self._guard:
             held = [
-                (talk.used, conversation, conversation.cache_nbytes()) for talk, conversation in self._conversations()
+                (talk.used, conversation, conversation.cache_nbytes())
+                for talk, conversation in self._conversations()
+                if not talk.is_busy
             ]
             held = [entry for entry in held if entry[2]]
             total, dropped = sum(nbytes for _, _, nbytes in held), 0
@@ -265,6 +291,12 @@ class Visitors:
                 for talk in visit.desk.talks
                 for conversation in talk.conversations
             ]
+
+
+def _unlink(path: Path) -> None:
+    """Delete a file, or leave it to the next clean-up where the file system refuses."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _time(path: Path) -> int:

@@ -55,6 +55,20 @@ def test_a_side_that_fell_behind_reads_what_it_missed_only(omni, invoice):
     assert lengths[0] < 80 and [text_of(m) for m in twin.messages[::2]] == [*TURNS, TURNS[0]]
 
 
+def test_questions_that_only_one_side_was_asked_are_taken_back(omni, invoice, receipt):
+    talk = talk_about(omni, invoice, "bf16", 1)
+    twin = Conversation(*omni, "dynamic")
+    twin.adopt(talk)
+    last(twin.ask("And the date?", max_new_tokens=LENGTH))
+    last(talk.ask(TURNS[1], max_new_tokens=LENGTH))
+    twin.adopt(talk)  # as many questions, and not the same
+    assert twin.messages == talk.messages and twin._ids.equal(talk._ids)
+    other = talk_about(omni, receipt)  # asked the same, about another page
+    twin.rewind(1)
+    twin.adopt(other)
+    assert twin.messages == other.messages and twin._turns[0].media == (receipt,)
+
+
 def test_another_model_gets_questions_answers_and_pages(omni, invoice, tone, tmp_path):
     talk = talk_about(omni, invoice)
     model, processor = load_model(checkpoints.save("qwen2_5_vl", tmp_path / "a"), device="cpu", dtype=torch.float32)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from reportlab.pdfgen import canvas
 
+from kvmm.ui import previews
 from kvmm.ui.bubbles import user_messages
 from kvmm.ui.page_text import PAGE_CHARACTERS, page_text_html
 from kvmm.ui.previews import SHOWN
@@ -146,6 +147,26 @@ def test_what_is_no_picture_is_a_link(tmp_path, document):
     evil.write_bytes(document.read_bytes())
     (shown,) = user_messages("", [str(evil)])
     assert "<img src=x" not in shown["content"][0]["value"] and "&lt;img src=x" in shown["content"][0]["value"]
+
+
+def test_only_files_that_are_shown_are_decoded(tmp_path, document, invoice, monkeypatch):
+    paths = [tmp_path / f"{k:02d}.png" for k in range(70)]
+    for path in paths:
+        path.write_bytes(invoice.read_bytes())
+    paths.append(tmp_path / "z.pdf")
+    paths[-1].write_bytes(document.read_bytes())
+    decoded, decode = [], previews.preview
+
+    def note(path, count, side):
+        pictures, total = decode(path, count, side)
+        decoded.append((Path(path).name, len(pictures)))
+        return pictures, total
+
+    monkeypatch.setattr(previews, "preview", note)
+    html = previews.previews_html([str(path) for path in paths])
+    assert html == previews.previews_html([str(path) for path in paths])
+    assert html.count("<img") == SHOWN and "+ 72 more" in html and "69.png" in html
+    assert decoded == [*((f"0{k}.png", 1) for k in range(SHOWN)), ("z.pdf", 0)]
 
 
 def test_the_text_of_pages_is_cut_and_escaped():

@@ -171,3 +171,14 @@ def test_long_work_is_stopped_while_it_waits_and_while_it_runs(model_and_process
     assert not work.stop(session) and event.is_set()
     work.end(session)
     assert work.wait(session) and not work.begin(session).is_set()
+
+
+def test_long_work_is_one_for_all_pages_of_a_visitor(model_and_processor):
+    work, session = LongWork(), Session(Models.of(*model_and_processor))
+    page, stranger = Session(session.models, session.desk), Session(session.models)
+    assert work.wait(session) and not work.wait(page) and page in work
+    event = work.begin(session)
+    assert not work.wait(page) and work.begin(page) is None and stranger not in work and work.wait(stranger)
+    assert not work.stop(page) and event.is_set()
+    work.end(session)
+    assert page not in work

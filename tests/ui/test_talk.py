@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
-from kvmm.models.generation import Reading
-from kvmm.ui import Models
+from kvmm.models.generation import Reading, Worker
+from kvmm.models.prompting import text_of
+from kvmm.ui import Models, streaming
 from kvmm.ui.ask import edited_text, exchange_at
-from kvmm.ui.bubbles import escape_markdown, unescape_markdown
+from kvmm.ui.bubbles import escape_markdown, unescape_markdown, user_messages
 from kvmm.ui.cookie import VisitorCookie, is_token, new_token, token_of
 from kvmm.ui.session import Desk, Session, Turn
 from kvmm.ui.settings import Settings
+from kvmm.ui.streaming import Answer
 from kvmm.ui.talk import CHANGED, JOINED
 from kvmm.ui.views import frames, reading_html
 
@@ -51,6 +57,42 @@ def test_both_sides_know_all_that_was_said(session, invoice):
     assert [each.answered for each in session.talk.exchanges] == [True] * 4
 
 
+def questions(session: Session) -> dict[str, list[str]]:
+    """What either side knows it was asked."""
+    sides = session.talk._conversations.items()
+    return {side: [text_of(message) for message in talk.messages[::2]] for side, talk in sides}
+
+
+@pytest.mark.parametrize("end", ["stop", "error", "close"])
+def test_both_sides_forget_a_question_that_one_of_them_did_not_answer(session, monkeypatch, end):
+    run(session, "Write one word.", compare=True)
+    answer = session.begin(Turn(TAX), Settings(policy="kivi4", compare=True))
+    if end == "error":
+        monkeypatch.setattr("kvmm.models.conversation.Worker", worker_without_memory)
+    steps = answer.steps()
+    with contextlib.suppress(KVMMError):
+        for step in steps:
+            if step.side == "kvmm" and end == "close":
+                steps.close()
+            elif step.side == "kvmm":
+                answer.stop.set()
+    assert answer.last["full"].done and not answer.exchange.answered
+    assert answer.last["full"].text in str(session.chats["full"]) and "⚠️" not in str(session.chats["full"])
+    assert ("no memory" in str(session.chats["kvmm"])) == (end == "error")
+    assert questions(session) == {"full": ["Write one word."], "kvmm": ["Write one word."]}
+    monkeypatch.undo()
+    run(session, TOTAL)
+    run(session, "Write it again.", compare=True)
+    assert questions(session)["full"] == questions(session)["kvmm"] == ["Write one word.", TOTAL, "Write it again."]
+
+
+def worker_without_memory(model, cache, *options):
+    """A worker that fails on the quantised side."""
+    if isinstance(cache, KVMMCache):
+        raise KVMMError("There is no memory left.")
+    return Worker(model, cache, *options)
+
+
 def test_an_answer_needs_no_page_and_several_may_watch(session, invoice):
     other = Session(session.models, session.desk, max_new_tokens=16)
     assert other.talk is session.talk
@@ -70,6 +112,46 @@ def test_an_answer_needs_no_page_and_several_may_watch(session, invoice):
     assert other.talk is session.talk and len(session.talks) == 1
     session.delete()  # on the other page it is gone, too
     assert other.talk is session.talk and other.talk.is_empty
+
+
+def at_once(count: int, do) -> list:
+    """What ``do`` returned, or the error it raised, in threads that begin together."""
+    barrier, results = threading.Barrier(count), []
+
+    def run() -> None:
+        barrier.wait(10)
+        try:
+            results.append(do())
+        except KVMMError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    return results
+
+
+def test_two_pages_cannot_ask_or_start_at_once(session, monkeypatch):
+    def slowly(make):
+        return lambda *args, **options: (time.sleep(0.2), make(*args, **options))[1]
+
+    monkeypatch.setattr("kvmm.ui.session.Answer", slowly(Answer))
+    results = at_once(3, lambda: Session(session.models, session.desk).begin(Turn(TOTAL), KIVI))
+    assert sum(isinstance(each, KVMMError) for each in results) == 2 and len(session.talk.exchanges) == 1
+    made = []
+    monkeypatch.setattr(streaming, "threading", SimpleNamespace(Thread=slowly(lambda **_: made.append(1) or Unstarted)))
+    at_once(3, session.talk.answer.start)
+    assert made == [1]
+
+
+class Unstarted:
+    """A thread that never runs."""
+
+    @staticmethod
+    def start() -> None:
+        pass
 
 
 def test_stop_while_files_are_loaded_keeps_the_question(session, invoice, monkeypatch):
@@ -111,6 +193,28 @@ def test_an_edit_branches_only_where_an_answer_would_be_lost(session, invoice, t
         session.rename("  ")
 
 
+def test_full_precision_caches_are_never_copied(session, invoice, monkeypatch):
+    run(session, TOTAL, invoice, compare=True)
+    talk = session.talk
+    held = {side: talk._conversations[side].cache for side in ("full", "kvmm")}
+    monkeypatch.setattr(type(held["full"]), "__deepcopy__", lambda *_: pytest.fail("a copy"), raising=False)
+    session.fork()
+    fork = session.talk._conversations
+    assert fork["full"].cache is None and len(fork["full"].messages) == 2 and talk._conversations["full"].cache
+    assert fork["kvmm"].cache.get_seq_length() == held["kvmm"].get_seq_length()
+    session.open(0)
+    session.ask_again(0, TAX, Settings(policy="kivi4", compare=True))
+    branch = session.talk._conversations
+    assert branch["full"].cache is held["full"] and branch["kvmm"].cache.get_seq_length() > 100
+    assert talk._conversations["full"].cache is None and talk._conversations["kvmm"].cache is held["kvmm"]
+    assert [len(side.messages) for side in talk.conversations] == [2, 2]
+    finish(session.talk.answer)
+    assert session.talk.last["full"].text == "$94.44" and session.talk.same_start
+    session.open(0)
+    assert session.talk is talk
+    assert run(session, TOTAL, compare=True)[-1].progress.text == "$1,274.94"
+
+
 def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):
     bad = tmp_path / "notes.png"
     bad.write_text("no picture")
@@ -140,6 +244,22 @@ def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):
     assert other.last.text == "$1,274.94"
 
 
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_stopped_question_is_saved_with_the_policy_that_holds_the_cache(session, tmp_path, asked):
+    if asked:
+        run(session, TOTAL, policy="balanced")
+    answer = session.begin(Turn(TAX), Settings(policy="kivi2"))
+    answer.stop.set()
+    finish(answer)
+    session.save(tmp_path / "a.kvmm")
+    other = Session(session.models, max_new_tokens=16)
+    assert other.load(tmp_path / "a.kvmm", None).policy == "kivi2"
+    assert other.conversation.policy.name == session.conversation.policy.name == "kivi2"
+    opened = other.conversation
+    run(other, TAX, policy="balanced")
+    assert other.conversation is not opened and other.conversation.policy.name == "balanced"
+
+
 def test_errors_alone_are_saved(session, tmp_path):
     with pytest.raises(KVMMError, match="ask a question"):
         session.save(tmp_path / "none.kvmm")
@@ -160,6 +280,19 @@ def test_bubbles_are_found_and_edited_texts_are_plain(session, invoice):
     for text in ("a_b *c* \\d $1", "plain"):
         assert unescape_markdown(escape_markdown(text)) == text
         assert edited_text([{"type": "text", "text": escape_markdown(text)}]) == text == edited_text(text)
+
+
+def test_the_bubbles_of_a_question_are_made_once(session, invoice, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "kvmm.ui.talk.user_messages",
+        lambda question, files, links: made.append(links) or user_messages(question, files, links=links),
+    )
+    exchange = session.talk.begin(Turn(TOTAL, (str(invoice),)))
+    first = session.chats
+    assert session.chats == first and made == [False]
+    exchange.as_links = True
+    assert session.chats["full"] != first["full"] and session.chats["kvmm"] != first["kvmm"] and made == [False, True]
 
 
 def test_the_bar_says_which_page_is_read():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kvmm.errors import KVMMError
+from kvmm.models.conversation import Conversation
 from kvmm.policy import get_policy
 from kvmm.ui import Models
 from kvmm.ui.models import EMBEDDED
 from kvmm.ui.session import MAX_TALKS, Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.signing import app_key, check_signature, sign
+from kvmm.ui.talk_list import save_file, too_large
 from kvmm.ui.visitors import Visitors
 
 QUESTION = "What is the total?"
@@ -43,13 +45,16 @@ def test_caches_used_longest_ago_make_room_and_are_filled_again(visitors, invoic
     assert visitors.keep_budget() == 1 and second.conversation.cache is None
 
 
-def test_a_cache_that_is_being_written_to_is_not_dropped(visitors, invoice):
-    session = visitors.session("a")
+def test_a_cache_that_is_being_written_to_is_neither_measured_nor_dropped(visitors, invoice, monkeypatch):
+    session, idle = visitors.session("a"), visitors.session("b")
     ask(session, invoice)
+    ask(idle, invoice)
     visitors.cache_budget = 0
     answer = session.ask(Turn(QUESTION), Settings(policy="kivi4"))
     next(answer)
-    assert visitors.keep_budget() == 0
+    measured, measure = [], Conversation.cache_nbytes
+    monkeypatch.setattr(Conversation, "cache_nbytes", lambda self: (measured.append(self), measure(self))[1])
+    assert visitors.keep_budget() == 1 and measured == [idle.conversation]
     assert list(answer)[-1].progress.text == "$1,274.94"
     assert visitors.keep_budget() == 1 and visitors.cache_nbytes() == 0
 
@@ -118,6 +123,23 @@ def test_only_files_that_this_app_wrote_are_opened(visitors, invoice, tmp_path):
         (tmp_path / "changed.kvmm").write_bytes(text)
         with pytest.raises(KVMMError, match="not a saved conversation"):
             check_signature(tmp_path / "changed.kvmm", key)
+
+
+def test_a_visitor_has_one_saved_file_and_hears_when_it_is_too_large_to_open(visitors, invoice, tmp_path):
+    session, other, key = visitors.session("a"), visitors.session("b"), app_key(tmp_path / "state")
+    with pytest.raises(KVMMError, match="nothing to save"):
+        save_file(visitors, session, key)
+    ask(session, invoice)
+    ask(other)
+    theirs, first = save_file(visitors, other, key), save_file(visitors, session, key)
+    second = save_file(visitors, session, key)
+    assert not first.exists() and not first.parent.exists() and theirs.exists()
+    check_signature(second, key)
+    size = second.stat().st_size
+    assert too_large(second, None) == too_large(second, size) == ""
+    assert f"--max-upload {size // 2**20 + 1} " in too_large(second, size - 1)
+    visitors.leave(session)
+    assert not second.exists()
 
 
 def test_settings_describe_a_policy_and_name_no_files():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,40 @@ def test_equal_uploads_of_two_visitors_and_files_that_are_new_stay(house, invoic
     house.visitors.closed("b")
     house.wait(50)
     assert not Path(new).exists() and not Path(page).exists()
+
+
+def test_a_clean_up_that_fails_is_not_the_last_one(house, caplog):
+    third, calls = threading.Event(), []
+
+    def made() -> list[str]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("the disk is full")
+        if len(calls) == 3:
+            third.set()
+        return []
+
+    with caplog.at_level(logging.ERROR, logger="kvmm.ui.visitors"):
+        house.visitors.clean_up_regularly(made, seconds=0.01)
+        assert third.wait(10), "the thread ended"
+    assert "a clean-up failed" in caplog.text and "the disk is full" in caplog.text
+
+
+def test_a_file_that_cannot_be_deleted_does_not_keep_the_others(house, invoice, monkeypatch):
+    stuck, other = Path(house.upload(invoice, "stuck")), Path(house.upload(invoice, "other"))
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path == stuck:
+            raise PermissionError("read-only")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    house.time += FILE_SECONDS + 60
+    house.visitors.clean_up([stuck, other])
+    assert stuck.exists() and not other.exists()
+    session = house.visitors.session("a")
+    third = Path(house.upload(invoice, "third"))
+    house.visitors.keep_until_left(session, [stuck, third])
+    house.visitors.leave(session)
+    assert stuck.exists() and not third.exists()
