@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import threading
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ from kvmm.ui.cookie import VisitorCookie, is_token, new_token, token_of
 from kvmm.ui.session import Desk, Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.streaming import Answer
-from kvmm.ui.talk import CHANGED, JOINED
+from kvmm.ui.talk import CHANGED, JOINED, LOADING, WARMING
 from kvmm.ui.views import frames, reading_html
 
 TOTAL, TAX = "What is the total?", "What is the tax?"
@@ -165,6 +166,51 @@ def test_stop_while_files_are_loaded_keeps_the_question(session, invoice, monkey
     wait.set()
     assert answer.stopped and session.talk.answered == 0 and session.talk.conversation is None
     assert "stopped" in str(session.chats["full"]) and TOTAL in str(session.chats["kvmm"])
+
+
+@pytest.mark.parametrize("where", [LOADING, WARMING])
+def test_stop_while_the_model_is_made_ready(model_and_processor, invoice, monkeypatch, where):
+    wait = threading.Event()
+
+    def load():
+        return where == LOADING and wait.wait(30), model_and_processor
+
+    models = Models({"slow": lambda: load()[1]})
+    if where == WARMING:
+        models.get()
+        monkeypatch.setattr("kvmm.ui.talk.is_warm", lambda *_: False)
+        monkeypatch.setattr("kvmm.ui.talk.warm_up", lambda *_: wait.wait(30))
+    session = Session(models, max_new_tokens=16)
+    answer = session.begin(Turn(TOTAL, (str(invoice),)), Settings(policy="kivi4", compare=True))
+    answer.start()
+    until = time.monotonic() + 20
+    while where not in str(session.chats["full"]) or where not in str(session.chats["kvmm"]):
+        assert time.monotonic() < until and not answer.done
+        time.sleep(0.02)
+    session.stop()
+    finish(answer)
+    assert not wait.is_set() and answer.stopped and session.talk.answered == 0
+    assert all("stopped" in str(chat) and where not in str(chat) for chat in session.chats.values())
+    wait.set()
+    monkeypatch.undo()
+    assert run(session, TOTAL, invoice)[-1].progress.text == "$1,274.94"
+
+
+def test_stop_while_another_model_prepares_what_was_said(session, invoice, model_and_processor, monkeypatch):
+    run(session, TOTAL, invoice)
+    model, processor = model_and_processor
+    session.models._loaders["other"] = lambda: (model, copy.copy(processor))
+    begun, wait = threading.Event(), threading.Event()
+    monkeypatch.setattr("kvmm.models.prompting.encode", lambda *_: (begun.set(), wait.wait(30)))
+    answer = session.begin(Turn(TAX), Settings(model="other", policy="kivi4"))
+    answer.start()
+    assert begun.wait(20)
+    session.stop()
+    finish(answer)
+    assert not wait.is_set() and answer.stopped and session.talk.answered == 1
+    wait.set()
+    monkeypatch.undo()
+    assert run(session, TAX, model="other")[-1].progress.text == "$94.44"
 
 
 def test_an_edit_branches_only_where_an_answer_would_be_lost(session, invoice, tmp_path):
