@@ -167,6 +167,18 @@ def test_stop_while_files_are_loaded_keeps_the_question(session, invoice, monkey
     assert "stopped" in str(session.chats["full"]) and TOTAL in str(session.chats["kvmm"])
 
 
+def test_a_question_that_waits_for_its_turn_is_stopped_at_once(session):
+    for end in (Session.stop, Session.delete):
+        talk, answer = session.talk, session.begin(Turn(TAX), Settings(policy="kivi4", compare=True))
+        end(session)
+        assert answer.done and answer.stopped and answer.stop.is_set() and not session.is_busy
+        assert "stopped" in str(talk.chats["kvmm"]) and "Waiting" not in str(talk.chats)
+        finish(answer)  # its turn comes
+        assert talk.conversation is None and not talk.last and not answer.exchange.answered
+    finish(session.begin(Turn("Write one word."), KIVI))
+    assert session.talk.answered == 1
+
+
 def test_an_edit_branches_only_where_an_answer_would_be_lost(session, invoice, tmp_path):
     bad = tmp_path / "notes.png"
     bad.write_text("no picture")
