@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
@@ -31,7 +31,16 @@ from kvmm.media import Media
 from kvmm.models import prompting
 from kvmm.models.caches import cache_nbytes, shortened
 from kvmm.models.families import family_of
-from kvmm.models.generation import Reading, Stopped, Worker, kept_rope_deltas, model_lock, positions, unless_stopped
+from kvmm.models.generation import (
+    OUT_OF_MEMORY,
+    Reading,
+    Stopped,
+    Worker,
+    kept_rope_deltas,
+    model_lock,
+    positions,
+    unless_stopped,
+)
 from kvmm.models.prompting import MIN_PIECE, Piece, Prompt, Turn
 from kvmm.policy import get_policy
 from kvmm.policy_file import is_policy_file
@@ -213,17 +222,30 @@ class Conversation:
         """Let the media of a stopped question not go with the next one."""
         self._stopped_media = ()
 
-    def fork(self) -> Conversation:
+    def fork(self, cache: Literal["copy", "share", "move"] = "copy") -> Conversation:
         """A conversation that goes on from here on its own; packed pages are shared until one of the two adds to them.
 
-        Raises ``KVMMError`` while an answer is being written.
+        Args:
+            cache: what becomes of one whose pages cannot be shared (full precision, or with room for a CUDA graph):
+                "copy" it; "share": the fork has none, and its next question reads everything again; "move" it to the
+                fork, so that this conversation's next question does.
+
+        Raises ``KVMMError`` while an answer is being written, or when there is no memory for a copy.
         """
         with self.idle():
             twin = copy.copy(self)
             twin._asking = threading.Lock()
             twin._key_norms = copy.copy(self._key_norms)
             twin.messages, twin._turns, twin.notes = list(self.messages), list(self._turns), dict(self.notes)
-            twin.cache = self.cache.fork() if isinstance(self.cache, KVMMCache) else copy.deepcopy(self.cache)
+            try:
+                if cache == "copy" or self._shares_pages:
+                    twin.cache = self.cache.fork() if isinstance(self.cache, KVMMCache) else copy.deepcopy(self.cache)
+                elif cache == "share":
+                    twin.cache = None
+                else:
+                    self.cache = None
+            except torch.OutOfMemoryError as error:
+                raise KVMMError("Memory ran out for a copy of the cache: delete a conversation first.") from error
             return twin
 
     @property
@@ -314,6 +336,8 @@ class Conversation:
         except Stopped:
             self._stopped_media = media
             yield Progress("", 0, time.perf_counter() - begin, None, 0.0, None, done=True, stopped=True)
+        except torch.OutOfMemoryError as error:  # of the cache's room; the worker translates its own
+            raise KVMMError(OUT_OF_MEMORY) from error
         finally:
             if worker is not None and not committed:
                 # Closed early, stopped or failed, and part of this turn is in the cache. The next question goes on from
@@ -408,9 +432,12 @@ class Conversation:
 
     def _twin(self) -> Cache | None:
         """The cache as it is now, to come back to. Packed pages are shared, so this copies the residual only."""
-        if isinstance(self.cache, KVMMCache) and not self.graph:  # with a graph, pages have room and would be copied
-            return self.cache.fork()
-        return None
+        return self.cache.fork() if self._shares_pages else None
+
+    @property
+    def _shares_pages(self) -> bool:
+        """Whether a fork of the cache costs next to nothing: with a graph, pages have room and would be copied."""
+        return isinstance(self.cache, KVMMCache) and not self.graph
 
     def _new_cache(self, tokens: int = 1) -> Cache:
         if self.policy == DYNAMIC:

@@ -38,6 +38,7 @@ MEMORY_SECONDS = 0.1  # while streaming, the memory report is renewed this often
 MEMORY_SHARE = 0.05  # ... unless making it would take a larger share of the time
 NORM_SECONDS, NORM_TOKENS = 0.25, 24  # norms of new keys are read this often; before the residual's 32 are packed
 _STOP_SECONDS = 0.05  # how often work that can be left alone is looked after
+OUT_OF_MEMORY = "Memory ran out: send fewer or smaller pages, or choose a policy with fewer bits."
 
 T = TypeVar("T")
 
@@ -269,7 +270,7 @@ class Worker(threading.Thread):
         except Stopped:
             pass
         except torch.OutOfMemoryError:
-            self.error = KVMMError("Memory ran out: send fewer or smaller pages, or choose a policy with fewer bits.")
+            self.error = KVMMError(OUT_OF_MEMORY)
         except BaseException as error:  # handed to the thread that asked
             self.error = error
         finally:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from kvmm.cache import MemoryReport
 from kvmm.errors import KVMMError
@@ -225,24 +225,29 @@ class Talk:
         exchange.answered = True
 
     def fork(self) -> Talk:
-        """A branch that goes on from here on its own. Packed pages are shared, so it costs next to nothing.
+        """A branch that goes on from here on its own.
+
+        Packed pages are shared, so it costs next to nothing. Where they cannot be, because a CUDA graph has room in
+        them, they are copied. The full-precision cache is not: that side reads again when it is compared.
 
         Raises:
-            KVMMError: nothing has been answered yet, or an answer is being written.
+            KVMMError: nothing has been answered yet, an answer is being written, or there is no memory for a copy.
         """
         if self.conversation is None:
             raise KVMMError("There is nothing to fork yet: ask a question first.")
-        twin = self._twin()
+        twin = self._twin({"kvmm": "copy", "full": "share"})
         twin.title = f"{self.title} (fork)"
         return twin
 
     def before(self, index: int) -> Talk:
         """A branch without the question ``index`` and what came after it, to ask something else there.
 
+        A cache that cannot be shared goes with the branch; here the next question reads everything again.
+
         Raises:
             KVMMError: an answer is being written.
         """
-        twin = self._twin()
+        twin = self._twin(dict.fromkeys(SIDES, "move"))
         twin.exchanges = twin.exchanges[:index]
         for conversation in twin.conversations:
             conversation.rewind(twin.answered)
@@ -257,13 +262,14 @@ class Talk:
             self.answer.cancel()
         self._conversations, self._keys, self.reports = {}, {}, {}
 
-    def _twin(self) -> Talk:
+    def _twin(self, caches: dict[str, Literal["copy", "share", "move"]]) -> Talk:
+        """A copy of this conversation; ``caches``: what becomes of each side's, as in :meth:`Conversation.fork`."""
         if self.is_busy:
             raise KVMMError("Wait for the answer, or stop it: then the conversation can branch.")
         twin = copy.copy(self)
         twin.exchanges = [copy.copy(each) for each in self.exchanges]
         twin.growth, twin.reports, twin.answer = list(self.growth), dict(self.reports), None
-        twin._conversations = {side: talk.fork() for side, talk in self._conversations.items()}
+        twin._conversations = {side: talk.fork(caches[side]) for side, talk in self._conversations.items()}
         twin._keys = dict(self._keys)
         twin.used = self.now()
         return twin

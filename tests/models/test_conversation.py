@@ -363,6 +363,42 @@ def test_a_cache_without_a_conversation_is_named(omni, saved, tmp_path):
         Conversation.load(tmp_path / "cache.safetensors", *omni)
 
 
+@pytest.mark.parametrize("policy, graph", [("dynamic", False), ("kivi4", True)])
+def test_a_cache_that_cannot_be_shared_is_copied_left_or_moved(omni, invoice, policy, graph):
+    talk = Conversation(*omni, policy=policy)
+    expected = last(talk.ask("What is the total?", [invoice], max_new_tokens=LENGTH)).text
+    talk.graph, held = graph, talk.cache
+    with CountForwardedTokens(talk.model) as lengths:
+        twin = talk.fork("share")
+        assert twin.cache is None and talk.cache is held and twin.messages == talk.messages
+        copied = talk.fork()
+        assert copied.cache is not held and copied.cache_nbytes() == talk.cache_nbytes() > 0 and talk.cache is held
+        moved = talk.fork("move")
+        assert moved.cache is held and talk.cache is None and len(talk.messages) == 2
+        assert not lengths  # none of this reads anything
+        for each in (twin, talk, moved):
+            each.graph = False
+            each.rewind(0)
+            assert last(each.ask("What is the total?", [invoice], max_new_tokens=LENGTH)).text == expected
+
+
+def test_no_memory_for_a_copy_or_for_room_is_a_clear_error(omni, invoice, monkeypatch):
+    def no_memory(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    talk = Conversation(*omni, policy="kivi4")
+    last(talk.ask("What is the total?", [invoice], max_new_tokens=LENGTH))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(talk.cache), "fork", no_memory)
+        with pytest.raises(KVMMError, match="Memory ran out for a copy"):
+            talk.fork()
+    with monkeypatch.context() as patch:
+        patch.setattr(talk, "_with_room", no_memory)
+        with pytest.raises(KVMMError, match="Memory ran out: send fewer"):
+            last(talk.ask("What is the tax?"))
+    assert len(talk.messages) == 2 and last(talk.ask("What is the total?", max_new_tokens=LENGTH)).text == "$42.50"
+
+
 def test_a_fork_goes_on_alone(omni, invoice):
     talk = Conversation(*omni, "kivi4")
     last(talk.ask("What is the total?", [invoice], max_new_tokens=LENGTH))

@@ -205,6 +205,28 @@ def test_an_edit_branches_only_where_an_answer_would_be_lost(session, invoice, t
         session.rename("  ")
 
 
+def test_full_precision_caches_are_never_copied(session, invoice, monkeypatch):
+    run(session, TOTAL, invoice, compare=True)
+    talk = session.talk
+    held = {side: talk._conversations[side].cache for side in ("full", "kvmm")}
+    monkeypatch.setattr(type(held["full"]), "__deepcopy__", lambda *_: pytest.fail("a copy"), raising=False)
+    session.fork()
+    fork = session.talk._conversations
+    assert fork["full"].cache is None and len(fork["full"].messages) == 2 and talk._conversations["full"].cache
+    assert fork["kvmm"].cache.get_seq_length() == held["kvmm"].get_seq_length()
+    session.open(0)
+    session.ask_again(0, TAX, Settings(policy="kivi4", compare=True))
+    branch = session.talk._conversations
+    assert branch["full"].cache is held["full"] and branch["kvmm"].cache.get_seq_length() > 100
+    assert talk._conversations["full"].cache is None and talk._conversations["kvmm"].cache is held["kvmm"]
+    assert [len(side.messages) for side in talk.conversations] == [2, 2]
+    finish(session.talk.answer)
+    assert session.talk.last["full"].text == "$94.44" and session.talk.same_start
+    session.open(0)
+    assert session.talk is talk
+    assert run(session, TOTAL, compare=True)[-1].progress.text == "$1,274.94"
+
+
 def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):
     bad = tmp_path / "notes.png"
     bad.write_text("no picture")
