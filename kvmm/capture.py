@@ -42,7 +42,7 @@ def beside(stream: torch.cuda.Stream, work: Callable[[], T], watch: bool) -> tup
 def capture(stream: torch.cuda.Stream, work: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
     """Capture ``work``: a graph that launches its kernels, and what it returned. Nothing is run.
 
-    Unlike ``torch.cuda.graph`` this neither collects garbage nor returns cached memory to the device, which takes
+    Unlike ``torch.cuda.graph`` this returns cached memory to the device only if the capture runs out of it: that takes
     longer than capturing.
 
     Args:
@@ -50,6 +50,14 @@ def capture(stream: torch.cuda.Stream, work: Callable[[], T], pool: Any = None) 
         work: launches kernels.
         pool: of memory (``torch.cuda.graph_pool_handle()``) shared with graphs that never run at the same time.
     """
+    try:
+        return _capture(stream, work, pool)
+    except torch.OutOfMemoryError:  # memory that the allocator keeps is not available to a capture
+        torch.cuda.empty_cache()
+        return _capture(stream, work, pool)
+
+
+def _capture(stream: torch.cuda.Stream, work: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
     graph = torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     with torch.cuda.stream(stream):

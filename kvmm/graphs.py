@@ -2,9 +2,9 @@
 
 transformers launches some hundred small kernels a step, each from Python; a graph launches them all at once. Like
 ``model.forward = torch.compile(model.forward)``, :func:`install_dispatcher` puts a callable in place of a model's
-``forward``, once. It looks at the cache of a call: one new token in a packed cache with ``graph=True`` copies its
-inputs into static buffers and replays; everything else goes to the model's own ``forward``. Graphs and buffers belong
-to the cache (:class:`StepGraph`), so many caches serve one model and a graph goes with its cache.
+``forward``, once. It looks at the cache of a call: one new token in a packed cache that has a :class:`StepGraph` copies
+its inputs into static buffers and replays; everything else goes to the model's own ``forward``. Graphs and buffers
+belong to the cache, so many caches serve one model and a graph goes with its cache.
 
 What changes from step to step lies on the device (:mod:`kvmm.cache.room`), so the same captured kernels serve all
 steps. A full residual page is packed between two replays, by a graph of its own (:mod:`kvmm.packing_graph`). Only what
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kvmm.cache.cache import KVMMCache
 
 WARM_UP = 2  # steps that run uncaptured first: kernels are compiled and tuned in them
+_IDLE = 3  # graphs in a row that did not pay, after which steps run without
 BACKEND = "inductor"  # of torch.compile
 # arguments of a step that do not matter once the prompt is read, whatever they are
 _SPENT = frozenset(
@@ -92,6 +93,7 @@ class StepGraph:
         self.captures = self.replays = self.plain = self.eager = 0
         self.reason: str | None = None
         self._off: str | None = None  # set when capturing failed: this cache goes on without
+        self._idle = self._replayed = 0  # graphs in a row that were replayed once at most, replays before the last one
         self.packing = PackingGraph()
         self.drop()
 
@@ -209,6 +211,9 @@ class StepGraph:
                 self._warm += 1
                 self.eager += 1
                 return self._beside(model, forward, cache, watch=self._warm == WARM_UP)
+            if self._idle >= _IDLE:
+                self._give_up("its buffers move in every step")
+                return self._run(model, forward, cache)
             try:
                 self._capture(model, forward, cache)
             except Exception as error:  # of any kind: what cannot be captured still runs
@@ -239,6 +244,12 @@ class StepGraph:
         self._output.past_key_values = None  # the graph must not keep its cache alive
         self._addresses = _Unchanged(model, cache, self._inputs)
         self.captures += 1
+        self.note_capture()
+
+    def note_capture(self) -> None:
+        """Count graphs in a row that hardly served before the next one was captured."""
+        self._idle = self._idle + 1 if self.captures > 1 and self.replays <= self._replayed + 1 else 0
+        self._replayed = self.replays
 
     def _answer(self, output: Any, cache: KVMMCache) -> Any:
         """The model's own output class, with logits of the caller's own."""

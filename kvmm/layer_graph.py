@@ -9,13 +9,40 @@ whose step cannot be captured (layers with a sliding window, on several GPUs, or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from kvmm.capture import capture
+from kvmm.capture import capture, first_line
 
 WARM_UP = 3  # calls that run as usual first: a step that is captured as a whole has fewer
+
+
+class GraphPool:
+    """What the graphs of one cache's layers on one device share: they never run at the same time.
+
+    Made when first used. A copy makes its own.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def __deepcopy__(self, memo: dict) -> GraphPool:
+        return GraphPool(self.device)
+
+    @cached_property
+    def stream(self) -> torch.cuda.Stream:
+        """The stream that captures."""
+        return torch.cuda.Stream(self.device)
+
+    @cached_property
+    def handle(self) -> Any:
+        """Of the memory for what graphs compute on the way."""
+        handle = torch.cuda.graph_pool_handle()
+        # memory whose last graph is gone cannot be used again, so one graph stays
+        self._first, _ = capture(self.stream, lambda: torch.zeros(1, device=self.device), handle)
+        return handle
 
 
 class LayerGraph:
@@ -23,15 +50,20 @@ class LayerGraph:
 
     Attributes:
         captures, replays: graphs captured, and calls replayed from one.
+        reason: why nothing is captured (any more), or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str | None = None) -> None:
         self.captures = self.replays = 0
-        self._off = False  # set when capturing failed: this layer goes on without
+        self.reason = reason
         self.drop()
 
+    def fork(self) -> LayerGraph:
+        """The graph of a layer with other buffers: nothing is captured yet."""
+        return LayerGraph(self.reason)
+
     def __deepcopy__(self, memo: dict) -> LayerGraph:
-        return LayerGraph()  # another cache has other buffers
+        return self.fork()
 
     def drop(self) -> None:
         """Free the graph; after the next calls it is captured anew."""
@@ -45,24 +77,26 @@ class LayerGraph:
         self,
         inputs: Sequence[torch.Tensor],
         reads: tuple[Any, ...],
-        pool: Any,
+        pool: GraphPool,
         work: Callable[..., torch.Tensor],
     ) -> torch.Tensor | None:
         """The output of ``work(*inputs)``, replayed.
 
         Args:
             inputs: what changes from call to call, on one GPU: query, key and value of the new token.
-            reads: objects whose identity, and numbers whose value, stand for everything else that ``work`` reads.
-            pool: of the memory that graphs share which never run at the same time.
+            reads: everything else that ``work`` depends on; the graph is captured anew when an object is another one,
+                or a float has another value.
+            pool: the memory and the stream of this cache's graphs.
             work: launches kernels and asks the device nothing.
 
         Returns:
-            a tensor of the caller's own, or None where nothing was done: the call has to run as usual.
+            a new tensor, or None where nothing was done and the call has to run as usual.
         """
-        if self._off or torch.cuda.is_current_stream_capturing():
+        if self.reason is not None or torch.is_grad_enabled() or torch.cuda.is_current_stream_capturing():
             return None
-        if self._graph is None or not self._fits(inputs, reads):
-            self._graph = None
+        if self._graph is not None and not self._fits(inputs, reads):
+            self.drop()
+        if self._graph is None:
             self._warm += 1
             if self._warm <= WARM_UP or not self._capture(inputs, reads, pool, work):
                 return None
@@ -82,27 +116,16 @@ class LayerGraph:
         )
 
     def _capture(
-        self, inputs: Sequence[torch.Tensor], reads: tuple[Any, ...], pool: Any, work: Callable[..., torch.Tensor]
+        self, inputs: Sequence[torch.Tensor], reads: tuple[Any, ...], pool: GraphPool, work: Callable[..., torch.Tensor]
     ) -> bool:
         with torch.inference_mode(False):
             self._inputs = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in inputs]
         try:
-            stream = capture_stream(inputs[0].device)
-            self._graph, self._output = capture(stream, lambda: work(*self._inputs), pool)
-        except Exception:  # of any kind: what cannot be captured still runs
-            self._off = True
+            self._graph, self._output = capture(pool.stream, lambda: work(*self._inputs), pool.handle)
+        except Exception as error:  # of any kind: what cannot be captured still runs
+            self.reason = f"capturing failed: {first_line(error)}"
             self.drop()
             return False
         self._reads = reads  # holds what the graph reads
         self.captures += 1
         return True
-
-
-_streams: dict[torch.device, torch.cuda.Stream] = {}
-
-
-def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream of a device that calls are captured on."""
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)
-    return _streams[device]

@@ -163,7 +163,7 @@ def tier_of(policy: KVPolicy) -> tuple[str, str]:
     codecs = [one.codec for one in policy.all_specs() if not one.is_lossless]
     if policy.uncalibrated is not None or not codecs:
         return RECOMMENDED, ""
-    return (OWN, "") if codecs[0] == _OWN_CODEC else (PAPERS, _SOURCES[codecs[0]])
+    return (OWN, "") if codecs[0] == _OWN_CODEC else (PAPERS, _SOURCES.get(codecs[0], ""))
 
 
 def policy_groups() -> list[PolicyGroup]:

@@ -72,9 +72,10 @@ class KVMMCache(Cache):
         """
         self.policy = without_fit(get_policy(policy, **overrides), calibration)
         check_options(self.policy, max_length, None if graph == "auto" else graph, offloading)
-        static = static or bool(graph) or max_length is not None
+        captures = graph not in (None, False, "never")
+        static = static or captures or max_length is not None
         self.table = TokenTable(self.policy, Room(max_length) if static else None)
-        self.graph = StepGraph(graph) if graph else None
+        self.graph = StepGraph(graph) if captures else None
         self.retention = None if self.policy.budget is None else RetentionController(self.policy)
         self.placeholders = placeholder_ids(config)
         config = getattr(config, "thinker_config", None) or config
@@ -88,6 +89,10 @@ class KVMMCache(Cache):
             for index, layer in enumerate(layers)
         ]
         check_layers(self.policy, len(layers))
+        if graph == "never":
+            for layer in layers:
+                if isinstance(layer, KVMMLayer):
+                    layer.never_capture()
         # sliding-window layers hold a short window already and stay as they are
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
         attention = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
@@ -142,7 +147,8 @@ class KVMMCache(Cache):
                 step that cannot be captured runs as usual, and ``cache.graph.report()`` says why. True asks for it,
                 and a failed capture is a warning; ``"compile"`` also compiles the decoder layers
                 (``torch.compile``: slower to start, fewer launches, equal up to the rounding of the model's dtype).
-                False never captures.
+                False captures no steps, but on a GPU still the calls of single layers, which cost the host less time
+                than SDPA's; with ``"never"`` nothing is captured.
             **overrides: ``key_bits``, ``value_bits``, ``group_size``, ``residual_length``, ``num_sink_tokens``.
 
         Raises:
@@ -262,7 +268,7 @@ class KVMMCache(Cache):
         if count == 1 and self._has_columns(0) and bool((self.table.dense[:, -1] >= 0).all()):
             room.advance()
         else:
-            self._changed()
+            self._changed(turn=count > 1)
 
     def _has_columns(self, count: int) -> bool:
         """Whether there is room for ``count`` further full-precision columns."""
@@ -302,17 +308,21 @@ class KVMMCache(Cache):
         self.table.commit(plan)
         self._changed()
 
-    def _changed(self) -> None:
-        """After anything but a step to replay: buffers get their room, and the device the host's numbers."""
+    def _changed(self, turn: bool = False) -> None:
+        """After anything but a step to replay: buffers get their room, and the device the host's numbers.
+
+        ``turn``: the newest tokens are a turn, which does not stay in the columns.
+        """
         room = self.table.room
         if room is None or not self.table.packed:
             return
-        room.lay_out(self.table)
+        room.lay_out(self.table, turn)
         for index in self.packed_layers:
             if self.layers[index].is_initialized:
                 self.layers[index].reserve()
                 room.on(self.layers[index].device, self.table)
-        room.sync(self.table)
+        if self._has_columns(0):  # else a turn waits for packing, and no step reads the counters until then
+            room.sync(self.table)
         if self.graph is not None:
             self.graph.check()
 

@@ -63,7 +63,7 @@ class KVMMLayer(CacheLayerMixin):
     with exact attention. Afterwards it holds sinks and residual (``dense_key``, ``dense_value``, in
     :attr:`exact_dtype`) and one :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
 
-    With ``max_length`` text pages and columns then have room (:mod:`kvmm.cache.room`): a step of one token writes and
+    With static buffers text pages and columns then have room (:mod:`kvmm.cache.room`): a step of one token writes and
     reads whole buffers, at places that the device knows, and its Python may as well run only once, to be captured.
     """
 
@@ -109,8 +109,12 @@ class KVMMLayer(CacheLayerMixin):
         self.offloaded = False
         self._awaits_query = False  # a handle was given out and has not been read yet
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # the newest token's, until it is appended
-        self._graph = LayerGraph()
+        self._graph = self._graph.fork() if hasattr(self, "_graph") else LayerGraph()
         self.is_initialized = False
+
+    def never_capture(self) -> None:
+        """Launch the kernels of every call one by one."""
+        self._graph = LayerGraph('graph="never"')
 
     @property
     def room(self) -> Room | None:
@@ -300,7 +304,7 @@ class KVMMLayer(CacheLayerMixin):
         room = self.table.room
         before = () if self._columns is None else self.addresses()
         with self._on_device(), torch.inference_mode(False):
-            if self._columns is None or self._columns[0].shape[2] < room.dense_columns:
+            if self._columns is None or self._columns[0].shape[2] != room.dense_columns:
                 self._num_dense, self._seen = self.num_dense, self.seen
                 self._columns = tuple(
                     x.new_zeros(*x.shape[:2], room.dense_columns, x.shape[3])
@@ -511,7 +515,7 @@ class KVMMLayer(CacheLayerMixin):
         """A layer of its own that shares the packed parts; ``table`` is the fork's."""
         self._settle()
         twin = copy.copy(self)
-        twin._graph = LayerGraph()
+        twin._graph = self._graph.fork()
         twin.table = table
         twin.queries = copy.copy(self.queries)
         if self.is_initialized:

@@ -297,7 +297,10 @@ class PageStore:
 
     def index_batch(self, index: torch.Tensor) -> None:
         """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
-        if self.reserved and not self.shared and all(len(index) == len(buffer) for buffer in self.buffers.values()):
+        buffers = self.buffers.values()
+        # in place, so that a captured step still fits: beams are reordered after every token
+        writable = torch.is_inference_mode_enabled() or not any(buffer.is_inference() for buffer in buffers)
+        if writable and not self.shared and all(len(index) == len(x) and x.is_contiguous() for x in buffers):
             for buffer in self.buffers.values():
                 buffer.copy_(buffer.index_select(0, index))
             return

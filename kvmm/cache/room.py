@@ -3,18 +3,19 @@
 A captured step (a CUDA graph) reads fixed addresses and no number of the host's. So text pages and full-precision
 columns are allocated with space for tokens to come when the prompt is packed, and what grows lives on the device: the
 column of the newest token, the columns and the pages in use, and what to add to the scores of slots that hold no token.
-The host knows the same numbers without asking: one token a step and sequence. Space that runs out is extended by an
-eighth, so that moving buffers (and capturing anew) costs amortised constant time a token.
+The host knows the same numbers without asking: one token per step and sequence. Space that runs out is extended by an
+eighth, 512 to 2048 tokens, so that moving buffers and capturing anew takes a small part of the time of these tokens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from kvmm.layer_graph import GraphPool
 from kvmm.modality import TEXT
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 MASKED = -1e30  # as in the token table
 _SLACK = 8  # columns
-_STEP = 512  # tokens that the capacity grows by at least
+_STEP, _LARGEST_STEP = 512, 2048  # tokens that the capacity grows by, in between an eighth of what there is
 
 
 @dataclass
@@ -43,9 +44,9 @@ class Counters:
     bias: torch.Tensor | None = None
 
     @cached_property
-    def pool(self) -> Any:
-        """Of the memory that the graphs of this cache's layers share: they run one after the other."""
-        return torch.cuda.graph_pool_handle()
+    def pool(self) -> GraphPool:
+        """What the graphs of this cache's layers share."""
+        return GraphPool(self.position.device)
 
     def advance(self) -> None:
         """One token more in every sequence; on the device, so that it can be captured."""
@@ -127,10 +128,15 @@ class Room:
         twin.text_pages, twin.page_size, twin.dense_columns = self.text_pages, self.page_size, self.dense_columns
         return twin
 
-    def lay_out(self, table: TokenTable) -> None:
-        """Decide capacities for what a packed table holds and the tokens that may still come."""
+    def lay_out(self, table: TokenTable, turn: bool = False) -> None:
+        """Decide capacities for what a packed table holds and the tokens that may still come.
+
+        Args:
+            table: of the cache.
+            turn: its newest tokens are a turn that is packed as a whole: columns of its own hold it until then.
+        """
         if table.length >= self.capacity:
-            self.capacity = table.length + max(_STEP, table.length // 8)
+            self.capacity = table.length + max(_STEP, min(table.length // 8, _LARGEST_STEP))
         page = table.page_sizes.get(TEXT) or 32  # what text that comes token by token begins with
         held = _slots(table, TEXT) // page
         valid = table.dense >= 0
@@ -139,12 +145,15 @@ class Room:
         coming = self.capacity - table.length
         # one page more than can be filled: its last slot is where codecs put what counts for nothing
         pages = held + max(0, -(-(text + coming - table.policy.residual_length) // page)) + 1
+        if page != self.page_size or pages > self.text_pages:
+            self.page_size, self.text_pages = page, pages
+        if turn and self.dense_columns:
+            return
         width = table.dense.shape[1]
         columns = max(table.num_sinks + table.policy.residual_length + 2 * page, width + page)
         columns = min(columns, width + coming) + _SLACK
-        if page != self.page_size or pages > self.text_pages:
-            self.page_size, self.text_pages = page, pages
-        self.dense_columns = max(self.dense_columns, columns)
+        if not columns <= self.dense_columns <= 2 * columns:
+            self.dense_columns = columns
 
     def slots(self, table: TokenTable) -> list[tuple[torch.Tensor | None, int]]:
         """Positions int32 ``[B, n]`` in use (None: nothing) and slots there are, for each store and the columns."""

@@ -12,11 +12,11 @@ from kvmm.policy import KVPolicy
 
 def check_options(policy: KVPolicy, max_length: Any, graph: Any, offloading: bool) -> None:
     """Raise :class:`KVMMError` for options of a cache that do not go together, or not with its policy."""
-    if graph not in (None, True, False, "compile"):
-        raise KVMMError(f'graph= is None, True, False or "compile", not {graph!r}.')
+    if graph not in (None, True, False, "compile", "never"):
+        raise KVMMError(f'graph= is None, True, False, "compile" or "never", not {graph!r}.')
     if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
         raise KVMMError(f"max_length= is a number of tokens, not {max_length!r}.")
-    static = "graph=" if graph else "max_length=" if max_length is not None else None
+    static = "graph=" if graph and graph != "never" else "max_length=" if max_length is not None else None
     if static and policy.budget is not None:
         raise KVMMError(f"budget= lowers and drops pages, {static} wants buffers that stay: leave one of the two out.")
     if static and offloading:

@@ -270,7 +270,7 @@ class Talk:
     def close(self) -> None:
         """Stop the answer and let the caches go."""
         if self.answer is not None:
-            self.answer.stop.set()
+            self.answer.cancel()
         self._conversations, self._keys, self.reports = {}, {}, {}
 
     def _twin(self, caches: dict[str, Literal["copy", "share", "move"]]) -> Talk:

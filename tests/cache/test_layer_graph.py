@@ -27,6 +27,8 @@ class Replay:
 @pytest.fixture(autouse=True)
 def outside_a_capture(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with torch.no_grad():
+        yield
 
 
 @pytest.fixture
@@ -39,15 +41,20 @@ def captured(monkeypatch):
         return made[-1], made[-1].output
 
     monkeypatch.setattr(layer_graph, "capture", capture)
-    monkeypatch.setattr(layer_graph, "capture_stream", lambda device: None)
     return made
+
+
+class POOL:
+    """What a CPU has of a :class:`kvmm.layer_graph.GraphPool`."""
+
+    stream = handle = None
 
 
 BUFFER, SCALING = object(), 0.125
 
 
 def call(graph, x, reads=(BUFFER, SCALING), work=torch.neg):
-    return graph.run((x,), reads, None, work)
+    return graph.run((x,), reads, POOL, work)
 
 
 def warm(graph):
@@ -76,9 +83,12 @@ def test_replays_after_warm_up_with_outputs_of_the_callers_own(captured):
     ],
 )
 def test_captured_anew_when_something_else_is_read(captured, x, reads, captures):
+    """After as many calls that run as usual: kernels of the new case may not be compiled yet."""
     graph = LayerGraph()
     warm(graph)
     call(graph, torch.ones(2))
+    for _ in range(WARM_UP if captures > 1 else 0):
+        assert call(graph, x, reads) is None
     assert torch.equal(call(graph, x, reads), -x)
     assert graph.captures == captures
 
@@ -88,11 +98,20 @@ def test_what_cannot_be_captured_runs_as_usual_from_then_on(monkeypatch):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(layer_graph, "capture", fail)
-    monkeypatch.setattr(layer_graph, "capture_stream", lambda device: None)
     graph = LayerGraph()
     warm(graph)
     assert [call(graph, torch.ones(2)) for _ in range(3)] == [None] * 3
     assert (graph.captures, graph.replays, graph._inputs) == (0, 0, [])
+    assert "not permitted" in graph.reason
+    assert "not permitted" in graph.fork().reason
+
+
+def test_nothing_is_captured_with_gradients(captured):
+    """Inputs that live on would keep the history of every step."""
+    graph = LayerGraph()
+    warm(graph)
+    with torch.enable_grad():
+        assert call(graph, torch.ones(2)) is None
 
 
 def test_nothing_inside_somebody_elses_capture(captured, monkeypatch):

@@ -213,6 +213,18 @@ def test_stop_while_another_model_prepares_what_was_said(session, invoice, model
     assert run(session, TAX, model="other")[-1].progress.text == "$94.44"
 
 
+def test_a_question_that_waits_for_its_turn_is_stopped_at_once(session):
+    for end in (Session.stop, Session.delete):
+        talk, answer = session.talk, session.begin(Turn(TAX), Settings(policy="kivi4", compare=True))
+        end(session)
+        assert answer.done and answer.stopped and answer.stop.is_set() and not session.is_busy
+        assert "stopped" in str(talk.chats["kvmm"]) and "Waiting" not in str(talk.chats)
+        finish(answer)  # its turn comes
+        assert talk.conversation is None and not talk.last and not answer.exchange.answered
+    finish(session.begin(Turn("Write one word."), KIVI))
+    assert session.talk.answered == 1
+
+
 def test_an_edit_branches_only_where_an_answer_would_be_lost(session, invoice, tmp_path):
     bad = tmp_path / "notes.png"
     bad.write_text("no picture")
@@ -381,6 +393,22 @@ def test_the_page_and_nothing_else_sets_the_cookie():
     assert not cookies("/", "kvmm-visitor-80=made-up.token")[0].startswith("kvmm-visitor-80=made-up")
     assert "; Secure" in cookies("/", scheme="https")[0]
     assert cookies("/gradio_api/queue/data") == [] and cookies("/", method="POST") == []
+
+
+def test_a_shared_cache_keeps_no_page_with_a_token():
+    sent: list[dict] = []
+
+    async def app(scope, receive, send):
+        headers = [(b"Cache-Control", b"public, max-age=60"), (b"content-type", b"text/html")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "scheme": "http", "server": ("h", 80), "headers": []}
+    asyncio.run(VisitorCookie(app, b"k" * 32)(scope, None, send))
+    values = [value for name, value in sent[0]["headers"] if name.lower() == b"cache-control"]
+    assert values == [b"private, no-store"] and (b"content-type", b"text/html") in sent[0]["headers"]
 
 
 def test_desks_are_not_shared_by_accident(model_and_processor):
