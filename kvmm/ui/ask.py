@@ -160,8 +160,9 @@ def build_ask(
 
     def ready(message: Any, request: gr.Request) -> tuple[Any, ...]:
         state = visitors.find(request.session_hash)
-        if state is None:
-            return (gr.skip(),) * 3
+        return (gr.skip(),) * 3 if state is None else freed(message, state)
+
+    def freed(message: Any, state: Session) -> tuple[Any, ...]:
         if state.is_busy:  # another conversation was opened and has asked its question already
             return gr.skip(), *listing(state)
         value = None
@@ -173,10 +174,14 @@ def build_ask(
         free = {"submit_btn": True, "stop_btn": False} | ({} if value is None else {"value": value})
         return gr.MultimodalTextbox(**free), *listing(state)
 
-    def stop(request: gr.Request) -> None:
+    def stop(message: Any, request: gr.Request) -> tuple[Any, ...]:
         state = visitors.find(request.session_hash)
-        if state is not None:
-            state.stop()
+        if state is None:
+            return (gr.skip(),) * 5
+        state.stop()
+        if state.is_busy:  # it has begun, and its last frame follows
+            return (gr.skip(),) * 5
+        return state.chats["full"], state.chats["kvmm"], *freed(message, state)
 
     def come_back(request: gr.Request) -> tuple[Any, ...]:
         """The page was loaded: show what its visitor had open before."""
@@ -201,7 +206,7 @@ def build_ask(
     connect(chat.example_select, start_sample, [])
     connect(chat.edit, edit, [])
     connect(chat.retry, retry, [])
-    box.stop(stop, None, None, **at_once)
+    box.stop(stop, box, [full, chat, box, *parts.outputs], **at_once)
     everything = connect_talk_list(parts, visitors, session, sidebar, shown, box, [chat.clear, full.clear], watch)
     watch(
         Context.root_block.load(

@@ -61,6 +61,7 @@ class Session:
             self.desk.talks.append(Talk(models, **options))
         current = self.desk.current
         self._talk = current if current in self.desk.talks else self.desk.talks[-1]
+        self._asked: list[Answer] = []  # here, and not all done
         self.folder: Callable[[], Path] | None = None  # makes a folder that lives as long as the conversations
 
     @property
@@ -161,8 +162,9 @@ class Session:
             if talk.is_busy:
                 raise KVMMError("The last question is still being answered: wait, or press stop.")
             self.desk.settings = settings
-            talk.answer = Answer(talk, turn, settings)
-            return talk.answer
+            answer = talk.answer = Answer(talk, turn, settings)
+            self._asked = [*(each for each in self._asked if not each.done), answer]
+            return answer
 
     def ask(self, turn: Turn, settings: Settings) -> Iterator[Step]:
         """Answer in the open conversation, here and now; see :meth:`Talk.ask`."""
@@ -170,9 +172,15 @@ class Session:
         yield from answer.steps()
 
     def stop(self) -> None:
-        """Stop the answer of the open conversation."""
+        """Stop the answer of the open conversation, whether it is being written or waits for its turn."""
         if self.talk.answer is not None:
-            self.talk.answer.stop.set()
+            self.talk.answer.cancel()
+
+    def go_on_alone(self) -> None:
+        """The page was closed: the questions it asked that wait for their turn are answered without it."""
+        for answer in self._asked:
+            answer.start()
+        self._asked.clear()
 
     def reset(self) -> None:
         """Open a new conversation. The one before stays in the list, and an answer there goes on."""

@@ -31,7 +31,7 @@ class Answer:
     """A question that is waiting or being answered. It is shown from the moment it is made.
 
     Attributes:
-        stop: set it to stop.
+        stop: set once it is to stop, see :meth:`cancel`.
         last: how far each side is.
         side: the one that is busy.
         error: one line for the visitor, if it failed.
@@ -75,6 +75,17 @@ class Answer:
             self._begun = True
         threading.Thread(target=self._run, name="kvmm-answer", daemon=True).start()
 
+    def cancel(self) -> None:
+        """Stop it. One that has not begun is over at once, and does not begin when its turn comes."""
+        self.stop.set()
+        with self._changed:
+            if self._begun or self.done:
+                return
+            self.exchange.stopped = True
+            self._finish()
+            self.done = True
+            self._tell()
+
     def watch(self) -> Iterator[None]:
         """Yield whenever something has changed, and at least once; ends with the answer."""
         seen = -1
@@ -96,6 +107,12 @@ class Answer:
         self._tell()
         try:
             for step in self.talk.ask(self.turn, self.settings, stop=self.stop, exchange=self.exchange):
+                if step.waits_for:
+                    for side in self._sides:
+                        self._show(side, note(step.waits_for, "", pending=True))
+                    self._tell()
+                    yield step
+                    continue
                 self.side = step.side
                 self.last[step.side], self._reasons[step.side] = step.progress, step.reread
                 self._show(step.side, *self._tail(step.side, step.progress.text))

@@ -115,10 +115,13 @@ class Visitors:
             visit = self._visit_of(key or "")
             if visit is None:
                 return
-            del visit.pages[key], visit.heard[key]
+            session = visit.pages.pop(key)
+            del visit.heard[key]
             visit.left = self.now()
             if visit.token is None and not visit.pages:
                 self._forget(visit)
+            else:
+                session.go_on_alone()
 
     def leave(self, session: Session | None) -> None:
         """This visitor is gone for good: stop their answers, drop their caches, delete their files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from kvmm.ui import Models
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
+from kvmm.ui.talk import Talk
 from kvmm.ui.visitors import FILE_SECONDS, GRACE_SECONDS, Visitors
 
 TOTAL, TAX, DATE = "What is the total?", "What is the tax?", "What is the date?"
@@ -131,6 +133,18 @@ def test_three_visits_of_an_hour_lose_nothing_and_leave_nothing(house, invoice, 
     assert visitors.sessions == [] and visitors.cache_nbytes() == 0
     assert [path for path in house.folder.rglob("*") if path.is_file()] == [Path(icon)]
     assert not session.talk.conversations
+
+
+def test_a_question_whose_page_closes_before_its_turn_is_answered(house):
+    session = house.visitors.session("page-1", "token")
+    first = session.begin(Turn("Write one word."), Settings(policy="kivi4"))
+    session._add(Talk(session.models, max_new_tokens=16))
+    second = session.begin(Turn("Write one word."), Settings(policy="kivi4"))
+    house.visitors.closed("page-1")  # with it, the events that would have started them
+    until = time.monotonic() + 60
+    while not (first.done and second.done) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert [talk.answered for talk in session.talks] == [1, 1] and not any(talk.is_busy for talk in session.talks)
 
 
 def test_a_page_without_a_token_is_gone_when_it_closes(house, invoice):
