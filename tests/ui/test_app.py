@@ -259,7 +259,7 @@ def test_a_recording_is_taken(visit, recording):
 def test_token_norms(visit, screenshot, invoice):
     page = visit()
     page.get_by_role("tab", name="Token norms").click()
-    expect(page.locator("#norms-summary")).to_contain_text("Ask something first")
+    expect(page.locator("#norms-summary")).to_contain_text("A worked sample")
     page.get_by_role("tab", name="Ask").click()
     ask(page, QUESTION, invoice)
     expect(notes(page)).to_have_count(1)
