@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
 import threading
+import time
 from pathlib import Path
 
 import pytest
