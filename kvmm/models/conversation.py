@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -179,15 +180,17 @@ class Conversation:
             self.messages, self._turns = self.messages[: 2 * count], self._turns[:count]
             self._memory, self._stopped_media = None, ()
 
-    def adopt(self, other: Conversation) -> None:
+    def adopt(self, other: Conversation, stop: threading.Event | None = None) -> None:
         """Take over what was said and shown in ``other`` after the questions that both were asked, in the same order.
 
         A question that only this conversation was asked is taken back, with what came after it. Nothing is read now:
         the next question reads it in one prefill. The other conversation may have another policy, or another model,
-        whose answers are then tokenised anew.
+        whose answers are then tokenised anew and whose media are prepared anew; ``stop`` ends that.
 
-        Raises ``KVMMError`` while an answer is being written, or when this model has no sense for a medium.
+        Raises ``KVMMError`` while an answer is being written, or when this model has no sense for a medium, and
+        ``Stopped``; nothing has changed then.
         """
+        stop = stop or threading.Event()
         with self.idle():
             same = self._shared_turns(other)
             messages, turns = list(self.messages), list(self._turns)
@@ -200,7 +203,8 @@ class Conversation:
                     text = prompting.text_of(answer)
                     tokenizer = getattr(self.processor, "tokenizer", self.processor)
                     turn = Turn(prompting.render(self.processor, messages, message), turn.media)
-                    prompting.fill(turn, prompting.encode(self.processor, turn.text, turn.media))
+                    encode = partial(prompting.encode, self.processor, turn.text, turn.media)
+                    prompting.fill(turn, unless_stopped(encode, stop))
                     turn.answer = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
                     answer = prompting.assistant_message(self.processor, text)
                 messages += [message, answer]

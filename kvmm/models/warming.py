@@ -8,7 +8,7 @@ each kind, in a conversation of its own that is thrown away.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,17 +30,33 @@ def warm_up(
         media: what will be asked about; the first of each kind is read.
         stop: set it to end early.
     """
-    first = {item.kind: item for item in reversed(media)}
-    for side in conversations:
-        known = _warm.setdefault(side.model, set())
-        key = (side.policy, frozenset(side.overrides.items()), frozenset(first))
-        if key in known:
-            continue
+    first = _first_of_each_kind(media)
+    for side, key in _cold(conversations, first):
         twin = Conversation(side.model, side.processor, side.policy, graph=side.graph, **side.overrides)
         *_, last = twin.ask(QUESTION, list(first.values()), max_new_tokens=WARM_TOKENS, stop=stop)
         if last.stopped:
             return
-        known.add(key)
+        _warm[side.model].add(key)
 
 
-__all__ = ["WARM_TOKENS", "warm_up"]
+def is_warm(conversations: Iterable[Conversation], media: Sequence[Media] = ()) -> bool:
+    """Whether :func:`warm_up` with the same arguments has nothing to do."""
+    return next(_cold(conversations, _first_of_each_kind(media)), None) is None
+
+
+def _first_of_each_kind(media: Sequence[Media]) -> dict[str, Media]:
+    return {item.kind: item for item in reversed(media)}
+
+
+def _cold(
+    conversations: Iterable[Conversation], kinds: Iterable[str]
+) -> Iterator[tuple[Conversation, tuple[Any, ...]]]:
+    """The sides that were not warmed up with these kinds of media, and by what they are known once they are."""
+    kinds = frozenset(kinds)
+    for side in conversations:
+        key = (side.policy, frozenset(side.overrides.items()), kinds)
+        if key not in _warm.setdefault(side.model, set()):
+            yield side, key
+
+
+__all__ = ["WARM_TOKENS", "is_warm", "warm_up"]

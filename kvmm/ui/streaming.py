@@ -107,6 +107,12 @@ class Answer:
         self._tell()
         try:
             for step in self.talk.ask(self.turn, self.settings, stop=self.stop, exchange=self.exchange):
+                if step.waits_for:
+                    for side in self._sides:
+                        self._show(side, note(step.waits_for, "", pending=True))
+                    self._tell()
+                    yield step
+                    continue
                 self.side = step.side
                 self.last[step.side], self._reasons[step.side] = step.progress, step.reread
                 self._show(step.side, *self._tail(step.side, step.progress.text))

@@ -21,7 +21,7 @@ from kvmm.media import Media, load_media
 from kvmm.models.conversation import DYNAMIC, Conversation, Progress
 from kvmm.models.difference import Difference, difference_of
 from kvmm.models.generation import Stopped, unless_stopped
-from kvmm.models.warming import warm_up
+from kvmm.models.warming import is_warm, warm_up
 from kvmm.ui.bubbles import user_messages
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
@@ -32,6 +32,8 @@ FREED = "Their cache had made room for others."
 JOINED = "Full precision was not asked about them before."
 TITLE_LENGTH = 40
 MAX_GROWTH = 1024  # points of the figure that are kept
+LOADING, WARMING = "Loading the model", "Warming up both caches"
+_WAITING = Progress("", 0, 0.0, None, 0.0, None, done=False, stopped=False)
 _STOPPED = Progress("", 0, 0.0, None, 0.0, None, done=True, stopped=True)
 
 
@@ -80,11 +82,15 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Step:
-    """One moment of an answer: which side speaks and how far it is. ``reread``: why earlier media were read again."""
+    """One moment of an answer: which side speaks and how far it is.
+
+    ``reread``: why earlier media were read again; ``waits_for``: what is done before either side reads.
+    """
 
     side: str  # "full" or "kvmm"
     progress: Progress
     reread: str = ""
+    waits_for: str = ""
 
 
 class Talk:
@@ -189,19 +195,24 @@ class Talk:
             if new is None:
                 new = unless_stopped(lambda: self._load(turn), stop)
             exchange.media = tuple(new)
+            if not self.models.is_loaded(settings.model or self.models.default):
+                yield Step("kvmm", _WAITING, waits_for=LOADING)
+                unless_stopped(lambda: self.models.get(settings.model), stop)
+            sides = {"full": DYNAMIC, "kvmm": policy} if settings.compare else {"kvmm": policy}
+            speakers = {side: self._speaker(side, settings, kept_as, stop) for side, kept_as in sides.items()}
+            talks, media = [talk for talk, _ in speakers.values()], [*self.media, *new]
+            # a side that reads everything again is not timed beside one that reads the question only
+            self.same_start = len({talk.cache is None for talk in talks}) == 1
+            if settings.compare and not is_warm(talks, media):
+                yield Step("kvmm", _WAITING, waits_for=WARMING)
+                with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
+                    unless_stopped(lambda: warm_up(talks, media, stop), stop)
         except Stopped:
             exchange.stopped = True
             yield Step("kvmm", _STOPPED)
             return
         finals: dict[str, Progress] = {}
         said = self.growth[-1][0] if self.growth else 0
-        sides = SIDES if settings.compare else ("kvmm",)
-        speakers = {side: self._speaker(side, settings, DYNAMIC if side == "full" else policy) for side in sides}
-        # a side that reads everything again is not timed beside one that reads the question only
-        self.same_start = len({talk.cache is None for talk, _ in speakers.values()}) == 1
-        if settings.compare:
-            with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
-                warm_up([talk for talk, _ in speakers.values()], [*self.media, *new], stop)
         try:
             for side, (talk, reread) in speakers.items():
                 asked = talk.ask(turn.question, new, max_new_tokens=self.max_new_tokens, stop=stop)
@@ -293,8 +304,11 @@ class Talk:
             if len(conversation.messages) > 2 * self.answered:
                 conversation.rewind(self.answered)
 
-    def _speaker(self, side: str, settings: Settings, policy: Any) -> tuple[Conversation, str]:
-        """The conversation of ``side``, which knows all that was said, and why it has to read that again, if it has."""
+    def _speaker(self, side: str, settings: Settings, policy: Any, stop: threading.Event) -> tuple[Conversation, str]:
+        """The conversation of ``side``, which knows all that was said, and why it has to read that again, if it has.
+
+        Raises ``Stopped`` once ``stop`` is set while earlier media are prepared for another model.
+        """
         key = settings.cache_key(side, self.models.default)
         before = self._conversations.get(side)
         if before is not None and self._keys.get(side) == key:
@@ -305,11 +319,11 @@ class Talk:
             norms = side == "kvmm"
             conversation = Conversation(model, processor, policy=policy, graph=self.graph, key_norms=norms)
             if before is not None:
-                conversation.adopt(before)
+                conversation.adopt(before, stop)
             reason = JOINED if side == "full" and before is None else CHANGED
         conversation.forget_stopped()  # what was stopped is asked anew with all its files, or not
         if self.conversation is not None:
-            conversation.adopt(self.conversation)  # what this side was not asked
+            conversation.adopt(self.conversation, stop)  # what this side was not asked
         self._conversations[side], self._keys[side] = conversation, key
         if side == "kvmm":
             self.settings = settings

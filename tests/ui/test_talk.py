@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import threading
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ from kvmm.ui.cookie import VisitorCookie, is_token, new_token, token_of
 from kvmm.ui.session import Desk, Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.streaming import Answer
-from kvmm.ui.talk import CHANGED, JOINED, Talk
+from kvmm.ui.talk import CHANGED, JOINED, LOADING, WARMING, Talk
 from kvmm.ui.talk_list import redraw
 from kvmm.ui.views import frames, reading_html
 
@@ -191,6 +192,51 @@ def test_stop_while_files_are_loaded_keeps_the_question(session, invoice, monkey
     wait.set()
     assert answer.stopped and session.talk.answered == 0 and session.talk.conversation is None
     assert "stopped" in str(session.chats["full"]) and TOTAL in str(session.chats["kvmm"])
+
+
+@pytest.mark.parametrize("where", [LOADING, WARMING])
+def test_stop_while_the_model_is_made_ready(model_and_processor, invoice, monkeypatch, where):
+    wait = threading.Event()
+
+    def load():
+        return where == LOADING and wait.wait(30), model_and_processor
+
+    models = Models({"slow": lambda: load()[1]})
+    if where == WARMING:
+        models.get()
+        monkeypatch.setattr("kvmm.ui.talk.is_warm", lambda *_: False)
+        monkeypatch.setattr("kvmm.ui.talk.warm_up", lambda *_: wait.wait(30))
+    session = Session(models, max_new_tokens=16)
+    answer = session.begin(Turn(TOTAL, (str(invoice),)), Settings(policy="kivi4", compare=True))
+    answer.start()
+    until = time.monotonic() + 20
+    while where not in str(session.chats["full"]) or where not in str(session.chats["kvmm"]):
+        assert time.monotonic() < until and not answer.done
+        time.sleep(0.02)
+    session.stop()
+    finish(answer)
+    assert not wait.is_set() and answer.stopped and session.talk.answered == 0
+    assert all("stopped" in str(chat) and where not in str(chat) for chat in session.chats.values())
+    wait.set()
+    monkeypatch.undo()
+    assert run(session, TOTAL, invoice)[-1].progress.text == "$1,274.94"
+
+
+def test_stop_while_another_model_prepares_what_was_said(session, invoice, model_and_processor, monkeypatch):
+    run(session, TOTAL, invoice)
+    model, processor = model_and_processor
+    session.models._loaders["other"] = lambda: (model, copy.copy(processor))
+    begun, wait = threading.Event(), threading.Event()
+    monkeypatch.setattr("kvmm.models.prompting.encode", lambda *_: (begun.set(), wait.wait(30)))
+    answer = session.begin(Turn(TAX), Settings(model="other", policy="kivi4"))
+    answer.start()
+    assert begun.wait(20)
+    session.stop()
+    finish(answer)
+    assert not wait.is_set() and answer.stopped and session.talk.answered == 1
+    wait.set()
+    monkeypatch.undo()
+    assert run(session, TAX, model="other")[-1].progress.text == "$94.44"
 
 
 def test_a_question_that_waits_for_its_turn_is_stopped_at_once(session):
@@ -373,6 +419,22 @@ def test_the_page_and_nothing_else_sets_the_cookie():
     assert not cookies("/", "kvmm-visitor-80=made-up.token")[0].startswith("kvmm-visitor-80=made-up")
     assert "; Secure" in cookies("/", scheme="https")[0]
     assert cookies("/gradio_api/queue/data") == [] and cookies("/", method="POST") == []
+
+
+def test_a_shared_cache_keeps_no_page_with_a_token():
+    sent: list[dict] = []
+
+    async def app(scope, receive, send):
+        headers = [(b"Cache-Control", b"public, max-age=60"), (b"content-type", b"text/html")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "scheme": "http", "server": ("h", 80), "headers": []}
+    asyncio.run(VisitorCookie(app, b"k" * 32)(scope, None, send))
+    values = [value for name, value in sent[0]["headers"] if name.lower() == b"cache-control"]
+    assert values == [b"private, no-store"] and (b"content-type", b"text/html") in sent[0]["headers"]
 
 
 def test_desks_are_not_shared_by_accident(model_and_processor):
