@@ -1,4 +1,4 @@
-"""What the first lines of the README give on this machine: ``generate()`` with a kvmm cache against ``DynamicCache``.
+"""What the first lines of the README give on a GPU: ``generate()`` with a kvmm cache against ``DynamicCache``.
 
     python -m benchmarks.generate [--shapes 1x4k 1x32k 16x4k] [--policies balanced oscar2 kivi2 kitty]
 
@@ -9,8 +9,9 @@ and ``--tokens`` new tokens: from these come the seconds to the first token and 
 second behind the first token. Medians over ``--rounds``, after answers that compile kernels (``cold_seconds`` is the
 first). ``balanced`` has no calibration file here and is what it then falls back to; ``balanced+file`` has one.
 
-``host_us`` is the host's time for one layer's call of a step that is not captured (``graph=False``): ``cache.update``
-and the attention function, without waiting for the GPU; beside it the same of ``DynamicCache`` and SDPA.
+``host_us`` is the host's time for one layer's call of a step that is not captured as a whole (``graph=False``; the call
+is then replayed by a graph of its own): ``cache.update`` and the attention function, without waiting for the GPU; beside
+it the same of ``DynamicCache`` and SDPA.
 """
 
 from __future__ import annotations
