@@ -110,7 +110,7 @@ def test_three_visits_of_an_hour_lose_nothing_and_leave_nothing(house, invoice, 
     house.wait(20)
     session = visitors.returned("page-4", "token")
     assert [talk.answered for talk in session.talks] == [4, 2] and session.talk is session.talks[1]
-    session.open(0)
+    session.open(session.talks[0].id)
     assert session.chats == before
     session.rename("March")
     session.load(saved, None)
@@ -123,7 +123,7 @@ def test_three_visits_of_an_hour_lose_nothing_and_leave_nothing(house, invoice, 
     visitors.discard(session, files)
     assert not Path(opened).exists() and Path(page).exists() and saved.exists()
     assert [talk.title for talk in session.talks] == ["March", TOTAL]
-    session.open(0)
+    session.open(session.talks[0].id)
     assert session.chats == before and ask(house, session, TAX, policy="balanced") == "$94.44"
 
     # for good
