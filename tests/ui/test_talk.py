@@ -286,7 +286,7 @@ def test_full_precision_caches_are_never_copied(session, invoice, monkeypatch):
     fork = session.talk._conversations
     assert fork["full"].cache is None and len(fork["full"].messages) == 2 and talk._conversations["full"].cache
     assert fork["kvmm"].cache.get_seq_length() == held["kvmm"].get_seq_length()
-    session.open(0)
+    session.open(talk.id)
     session.ask_again(0, TAX, Settings(policy="kivi4", compare=True))
     branch = session.talk._conversations
     assert branch["full"].cache is held["full"] and branch["kvmm"].cache.get_seq_length() > 100
@@ -294,7 +294,7 @@ def test_full_precision_caches_are_never_copied(session, invoice, monkeypatch):
     assert [len(side.messages) for side in talk.conversations] == [2, 2]
     finish(session.talk.answer)
     assert session.talk.last["full"].text == "$94.44" and session.talk.same_start
-    session.open(0)
+    session.open(talk.id)
     assert session.talk is talk
     assert run(session, TOTAL, compare=True)[-1].progress.text == "$1,274.94"
 
