@@ -193,7 +193,7 @@ class Talk:
         try:
             new = turn.media
             if new is None:
-                new = unless_stopped(lambda: self._load(turn), stop)
+                new = unless_stopped(lambda: self._load(turn, stop), stop)
             exchange.media = tuple(new)
             if not self.models.is_loaded(settings.model or self.models.default):
                 yield Step("kvmm", _WAITING, waits_for=LOADING)
@@ -288,8 +288,8 @@ class Talk:
         twin.used = self.now()
         return twin
 
-    def _load(self, turn: Turn) -> list[Media]:
-        return [item for path in turn.files for item in load_media(path, **self.media_options)]
+    def _load(self, turn: Turn, stop: threading.Event) -> list[Media]:
+        return [item for path in turn.files for item in load_media(path, stop=stop, **self.media_options)]
 
     def _note_growth(self, said: int, progress: Progress) -> None:
         if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):
