@@ -25,6 +25,7 @@ from kvmm.ui.talk_file import load_talk, save_talk
 MAX_TALKS = 50  # conversations a visitor may keep; the oldest one goes first
 MAX_TITLE = 80
 DELETED = "This conversation was deleted on another page."
+LOST = "The app has forgotten this conversation, because its page was away for too long: ask again in a new one."
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class Session:
             self.desk.talks.append(Talk(models, **options))
         current = self.desk.current
         self._talk = current if current in self.desk.talks else self.desk.talks[-1]
+        self._lost = False
         self._asked: list[Answer] = []  # here, and not all done
         self.folder: Callable[[], Path] | None = None  # makes a folder that lives as long as the conversations
 
@@ -77,11 +79,16 @@ class Session:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the open conversation was deleted on another page. An empty one has nothing to lose."""
-        return self._talk not in self.talks and not self._talk.is_empty
+        """Whether what the page shows was deleted elsewhere, or forgotten. An empty one has nothing to lose."""
+        return self._lost or (self._talk not in self.talks and not self._talk.is_empty)
+
+    def lose(self) -> None:
+        """The page shows a conversation that the app has forgotten; until it is drawn anew nothing is asked there."""
+        self._lost = True
 
     def leave_deleted(self) -> None:
-        """Open the newest conversation where the open one is not in the list any more."""
+        """Open the newest conversation where the open one is not in the list any more; the page is drawn anew."""
+        self._lost = False
         if self._talk not in self.talks:
             self._show(self.talks[-1])
 
@@ -299,7 +306,7 @@ class Session:
     def _there(self) -> Talk:
         """The open conversation, to change it: never another one than the page shows."""
         if self.is_gone:
-            raise KVMMError(DELETED)
+            raise KVMMError(LOST if self._lost else DELETED)
         return self._talk
 
     def _check_idle(self, what: str) -> None:
