@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,16 +54,17 @@ class Media:
     text_length: int = 0
 
 
-def load_media(source: Source, *, max_pages: int | None = None) -> list[Media]:
+def load_media(source: Source, *, max_pages: int | None = None, stop: threading.Event | None = None) -> list[Media]:
     """Everything in one file: an image, the pages of a PDF, a recording or a video.
 
-    ``max_pages`` as in ``load_pdf``. Raises ``KVMMError`` when the file is none of these or cannot be used.
+    ``max_pages`` as in ``load_pdf``, ``stop`` as in ``load_document``. Raises ``KVMMError`` when the file is none of
+    these or cannot be used.
     """
     kind, name = _kind(source), _name(source)
     if kind == "image":
         return [Media("image", load_image(source), name)]
     if kind == "pdf":
-        return load_document(source, max_pages)
+        return load_document(source, max_pages, stop)
     if kind == "audio":
         return [Media("audio", load_audio(source), name)]
     if kind == "video":
@@ -154,12 +156,15 @@ def load_pdf(source: Source, max_pages: int | None = None) -> list[Image.Image]:
     return [item.data for item in load_document(source, max_pages)]
 
 
-def load_document(source: Source, max_pages: int | None = None) -> list[Media]:
-    """The pages of a PDF with their text layers; limits and errors are those of :func:`load_pdf`."""
+def load_document(source: Source, max_pages: int | None = None, stop: threading.Event | None = None) -> list[Media]:
+    """The pages of a PDF with their text layers; limits and errors are those of :func:`load_pdf`.
+
+    Once ``stop`` is set no further page is read and a ``KVMMError`` is raised.
+    """
     name = _name(source)
     from kvmm import pdf  # who reads no documents needs no PDFium
 
-    pages = pdf.read_pages(_pdf_bytes(source), name, MAX_PDF_PAGES if max_pages is None else max_pages)
+    pages = pdf.read_pages(_pdf_bytes(source), name, MAX_PDF_PAGES if max_pages is None else max_pages, stop)
     return [Media("image", page.image, name, k, page.text, page.text_length) for k, page in enumerate(pages, start=1)]
 
 

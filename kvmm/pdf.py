@@ -17,7 +17,7 @@ PDF_DPI = 150
 MAX_PAGE_SIDE = 4096  # pixels; a poster is rendered at fewer dpi so that its longer side stays below this
 MAX_PAGE_ASPECT = 200  # the limit of the Qwen VL image processors
 MAX_PAGE_TEXT = 20_000  # characters of a page's text layer that are kept; a dense page of print has 6000
-_LOCK = threading.Lock()  # PDFium is not thread-safe
+_LOCK = threading.Lock()  # PDFium is not thread-safe; held for one page, so that others may read between two
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,22 +32,28 @@ class PdfPage:
     text_length: int
 
 
-def read_pages(data: bytes, name: str, limit: int) -> list[PdfPage]:
+def read_pages(data: bytes, name: str, limit: int, stop: threading.Event | None = None) -> list[PdfPage]:
     """All pages of a PDF, at 150 dpi or at what keeps the longer side below 4096 pixels.
 
     Args:
         data: the file.
         name: for messages.
         limit: most pages; a longer document is refused, not cut.
+        stop: set it to end before the next page.
 
     Raises:
-        KVMMError: it has more pages, is damaged or protected by a password, or nothing is drawn on it.
+        KVMMError: it has more pages, is damaged or protected by a password, or nothing is drawn on it; or ``stop`` was
+            set.
     """
-    with _opened(data, name) as document:
-        count = len(document)
+    with _opened(data, name) as (document, count):
         if count > limit:
             raise KVMMError(f"{name} has {count} pages and may have {limit}: split it or choose some of its pages.")
-        pages = [_read(document, index, name) for index in range(count)]
+        pages = []
+        for index in range(count):
+            if stop is not None and stop.is_set():
+                raise KVMMError(f"{name} was stopped at page {index + 1} of {count}: send it again.")
+            with _LOCK:
+                pages.append(_read(document, index, name))
     if all(low == high for page in pages for low, high in page.image.getextrema()):
         raise KVMMError(f"{name} is empty: nothing is drawn on its {count} page{'s' * (count > 1)}.")
     return pages
@@ -58,28 +64,35 @@ def first_pages(data: bytes, name: str, count: int, side: int) -> tuple[list[Ima
 
     Raises ``KVMMError`` for a PDF that is damaged or protected by a password.
     """
-    with _opened(data, name) as document:
-        shown = range(min(count, len(document)))
-        return [_render(document[index], index, name, side) for index in shown], len(document)
+    with _opened(data, name) as (document, total):
+        pictures = []
+        for index in range(min(count, total)):
+            with _LOCK:
+                pictures.append(_render(document[index], index, name, side))
+        return pictures, total
 
 
 @contextlib.contextmanager
-def _opened(data: bytes, name: str) -> Iterator[pypdfium2.PdfDocument]:
-    with _LOCK:
-        try:
+def _opened(data: bytes, name: str) -> Iterator[tuple[pypdfium2.PdfDocument, int]]:
+    """The document and how many pages it has; hold ``_LOCK`` around what is done with its pages."""
+    try:
+        with _LOCK:
             document = pypdfium2.PdfDocument(data)
-        except pypdfium2.PdfiumError as error:
-            # PDFium does not clear its last error: trust "password" only from a file that is encrypted.
-            if "password" in str(error).lower() and b"/Encrypt" in data:
-                raise KVMMError(f"{name} is protected by a password: save a copy without the password.") from error
-            raise KVMMError(f"{name} has no pages or is damaged: save or download the PDF again.") from error
-        try:
-            if len(document) == 0:
-                raise KVMMError(f"{name} has no pages: give another PDF.")
-            yield document
-        except pypdfium2.PdfiumError as error:
-            raise KVMMError(f"{name} is damaged: save or download the PDF again.") from error
-        finally:
+    except pypdfium2.PdfiumError as error:
+        # PDFium does not clear its last error: trust "password" only from a file that is encrypted.
+        if "password" in str(error).lower() and b"/Encrypt" in data:
+            raise KVMMError(f"{name} is protected by a password: save a copy without the password.") from error
+        raise KVMMError(f"{name} has no pages or is damaged: save or download the PDF again.") from error
+    try:
+        with _LOCK:
+            count = len(document)
+        if count == 0:
+            raise KVMMError(f"{name} has no pages: give another PDF.")
+        yield document, count
+    except pypdfium2.PdfiumError as error:
+        raise KVMMError(f"{name} is damaged: save or download the PDF again.") from error
+    finally:
+        with _LOCK:
             document.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import sys
+import threading
 import types
 import zlib
 from pathlib import Path
@@ -220,6 +221,28 @@ def test_a_preview_is_small_and_counts_all_pages():
 def test_a_poster_is_rendered_at_fewer_dpi():
     (page,) = load_pdf(make_pdf(size=(8000, 4000)))
     assert page.size == (4096, 2048)
+
+
+def test_a_document_is_read_beside_previews_and_ends_at_stop(monkeypatch):
+    read, stop, previews = pdf._read, threading.Event(), []
+
+    def note(document, index, name):
+        page = read(document, index, name)
+        if index == 1:
+            stop.set()
+        return page
+
+    def between(*args):
+        thread = threading.Thread(target=lambda: previews.append(preview(make_pdf(2), 1, 100)[1]))
+        thread.start()
+        thread.join(10)
+        return False
+
+    stop.is_set = lambda asked=stop.is_set: between() or asked()  # asked between two pages: nobody holds PDFium then
+    monkeypatch.setattr(pdf, "_read", note)
+    with pytest.raises(KVMMError, match="stopped at page 3 of 5"):
+        load_media(make_pdf(5), stop=stop)
+    assert previews == [2, 2, 2]
 
 
 def test_encrypted_pdf():

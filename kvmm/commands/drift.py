@@ -1,4 +1,4 @@
-"""``kvmm drift``: the witness tests of cache policies on your own files, or on the samples."""
+"""``kvmm drift``: compare the answers of cache policies with full precision, on your own files or on the samples."""
 
 from __future__ import annotations
 

@@ -64,10 +64,10 @@ class Progress:
 
     ``text`` is the whole answer so far; ``tokens`` how many were generated; ``seconds`` the time since the question;
     ``ttft`` the time to the first token, in seconds, None before it; ``tokens_per_second`` the rate after the first
-    token, 0.0 until there are two. ``memory`` is None until the cache holds something, or cannot tell its size.
-    ``token_ids`` are all generated tokens, the one that ends the answer included. ``reading`` says how far the prompt
-    has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the conversation
-    records them.
+    token, 0.0 until there are two. ``memory`` is None while the cache is empty, and for "dynamic", which is not
+    measured. ``token_ids`` are all generated tokens, the one that ends the answer included. ``reading`` says how far
+    the prompt has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the
+    conversation records them.
     """
 
     text: str

@@ -170,7 +170,7 @@ def _packed(item: Media) -> torch.Tensor:
 
 
 def _unpacked(tensor: torch.Tensor, item: Mapping[str, Any]) -> Media:
-    """``item``: the fields of :data:`_MEDIA_FIELDS`; files of before there was one lack the text."""
+    """``item``: the fields of :data:`_MEDIA_FIELDS`; files of earlier versions have no text layer."""
     kind, name = item["kind"], str(item["name"])
     described = (name, item["page"], str(item.get("text", "")), int(item.get("text_length", 0)))
     if kind == "image":

@@ -310,7 +310,7 @@ class Worker(threading.Thread):
         self._queue.put(([], time.perf_counter(), self._measure()))
 
     def _read(self, start: int, end: int, media: dict[str, torch.Tensor], places: dict[str, torch.Tensor]) -> None:
-        """Forward the tokens ``start`` to ``end``, the last ones of ``generate``'s part excepted."""
+        """Forward the tokens ``start`` to ``end`` - 1. The prompt's last piece is not read here: ``generate`` does."""
         if self.stop.is_set():
             raise Stopped
         inputs = {name: value[:, start:end] for name, value in self.prompt.inputs.items()}

@@ -115,15 +115,20 @@ def build_ask(
     private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
     at_once: dict[str, Any] = {**private, "queue": False}
 
+    everything = [session, *shown, box, *parts.outputs]
+    unchanged = (gr.skip(),) * (len(shown) - 2)
+
     def started(state: Session) -> tuple[Any, ...]:
-        chats = state.chats
-        return state, chats["full"], chats["kvmm"], gr.MultimodalTextbox(value=None, submit_btn=False, stop_btn=True)
+        chats, asked = state.chats, gr.MultimodalTextbox(value=None, submit_btn=False, stop_btn=True)
+        return state, chats["full"], chats["kvmm"], *unchanged, asked, *(gr.skip(),) * len(parts.outputs)
 
     def start(request: gr.Request, message: Any, *values: Any) -> tuple[Any, ...]:
         state = session_of(visitors, request)
         visitors.keep_until_left(state, (message or {}).get("files") or ())
         if not begin(message, state, settings_of(*values)):
-            return state, gr.skip(), gr.skip(), gr.skip()
+            if state.is_gone:  # the page goes to another conversation, and shows it
+                return redraw(state, settings_of(*values).compare)
+            return state, *(gr.skip(),) * (len(everything) - 1)
         return started(state)
 
     def start_sample(event: gr.SelectData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
@@ -139,8 +144,12 @@ def build_ask(
             state.ask_again(-1 if place is None else place, question, settings_of(*values))
         except KVMMError as error:
             gr.Warning(str(error), duration=6)
-            return state, state.chats["full"], state.chats["kvmm"], gr.skip()  # the browser shows the edit already
-        return *started(state)[:3], gr.MultimodalTextbox(submit_btn=False, stop_btn=True)
+            if state.is_gone:
+                return redraw(state, settings_of(*values).compare)
+            shown_as_it_was = state.chats["full"], state.chats["kvmm"]  # the browser shows the edit already
+            return state, *shown_as_it_was, *(gr.skip(),) * (len(everything) - 3)
+        box_as_it_is = gr.MultimodalTextbox(submit_btn=False, stop_btn=True)
+        return *started(state)[: 1 + len(shown)], box_as_it_is, *(gr.skip(),) * len(parts.outputs)
 
     def edit(event: gr.EditData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
         return ask_again(request, event.index, edited_text(event.value), values)
@@ -198,7 +207,7 @@ def build_ask(
         )
 
     def connect(event: Any, fn: Any, inputs: list[Any]) -> None:
-        event(fn, [*inputs, *sidebar.inputs], [session, full, chat, box], concurrency_limit=None, **private).success(
+        event(fn, [*inputs, *sidebar.inputs], everything, concurrency_limit=None, **private).success(
             stream, None, shown, concurrency_id="model", concurrency_limit=1, **private
         ).then(ready, box, [box, *parts.outputs], **at_once)
 
@@ -207,7 +216,7 @@ def build_ask(
     connect(chat.edit, edit, [])
     connect(chat.retry, retry, [])
     box.stop(stop, box, [full, chat, box, *parts.outputs], **at_once)
-    everything = connect_talk_list(parts, visitors, session, sidebar, shown, box, [chat.clear, full.clear], watch)
+    connect_talk_list(parts, visitors, session, sidebar, shown, box, [chat.clear, full.clear], watch)
     watch(
         Context.root_block.load(
             come_back, None, [*everything, sidebar.model, *sidebar.policies, sidebar.compare], **at_once

@@ -101,7 +101,9 @@ class VisitorCookie:
 
         async def send_with_cookie(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (b"set-cookie", cookie.encode())]
+                others = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"cache-control"]
+                own = [(b"set-cookie", cookie.encode()), (b"cache-control", b"private, no-store")]
+                message["headers"] = [*others, *own]  # a shared cache would give one visitor's token to another
             await send(message)
 
         await self.app(scope, receive, send_with_cookie)

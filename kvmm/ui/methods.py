@@ -194,7 +194,8 @@ def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = 
                 progress = progress_html(report, seconds)
                 if report.done:
                     break
-                if talk not in state.talks:  # the visitor has left
+                if talk not in state.talks:  # the conversation was deleted, or the visitor has left
+                    yield *buttons(False), "", *skipped
                     return
                 yield *(gr.skip(),) * 4, progress, gr.Column(visible=True), methods_html(report), *figures
             talk.reports["methods"] = report

@@ -16,7 +16,7 @@ from kvmm.ui.cookie import session_of
 from kvmm.ui.samples import Sample
 from kvmm.ui.session import Desk, Session
 from kvmm.ui.sidebar import Sidebar, settings_of
-from kvmm.ui.views import frames
+from kvmm.ui.views import frames, view
 from kvmm.ui.visitors import Visitors
 from kvmm.ui.worked import worked_sample
 
@@ -245,7 +245,11 @@ def connect(
         state = session_of(page.visitors, request)
         message = {"text": page.sample.question, "files": [str(path) for path in page.sample.files]}
         if not begin(message, state, settings_of(*values)):
-            yield state, *(gr.skip(),) * len(page.chat)
+            if state.is_gone:
+                state.leave_deleted()
+                yield state, *view(state.talk, settings_of(*values).compare)
+            else:
+                yield state, *(gr.skip(),) * len(page.chat)
             return
         try:
             for frame in frames(state):

@@ -24,6 +24,8 @@ from kvmm.ui.talk_file import load_talk, save_talk
 
 MAX_TALKS = 50  # conversations a visitor may keep; the oldest one goes first
 MAX_TITLE = 80
+DELETED = "This conversation was deleted on another page."
+LOST = "The app has forgotten this conversation, because its page was away for too long: ask again in a new one."
 
 T = TypeVar("T")
 
@@ -61,6 +63,7 @@ class Session:
             self.desk.talks.append(Talk(models, **options))
         current = self.desk.current
         self._talk = current if current in self.desk.talks else self.desk.talks[-1]
+        self._lost = False
         self._asked: list[Answer] = []  # here, and not all done
         self.folder: Callable[[], Path] | None = None  # makes a folder that lives as long as the conversations
 
@@ -71,10 +74,23 @@ class Session:
 
     @property
     def talk(self) -> Talk:
-        """The conversation that is open on this page."""
-        if self._talk not in self.desk.talks:  # deleted on another page
-            self._show(self.desk.talks[-1])
+        """The conversation that is open on this page, though another page may have deleted it: see :attr:`is_gone`."""
         return self._talk
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether what the page shows was deleted elsewhere, or forgotten. An empty one has nothing to lose."""
+        return self._lost or (self._talk not in self.talks and not self._talk.is_empty)
+
+    def lose(self) -> None:
+        """The page shows a conversation that the app has forgotten; until it is drawn anew nothing is asked there."""
+        self._lost = True
+
+    def leave_deleted(self) -> None:
+        """Open the newest conversation where the open one is not in the list any more; the page is drawn anew."""
+        self._lost = False
+        if self._talk not in self.talks:
+            self._show(self.talks[-1])
 
     @property
     def is_busy(self) -> bool:
@@ -158,7 +174,9 @@ class Session:
         if not turn.question and not turn.files:
             raise KVMMError("Type a question, or attach a recording that asks one.")
         with self.desk.lock:
-            talk = self.talk
+            talk = self._there()
+            if talk not in self.talks:
+                self.talks.append(talk)  # another page has dropped the empty conversation that is open here
             if talk.is_busy:
                 raise KVMMError("The last question is still being answered: wait, or press stop.")
             self.desk.settings = settings
@@ -210,8 +228,8 @@ class Session:
             KVMMError: an answer is being written, there is no such question, or nothing is left to ask.
         """
         with self.desk.lock:
-            talk = self.talk
             self._check_idle("change")
+            talk = self.talk
             if not 0 <= index < len(talk.exchanges):
                 raise KVMMError("This question is not there any more.")
             turn = talk.exchanges[index].again(None if question is None else question.strip())
@@ -231,22 +249,29 @@ class Session:
         """Give the open conversation another name in the list.
 
         Raises:
-            KVMMError: the name is empty.
+            KVMMError: the name is empty, or the conversation is gone.
         """
         title = " ".join(title.split())[:MAX_TITLE]
         if not title:
             raise KVMMError("Type a name for the conversation.")
-        self.talk.title, self.talk.renamed = title, True
+        talk = self._there()
+        talk.title, talk.renamed = title, True
 
     def delete(self) -> None:
-        """Delete the open conversation: its answer is stopped and its caches go now. The one before it is opened."""
-        talk = self.talk
-        index = self.talks.index(talk)
-        self.talks.remove(talk)
-        talk.close()
-        if not self.talks:
-            self.talks.append(Talk(self.models, **self.options))
-        self._show(self.talks[max(index - 1, 0)])
+        """Delete the open conversation: its answer is stopped and its caches go now. The one before it is opened.
+
+        Raises:
+            KVMMError: another page has deleted it already.
+        """
+        with self.desk.lock:
+            talk = self._there()
+            index = self.talks.index(talk) if talk in self.talks else len(self.talks)
+            if talk in self.talks:
+                self.talks.remove(talk)
+            talk.close()
+            if not self.talks:
+                self.talks.append(Talk(self.models, **self.options))
+            self._show(self.talks[max(index - 1, 0)])
 
     def save(self, path: str | Path) -> None:
         """Write the open conversation to a file; see :func:`kvmm.ui.talk_file.save_talk`."""
@@ -260,9 +285,16 @@ class Session:
         self.desk.settings = settings
         return settings
 
-    def open(self, index: int) -> None:
-        """Go to another conversation of the list; an answer in progress goes on."""
-        self._show(self.talks[index])
+    def open(self, talk_id: str) -> None:
+        """Go to another conversation of the list, by its :attr:`Talk.id`; an answer in progress goes on.
+
+        Raises:
+            KVMMError: another page has deleted it.
+        """
+        talk = next((talk for talk in self.talks if talk.id == talk_id), None)
+        if talk is None:
+            raise KVMMError(DELETED)
+        self._show(talk)
 
     def close(self) -> None:
         """Forget everything; answers in progress stop."""
@@ -271,8 +303,14 @@ class Session:
         self.desk.talks[:] = [Talk(self.models, **self.options)]
         self._show(self.desk.talks[0])
 
+    def _there(self) -> Talk:
+        """The open conversation, to change it: never another one than the page shows."""
+        if self.is_gone:
+            raise KVMMError(LOST if self._lost else DELETED)
+        return self._talk
+
     def _check_idle(self, what: str) -> None:
-        if self.talk.is_busy:
+        if self._there().is_busy:
             raise KVMMError(f"Wait for the answer, or stop it, before you {what} a conversation.")
 
     def _add(self, talk: Talk) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -112,6 +113,7 @@ class Talk:
     ) -> None:
         self.models, self.max_new_tokens, self.graph, self.media_options = models, max_new_tokens, graph, media_options
         self.now = now
+        self.id = uuid.uuid4().hex  # by which pages name it: its place in the list changes
         self.title = ""
         self.renamed = False
         self.exchanges: list[Exchange] = []
@@ -191,7 +193,7 @@ class Talk:
         try:
             new = turn.media
             if new is None:
-                new = unless_stopped(lambda: self._load(turn), stop)
+                new = unless_stopped(lambda: self._load(turn, stop), stop)
             exchange.media = tuple(new)
             if not self.models.is_loaded(settings.model or self.models.default):
                 yield Step("kvmm", _WAITING, waits_for=LOADING)
@@ -278,6 +280,7 @@ class Talk:
         if self.is_busy:
             raise KVMMError("Wait for the answer, or stop it: then the conversation can branch.")
         twin = copy.copy(self)
+        twin.id = uuid.uuid4().hex
         twin.exchanges = [copy.copy(each) for each in self.exchanges]
         twin.growth, twin.reports, twin.answer = list(self.growth), dict(self.reports), None
         twin._conversations = {side: talk.fork(caches[side]) for side, talk in self._conversations.items()}
@@ -285,8 +288,8 @@ class Talk:
         twin.used = self.now()
         return twin
 
-    def _load(self, turn: Turn) -> list[Media]:
-        return [item for path in turn.files for item in load_media(path, **self.media_options)]
+    def _load(self, turn: Turn, stop: threading.Event) -> list[Media]:
+        return [item for path in turn.files for item in load_media(path, stop=stop, **self.media_options)]
 
     def _note_growth(self, said: int, progress: Progress) -> None:
         if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):

@@ -54,8 +54,9 @@ class TalkList:
 
 def listing(session: Session) -> tuple[Any, Any]:
     """The list as it stands, and the field for a name closed."""
-    names = [((talk.title or NEW) + " …" * talk.is_busy, i) for i, talk in enumerate(session.talks)]
-    radio = gr.Radio(names, value=session.talks.index(session.talk), visible=len(names) > 1)
+    names = [((talk.title or NEW) + " …" * talk.is_busy, talk.id) for talk in session.talks]
+    shown = session.talk.id if session.talk in session.talks else None
+    radio = gr.Radio(names, value=shown, visible=len(names) > 1)
     return radio, gr.Textbox(visible=False)
 
 
@@ -116,26 +117,29 @@ def connect_talk_list(
                 do(state)
             except KVMMError as error:
                 gr.Warning(str(error), duration=6)
-                return (gr.skip(),) * len(everything)
+                if not state.is_gone:
+                    return (gr.skip(),) * len(everything)
             return redraw(state, compare)
 
         return event
 
-    def go_to(compare: bool, index: int | None, request: gr.Request) -> tuple[Any, ...]:
-        state = session_of(visitors, request)
-        if index is None or not 0 <= index < len(state.talks):
+    def go_to(compare: bool, talk_id: str | None, request: gr.Request) -> tuple[Any, ...]:
+        if talk_id is None:
             return (gr.skip(),) * len(everything)
-        state.open(index)
+        state = session_of(visitors, request)
+        try:
+            state.open(talk_id)
+        except KVMMError as error:
+            gr.Warning(str(error), duration=6)
         return redraw(state, compare)
 
     def remove(confirmed: bool, compare: bool, request: gr.Request) -> tuple[Any, ...]:
-        if not confirmed:
-            return (gr.skip(),) * len(everything)
-        state = session_of(visitors, request)
-        files = state.talk.files
-        state.delete()
-        visitors.discard(state, files)
-        return redraw(state, compare)
+        def delete(state: Session) -> None:
+            files = state.talk.files
+            state.delete()
+            visitors.discard(state, files)
+
+        return change(delete)(compare, request) if confirmed else (gr.skip(),) * len(everything)
 
     def ask_name(request: gr.Request) -> Any:
         state = session_of(visitors, request)
@@ -215,6 +219,7 @@ def too_large(path: Path, limit: int | None) -> str:
 
 def redraw(session: Session, compare: bool) -> tuple[Any, ...]:
     """Everything on the page that belongs to the open conversation; what is typed in the box stays."""
+    session.leave_deleted()
     busy = session.is_busy
     box = gr.MultimodalTextbox(submit_btn=not busy, stop_btn=busy)
     return session, *view(session.talk, compare), box, *listing(session)

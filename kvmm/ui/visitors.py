@@ -21,7 +21,7 @@ from pathlib import Path
 
 from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation
-from kvmm.ui.session import Desk, Session
+from kvmm.ui.session import LOST, Desk, Session
 from kvmm.ui.talk import Talk
 
 GRACE_SECONDS = 30 * 60  # from the moment the last page closed until everything goes
@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Visit:
-    """One visitor. ``pages``: session by page, and when it was last heard of; ``files``: times by path.
+    """One visitor. ``pages``: session by open page; ``away``: by page whose connection ended, which may come back;
+    ``heard``: when either was last heard of; ``files``: times by path.
 
     ``saved``: the folder of the conversation that was saved last, which is in ``files``, too.
     """
@@ -43,10 +44,16 @@ class Visit:
     token: str | None
     desk: Desk = field(default_factory=Desk)
     pages: dict[str, Session] = field(default_factory=dict)
+    away: dict[str, Session] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
     left: float = 0.0  # when the last page closed
     files: dict[Path, int] = field(default_factory=dict)
     saved: Path | None = None
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """Of all pages, open or away."""
+        return self.away | self.pages
 
 
 class Visitors:
@@ -74,6 +81,7 @@ class Visitors:
         self.upload_folder = Path(upload_folder).resolve()
         self.kept: set[Path] = set()  # files of the app itself, such as icons
         self._visits: list[Visit] = []
+        self._forgotten: dict[str, float] = {}  # when, by page
         self._guard = threading.RLock()
 
     # -- visitors and pages --------------------------------------------------------------------------------------------
@@ -93,16 +101,20 @@ class Visitors:
                 visit = Visit(token)
                 self._visits.append(visit)
             visit.heard[key] = self.now()
+            if key in visit.away:  # its computer slept, or the network was away
+                visit.pages[key] = visit.away.pop(key)
             if key not in visit.pages:
                 visit.pages[key] = session = self._new_session(visit.desk)
                 session.folder = lambda: self._new_folder(visit)
+                if self._forgotten.pop(key, None) is not None:
+                    session.lose()
             return visit.pages[key]
 
     def find(self, key: str | None) -> Session | None:
-        """The session of a page, if it still exists."""
+        """The session of a page, if it still exists; also of one whose connection ended."""
         with self._guard:
             visit = self._visit_of(key or "")
-            return None if visit is None else visit.pages[key]
+            return None if visit is None else visit.sessions[key]
 
     def returned(self, key: str, token: str | None) -> Session | None:
         """The session of a page that has just been opened, if its visitor was here before."""
@@ -110,13 +122,12 @@ class Visitors:
             return None if self._visit(token) is None else self.session(key, token)
 
     def closed(self, key: str | None) -> None:
-        """A page was closed or is being reloaded; its visitor may come back for a while."""
+        """A page was closed or is being reloaded, or its connection ended; it or its visitor may come back."""
         with self._guard:
             visit = self._visit_of(key or "")
-            if visit is None:
+            if visit is None or key not in visit.pages:
                 return
-            session = visit.pages.pop(key)
-            del visit.heard[key]
+            session = visit.away[key] = visit.pages.pop(key)
             visit.left = self.now()
             if visit.token is None and not visit.pages:
                 self._forget(visit)
@@ -126,7 +137,7 @@ class Visitors:
     def leave(self, session: Session | None) -> None:
         """This visitor is gone for good: stop their answers, drop their caches, delete their files."""
         with self._guard:
-            for visit in [visit for visit in self._visits if session in visit.pages.values()]:
+            for visit in [visit for visit in self._visits if session in visit.sessions.values()]:
                 self._forget(visit)
 
     @property
@@ -136,16 +147,21 @@ class Visitors:
             return [session for visit in self._visits for session in visit.pages.values()]
 
     def _visit_of(self, key: str) -> Visit | None:
-        return next((visit for visit in self._visits if key in visit.pages), None)
+        return next((visit for visit in self._visits if key in visit.sessions), None)
 
     def _visit(self, token: str | None) -> Visit | None:
         return next((visit for visit in self._visits if token is not None and visit.token == token), None)
+
+    def _remember_lost(self, visit: Visit, key: str) -> None:
+        """A page that shows something may be open still; when it is heard of again, it is told that this is gone."""
+        if not visit.away[key].talk.is_empty:
+            self._forgotten[key] = self.now()
 
     def _forget(self, visit: Visit) -> None:
         self._visits.remove(visit)
         for talk in visit.desk.talks:
             talk.close()
-        for session in visit.pages.values():
+        for session in visit.sessions.values():
             session.close()
         self._delete(visit.files)
 
@@ -163,8 +179,14 @@ class Visitors:
                 for key, heard in list(visit.heard.items()):
                     if now - heard > PAGE_SECONDS:
                         self.closed(key)
+                        if visit.pages:  # the others keep the conversations
+                            self._remember_lost(visit, key)
+                            del visit.away[key], visit.heard[key]
                 if not visit.pages and visit in self._visits and now - visit.left > GRACE_SECONDS:
+                    for key in visit.away:
+                        self._remember_lost(visit, key)
                     self._forget(visit)
+            self._forgotten = {key: when for key, when in self._forgotten.items() if now - when <= PAGE_SECONDS}
             for talk, conversation in self._conversations():
                 if now - talk.used > IDLE_SECONDS:
                     conversation.free_cache()
@@ -194,13 +216,13 @@ class Visitors:
         """These files live as long as the visitor, unless their conversation is deleted before."""
         found = [path for path in (Path(p).resolve() for p in paths) if path.is_relative_to(self.upload_folder)]
         with self._guard:
-            for visit in [visit for visit in self._visits if session in visit.pages.values()]:
+            for visit in [visit for visit in self._visits if session in visit.sessions.values()]:
                 visit.files.update({path: _time(path) for path in found})
 
     def discard(self, session: Session, paths: Iterable[str]) -> None:
         """Delete files of a conversation that was deleted, as far as no other one shows them."""
         with self._guard:
-            for visit in [visit for visit in self._visits if session in visit.pages.values()]:
+            for visit in [visit for visit in self._visits if session in visit.sessions.values()]:
                 shown = {Path(path).resolve() for talk in visit.desk.talks for path in talk.files}
                 gone = {}
                 for path in {Path(path).resolve() for path in paths} - shown:
@@ -233,7 +255,7 @@ class Visitors:
         """A new folder for a conversation that is being saved; the one of the visitor's last saving is deleted."""
         folder = self.folder(session)
         with self._guard:
-            for visit in [visit for visit in self._visits if session in visit.pages.values()]:
+            for visit in [visit for visit in self._visits if session in visit.sessions.values()]:
                 before, visit.saved = visit.saved, folder
                 if before is not None:
                     self._delete({before: visit.files.pop(before, 0)})
@@ -241,8 +263,10 @@ class Visitors:
 
     def _new_folder(self, visit: Visit) -> Path:
         folder = self.upload_folder / f"kvmm-{uuid.uuid4().hex}"
-        folder.mkdir(parents=True)
         with self._guard:
+            if visit not in self._visits:  # nobody would ever delete it
+                raise KVMMError(LOST)
+            folder.mkdir(parents=True)
             visit.files[folder] = _time(folder)
         return folder
 

@@ -23,7 +23,8 @@ from kvmm.ui.cookie import VisitorCookie, is_token, new_token, token_of
 from kvmm.ui.session import Desk, Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.streaming import Answer
-from kvmm.ui.talk import CHANGED, JOINED, LOADING, WARMING
+from kvmm.ui.talk import CHANGED, JOINED, LOADING, WARMING, Talk
+from kvmm.ui.talk_list import redraw
 from kvmm.ui.views import frames, reading_html
 
 TOTAL, TAX = "What is the total?", "What is the tax?"
@@ -111,8 +112,33 @@ def test_an_answer_needs_no_page_and_several_may_watch(session, invoice):
     assert session.talk.answered == other.talk.answered == 1
     other.delete()
     assert other.talk is session.talk and len(session.talks) == 1
-    session.delete()  # on the other page it is gone, too
-    assert other.talk is session.talk and other.talk.is_empty
+    session.delete()
+    assert session.talk.is_empty and other.is_gone
+    redraw(other, False)
+    assert other.talk is session.talk
+
+
+def test_a_page_changes_no_other_conversation_than_the_one_it_shows(session):
+    kept, shown = session.talk, Talk(session.models, max_new_tokens=16)
+    kept.begin(Turn(TOTAL)), shown.begin(Turn(TAX))
+    session.talks.append(shown)
+    page = Session(session.models, session.desk, max_new_tokens=16)
+    for each in (session, page):
+        each.open(shown.id)
+    session.delete()
+    actions = [page.delete, page.fork, lambda: page.rename("x"), lambda: page.begin(Turn(TOTAL), KIVI)]
+    actions += [lambda: page.ask_again(0, None, KIVI), lambda: page.open(shown.id)]
+    for action in actions:
+        with pytest.raises(KVMMError, match="deleted on another page"):
+            action()
+    assert session.talks == [kept] and kept.title == TOTAL and not kept.is_busy and page.talk is shown
+    redraw(page, False)
+    assert page.talk is kept
+    page.reset()  # an empty conversation, which another page's new one drops from the list
+    empty = page.talk
+    session._add(Talk(session.models, max_new_tokens=16))
+    page.begin(Turn(TAX), KIVI)
+    assert page.talk is empty and empty in session.talks and session.talk.is_empty
 
 
 def at_once(count: int, do) -> list:
@@ -260,7 +286,7 @@ def test_full_precision_caches_are_never_copied(session, invoice, monkeypatch):
     fork = session.talk._conversations
     assert fork["full"].cache is None and len(fork["full"].messages) == 2 and talk._conversations["full"].cache
     assert fork["kvmm"].cache.get_seq_length() == held["kvmm"].get_seq_length()
-    session.open(0)
+    session.open(talk.id)
     session.ask_again(0, TAX, Settings(policy="kivi4", compare=True))
     branch = session.talk._conversations
     assert branch["full"].cache is held["full"] and branch["kvmm"].cache.get_seq_length() > 100
@@ -268,7 +294,7 @@ def test_full_precision_caches_are_never_copied(session, invoice, monkeypatch):
     assert [len(side.messages) for side in talk.conversations] == [2, 2]
     finish(session.talk.answer)
     assert session.talk.last["full"].text == "$94.44" and session.talk.same_start
-    session.open(0)
+    session.open(talk.id)
     assert session.talk is talk
     assert run(session, TOTAL, compare=True)[-1].progress.text == "$1,274.94"
 

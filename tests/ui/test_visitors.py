@@ -86,7 +86,7 @@ def test_a_fork_and_a_saved_conversation_go_on_and_the_list_stays_short(visitors
     ask(session, invoice, **settings)
     session.fork()
     assert not ask(session, **settings)[-1].reread
-    session.open(0)
+    session.open(session.talks[0].id)
     assert len(session.conversation.messages) == 2 and len(session.talks[1].conversation.messages) == 4
     session.save(tmp_path / "talk.kvmm")
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from kvmm.errors import KVMMError
 from kvmm.ui import Models
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.talk import Talk
+from kvmm.ui.talk_list import redraw
 from kvmm.ui.visitors import FILE_SECONDS, GRACE_SECONDS, Visitors
 
 TOTAL, TAX, DATE = "What is the total?", "What is the tax?", "What is the date?"
@@ -110,7 +112,7 @@ def test_three_visits_of_an_hour_lose_nothing_and_leave_nothing(house, invoice, 
     house.wait(20)
     session = visitors.returned("page-4", "token")
     assert [talk.answered for talk in session.talks] == [4, 2] and session.talk is session.talks[1]
-    session.open(0)
+    session.open(session.talks[0].id)
     assert session.chats == before
     session.rename("March")
     session.load(saved, None)
@@ -123,7 +125,7 @@ def test_three_visits_of_an_hour_lose_nothing_and_leave_nothing(house, invoice, 
     visitors.discard(session, files)
     assert not Path(opened).exists() and Path(page).exists() and saved.exists()
     assert [talk.title for talk in session.talks] == ["March", TOTAL]
-    session.open(0)
+    session.open(session.talks[0].id)
     assert session.chats == before and ask(house, session, TAX, policy="balanced") == "$94.44"
 
     # for good
@@ -153,6 +155,42 @@ def test_a_page_without_a_token_is_gone_when_it_closes(house, invoice):
     ask(house, session, TOTAL, page)
     house.visitors.closed("page-1")
     assert house.visitors.sessions == [] and not Path(page).exists() and house.visitors.cache_nbytes() == 0
+
+
+def test_a_page_whose_connection_ended_goes_on_where_it_was(house):
+    visitors = house.visitors
+    first, second = (visitors.session(key, "token") for key in ("page-1", "page-2"))
+    ask(house, first, "Write one word.")
+    second.reset()
+    shown = first.talk
+    visitors.closed("page-1")  # it sleeps, while the other has another conversation open
+    assert visitors.find("page-1") is first and visitors.sessions == [second]
+    waiting = first.begin(Turn("Write it again."), Settings(policy="kivi4"))
+    visitors.find("page-1").stop()
+    assert waiting.done and waiting.stopped
+    house.wait(60)
+    assert visitors.session("page-1", "token") is first and first.talk is shown and len(visitors.sessions) == 2
+
+
+def test_a_page_that_was_away_for_too_long_is_told(house):
+    visitors = house.visitors
+    session = visitors.session("page-1", "token")
+    ask(house, session, "Write one word.")
+    visitors.closed("page-1")
+    house.wait(GRACE_SECONDS / 60 + 10)
+    assert visitors.find("page-1") is None
+    before = set(house.folder.iterdir())
+    with pytest.raises(KVMMError, match="forgotten"):
+        visitors.folder(session)
+    assert set(house.folder.iterdir()) == before
+    back = visitors.session("page-1", "token")
+    for action in (lambda: back.begin(Turn(TAX), Settings()), back.delete, lambda: back.rename("x")):
+        with pytest.raises(KVMMError, match="forgotten"):
+            action()
+    assert back.is_gone and back.talk.is_empty
+    redraw(back, False)
+    ask(house, back, "Write one word.")
+    assert back.talk.answered == 1 and visitors._forgotten == {}
 
 
 def test_a_page_that_is_never_heard_of_again_is_closed(house, invoice):
