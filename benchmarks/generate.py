@@ -9,9 +9,9 @@ and ``--tokens`` new tokens: from these come the seconds to the first token and 
 second behind the first token. Medians over ``--rounds``, after answers that compile kernels (``cold_seconds`` is the
 first). ``balanced`` has no calibration file here and is what it then falls back to; ``balanced+file`` has one.
 
-``host_us`` is the host's time for one layer's call of a step that is not captured as a whole (``graph=False``; the call
-is then replayed by a graph of its own): ``cache.update`` and the attention function, without waiting for the GPU; beside
-it the same of ``DynamicCache`` and SDPA.
+``host_us`` is the host's time for one layer's call of a step that is not captured as a whole (``graph=False``; a graph
+of its own then replays the call): ``cache.update`` and the attention function, without waiting for the GPU; beside it
+the same of ``DynamicCache`` and SDPA.
 """
 
 from __future__ import annotations
