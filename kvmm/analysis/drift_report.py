@@ -18,7 +18,6 @@ from kvmm.analysis import witness
 from kvmm.analysis.drift import LogitDrift, LongContextTail
 from kvmm.analysis.schema import build, fields_of, problems_of
 from kvmm.errors import KVMMError
-from kvmm.memory_text import PACKED, WHOLE
 
 FORMAT = "kvmm drift report"
 FORMAT_VERSION = 1
@@ -125,8 +124,8 @@ def tables(report: DriftReport) -> list[Table]:
     prompts = f"{report.prompts} prompt{'s' * (report.prompts != 1)}"
     drift = _table(
         f"Logit drift, {prompts}",
-        "bits per value of the whole cache and of its packed pages; KL in nats per token, ± its standard error",
-        ("policy", WHOLE, PACKED, "KL", "±", "KL max", "top-1", "ppl", "tail KL"),
+        "whole, packed: bits per value of the cache and its packed pages; KL in nats per token, ± its standard error",
+        ("policy", "whole", "packed", "KL", "±", "KL max", "top-1", "ppl", "tail KL"),
         [_drift_row(one) for one in report.policies],
     )
     rows = [_answer_row(one) for one in report.policies if one.length is not None]
