@@ -31,6 +31,7 @@ from kvmm.analysis.stored import LayerStorage, layer_storages
 from kvmm.cache.codecs import Codec
 from kvmm.cache.table import Plan
 from kvmm.errors import KVMMError
+from kvmm.kernels.exact import exact_dtype, to_exact
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy
 
@@ -174,7 +175,8 @@ class _Meter:
             rows.append(row)
 
     def _store(self, seen: Seen, storage: LayerStorage, plan: Plan, exact: torch.Tensor) -> _Stored:
-        stored = _Stored(exact.clone(), torch.zeros(exact.shape[1], dtype=torch.bool, device=exact.device), [])
+        kept = to_exact(exact, exact_dtype(storage.policy.exact_dtype, seen.key.dtype)).to(exact.dtype, copy=True)
+        stored = _Stored(kept, torch.zeros(exact.shape[1], dtype=torch.bool, device=exact.device), [])
         for pages in storage.pages(seen.layer, "key", seen.key, plan, seen.query):
             stored.keys[:, pages.positions] = pages.decoded
             stored.packed[pages.positions] = True

@@ -13,6 +13,7 @@ from kvmm.cache.codecs import Codec, Side, Site, build_codec
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import Plan, TokenTable
 from kvmm.errors import KVMMError
+from kvmm.kernels.exact import exact_dtype
 from kvmm.policy import KVPolicy, get_policy
 
 
@@ -94,6 +95,7 @@ class LayerStorage:
             if moment is None and (codec.needs_queries or sibling.needs_queries):
                 moment = query_moment(query, x.shape[1])
             store = PageStore.for_codec(codec, move.page_size)
+            store.exact_dtype = exact_dtype(self.policy.exact_dtype, x.dtype)
             index = move.index[0]
             store.append(x.index_select(2, index), move.valid, moment)
             yield Pages(move.modality, index, store.decode()[0, :, : len(index)], codec)

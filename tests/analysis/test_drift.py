@@ -267,7 +267,7 @@ def test_fewer_bits_drift_further(family):
     packed = prompt["input_ids"].shape[1] - 2
     found = {}
     for name in ("bf16", "kivi4", "kivi2"):
-        policy = get_policy(name, residual_length=0)
+        policy = get_policy(name, residual_length=0, exact_dtype="model")
         drift, bits = measure_drift(model, prompt, policy, text(24), packed=packed)
         found[name] = (summarise(drift), bits)
     exact, four, two = (found[name][0] for name in found)

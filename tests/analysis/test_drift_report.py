@@ -40,7 +40,8 @@ def report() -> DriftReport:
         DriftPrompt(lambda: inputs("qwen2_5_vl", seed=1), references=("none",), place=(2, 2)),
         DriftPrompt(lambda: prompt, forced_only=True, max_new_tokens=30),
     ]
-    chosen = resolve_policies([get_policy(name, residual_length=0) for name in ("bf16", "kivi4", "kivi2")])
+    exact = {"residual_length": 0, "exact_dtype": "model"}
+    chosen = resolve_policies([get_policy(name, **exact) for name in ("bf16", "kivi4", "kivi2")])
     return make_report(
         model, Letters(), prompts, chosen, name=None, command="test", settings={"limit": None, "prefill": [1, 2]},
         answers=True, seeds=2, max_new_tokens=20, temperature=0.7,

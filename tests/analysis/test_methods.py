@@ -13,7 +13,7 @@ import torch
 from kvmm import KVMMError, policies
 from kvmm.analysis import compare_methods, iter_methods, measure_drift
 from kvmm.analysis.methods import MethodRow, MethodsReport, question_inputs
-from kvmm.eval.asking import DYNAMIC, Document, answer_tokens, encode_question
+from kvmm.eval.asking import DYNAMIC, Document, answer_tokens, encode_question, measured_bits
 from kvmm.media import load_image
 from kvmm.models import load_model
 from kvmm.models.conversation import model_lock
@@ -71,14 +71,14 @@ def test_rows_are_what_single_measurements_say(prompt):
     full = answer_tokens(model, given, document.cache(DYNAMIC), 6)
     assert found.answer == " ".join(map(str, full.tolist())) and found.document_tokens == document.length
     for one in found.rows:
-        drift, bits = measure_drift(model, given, one.policy, full[None])
+        drift, _ = measure_drift(model, given, one.policy, full[None])
         assert one.kl == pytest.approx(float(drift.kl.mean()), rel=1e-5, abs=1e-9)
         assert one.kl_max == pytest.approx(float(drift.kl.max()), rel=1e-5, abs=1e-9)
-        assert (one.positions, one.bits, one.media_bits) == (6, bits["bits"], bits["media_bits"])
         cache = document.cache(one.policy)
-        memory = cache.memory()
-        assert (one.nbytes, one.by_component) == (memory.nbytes, memory.by_component)
         tokens = answer_tokens(model, given, cache, 6)
+        memory, bits = cache.memory(), measured_bits(cache)  # after the answer, as everywhere
+        assert (one.positions, one.bits, one.media_bits) == (6, bits["bits"], bits["media_bits"])
+        assert (one.nbytes, sum(one.by_component.values())) == (memory.held_nbytes, memory.held_nbytes)
         assert one.answer == " ".join(map(str, tokens.tolist()))
         assert one.identical == torch.equal(tokens, full) and one.tokens == 6
         assert one.pack_seconds > 0 and one.answer_seconds > 0
