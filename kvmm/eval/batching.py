@@ -266,7 +266,11 @@ def _sizes(
     for modality, positions in table.stores.items():
         count, page = (positions >= 0).sum(1).cpu(), table.page_sizes[modality]
         packed = report.by_modality[MODALITY_NAMES[modality]]["packed_nbytes"]
-        sizes += packed / max(positions.numel(), 1) * page * -(-count // page).double()
+        kv = getattr(cache.policy, MODALITY_NAMES[modality])
+        if kv.key.is_lossless or kv.value.is_lossless:  # empty slots of exact pages are reserved, not held
+            sizes += packed / max(int(count.sum()), 1) * count.double()
+        else:
+            sizes += packed / max(positions.numel(), 1) * page * -(-count // page).double()
         held = held + count
         rest -= packed
     sizes += rest / (rows * table.length) * held.double()
