@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+BF16_ROUNDING = 2.0**-18
+"""A relative squared error that rounding to bfloat16 (8 significant bits, to nearest) never exceeds."""
+
 
 def exact_dtype(name: str, model_dtype: torch.dtype) -> torch.dtype:
     """The dtype of exact tokens.

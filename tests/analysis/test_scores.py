@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,19 +14,20 @@ from kvmm.analysis import measure_scores
 from kvmm.analysis.prefill import full_layers, visit_layers
 from kvmm.eval.asking import Document
 from kvmm.modality import MODALITY_NAMES
-from kvmm.policy import KVPolicy, KVSpec, spec
+from kvmm.policy import KVPolicy, KVSpec, get_policy, spec
 from tests.tiny_models import build, inputs
 
 TAU = (0, 3)
 ONE_BIT = KVSpec(spec("calibquant", 1, levels="paper", calibration=TAU), spec("calibquant", 1, levels="paper"))
 CALIBRATED = KVPolicy("calibrated", **dict.fromkeys(("image", "audio"), ONE_BIT))
+EXACT = replace(get_policy("bf16"), exact_dtype="model")
 QUERIES = 5
 
 
 @pytest.fixture(scope="module")
 def case():
     model, given = build("qwen2_5_omni"), inputs("qwen2_5_omni")
-    return model, given, measure_scores(model, given, ["bf16", "kivi2", CALIBRATED], queries=QUERIES)
+    return model, given, measure_scores(model, given, [EXACT, "kivi2", CALIBRATED], queries=QUERIES)
 
 
 def dense(model, given, policy, row):
@@ -139,7 +141,7 @@ def test_blocks_of_queries_add_up(case, monkeypatch):
 
 def test_more_queries_than_tokens_are_all_of_them():
     given = {"input_ids": torch.randint(3, 110, (1, 20), generator=torch.Generator().manual_seed(0))}
-    report = measure_scores(build("llama"), given, ["kivi2"])
+    report = measure_scores(build("llama"), given, [replace(get_policy("kivi2"), exact_dtype="model")])
     assert report.queries == 20
     one = report.of("kivi2")
     assert not one.kl.any() and not one.counts["exact"].any(), "nothing of so short a prompt is packed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,12 @@ from transformers import DynamicCache, PreTrainedTokenizerBase
 
 from kvmm.media import Media
 from kvmm.models import FAMILIES, Conversation, load_model
+from kvmm.policy import get_policy
 from tests import tiny_models as tiny
 from tests.models import checkpoints
 
 LENGTH = 10
+EXACT = replace(get_policy("bf16"), exact_dtype="model")
 
 
 def picture(seed: int, size: tuple[int, int]) -> Media:
@@ -53,7 +57,7 @@ def test_three_turns_equal_the_conversation_from_scratch(family, tmp_path):
     first += [sound(1)] if "audio" in senses else []
     third = [picture(2, (24, 32))] if "image" in senses else first[:1]
     turns = [("What is it?", first), ("And why?", []), ("And now?", third)]
-    for policy in ("bf16", "dynamic"):
+    for policy in (EXACT, "dynamic"):
         talk = Conversation(model, processor, policy)
         media: list[Media] = []
         for question, new in turns:

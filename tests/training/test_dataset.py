@@ -65,7 +65,7 @@ def test_panels_keep_what_is_drawn(pages):
 def test_sheets_state_facts_without_labels(train_assets):
     from training.pages import make_page
 
-    sheets = [make_page(seed, 756, 532, kind="sheet") for seed in range(30)]
+    sheets = [make_page(seed, 756, 532, kind="sheet") for seed in range(60)]
     keys = {fact.key for page in sheets for fact in page.facts}
     assert {"issuer", "customer", "total", "due_date", "venue", "doc_number", "entry"} <= keys
     assert sum(len(page.facts) for page in sheets) > 8 * len(sheets)

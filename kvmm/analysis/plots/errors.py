@@ -13,6 +13,7 @@ from kvmm.analysis.errors import ARRANGEMENTS, SCOPES, ErrorReport
 from kvmm.analysis.plots.parts import add_legend, add_ribbon, log_axis
 from kvmm.analysis.plots.policies import policy_line
 from kvmm.analysis.plots.style import GRID_COLOR, TEXT_COLOR, bins, style
+from kvmm.kernels.exact import BF16_ROUNDING
 
 SIDE_NAMES = {"key": "Key", "value": "Value"}
 _SCOPE_WIDTHS = {"all": 5, "rest": 3, "refit": 1.5}  # drawn in this order: curves that agree stay visible
@@ -121,13 +122,14 @@ def outlier_layers(report: ErrorReport, policy: str, side: str = "key", relative
 def layer_errors(
     report: ErrorReport, side: str = "key", policies: Sequence[str] | None = None, relative: bool = True
 ) -> go.Figure:
-    """Error by layer, one line a policy; policies without any error (full precision) have no line."""
+    """Error by layer, one line a policy; those that only round (``bf16``) have none: they would take half the axis."""
     figure = go.Figure()
     layers = [str(layer) for layer in report.layers]
     for index, name in enumerate(policies or [one.policy for one in report.policies]):
-        values = report.of(name).side(side).by_layer(relative=relative)
-        if not values.any():
+        found = report.of(name).side(side)
+        if found.by_layer().max() <= BF16_ROUNDING:
             continue
+        values = found.by_layer(relative=relative)
         figure.add_scatter(
             x=layers,
             y=_positive(values),
@@ -159,9 +161,10 @@ def token_errors(
     add_legend(figure, report.modalities(), row=1, col=1)
     figure.update_yaxes(showticklabels=False, showgrid=False, row=1, col=1)
     for index, name in enumerate(policies or [one.policy for one in report.policies]):
-        values = report.of(name).side(side).by_token(relative)[row]
-        if not np.nan_to_num(values).any():
+        found = report.of(name).side(side)
+        if np.nan_to_num(found.by_token()[row]).max() <= BF16_ROUNDING:
             continue
+        values = found.by_token(relative)[row]
         figure.add_scatter(
             x=starts,
             y=_positive(_means(values, starts)).astype(float).round(8),

@@ -19,6 +19,7 @@ _KIND_LINES = {
     "calibrated": {"color": "#0072B2", "width": 2, "dash": "dash"},
 }
 _MARGIN = {"l": 8, "r": 8, "t": 66, "b": 40}
+_ROUNDING = 1e-4  # nats: keys rounded to 16 bits stay below it
 
 
 def score_histogram(
@@ -59,12 +60,12 @@ def score_histogram(
 
 
 def attention_kl(report: ScoreReport, policies: Sequence[str] | None = None) -> go.Figure:
-    """KL(exact || policy) of the attention by layer, one line a policy; those without any have no line."""
+    """KL(exact || policy) of the attention by layer, one line a policy; those that only round (``bf16``) have none."""
     figure = go.Figure()
     layers = [str(layer) for layer in report.layers]
     for index, name in enumerate(policies or [one.policy for one in report.policies]):
         kl = report.of(name).kl
-        if not (kl > 1e-9).any():
+        if kl.max() < _ROUNDING:
             continue
         figure.add_scatter(
             x=layers,
