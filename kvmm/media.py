@@ -19,6 +19,8 @@ from PIL import Image, ImageOps
 
 from kvmm.errors import KVMMError
 
+# Pillow opens these alone: another of its formats runs programs (EPS starts Ghostscript) or was never asked for here
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000")
 MAX_IMAGE_BYTES = 100 * 2**20
 MAX_IMAGE_PIXELS = 100_000_000  # an A1 page at 300 dpi has 70 million
 MAX_IMAGE_SIDE = 20_000
@@ -93,7 +95,7 @@ def load_image(source: Source | Image.Image) -> Image.Image:
         with warnings.catch_warnings():
             # Pillow's own size warning: the limit below is the one that counts.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with stream, Image.open(stream) as image:
+            with stream, Image.open(stream, formats=IMAGE_FORMATS) as image:
                 return _finish_image(image, name)
     except Image.DecompressionBombError as error:
         raise KVMMError(f"{name} unpacks to more than {MAX_IMAGE_PIXELS:,} pixels: make the image smaller.") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -145,6 +146,7 @@ def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Done]:
     if plan.engine == "ray" and processes.world > 1:
         raise KVMMError("Ray starts the processes itself: call `kvmm eval --engine ray` without a launcher.")
     cluster = ray_engine.Cluster.join(plan.address, plan.workers) if plan.engine == "ray" else None
+    held = contextlib.ExitStack()  # the run, by its main process, from here to the end of the last task
     try:
         device, dtype, batch_size = processes.device(plan.device), plan.dtype, plan.batch_size
         arguments: dict[str, Any] = {}
@@ -155,6 +157,9 @@ def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Done]:
             arguments = {"answer": cluster.answerer(plan.model, plan.device, dtype), "machine": cluster.describe()}
         model, processor = load_model(plan.model, device=device, dtype=dtype)
         files = RunFiles.open(plan.out, plan.model_name, fresh=plan.fresh) if processes.is_main else None
+        if files is not None:
+            held.enter_context(files.locked())
+            arguments["locked"] = True
         files = processes.agree(files)
         arguments |= {
             "batch_size": batch_size,
@@ -172,6 +177,7 @@ def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Done]:
             yield from _steps(work)
             yield Done(task.name, read_run(files.results_path))
     finally:
+        held.close()
         if cluster is not None:
             cluster.close()
 

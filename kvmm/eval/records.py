@@ -2,12 +2,13 @@
 
 ``{out}/{model}/{date}_samples_{task}_{policy}.jsonl`` holds the answers, ``{date}_results.json`` the settings and the
 scores; both follow lmms-eval's schemas and add what a KV cache is measured by. Lines are only ever appended, each with
-one write and an fsync. Processes that share a run append to files of their own (``....rank1.jsonl``), which are merged
-at the end.
+one write and an fsync. One process holds a run (:meth:`RunFiles.locked`); those that share its work append to files
+of their own (``....rank1.jsonl``), which are merged at the end.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 NGRAM = 4  # of tokens, for the repetition rate
 _RESULTS = "_results.json"
@@ -182,6 +188,36 @@ class RunFiles:
             return {}
         except (OSError, ValueError) as error:
             raise KVMMError(f"{self.results_path} cannot be read ({error}): start a new run with --fresh.") from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold this run: no other process writes its files until the end.
+
+        The lock is the kernel's, so it goes with its process. Where the file system has none, runs are not locked.
+
+        Raises:
+            KVMMError: another process, or another thread of this one, is making the run.
+        """
+        if fcntl is None:
+            yield
+            return
+        path = self.folder / f".{self.date}.lock"  # it stays: who waits for a file that is deleted locks another one
+        with _writing(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise KVMMError(
+                    f"Another process is making the run {self.date} in {self.folder}: wait for it, add --fresh to "
+                    "start another run, or name another --out."
+                ) from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                    raise
+            yield
+        finally:
+            os.close(descriptor)
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Replace the results file, whole or not at all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -51,6 +52,7 @@ def run(
     answer: Callable[..., Iterator[Row]] | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
+    locked: bool = False,
 ) -> Run:
     """Answer and score a task under several policies, and write the files of the run.
 
@@ -71,74 +73,80 @@ def run(
         answer: what yields the rows instead of :func:`answer_samples`, with its arguments.
         progress: called after every row.
         stop: once it is set, the run ends; it can be gone on with later.
+        locked: the caller holds the run's lock already (:meth:`RunFiles.locked`).
 
     Raises:
-        KVMMError: the run that is there has other settings, or a policy does not fit the model.
+        KVMMError: the run that is there has other settings, another process is making it, or a policy does not fit the
+            model.
     """
     begin = time.perf_counter()
     if not isinstance(policies, Mapping):
         policies = resolve_policies(policies)
     files = out if isinstance(out, RunFiles) else RunFiles.open(out, model_name, fresh=fresh)
     rank, world = share
-    made = make_settings(model, task, batch_size, max_new_tokens, pack_before_question)
-    skipped = list(getattr(samples, "skipped", ()))
-    samples = list(samples)
-    configs = {
-        f"{task.name}_{name}": {
-            "task": task.name,
-            "policy": name,
-            "metric": task.metric,
-            "dataset_path": None,
-            "split": None,
-            "limit": None,
-            **(settings or {}),
-            "generation_kwargs": {"max_new_tokens": made.max_new_tokens, "do_sample": False, "num_beams": 1},
-            "pack_before_question": pack_before_question,
-            "policy_config": policy_config(policy),
-            "samples_file": files.samples_path(task.name, name).name,
-            "left_out": [list(one) for one in skipped],
+    # the processes of other ranks write files of their own
+    with files.locked() if rank == 0 and not locked else contextlib.nullcontext():
+        made = make_settings(model, task, batch_size, max_new_tokens, pack_before_question)
+        skipped = list(getattr(samples, "skipped", ()))
+        samples = list(samples)
+        configs = {
+            f"{task.name}_{name}": {
+                "task": task.name,
+                "policy": name,
+                "metric": task.metric,
+                "dataset_path": None,
+                "split": None,
+                "limit": None,
+                **(settings or {}),
+                "generation_kwargs": {"max_new_tokens": made.max_new_tokens, "do_sample": False, "num_beams": 1},
+                "pack_before_question": pack_before_question,
+                "policy_config": policy_config(policy),
+                "samples_file": files.samples_path(task.name, name).name,
+                "left_out": [list(one) for one in skipped],
+            }
+            for name, policy in policies.items()
         }
-        for name, policy in policies.items()
-    }
-    results: dict[str, Any] = {}
-    if rank == 0:
-        described = describe(model, processor, model_name, made, world)
-        results = files.begin({**described, **(machine or {})}, configs)
-    wait()
-    own = share_of(samples, rank, world)
-    rows = {name: files.rows(task.name, name) for name in policies}
-    check_rows(files.folder, samples, rows)
-    if retry_failed:
-        rows = {name: {key: row for key, row in found.items() if not row.get("error")} for name, found in rows.items()}
-    wait()  # all have read what is there before one adds to it
-    done = {name: set(found) for name, found in rows.items()}
-    total, count = len(own) * len(policies), sum(s.doc_id in done[name] for s in own for name in policies)
-    suffix = rank if world > 1 else None
-    writers = {name: RowWriter(files.samples_path(task.name, name, suffix)) for name in policies}
-    try:
-        arguments = {
-            "batch_size": made.batch_size,
-            "max_new_tokens": made.max_new_tokens,
-            "pack_before_question": pack_before_question,
-            "done": done,
-            "stop": stop,
-        }
-        for row in (answer or answer_samples)(model, processor, task, own, policies, **arguments):
-            writers[row["policy"]].write(row)
-            count += 1
-            if progress is not None:
-                progress(count, total, row)
-    finally:
-        for writer in writers.values():
-            writer.close()
-    wait()
-    seconds = time.perf_counter() - begin
-    if rank == 0:
-        finish(files, task, samples, rows, results, seconds, skipped)
+        results: dict[str, Any] = {}
+        if rank == 0:
+            described = describe(model, processor, model_name, made, world)
+            results = files.begin({**described, **(machine or {})}, configs)
+        wait()
+        own = share_of(samples, rank, world)
+        rows = {name: files.rows(task.name, name) for name in policies}
+        check_rows(files.folder, samples, rows)
+        if retry_failed:
+            rows = {
+                name: {key: row for key, row in found.items() if not row.get("error")} for name, found in rows.items()
+            }
+        wait()  # all have read what is there before one adds to it
+        done = {name: set(found) for name, found in rows.items()}
+        total, count = len(own) * len(policies), sum(s.doc_id in done[name] for s in own for name in policies)
+        suffix = rank if world > 1 else None
+        writers = {name: RowWriter(files.samples_path(task.name, name, suffix)) for name in policies}
+        try:
+            arguments = {
+                "batch_size": made.batch_size,
+                "max_new_tokens": made.max_new_tokens,
+                "pack_before_question": pack_before_question,
+                "done": done,
+                "stop": stop,
+            }
+            for row in (answer or answer_samples)(model, processor, task, own, policies, **arguments):
+                writers[row["policy"]].write(row)
+                count += 1
+                if progress is not None:
+                    progress(count, total, row)
+        finally:
+            for writer in writers.values():
+                writer.close()
+        wait()
+        seconds = time.perf_counter() - begin
+        if rank == 0:
+            finish(files, task, samples, rows, results, seconds, skipped)
+            wait()
+            return _run_of(files, task, policies)
         wait()
         return _run_of(files, task, policies)
-    wait()
-    return _run_of(files, task, policies)
 
 
 def _run_of(files: RunFiles, task: Task, policies: Mapping[str, Any]) -> Run:

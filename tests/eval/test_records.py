@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,30 @@ def test_a_run_goes_on_only_with_its_own_settings(tmp_path: Path):
     fresh.begin(MODEL, {"t_p": other})
     assert read_run(tmp_path).date == fresh.date
     assert read_run(files.results_path).config("t", "p")["generation_kwargs"]["max_new_tokens"] == 8
+
+
+def test_one_process_at_a_time_makes_a_run(tmp_path: Path):
+    """The second one is told, another run and another model are free, and a process that is killed holds nothing."""
+    files = RunFiles.open(tmp_path, "model")
+    files.begin(MODEL, {"t_p": CONFIG})
+    code = (
+        "import sys, time; from kvmm.eval.records import RunFiles\n"
+        "with RunFiles.open(sys.argv[1], 'model').locked(): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(KVMMError, match=r"Another process is making the run .*--fresh.*--out"), files.locked():
+                pytest.fail("two processes hold one run")
+            for free in (RunFiles.open(tmp_path, "model", fresh=True), RunFiles.open(tmp_path, "other")):
+                with free.locked():
+                    pass
+        finally:
+            other.send_signal(signal.SIGKILL)
+    with files.locked():
+        assert RunFiles.open(tmp_path, "model") == files and list(read_run(tmp_path / "model").samples) == ["t"]
+    with files.locked():
+        pass
 
 
 def test_what_cannot_be_read(tmp_path: Path):

@@ -14,7 +14,7 @@ from kvmm.eval.answering import Settings, answer_samples, documents, resolve_pol
 from kvmm.eval.asking import Document, answer_tokens, encode_question, greedy_settings, new_cache
 from kvmm.eval.batching import DocumentBatch, make_prompt
 from kvmm.eval.compare import table
-from kvmm.eval.records import RowWriter, read_run
+from kvmm.eval.records import RowWriter, RunFiles, read_run
 from kvmm.eval.report import task_result
 from kvmm.eval.runner import run
 from kvmm.eval.tasks import Sample, get_task
@@ -219,6 +219,16 @@ def test_a_gpu_that_failed_ends_the_run(loaded, task, samples, monkeypatch):
     monkeypatch.setattr(DocumentBatch, "answers", answers)
     with pytest.raises(KVMMError, match=r"The GPU failed: CUDA error.*the same command goes on"):
         list(answer_samples(*loaded, task, samples[:1], resolve_policies(["bf16"])))
+
+
+def test_a_run_that_another_process_makes_is_left_alone(loaded, task, samples, tmp_path):
+    files = RunFiles.open(tmp_path, "model")
+    with files.locked():
+        with pytest.raises(KVMMError, match="Another process is making the run"):
+            run(*loaded, task, samples[:1], ("bf16",), files, max_new_tokens=4)
+        assert not files.results_path.exists()
+        rank = run(*loaded, task, samples[:1], ("bf16",), files, max_new_tokens=4, share=(0, 2), locked=True)
+    assert rank.results["n-samples"]["docvqa_bf16"]["recorded"] == 1
 
 
 def test_a_stopped_run_goes_on(loaded, task, samples, tmp_path):

@@ -21,10 +21,15 @@ from typing import Any
 from PIL import Image
 
 from kvmm.errors import KVMMError
+from kvmm.media import IMAGE_FORMATS
 
 MEDIA_COLUMNS = ("image", "images", "audio", *(f"image_{page}" for page in range(1, 21)))
 # folders of media that stand beside the folder of annotations
 BESIDE = ("images", "documents", "audio", *(f"{part}{year}" for part in ("val", "train") for year in (2014, 2017)))
+
+# of data that somebody else sent
+MAX_ITEMS = 50_000  # the largest split of DocVQA has 39,463
+MAX_TEXT = 1_000_000  # characters of a question; a tokenizer takes seconds for so many
 
 _INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
 
@@ -33,13 +38,20 @@ _INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
 def media_inside_folder() -> Iterator[None]:
     """For data that somebody else sent: names of media that are absolute, or lead upwards, are not followed.
 
-    Such media are looked for under the last part of their name alone.
+    Such media are looked for under the last part of their name alone. A source may have ``MAX_ITEMS`` items, and a
+    question ``MAX_TEXT`` characters.
     """
     token = _INSIDE.set(True)
     try:
         yield
     finally:
         _INSIDE.reset(token)
+
+
+def check_items(name: str, count: int) -> None:
+    """Raise ``KVMMError`` if data that somebody else sent have more than ``MAX_ITEMS`` items."""
+    if _INSIDE.get() and count > MAX_ITEMS:
+        raise KVMMError(f"{name} holds more than {MAX_ITEMS:,} items: send a part of the benchmark.")
 
 
 class BadItem(Exception):
@@ -78,6 +90,8 @@ class Row:
             raise BadItem(f"{names[0]} is not a text")
         if not value.strip():
             raise BadItem(f"empty {names[0]}")
+        if _INSIDE.get() and len(value) > MAX_TEXT:
+            raise BadItem(f"long {names[0]}: more than {MAX_TEXT:,} characters")
         return value
 
     def texts(self, *names: str) -> list[str]:
@@ -162,7 +176,7 @@ def _is_image(stream: Any) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(stream) as image:
+            with Image.open(stream, formats=IMAGE_FORMATS) as image:
                 return min(image.size) > 0
     except Exception:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, EOFError ...
         return False

@@ -12,7 +12,7 @@ from typing import Any
 from kvmm.errors import KVMMError
 from kvmm.eval.tasks.hub import dataset_rows
 from kvmm.eval.tasks.parquet import forget_columns, parquet_rows
-from kvmm.eval.tasks.rows import Row, forget_files
+from kvmm.eval.tasks.rows import Row, check_items, forget_files
 from kvmm.eval.tasks.splits import files_of_split
 
 DATASET_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
@@ -107,6 +107,7 @@ def _file_rows(
         for row in rows:
             yield row
             start += 1
+            check_items(file.name, start)
 
 
 def read_text(path: Path) -> str:
