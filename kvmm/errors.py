@@ -1,5 +1,13 @@
 """The one exception type a user of kvmm is meant to see."""
 
+_LONGEST = 400
+
+
+def one_line(error: BaseException | str) -> str:
+    """A message as one line of at most 400 characters: what it quotes may come from a file that anybody wrote."""
+    words = " ".join(str(error).split())
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]} ..."
+
 
 class KVMMError(ValueError):
     """Something the user can put right.

@@ -9,22 +9,29 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
+from kvmm.bounded_json import MAX_CHARACTERS, parse_json
+from kvmm.cache import file_checks
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.pages import Part
+from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration, model_fingerprint
-from kvmm.errors import KVMMError
+from kvmm.errors import KVMMError, one_line
+from kvmm.kernels.exact import exact_dtype
 from kvmm.policy import KVPolicy
+from kvmm.tensor_file import read_tensor_file
 
 if TYPE_CHECKING:
     from kvmm.cache.cache import KVMMCache
@@ -76,6 +83,8 @@ def save_cache(
     # clones: safetensors refuses tensors that share memory
     tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     text = json.dumps(state)
+    if len(text) > MAX_CHARACTERS:
+        raise KVMMError(f"The metadata has {len(text) >> 20} MiB and may have {MAX_CHARACTERS >> 20}: save less of it.")
     header = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -113,12 +122,28 @@ def load_cache(path: str | Path, model: nn.Module, *, calibration: str | Path | 
     text = header.get("state", "")
     if header.get("checksum") != _checksum(text, tensors):
         raise KVMMError(f"{path} is damaged (its checksum differs); save the cache again.")
+    state = parse_json(text, str(path))
     try:
-        return _rebuilt(path, model, json.loads(text), tensors, calibration)
-    except KVMMError:
-        raise
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise KVMMError(f"{path} does not hold a whole cache ({error!r}); save it again.") from None
+        return _rebuilt(path, model, state, tensors, calibration)
+    except _Damaged as error:
+        raise KVMMError(f"{path} does not hold a whole cache ({one_line(error)}); save it again.") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+        if isinstance(error, KVMMError):
+            raise
+        raise KVMMError(f"{path} does not hold a whole cache ({one_line(repr(error))}); save it again.") from None
+
+
+class _Damaged(Exception):
+    """A field of the file is not what it must be; the message names it."""
+
+
+@contextmanager
+def _checking(where: str) -> Iterator[None]:
+    """Errors of the checks inside begin with where the field is, and are damages of the file."""
+    try:
+        yield
+    except (KVMMError, _Damaged) as error:
+        raise _Damaged(f"{where}{error}") from None
 
 
 def _rebuilt(
@@ -132,7 +157,7 @@ def _rebuilt(
     try:
         policy = KVPolicy.from_dict(state["policy"])
     except KVMMError as error:
-        raise KVMMError(f"{path} needs a policy that this kvmm does not have: {error}") from None
+        raise KVMMError(f"{path} needs a policy that this kvmm does not have: {one_line(error)}") from None
     if "exact_dtype" not in state["policy"]:  # written before there was this setting: in the model's dtype
         policy = replace(policy, exact_dtype="model")
     if calibration is not None:
@@ -143,12 +168,24 @@ def _rebuilt(
         if _digest(fitted) != state["calibration"]:
             raise KVMMError(f"{path} was packed with another calibration file; pass it as calibration=.")
     cache = KVMMCache._prepared(model, policy, fitted)
+    _check_names(tensors, len(cache.layers))
     # a table beside static buffers lies in host memory
     device = model.device if cache.table.room is None else torch.device("cpu")
-    _restore_table(cache, state["table"], _prefixed(tensors, "table.", device))
+    with _checking("table."):
+        table = _prefixed(tensors, "table.", device)
+        file_checks.check_table(state["table"], table, policy.num_sink_tokens)
+    _restore_table(cache, state["table"], table)
+    if not isinstance(state["layers"], list) or len(state["layers"]) != len(cache.layers):
+        raise _Damaged(f"layers: must be {len(cache.layers)}")
+    shapes = file_checks.head_shapes(model)
     for index, layer in enumerate(cache.layers):
-        _restore_layer(layer, state["layers"][index], _prefixed(tensors, f"layer.{index}.", model.device))
+        shape = shapes.get(index, file_checks.HeadShape())
+        with _checking(f"layer.{index}."):
+            found = _prefixed(tensors, f"layer.{index}.", model.device)
+            _restore_layer(layer, state["layers"][index], found, cache.table, shape)
     if cache.retention is not None:
+        with _checking("retention."):
+            file_checks.check_retention(state["retention"])
         for name in _RETENTION:
             setattr(cache.retention, name, state["retention"][name])
         cache.retention.pins = [tuple(span) for span in cache.retention.pins]
@@ -160,19 +197,26 @@ def _rebuilt(
 def _read(path: Path) -> tuple[dict[str, str], Tensors]:
     if not path.is_file():
         raise KVMMError(f"There is no cache file {path}.")
-    try:
-        with safe_open(path, "pt") as file:
-            header = file.metadata() or {}
-            if header.get("format") == FORMAT and header.get("format_version") == str(FORMAT_VERSION):
-                return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError) as error:
-        raise KVMMError(f"{path} is not a complete safetensors file ({error}); save the cache again.") from None
-    if header.get("format") != FORMAT:
-        raise KVMMError(f"{path} is not a saved cache; name a file that cache.save wrote.")
-    raise KVMMError(
-        f"{path} has cache format {header.get('format_version')} and this kvmm reads {FORMAT_VERSION}; read it with "
-        "the kvmm that wrote it."
-    )
+
+    def check(header: dict[str, str]) -> None:
+        if header.get("format") != FORMAT:
+            raise KVMMError(f"{path} is not a saved cache; name a file that cache.save wrote.")
+        if header.get("format_version") != str(FORMAT_VERSION):
+            raise KVMMError(
+                f"{path} has cache format {header.get('format_version')} and this kvmm reads {FORMAT_VERSION}; read it "
+                "with the kvmm that wrote it."
+            )
+
+    return read_tensor_file(path, "save the cache again.", check)
+
+
+def _check_names(tensors: Tensors, layers: int) -> None:
+    """Every tensor belongs to the table, to a layer or to the metadata."""
+    numbers = {str(index) for index in range(layers)}
+    for name in tensors:
+        kind, _, rest = name.partition(".")
+        if kind not in ("table", "metadata") and not (kind == "layer" and rest.partition(".")[0] in numbers):
+            raise _Damaged(f"{name}: no such tensor belongs here")
 
 
 def _checksum(text: str, tensors: Tensors) -> str:
@@ -248,26 +292,38 @@ def _layer_state(layer: Any, index: int) -> tuple[dict[str, Any], Tensors]:
     raise KVMMError(f"Layer {index} is a {type(layer).__name__}, which is not kept in a file.")
 
 
-def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors) -> None:
-    if not values:
+def _restore_layer(
+    layer: Any, values: dict[str, Any], tensors: Tensors, table: TokenTable, shape: file_checks.HeadShape
+) -> None:
+    """Check what a file has of a layer, then take it."""
+    if not table.length:
+        if values or tensors:
+            raise KVMMError("dense_key: a cache without tokens has none")
         return
     if not isinstance(layer, KVMMLayer):
+        file_checks.check_window(values, tensors, table, shape, layer.sliding_window)
         layer.lazy_initialization(tensors["keys"], tensors["values"])
         layer.keys, layer.values, layer.cumulative_length = tensors["keys"], tensors["values"], values["seen"]
         return
+    exact = partial(exact_dtype, layer.policy.exact_dtype)
+    dtype, shapes = file_checks.check_layer(values, tensors, table, shape, exact, layer.retains)
+    file_checks.check_parts(values, table)
     key, value = tensors["dense_key"], tensors["dense_value"]
     layer.lazy_initialization(key, value)
-    layer.dtype = getattr(torch, values["dtype"]) if "dtype" in values else key.dtype  # exact tokens may be in another
+    layer.dtype = dtype  # exact tokens may be in another
     layer.dense_key, layer.dense_value, layer.num_dense = key, value, key.shape[2]
     layer.queries.restore(tensors)
     layer.seen, layer.packed = values["seen"], values["packed"]
     for modality, sides in sorted((int(m), sides) for m, sides in values["parts"].items()):
-        size = layer.table.page_sizes[modality]
+        size = table.page_sizes[modality]
+        pages = table.stores[modality].shape[1] // size
         codecs = dict(zip(("key", "value"), layer.codecs[modality], strict=True))
         stores = {}
-        for side, codec in codecs.items():
+        for (side, codec), of_side in zip(codecs.items(), shapes, strict=True):
             prefix = f"{modality}.{side}."
             found = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             stores[side] = layer.new_store(codec, size)
+            with _checking(prefix):
+                file_checks.check_store(stores[side], replace(of_side, pages=pages, page_size=size), found, sides[side])
             stores[side].restore(found, sides[side])
         layer.parts[modality] = Part(**stores)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.cache.codecs.bf16 import BF16
 from kvmm.cache.codecs.calibquant import CalibQuant
 from kvmm.cache.codecs.kitty import Kitty
@@ -61,6 +61,7 @@ __all__ = [
     "Packed",
     "Side",
     "Site",
+    "StoreShape",
     "build_codec",
     "check_spec",
     "codec_class",

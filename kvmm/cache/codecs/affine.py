@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.fields import Field
 from kvmm.kernels.decode import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
 from kvmm.kernels.decode.digits import Digits, Plane, pad_columns
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
@@ -82,6 +83,28 @@ class AffineCodec(Codec):
         shared = 0 if page_group is not None and self.spec.group_size is None else None
         tensors = {"codes": codes, "scale": scale, "zero_point": zero_point}
         return Packed(tensors, pages.page_size, page_group, shared_group=shared)
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        pages, page_size, dim = store.pages, store.page_size, store.dim
+        rows, fields = page_size * self.spec.bits // 8, {}
+        if self.axis == "token":
+            shape = (store.batch, store.heads, pages, self.channel_groups(dim), page_size)
+        else:
+            groups: int | str = pages * page_size // self.units(page_size)
+            if self.shares_groups(page_size):
+                groups, fields["page_group"] = "groups", Field(torch.int32, (pages,), 0, "groups")
+            shape = (store.batch, store.heads, groups, dim)
+        codes = (rows, dim) if self.side == "key" else (dim, rows)
+        fields["codes"] = Field(torch.uint8, (store.batch, store.heads, pages, *codes))
+        return fields | {name: Field(self.parameter_dtype, shape) for name in ("scale", "zero_point")}
+
+    def shares_groups(self, page_size: int) -> bool:
+        """Whether the groups of a per-channel code are longer than pages."""
+        return self.spec.group_size is None or self.spec.group_size > page_size
+
+    def units(self, page_size: int) -> int:
+        """Tokens of a group that lie in one page, per channel."""
+        return min(self.spec.group_size or page_size, page_size)
 
     def channel_groups(self, head_dim: int) -> int:
         """Groups of channels of a per-token code."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from kvmm.errors import KVMMError
+from kvmm.fields import Field
 from kvmm.kernels.quantize import BITS
 from kvmm.modality import TEXT
 from kvmm.policy import CodecSpec
@@ -62,6 +63,27 @@ class Packed:
             return self.shared_group
         groups = [] if self.page_group is None else self.page_group.unique().tolist()
         return groups[0] if len(groups) == 1 else None
+
+
+@dataclass(frozen=True)
+class StoreShape:
+    """The sizes that the tensors of a store follow from.
+
+    Attributes:
+        batch, heads, pages: ``B``, ``H`` and ``P``.
+        page_size: ``N``, tokens a page.
+        dim: ``D``, channels of a vector.
+        exact_dtype: of what the codec keeps as it is.
+        device: where the codec's own tables are wanted.
+    """
+
+    batch: int
+    heads: int
+    pages: int
+    page_size: int
+    dim: int
+    exact_dtype: torch.dtype
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
 
 @dataclass(frozen=True)
@@ -199,6 +221,20 @@ class Codec(ABC):
     @abstractmethod
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
         """Encode ``x`` ``[B, H, T, D]``, any float dtype, into pages."""
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        """What ``encode`` stores: of every tensor its dtype, its shape and the values it may hold, besides
+        ``page_group`` where pages have one. Tensors of a file are compared with it before anything reads them.
+
+        Args:
+            store: the sizes.
+            tensors: what a file has, where the declaration of one tensor depends on the values of another.
+
+        Raises:
+            KVMMError: if the codec declares nothing, so that its caches cannot be read from files; or with the name of
+                a tensor that others depend on and that is not as it must be.
+        """
+        raise KVMMError(f"codec {self.name} does not declare what it stores, so its caches are not read from files")
 
     @abstractmethod
     def decode(self, packed: Packed) -> torch.Tensor:

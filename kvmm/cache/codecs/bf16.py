@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, StoreShape
+from kvmm.fields import Field
 from kvmm.kernels.decode.digits import Dense
 from kvmm.kernels.exact import to_exact
 
@@ -26,6 +29,10 @@ class BF16(Codec):
         elif x is given:
             x = x.clone(memory_format=torch.contiguous_format)  # of a view of a layer's columns nothing may be kept
         return Packed({"values": x.unflatten(2, (-1, page_size))}, page_size)
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        shape = (store.batch, store.heads, store.pages, store.page_size, store.dim)
+        return {"values": Field(store.exact_dtype, shape)}
 
     def decode(self, packed: Packed) -> torch.Tensor:
         return packed["values"].flatten(2, 3).float()

@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import AffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.errors import KVMMError
+from kvmm.fields import Field
 from kvmm.kernels.decode import scores_per_channel, scores_second_digit
 from kvmm.kernels.decode.digits import Digits, Plane, digit_layout
 from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters, cut_pages, unpack_planes
@@ -96,6 +97,16 @@ class Kitty(AffineCodec):
             "zero_point": zero_point,
         }
         return Packed(tensors, context.page_size, groups.page_group)
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        fields = super().fields(store, tensors)
+        if self.side == "value":
+            return fields
+        unit, count = self.units(store.page_size), round(self.boost * store.dim)
+        high = (store.batch, store.heads, store.pages * store.page_size // unit, unit // 4, count)
+        fields["high_codes"] = Field(torch.uint8, high)
+        fields["boosted"] = Field(torch.uint8, (*fields["scale"].shape[:3], count), 0, store.dim)
+        return fields
 
     def high_codes(self, packed: Packed) -> torch.Tensor:
         """The second digits, float32 ``[B, H, U, n, K]``."""

@@ -51,6 +51,10 @@ class Layout:
         widths = {"codes": sum(n for _, n in self.digits), "codes_1bit": len(self.one_bit)}
         return {name: width for name, width in widths.items() if width}
 
+    def stored_widths(self) -> dict[str, tuple[int, ...]]:
+        """By name the widths that a stored tensor may have: with and without the digits that only pad."""
+        return {name: (width, -(-width // _ALIGNMENT) * _ALIGNMENT) for name, width in self.widths.items()}
+
     def planes(self, device: torch.device) -> list[tuple[str, int, torch.Tensor, torch.Tensor]]:
         """For every stored tensor its name, bits a digit, and of each digit the channel (int64) and place (float32)."""
         if device not in self._planes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.cache.codecs.base import PAGE_SIZE, EncodeContext, Packed
+from kvmm.cache.codecs.base import PAGE_SIZE, EncodeContext, Packed, StoreShape
+from kvmm.fields import Field
 from kvmm.kernels.quantize import Pages
 
 
@@ -42,6 +43,14 @@ def subtract_offset(
     offset = pages.mean().clamp(-limit, limit).to(dtype)
     group = torch.zeros(count, dtype=torch.int32, device=offset.device)
     return pages.subtract(offset), offset.unsqueeze(2), group
+
+
+def offset_fields(store: StoreShape, dtype: torch.dtype) -> dict[str, Field]:
+    """What :func:`subtract_offset` gives to be stored."""
+    return {
+        "offset": Field(dtype, (store.batch, store.heads, "groups", store.dim)),
+        "page_group": Field(torch.int32, (store.pages,), 0, "groups"),
+    }
 
 
 def add_offset(pages: torch.Tensor, packed: Packed) -> torch.Tensor:

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import RotatedAffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.fields import Field
 from kvmm.kernels.quantize import Pages, cut_pages
 from kvmm.policy import CodecSpec
 
@@ -69,6 +70,13 @@ class OScaR(RotatedAffineCodec):
         if norm is not None:
             packed.tensors["norm"] = norm
         return packed
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        fields = super().fields(store, tensors)
+        if self.norm != "none":
+            heads = 1 if self.norm_scope == "token" else store.heads
+            fields["norm"] = Field(self.parameter_dtype, (store.batch, heads, store.pages, store.page_size))
+        return fields
 
     def decode(self, packed: Packed) -> torch.Tensor:
         pages = self.decode_pages(packed)

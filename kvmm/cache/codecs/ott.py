@@ -14,16 +14,18 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import AffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.cache.codecs.outliers import (
     find_outliers,
     num_outliers,
+    outlier_fields,
     outlier_scores,
     put_back,
     split_probabilities,
     take_out,
 )
 from kvmm.errors import KVMMError
+from kvmm.fields import Field
 from kvmm.kernels.quantize import cut_pages
 from kvmm.policy import CodecSpec
 
@@ -58,6 +60,9 @@ class OTT(AffineCodec):
         packed = self.encode_pages(pages)
         packed.tensors |= kept
         return packed
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        return super().fields(store, tensors) | outlier_fields(store)
 
     def decode(self, packed: Packed) -> torch.Tensor:
         return put_back(super().decode(packed), packed)

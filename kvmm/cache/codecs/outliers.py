@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.cache.codecs.base import PAGE_SIZE, EncodeContext, Packed
+from kvmm.cache.codecs.base import PAGE_SIZE, EncodeContext, Packed, StoreShape
+from kvmm.fields import Field
 from kvmm.kernels.exact import to_exact
 from kvmm.kernels.hadamard import token_norm
 from kvmm.kernels.quantize import Pages, slot_weight
@@ -74,6 +75,15 @@ def take_out(
     span = total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
     mean = torch.where(number > 0, total / number.clamp_min(1), span)
     return pages.replace(keep, mean), kept
+
+
+def outlier_fields(store: StoreShape) -> dict[str, Field]:
+    """What :func:`take_out` stores."""
+    shape, slots = (store.batch, store.heads, "outliers"), store.pages * store.page_size
+    return {
+        "outlier": Field(store.exact_dtype, (*shape, store.dim)),
+        "outlier_slot": Field(torch.int32, shape, 0, slots),
+    }
 
 
 def _slots(packed: Packed) -> int:

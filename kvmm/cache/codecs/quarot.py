@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import RotatedAffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
-from kvmm.cache.codecs.offset import add_offset, offset_scores, subtract_offset
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.offset import add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.errors import KVMMError
+from kvmm.fields import Field
 from kvmm.kernels.decode.digits import Digits
 from kvmm.kernels.quantize import affine_parameters, cut_pages
 from kvmm.policy import CodecSpec
@@ -67,6 +68,10 @@ class QuaRot(RotatedAffineCodec):
         packed.tensors["offset"] = offset
         packed.page_group = group
         return packed
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        fields = super().fields(store, tensors)
+        return fields | offset_fields(store, self.parameter_dtype) if self.centred else fields
 
     def decode(self, packed: Packed) -> torch.Tensor:
         pages = self.decode_pages(packed)

@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.cache.codecs.klt import coding_loss, klt
 from kvmm.cache.codecs.layout import DIGIT_BITS, Layout, layout_of
 from kvmm.cache.codecs.transform import Transform, offline_transform, rotation
 from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
+from kvmm.fields import Field, check_fields
 from kvmm.kernels.decode import mix_per_channel, scores_per_channel
 from kvmm.kernels.decode.digits import Digits, Plane, digit_layout, digits_by_channel
 from kvmm.kernels.hadamard import hadamard_matrix
@@ -249,6 +250,28 @@ class RD(Codec):
             zero_point = zero_point + _heads(transform.offset, 4)
         return scale, zero_point, group
 
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        batch, heads, pages, dim = store.batch, store.heads, store.pages, store.dim
+        transform, fields = self.transform(dim, store.device), {}
+        if self.fit_kind == "prompt":
+            fields["transform"] = Field(torch.float16, (batch, heads, 1, dim, dim))
+            fields["bits"] = Field(torch.uint8, (batch, heads, 1, dim), 0, 9)
+            check_fields(tensors, fields, closed=False)
+            layout = _checked_layout(tensors)
+        else:
+            layout = self.layout(dim, transform)
+        extra = transform.deviation is not None and self.fit_kind != "prompt"  # levels that no store holds
+        fields["page_group"] = Field(torch.int32, (pages,), -1 if extra else 0, "groups")
+        fields["scale"] = Field(self.parameter_dtype, (batch, heads, "groups", layout.coded))
+        fields["zero_point"] = Field(self.parameter_dtype, (batch, heads, "groups", dim))
+        if self.uses_norm(transform):
+            fields["norm"] = Field(self.parameter_dtype, (batch, heads, pages, store.page_size))
+        for name, widths in layout.stored_widths().items():
+            rows = store.page_size * DIGIT_BITS[name] // 8
+            shape = (rows, widths) if self.side == "key" else (widths, rows)
+            fields[name] = Field(torch.uint8, (batch, heads, pages, *shape))
+        return fields
+
     def decode(self, packed: Packed) -> torch.Tensor:
         transform, layout, codes = self._unpacked(packed)
         if self.side == "value":
@@ -407,6 +430,21 @@ class RD(Codec):
             digits = mix_per_channel(probabilities, codes, steps, None, group)
             output = output.scatter_add(-1, channel.expand(digits.shape), digits)
         return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
+
+
+def _checked_layout(tensors: Mapping[str, torch.Tensor]) -> Layout:
+    """The layout of a file's ``bits`` uint8 ``[B, H, 1, D]`` with the ``transform`` that belongs to it.
+
+    Raises:
+        KVMMError: the bits are no layout, or the transform cannot be undone.
+    """
+    bits = tensors["bits"]
+    if not bits.numel() or bool((bits != bits[:1, :1]).any()) or bool((bits.int().diff(dim=-1) > 0).any()):
+        raise KVMMError("bits: must be the same for all heads and fall from channel to channel")
+    inverse, failed = torch.linalg.inv_ex(tensors["transform"].float())
+    if bool(failed.any()) or not bool(inverse.isfinite().all()):
+        raise KVMMError("transform: cannot be inverted")
+    return _stored_layout(tensors)
 
 
 def _stored_layout(tensors: Mapping[str, torch.Tensor], previous: Packed | None = None) -> Layout:

@@ -20,23 +20,26 @@ The query of one head meets the codes of its whole group, ``head_group`` times t
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from math import gcd
 from typing import Any, ClassVar
 
 import torch
 
 from kvmm.cache.codecs.affine import RotatedAffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site
-from kvmm.cache.codecs.offset import add_offset, offset_scores, subtract_offset
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.offset import add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.cache.codecs.outliers import (
     find_outliers,
     num_outliers,
+    outlier_fields,
     outlier_scores,
     put_back,
     split_probabilities,
     take_out,
 )
 from kvmm.errors import KVMMError
+from kvmm.fields import Field, check_fields
 from kvmm.kernels.decode.digits import Digits
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import Pages, cut_pages
@@ -160,6 +163,21 @@ class RotateKV(RotatedAffineCodec):
         """A stored order as the int64 index of the last dimension of ``wide`` ``[B, H / g, ..., g * D]``."""
         index = self._wide(order, order.shape[1] // wide.shape[1]).long()  # [B, H / g, 1, W]
         return (index if wide.dim() == 4 else index.unsqueeze(3)).expand_as(wide)
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        kept = outlier_fields(store) if self.pivots else {}
+        if self.side == "value":
+            return super().fields(store, tensors) | kept
+        if self.centred:
+            kept |= offset_fields(store, self.parameter_dtype)
+        g = gcd(store.heads, self.head_group)
+        wide = replace(store, heads=store.heads // g, dim=store.dim * g)
+        order = Field(torch.int16, (store.batch, store.heads, 1, store.dim), 0, wide.dim)
+        check_fields(tensors, {"channel_order": order}, closed=False)
+        sorted_order = self._wide(tensors["channel_order"], g).long().sort(-1).values
+        if not bool((sorted_order == torch.arange(wide.dim, device=sorted_order.device)).all()):
+            raise KVMMError("channel_order: does not name every channel once")
+        return super().fields(wide, tensors) | kept | {"channel_order": order}
 
     def decode(self, packed: Packed) -> torch.Tensor:
         pages = self.decode_pages(packed)

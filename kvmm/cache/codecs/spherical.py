@@ -26,9 +26,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.calibration import Calibration, SiteSamples
 from kvmm.errors import KVMMError
+from kvmm.fields import Field
 from kvmm.kernels.angle import kmeans, mix_histogram, nearest, reconstruct, scores_lut
 from kvmm.kernels.quantize import pack_planes, paged, slot_weight, unpack_planes
 from kvmm.modality import IMAGE, VIDEO
@@ -247,6 +248,22 @@ class Spherical(Codec):
             steps = torch.where(step > 0, radius / step, 0.0).round_().clamp_(0, _LENGTHS)
             tensors |= {"radius": steps.to(torch.uint8), "scale": scale}
         return {"codes": _pack(index, self.rate.index_bits), **tensors}
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        pages, spans = (store.batch, store.heads, store.pages), (store.batch, store.heads, "groups")
+        groups = store.dim // _divisor(store.dim, self.rate.group)
+        fields = {
+            "page_group": Field(torch.int32, (store.pages,), 0, "groups"),
+            "codes": Field(torch.uint8, (*pages, store.page_size * self.rate.index_bits // 8, groups)),
+            "mean": Field(torch.float16, (*spans, store.dim)),
+        }
+        if self.rate.radius:
+            fields["radius"] = Field(torch.uint8, (*pages, store.page_size, groups))
+            fields["scale"] = Field(torch.float16, pages)
+        else:
+            fitted = self.fitted(store.dim, store.device) is not None
+            fields["deviation"] = Field(torch.float16, (*spans, 1 if fitted else store.dim))
+        return fields
 
     @staticmethod
     def _nearest(split: torch.Tensor, book: torch.Tensor) -> torch.Tensor:

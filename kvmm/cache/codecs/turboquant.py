@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site
-from kvmm.cache.codecs.offset import add_offset, offset_scores, subtract_offset
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.offset import add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.errors import KVMMError
+from kvmm.fields import Field
 from kvmm.kernels.quantize import DensePages, pack_planes, paged, slot_weight, unpack_planes
 from kvmm.policy import CodecSpec
 
@@ -185,6 +186,18 @@ class TurboQuant(Codec):
             high = codes.narrow(channels, 0, self._split(dim)[0][0].stop) >> 2
             tensors["high_codes"] = pack_planes(high, self.high_bits, tokens)
         return Packed(tensors, context.page_size, group)
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        pages = (store.batch, store.heads, store.pages)
+
+        def codes(bits: int, channels: int) -> Field:
+            rows = store.page_size * bits // 8
+            return Field(torch.uint8, (*pages, *((rows, channels) if self.side == "key" else (channels, rows))))
+
+        fields = {"codes": codes(2, store.dim), "norm": Field(self.parameter_dtype, (*pages, store.page_size))}
+        if self.high_bits:
+            fields["high_codes"] = codes(self.high_bits, self._split(store.dim)[0][0].stop)
+        return fields | offset_fields(store, self.parameter_dtype) if self.centred else fields
 
     def levels(self, packed: Packed) -> torch.Tensor:
         """The coded coordinates of the directions, float32: keys ``[B, H, P, N, D]``, values ``[B, H, P, D, N]``."""

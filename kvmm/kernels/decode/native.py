@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from kvmm.kernels.decode.digits import Dense, Digits
+from kvmm.kernels.decode.native_inputs import readable
 
 MAX_ROWS = 16  # rows of queries; for more, matrix products over unpacked codes are faster
 _SOURCE = Path(__file__).with_name("native.c")
@@ -245,18 +246,22 @@ def _length(x: torch.Tensor) -> int:
     return x.data_ptr()
 
 
-def _describe(part: Any) -> _Known:
-    """The description of one part. Without keys' digits it has none of keys: their logits come from the codec."""
+def _describe(part: Any, batch: int, heads: int, dim: int, value_dim: int) -> _Known:
+    """The description of one part, for a step of these sizes. Without keys' digits it has none of keys: their logits
+    come from the codec.
+    """
     packed, values = part.key.packed, part.value.packed
     known = _known.get(id(packed))
     if known is not None and known.packed[0]() is packed and known.packed[1]() is values:
         return known
     codec, held = part.key.codec, []
     digits = part.value.codec.digits(values)
-    if digits is None:
+    if digits is None or not readable(digits, False, batch, heads, value_dim):
         raise _Unsupported
     value = _side(digits, False, held)
     digits = codec.digits(packed)
+    if digits is not None and not readable(digits, True, batch, heads, dim):
+        raise _Unsupported
     key = None if digits is None else _side(digits, True, held)
     if key is not None and codec.adjusts_scores:
         key.adjusts, key.tau1, key.tau2 = 1, *codec.tau
@@ -280,7 +285,9 @@ def attend(
     """
     _, query_heads, length, dim = query.shape
     rows = query_heads // dense_key.shape[1] * length
-    if rows > MAX_ROWS or dim > _MAX_CHANNELS or query.dtype not in _DTYPES or dense_key.dtype not in _DTYPES:
+    if rows > MAX_ROWS or dim > _MAX_CHANNELS or query.dtype not in _DTYPES:
+        return None
+    if dense_key.dtype not in _DTYPES or dense_value.dtype not in _DTYPES or query_heads % dense_key.shape[1]:
         return None
     if (torch.is_grad_enabled() and query.requires_grad) or torch.compiler.is_compiling():
         return None
@@ -306,6 +313,8 @@ def _attend(
     batch, query_heads, length, dim = query.shape
     heads, value_dim = dense_key.shape[1], dense_value.shape[-1]
     rows = query_heads // heads * length
+    if dense_key.shape != (batch, heads, dense_value.shape[2], dim) or dense_value.shape[:2] != (batch, heads):
+        raise _Unsupported
     grouped = query.float().reshape(batch, heads, rows, dim).contiguous()
     kept: list = [grouped]
     described = (_Part * max(1, len(parts)))()
@@ -313,7 +322,8 @@ def _attend(
     for number, part in enumerate(parts):
         if part.key.observes:
             raise _Unsupported
-        known, packed, codec, own = _describe(part), part.key.packed, part.key.codec, described[number]
+        known = _describe(part, batch, heads, dim, value_dim)
+        packed, codec, own = part.key.packed, part.key.codec, described[number]
         own.value = known.value
         own.slots = count = known.value.pages * known.value.page_size
         if known.key is not None:
@@ -337,6 +347,8 @@ def _attend(
     call = _Call(batch, heads, rows, length, dim, value_dim, len(parts), slots, dense_key.shape[2], scaling)
     call.query, call.out = grouped.data_ptr(), out.data_ptr()
     if bias is not None:
+        if bias.shape[:3] not in ((b, 1, q) for b in (1, batch) for q in (1, length)):
+            raise _Unsupported
         if bias.stride(-1) != 1 or bias.dtype != torch.float32 or bias.shape[-1] != slots + dense_key.shape[2]:
             raise _Unsupported
         call.bias = bias.data_ptr()
