@@ -223,9 +223,11 @@ def _decode_soundfile(source: Source, name: str) -> tuple[int, np.ndarray] | Non
         with file:
             _check_duration(file.frames / file.samplerate, name)
             _check_rate(file.samplerate, file.channels, name)
+            if not file.seekable() or file.frames < 0:
+                return None  # a coding that libsndfile reads only as a stream, such as GSM 6.10 in a WAV
             try:
                 return file.samplerate, file.read(dtype="float32", always_2d=True)
-            except (soundfile.LibsndfileError, MemoryError) as error:
+            except (soundfile.LibsndfileError, MemoryError, ValueError, RuntimeError) as error:
                 raise KVMMError(f"{name} is damaged or cut off: record or download it again.") from error
 
 
@@ -233,7 +235,7 @@ def _decode_container(source: Source, name: str) -> tuple[int, np.ndarray]:
     """Decode with FFmpeg's libraries what libsndfile does not know: M4A and WebM from phones and browsers."""
     import av
 
-    damaged = f"{name} is damaged or in a format that cannot be read: save it as WAV, FLAC or MP3."
+    damaged = f"{name} is damaged or coded in a way that cannot be read: save it as WAV (PCM), FLAC, OGG, MP3 or M4A."
     try:
         with _open(source, None) as stream, av.open(stream) as container:
             track = container.streams.audio[0]
@@ -249,7 +251,8 @@ def _decode_container(source: Source, name: str) -> tuple[int, np.ndarray]:
                 # Containers written while recording do not know their length.
                 _check_duration(length / track.rate, name)
             rate = track.rate
-    except (av.FFmpegError, IndexError, ValueError) as error:
+    except (av.FFmpegError, IndexError, ValueError, AttributeError, TypeError, RuntimeError, OSError) as error:
+        # AttributeError: a track of a coding that FFmpeg has no decoder for has no rate
         if isinstance(error, KVMMError):
             raise
         raise KVMMError(damaged) from error
