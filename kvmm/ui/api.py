@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import inspect
+import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,16 @@ from urllib.parse import unquote
 
 import gradio as gr
 from gradio.components.api_component import Api
+from gradio.context import LocalContext
 from gradio.utils import get_function_description
-from gradio_client import handle_file
+from gradio_client import Client, handle_file
 from gradio_client.utils import python_type_to_json_schema
 
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.models.conversation import Progress
 from kvmm.policy import policies
-from kvmm.ui.session import Session, Turn
+from kvmm.ui.session import Session, Turn, check_size
 from kvmm.ui.settings import Settings
 from kvmm.ui.visitors import Visitors
 
@@ -80,6 +83,7 @@ def _answered(visitors: Visitors, files: list[Any], question: str, settings: Set
     """
     session = visitors.session()
     try:
+        check_size(question, files or ())
         paths = tuple(str(_path_of(visitors, session, file)) for file in files or ())
         for _ in session.ask(Turn(question.strip(), paths), settings):
             pass
@@ -97,14 +101,18 @@ def _path_of(visitors: Visitors, session: Session, file: Any) -> Path:
     gradio_client sends objects with a path. MCP sends texts: an upload's address or path, or a data URL.
 
     Raises:
-        KVMMError: it is no upload.
+        KVMMError: it is no upload, or a data URL that is larger than one may be.
     """
     name = file.get("path") if isinstance(file, dict) else getattr(file, "path", file)
     if not isinstance(name, str):
         raise KVMMError("A file is given as an upload, or as a data URL.")
     if name.startswith("data:"):
+        app, encoded = LocalContext.blocks.get(None), name.partition("base64,")[2]
+        limit = None if app is None else app.max_file_size
+        if limit is not None and len(encoded) // 4 * 3 > limit + 2:  # up to two bytes are padding
+            raise KVMMError(f"A file may have {limit / 2**20:.1f} MiB: send a smaller one.")
         try:
-            data = base64.b64decode(name.partition("base64,")[2], validate=True)
+            data = base64.b64decode(encoded, validate=True)
         except ValueError as error:
             raise KVMMError("A data URL holds base64: data:image/png;base64,...") from error
         path = visitors.folder(session) / "file"
@@ -195,6 +203,38 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) ->
         _publish(function, schemas)
 
 
+def connect_tools(app: Any) -> None:
+    """Let the MCP tools of an app that is being started call its endpoints, which they do by HTTP.
+
+    Gradio would take the address from the first caller's headers, and could not log in.
+    """
+    blocks = app.get_blocks()
+    server = blocks.mcp_server_obj
+    if server is None:
+        return
+    token = secrets.token_urlsafe(32)
+    app.tokens[token] = ":mcp"  # whose calls these are; no account has a colon in its name
+    cookies = {f"access-token-unsecure-{app.cookie_id}": token}
+    making = threading.Lock()
+
+    def client() -> Client:
+        with making:
+            if server._client_instance is None:
+                server._client_instance = Client(
+                    blocks.local_url,
+                    download_files=False,
+                    verbose=False,
+                    analytics_enabled=False,
+                    ssl_verify=False,
+                    _skip_components=False,
+                    headers={"x-gradio-user": "mcp"},
+                    httpx_kwargs={"cookies": cookies},
+                )
+            return server._client_instance
+
+    server._get_or_create_client = client
+
+
 def norms_result(report: Any) -> dict[str, Any]:
     """What ``analyze_norms`` returns: plain numbers, without the norm of every token."""
     modality = report.modality
@@ -213,4 +253,4 @@ def norms_result(report: Any) -> dict[str, Any]:
     }
 
 
-__all__ = ["build_api", "norms_result"]
+__all__ = ["build_api", "connect_tools", "norms_result"]

@@ -19,6 +19,7 @@ from kvmm.ui.settings import Settings
 from kvmm.ui.sidebar import Sidebar, settings_of
 from kvmm.ui.talk import Talk
 from kvmm.ui.talk_list import build_talk_list, connect_talk_list, listing, redraw
+from kvmm.ui.toasts import warn
 from kvmm.ui.views import FRAME_SIZE, Frame, frames
 from kvmm.ui.visitors import Visitors
 
@@ -44,7 +45,7 @@ def begin(message: dict[str, Any] | None, session: Session, settings: Settings) 
     try:
         session.begin(Turn(text, files), settings)
     except KVMMError as error:
-        gr.Warning(str(error), duration=5)
+        warn(error, 5)
         return False
     return True
 
@@ -143,7 +144,7 @@ def build_ask(
             place = exchange_at(state.talk, index)
             state.ask_again(-1 if place is None else place, question, settings_of(*values))
         except KVMMError as error:
-            gr.Warning(str(error), duration=6)
+            warn(error)
             if state.is_gone:
                 return redraw(state, settings_of(*values).compare)
             shown_as_it_was = state.chats["full"], state.chats["kvmm"]  # the browser shows the edit already

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from starlette.middleware import Middleware
 from kvmm.errors import KVMMError
 from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
-from kvmm.ui.api import build_api
+from kvmm.ui.api import build_api, connect_tools
 from kvmm.ui.ask import build_ask
 from kvmm.ui.cookie import VisitorCookie
 from kvmm.ui.errors import build_errors
 from kvmm.ui.evaluate import build_evaluate
 from kvmm.ui.methods import build_methods
+from kvmm.ui.middleware import BodyLimit, LoginRequired, SecurityHeaders
 from kvmm.ui.models import Models
 from kvmm.ui.norms import build_norms
 from kvmm.ui.planner import build_planner
@@ -32,7 +34,9 @@ from kvmm.ui.prompts import Page
 from kvmm.ui.samples import SAMPLES, icon_of, load_samples
 from kvmm.ui.session import Session
 from kvmm.ui.sidebar import build_sidebar, policy_headings_css
+from kvmm.ui.states import bound_states
 from kvmm.ui.theme import CSS_PATH, HEAD, header, theme
+from kvmm.ui.uploads import upload_routes
 from kvmm.ui.visitors import Visitors
 
 NEVER = 10**9  # seconds; visitors clean up, Gradio only when the app ends
@@ -136,6 +140,13 @@ def default_cache_budget(device: torch.device) -> int:
     return free_bytes(device) // (2 if device.type == "cuda" else 4)
 
 
+@contextlib.asynccontextmanager
+async def _lifespan(app: Any) -> AsyncIterator[None]:
+    bound_states(app)
+    connect_tools(app)
+    yield
+
+
 def launch_options(samples_folder: Path = SAMPLES, max_file_mib: int = MAX_FILE_MIB) -> dict[str, Any]:
     """Arguments of ``launch`` that belong to the app: look, limits, no history, no analytics, no outside resources."""
     return {
@@ -150,5 +161,14 @@ def launch_options(samples_folder: Path = SAMPLES, max_file_mib: int = MAX_FILE_
         "share": False,
         "ssr_mode": False,
         "enable_monitoring": False,
-        "app_kwargs": {"middleware": [Middleware(VisitorCookie)]},
+        "app_kwargs": {
+            "routes": upload_routes(),
+            "lifespan": _lifespan,
+            "middleware": [
+                Middleware(SecurityHeaders),
+                Middleware(LoginRequired),
+                Middleware(BodyLimit, max_upload=max_file_mib * 2**20),
+                Middleware(VisitorCookie),
+            ],
+        },
     }

@@ -236,7 +236,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
             chosen, line = MINI, problem(error)
         finally:
             if path is not None:
-                Path(path).unlink(missing_ok=True)  # it has been unpacked, or is of no use
+                page.visitors.discard_upload(path)  # it has been unpacked, or is of no use
         return state, gr.Dropdown(list(known_sources(state)), value=chosen), line
 
     def home(state: Session) -> Path:

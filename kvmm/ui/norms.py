@@ -38,6 +38,7 @@ from kvmm.ui.prompts import (
     table_html,
 )
 from kvmm.ui.session import Session
+from kvmm.ui.toasts import warn
 from kvmm.ui.token_view import click_script, token_html
 from kvmm.ui.worked import worked_sample
 
@@ -243,7 +244,7 @@ def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> Non
         try:
             return by_channel(state, name, layer, stage, number)
         except KVMMError as error:
-            gr.Warning(str(error), duration=6)
+            warn(error)
             return gr.skip(), gr.skip()
 
     def at_token(state: Session | None, name: str, layer: float, token: float | None) -> str:

@@ -8,7 +8,7 @@ nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,8 @@ from kvmm.ui.talk_file import load_talk, save_talk
 
 MAX_TALKS = 50  # conversations a visitor may keep; the oldest one goes first
 MAX_TITLE = 80
+MAX_QUESTION = 100_000  # characters; every frame of an answer shows the question again
+MAX_FILES = 64  # of one question
 DELETED = "This conversation was deleted on another page."
 LOST = "The app has forgotten this conversation, because its page was away for too long: ask again in a new one."
 
@@ -169,8 +171,9 @@ class Session:
         """Show a question in the open conversation; the answer that is returned has not been started.
 
         Raises:
-            KVMMError: the question before is still being answered, or there is nothing to ask.
+            KVMMError: the question before is still being answered, or there is nothing to ask, or too much.
         """
+        check_size(turn.question, turn.files)
         if not turn.question and not turn.files:
             raise KVMMError("Type a question, or attach a recording that asks one.")
         with self.desk.lock:
@@ -225,8 +228,9 @@ class Session:
             settings: those of now.
 
         Raises:
-            KVMMError: an answer is being written, there is no such question, or nothing is left to ask.
+            KVMMError: an answer is being written, there is no such question, nothing is left to ask, or too much.
         """
+        check_size(question or "", ())
         with self.desk.lock:
             self._check_idle("change")
             talk = self.talk
@@ -326,4 +330,12 @@ class Session:
         self._talk = self.desk.current = talk
 
 
-__all__ = ["MAX_TALKS", "Desk", "Session", "Step", "Turn"]
+def check_size(question: str, files: Sequence[object]) -> None:
+    """Raise ``KVMMError`` for a question that is too long, or has too many files."""
+    if len(question) > MAX_QUESTION:
+        raise KVMMError(f"A question may have {MAX_QUESTION:,} characters: shorten it, or attach the text as a PDF.")
+    if len(files) > MAX_FILES:
+        raise KVMMError(f"A question may have {MAX_FILES} files: send fewer, or ask again with the others.")
+
+
+__all__ = ["MAX_FILES", "MAX_QUESTION", "MAX_TALKS", "Desk", "Session", "Step", "Turn", "check_size"]

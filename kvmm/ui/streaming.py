@@ -15,8 +15,9 @@ from kvmm.errors import KVMMError
 from kvmm.models.conversation import Progress
 from kvmm.models.generation import Reading
 from kvmm.ui.answers import memory_note
-from kvmm.ui.bubbles import NOT_ASKED, bubble, escape_markdown, note
+from kvmm.ui.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.compare import mark_words
+from kvmm.ui.markdown import literal_markdown, safe_markdown
 from kvmm.ui.settings import Settings
 from kvmm.ui.talk import SIDES, Step, Talk, Turn
 
@@ -115,13 +116,13 @@ class Answer:
                     continue
                 self.side = step.side
                 self.last[step.side], self._reasons[step.side] = step.progress, step.reread
-                self._show(step.side, *self._tail(step.side, step.progress.text))
+                self._show(step.side, *self._tail(step.side, safe_markdown(step.progress.text)))
                 self._tell()
                 yield step
             self._finish()
         except KVMMError as error:
             self.exchange.as_links = not self.exchange.media  # a file may not be what it says
-            self._fail(str(error), escape_markdown(str(error)))
+            self._fail(str(error), literal_markdown(str(error)))
             raise
         except GeneratorExit:
             self.exchange.stopped = not self.exchange.answered
@@ -152,6 +153,7 @@ class Answer:
         self.exchange.tails[side] = [message for message in tail if message]
 
     def _tail(self, side: str, text: str) -> list[dict[str, Any] | None]:
+        """The messages of one side, whose answer is ``text`` as Markdown."""
         progress, reread = self.last[side], self._reasons[side]
         before = note(READ_AGAIN, reread) if reread else None
         if progress.stopped:
@@ -169,7 +171,7 @@ class Answer:
     def _finish(self) -> None:
         verdict = self.talk.verdict
         if self.exchange.answered and self.settings.compare and verdict is not None and verdict.index is not None:
-            marked = mark_words(self.last["full"].text, self.last["kvmm"].text)
+            marked = mark_words(*(safe_markdown(self.last[side].text) for side in SIDES))
             for side, text in zip(SIDES, marked, strict=True):
                 self._show(side, *self._tail(side, text))
         for side in SIDES:
@@ -178,7 +180,7 @@ class Answer:
             elif side not in self.last:
                 self._show(side, bubble("*stopped*"))
             elif not self.last[side].done:
-                self._show(side, bubble(f"{self.last[side].text} *stopped*".strip()))
+                self._show(side, bubble(f"{safe_markdown(self.last[side].text)} *stopped*".strip()))
 
     def _fail(self, line: str, shown: str) -> None:
         self.error = line

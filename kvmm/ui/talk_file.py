@@ -12,9 +12,13 @@ from kvmm.models.conversation import Conversation, Progress
 from kvmm.models.difference import Difference
 from kvmm.models.prompting import text_of
 from kvmm.ui.bubbles import NOT_ASKED, bubble
+from kvmm.ui.compare import MARK
+from kvmm.ui.markdown import safe_markdown
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
 from kvmm.ui.talk import TITLE_LENGTH, Exchange, Talk, Turn, shown_files
+
+_KEPT = ("\ue000", "\ue001")  # the app's own marks while a text is read
 
 
 def save_talk(talk: Talk, path: str | Path) -> None:
@@ -119,12 +123,25 @@ def _exchanges(
     for entry in entries:
         found = [written.get(index, str(name)) for name, index in entry["files"]]
         as_links = bool(entry["as_links"]) or not all(index in written for _, index in entry["files"])
-        tails = {side: list(entry["tails"][side]) for side in ("full", "kvmm")}
+        tails = {side: [_safe(message) for message in entry["tails"][side]] for side in ("full", "kvmm")}
         answered = bool(entry["answered"])
         media = next(turns).media if answered else ()
         turn = Turn(str(entry["question"]), tuple(found))
         exchanges.append(Exchange(turn, tails, answered, bool(entry["stopped"]), as_links, media))
     return exchanges
+
+
+def _safe(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as it was saved, of an answer that earlier versions may have kept as the model wrote it."""
+    if "metadata" in message:
+        return message
+    text = "".join(block["text"] for block in message["content"])
+    for mark, kept in zip(MARK, _KEPT, strict=True):
+        text = text.replace(mark, kept)
+    text = safe_markdown(text)
+    for mark, kept in zip(MARK, _KEPT, strict=True):
+        text = text.replace(kept, mark)
+    return bubble(text)
 
 
 def _replayed(conversation: Conversation) -> list[Exchange]:
@@ -133,7 +150,7 @@ def _replayed(conversation: Conversation) -> list[Exchange]:
     for turn, message, answer in zip(
         conversation._turns, conversation.messages[::2], conversation.messages[1::2], strict=True
     ):
-        tails = {"full": [bubble(NOT_ASKED)], "kvmm": [bubble(text_of(answer))]}
+        tails = {"full": [bubble(NOT_ASKED)], "kvmm": [bubble(safe_markdown(text_of(answer)))]}
         question = text_of(message)
         if turn.media:
             held = "*1 file, see below*" if len(turn.media) == 1 else f"*{len(turn.media)} pages or files, see below*"

@@ -17,6 +17,7 @@ from kvmm.ui.cookie import session_of
 from kvmm.ui.session import Session
 from kvmm.ui.sidebar import Sidebar
 from kvmm.ui.signing import app_key, check_signature, sign
+from kvmm.ui.toasts import failure, warn
 from kvmm.ui.views import view
 from kvmm.ui.visitors import Visitors
 
@@ -116,7 +117,7 @@ def connect_talk_list(
             try:
                 do(state)
             except KVMMError as error:
-                gr.Warning(str(error), duration=6)
+                warn(error)
                 if not state.is_gone:
                     return (gr.skip(),) * len(everything)
             return redraw(state, compare)
@@ -130,7 +131,7 @@ def connect_talk_list(
         try:
             state.open(talk_id)
         except KVMMError as error:
-            gr.Warning(str(error), duration=6)
+            warn(error)
         return redraw(state, compare)
 
     def remove(confirmed: bool, compare: bool, request: gr.Request) -> tuple[Any, ...]:
@@ -144,7 +145,7 @@ def connect_talk_list(
     def ask_name(request: gr.Request) -> Any:
         state = session_of(visitors, request)
         if state.talk.is_empty:
-            gr.Warning("Ask a question first: then the conversation can have a name.", duration=5)
+            warn("Ask a question first: then the conversation can have a name.", 5)
             return gr.skip()
         return gr.Textbox(value=state.talk.title, visible=True, autofocus=True)
 
@@ -155,10 +156,10 @@ def connect_talk_list(
         try:
             path = save_file(visitors, session_of(visitors, request), key)
         except KVMMError as error:
-            raise gr.Error(str(error), duration=6, print_exception=False) from error
+            raise failure(error) from error
         app = LocalContext.blocks.get(None)
         if line := too_large(path, None if app is None else app.max_file_size):
-            gr.Warning(line, duration=10)
+            warn(line, 10)
         return gr.DownloadButton(value=str(path))
 
     def read(path: str | None, compare: bool, model: str, request: gr.Request) -> tuple[Any, ...]:
@@ -167,10 +168,10 @@ def connect_talk_list(
             check_signature(path, key)
             settings = state.load(path, model)
         except KVMMError as error:
-            gr.Warning(str(error), duration=8)
+            warn(error, 8)
             return (gr.skip(),) * (len(everything) + len(sidebar.policies))
         finally:
-            Path(path).unlink(missing_ok=True)  # it is in the upload folder, and what it held is in memory
+            visitors.discard_upload(path)  # what it held is in memory
         visitors.keep_budget()
         return *redraw(state, compare), *sidebar.values(settings)
 

@@ -23,12 +23,15 @@ from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation
 from kvmm.ui.session import LOST, Desk, Session
 from kvmm.ui.talk import Talk
+from kvmm.ui.uploads import delete_file, is_visitors_own, new_folder
 
 GRACE_SECONDS = 30 * 60  # from the moment the last page closed until everything goes
 IDLE_SECONDS = 30 * 60  # without a question, after which a conversation's caches are dropped
 FILE_SECONDS = 60 * 60  # age at which files go that no conversation shows, such as uploads that were never sent
 PAGE_SECONDS = 24 * 60 * 60  # a page that has not been heard of for so long is closed, whatever its connection says
 CLEAN_SECONDS = 10 * 60  # between two clean-ups
+MAX_IDLE_VISITS = 1000  # visitors who have said nothing; above, those heard of longest ago are forgotten
+MAX_PAGES = 64  # of one visitor; above, those heard of longest ago are
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,11 @@ class Visit:
         """Of all pages, open or away."""
         return self.away | self.pages
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said or sent, so that nothing is lost with it."""
+        return not self.files and all(talk.is_empty for talk in self.desk.talks)
+
 
 class Visitors:
     """The visitors that exist, and the budget that their caches share.
@@ -80,6 +88,7 @@ class Visitors:
         self.cache_budget = cache_budget
         self.upload_folder = Path(upload_folder).resolve()
         self.kept: set[Path] = set()  # files of the app itself, such as icons
+        self.at_clean_up: list[Callable[[], object]] = []  # what else is done then
         self._visits: list[Visit] = []
         self._forgotten: dict[str, float] = {}  # when, by page
         self._guard = threading.RLock()
@@ -98,9 +107,13 @@ class Visitors:
         with self._guard:
             visit = self._visit_of(key) or self._visit(token)
             if visit is None:
+                self._make_room()
                 visit = Visit(token)
                 self._visits.append(visit)
-            visit.heard[key] = self.now()
+            visit.heard.pop(key, None)
+            visit.heard[key] = self.now()  # the one heard of longest ago is the first
+            if len(visit.heard) > MAX_PAGES:
+                self._drop_page(visit, next(iter(visit.heard)))
             if key in visit.away:  # its computer slept, or the network was away
                 visit.pages[key] = visit.away.pop(key)
             if key not in visit.pages:
@@ -157,6 +170,25 @@ class Visitors:
         if not visit.away[key].talk.is_empty:
             self._forgotten[key] = self.now()
 
+    def needed(self) -> tuple[set[str], set[str]]:
+        """The pages that have something to lose: those that are open, and those that are away."""
+        with self._guard:
+            there = [visit for visit in self._visits if not visit.is_empty]
+            return {key for visit in there for key in visit.pages}, {key for visit in there for key in visit.away}
+
+    def _make_room(self) -> None:
+        idle = [visit for visit in self._visits if visit.is_empty]
+        if len(idle) >= MAX_IDLE_VISITS:
+            idle.sort(key=lambda visit: max(visit.heard.values(), default=0.0))
+            for visit in idle[: MAX_IDLE_VISITS // 10]:
+                self._forget(visit)
+
+    def _drop_page(self, visit: Visit, key: str) -> None:
+        """One page of a visitor goes; the conversations stay with the others."""
+        self.closed(key)
+        self._remember_lost(visit, key)
+        del visit.away[key], visit.heard[key]
+
     def _forget(self, visit: Visit) -> None:
         self._visits.remove(visit)
         for talk in visit.desk.talks:
@@ -171,7 +203,7 @@ class Visitors:
         """Forget visitors who did not come back, drop caches nobody uses, delete files nobody shows.
 
         Args:
-            made: files that the app has received or made; those outside the upload folder are left alone.
+            made: files that the app has received or made; those outside the folders of visitors are left alone.
         """
         now = self.now()
         with self._guard:
@@ -180,9 +212,12 @@ class Visitors:
                     if now - heard > PAGE_SECONDS:
                         self.closed(key)
                         if visit.pages:  # the others keep the conversations
-                            self._remember_lost(visit, key)
-                            del visit.away[key], visit.heard[key]
-                if not visit.pages and visit in self._visits and now - visit.left > GRACE_SECONDS:
+                            self._drop_page(visit, key)
+                if visit not in self._visits:
+                    continue
+                if visit.is_empty and all(now - heard > IDLE_SECONDS for heard in visit.heard.values()):
+                    self._forget(visit)
+                elif not visit.pages and now - visit.left > GRACE_SECONDS:
                     for key in visit.away:
                         self._remember_lost(visit, key)
                     self._forget(visit)
@@ -192,9 +227,11 @@ class Visitors:
                     conversation.free_cache()
             living = {path for visit in self._visits for path in self._living(visit)} | self.kept
             for path in (Path(p).resolve() for p in made):
-                inside = path.is_relative_to(self.upload_folder) and not any(p in living for p in (path, *path.parents))
-                if inside and now - _time(path) / 1e9 > FILE_SECONDS:
-                    _unlink(path)
+                unused = self._is_own(path) and not any(p in living for p in (path, *path.parents))
+                if unused and now - _time(path) / 1e9 > FILE_SECONDS:
+                    self._unlink(path)
+        for also in self.at_clean_up:
+            also()
 
     def clean_up_regularly(self, made: Callable[[], Iterable[str | Path]], seconds: float = CLEAN_SECONDS) -> None:
         """Run :meth:`clean_up` every so often, in a thread that ends when these visitors are no longer needed."""
@@ -213,8 +250,11 @@ class Visitors:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def keep_until_left(self, session: Session, paths: Iterable[str | Path]) -> None:
-        """These files live as long as the visitor, unless their conversation is deleted before."""
-        found = [path for path in (Path(p).resolve() for p in paths) if path.is_relative_to(self.upload_folder)]
+        """These files live as long as the visitor, unless their conversation is deleted before.
+
+        Files that are not in the folder of a visitor, such as the samples, are left alone.
+        """
+        found = [path for path in (Path(p).resolve() for p in paths) if self._is_own(path)]
         with self._guard:
             for visit in [visit for visit in self._visits if session in visit.sessions.values()]:
                 visit.files.update({path: _time(path) for path in found})
@@ -231,6 +271,13 @@ class Visitors:
                     if known is not None:
                         gone[known] = visit.files.pop(known)
                 self._delete(gone)
+
+    def discard_upload(self, path: str | Path) -> None:
+        """Delete a file whose content has been read, unless it is one that others see, too."""
+        with self._guard:
+            found = Path(path).resolve()
+            if self._is_own(found) and not any(found in self._living(visit) for visit in self._visits):
+                self._unlink(found)
 
     def uploaded(self, path: str | Path) -> Path:
         """The path of a file that was sent to this app.
@@ -262,11 +309,10 @@ class Visitors:
         return folder
 
     def _new_folder(self, visit: Visit) -> Path:
-        folder = self.upload_folder / f"kvmm-{uuid.uuid4().hex}"
         with self._guard:
             if visit not in self._visits:  # nobody would ever delete it
                 raise KVMMError(LOST)
-            folder.mkdir(parents=True)
+            folder = new_folder(self.upload_folder)
             visit.files[folder] = _time(folder)
         return folder
 
@@ -277,12 +323,20 @@ class Visitors:
         """Delete files unless another visitor sent the same ones, or one was sent again since."""
         others = {path for visit in self._visits for path in self._living(visit)} | self.kept
         for path, when in files.items():
-            if path in others:
+            if path in others or not self._is_own(path):
                 continue
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif _time(path) == when:
-                _unlink(path)
+                self._unlink(path)
+
+    def _is_own(self, path: Path) -> bool:
+        return is_visitors_own(path, self.upload_folder)
+
+    def _unlink(self, path: Path) -> None:
+        """Delete a file, or leave it to the next clean-up where the file system refuses."""
+        with contextlib.suppress(OSError):
+            delete_file(path, self.upload_folder)
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -318,12 +372,6 @@ class Visitors:
                 for talk in visit.desk.talks
                 for conversation in talk.conversations
             ]
-
-
-def _unlink(path: Path) -> None:
-    """Delete a file, or leave it to the next clean-up where the file system refuses."""
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 def _time(path: Path) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kvmm.errors import KVMMError
@@ -13,7 +15,8 @@ from kvmm.ui.session import MAX_TALKS, Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.signing import app_key, check_signature, sign
 from kvmm.ui.talk_list import save_file, too_large
-from kvmm.ui.visitors import Visitors
+from kvmm.ui.uploads import new_folder
+from kvmm.ui.visitors import FILE_SECONDS, Visitors
 
 QUESTION = "What is the total?"
 
@@ -61,19 +64,27 @@ def test_a_cache_that_is_being_written_to_is_neither_measured_nor_dropped(visito
 
 def test_files_go_with_the_last_visitor_who_sent_them(visitors, tmp_path):
     first, second = visitors.session("a"), visitors.session("b")
-    shared, own, sample = visitors.upload_folder / "x.png", visitors.upload_folder / "y.png", tmp_path / "sample.png"
-    again = visitors.upload_folder / "z.png"
-    for path in (shared, own, sample, again):
+    sent = new_folder(visitors.upload_folder)
+    shared, own, again, sample = sent / "x.png", sent / "y.png", sent / "z.png", tmp_path / "sample.png"
+    of_all = visitors.upload_folder / "0123abcd" / "sample.png"  # as Gradio keeps what its pages show
+    of_all.parent.mkdir()
+    for path in (shared, own, sample, again, of_all):
         path.write_bytes(b"x")
-    visitors.keep_until_left(first, [shared, own, sample, again])
+    visitors.keep_until_left(first, [shared, own, sample, again, of_all])
     again.chmod(0o600)  # sent again, by somebody who has not asked yet
     visitors.keep_until_left(second, [shared])
     folder = visitors.folder(first)
     (folder / "talk.kvmm").write_bytes(b"x")
     visitors.leave(visitors.find("a"))
     assert shared.exists() and sample.exists() and again.exists() and not own.exists() and not folder.exists()
+    visitors.discard_upload(shared)  # another conversation shows it
     visitors.leave(second)
-    assert not shared.exists() and sample.exists()
+    assert not shared.exists() and sample.exists() and sent.exists()
+    for path in (of_all, sample, again):
+        visitors.discard_upload(path)
+    visitors.now = lambda: time.time() + 2 * FILE_SECONDS
+    visitors.clean_up([of_all, sample])
+    assert of_all.exists() and sample.exists() and not sent.exists()
 
 
 def test_a_fork_and_a_saved_conversation_go_on_and_the_list_stays_short(visitors, invoice, tmp_path):

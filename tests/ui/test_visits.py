@@ -17,6 +17,7 @@ from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.talk import Talk
 from kvmm.ui.talk_list import redraw
+from kvmm.ui.uploads import PREFIX
 from kvmm.ui.visitors import FILE_SECONDS, GRACE_SECONDS, Visitors
 
 TOTAL, TAX, DATE = "What is the total?", "What is the tax?", "What is the date?"
@@ -39,11 +40,11 @@ class House:
         while minutes > 0:
             step = min(minutes, 10)
             self.time, minutes = self.time + 60 * step, minutes - step
-            self.visitors.clean_up(path for path in self.folder.rglob("*") if path.is_file())
+            self.visitors.clean_up([path for path in self.folder.rglob("*") if path.is_file()])
 
     def upload(self, path: Path, name: str) -> str:
         """A file as the browser sends it."""
-        target = self.folder / name / path.name
+        target = self.folder / f"{PREFIX}{name}" / path.name
         target.parent.mkdir()
         shutil.copyfile(path, target)
         return str(target)

@@ -1,0 +1,89 @@
+"""Gradio's state of every open page, bounded: what nobody needs goes, and never that of a page with a conversation.
+
+A state is about 0.3 MB, and Gradio keeps the newest 10 000 whoever they belong to. A page without a conversation loses
+nothing with its state: the next event makes another one like it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from typing import Any
+
+from gradio.state_holder import SessionState, StateHolder
+
+from kvmm.errors import KVMMError
+
+MAX_STATES = 1000
+UNUSED_SECONDS = 10 * 60  # after which the state of a page without a conversation goes
+
+
+class SessionStates(StateHolder):
+    """States by page.
+
+    Args:
+        needed: the pages that are open with a conversation, and those that are closed and may come back.
+        now: the time in seconds since the epoch.
+    """
+
+    def __init__(self, needed: Callable[[], tuple[Collection[str], Collection[str]]], now: Callable[[], float]) -> None:
+        super().__init__()
+        self.needed, self.now = needed, now
+        self._used: dict[str, float] = {}  # when, by page; those used longest ago first
+
+    def __getitem__(self, session_id: str) -> SessionState:
+        """The state of a page, made now if it has none.
+
+        Raises:
+            KVMMError: ``MAX_STATES`` pages are open, each with a conversation.
+        """
+        with self.lock:
+            if session_id not in self.session_data:
+                if len(self.session_data) >= MAX_STATES:
+                    self._make_room()
+                self.session_data[session_id] = SessionState(self.blocks)
+            self._used.pop(session_id, None)
+            self._used[session_id] = self.now()
+            return self.session_data[session_id]
+
+    def update(self, session_id: str) -> None:
+        """Nothing: there is always room for the page that is used now."""
+
+    def delete_state(self, session_id: str, expired_only: bool = False) -> None:
+        """Gradio's, of a page that may be freed meanwhile."""
+        with contextlib.suppress(KeyError):
+            super().delete_state(session_id, expired_only)
+
+    def free_unused(self) -> int:
+        """Drop the states that nobody needs any more; returns how many."""
+        opened, closed = self.needed()
+        with self.lock:
+            until = self.now() - UNUSED_SECONDS
+            gone = [key for key, when in self._used.items() if when < until and key not in opened and key not in closed]
+            self._drop(gone)
+        return len(gone)
+
+    def _make_room(self) -> None:
+        """Drop a tenth of the states, those used longest ago: of pages without a conversation, else of closed ones."""
+        opened, closed = self.needed()
+        spare = [key for key in self._used if key not in opened and key not in closed]
+        spare = (spare or [key for key in self._used if key not in opened])[: MAX_STATES // 10]
+        if not spare:
+            raise KVMMError("Too many pages are open here: try again later.")
+        self._drop(spare)
+
+    def _drop(self, keys: list[str]) -> None:
+        for key in keys:
+            self.session_data.pop(key, None)
+            self._used.pop(key, None)
+
+
+def bound_states(app: Any) -> None:
+    """Keep the states of an app that is being started as its ``visitors`` need them."""
+    blocks = app.get_blocks()
+    app.state_holder = states = SessionStates(blocks.visitors.needed, blocks.visitors.now)
+    states.set_blocks(blocks)
+    blocks.visitors.at_clean_up.append(states.free_unused)
+
+
+__all__ = ["MAX_STATES", "SessionStates", "bound_states"]

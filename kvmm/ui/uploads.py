@@ -1,0 +1,143 @@
+"""Uploads: every one in a folder of its own, so that what one visitor sends and deletes is never another's.
+
+Gradio names an upload by its content and keeps it beside the files that its pages show: whoever sends a copy of such a
+file and deletes it takes it from everybody. Here nobody can guess the folder of somebody else, and an upload that
+fails or is cut off leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+from gradio.route_utils import GradioMultiPartParser, MultiPartException
+from gradio.routes import file_upload_statuses
+from gradio_client.utils import strip_invalid_filename_characters
+from python_multipart.multipart import parse_options_header
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from kvmm.ui.middleware import UPLOAD, too_large
+
+MAX_FILES = 64  # of one upload
+MAX_FIELD_BYTES = 64 * 2**10  # of a form's field that is no file
+PREFIX = "kvmm-"  # of the folders of visitors: their uploads, and what is made for them
+
+
+def new_folder(upload_folder: Path) -> Path:
+    """A new folder for files of one visitor, whose name cannot be guessed."""
+    folder = upload_folder / f"{PREFIX}{uuid.uuid4().hex}"
+    folder.mkdir(parents=True, mode=0o700)
+    return folder
+
+
+def is_visitors_own(path: Path, upload_folder: Path) -> bool:
+    """Whether a resolved path is in the folder of a visitor, or is one; what all visitors see is elsewhere."""
+    return path.is_relative_to(upload_folder) and any(
+        part.startswith(PREFIX) for part in path.relative_to(upload_folder).parts[:1]
+    )
+
+
+def delete_file(path: Path, upload_folder: Path) -> None:
+    """Delete a visitor's file, and the folders around it that are empty then.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    path.unlink(missing_ok=True)
+    for folder in path.parents:
+        if not is_visitors_own(folder, upload_folder):
+            return
+        try:
+            folder.rmdir()
+        except OSError:  # others are in it
+            return
+
+
+class _Parts(GradioMultiPartParser):
+    """Gradio's parser, which writes files as they arrive; it would hold any other field in memory."""
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._current_part.file is not None:
+            super().on_part_data(data, start, end)
+        elif len(self._current_part.data) + end - start > MAX_FIELD_BYTES:
+            raise MultiPartException("This is no upload of files.")
+        else:
+            self._current_part.data += data[start:end]
+
+
+async def upload(request: Request) -> Response:
+    """What Gradio's own route does, into a new folder; answers with the paths of the files."""
+    app, upload_id = request.app, request.query_params.get("upload_id")
+    blocks = app.get_blocks()
+    folder = new_folder(Path(app.uploaded_file_dir).resolve())
+    paths: list[str] = []
+    try:
+        paths = await _receive(request, folder, blocks.max_file_size, upload_id)
+    except MultiPartException as error:
+        return PlainTextResponse(error.message, status_code=413 if "maximum allowed size" in error.message else 400)
+    except ClientDisconnect:
+        if request.scope.get("kvmm.too_large"):
+            return PlainTextResponse(too_large(UPLOAD, blocks.max_file_size), status_code=413)
+        return Response(status_code=400)  # nobody reads it
+    except (OSError, ValueError):  # a name or a text that cannot be, or a full disk
+        return PlainTextResponse("This upload cannot be kept.", status_code=400)
+    finally:
+        if not paths:  # refused, cut off or cancelled
+            shutil.rmtree(folder, ignore_errors=True)
+            if upload_id:
+                file_upload_statuses.stop_tracking(upload_id)
+    blocks.upload_file_set.update(paths)
+    return JSONResponse(paths)
+
+
+async def _receive(request: Request, folder: Path, max_file_size: int | None, upload_id: str | None) -> list[str]:
+    """Write the files of a request, each named as its sender calls it, and return their paths.
+
+    Raises:
+        MultiPartException: it holds no files, or one is too large.
+        ClientDisconnect: it was cut off.
+        OSError, ValueError: a file cannot be written.
+    """
+    kind, parameters = parse_options_header(request.headers.get("content-type", ""))
+    if kind != b"multipart/form-data" or b"boundary" not in parameters:
+        raise MultiPartException("This is no upload of files.")
+    if upload_id:
+        file_upload_statuses.track(upload_id)
+    parser = _Parts(
+        request.headers,
+        request.stream(),
+        max_files=MAX_FILES,
+        max_fields=MAX_FILES,
+        upload_dir=folder,
+        upload_id=upload_id,
+        upload_progress=file_upload_statuses if upload_id else None,
+        max_file_size=float("inf") if max_file_size is None else max_file_size,
+    )
+    form = await parser.parse()
+    paths, received = [], [one for one in form.getlist("files") if not isinstance(one, str)]
+    for index, one in enumerate(received):
+        one.file.close()
+        name = strip_invalid_filename_characters(Path(one.filename or "").name) or "file"
+        target = folder / str(index) / name
+        target.parent.mkdir()
+        os.rename(one.file.name, target)
+        paths.append(str(target))
+    for left in folder.iterdir():  # parts of other names, or without an end
+        if left.is_file():
+            left.unlink()
+    if not paths:
+        raise MultiPartException("This upload holds no whole file.")
+    return paths
+
+
+def upload_routes() -> list[Any]:
+    """Routes that come before Gradio's own."""
+    return [Route(path, upload, methods=["POST"]) for path in (UPLOAD, f"{UPLOAD}/")]
+
+
+__all__ = ["PREFIX", "delete_file", "is_visitors_own", "new_folder", "upload_routes"]

@@ -1,0 +1,126 @@
+"""What a model writes shows as text: markdown-it, which reads HTML, links and pictures, finds none."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from markdown_it import MarkdownIt
+
+from kvmm.ui.markdown import literal_markdown, safe_markdown
+
+READER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+HOSTILE = ("html_block", "html_inline", "image", "link_open")
+ATTACKS = [
+    "<img src=http://host/x.png>",
+    "a <style>body{display:none}</style> b",
+    '<div style="position:fixed;inset:0">x</div>',
+    "![x](http://host/x.png)",
+    "![x][a]\n\n[a]: http://host/x.png",
+    "[click](javascript:alert(1))",
+    "[click](http://host)",
+    "<http://host>",
+    "<svg onload=alert(1)>",
+    "<!-- x -->",
+    r"\\<img src=x>",
+    r"\<img src=x>",
+    "`a` <img src=x> `b`",
+    "`|<img src=x>|`\n",
+    "| a |\n|---|\n| `|<img src=x>|` |",
+    "https://host/`<img src=x>`",
+    '[foo]: x "\n```\n"\n<img src=x>\n```\n',
+    "[foo]:\n```\n<img src=x>\n```",
+    "~~~\n```\n~~~\n<img src=x>\n```\n",
+    "1. a\n   ```\n   x\n<img src=x>\n",
+    "> ```\n<img src=x>\n> ```",
+    "- ```\n<img src=x>\n",
+    "```\n<img src=x>",
+    "````\n```\n<img src=x>\n````\n<img src=y>",
+    "```a`b\n<img src=x>\n```",
+    "    ```\n<img src=x>\n    ```",
+    "<pre>\n```\n</pre><img src=x>\n```",
+    "```mermaid\ngraph TD\n```",
+    "```\x0c```\n<img src=x>\u2028```\u2028<img src=x>",
+]
+
+
+def kinds(text: str) -> set[str]:
+    found = set()
+    for token in READER.parse(text):
+        found |= {token.type, *(child.type for child in token.children or ())}
+    return found
+
+
+@pytest.mark.parametrize("text", ATTACKS)
+def test_nothing_but_text_comes_of_an_attack(text):
+    assert not kinds(safe_markdown(text)) & set(HOSTILE)
+    assert safe_markdown(safe_markdown(text)) == safe_markdown(text)
+
+
+def test_nothing_but_text_comes_of_random_markup():
+    pieces = [
+        "```",
+        "~~~",
+        "````",
+        "`",
+        "``",
+        "<img src=x>",
+        "<b>",
+        "[a]",
+        "](x)",
+        "![",
+        "[a]: x ",
+        '"',
+        "\n",
+        "\n",
+        "\n\n",
+    ]
+    pieces += [
+        "> ",
+        "- ",
+        "1. ",
+        "   ",
+        "    ",
+        "\t",
+        "|",
+        "---",
+        "\\",
+        "x",
+        "https://host/",
+        "<",
+        "&lt;",
+        "\r",
+        "\x0b",
+        "#",
+    ]
+    generator, hostile = random.Random(0), 0
+    for _ in range(1500):
+        text = "".join(generator.choice(pieces) for _ in range(generator.randrange(3, 25)))
+        hostile += bool(kinds(text) & set(HOSTILE))
+        safe = safe_markdown(text)
+        assert not kinds(safe) & set(HOSTILE), (text, safe)
+    assert hostile > 100  # what was tried does something where it is not made safe
+
+
+def test_markdown_stays():
+    text = "# Total\n\n**$1,274.94** and *tax*, `x = 1`:\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- one\n- two\n"
+    assert safe_markdown(text).strip() == text.strip()
+    assert {"heading_open", "strong_open", "em_open", "code_inline", "table_open", "list_item_open"} <= kinds(text)
+    code = "Look:\n\n```python\nif a < b[0]:\n    print('<b>')\n```\n\nDone."
+    assert safe_markdown(code) == code
+    rendered = READER.render(safe_markdown("a < b, List<int>, x[0], `a<b`, ```` ``` ````"))
+    assert "a &lt; b, List&lt;int&gt;, x[0], `a&lt;b`" in rendered
+    assert (
+        safe_markdown("1. run\n   ```sh\n   ls\n     -l\n   ```\n2. done")
+        == "1. run\n\n```sh\nls\n  -l\n```\n\n2. done"
+    )
+    assert safe_markdown("") == "" and safe_markdown("$1,274.94") == "$1,274.94"
+
+
+def test_literal_text_shows_every_character():
+    text = "[1] <b>*x*</b> | `a` & ~b~ $c$ #d_e"
+    assert (
+        READER.renderInline(literal_markdown(text)).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+        == text
+    )
+    assert safe_markdown(literal_markdown(text)) == literal_markdown(text)

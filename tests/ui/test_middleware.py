@@ -1,0 +1,171 @@
+"""Login, limits of bodies and headers, on a small app whose handlers tell what reached them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from types import SimpleNamespace
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from kvmm.ui import middleware
+from kvmm.ui.middleware import BodyLimit, LoginRequired, SecurityHeaders
+
+MIB = 2**20
+
+
+async def answer(request: Request) -> JSONResponse:
+    return JSONResponse({"received": len(await request.body())})
+
+
+def served(*layers: Middleware, auth: dict | None = None) -> Starlette:
+    methods = ["GET", "POST"]
+    app = Starlette(routes=[Route("/{path:path}", answer, methods=methods)], middleware=list(layers))
+    app.auth, app.tokens, app.cookie_id = auth, {}, "id"
+    return app
+
+
+def send(app, scope: dict, messages: list[dict]) -> tuple[int, int]:
+    """Run one request; returns the status and how many messages of its body were taken."""
+    sent, taken = [], []
+
+    async def receive() -> dict:
+        if len(taken) == len(messages):
+            await asyncio.sleep(60)
+        taken.append(1)
+        return messages[len(taken) - 1]
+
+    async def keep(message: dict) -> None:
+        sent.append(message)
+
+    base = {"type": "http", "method": "POST", "path": "/", "root_path": "", "headers": [], "query_string": b""}
+    asyncio.run(app({**base, **scope}, receive, keep))
+    return (sent[0]["status"] if sent else 0), len(taken)
+
+
+CHUNKS = [{"type": "http.request", "body": bytes(MIB), "more_body": True}] * 400
+
+
+def test_a_body_is_bounded_as_it_arrives_whatever_it_announces():
+    app = BodyLimit(served(), max_upload=20 * MIB)
+    for path, limit in (("/gradio_api/queue/join", 8), ("/gradio_api/mcp/", 8), ("/gradio_api/run/ask", 8), ("/x", 8)):
+        assert send(app, {"path": path}, CHUNKS) == (413, limit + 1)
+        announced = [(b"content-length", str(limit * MIB + 1).encode())]
+        assert send(app, {"path": path, "headers": announced}, CHUNKS) == (413, 0)
+        lying = [(b"content-length", b"10")]
+        assert send(app, {"path": path, "headers": lying}, CHUNKS) == (413, limit + 1)
+        for wrong in (b"-1", b"1e9", b"x", b"\xb2"):
+            assert send(app, {"path": path, "headers": [(b"content-length", wrong)]}, CHUNKS) == (413, 0)
+    assert send(app, {"path": "/login"}, CHUNKS) == (413, 1)
+    assert send(app, {"method": "GET", "headers": [(b"transfer-encoding", b"chunked")]}, CHUNKS) == (413, 9)
+    assert app._in_flight == 0
+
+
+def test_an_upload_may_have_max_upload_and_a_request_no_more_than_an_upload():
+    app = BodyLimit(served(), max_upload=2 * MIB)
+    small = [{"type": "http.request", "body": bytes(MIB), "more_body": n < 1} for n in range(2)]
+    assert send(app, {"path": "/gradio_api/upload"}, small) == (200, 2)
+    scope = {"path": "/gradio_api/upload"}
+    with pytest.raises(Exception):  # noqa: B017  the handler sees the end of the connection
+        send(app, scope, CHUNKS)
+    assert app.limit("/gradio_api/queue/join") < 3 * MIB  # 2 MiB in base64 and what is around them
+
+
+def test_a_body_arrives_as_it_was_sent():
+    app = TestClient(served(Middleware(BodyLimit, max_upload=MIB)))
+    for size in (0, 1, 300_000, MIB):
+        assert app.post("/gradio_api/queue/join", content=bytes(size)).json() == {"received": size}
+    assert app.get("/gradio_api/x").json() == {"received": 0}
+
+
+@pytest.mark.parametrize(
+    "body", ["[" * 60_000, "[1" + ",1" * 60_000 + "]", '[{"a":' * 30_000], ids=["deep", "long", "both"]
+)
+def test_json_of_many_items_never_reaches_a_parser(body):
+    app = TestClient(served(Middleware(BodyLimit, max_upload=MIB)))
+    assert app.post("/gradio_api/run/ask", content=body).status_code == 413
+    text = base64.b64encode(bytes(MIB // 2)).decode()
+    assert app.post("/gradio_api/run/ask", json={"data": [text, "a, b, c" * 100]}).status_code == 200
+
+
+def test_bodies_of_all_requests_together_are_bounded(monkeypatch):
+    monkeypatch.setattr(middleware, "JSON_IN_FLIGHT", 3 * MIB)
+    app = BodyLimit(served(), max_upload=20 * MIB)
+    app._in_flight = 2 * MIB  # of others
+    assert send(app, {"path": "/x"}, CHUNKS) == (503, 2)
+    assert app._in_flight == 2 * MIB
+    assert send(app, {"path": "/x"}, [{"type": "http.request", "body": b"{}"}]) == (200, 1)
+
+
+def test_a_body_that_stops_arriving_ends(monkeypatch):
+    monkeypatch.setattr(middleware, "STALL_SECONDS", 0.05)
+    app = BodyLimit(served(), max_upload=MIB)
+    assert send(app, {"path": "/x"}, CHUNKS[:1]) == (408, 1)
+    assert app._in_flight == 0
+    assert send(app, {"path": "/x"}, [{"type": "http.disconnect"}]) == (0, 1)
+
+
+def test_a_login_is_asked_for_before_the_body_is_read():
+    app = served(Middleware(LoginRequired), Middleware(BodyLimit, max_upload=MIB), auth={"u": "p:w"})
+    for path in (
+        "/gradio_api/mcp/",
+        "/gradio_api/mcp",
+        "/gradio_api/queue/join",
+        "/gradio_api/upload",
+        "//x",
+        "/assetsx",
+    ):
+        status, taken = send(app, {"path": path}, CHUNKS)
+        assert status == 401 and taken == 0
+    client = TestClient(app)
+    routes = ("heartbeat/x", "mcp/schema", "mcp/sse", "cancel", "reset", "info", "queue/data", "file=/x", "stream/x")
+    for path in ("config", "monitoring", "docs", "openapi.json", *(f"gradio_api/{route}" for route in routes)):
+        for cookies in ({}, {"access-token-id": "made up"}, {"access-token-unsecure-id": ""}):
+            assert client.get(f"/{path}", cookies=cookies).status_code == 401
+    for path in ("", "login", "assets/index.js", "static/x", "theme.css", "gradio_api/startup-events"):
+        assert client.get(f"/{path}").status_code == 200
+    assert client.post("/gradio_api/startup-events").status_code == 401
+
+
+def test_a_cookie_of_the_login_and_basic_authentication_open_all():
+    app = served(Middleware(LoginRequired), auth={"u": "p:w"})
+    app.tokens["token"] = "u"
+    for name in ("access-token-id", "access-token-unsecure-id"):
+        assert TestClient(app, cookies={name: "token", "other": "x"}).get("/config").status_code == 200
+    client = TestClient(app)
+    assert client.get("/config", auth=("u", "p:w")).status_code == 200
+    assert client.get("/config", auth=("u", "p:w")).status_code == 200 and len(app.tokens) == 2
+    for wrong in (("u", "p"), ("", ""), ("x", "p:w"), ("u", "p:wé")):
+        assert client.get("/config", auth=wrong).status_code == 401
+    for header in ("Basic", "Basic !", "Basic " + "x" * 9, "Bearer token", "Basic dTpwOnc=x"):
+        assert client.get("/config", headers={"authorization": header}).status_code == 401
+    assert TestClient(served(Middleware(LoginRequired))).get("/config").status_code == 200
+
+
+def test_everything_carries_the_policy_and_closed_routes_are_closed():
+    app = TestClient(served(Middleware(SecurityHeaders)))
+    for path in ("/", "/gradio_api/file=/x/y.png", "/gradio_api/file=http:no"):
+        policy = app.get(path).headers["content-security-policy"]
+        assert "img-src 'self' data: blob:" in policy and "object-src 'none'" in policy and "http" not in policy
+    for path in ("deep_link?session_hash=x", "proxy=https://a.hf.space/x", "process_recording", "component_server"):
+        assert app.get(f"/gradio_api/{path}").status_code == 404
+    for path in ("file=http://127.0.0.1/x.png", "file=HTTPS://host/x.png", "file/https://host/x.png"):
+        assert app.get(f"/gradio_api/{path}").status_code == 403
+    assert app.get("/gradio_api/file=/x/http.png").status_code == 200
+
+
+def test_paths_are_those_below_the_root():
+    scope = SimpleNamespace
+    for path, root, expected in (
+        ("/gradio_api/upload/", "", "/gradio_api/upload"),
+        ("/app/gradio_api/upload", "/app", "/gradio_api/upload"),
+        ("/app", "/app", "/"),
+        ("", "", "/"),
+    ):
+        assert middleware.path_of(vars(scope(path=path, root_path=root))) == expected
