@@ -68,8 +68,10 @@ def _check_events(text: str, path: Path) -> None:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             raise KVMMError(f"{path}, line {line}: aliases (*{one_line(event.anchor)[:40]}) are not read.")
-        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_CHARACTERS:
-            raise KVMMError(f"{path}, line {line}: a value has more than {MAX_CHARACTERS} characters.")
+        if isinstance(event, yaml.ScalarEvent):
+            event.value.encode()  # half of a surrogate pair is no text
+            if len(event.value) > MAX_CHARACTERS:
+                raise KVMMError(f"{path}, line {line}: a value has more than {MAX_CHARACTERS} characters.")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

@@ -82,7 +82,8 @@ def save_cache(
         "metadata": _plain({n: v for n, v in values.items() if not isinstance(v, torch.Tensor)}),
     }
     # clones: safetensors refuses tensors that share memory
-    tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    plain = torch.contiguous_format
+    tensors = {name: tensor.detach().to("cpu").clone(memory_format=plain) for name, tensor in tensors.items()}
     text = json.dumps(state)
     if len(text) > MAX_CHARACTERS:
         raise KVMMError(f"The metadata has {len(text) >> 20} MiB and may have {MAX_CHARACTERS >> 20}: save less of it.")

@@ -62,7 +62,8 @@ def pdf(content: bytes, extra: bytes = b"", box: bytes = b"0 0 200 200", deflate
 def pdf_files() -> list[bytes]:
     """The sample report, and small documents whose objects a mutation can reach."""
     text = b"BT /F 12 Tf 20 100 Td (Total 42) Tj ET 0 0 m 100 100 l S 10 10 50 50 re f"
-    form = b"6 0 obj\n<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X 6 0 R>>>>/Length 4>>stream\n/X Do\nendstream\nendobj\n"
+    form = b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X 6 0 R>>>>/Length 4>>"
+    form = b"6 0 obj\n" + form + b"stream\n/X Do\nendstream\nendobj\n"
     return [
         pdf(text),
         pdf(text, deflate=True),
