@@ -2,40 +2,50 @@
 
 Every way in which a file can be unusable ends in a ``KVMMError`` of one line that says what to do. The limits protect
 the machine (a few megabytes can unpack to gigabytes), not the model: how many tokens fit is the conversation's matter.
+Files are decoded in processes of their own, see :mod:`kvmm.decoding`; what is decoded already is taken as it is.
 """
 
 from __future__ import annotations
 
-import io
+import math
 import os
 import threading
-import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
+from kvmm import decoding
+from kvmm.decoding import client
+from kvmm.decoding.files import Source, kind_of
+from kvmm.decoding.files import name_of as _name
+from kvmm.decoding.files import open_file as _open
+from kvmm.decoding.files import what_else as _what_else
+from kvmm.decoding.images import (
+    IMAGE_FORMATS,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGE_PIXELS,
+    MAX_IMAGE_SIDE,
+    MAX_SHOWN_PIXELS,
+    finish_image,
+    read_image,
+)
 from kvmm.errors import KVMMError
 
-# Pillow opens these alone: another of its formats runs programs (EPS starts Ghostscript) or was never asked for here
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000")
-MAX_IMAGE_BYTES = 100 * 2**20
-MAX_IMAGE_PIXELS = 100_000_000  # an A1 page at 300 dpi has 70 million
-MAX_IMAGE_SIDE = 20_000
-MAX_ASPECT_RATIO = 200  # the limit of the Qwen VL image processors
 MAX_PDF_BYTES = 200 * 2**20
 MAX_PDF_PAGES = 64
 SAMPLE_RATE = 16_000  # what every supported audio tower expects
 MAX_AUDIO_SECONDS = 30 * 60
+MAX_AUDIO_VALUES = MAX_AUDIO_SECONDS * 96_000 * 2  # samples of all channels
 MIN_AUDIO_SECONDS = 0.1
 SILENCE_PEAK = 1e-3  # of full scale, -60 dB: below this there is nothing to hear
 MIN_SOURCE_RATE, MAX_SOURCE_RATE = 1_000, 768_000
 MAX_AUDIO_CHANNELS = 8
+AUDIO_BLOCK = 2**16  # frames that are mixed and resampled at a time
 NO_VIDEO = 'Reading video needs torchvision, in the build that matches your torch: pip install "kvmm[video]".'
-
-Source = str | os.PathLike[str] | bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,98 +72,32 @@ def load_media(source: Source, *, max_pages: int | None = None, stop: threading.
     ``max_pages`` as in ``load_pdf``, ``stop`` as in ``load_document``. Raises ``KVMMError`` when the file is none of
     these or cannot be used.
     """
-    kind, name = _kind(source), _name(source)
-    if kind == "image":
-        return [Media("image", load_image(source), name)]
-    if kind == "pdf":
-        return load_document(source, max_pages, stop)
-    if kind == "audio":
-        return [Media("audio", load_audio(source), name)]
-    if kind == "video":
-        if isinstance(source, bytes):
-            raise KVMMError("A video can only be read from a file: save it and give its path.")
-        return [Media("video", os.fspath(source), name)]
-    raise KVMMError(
-        f"{name} {_what_else(source)}: give a PNG, JPEG or WebP image, a PDF, or a WAV, FLAC or MP3 recording."
-    )
+    return _media_of("media", source, stop, max_pages=max_pages)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Images
-
-
-def load_image(source: Source | Image.Image) -> Image.Image:
+def load_image(source: Source | Image.Image, *, max_pixels: int | None = MAX_SHOWN_PIXELS) -> Image.Image:
     """An upright RGB image; transparency becomes white, of several frames the first is taken.
 
-    Raises ``KVMMError`` for content that is no image, is cut off, or exceeds the limits above.
+    Args:
+        source: a file, or an image that is decoded already.
+        max_pixels: a larger image is shrunk to so many; None leaves it as large as ``MAX_IMAGE_PIXELS`` allows.
+
+    Raises ``KVMMError`` for content that is no image, is cut off, or exceeds the limits of
+    :mod:`kvmm.decoding.images`.
     """
     if isinstance(source, Image.Image):
-        return _finish_image(source, "The image")
-    name = _name(source)
-    stream = _open(source, MAX_IMAGE_BYTES)
-    try:
-        with warnings.catch_warnings():
-            # Pillow's own size warning: the limit below is the one that counts.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with stream, Image.open(stream, formats=IMAGE_FORMATS) as image:
-                return _finish_image(image, name)
-    except Image.DecompressionBombError as error:
-        raise KVMMError(f"{name} unpacks to more than {MAX_IMAGE_PIXELS:,} pixels: make the image smaller.") from error
-    except Image.UnidentifiedImageError as error:
-        if _kind(source) == "image":  # it begins as one, and ends too early
-            raise KVMMError(f"{name} is damaged or cut off: save or download the image again.") from error
-        raise KVMMError(f"{name} {_what_else(source)}, not an image: give a PNG, JPEG or WebP file.") from error
-    except KVMMError:
-        raise
-    except MemoryError as error:
-        raise KVMMError(f"{name} does not fit in memory: make the image smaller.") from error
-    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, EOFError ...
-        raise KVMMError(f"{name} is damaged or cut off: save or download the image again.") from error
-
-
-def _finish_image(image: Image.Image, name: str) -> Image.Image:
-    width, height = image.size
-    if min(width, height) < 1:
-        raise KVMMError(f"{name} has no pixels: give another image.")
-    if max(width, height) > MAX_IMAGE_SIDE:
-        raise KVMMError(
-            f"{name} is {width} x {height} pixels and a side may have {MAX_IMAGE_SIDE}: resize it or cut it into parts."
-        )
-    if width * height > MAX_IMAGE_PIXELS:
-        raise KVMMError(f"{name} has {width * height:,} pixels and may have {MAX_IMAGE_PIXELS:,}: make it smaller.")
-    if max(width, height) >= MAX_ASPECT_RATIO * min(width, height):
-        raise KVMMError(f"{name} is {width} x {height} pixels, too narrow a strip to read: crop or pad it.")
-    image.seek(0)
-    image.load()
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I") or image.mode == "F":
-        return _grey_from_deep(image)
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
-
-
-def _grey_from_deep(image: Image.Image) -> Image.Image:
-    """16- and 32-bit grey to 8 bits: Pillow's own conversion clips instead of scaling."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64))
-    top = 65535.0 if image.mode.startswith("I") and values.max(initial=0.0) <= 65535.0 else values.max(initial=0.0)
-    if image.mode == "F" and top <= 255.0:
-        top = 1.0 if top <= 1.0 else 255.0
-    grey = np.clip(values / max(top, 1e-12) * 255.0, 0.0, 255.0).astype(np.uint8)
-    return Image.fromarray(grey).convert("RGB")
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# PDF
+        return finish_image(source, "The image", max_pixels)
+    (item,) = _media_of("image", source, max_pixels=max_pixels)
+    return item.data
 
 
 def load_pdf(source: Source, max_pages: int | None = None) -> list[Image.Image]:
     """The pages of a PDF as RGB images, at 150 dpi or at what keeps the longer side below 4096 pixels.
 
     ``max_pages`` (default ``MAX_PDF_PAGES``) is how many pages a document may have; a longer one is refused, not cut,
-    because an answer from half a document looks like an answer from all of it. Raises ``KVMMError`` for that and for
-    files that are no PDF, damaged, protected by a password, or without anything on their pages.
+    because an answer from half a document looks like an answer from all of it. Raises ``KVMMError`` for that, for
+    pages of more pixels in all than :data:`kvmm.pdf.MAX_PDF_PIXELS`, and for files that are no PDF, damaged, protected
+    by a password, or without anything on their pages.
     """
     return [item.data for item in load_document(source, max_pages)]
 
@@ -161,38 +105,20 @@ def load_pdf(source: Source, max_pages: int | None = None) -> list[Image.Image]:
 def load_document(source: Source, max_pages: int | None = None, stop: threading.Event | None = None) -> list[Media]:
     """The pages of a PDF with their text layers; limits and errors are those of :func:`load_pdf`.
 
-    Once ``stop`` is set no further page is read and a ``KVMMError`` is raised.
+    Once ``stop`` is set, the page that is being read is dropped, and a ``KVMMError`` is raised.
     """
-    name = _name(source)
-    from kvmm import pdf  # who reads no documents needs no PDFium
-
-    pages = pdf.read_pages(_pdf_bytes(source), name, MAX_PDF_PAGES if max_pages is None else max_pages, stop)
-    return [Media("image", page.image, name, k, page.text, page.text_length) for k, page in enumerate(pages, start=1)]
+    return _media_of("document", source, stop, max_pages=max_pages)
 
 
-def preview(source: Source, count: int, side: int) -> tuple[list[Image.Image], int]:
+def preview(
+    source: Source, count: int, side: int, stop: threading.Event | None = None
+) -> tuple[list[Image.Image], int]:
     """The first ``count`` pictures of an image or a PDF, their longer side at most ``side``, and how many there are.
 
-    Raises ``KVMMError`` for a file that is neither, or that cannot be read.
+    Raises ``KVMMError`` for a file that is neither, or that cannot be read, or once ``stop`` is set.
     """
-    if _kind(source) == "pdf":
-        from kvmm import pdf
-
-        return pdf.first_pages(_pdf_bytes(source), _name(source), count, side)
-    picture = load_image(source)
-    picture.thumbnail((side, side))
-    return [picture], 1
-
-
-def _pdf_bytes(source: Source) -> bytes:
-    if _kind(source) != "pdf":
-        raise KVMMError(f"{_name(source)} {_what_else(source)}, not a PDF: give a PDF file.")
-    with _open(source, MAX_PDF_BYTES) as stream:
-        return stream.read()
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Audio
+    total, *pictures = _items("preview", source, stop, count=count, side=side)
+    return [item.data for item in pictures], total
 
 
 def load_audio(source: Source | tuple[int, np.ndarray]) -> np.ndarray:
@@ -203,36 +129,145 @@ def load_audio(source: Source | tuple[int, np.ndarray]) -> np.ndarray:
     """
     if isinstance(source, tuple):
         rate, samples = source
-        return _finish_audio(int(rate), _to_float(np.asarray(samples)), "The recording")
+        return _finish_array(int(rate), np.asarray(samples), "The recording")
+    (item,) = _media_of("audio", source)
+    return item.data
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# In this process or in another
+
+
+def _media_of(what: str, source: Source, stop: threading.Event | None = None, **options: Any) -> list[Media]:
+    return [item for item in _items(what, source, stop, **options) if not isinstance(item, int)]
+
+
+def _items(what: str, source: Source, stop: threading.Event | None, **options: Any) -> Iterator[Media | int]:
+    """What :func:`read_here` yields, from a process of its own unless :func:`kvmm.decoding.in_process` holds."""
+    name, page, count = _name(source), 1, None
+    try:
+        found = read_here(what, source, **options) if decoding.is_in_process() else None
+        for item in client.decode(what, source, stop, **options) if found is None else found:
+            if isinstance(item, int):
+                count = item
+            elif found is None:
+                # another process does not know the path of a video
+                data = _video_path(source) if item.kind == "video" else item.data
+                item = Media(item.kind, data, name, item.page, item.text, item.text_length)
+            page += not isinstance(item, int)
+            yield item
+            if found is not None and count is not None and page <= count and stop is not None and stop.is_set():
+                raise client.Stopped(page, count)
+    except client.Stopped as error:
+        where = "" if error.count is None else f" at page {min(error.page, error.count)} of {error.count}"
+        raise KVMMError(f"{name} was stopped{where}: send it again.") from None
+
+
+def read_here(what: str, source: Source, **options: Any) -> Iterator[Media | int]:
+    """Decode a file in this process: how many pages it has, if it is a document, then what it holds.
+
+    Args:
+        what: "media", "image", "document", "audio" or "preview"; the public functions above say what these are.
+        source: the file.
+        options: ``max_pages`` of media and documents, ``max_pixels`` of an image, ``count`` and ``side`` of a preview.
+
+    Raises:
+        KVMMError: as the public functions.
+    """
     name = _name(source)
-    if _kind(source) != "audio":
+    kind = kind_of(source)
+    if what == "media":
+        if kind is None:
+            raise KVMMError(
+                f"{name} {_what_else(source)}: give a PNG, JPEG or WebP image, a PDF, or a WAV, FLAC or MP3 recording."
+            )
+        what = {"pdf": "document"}.get(kind, kind)
+        options = {"max_pages": options["max_pages"]} if what == "document" else {"max_pixels": MAX_SHOWN_PIXELS}
+    if what == "image":
+        yield Media("image", read_image(source, options["max_pixels"]), name)
+    elif what == "audio":
+        yield Media("audio", _read_audio(source), name)
+    elif what == "video":
+        yield Media("video", _video_path(source), name)
+    elif what == "preview" and kind != "pdf":
+        picture = read_image(source, MAX_SHOWN_PIXELS)
+        picture.thumbnail((options["side"], options["side"]))
+        yield from (1, Media("image", picture, name))
+    else:
+        yield from _read_pdf(what, source, name, options)
+
+
+def _read_pdf(what: str, source: Source, name: str, options: dict[str, Any]) -> Iterator[Media | int]:
+    from kvmm import pdf  # who reads no documents needs no PDFium
+
+    if kind_of(source) != "pdf":
+        raise KVMMError(f"{name} {_what_else(source)}, not a PDF: give a PDF file.")
+    with _open(source, MAX_PDF_BYTES) as stream:
+        data = stream.read()
+    if what == "preview":
+        pages = pdf.first_pages(data, name, options["count"], options["side"])
+    else:
+        pages = pdf.read_pages(data, name, MAX_PDF_PAGES if options["max_pages"] is None else options["max_pages"])
+    yield next(pages)
+    for number, page in enumerate(pages, start=1):
+        yield Media("image", page.image, name, number, page.text, page.text_length)
+
+
+def _video_path(source: Source) -> str:
+    if isinstance(source, bytes):
+        raise KVMMError("A video can only be read from a file: save it and give its path.")
+    return "" if isinstance(source, decoding.files.OpenFile) else os.fspath(source)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Audio
+
+
+def _read_audio(source: Source) -> np.ndarray:
+    name = _name(source)
+    if kind_of(source) != "audio":
         raise KVMMError(f"{name} {_what_else(source)}, not a recording: give a WAV, FLAC, OGG, MP3 or M4A file.")
-    rate, samples = _decode_soundfile(source, name) or _decode_container(source, name)
-    return _finish_audio(rate, samples, name)
+    rate, blocks = _decode_soundfile(source, name) or _decode_container(source, name)
+    return _finish_audio(rate, blocks, name)
 
 
-def _decode_soundfile(source: Source, name: str) -> tuple[int, np.ndarray] | None:
-    """Decode what libsndfile knows (WAV, FLAC, OGG, MP3 ...); None when it does not know the format."""
+def _decode_soundfile(source: Source, name: str) -> tuple[int, Iterator[np.ndarray]] | None:
+    """The rate and blocks ``[n, channels]`` of what libsndfile knows (WAV, FLAC, OGG, MP3 ...), else None."""
     import soundfile
 
-    with _open(source, None) as stream:
-        try:
-            file = soundfile.SoundFile(stream)
-        except (soundfile.LibsndfileError, TypeError):
-            return None
-        with file:
+    stream = _open(source, None)
+    try:
+        file = soundfile.SoundFile(stream)
+    except (soundfile.LibsndfileError, TypeError):
+        stream.close()
+        return None
+    if not file.seekable() or file.frames < 0:  # a coding that it reads only as a stream, such as GSM 6.10 in a WAV
+        file.close()
+        stream.close()
+        return None
+
+    def blocks() -> Iterator[np.ndarray]:
+        with stream, file:
             _check_duration(file.frames / file.samplerate, name)
             _check_rate(file.samplerate, file.channels, name)
-            if not file.seekable() or file.frames < 0:
-                return None  # a coding that libsndfile reads only as a stream, such as GSM 6.10 in a WAV
+            _check_values(file.frames * file.channels, name)
             try:
-                return file.samplerate, file.read(dtype="float32", always_2d=True)
+                while len(block := file.read(AUDIO_BLOCK, dtype="float32", always_2d=True)):
+                    yield block
             except (soundfile.LibsndfileError, MemoryError, ValueError, RuntimeError) as error:
                 raise KVMMError(f"{name} is damaged or cut off: record or download it again.") from error
 
+    return file.samplerate, blocks()
 
-def _decode_container(source: Source, name: str) -> tuple[int, np.ndarray]:
-    """Decode with FFmpeg's libraries what libsndfile does not know: M4A and WebM from phones and browsers."""
+
+def _decode_container(source: Source, name: str) -> tuple[int, Iterator[np.ndarray]]:
+    """The same of what FFmpeg's libraries know beside: M4A and WebM from phones and browsers."""
+    blocks = _container_blocks(source, name)
+    return int(next(blocks)), blocks
+
+
+def _container_blocks(source: Source, name: str) -> Iterator[Any]:
+    """The rate, then blocks ``[n]``."""
     import av
 
     damaged = f"{name} is damaged or coded in a way that cannot be read: save it as WAV (PCM), FLAC, OGG, MP3 or M4A."
@@ -242,23 +277,24 @@ def _decode_container(source: Source, name: str) -> tuple[int, np.ndarray]:
             if container.duration is not None:
                 _check_duration(container.duration / av.time_base, name)
             _check_rate(track.rate, track.channels, name)
-            parts, length = [], 0
+            if container.duration is not None:
+                _check_values(container.duration / av.time_base * track.rate * track.channels, name)
+            yield track.rate
+            length = 0
             resampler = av.AudioResampler(format="flt", layout="mono", rate=track.rate)
             for frame in container.decode(track):
                 for part in resampler.resample(frame):
-                    parts.append(part.to_ndarray().reshape(-1))
-                    length += parts[-1].size
+                    yield part.to_ndarray().reshape(-1)
                 # Containers written while recording do not know their length.
-                _check_duration(length / track.rate, name)
-            rate = track.rate
+                length += frame.samples
+                _check_values(length * track.channels, name)
     except (av.FFmpegError, IndexError, ValueError, AttributeError, TypeError, RuntimeError, OSError) as error:
         # AttributeError: a track of a coding that FFmpeg has no decoder for has no rate
         if isinstance(error, KVMMError):
             raise
         raise KVMMError(damaged) from error
-    if not parts:
+    if not length:
         raise KVMMError(damaged)
-    return rate, np.concatenate(parts)
 
 
 def _to_float(samples: np.ndarray) -> np.ndarray:
@@ -272,33 +308,70 @@ def _to_float(samples: np.ndarray) -> np.ndarray:
     raise KVMMError(f"The recording holds {samples.dtype} values: give integer or float samples.")
 
 
-def _finish_audio(rate: int, samples: np.ndarray, name: str) -> np.ndarray:
+def _finish_array(rate: int, samples: np.ndarray, name: str) -> np.ndarray:
+    """Samples of any type, ``[n]``, ``[n, channels]`` or ``[channels, n]``, to what :func:`load_audio` returns."""
     if samples.ndim not in (1, 2) or samples.size == 0:
         raise KVMMError(f"{name} has no samples: record it again.")
-    if samples.ndim == 2:
-        # [n, channels] is the convention; [channels, n] is recognised by its shape.
-        channel_axis = 0 if samples.shape[0] <= MAX_AUDIO_CHANNELS < samples.shape[1] else 1
-        _check_rate(rate, samples.shape[channel_axis], name)
-        samples = samples.mean(axis=channel_axis)
-    _check_rate(rate, 1, name)
-    _check_duration(samples.size / rate, name)
-    if samples.size < MIN_AUDIO_SECONDS * rate:
-        raise KVMMError(f"{name} is shorter than {MIN_AUDIO_SECONDS} seconds: record it again.")
-    if not np.isfinite(samples).all():
-        raise KVMMError(f"{name} holds values that are not numbers: record or export it again.")
-    if float(np.abs(samples).max()) < SILENCE_PEAK:
-        raise KVMMError(f"{name} is silent: check the microphone and record it again.")
-    if rate != SAMPLE_RATE:
-        import librosa
+    if samples.ndim == 1:
+        samples = samples[:, None]
+    elif samples.shape[0] <= MAX_AUDIO_CHANNELS < samples.shape[1]:
+        samples = samples.T  # [n, channels] is the convention; [channels, n] is recognised by its shape
+    _check_rate(rate, samples.shape[1], name)
+    _check_duration(len(samples) / rate, name)
+    return _finish_audio(
+        rate, (_to_float(samples[k : k + AUDIO_BLOCK]) for k in range(0, len(samples), AUDIO_BLOCK)), name
+    )
 
-        samples = librosa.resample(samples, orig_sr=rate, target_sr=SAMPLE_RATE, res_type="soxr_hq")
-    return np.ascontiguousarray(np.clip(samples, -1.0, 1.0), dtype=np.float32)
+
+def _finish_audio(rate: int, blocks: Iterator[np.ndarray], name: str) -> np.ndarray:
+    """Blocks ``[n]`` or ``[n, channels]``, float32, mixed to mono and resampled one after another."""
+    stream, parts, length, peak = None, [], 0, 0.0
+    for block in blocks:
+        block = block.mean(axis=1) if block.ndim == 2 else block
+        if not length:
+            _check_rate(rate, 1, name)
+            stream = _resampler(rate)
+        length += block.size
+        _check_duration(length / rate, name)
+        if not np.isfinite(block).all():
+            raise KVMMError(f"{name} holds values that are not numbers: record or export it again.")
+        peak = max(peak, float(np.abs(block).max(initial=0.0)))
+        parts.append(np.clip(block if stream is None else stream.resample_chunk(block), -1.0, 1.0))
+    if not length:
+        raise KVMMError(f"{name} has no samples: record it again.")
+    if length < MIN_AUDIO_SECONDS * rate:
+        raise KVMMError(f"{name} is shorter than {MIN_AUDIO_SECONDS} seconds: record it again.")
+    if peak < SILENCE_PEAK:
+        raise KVMMError(f"{name} is silent: check the microphone and record it again.")
+    if stream is not None:
+        parts.append(np.clip(stream.resample_chunk(np.empty(0, np.float32), last=True), -1.0, 1.0))
+    samples = np.zeros(math.ceil(length * SAMPLE_RATE / rate), np.float32)
+    whole = np.concatenate(parts)[: samples.size]
+    samples[: whole.size] = whole
+    return samples
+
+
+def _resampler(rate: int) -> Any:
+    """What turns blocks of float32 at ``rate`` into those at 16 kHz; None where they are that already."""
+    if rate == SAMPLE_RATE:
+        return None
+    import soxr
+
+    return soxr.ResampleStream(rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
 
 
 def _check_duration(seconds: float, name: str) -> None:
     if seconds > MAX_AUDIO_SECONDS:
         raise KVMMError(
             f"{name} is {seconds / 60:.0f} minutes long and may be {MAX_AUDIO_SECONDS // 60}: cut it into parts."
+        )
+
+
+def _check_values(count: float, name: str) -> None:
+    if count > MAX_AUDIO_VALUES:
+        raise KVMMError(
+            f"{name} has {count / 1e6:.0f} million samples and may have {MAX_AUDIO_VALUES / 1e6:.0f}: save it in mono, "
+            "or with 16000 samples a second."
         )
 
 
@@ -328,122 +401,26 @@ def load_video(path: str | os.PathLike[str]) -> Any:
         raise KVMMError(f"{Path(path).name} cannot be decoded as a video: save it as MP4 (H.264).") from error
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Files and what they hold
-
-
-def _name(source: Source) -> str:
-    return "The upload" if isinstance(source, bytes) else Path(source).name
-
-
-def _open(source: Source, limit: int | None) -> io.BufferedIOBase:
-    """A readable stream of a file or of bytes, after the checks that hold for every kind."""
-    if isinstance(source, bytes):
-        size, opener = len(source), lambda: io.BytesIO(source)
-    else:
-        path = Path(source).expanduser()
-        try:
-            size, opener, is_folder = path.stat().st_size, lambda: path.open("rb"), path.is_dir()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise KVMMError(f"There is no file {path}: check the path.") from error
-        except (OSError, ValueError) as error:
-            raise KVMMError(f"{path!s} cannot be opened: check its name and permissions.".replace("\0", "")) from error
-        if is_folder:
-            raise KVMMError(f"{path} is a folder: give a file.")
-    if size == 0:
-        raise KVMMError(f"{_name(source)} is an empty file: save or download it again.")
-    if limit is not None and size > limit:
-        raise KVMMError(f"{_name(source)} has {size >> 20} MiB and may have {limit >> 20}: make it smaller.")
-    try:
-        return opener()
-    except OSError as error:
-        raise KVMMError(f"{_name(source)} cannot be opened: check its permissions.") from error
-
-
-def _head(source: Source, count: int = 4096) -> bytes:
-    with _open(source, None) as stream:
-        return stream.read(count)
-
-
-def _kind(source: Source) -> Literal["image", "pdf", "audio", "video"] | None:
-    """What the content is, from its first bytes; None for anything else."""
-    head = _head(source)
-    if b"%PDF-" in head[:1024]:
-        return "pdf"
-    if _is_image(head):
-        return "image"
-    if head[:4] in (b"fLaC", b"OggS", b"FORM", b".snd", b"caff") or (
-        head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE"
-    ):
-        return "audio"
-    if head[:3] == b"ID3" or _is_mpeg_audio(head):
-        return "audio"
-    if (
-        head[4:8] in (b"ftyp", b"moov")
-        or head[:4] == b"\x1a\x45\xdf\xa3"
-        or (head[:4] == b"RIFF" and head[8:12] == b"AVI ")
-    ):
-        return _container_kind(source)
-    return None
-
-
-_IMAGE_MAGIC = (
-    b"\x89PNG\r\n\x1a\n",
-    b"\xff\xd8\xff",
-    b"GIF87a",
-    b"GIF89a",
-    b"BM",
-    b"II*\x00",
-    b"MM\x00*",
-    b"\x00\x00\x01\x00",
-)
-
-
-def _is_image(head: bytes) -> bool:
-    if head.startswith(_IMAGE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
-        return not (head.startswith(b"BM") and _is_text(head))
-    is_netpbm = head[:1] == b"P" and head[1:2].isdigit() and head[2:3].isspace()
-    return is_netpbm or head[4:12] in (b"ftypavif", b"ftypavis") or head[:12] == b"\x00\x00\x00\x0cjP  \r\n\x87\n"
-
-
-def _is_mpeg_audio(head: bytes) -> bool:
-    """A frame header of MPEG audio: eleven set bits, then no reserved layer, bit rate or sample rate."""
-    if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
-        return False
-    adts = head[1] & 0xF6 == 0xF0  # AAC in ADTS frames has layer bits 00
-    return adts or ((head[1] >> 1) & 3 != 0 and head[2] >> 4 not in (0, 15) and (head[2] >> 2) & 3 != 3)
-
-
-def _container_kind(source: Source) -> Literal["audio", "video"] | None:
-    """Whether an MP4, Matroska or AVI container holds moving pictures or only sound."""
-    import av
-
-    try:
-        with _open(source, None) as stream, av.open(stream) as container:
-            if any(not track.disposition & av.stream.Disposition.attached_pic for track in container.streams.video):
-                return "video"
-            return "audio" if container.streams.audio else None
-    except (av.FFmpegError, ValueError) as error:
-        if isinstance(error, KVMMError):
-            raise
-        raise KVMMError(f"{_name(source)} is damaged or cut off: save or download it again.") from error
-
-
-def _is_text(head: bytes) -> bool:
-    return not any(byte < 9 or 13 < byte < 32 for byte in head)
-
-
-_WHAT = {
-    "image": "is an image",
-    "pdf": "is a PDF",
-    "audio": "is a recording",
-    "video": "is a video",
-}
-
-
-def _what_else(source: Source) -> str:
-    """A phrase for an error message: what a file is instead of what was hoped for."""
-    kind = _kind(source)
-    if kind is not None:
-        return _WHAT[kind]
-    return "is a text file" if _is_text(_head(source)) else "is of an unknown format"
+__all__ = [
+    "IMAGE_FORMATS",
+    "MAX_AUDIO_SECONDS",
+    "MAX_AUDIO_VALUES",
+    "MAX_IMAGE_BYTES",
+    "MAX_IMAGE_PIXELS",
+    "MAX_IMAGE_SIDE",
+    "MAX_PDF_BYTES",
+    "MAX_PDF_PAGES",
+    "MAX_SHOWN_PIXELS",
+    "NO_VIDEO",
+    "SAMPLE_RATE",
+    "Media",
+    "Source",
+    "load_audio",
+    "load_document",
+    "load_image",
+    "load_media",
+    "load_pdf",
+    "load_video",
+    "preview",
+    "read_here",
+]

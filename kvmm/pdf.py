@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pypdfium2
 from PIL import Image
@@ -15,6 +16,7 @@ from kvmm.errors import KVMMError
 
 PDF_DPI = 150
 MAX_PAGE_SIDE = 4096  # pixels; a poster is rendered at fewer dpi so that its longer side stays below this
+MAX_PDF_PIXELS = 180_000_000  # of all pages: 64 of A4 have 139 million
 MAX_PAGE_ASPECT = 200  # the limit of the Qwen VL image processors
 MAX_PAGE_TEXT = 20_000  # characters of a page's text layer that are kept; a dense page of print has 6000
 _LOCK = threading.Lock()  # PDFium is not thread-safe; held for one page, so that others may read between two
@@ -32,44 +34,64 @@ class PdfPage:
     text_length: int
 
 
-def read_pages(data: bytes, name: str, limit: int, stop: threading.Event | None = None) -> list[PdfPage]:
-    """All pages of a PDF, at 150 dpi or at what keeps the longer side below 4096 pixels.
+def read_pages(data: bytes, name: str, limit: int) -> Iterator[Any]:
+    """How many pages a PDF has, then all its :class:`PdfPage`s, at 150 dpi or what keeps the longer side below 4096.
 
     Args:
         data: the file.
         name: for messages.
         limit: most pages; a longer document is refused, not cut.
-        stop: set it to end before the next page.
 
     Raises:
-        KVMMError: it has more pages, is damaged or protected by a password, or nothing is drawn on it; or ``stop`` was
-            set.
+        KVMMError: it has more pages, or pages of more than ``MAX_PDF_PIXELS`` in all, is damaged or protected by a
+            password, or nothing is drawn on it (said after its last page).
     """
+    is_empty = True
     with _opened(data, name) as (document, count):
         if count > limit:
             raise KVMMError(f"{name} has {count} pages and may have {limit}: split it or choose some of its pages.")
-        pages = []
+        _check_pixels(document, count, name)
+        yield count
         for index in range(count):
-            if stop is not None and stop.is_set():
-                raise KVMMError(f"{name} was stopped at page {index + 1} of {count}: send it again.")
             with _LOCK:
-                pages.append(_read(document, index, name))
-    if all(low == high for page in pages for low, high in page.image.getextrema()):
+                page = _read(document, index, name)
+            is_empty = is_empty and all(low == high for low, high in page.image.getextrema())
+            yield page
+    if is_empty:
         raise KVMMError(f"{name} is empty: nothing is drawn on its {count} page{'s' * (count > 1)}.")
-    return pages
 
 
-def first_pages(data: bytes, name: str, count: int, side: int) -> tuple[list[Image.Image], int]:
-    """The first ``count`` pages with a longer side of ``side`` pixels, and how many pages there are.
+def first_pages(data: bytes, name: str, count: int, side: int) -> Iterator[Any]:
+    """How many pages there are, then the first ``count`` as :class:`PdfPage`s without text, their longer side ``side``.
 
     Raises ``KVMMError`` for a PDF that is damaged or protected by a password.
     """
     with _opened(data, name) as (document, total):
-        pictures = []
+        yield total
         for index in range(min(count, total)):
             with _LOCK:
-                pictures.append(_render(document[index], index, name, side))
-        return pictures, total
+                picture = _render(document[index], index, name, side)
+            yield PdfPage(picture, "", 0)
+
+
+def _check_pixels(document: pypdfium2.PdfDocument, count: int, name: str) -> None:
+    """Before anything is drawn; what has no size is refused when its turn comes."""
+    total = 0.0
+    for index in range(count):
+        with _LOCK:
+            size = document.get_page_size(index)
+        if all(map(math.isfinite, size)) and min(size) > 0:
+            total += math.prod(size) * _scale(*size) ** 2
+    if total > MAX_PDF_PIXELS:
+        raise KVMMError(
+            f"The {count} pages of {name} have {total / 1e6:.0f} million pixels at {PDF_DPI} dpi and may have "
+            f"{MAX_PDF_PIXELS // 10**6}: split it or choose some of its pages."
+        )
+
+
+def _scale(width: float, height: float) -> float:
+    """Pixels a point."""
+    return min(PDF_DPI / 72, MAX_PAGE_SIDE / max(width, height))
 
 
 @contextlib.contextmanager
@@ -110,8 +132,7 @@ def _render(page: pypdfium2.PdfPage, index: int, name: str, side: int | None = N
         raise KVMMError(f"Page {index + 1} of {name} has no size: save the PDF again.")
     if max(width, height) >= MAX_PAGE_ASPECT * min(width, height):
         raise KVMMError(f"Page {index + 1} of {name} is too narrow a strip to read: crop it.")
-    scale = min(PDF_DPI / 72, MAX_PAGE_SIDE / max(width, height))
-    bitmap = page.render(scale=scale if side is None else side / max(width, height))
+    bitmap = page.render(scale=_scale(width, height) if side is None else side / max(width, height))
     image = bitmap.to_pil().convert("RGB")
     bitmap.close()
     return image
@@ -132,4 +153,4 @@ def _text(page: pypdfium2.PdfPage) -> tuple[str, int]:
     return (text, max(length, 0)) if text.strip() else ("", 0)
 
 
-__all__ = ["MAX_PAGE_SIDE", "MAX_PAGE_TEXT", "PDF_DPI", "PdfPage", "first_pages", "read_pages"]
+__all__ = ["MAX_PAGE_SIDE", "MAX_PAGE_TEXT", "MAX_PDF_PIXELS", "PDF_DPI", "PdfPage", "first_pages", "read_pages"]

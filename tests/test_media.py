@@ -1,7 +1,12 @@
-"""Every file a user may send, good and bad. The bad ones end in one line that says what to do."""
+"""Every file a user may send, good and bad. The bad ones end in one line that says what to do.
+
+Each test runs twice: decoding in a process of its own, which is the default, and in this one. Tests that change a limit
+of this process decode here alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import sys
@@ -18,9 +23,21 @@ from PIL import Image, ImageDraw
 from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfgen import canvas
 
-from kvmm import media, pdf
+from kvmm import decoding, media, pdf
+from kvmm.decoding import images
 from kvmm.errors import KVMMError
 from kvmm.media import load_audio, load_document, load_image, load_media, load_pdf, preview
+
+
+def pytest_generate_tests(metafunc):
+    both = ["here"] if "monkeypatch" in metafunc.fixturenames else ["own process", "here"]
+    metafunc.parametrize("where", both, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def where(request):
+    with decoding.in_process() if request.param == "here" else contextlib.nullcontext():
+        yield request.param
 
 
 def refused(call, *args, match: str, **kwargs) -> str:
@@ -120,14 +137,33 @@ def test_limits_of_images(monkeypatch):
     refused(load_image, png_header(12_000, 12_000), match="may have 100,000,000")
     refused(load_image, png_header(10_000, 20), match="too narrow a strip")
     refused(load_image, Image.new("L", (10_000, 20)), match="too narrow a strip")
-    monkeypatch.setattr(media, "MAX_IMAGE_BYTES", 1000)
+    monkeypatch.setattr(images, "MAX_IMAGE_BYTES", 1000)
     refused(load_image, encode(photo(), "BMP"), match="make it smaller")
 
 
 def test_large_but_allowed_image_warns_nobody(recwarn):
     data = encode(Image.new("1", (9_600, 9_600), 1), "PNG")  # above Pillow's own warning threshold
-    assert load_image(data).size == (9_600, 9_600)
+    assert load_image(data, max_pixels=None).size == (9_600, 9_600)
+    assert load_image(data).size == (4_096, 4_096) and load_image(data, max_pixels=10**6).size == (1_000, 1_000)
+    (item,) = load_media(data)
+    assert item.data.size == (4_096, 4_096) and item.data.getpixel((9, 9)) == (255, 255, 255)
     assert not [w for w in recwarn if issubclass(w.category, Image.DecompressionBombWarning)]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "LA", "P", "CMYK", "1", "I;16", "F"])
+@pytest.mark.parametrize("max_pixels", [None, 50_000])
+def test_strips_make_the_whole_image(monkeypatch, mode: str, max_pixels: int | None):
+    rng = np.random.default_rng(0)
+    if mode in ("I;16", "F"):
+        image = Image.fromarray(rng.integers(0, 65536, (701, 433), dtype=np.uint16)).convert(mode)
+    else:
+        image = Image.fromarray(rng.integers(0, 256, (701, 433, 4), dtype=np.uint8)).convert(mode)
+    whole = images._converter(image)(image).convert("RGB")
+    monkeypatch.setattr(images, "_STRIP_PIXELS", 20_000)  # 46 rows
+    found = load_image(image, max_pixels=max_pixels)
+    assert found.size == ((433, 701) if max_pixels is None else (175, 284))
+    expected = np.asarray(whole.resize(found.size, Image.Resampling.LANCZOS), np.int16)
+    assert np.abs(np.asarray(found, np.int16) - expected).max() <= (0 if max_pixels is None else 1)
 
 
 def test_a_text_file_named_png(tmp_path: Path):

@@ -1,0 +1,316 @@
+"""How this process has a file decoded in another one; see :mod:`kvmm.decoding`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+import kvmm
+from kvmm.decoding import limits
+from kvmm.decoding.files import Source, name_of, open_file
+from kvmm.decoding.worker import MESSAGE, STATUS, packed, strip_rows, unpacked
+from kvmm.errors import KVMMError
+
+_TOO_LONG = (-signal.SIGALRM, -signal.SIGXCPU, -signal.SIGKILL)
+_MAX_NAME = 1000  # characters; what a file system allows is shorter
+
+logger = logging.getLogger(__name__)
+
+
+class Item(NamedTuple):
+    """One thing that a file holds, as :class:`kvmm.media.Media` describes it; ``data`` is None for video."""
+
+    kind: str
+    data: Any
+    page: int | None
+    text: str
+    text_length: int
+
+
+class Stopped(Exception):
+    """The caller's event was set; ``page`` of ``count`` would have been the next, None without pages."""
+
+    def __init__(self, page: int, count: int | None) -> None:
+        self.page, self.count = page, count
+
+
+class _Died(Exception):
+    """The process ended before it was done."""
+
+
+class _NotBegun(KVMMError):
+    """There never was a process."""
+
+
+class Parent:
+    """The process that forks decoding processes; started by the first file, and again if it has died."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._numbers = itertools.count()
+        self.slots = threading.BoundedSemaphore(limits.PROCESSES)
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        with self._guard:
+            self._start()
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._control is not None:
+            self._control.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = str(Path(kvmm.__file__).resolve().parents[1])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        # threads of a decoder would not survive the fork
+        tuned = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        # huge pages: a fork touches all its memory for the first time, which takes longer than decoding a page
+        tuned["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "kvmm.decoding", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **tuned, "PYTHONPATH": path},
+            )
+        self._control = ours
+
+    def send(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """Pass a request on, and return its number."""
+        number = next(self._numbers)
+        text = packed({**request, "id": number})
+        if len(text) > MESSAGE:
+            raise KVMMError("The name of the file is too long: rename it.")
+        with self._guard:
+            for attempt in (1, 2):
+                self._start()
+                try:
+                    socket.send_fds(self._control, [text], descriptors)
+                    break
+                except OSError:  # it has just died
+                    self._process.kill()
+                    self._process.wait()
+                    if attempt == 2:
+                        raise
+        return number
+
+    def kill(self, number: int) -> None:
+        """End the process of a request, if it still runs."""
+        with self._guard, contextlib.suppress(OSError):
+            self._control.send(packed({"kill": number}))
+
+    def forget(self) -> None:
+        """In a fork of this process, which starts one of its own."""
+        if self._control is not None:
+            self._control.close()
+        self.__init__()
+
+    def close(self) -> None:
+        """End it with all its forks."""
+        with self._guard:
+            if self._process is None:
+                return
+            self._control.close()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = self._control = None
+
+
+PARENT = Parent()
+atexit.register(PARENT.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=PARENT.forget)
+
+
+def decode(what: str, source: Source, stop: threading.Event | None = None, **options: Any) -> Iterator[Item | int]:
+    """Have a file decoded: how many things it holds where that is known before, then each of them.
+
+    Args:
+        what: "media", "image", "document", "audio" or "preview", as in :func:`kvmm.media.read_here`.
+        source: the file.
+        stop: set it to kill the process that decodes.
+        options: of ``what``, JSON values.
+
+    Raises:
+        KVMMError: the file cannot be opened or used, or decoding it takes more than :mod:`kvmm.decoding.limits` allows.
+        Stopped: ``stop`` was set.
+    """
+    with _Slot(stop), _descriptor(source) as file:
+        try:
+            yield from _Decoding(what, source, file, stop, options).items()
+        except _NotBegun:  # the parent was dying as the request was sent
+            yield from _Decoding(what, source, file, stop, options).items()
+
+
+class _Slot:
+    """One of the places in which files are decoded; waiting for it ends at Stop."""
+
+    def __init__(self, stop: threading.Event | None) -> None:
+        self._stop = stop
+
+    def __enter__(self) -> None:
+        self._slots = PARENT.slots
+        while not self._slots.acquire(timeout=limits.STOP_SECONDS):
+            if self._stop is not None and self._stop.is_set():
+                raise Stopped(1, None)
+
+    def __exit__(self, *_: object) -> None:
+        self._slots.release()
+
+
+@contextlib.contextmanager
+def _descriptor(source: Source) -> Iterator[int]:
+    """The file, open; bytes become a file in memory."""
+    if not isinstance(source, bytes):
+        with open_file(source, None) as stream:
+            yield stream.fileno()
+        return
+    open_file(source, None).close()
+    with os.fdopen(os.memfd_create("kvmm"), "wb", closefd=True) as stream:
+        stream.write(source)
+        stream.flush()
+        yield stream.fileno()
+
+
+class _Decoding:
+    """One file in one process."""
+
+    def __init__(
+        self, what: str, source: Source, file: int, stop: threading.Event | None, options: dict[str, Any]
+    ) -> None:
+        self._name, self._stop = name_of(source)[:_MAX_NAME], stop
+        self._page, self._count = 1, None
+        self._answer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._status, status = os.pipe()
+        self._answer.settimeout(limits.STOP_SECONDS)
+        self._begun, self._over, self._ended = False, False, None
+        try:
+            request = {"what": what, "name": self._name, "options": options}
+            self._number = PARENT.send(request, [theirs.fileno(), status, file])
+        except BaseException:
+            self._answer.close()
+            os.close(self._status)
+            raise
+        finally:
+            theirs.close()
+            os.close(status)
+
+    def items(self) -> Iterator[Item | int]:
+        """What arrives; the process has ended when this returns or raises."""
+        try:
+            while (found := self._receive())[0].get("end") is None:
+                header, data = found
+                if "begun" in header:
+                    self._begun = True
+                    continue
+                if "error" in header:
+                    raise KVMMError(str(header["error"]))
+                if "failed" in header:
+                    logger.error("decoding %s failed: %s", self._name, header["failed"])
+                    raise KVMMError(f"{self._name} cannot be read: save it again, in another format.")
+                if "count" in header:
+                    self._count = int(header["count"])
+                    yield self._count
+                    continue
+                text = str(header["text"]), int(header["text_length"])
+                with data:
+                    item = Item(str(header["kind"]), _data(header, data), header["page"], *text)
+                self._answer.sendall(b"1")
+                self._page += 1
+                yield item
+            self._over = True  # its end takes milliseconds and frees what it has
+        except (_Died, ValueError, KeyError) as error:
+            if isinstance(error, KVMMError):
+                raise
+            status = self._end()
+            raise (KVMMError if self._begun else _NotBegun)(self._cause(status)) from None
+        finally:
+            self._end()
+
+    def _receive(self) -> tuple[dict[str, Any], io.FileIO | None]:
+        """The next message and the file that came with it."""
+        while True:
+            try:
+                message, descriptors, _, _ = socket.recv_fds(self._answer, MESSAGE, 1)
+            except TimeoutError:
+                message, descriptors = None, []
+            file = io.FileIO(descriptors[0]) if descriptors else None
+            if self._stop is not None and self._stop.is_set():
+                raise Stopped(self._page, self._count)
+            if message == b"":
+                raise _Died
+            if message is not None:
+                return unpacked(message), file
+
+    def _end(self) -> int | None:
+        """Wait until the process is gone, after killing it if it is not done; how it ended, None if nobody knows."""
+        if self._status is None:
+            return self._ended
+        self._answer.close()
+        if not self._over:
+            PARENT.kill(self._number)
+            status = os.read(self._status, STATUS.size)
+            self._ended = STATUS.unpack(status)[0] if len(status) == STATUS.size else None
+        os.close(self._status)
+        self._status = None
+        return self._ended
+
+    def _cause(self, status: int | None) -> str:
+        where = f"Page {self._page} of {self._name}" if self._count is not None else self._name
+        if status is None:
+            return f"{self._name} could not be read now: try again."
+        if status in _TOO_LONG:
+            return f"{where} takes too long to read: save it as plain pictures, or in a smaller size."
+        return f"{where} is damaged, or takes more than {limits.MEMORY >> 20} MiB to read: save it again, or smaller."
+
+
+def _data(header: dict[str, Any], file: io.FileIO) -> Any:
+    """The pixels or samples in ``file``; read, not mapped, because its writer could cut it off meanwhile."""
+    if header["kind"] == "audio":
+        samples = np.empty(int(header["samples"]), np.float32)
+        _fill(file, memoryview(samples).cast("B"), 0)
+        return samples
+    if header["kind"] != "image":
+        return None
+    width, height = int(header["width"]), int(header["height"])
+    image, rows = Image.new("RGB", (width, height)), strip_rows(width)
+    for top in range(0, height, rows):
+        strip = (width, min(rows, height - top))
+        pixels = bytearray(3 * strip[0] * strip[1])
+        _fill(file, memoryview(pixels), 3 * width * top)
+        image.paste(Image.frombuffer("RGB", strip, pixels, "raw", "RGB", 0, 1), (0, top))
+    return image
+
+
+def _fill(file: io.FileIO, view: memoryview, offset: int) -> None:
+    while view:
+        count = os.preadv(file.fileno(), [view], offset)
+        if not count:
+            raise ValueError("the file is cut off")
+        view, offset = view[count:], offset + count
+
+
+__all__ = ["PARENT", "Item", "Stopped", "decode"]

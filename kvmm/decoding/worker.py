@@ -1,0 +1,198 @@
+"""The parent of decoding processes, and what each of them does; see :mod:`kvmm.decoding`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import struct
+import time
+import traceback
+from typing import Any
+
+from kvmm.decoding import limits
+from kvmm.decoding.files import OpenFile
+from kvmm.errors import KVMMError
+
+MESSAGE = 2**17  # bytes; a page's text layer has up to 20 000 characters
+STATUS = struct.Struct("<i")  # how a process ended: minus the signal that killed it, or its exit code
+# imported while nobody waits, so that forks have them; the first is what every request needs
+_DECODERS = ("kvmm.media", "PIL.Image", "kvmm.pdf", "soundfile", "soxr", "av")
+_STRIP = 2**20  # bytes of pixels that are copied at once
+_POLITE_AFTER = 1.0  # seconds after which a process makes way for those that serve others
+_PDEATHSIG = 1  # prctl: the signal that a process gets when its parent dies
+
+
+def serve(descriptor: int) -> None:
+    """Fork for every request that arrives, until the other end of the socket is closed.
+
+    A request is JSON with three descriptors: the socket for the answer, the pipe for how it ended, and the file.
+    ``{"kill": id}`` ends one.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the caller decides
+    libc = ctypes.CDLL(None, use_errno=True)
+    control = socket.socket(fileno=descriptor)
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    pids: dict[int, int] = {}
+    begun: dict[int, float] = {}  # by pid, of those whose priority is as it was
+    decoders = list(_DECODERS)
+    while True:
+        events = selector.select(0 if decoders else 0.25 if begun else None)
+        if not events and decoders:
+            with contextlib.suppress(ImportError):  # the file that needs it will say so
+                module = importlib.import_module(decoders.pop(0))
+                if module.__name__ == "PIL.Image":
+                    module.init()  # imports its formats
+            gc.freeze()  # a fork that collects garbage would copy all of it
+        for pid in [pid for pid, when in begun.items() if time.monotonic() - when > _POLITE_AFTER]:
+            del begun[pid]
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, pid, 10)
+        for key, _ in events:
+            if key.fileobj is not control:  # a fork has ended
+                selector.unregister(key.fileobj)
+                os.close(key.fileobj)
+                number, pid, status = key.data
+                del pids[number]
+                begun.pop(pid, None)
+                with contextlib.suppress(OSError):  # nobody waits for it any more
+                    os.write(status, STATUS.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+                os.close(status)
+                continue
+            text, descriptors, _, _ = socket.recv_fds(control, MESSAGE, 3)
+            if not text:
+                for pid in pids.values():
+                    os.kill(pid, signal.SIGKILL)
+                return
+            request = unpacked(text)
+            if "kill" in request:
+                if request["kill"] in pids:  # not reaped, so the number is its own
+                    os.kill(pids[request["kill"]], signal.SIGKILL)
+                continue
+            answer, status, file = descriptors
+            alive, life = os.pipe()  # nobody writes: it ends with the fork, which alone has ``life``
+            pid = os.fork()
+            if not pid:
+                control.close()
+                _become_decoder(libc, answer, file, request)
+            begun[pid] = time.monotonic()
+            for each in (life, answer, file):
+                os.close(each)
+            selector.register(alive, selectors.EVENT_READ, (request["id"], pid, status))
+            pids[request["id"]] = pid
+
+
+def _become_decoder(libc: Any, answer: int, file: int, request: dict[str, Any]) -> None:
+    """Decode one file and end, whatever happens."""
+    code = 1
+    try:
+        libc.prctl(_PDEATHSIG, signal.SIGKILL)
+        _limit()
+        with socket.socket(fileno=answer) as out:
+            _decode(out, OpenFile(file, request["name"]), request)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _limit() -> None:
+    """Memory, time, the size of files; where memory ends the kernel takes this process before others."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")
+    for kind, most in (
+        (resource.RLIMIT_DATA, limits.MEMORY),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, limits.MEMORY),
+    ):
+        resource.setrlimit(kind, (most, most))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    most = limits.FILE_SECONDS + limits.IMAGE_SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most if hard == resource.RLIM_INFINITY else min(hard, most)))
+    for each in (signal.SIGALRM, signal.SIGXCPU):
+        signal.signal(each, signal.SIG_DFL)
+    _allow(limits.IMAGE_SECONDS)
+
+
+def _allow(seconds: int) -> None:
+    """From now on so many seconds of CPU; when they are over the kernel ends the process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = int(used.ru_utime + used.ru_stime) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (min(soft, hard), hard))
+    signal.setitimer(signal.ITIMER_REAL, limits.WALL * seconds)
+
+
+def _decode(out: socket.socket, file: OpenFile, request: dict[str, Any]) -> None:
+    out.sendall(packed({"begun": True}))
+    try:
+        from kvmm import media  # imported by the parent already, unless this is its first request
+
+        seconds = {"pdf": limits.PAGE_SECONDS, "audio": limits.AUDIO_SECONDS}
+        allowed = seconds.get(media.kind_of(file), limits.IMAGE_SECONDS)
+        _allow(allowed)
+        for item in media.read_here(request["what"], file, **request["options"]):
+            _send(out, item)
+            _allow(allowed)
+        header = {"end": True}
+    except KVMMError as error:
+        header = {"error": str(error)}
+    except MemoryError:
+        header = {"error": f"{file.name} does not fit in memory: make it smaller."}
+    except Exception:
+        header = {"failed": traceback.format_exc()[-4000:]}
+    out.sendall(packed(header))
+
+
+def packed(header: dict[str, Any]) -> bytes:
+    """A message; the text layer of a page may hold half a character."""
+    return json.dumps(header, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def unpacked(message: bytes) -> dict[str, Any]:
+    """The header in a message. Raises ``ValueError`` for anything else."""
+    header = json.loads(message.decode("utf-8", "surrogatepass"))
+    if not isinstance(header, dict):
+        raise ValueError("no header")
+    return header
+
+
+def _send(out: socket.socket, item: Any) -> None:
+    """An int, how many there will be, or a ``Media``, whose pixels or samples are in a file in memory."""
+    if isinstance(item, int):
+        out.sendall(packed({"count": item}))
+        return
+    header = {"kind": item.kind, "page": item.page, "text": item.text, "text_length": item.text_length}
+    with os.fdopen(os.memfd_create("kvmm"), "wb", buffering=0) as file:
+        if item.kind == "audio":
+            header["samples"] = item.data.size
+            _write(file, memoryview(item.data).cast("B"))
+        elif item.kind == "image":
+            header["width"], header["height"] = width, height = item.data.size
+            rows = strip_rows(width)
+            for top in range(0, height, rows):
+                _write(file, item.data.crop((0, top, width, min(top + rows, height))).tobytes())
+        socket.send_fds(out, [packed(header)], [file.fileno()])
+    out.recv(1)  # it has been copied: no more than one of them takes memory
+
+
+def _write(file: io.RawIOBase, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
+
+
+def strip_rows(width: int) -> int:
+    """How many rows of RGB pixels are copied at once."""
+    return max(_STRIP // (3 * width), 1)
+
+
+__all__ = ["MESSAGE", "STATUS", "packed", "serve", "strip_rows", "unpacked"]
