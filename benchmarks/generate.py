@@ -20,7 +20,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,12 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 from transformers.cache_utils import Cache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from benchmarks.report import Report, add_common_options, table
 from benchmarks.synthetic import build_model, calibration_file, fill, kv_shape
 from benchmarks.timing import bandwidth, free_memory, synchronize
 from kvmm import KVMMCache
-from kvmm.attention import kvmm_attention_forward
 
 SHAPES = {"1x4k": (1, 2**12), "1x32k": (1, 2**15), "16x4k": (16, 2**12)}
 _SMOKE = (2, 160)
@@ -165,8 +164,8 @@ def host_times(dense: nn.Module, side: Side, batch: int, length: int) -> dict[st
     """The host's part of a call without a graph, beside ``DynamicCache`` and SDPA."""
     plain = KVMMCache.for_model(side.model, policy=side.name, graph=False, **side.extra)
     found = {
-        "kvmm": host_seconds(side.model, fill(plain, dense, batch, length).pack(), kvmm_attention_forward) * 1e6,
-        "dynamic": host_seconds(dense, fill(DynamicCache(), dense, batch, length), sdpa_attention_forward) * 1e6,
+        "kvmm": host_seconds(side.model, fill(plain, dense, batch, length).pack()) * 1e6,
+        "dynamic": host_seconds(dense, fill(DynamicCache(), dense, batch, length)) * 1e6,
     }
     return {"host_us": found, "host_ratio": found["kvmm"] / found["dynamic"]}
 
@@ -183,7 +182,7 @@ def timed(side: Side, prompt: torch.Tensor, tokens: int) -> float:
 
 
 @torch.no_grad()
-def host_seconds(model: nn.Module, cache: Cache, attention: Callable[..., Any], steps: int = 30) -> float:
+def host_seconds(model: nn.Module, cache: Cache, steps: int = 30) -> float:
     """Seconds of the host for one layer's ``update`` and attention of a single token, the median step."""
     layers, heads, dim = kv_shape(model)
     batch, query_heads = cache.layers[0].keys.shape[0], model.config.num_attention_heads
@@ -197,6 +196,7 @@ def host_seconds(model: nn.Module, cache: Cache, attention: Callable[..., Any], 
         begin = time.perf_counter()
         for index, module in enumerate(modules):
             keys, values = cache.update(key, value, index)
+            attention = ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)
             attention(module, query, keys, values, None, scaling=module.scaling)
         found.append((time.perf_counter() - begin) / layers)
     return statistics.median(found[steps // 3 :])

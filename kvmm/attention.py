@@ -1,99 +1,102 @@
-"""The attention implementation ``"kvmm"``, registered with transformers.
+"""How a packed layer meets its queries: a way into the attention of any transformers model that leaves it as it is.
 
-A packed layer hands its handle through the model in place of keys and values; here it meets its queries. Real tensors
-(a prompt, sliding-window layers, vision and audio towers) go to SDPA as usual.
+A packed layer hands a :class:`PackedHandle` through the model in place of keys and values. Every attention module asks
+transformers' ``AttentionInterface.get_interface`` for its function right after that; :func:`install_attention` has that
+method return a function that reads the handle where one comes, and is the model's own function (eager, SDPA,
+FlashAttention, flex, whatever its configuration says) where tensors come. So neither a configuration nor a module is
+changed: what decides is what the call carries.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask, sdpa_mask
 
 from kvmm.errors import KVMMError
 
-NAME = "kvmm"  # must not contain "flash": transformers reads that as FlashAttention
+if TYPE_CHECKING:
+    from kvmm.cache.layer import KVMMLayer
 
 
-def kvmm_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: Any,
-    value: Any,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention for transformers' interface.
-
-    Args:
-        module: the attention module.
-        query: ``[B, H_q, q, D]``.
-        key, value: ``[B, H_kv, T, D]``, or the handle of a packed layer, twice.
-        attention_mask: None, bool ``[B, T]`` (decode), or ``[B, 1, q, T]``.
-        scaling: softmax scale, ``D ** -0.5`` if None.
-
-    Returns:
-        ``([B, q, H_q, D], None)``.
+class PackedHandle:
+    """What a layer returns in place of keys and values when it wants to see the queries: to read packed pages, or,
+    for a codec that weighs channels by them, during the prompt.
     """
-    if isinstance(key, torch.Tensor):
-        if attention_mask is not None and attention_mask.dim() == 2:
-            attention_mask = attention_mask[:, None, None, :]
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    return read_packed(module, query, key, attention_mask, scaling, **kwargs)
+
+    def __init__(self, layer: KVMMLayer):
+        self.layer = layer
+
+
+def install_attention() -> None:
+    """Have transformers' attention dispatch know :class:`PackedHandle`; a second call does nothing."""
+    find = AttentionInterface.get_interface
+    if hasattr(find, "knows_handles"):
+        return
+
+    @functools.wraps(find)
+    def get_interface(self: AttentionInterface, attn_implementation: str | None, default: Callable) -> Callable:
+        own = find(self, attn_implementation, default)
+
+        def attention(module: nn.Module, query: torch.Tensor, key: Any, *args: Any, **kwargs: Any) -> Any:
+            if type(key) is PackedHandle:
+                return read_packed(own, attn_implementation, module, query, key, *args, **kwargs)
+            return own(module, query, key, *args, **kwargs)
+
+        return attention
+
+    get_interface.knows_handles = True
+    AttentionInterface.get_interface = get_interface
 
 
 def read_packed(
+    own: Callable,
+    implementation: str | None,
     module: nn.Module,
     query: torch.Tensor,
-    handle: Any,
-    attention_mask: torch.Tensor | None,
+    handle: PackedHandle,
+    value: PackedHandle,
+    attention_mask: Any,
+    *args: Any,
     scaling: float | None = None,
     **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """:func:`kvmm_attention_forward` of a layer's handle; to ``torch.compile`` one opaque call."""
-    if not handle.layer.packed:
-        key, value = handle.layer.observe(query)
-        return kvmm_attention_forward(module, query, key, value, attention_mask, scaling, **kwargs)
-    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
-        raise KVMMError("Attention with capped logits or learned sinks cannot read a packed cache.")
-    output = handle.layer.attend(query, attention_mask, query.shape[-1] ** -0.5 if scaling is None else scaling)
-    return output.transpose(1, 2).contiguous(), None
-
-
-def kvmm_mask(**kwargs: Any) -> torch.Tensor | None:
-    """The mask for ``"kvmm"`` attention: None or bool ``[B, T]`` for one new token, else SDPA's ``[B, 1, q, T]``.
-
-    A static cache has more slots than tokens; there the short form would leave the empty ones visible.
-    """
-    queries, offset = kwargs["q_length"], kwargs.get("q_offset", 0)
-    if queries == 1 and isinstance(offset, int) and offset + 1 == kwargs["kv_length"] + kwargs.get("kv_offset", 0):
-        return flash_attention_mask(**kwargs)
-    return sdpa_mask(**kwargs)
-
-
-AttentionInterface.register(NAME, kvmm_attention_forward)
-AttentionMaskInterface.register(NAME, kvmm_mask)
-
-
-def use_kvmm_attention(model: nn.Module) -> None:
-    """Set the attention of a model's text decoder to ``"kvmm"``; a second call does nothing.
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attention over a layer's handle; to ``torch.compile`` one opaque call.
 
     Args:
-        model: a transformers model, text-only or with a ``text_config``.
+        own: the model's own attention function, called ``implementation`` (``"sdpa"``; ``"eager"`` or None gives
+            attention weights).
+        module: the attention module.
+        query: ``[B, H_q, q, D]``.
+        handle, value: the handle of the layer, twice.
+        attention_mask: what ``own`` would get: None, bool ``[B, T]``, bool or float ``[B, 1, q, T]``, or flex
+            attention's ``BlockMask``.
+        scaling: softmax scale, ``D ** -0.5`` if None.
+
+    Returns:
+        ``[B, q, H_q, D]``, and the weights ``[B, H_q, q, T]`` over the decoded keys, in the order of the sequence, if
+        the call asked for attentions and ``own`` gives them; else None.
+
+    Raises:
+        KVMMError: for attention with capped logits or learned sinks, or weights over pages that were dropped.
     """
-    config = model.config
-    text_config = config.get_text_config(decoder=True)
-    if text_config._attn_implementation == NAME:
-        return
-    if text_config is config:
-        model.set_attn_implementation(NAME)
-        return
-    name = next((key for key in config.sub_configs if getattr(config, key, None) is text_config), "text_config")
-    model.set_attn_implementation({name: NAME})
-    if text_config._attn_implementation != NAME:
-        raise KVMMError(f"{type(model).__name__} does not let its attention implementation be set.")
+    layer = handle.layer
+    if not layer.packed:
+        return own(module, query, *layer.observe(query), attention_mask, *args, scaling=scaling, **kwargs)
+    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
+        raise KVMMError("Attention with capped logits or learned sinks cannot read a packed cache.")
+    weights = None
+    if implementation in ("eager", None) and _records_weights(module, kwargs):
+        weights = own(module, query, *layer.decoded(), attention_mask, *args, scaling=scaling, **kwargs)[1]
+    output = layer.attend(query, attention_mask, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def _records_weights(module: nn.Module, kwargs: dict[str, Any]) -> bool:
+    """Whether transformers collects the weights of this call, by its own rule."""
+    config = getattr(module, "config", None)
+    return bool(kwargs.get("output_attentions", getattr(config, "output_attentions", False)))

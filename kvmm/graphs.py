@@ -28,7 +28,6 @@ import torch
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from kvmm.attention import NAME
 from kvmm.capture import beside, capture, first_line
 from kvmm.packing_graph import PackingGraph
 
@@ -270,8 +269,13 @@ class StepGraph:
                 return f"the argument {name}="
         if len(cache.packed_layers) != len(cache.layers):
             return "layers with a sliding window or without keys and values"
-        if model.config.get_text_config(decoder=True)._attn_implementation != NAME:
-            return "the model's attention is not kvmm"
+        if cache.table.reads_decoded:
+            return "pages are read decoded"
+        text_config = model.config.get_text_config(decoder=True)
+        if text_config.output_attentions:
+            return "attention weights"
+        if text_config._attn_implementation == "flex_attention":
+            return "the mask of flex attention"  # made in every step, by work that a graph cannot hold
         if cache.table.packed and len({layer.device for layer in cache.layers}) > 1:
             return "layers on several devices"
         if call["input_ids"].shape[0] != cache.batch_size:
@@ -325,6 +329,9 @@ class _Dispatcher:
         twin = memo.get(id(model), model)
         return _Dispatcher(twin, copy.deepcopy(self._own, memo))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._model(), "forward")  # a pickled model comes back with the forward of its class
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
         forward = self._own or functools.partial(type(model).forward, model)
@@ -343,6 +350,15 @@ def install_dispatcher(model: nn.Module) -> None:
     own = model.__dict__.get("forward")
     if not isinstance(own, _Dispatcher):
         model.forward = _Dispatcher(model, own)
+
+
+def remove_dispatcher(model: nn.Module) -> None:
+    """Give a model its own ``forward`` back, unless something else has been put in place of it since."""
+    placed = model.__dict__.get("forward")
+    if isinstance(placed, _Dispatcher):
+        del model.forward
+        if placed._own is not None:
+            model.forward = placed._own
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:

@@ -7,7 +7,6 @@ A cache layer sees keys and values, not token ids. ``install_hook`` puts one for
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,8 +15,6 @@ from torch import nn
 
 from kvmm.errors import KVMMError
 from kvmm.modality_codes import AUDIO, IMAGE, MODALITY_NAMES, PADDING, TEXT, VIDEO
-
-_HOOKED: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
 
 def placeholder_ids(config: Any) -> tuple[tuple[int, int], ...]:
@@ -82,8 +79,15 @@ def install_hook(model: nn.Module) -> None:
     Args:
         model: the module whose ``forward`` takes ``input_ids`` and ``past_key_values`` (the one with ``generate``).
     """
-    if model not in _HOOKED:
-        _HOOKED[model] = model.register_forward_pre_hook(_announce, with_kwargs=True)
+    if _announce not in model._forward_pre_hooks.values():
+        model.register_forward_pre_hook(_announce, with_kwargs=True)
+
+
+def remove_hook(model: nn.Module) -> None:
+    """Take away what :func:`install_hook` installed, if it did."""
+    for key in [key for key, hook in model._forward_pre_hooks.items() if hook is _announce]:
+        model._forward_pre_hooks.pop(key)
+        model._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 def check_map(modality: torch.Tensor, batch: int, length: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
-from kvmm.attention import use_kvmm_attention
+from kvmm.attention import install_attention
 from kvmm.cache.fuse import check_value_rotation
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
@@ -25,8 +25,8 @@ from kvmm.cache.support import check_options, checked_config, default_graph, tak
 from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration, without_fit
 from kvmm.errors import KVMMError
-from kvmm.graphs import StepGraph, install_dispatcher
-from kvmm.modality import PADDING, TEXT, check_map, install_hook, label_ids, placeholder_ids
+from kvmm.graphs import StepGraph, install_dispatcher, remove_dispatcher
+from kvmm.modality import PADDING, TEXT, check_map, install_hook, label_ids, placeholder_ids, remove_hook
 from kvmm.policy import KVPolicy, check_head_dim, check_layers, get_policy
 
 
@@ -70,6 +70,7 @@ class KVMMCache(Cache):
         Raises:
             KVMMError: for an unknown policy or a model without a full-attention KV cache.
         """
+        install_attention()
         self.policy = without_fit(get_policy(policy, **overrides), calibration)
         check_options(self.policy, max_length, None if graph == "auto" else graph, offloading)
         captures = graph not in (None, False, "never")
@@ -83,7 +84,7 @@ class KVMMCache(Cache):
         # DynamicCache knows which layer is what (sliding, linear, full) in every version of transformers
         layers = DynamicCache(config=text_config).layers
         layers = [
-            KVMMLayer(self.policy, self.table, text_config, index, len(layers), calibration)
+            KVMMLayer(self.policy, self.table, index, len(layers), calibration)
             if type(layer) is DynamicLayer
             else layer
             for index, layer in enumerate(layers)
@@ -95,8 +96,8 @@ class KVMMCache(Cache):
                     layer.never_capture()
         # sliding-window layers hold a short window already and stay as they are
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
-        attention = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
-        if not attention:
+        with_keys = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
+        if not with_keys:
             raise KVMMError(
                 f"{type(config).__name__} has no attention layer with keys and values to pack; use transformers' own "
                 "cache for this model."
@@ -110,11 +111,10 @@ class KVMMCache(Cache):
         self.calibration = calibration
         self.metadata: dict[str, Any] = {}
         self._model: weakref.ref[nn.Module] | None = None
-        self._first_layer = self.packed_layers[0] if self.packed_layers else attention[0]
+        self._first_layer = self.packed_layers[0] if self.packed_layers else with_keys[0]
         self._explicit: torch.Tensor | None = None
         self._pending: torch.Tensor | None = None
         self._announced: tuple | None = None  # the call's inputs, from which ``_pending`` can still be made
-        self._replays = False  # inside a captured step: the host has done its part
         self._settled = False  # cropped since the last tokens came: they are no part of a prompt that goes on
         self._decodes = False  # the step that runs is one of decoding, of one token or with a draft
 
@@ -132,8 +132,11 @@ class KVMMCache(Cache):
     ) -> KVMMCache:
         """A cache for ``model``, which is prepared on the first call.
 
-        Preparing installs one forward pre-hook (how the cache learns modalities and padding) and sets the decoder's
-        attention implementation to ``"kvmm"``, which is SDPA for everything but packed layers.
+        Preparing installs one forward pre-hook (how the cache learns modalities and padding) and, for caches with
+        graphs, a callable in place of ``model.forward``. Both act only in calls that carry such a cache; neither the
+        configuration nor a parameter changes, and :meth:`release` takes both away. A prompt is read with the model's
+        own attention (eager, SDPA, FlashAttention, flex); ``output_attentions=True`` gives weights where that does
+        (eager), for packed tokens over their decoded keys.
 
         Args:
             model: a decoder-only transformers model, text-only, vision-language or omni.
@@ -174,11 +177,21 @@ class KVMMCache(Cache):
         options["static"] = takes_static_buffers(*placed)
         cache = cls(checked_config(model), policy, calibration=calibration, **options)
         cache._model = weakref.ref(model)
-        use_kvmm_attention(model)
         install_hook(model)
         if cache.graph is not None:
             install_dispatcher(model)
         return cache
+
+    @staticmethod
+    def release(model: nn.Module) -> None:
+        """Take away what :meth:`for_model` put on a model, which is then as it was found.
+
+        Caches of the model that still hold tokens take all new ones for text without padding from then on, unless told
+        by :meth:`set_modality` and :meth:`announce`; the next :meth:`for_model` prepares the model again.
+        """
+        model = getattr(model, "thinker", model)
+        remove_hook(model)
+        remove_dispatcher(model)
 
     # -- what the tokens are ----------------------------------------------------------------------------------------
 
@@ -231,7 +244,7 @@ class KVMMCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any]:
         """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns."""
-        if layer_idx == self._first_layer and not self._replays:
+        if layer_idx == self._first_layer and not self.table.replays:
             self._begin(key_states)
             self.offloading = self.offloading and key_states.device.type != "cpu"
         updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
@@ -288,11 +301,23 @@ class KVMMCache(Cache):
     @contextmanager
     def replaying(self) -> Iterator[None]:
         """Inside, a forward pass does the device's part of a step only."""
-        self._replays = True
+        self.table.replays = True
         try:
             yield
         finally:
-            self._replays = False
+            self.table.replays = False
+
+    @contextmanager
+    def reading_decoded(self) -> Iterator[None]:
+        """Inside, packed layers give decoded keys and values to the model's own attention: the same up to rounding.
+
+        Slower, and what packed kernels are compared with. Pages that a budget has dropped cannot be read so.
+        """
+        before, self.table.reads_decoded = self.table.reads_decoded, True
+        try:
+            yield
+        finally:
+            self.table.reads_decoded = before
 
     def _pack(self) -> None:
         plan = self.table.plan() if self.packed_layers else None

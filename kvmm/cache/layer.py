@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from kvmm.attention import PackedHandle
 from kvmm.cache.codecs import Codec, Packed, Site, build_codec
 from kvmm.cache.columns import growth, in_order, take_columns, with_capacity
 from kvmm.cache.pages import Growth, PageStore, Part
@@ -28,16 +29,6 @@ from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
 from kvmm.policy import KVPolicy
 
 
-class Shared:
-    """A reference that ``copy.deepcopy`` shares instead of copying (the configuration every attention module holds)."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __deepcopy__(self, memo: dict) -> Shared:
-        return self
-
-
 @dataclass
 class _View:
     """One store as attention reads it."""
@@ -45,15 +36,6 @@ class _View:
     codec: Codec
     packed: Packed
     observes: ClassVar[bool] = False
-
-
-class PackedHandle:
-    """What a layer returns in place of keys and values when it wants to see the queries: to read packed pages, or,
-    for a codec that weighs channels by them, during the prompt. :mod:`kvmm.attention` brings them together.
-    """
-
-    def __init__(self, layer: KVMMLayer):
-        self.layer = layer
 
 
 class KVMMLayer(CacheLayerMixin):
@@ -75,7 +57,6 @@ class KVMMLayer(CacheLayerMixin):
         self,
         policy: KVPolicy,
         table: TokenTable,
-        config: Any = None,
         index: int = 0,
         num_layers: int = 1,
         calibration: Calibration | None = None,
@@ -83,7 +64,6 @@ class KVMMLayer(CacheLayerMixin):
         super().__init__()
         self.policy = policy
         self.table = table
-        self.config = Shared(config)
         self.index = index
         self.codecs = {}  # modality -> (key codec, value codec)
         for modality in range(len(MODALITY_NAMES)):
@@ -182,7 +162,7 @@ class KVMMLayer(CacheLayerMixin):
 
         Returns:
             The exact keys and values ``[B, H, T, D]`` while nothing is packed and no codec wants the queries; otherwise
-            a handle twice (decoded keys and values if the model's attention is not ``"kvmm"``).
+            a handle twice, or decoded keys and values inside :meth:`KVMMCache.reading_decoded`.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -194,10 +174,8 @@ class KVMMLayer(CacheLayerMixin):
                 self._append(key_states, value_states)
         if not self.packed and not self.needs_queries:
             return self.dense()
-        if getattr(self.config.value, "_attn_implementation", "kvmm") != "kvmm":
-            if any(store.dropped for part in self.parts.values() for store in part.stores):
-                raise KVMMError("Pages were dropped to meet the budget: only the attention 'kvmm' can read this cache.")
-            return self.dense()
+        if self.table.reads_decoded:
+            return self.decoded()
         self._awaits_query = True
         handle = PackedHandle(self)
         return handle, handle
@@ -423,6 +401,19 @@ class KVMMLayer(CacheLayerMixin):
             key, value = key.to(self.dtype), value.to(self.dtype)
             return in_order([*keys, key], slots, self.seen), in_order([*values, value], slots, self.seen)
 
+    def decoded(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """:meth:`dense` for attention that knows of no gaps.
+
+        Raises:
+            KVMMError: if pages were dropped.
+        """
+        if any(store.dropped for part in self.parts.values() for store in part.stores):
+            raise KVMMError(
+                "Pages were dropped to meet the budget, which leaves no keys for attention weights or decoded reads: "
+                "leave budget= out."
+            )
+        return self.dense()
+
     def observe(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add the prompt's queries ``[B, H_q, q, D]`` to the query moments, without padding; returns :meth:`dense`."""
         first = self.table.length - query.shape[2]
@@ -438,7 +429,11 @@ class KVMMLayer(CacheLayerMixin):
             self.offload()
 
     def attend(self, query: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
-        """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`."""
+        """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`.
+
+        ``mask``: see :meth:`TokenTable.bias`. A captured step has none: the device knows what is padding.
+        """
+        mask = None if self.table.replays else mask
         if mask is None and self._steps(query):
             with self._current_device():
                 output = self._step(query, scaling)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import create_mask
 
 from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.columns import growth
@@ -114,6 +116,8 @@ class TokenTable:
     def __init__(self, policy: KVPolicy, room: Room | None = None):
         self.policy = policy
         self.room = room
+        self.replays = False  # inside a captured step: the host has done its part
+        self.reads_decoded = False  # layers give decoded keys and values
         self.clear()
 
     def clear(self) -> None:
@@ -221,12 +225,12 @@ class TokenTable:
         """int32 ``[B, N]``: the position in every slot in use, stores in order of modality, then the dense columns."""
         return torch.cat([self.stores[m] for m in sorted(self.stores)] + [self.dense], 1)
 
-    def bias(self, mask: torch.Tensor | None, queries: int, device: torch.device | None = None) -> torch.Tensor | None:
+    def bias(self, mask: Any, queries: int, device: torch.device | None = None) -> torch.Tensor | None:
         """What to add to the scores of all slots in use.
 
         Args:
-            mask: what the model's attention got: None, bool ``[B, T]``, or bool or float ``[B, 1, q, T]`` over all
-                ``T`` positions.
+            mask: what the model's attention got: None, bool ``[B, T]`` (padding; causal beside that), bool or float
+                ``[B, 1, q, T]`` over all ``T`` positions, or flex attention's ``BlockMask`` of the same.
             queries: number of new tokens ``q``, the last ones of the sequence.
             device: where it is needed; the table's own if None.
 
@@ -249,16 +253,17 @@ class TokenTable:
         """Drop the bias of the last step, which is workspace and not part of the cache."""
         self._bias = {}
 
-    def _make_bias(self, mask: torch.Tensor | None, queries: int) -> torch.Tensor | None:
+    def _make_bias(self, mask: Any, queries: int) -> torch.Tensor | None:
         slots = self.slots()
         visible = (slots >= 0).unsqueeze(1)  # [B, 1, N]
         index = slots.clamp_min(0).long()
         added = None
-        if mask is None:
-            if queries > 1:
-                last = torch.arange(self.length - queries, self.length, device=slots.device)
-                visible = visible & (slots.unsqueeze(1) <= last.view(1, -1, 1))
-        else:
+        if mask is not None and not isinstance(mask, torch.Tensor):
+            mask = create_mask(mask.mask_mod, slots.shape[0], 1, *mask.seq_lengths, device=mask.kv_indices.device)
+        if queries > 1 and (mask is None or mask.dim() == 2):
+            last = torch.arange(self.length - queries, self.length, device=slots.device)
+            visible = visible & (slots.unsqueeze(1) <= last.view(1, -1, 1))
+        if mask is not None:
             if mask.shape[-1] != self.length:
                 raise KVMMError(
                     f"The attention mask covers {mask.shape[-1]} tokens but the cache holds {self.length}; pass the "

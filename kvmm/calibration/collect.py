@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from kvmm.attention import use_kvmm_attention
+from kvmm.attention import PackedHandle, install_attention
 from kvmm.calibration.file import SiteSamples
 from kvmm.eval.asking import DYNAMIC, Document, read_on
 from kvmm.modality import modality_of_ids
@@ -24,13 +24,6 @@ from kvmm.modality import modality_of_ids
 TEMPERATURE = 2.0  # flattens confident predictions, whose gradients say nothing
 MAX_VECTORS = 4096  # kept of every site
 _VECTORS_A_PROMPT = 128
-
-
-class _Handle:
-    """Brings a probe and its queries together; see :func:`kvmm.attention.kvmm_attention_forward`."""
-
-    def __init__(self, layer: _Probe):
-        self.layer = layer
 
 
 class _Probe(DynamicLayer):
@@ -51,7 +44,8 @@ class _Probe(DynamicLayer):
         self.leaves.append(shift)
         self.keys = torch.cat((self.keys, key_states + shift[0]), -2)
         self.values = torch.cat((self.values, value_states + shift[1]), -2)
-        return _Handle(self), _Handle(self)
+        handle = PackedHandle(self)
+        return handle, handle
 
     def observe(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         heads, dim = self.keys.shape[1], query.shape[-1]
@@ -94,7 +88,7 @@ class Collector:
     """
 
     def __init__(self, model: Any, *, gradients: bool = True, seed: int = 0):
-        use_kvmm_attention(model)
+        install_attention()
         self.model, self.gradients = model, gradients
         self.generator = torch.Generator().manual_seed(seed)
         self.sums: dict[tuple[int, str, int], _Sums] = {}

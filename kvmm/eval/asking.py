@@ -16,7 +16,6 @@ from PIL import Image
 from transformers import DynamicCache, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, QuantizedCache
 
-from kvmm.attention import use_kvmm_attention
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.eval.peers import copy_peer_cache, is_peer, new_peer_cache
@@ -196,7 +195,6 @@ class Document:
         self._mask: torch.Tensor | None = None  # int [B, length], 0 where there is padding; None for no padding
         self._positions = all_position_ids(model, inputs)[..., : self.length]
         self._packed: dict[Any, Cache] = {}
-        use_kvmm_attention(model)  # so that the exact pass is the one that KVMMCache would see
         self._exact = self._read(new_cache(model, DYNAMIC))
 
     @torch.no_grad()

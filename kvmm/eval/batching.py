@@ -21,7 +21,6 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import Cache
 
-from kvmm.attention import use_kvmm_attention
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.eval.asking import (
@@ -140,7 +139,6 @@ class DocumentBatch(Document):
         self._positions = _stack([p.positions[..., : p.shared] for p in prompts], self.length, batch=-2)
         self._packed: dict[Any, Cache] = {}
         self._seconds: dict[Any, float] = {}
-        use_kvmm_attention(model)  # so that the exact pass is the one that KVMMCache would see
         begin = time.perf_counter()
         self._exact = self._read(new_cache(model, DYNAMIC))
         _synchronize(model)

@@ -52,7 +52,7 @@ class Harness:
             head_dim=dim,
             num_hidden_layers=1,
         )
-        config._attn_implementation = "kvmm"
+        self.config = config
         self.cache = KVMMCache(config, policy)
         self.layer = self.cache.layers[0]
         self.heads, self.ratio, self.dim = heads, ratio, dim

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -177,31 +177,22 @@ MODES: dict[str, Mode] = {
 # -- what must hold afterwards ----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def attention(model: Any, name: str) -> Iterator[None]:
-    """The decoder's attention set to ``name``: with ``sdpa`` layers give their own dense decode."""
-    config = model.config.get_text_config(decoder=True)
-    before, config._attn_implementation = config._attn_implementation, name
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
-
-
-def next_logits(model: Any, cache: KVMMCache, count: int, name: str) -> torch.Tensor:
-    """Logits ``[B, count, vocabulary]`` of ``count`` further tokens, without changing the cache."""
+def next_logits(model: Any, cache: KVMMCache, count: int, decoded: bool) -> torch.Tensor:
+    """Logits ``[B, count, vocabulary]`` of ``count`` further tokens, without changing the cache; ``decoded``: with
+    layers that give their own dense decode."""
     batch, length = cache.batch_size, cache.get_seq_length()
     ids = torch.randint(3, 110, (batch, count), generator=torch.Generator().manual_seed(count))
     seen = (cache.table.modality[:, :length] != PADDING).long()
     positions = torch.arange(length, length + count).expand(batch, -1)
     if _guesses_positions(model):
         positions = positions.expand(3, -1, -1)
-    with torch.no_grad(), attention(model, name):
+    twin = copy.deepcopy(cache)
+    with torch.no_grad(), twin.reading_decoded() if decoded else nullcontext():
         return model(
             input_ids=ids,
             attention_mask=torch.cat((seen, torch.ones_like(ids)), 1),
             position_ids=positions,
-            past_key_values=copy.deepcopy(cache),
+            past_key_values=twin,
             use_cache=True,
             **({"token_type_ids": torch.zeros_like(ids)} if "gemma3" in model.config.model_type else {}),
         ).logits
@@ -221,7 +212,7 @@ def check(model: Any, cache: KVMMCache) -> None:
                     batch, heads, tokens, dim = store.decode().shape
                     assert sum(store.nbytes().values()) < batch * heads * tokens * dim * dense.element_size()
     for count in (1, 4):
-        packed, decoded = (next_logits(model, cache, count, name) for name in ("kvmm", "sdpa"))
+        packed, decoded = (next_logits(model, cache, count, decoded) for decoded in (False, True))
         assert torch.isfinite(packed).all()
         torch.testing.assert_close(packed, decoded, atol=TOLERANCE, rtol=TOLERANCE)
 
@@ -264,7 +255,7 @@ def test_half_precision(policy, dtype):
     generate(model, inputs("qwen3", 2), past_key_values=cache, max_new_tokens=TOKENS)
     assert cache.is_packed and cache.layers[0].dense_key.dtype == dtype
     for count in (1, 4):
-        packed, decoded = (next_logits(model, cache, count, name).float() for name in ("kvmm", "sdpa"))
+        packed, decoded = (next_logits(model, cache, count, decoded).float() for decoded in (False, True))
         assert torch.isfinite(packed).all()
         # the dense decode is rounded to the model's dtype, packed attention is not
         assert (packed - decoded).abs().mean() < 0.02 * decoded.std()

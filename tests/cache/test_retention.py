@@ -598,14 +598,24 @@ def test_generate_inside_a_budget(family, tmp_path):
     assert loaded.memory().nbytes <= budget and loaded.retention_report()["runs"] >= cache.retention_report()["runs"]
 
 
-def test_other_attention_cannot_read_what_is_gone():
-    model = build("llama")
+def test_decoded_reads_and_weights_need_what_is_gone():
+    model = copy.deepcopy(build("llama"))
+    model.set_attn_implementation("eager")
     arguments = inputs("llama", 1)
     cache = KVMMCache.for_model(model, "spherical-high", budget=10**9, residual_length=0)
     generate(model, arguments, past_key_values=cache)
     small = KVMMCache.for_model(model, "spherical-high", budget=int(cache.memory().nbytes * 0.8), residual_length=0)
     tokens = generate(model, arguments, past_key_values=small)
-    model.set_attn_implementation("sdpa")
     longer = torch.cat((tokens, tokens[:, :1]), 1)
+    more = {"input_ids": longer, "attention_mask": torch.ones_like(longer)}
+    twin = copy.deepcopy(small)
+    with pytest.raises(KVMMError, match="dropped to meet the budget"), twin.reading_decoded():
+        generate(model, more, past_key_values=twin)
+    twin = copy.deepcopy(small)
     with pytest.raises(KVMMError, match="dropped to meet the budget"):
-        generate(model, {"input_ids": longer, "attention_mask": torch.ones_like(longer)}, past_key_values=small)
+        model(**_last(more), past_key_values=twin, output_attentions=True)
+    generate(model, more, past_key_values=small)  # without weights eager attention reads it
+
+
+def _last(arguments):
+    return {**arguments, "input_ids": arguments["input_ids"][:, -1:]}

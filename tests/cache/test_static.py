@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from kvmm import KVMMCache, graphs, policies
-from kvmm.attention import use_kvmm_attention
 from kvmm.cache import room, support
 from kvmm.cache.table import TokenTable
 from kvmm.errors import KVMMError
@@ -38,7 +37,6 @@ def static(model, policy="oscar2", **fields):
     """Buffers in place without a graph or a hint, as on a GPU."""
     config = {**FIELDS, **fields}
     cache = KVMMCache(model.config, policy, static=True, **config)
-    use_kvmm_attention(model)
     install_hook(model)
     return cache
 
@@ -230,7 +228,7 @@ def test_layer_with_room_reads_like_dynamic():
     """Attention over room against attention over exact views, batch of ragged modalities."""
     policy = KVMMCache.for_model(build("llama"), "oscar2", **FIELDS).policy
     h = Harness(policy)
-    h.cache = KVMMCache(h.layer.config.value, policy, max_length=400)
+    h.cache = KVMMCache(h.config, policy, max_length=400)
     h.layer = h.cache.layers[0]
     h.feed(
         [
@@ -279,7 +277,8 @@ def test_output_is_the_model_s_own_class():
         ({"return_dict": False}, "return_dict"),
         ({"mask": "own"}, "one's own"),
         ({"mask": "4d"}, "another form"),
-        ({"attention": "sdpa"}, "not kvmm"),
+        ({"attention": "decoded"}, "read decoded"),
+        ({"attention": "weights"}, "attention weights"),
     ],
 )
 def test_other_calls_run_as_usual(change, reason):
@@ -294,14 +293,15 @@ def test_other_calls_run_as_usual(change, reason):
         mask[:, 5:9] = 0
         call["attention_mask"] = mask if change["mask"] == "own" else mask[:, None, None].bool()
     elif "attention" in change:
-        config._attn_implementation = change["attention"]
+        cache.table.reads_decoded = change["attention"] == "decoded"
+        config._output_attentions = change["attention"] == "weights"
     else:
         call |= change
     try:
         with torch.no_grad():
             found, expected = (model(**call, past_key_values=c) for c in (cache, twin))
     finally:
-        config._attn_implementation = "kvmm"
+        cache.table.reads_decoded = config._output_attentions = False
     torch.testing.assert_close(found[0], expected[0], atol=1e-4, rtol=1e-4)
     assert reason in cache.graph.reason
     with torch.no_grad():
