@@ -51,7 +51,8 @@ class Media:
         text: the text layer of a PDF's page, for people to compare with what the model read in its pixels; it may be
             cut (:data:`kvmm.pdf.MAX_PAGE_TEXT`).
         text_length: how many characters the text layer has.
-        content: the file that an image or a page comes from. With it the pixels can be released.
+        content: the file that an image or a page comes from, or an image of the page. With it the pixels can be
+            released.
         max_pixels: of an image that is decoded again, as in :func:`load_image`.
     """
 
@@ -80,7 +81,7 @@ class Media:
         """The pixels, samples or path; pixels that were released are decoded for this caller alone."""
         if self._data is not None or self.content is None:
             return self._data
-        if self.page is None:
+        if kind_of(self.content) != "pdf":  # a page in a saved conversation is an image
             return load_image(self.content, max_pixels=self._max_pixels)
         (item,) = _media_of("page", self.content, number=self.page)
         return item.data
