@@ -244,6 +244,7 @@ class RunFiles:
         results.setdefault("git_hash", git_hash())
         results |= {"model_source": "kvmm", "model_name": model["model"], "complete": False}
         results["model_name_sanitized"] = self.folder.name
+        results["parts"] = results.get("parts", 0) + 1  # how often it was begun or gone on with
         self.write_results(results)
         return results
 

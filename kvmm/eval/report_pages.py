@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 
 from kvmm.eval.pictures import Picture
@@ -180,8 +181,8 @@ def summary_legend(run: RunResult) -> str:
 
 def summary_table(run: RunResult) -> str:
     """The Markdown of :func:`summary_of` with its title and legend."""
-    head = f"**{run.model}** ({run.dtype}, {run.device})"
-    return f"{head}\n\n{markdown_table(*summary_of(run))}\n{summary_legend(run)}\n"
+    head = f"**{_cell(run.model)}** ({_cell(run.dtype)}, {_cell(run.device)})"
+    return f"{head}\n\n{markdown_table(*summary_of(run))}\n{_cell(summary_legend(run))}\n"
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -195,30 +196,36 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    """One line that Markdown shows as it is, in a table, a heading or a paragraph: names and answers are data.
+
+    Numbers in brackets and ``_`` inside of a word mean nothing to Markdown and stay as they are.
+    """
+    line = re.sub(r"([\\`*|~$])", r"\\\1", " ".join(text.split()))
+    line = re.sub(r"\](?=[(\[:])", r"\\]", line.replace("&", "&amp;").replace("<", "&lt;"))
+    return re.sub(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])", r"\\_", line)
 
 
 def table_of(run: RunResult, task: TaskResult) -> str:
     """The Markdown of one task's table with its title and legend."""
-    return (
-        f"**{title_of(run, task)}** ({run.dtype}, {run.device})\n\n{markdown_table(*rows_of(task))}\n{legend(task)}\n"
-    )
+    head = f"**{_cell(title_of(run, task))}** ({_cell(run.dtype)}, {_cell(run.device)})"
+    return f"{head}\n\n{markdown_table(*rows_of(task))}\n{_cell(legend(task))}\n"
 
 
 def markdown(report: EvaluationReport, pictures: dict[tuple[str, str, str], list[Picture]]) -> str:
     """The whole report; ``pictures`` are by :func:`picture_key`, with the paths they were written to."""
     parts = ["# Evaluation\n"]
     for run in report.runs:
-        parts.append(f"## {_cell(run.model)}\n\n{settings_of(run)}\n")
+        parts.append(f"## {_cell(run.model)}\n\n{_cell(settings_of(run))}\n")
         if len(run.tasks) > 1:
-            parts.append(f"{markdown_table(*summary_of(run))}\n{summary_legend(run)}\n")
+            parts.append(f"{markdown_table(*summary_of(run))}\n{_cell(summary_legend(run))}\n")
         for task in run.tasks:
-            parts.append(f"### {title_of(run, task)}\n\n{markdown_table(*rows_of(task))}\n{legend(task)}\n")
+            table = markdown_table(*rows_of(task))
+            parts.append(f"### {_cell(title_of(run, task))}\n\n{table}\n{_cell(legend(task))}\n")
             columns, rows = parts_of(task)
             if rows:
-                parts.append(f"#### {task.task} by part\n\n{markdown_table(columns, rows)}")
+                parts.append(f"#### {_cell(task.task)} by part\n\n{markdown_table(columns, rows)}")
             if task.failures:
-                parts.append(f"#### {task.task}: right in {task.reference}, wrong in a policy\n")
+                parts.append(f"#### {_cell(task.task)}: right in {task.reference}, wrong in a policy\n")
                 for one in task.failures:
                     parts.append(_markdown_failure(task, one, pictures.get(picture_key(run, task, one), [])))
     return "\n".join(parts)
@@ -227,7 +234,7 @@ def markdown(report: EvaluationReport, pictures: dict[tuple[str, str, str], list
 def _markdown_failure(task: TaskResult, one: Failure, pictures: Sequence[Picture]) -> str:
     lines = [f"- **{_cell(one.question) or '(asked aloud)'}** ({_cell(one.doc_id)}): {_cell(' / '.join(one.target))}"]
     lines.append(f"  - {task.reference}: {_cell(one.reference_answer)}")
-    lines += [f"  - {name}: {_cell(answer) or '(nothing)'}" for name, answer in one.answers.items()]
+    lines += [f"  - {_cell(name)}: {_cell(answer) or '(nothing)'}" for name, answer in one.answers.items()]
     shown = [f"![{_cell(one.doc_id)}]({picture.path})" for picture in pictures if picture.path and picture.is_image]
     return "\n".join([*lines, *(["", "  " + " ".join(shown)] if shown else []), ""])
 

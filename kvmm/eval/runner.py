@@ -111,6 +111,7 @@ def run(
             described = describe(model, processor, model_name, made, world)
             results = files.begin({**described, **(machine or {})}, configs)
         wait()
+        part = files.results().get("parts", 1)
         own = share_of(samples, rank, world)
         rows = {name: files.rows(task.name, name) for name in policies}
         check_rows(files.folder, samples, rows)
@@ -132,7 +133,8 @@ def run(
                 "stop": stop,
             }
             for row in (answer or answer_samples)(model, processor, task, own, policies, **arguments):
-                writers[row["policy"]].write(row)
+                elapsed = round(time.perf_counter() - begin, 3)  # what a part took is known when it is killed, too
+                writers[row["policy"]].write({**row, "part": part, "part_s": elapsed})
                 count += 1
                 if progress is not None:
                     progress(count, total, row)
@@ -142,7 +144,7 @@ def run(
         wait()
         seconds = time.perf_counter() - begin
         if rank == 0:
-            finish(files, task, samples, rows, results, seconds, skipped)
+            finish(files, task, samples, rows, results, seconds, skipped, part)
             wait()
             return _run_of(files, task, policies)
         wait()
@@ -202,14 +204,17 @@ def finish(
     results: dict[str, Any],
     seconds: float,
     skipped: Sequence[Any] = (),
+    part: int = 1,
 ) -> None:
     """Merge the files of all processes, score, and write the results file.
 
-    ``before`` has the rows that each policy had when this part of the run began, which took ``seconds``.
+    ``before`` has the rows that each policy had when this part of the run began, its ``part``-th, which took
+    ``seconds``. Parts that were killed before they came here are counted by what their rows say.
     """
     order = [sample.doc_id for sample in samples]
     by_id = {sample.doc_id: sample for sample in samples}
-    answered, tokens = 0, 0
+    answered, tokens, killed = 0, 0, {}
+    counted = {part, *results.get("throughput", {}).get("parts", ())}
     for name, old_rows in before.items():
         key = f"{task.name}_{name}"
         rows = [row for row in files.merge(task.name, name, order).values() if row["doc_id"] in by_id]
@@ -230,6 +235,10 @@ def finish(
         new = [row for row in rows if row["doc_id"] not in old_rows]
         answered += len(new)
         tokens += sum(row["output_tokens"] for row in new)
+        for row in rows:
+            if (other := row.get("part", part)) not in counted and row["doc_id"] in old_rows:
+                killed[other] = max(killed.get(other, 0.0), row["part_s"])
+                answered, tokens = answered + 1, tokens + row["output_tokens"]
         results.setdefault("higher_is_better", {})[key] = {
             metric: True for metric in (scored[0].scores if scored else ())
         }
@@ -237,6 +246,7 @@ def finish(
     results["group_subtasks"] = {
         name: [key for key, config in results["configs"].items() if config["task"] == name] for name in tasks
     }
+    seconds += sum(killed.values())
     results["total_evaluation_time_seconds"] = str(float(results.get("total_evaluation_time_seconds", 0)) + seconds)
     if answered:
         old = results.get("throughput", {})
@@ -249,6 +259,7 @@ def finish(
             "avg_speed": total_tokens / total_seconds,
             "total_requests": total_requests,
             "requests_per_second": total_requests / total_seconds,
+            "parts": sorted(counted | set(killed)),
         }
     results["complete"] = all(
         results["n-samples"].get(key, {}).get("recorded", 0) + results["n-samples"].get(key, {}).get("left_out", 0)

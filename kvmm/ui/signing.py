@@ -7,11 +7,14 @@ that ``Conversation.load`` reads.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
 import os
 import secrets
+import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +29,62 @@ _NAME = "signature"
 def app_key(folder: str | Path | None = None) -> bytes:
     """The key of this installation, made at first use; one of this process if it cannot be kept.
 
-    It is in ``$XDG_STATE_HOME/kvmm`` (by default ``~/.local/state/kvmm``), readable by its owner alone.
+    It is in ``$XDG_STATE_HOME/kvmm`` (by default ``~/.local/state/kvmm``), for its owner alone.
+
+    Raises:
+        KVMMError: others can read or replace the key, so that what it signs is not to be trusted.
     """
-    folder = Path(folder or Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kvmm")
-    path = folder / "app.key"
     try:
+        folder = Path(folder or Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kvmm")
+        path = folder / "app.key"
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
+        _check_owned(folder, 0o022)
+        if not os.path.lexists(path):
+            _write_key(path)
+        _check_owned(path, 0o077)
+        key = path.read_bytes()
+        if len(key) != KEY_BYTES:  # an earlier version was interrupted while it wrote
+            _write_key(path, replace=True)
             key = path.read_bytes()
-            return key if len(key) == KEY_BYTES else secrets.token_bytes(KEY_BYTES)
-        with os.fdopen(handle, "wb") as file:
-            key = secrets.token_bytes(KEY_BYTES)
-            file.write(key)
         return key
     except (OSError, RuntimeError):  # no home folder, or a read-only one
         return secrets.token_bytes(KEY_BYTES)
+
+
+def _check_owned(path: Path, forbidden: int) -> None:
+    """Raise ``KVMMError`` for a path of another user, a link, or one with any of the mode bits ``forbidden``."""
+    found = path.lstat() if path.name == "app.key" else path.stat()
+    if not hasattr(os, "getuid"):  # Windows has no such modes
+        return
+    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid():
+        why, do = "belongs to another user", "delete it, or set XDG_STATE_HOME to a folder of your own"
+    elif found.st_mode & forbidden:
+        why, do = "is open to other users", f"run chmod go-rwx {path}, and delete app.key if others may have changed it"
+    else:
+        return
+    raise KVMMError(f"{path} {why}, and whoever has the key can forge saved conversations: {do}.")
+
+
+def _write_key(path: Path, *, replace: bool = False) -> None:
+    """Write a new key, whole or not at all. Of several processes that do so at once, the first one's stays."""
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".app.key-")  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            os.replace(unfinished, path)
+            return
+        try:
+            os.link(unfinished, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            os.replace(unfinished, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
 
 
 def sign(path: str | Path, key: bytes) -> None:

@@ -8,14 +8,15 @@ import sys
 from dataclasses import replace
 
 import pytest
+from markdown_it import MarkdownIt
 
 from kvmm.analysis.plots import score_by_bits, score_differences
 from kvmm.analysis.plots.evaluation import LEAST_POINTS, front
 from kvmm.cli import main
 from kvmm.eval.records import sample_hash
-from kvmm.eval.report import build_report, find_runs
+from kvmm.eval.report import EvaluationReport, build_report, find_runs
 from kvmm.eval.report_files import load_samples, write_report
-from kvmm.eval.report_pages import markdown_table, table_of
+from kvmm.eval.report_pages import markdown, markdown_table, summary_table, table_of
 from kvmm.eval.tasks import get_task
 
 BF16 = 1_048_576
@@ -271,6 +272,34 @@ def test_the_summary_holds_all_tasks(run_folder, rows, monkeypatch, capsys):
 def test_a_table_survives_any_text():
     text = markdown_table(("a", "b"), [("x|y\nz", "<i>")])
     assert text.splitlines()[2] == "| x\\|y z | &lt;i> |"
+
+
+HOSTILE = (
+    "](http://host) ![x](http://host/x.png) <img src=x> `a` | **b** _c_ &lt; $d$ ~~e~~\n# f\n\n---\n[g]: http://host"
+)
+
+
+def test_names_and_answers_are_no_markup(rows, tmp_path):
+    answers = {name: [{**line, "metadata": {"question": HOSTILE}} for line in lines] for name, lines in rows.items()}
+    for line in (line for lines in answers.values() for line in lines):
+        line["filtered_resps"] += HOSTILE
+    (result,) = build_report(find_runs(write(tmp_path / "hostile", answers))).runs
+    (task,) = result.tasks
+    policies = tuple(replace(one, policy=f"{one.policy} {HOSTILE}") for one in task.policies)
+    failures = tuple(
+        replace(one, answers={f"{name} {HOSTILE}": text for name, text in one.answers.items()}) for one in task.failures
+    )
+    task = replace(task, task=HOSTILE, data=HOSTILE, paired_metric=HOSTILE, policies=policies, failures=failures)
+    versions = {HOSTILE: HOSTILE}
+    hostile = replace(result, model=HOSTILE, device=HOSTILE, dtype=HOSTILE, versions=versions, tasks=(task, task))
+    reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    for text in (markdown(EvaluationReport((hostile,)), {}), summary_table(hostile), table_of(hostile, task)):
+        tokens = [one for token in reader.parse(text) for one in (token, *(token.children or ()))]
+        kinds = {token.type for token in tokens}
+        assert not kinds & {"html_block", "html_inline", "image", "link_open", "code_inline", "s_open", "em_open", "hr"}
+        assert "table_open" in kinds
+        for token in (one for one in tokens if one.type == "text" and "src=" in one.content):
+            assert "<img src=x> `a` | **b** _c_ &lt; $d$ ~~e~~" in token.content
 
 
 def call(monkeypatch, capsys, *arguments):

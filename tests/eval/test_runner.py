@@ -231,6 +231,31 @@ def test_a_run_that_another_process_makes_is_left_alone(loaded, task, samples, t
     assert rank.results["n-samples"]["docvqa_bf16"]["recorded"] == 1
 
 
+def test_a_run_that_was_killed_counts_in_the_throughput(loaded, task, samples, tmp_path):
+    class Killed(BaseException):
+        """As the end of a process: nothing is written after it."""
+
+    def kill(done: int, *_: object) -> None:
+        if done == 3:
+            raise Killed
+
+    for _ in range(2):  # the second part answers three more, and is killed, too
+        with pytest.raises(Killed):
+            run(*loaded, task, samples, ("bf16", "rd2"), tmp_path, max_new_tokens=4, progress=kill)
+        kill = (lambda old: lambda done, *rest: old(done - 3, *rest))(kill)
+    whole = run(*loaded, task, samples, ("bf16", "rd2"), tmp_path, max_new_tokens=4)
+    rows = [row for found in whole.samples["docvqa"].values() for row in found]
+    throughput = whole.results["throughput"]
+    assert {row["part"] for row in rows} == {1, 2, 3} and throughput["parts"] == [1, 2, 3]
+    assert throughput["total_requests"] == len(rows) == 2 * len(samples)
+    assert throughput["total_gen_tokens"] == sum(row["output_tokens"] for row in rows)
+    earlier = sum(max(row["part_s"] for row in rows if row["part"] == part) for part in (1, 2))
+    assert throughput["total_elapsed_time"] > earlier > 0
+    assert float(whole.results["total_evaluation_time_seconds"]) == pytest.approx(throughput["total_elapsed_time"])
+    again = run(*loaded, task, samples, ("bf16", "rd2"), tmp_path, max_new_tokens=4)
+    assert again.results["throughput"] == throughput  # no part counts twice
+
+
 def test_a_stopped_run_goes_on(loaded, task, samples, tmp_path):
     """Nothing is answered twice, a torn line is answered again, and a policy can be added later."""
     stop, samples = threading.Event(), samples[2:]

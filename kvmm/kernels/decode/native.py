@@ -130,7 +130,7 @@ def _compiled(compiler: str, tuned: tuple[str, ...]) -> ctypes.CDLL:
     """The library for this compiler and processor, compiled unless the cache folder has it."""
     try:
         return ctypes.CDLL(str(_library_in(_cache_folder(), compiler, tuned)))
-    except OSError:  # a folder that cannot be written, or from which nothing may be loaded
+    except (OSError, RuntimeError):  # no home, a folder that cannot be written, or from which nothing may be loaded
         with tempfile.TemporaryDirectory(prefix="kvmm-") as folder:  # a loaded library no longer needs its file
             return ctypes.CDLL(str(_library_in(Path(folder), compiler, tuned)))
 

@@ -1,0 +1,135 @@
+"""The key of an installation: written whole, by one process, for one user; and an app without a home."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from gradio_client import Client, handle_file
+
+from kvmm.errors import KVMMError
+from kvmm.ui import signing
+from kvmm.ui.signing import KEY_BYTES, app_key
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_key_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    seen = []
+
+    def fail(descriptor: int) -> None:
+        seen.append([path.name for path in tmp_path.iterdir()])
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signing.os, "fsync", fail)
+        assert len(app_key(tmp_path)) == KEY_BYTES  # of this process
+    assert "app.key" not in seen[0] and list(tmp_path.iterdir()) == []
+    key = app_key(tmp_path)
+    assert app_key(tmp_path) == key and [path.name for path in tmp_path.iterdir()] == ["app.key"]
+    assert (tmp_path / "app.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_processes_that_begin_at_once_have_one_key(tmp_path):
+    found, barrier = [], threading.Barrier(8)
+
+    def begin() -> None:
+        barrier.wait()
+        found.append(app_key(tmp_path))
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and set(found) == {(tmp_path / "app.key").read_bytes()}
+
+
+def test_a_key_that_was_cut_off_is_made_anew(tmp_path):
+    app_key(tmp_path)
+    (tmp_path / "app.key").write_bytes(b"torn")
+    key = app_key(tmp_path)
+    assert len(key) == KEY_BYTES and app_key(tmp_path) == key
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o640, 0o604, 0o666])
+def test_a_key_that_others_can_touch_is_refused(tmp_path, mode):
+    app_key(tmp_path)
+    (tmp_path / "app.key").chmod(mode)
+    with pytest.raises(KVMMError, match=r"app\.key is open to other users.*chmod go-rwx"):
+        app_key(tmp_path)
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path):
+    app_key(tmp_path)
+    tmp_path.chmod(0o777)
+    with pytest.raises(KVMMError, match="is open to other users"):
+        app_key(tmp_path)
+
+
+def test_a_key_of_another_user_is_refused(tmp_path, monkeypatch):
+    app_key(tmp_path)
+    key = tmp_path / "app.key"
+    key.rename(tmp_path / "elsewhere")
+    key.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(KVMMError, match="belongs to another user"):
+        app_key(tmp_path)
+    key.unlink()
+    owner = os.getuid()
+    monkeypatch.setattr(signing.os, "getuid", lambda: owner + 1)
+    with pytest.raises(KVMMError, match="belongs to another user"):
+        app_key(tmp_path)
+
+
+def test_without_a_home_the_key_is_of_this_process(monkeypatch):
+    def missing() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", missing)
+    assert len(app_key()) == KEY_BYTES and app_key() != app_key()
+
+
+def test_an_app_needs_no_home_and_no_entry_in_passwd(tmp_path):
+    code = (
+        "import os, pwd, sys\n"
+        "def missing(*_):\n"
+        "    raise KeyError('getpwuid(): uid not found: 54321')\n"
+        "pwd.getpwuid = missing\n"
+        "assert os.path.expanduser('~') == '~'\n"
+        "sys.path.insert(0, sys.argv.pop(1))\n"
+        "from kvmm.cli import main\n"
+        "main()\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", code, str(ROOT), "app", "--port", str(port), "--max-new-tokens", "4"]
+    with (tmp_path / "log").open("w+b") as log:
+        environment = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+        app = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log)
+        try:
+            url, until = f"http://127.0.0.1:{port}/", time.monotonic() + 240
+            while not _answers(url) and time.monotonic() < until:
+                assert app.poll() is None, (tmp_path / "log").read_text()[-2000:]
+                time.sleep(0.5)
+            page = handle_file(ROOT / "assets" / "samples" / "invoice.png")
+            answer = Client(url, verbose=False).predict([page], "What is the total?", api_name="/ask")["answer"]
+            assert answer.startswith("$")
+        finally:
+            app.terminate()
+            app.wait(60)
+    assert not list(tmp_path.glob("kvmm*"))  # uploads and the compiled library end with the app
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
