@@ -48,13 +48,13 @@ class Victim:
         assert answer["answer"]
         return time.perf_counter() - begin
 
-    def client(self, *, login: bool = True, timeout: float = 60) -> httpx.Client:
-        """A visitor's own connections."""
-        client = httpx.Client(base_url=self.url, timeout=timeout)
-        if login:
+    @contextlib.contextmanager
+    def client(self) -> Iterator[httpx.Client]:
+        """A visitor's own connections, after the login."""
+        with httpx.Client(base_url=self.url, timeout=60) as client:
             data = {"username": USER[0], "password": USER[1]}
             assert client.post("/login", data=data).status_code == 200
-        return client
+            yield client
 
     def memory(self) -> int:
         """Resident bytes of the app and its children."""
