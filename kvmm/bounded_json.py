@@ -31,7 +31,7 @@ def parse_json(text: str, where: str, max_characters: int = MAX_CHARACTERS) -> A
     except ValueError as error:  # no JSON, or a number of thousands of digits
         raise KVMMError(f"{where}: is not JSON ({one_line(error)}).") from None
     level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_DEPTH + 1):
         if not level:
             return value
         inner = (one for each in level for one in (each.values() if isinstance(each, dict) else each))

@@ -101,6 +101,8 @@ def _check_values(tensor: torch.Tensor, field: Field, name: str, sizes: Mapping[
     if tensor.is_floating_point():
         if field.finite and not bool(tensor.isfinite().all()):
             raise KVMMError(f"{name}: holds values that are not finite")
+        if field.low is not None and float(tensor.min()) < field.low:
+            raise KVMMError(f"{name}: holds values below {field.low}")
         return
     if field.low is None and field.high is None:
         return

@@ -241,6 +241,10 @@ def _decode_soundfile(source: Source, name: str) -> tuple[int, Iterator[np.ndarr
     except (soundfile.LibsndfileError, TypeError):
         stream.close()
         return None
+    if not file.seekable() or file.frames < 0:  # a coding that it reads only as a stream, such as GSM 6.10 in a WAV
+        file.close()
+        stream.close()
+        return None
 
     def blocks() -> Iterator[np.ndarray]:
         with stream, file:
@@ -250,7 +254,7 @@ def _decode_soundfile(source: Source, name: str) -> tuple[int, Iterator[np.ndarr
             try:
                 while len(block := file.read(AUDIO_BLOCK, dtype="float32", always_2d=True)):
                     yield block
-            except (soundfile.LibsndfileError, MemoryError) as error:
+            except (soundfile.LibsndfileError, MemoryError, ValueError, RuntimeError) as error:
                 raise KVMMError(f"{name} is damaged or cut off: record or download it again.") from error
 
     return file.samplerate, blocks()
@@ -266,7 +270,7 @@ def _container_blocks(source: Source, name: str) -> Iterator[Any]:
     """The rate, then blocks ``[n]``."""
     import av
 
-    damaged = f"{name} is damaged or in a format that cannot be read: save it as WAV, FLAC or MP3."
+    damaged = f"{name} is damaged or coded in a way that cannot be read: save it as WAV (PCM), FLAC, OGG, MP3 or M4A."
     try:
         with _open(source, None) as stream, av.open(stream) as container:
             track = container.streams.audio[0]
@@ -284,7 +288,8 @@ def _container_blocks(source: Source, name: str) -> Iterator[Any]:
                 # Containers written while recording do not know their length.
                 length += frame.samples
                 _check_values(length * track.channels, name)
-    except (av.FFmpegError, IndexError, ValueError) as error:
+    except (av.FFmpegError, IndexError, ValueError, AttributeError, TypeError, RuntimeError, OSError) as error:
+        # AttributeError: a track of a coding that FFmpeg has no decoder for has no rate
         if isinstance(error, KVMMError):
             raise
         raise KVMMError(damaged) from error

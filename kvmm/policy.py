@@ -111,16 +111,22 @@ class RetentionSettings:
                 raise KVMMError(f"retention {name} must be {' or '.join(choices)}, not {getattr(self, name)!r}.")
         for name, least in (("interval", 1), ("prefix_length", 0), ("recent_length", 0), ("cooldown", 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise KVMMError(f"retention {name} must be a whole number of at least {least}, not {value!r}.")
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+                raise KVMMError(f"retention {name} must be a whole number of at least {least} and below 2^31.")
         for name, count in (("segment_weights", 3), ("modality_weights", 4)):
             value = getattr(self, name)
             if isinstance(value, list):
                 object.__setattr__(self, name, value := tuple(value))
-            if not (isinstance(value, tuple) and len(value) == count and all(w >= 0 for w in value)):
+            if not (isinstance(value, tuple) and len(value) == count and all(map(_is_factor, value))):
                 raise KVMMError(f"retention {name} must be {count} factors of at least 0, not {value!r}.")
-        if not 0 <= self.decay < 1 or self.hysteresis < 1:
+        if not isinstance(self.margin_gate, bool):
+            raise KVMMError(f"retention margin_gate must be true or false, not {self.margin_gate!r}.")
+        if not (_is_factor(self.decay) and _is_factor(self.hysteresis) and self.decay < 1 <= self.hysteresis):
             raise KVMMError("retention decay must be at least 0 and below 1, hysteresis at least 1.")
+
+
+def _is_factor(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
 
 
 _RETENTION_CHOICES = {

@@ -26,29 +26,16 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from kvmm.errors import KVMMError
+from kvmm.bounded_yaml import read_yaml
+from kvmm.errors import KVMMError, one_line
 from kvmm.modality_codes import MODALITY_NAMES
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec, LayerOverride, RetentionSettings, get_policy
 
 _SUFFIXES = (".yaml", ".yml")
 _KEYS = ("base", *(field.name for field in fields(KVPolicy)))
+_MAX_NUMBER = 2**31 - 1  # of tokens, of layers
+_MAX_BUDGET = 2**62
 _UNITS = {"B": 1} | {f"{p}{b}": n**i for b, n in (("B", 1000), ("iB", 1024)) for i, p in enumerate("KMGT", start=1)}
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, which would take the last of two equal keys without a word; here it is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = []
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                problem = f"key {key!r} is there twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.append(key)
-        return super().construct_mapping(node, deep)
 
 
 def is_policy_file(name: str) -> bool:
@@ -63,23 +50,13 @@ def read_policy(path: str | Path) -> KVPolicy:
         KVMMError: one line with the file and the key, if it is missing, no YAML, or holds something wrong.
     """
     path = Path(path)
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except FileNotFoundError:
-        raise KVMMError(f"There is no policy file {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise KVMMError(f"Cannot read {path}: {' '.join(str(error).split())}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "wrong characters"
-        raise KVMMError(f"{path}{where}: this cannot be read as YAML ({problem}).") from None
+    values = read_yaml(path)
     try:
         if not isinstance(values, dict):
             raise KVMMError("write keys such as `base: balanced`, not a single value or a list.")
         policy = policy_from_dict({"name": path.stem, "description": f"From {path.name}.", **values})
     except KVMMError as error:
-        raise KVMMError(f"{path}: {error}") from None
+        raise KVMMError(f"{path}: {one_line(error)}") from None
     if policy.calibration is not None and "calibration" in values:
         policy = replace(policy, calibration=str(path.parent / policy.calibration))
     return policy
@@ -100,7 +77,7 @@ def policy_from_dict(values: Mapping[str, Any]) -> KVPolicy:
     _check_keys("", values, _KEYS)
     base = values.get("base")
     if base is not None and (not isinstance(base, str) or is_policy_file(base)):
-        raise KVMMError(f"base: must be a preset's name, not {base!r}.")
+        raise KVMMError(f"base: must be a preset's name, not {_shown(base)}.")
     policy = KVPolicy() if base is None else _at("base", get_policy, base)
     changes: dict[str, Any] = {}
     for name in ("name", "description", "calibration", "uncalibrated", "exact_dtype"):
@@ -109,6 +86,8 @@ def policy_from_dict(values: Mapping[str, Any]) -> KVPolicy:
     for name in ("num_sink_tokens", "residual_length"):
         if values.get(name) is not None:
             changes[name] = _typed(name, values[name], int, "a number of tokens")
+            if changes[name] > _MAX_NUMBER:
+                raise KVMMError(f"{name}: must be at most {_MAX_NUMBER} tokens.")
     if values.get("retention") is not None:
         settings = _typed("retention", values["retention"], Mapping, "a mapping of settings")
         _check_keys("retention", settings, tuple(field.name for field in fields(RetentionSettings)))
@@ -150,11 +129,12 @@ def policy_to_dict(policy: KVPolicy) -> dict[str, Any]:
 
 def parse_bytes(value: Any, key: str = "budget") -> int:
     """Bytes from a number, or from text such as ``512 MiB``, ``1.5 GB``."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MAX_BUDGET:
         return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B)\s*", value) if isinstance(value, str) else None
-    if match is None or match[2] not in _UNITS or not (count := int(float(match[1]) * _UNITS[match[2]])):
-        raise KVMMError(f"{key}: must be a number of bytes above 0, such as 536870912 or 512 MiB, not {value!r}.")
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([KMGT]?i?B)\s*", value) if isinstance(value, str) else None
+    count = 0 if match is None or match[2] not in _UNITS else int(float(match[1]) * _UNITS[match[2]])
+    if not 0 < count <= _MAX_BUDGET:
+        raise KVMMError(f"{key}: must be a number of bytes above 0, such as 536870912 or 512 MiB, not {_shown(value)}.")
     return count
 
 
@@ -190,7 +170,7 @@ def _side(key: str, value: Any, modality: str, side: str, base: KVSpec) -> Codec
             raise KVMMError(f"{key}: must be a preset's name or a mapping, not a file.")
         return getattr(getattr(_at(key, get_policy, value), modality), side)
     if not isinstance(value, Mapping):
-        raise KVMMError(f"{key}: must be a preset's name or a mapping with `codec` and `bits`, not {value!r}.")
+        raise KVMMError(f"{key}: must be a preset's name or a mapping with `codec` and `bits`, not {_shown(value)}.")
     values = dict(value)
     if "codec" in values:
         codec = _typed(f"{key}.codec", values.pop("codec"), str, "a codec's name")
@@ -200,25 +180,32 @@ def _side(key: str, value: Any, modality: str, side: str, base: KVSpec) -> Codec
         spec = CodecSpec(codec, widths[0])
     bits = values.pop("bits", spec.bits)
     if isinstance(bits, bool) or not isinstance(bits, (int, float)):
-        raise KVMMError(f"{key}.bits: must be a number, not {bits!r}.")
+        raise KVMMError(f"{key}.bits: must be a number, not {_shown(bits)}.")
+    if isinstance(bits, float) and bits.is_integer():
+        bits = int(bits)
     group_size = values.pop("group_size", spec.group_size)
     if group_size is not None:
         _typed(f"{key}.group_size", group_size, int, "a number of elements")
-    options = dict(spec.options) | {
-        str(name): tuple(option) if isinstance(option, list) else option for name, option in values.items()
-    }
+    options = dict(spec.options) | {str(name): _option(f"{key}.{name}", option) for name, option in values.items()}
     spec = CodecSpec(spec.codec, bits, group_size, tuple(sorted(options.items())))
     _at(key, check_spec, spec)
     return spec
 
 
+def _option(key: str, value: Any) -> Any:
+    """A codec's option: a plain value, or a list of them as a tuple."""
+    if any(isinstance(one, (list, Mapping, set, tuple)) for one in (value if isinstance(value, list) else [value])):
+        raise KVMMError(f"{key}: must be a single value or a list of them, not {_shown(value)}.")
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _overrides(value: Any, policy: KVPolicy) -> Iterable[LayerOverride]:
     if not isinstance(value, list):
-        raise KVMMError(f"overrides: must be a list of layers with modalities, not {value!r}.")
+        raise KVMMError(f"overrides: must be a list of layers with modalities, not {_shown(value)}.")
     for number, entry in enumerate(value):
         key = f"overrides[{number}]"
         if not isinstance(entry, Mapping):
-            raise KVMMError(f"{key}: must be a mapping with `layers` and modalities, not {entry!r}.")
+            raise KVMMError(f"{key}: must be a mapping with `layers` and modalities, not {_shown(entry)}.")
         _check_keys(key, entry, ("layers", *MODALITY_NAMES))
         if "layers" not in entry:
             raise KVMMError(f"{key}.layers: is missing; list the layers, such as [0, 1] or [-1].")
@@ -229,14 +216,15 @@ def _overrides(value: Any, policy: KVPolicy) -> Iterable[LayerOverride]:
 
 def _layers(key: str, value: Any) -> tuple[int, ...]:
     layers = value if isinstance(value, (list, tuple)) else [value]
-    if any(isinstance(layer, bool) or not isinstance(layer, int) for layer in layers):
-        raise KVMMError(f"{key}: must be layer numbers, such as [0, 1] or [-1], not {value!r}.")
+    numbers = (isinstance(layer, int) and not isinstance(layer, bool) and abs(layer) <= _MAX_NUMBER for layer in layers)
+    if not all(numbers):
+        raise KVMMError(f"{key}: must be layer numbers, such as [0, 1] or [-1], not {_shown(value)}.")
     return tuple(layers)
 
 
 def _typed(key: str, value: Any, kind: type, what: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise KVMMError(f"{key}: must be {what}, not {value!r}.")
+        raise KVMMError(f"{key}: must be {what}, not {_shown(value)}.")
     return value
 
 
@@ -244,7 +232,15 @@ def _check_keys(key: str, values: Mapping[str, Any], allowed: tuple[str, ...]) -
     for name in values:
         if name not in allowed:
             where = f"{key}: " if key else ""
-            raise KVMMError(f"{where}unknown key {name!r}; use {', '.join(allowed)}.")
+            raise KVMMError(f"{where}unknown key {_shown(name)}; use {', '.join(allowed)}.")
+
+
+def _shown(value: Any) -> str:
+    """A value in a message; of an integer of thousands of digits Python makes no text."""
+    try:
+        return one_line(repr(value))
+    except (ValueError, RecursionError):
+        return f"this {type(value).__name__}"
 
 
 def _at(key: str, call: Any, *arguments: Any) -> Any:

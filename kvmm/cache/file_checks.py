@@ -8,7 +8,7 @@ codec declares of its tensors (:meth:`kvmm.cache.codecs.Codec.fields`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from kvmm.cache.codecs import StoreShape
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import TokenTable
 from kvmm.cache.tiers import TieredStore
-from kvmm.calibration.file import local_heads
+from kvmm.calibration.heads import HeadShape, head_shapes, local_heads
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields, whole_number
 from kvmm.modality import MODALITY_NAMES, PADDING
@@ -29,31 +29,10 @@ _DTYPES = tuple(MODEL_DTYPES.values())
 Tensors = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class HeadShape:
-    """KV heads of a layer and channels of a key and a value; None where the model does not say."""
-
-    heads: int | None = None
-    key_dim: int | None = None
-    value_dim: int | None = None
-
-
-def head_shapes(model: nn.Module) -> dict[int, HeadShape]:
-    """The KV heads of a model's decoder layers that this process holds, by layer.
-
-    Layers whose attention is not the usual pair of projections are left out.
-    """
-    split, shapes = local_heads(model), {}
-    for module in model.get_decoder().modules():
-        index, dim = getattr(module, "layer_idx", None), getattr(module, "head_dim", None)
-        width, value_width = (getattr(getattr(module, n, None), "out_features", None) for n in ("k_proj", "v_proj"))
-        if not isinstance(index, int) or not isinstance(dim, int) or not width or not value_width or width % dim:
-            continue
-        heads = width // dim
-        if value_width % heads == 0:
-            local = heads if split is None else split[1] - split[0]
-            shapes[index] = HeadShape(local, dim, value_width // heads)
-    return shapes
+def layer_shapes(model: nn.Module) -> dict[int, HeadShape]:
+    """:func:`kvmm.calibration.heads.head_shapes`, of the heads that this process holds."""
+    shapes, split = head_shapes(model), local_heads(model)
+    return shapes if split is None else {i: replace(one, heads=split[1] - split[0]) for i, one in shapes.items()}
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -297,12 +276,11 @@ def check_retention(values: Any) -> None:
 
 __all__ = [
     "MODEL_DTYPES",
-    "HeadShape",
     "check_layer",
     "check_parts",
     "check_retention",
     "check_store",
     "check_table",
     "check_window",
-    "head_shapes",
+    "layer_shapes",
 ]

@@ -28,6 +28,7 @@ from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.pages import Part
 from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration, model_fingerprint
+from kvmm.calibration.heads import HeadShape
 from kvmm.errors import KVMMError, one_line
 from kvmm.kernels.exact import exact_dtype
 from kvmm.policy import KVPolicy
@@ -81,7 +82,8 @@ def save_cache(
         "metadata": _plain({n: v for n, v in values.items() if not isinstance(v, torch.Tensor)}),
     }
     # clones: safetensors refuses tensors that share memory
-    tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    plain = torch.contiguous_format
+    tensors = {name: tensor.detach().to("cpu").clone(memory_format=plain) for name, tensor in tensors.items()}
     text = json.dumps(state)
     if len(text) > MAX_CHARACTERS:
         raise KVMMError(f"The metadata has {len(text) >> 20} MiB and may have {MAX_CHARACTERS >> 20}: save less of it.")
@@ -177,9 +179,9 @@ def _rebuilt(
     _restore_table(cache, state["table"], table)
     if not isinstance(state["layers"], list) or len(state["layers"]) != len(cache.layers):
         raise _Damaged(f"layers: must be {len(cache.layers)}")
-    shapes = file_checks.head_shapes(model)
+    shapes = file_checks.layer_shapes(model)
     for index, layer in enumerate(cache.layers):
-        shape = shapes.get(index, file_checks.HeadShape())
+        shape = shapes.get(index, HeadShape())
         with _checking(f"layer.{index}."):
             found = _prefixed(tensors, f"layer.{index}.", model.device)
             _restore_layer(layer, state["layers"][index], found, cache.table, shape)
@@ -292,9 +294,7 @@ def _layer_state(layer: Any, index: int) -> tuple[dict[str, Any], Tensors]:
     raise KVMMError(f"Layer {index} is a {type(layer).__name__}, which is not kept in a file.")
 
 
-def _restore_layer(
-    layer: Any, values: dict[str, Any], tensors: Tensors, table: TokenTable, shape: file_checks.HeadShape
-) -> None:
+def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors, table: TokenTable, shape: HeadShape) -> None:
     """Check what a file has of a layer, then take it."""
     if not table.length:
         if values or tensors:

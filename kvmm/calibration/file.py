@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,16 +18,19 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from kvmm.errors import KVMMError
+from kvmm.bounded_json import parse_json
+from kvmm.calibration.heads import HeadShape, head_shapes, local_heads
+from kvmm.errors import KVMMError, one_line
 from kvmm.modality import IMAGE, MODALITY_NAMES, VIDEO
 from kvmm.policy import KVPolicy, KVSpec, get_policy
+from kvmm.tensor_file import read_tensor_file
 
 FORMAT = "kvmm-calibration"
 FORMAT_VERSION = 1
+_NAME = re.compile(rf"\w+\.\d{{1,5}}\.(key|value)\.({'|'.join(MODALITY_NAMES)})\.[\w.-]+")
 _fingerprints: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 FILE_NAME = "kvmm_calibration.safetensors"  # in a model's folder, found without being asked for
 
@@ -130,20 +134,60 @@ def site_name(codec: str, layer: int, side: str, modality: int) -> str:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _: int) -> Calibration:
+    def check(header: dict[str, str]) -> None:
+        if header.get("format") != FORMAT:
+            raise KVMMError(f"{path} is not a calibration file; name one that `kvmm calibrate` wrote.")
+        if header.get("format_version") != str(FORMAT_VERSION):
+            raise KVMMError(
+                f"{path} has calibration format {one_line(header.get('format_version', ''))}, this kvmm reads "
+                f"{FORMAT_VERSION}; run `kvmm calibrate` again."
+            )
+
+    header, tensors = read_tensor_file(path, "make it again.", check)
+    metadata = parse_json(header.get("metadata", "{}"), str(path))
     try:
-        with safe_open(path, "pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError) as error:
-        raise KVMMError(f"{path} is not a complete safetensors file ({error}); make it again.") from None
-    if header.get("format") != FORMAT:
-        raise KVMMError(f"{path} is not a calibration file; name one that `kvmm calibrate` wrote.")
-    if header.get("format_version") != str(FORMAT_VERSION):
-        raise KVMMError(
-            f"{path} has calibration format {header.get('format_version')}, this kvmm reads {FORMAT_VERSION}; run "
-            "`kvmm calibrate` again."
-        )
-    return Calibration(header["fingerprint"], tensors, json.loads(header.get("metadata", "{}")))
+        if not isinstance(metadata, dict) or not header.get("fingerprint"):
+            raise KVMMError("fingerprint or metadata: is missing or of the wrong kind")
+        calibration = Calibration(header["fingerprint"], tensors, metadata)
+        _check(calibration)
+    except KVMMError as error:
+        raise KVMMError(f"{path} is no whole calibration file ({one_line(error)}); make it again.") from None
+    return calibration
+
+
+def _check(calibration: Calibration, shapes: Mapping[int, HeadShape] | None = None) -> None:
+    """Compare names, tensors and numbers with what codecs declare of them.
+
+    Args:
+        calibration: what a file holds.
+        shapes: heads and channels by layer, where the model is known.
+
+    Raises:
+        KVMMError: with the name of what is wrong.
+    """
+    from kvmm.cache.codecs import codec_class, codec_names
+
+    for name in calibration.tensors:
+        if not _NAME.fullmatch(name):
+            raise KVMMError(f"{name!r}: is no name of the form codec.layer.side.modality.tensor")
+    for name in codec_names():
+        codec_class(name).check_metadata(calibration.metadata)
+    for site, tensors in calibration._by_site.items():
+        codec, layer, side, *_ = site.split(".")
+        if codec not in codec_names():
+            continue
+        heads, dim = "heads", "channels"
+        if shapes is not None:
+            shape = shapes.get(int(layer))
+            if shape is None:
+                raise KVMMError(f"{site}: the model has no such layer")
+            heads, dim = shape.heads, shape.key_dim if side == "key" else shape.value_dim
+        codec_class(codec).check_fit(tensors, side, heads, dim, site)
+
+
+@lru_cache(maxsize=8)
+def _check_for(calibration: Calibration, shapes: tuple[tuple[int, HeadShape], ...]) -> None:
+    _check(calibration, dict(shapes))
 
 
 def model_fingerprint(model: nn.Module) -> str:
@@ -168,23 +212,6 @@ def model_fingerprint(model: nn.Module) -> str:
     return _fingerprints.setdefault(model, digest.hexdigest())
 
 
-def local_heads(model: nn.Module) -> tuple[int, int] | None:
-    """Which KV heads a process of a tensor-parallel model holds: the first and the one after the last; None for all."""
-    model = getattr(model, "thinker", model)
-    config = model.config.get_text_config(decoder=True)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    for name, weight in model.named_parameters():
-        # of vision towers, which may be split too, nothing is cached
-        if name.endswith("self_attn.k_proj.weight") and weight.shape[0] == config.num_key_value_heads * head_dim:
-            split = [i for i, placement in enumerate(getattr(weight, "placements", ())) if placement.is_shard(0)]
-            if not split:
-                return None
-            rank, parts = weight.device_mesh.get_coordinate()[split[0]], weight.device_mesh.size(split[0])
-            each = -(-config.num_key_value_heads // parts)
-            return rank * each, min((rank + 1) * each, config.num_key_value_heads)
-    return None
-
-
 @lru_cache(maxsize=32)
 def _of_heads(calibration: Calibration, heads: tuple[int, int]) -> Calibration:
     return replace(calibration, heads=heads)
@@ -207,12 +234,15 @@ def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
         return None
     calibration = Calibration.load(path or found)
     if calibration.fingerprint == model_fingerprint(model):
+        if shapes := head_shapes(model):
+            try:
+                _check_for(calibration, tuple(shapes.items()))
+            except KVMMError as error:
+                raise KVMMError(f"{path or found} does not fit the model ({one_line(error)}); make it again.") from None
         heads = local_heads(model)
         return calibration if heads is None else _of_heads(calibration, heads)
-    message = (
-        f"{path or found} was fitted to another model ({calibration.metadata.get('model') or 'unnamed'}); run "
-        "`kvmm calibrate` for this one."
-    )
+    other = one_line(str(calibration.metadata.get("model") or "unnamed"))
+    message = f"{path or found} was fitted to another model ({other}); run `kvmm calibrate` for this one."
     if path is not None:
         raise KVMMError(message)
     # weights changed since the file was put beside them: nobody asked for it here
@@ -255,7 +285,6 @@ __all__ = [
     "SiteSamples",
     "forget_fingerprint",
     "load_calibration",
-    "local_heads",
     "model_fingerprint",
     "site_name",
     "wants_fit",

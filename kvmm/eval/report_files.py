@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvmm.errors import KVMMError
+from kvmm.errors import KVMMError, one_line
 from kvmm.eval.pictures import Picture, pictures_of, write_pictures
 from kvmm.eval.records import Run, sample_hash
 from kvmm.eval.report import EvaluationReport
@@ -40,6 +40,10 @@ def write_report(folder: str | Path, report: EvaluationReport, runs: Sequence[Ru
         paths[2].write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise KVMMError(f"{folder} cannot be written to ({error.strerror}): name another folder with --out.") from None
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        dates = ", ".join(f"{run.date} in {run.folder}" for run in runs)
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise KVMMError(f"The files of run {dates} hold what is no score ({reason}): run it anew.") from error
     return paths
 
 

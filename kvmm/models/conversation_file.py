@@ -5,7 +5,8 @@ filled it) with the conversation in its metadata. Pictures are inside as PNG and
 conversation can also be read again, with another policy for example. A conversation whose cache was dropped is kept
 without one. Files of your own, such as those that were sent with the questions, may be added. Nothing is unpickled.
 
-A file from somebody you do not trust is not safe to load: its tensors are read by compiled kernels.
+Everything in a file is compared with what it must be before it is used (:mod:`kvmm.models.conversation_checks`); what
+it says was asked and answered is only its own word.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 
 from kvmm.cache import KVMMCache
 from kvmm.cache.storage import save_cache
-from kvmm.errors import KVMMError
+from kvmm.errors import KVMMError, one_line
 from kvmm.media import SAMPLE_RATE, Media, load_audio, load_image
 from kvmm.models.conversation import DYNAMIC, Conversation
+from kvmm.models.conversation_checks import check_conversation
 from kvmm.models.prompting import Turn, all_per_token, encode, fill
 
 VERSION = 1
@@ -88,7 +90,7 @@ def load_conversation(
     """Read a conversation that :func:`save_conversation` wrote.
 
     Args:
-        path: the file; only load one that you trust.
+        path: the file.
         model: the same model in the same dtype, on any device.
         processor: its processor.
 
@@ -102,6 +104,7 @@ def load_conversation(
     if not isinstance(values, dict) or values.get("version") != VERSION:
         raise KVMMError(f"{Path(path).name} holds no conversation that this kvmm reads; try KVMMCache.load.")
     try:
+        check_conversation(values, tensors, model)
         ids, dropped = tensors["ids"], bool(values.get("dropped"))
         per_token = {name: tensors[f"per_token.{name}"] for name in values["per_token"]}
         turns, at = [], 0
@@ -119,10 +122,9 @@ def load_conversation(
             at = _find_turns(turns, ids, processor)
         messages, notes = [dict(message) for message in values["messages"]], dict(values["notes"])
         files = [tensors[f"file.{k}"].numpy().tobytes() for k in range(values.get("files", 0))]
-    except (KeyError, TypeError, IndexError, ValueError, RuntimeError) as error:
-        if isinstance(error, KVMMError):
-            raise
-        raise KVMMError(f"{Path(path).name} does not hold a whole conversation ({error!r}); save it again.") from None
+    except (KeyError, TypeError, IndexError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
+        reason = one_line(error if isinstance(error, KVMMError) else repr(error))
+        raise KVMMError(f"{Path(path).name} does not hold a whole conversation ({reason}); save it again.") from None
     # the newest tokens of an answer may not have been forwarded yet
     seen = cache.get_seq_length()
     if ids.shape != (1, at) or len(messages) != 2 * len(turns) or not (seen <= at if seen else dropped):

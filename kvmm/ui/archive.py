@@ -75,6 +75,8 @@ def _unpack(path: Path, folder: Path, name: str) -> dict[str, int]:
             raise _too_many(name)
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
+                if not entry.filename:
+                    raise KVMMError(f"{name} has a file without a name: make the archive again.")
                 inner = PurePosixPath(entry.filename.replace("\\", "/"))
                 if inner.is_absolute() or ".." in inner.parts or ":" in inner.name:
                     raise KVMMError(f"{name} has a file whose name leads out of it: make the archive again.")

@@ -11,7 +11,7 @@ from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation, Progress
 from kvmm.models.difference import Difference
 from kvmm.models.prompting import text_of
-from kvmm.ui.bubbles import NOT_ASKED, bubble
+from kvmm.ui.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.compare import MARK
 from kvmm.ui.markdown import safe_markdown
 from kvmm.ui.models import Models
@@ -67,7 +67,7 @@ def load_talk(
     """The talk that :func:`save_talk` wrote with the same model, and the settings to go on with.
 
     Args:
-        path: the file; only one that you trust.
+        path: the file.
         models, options: as for a new talk.
         model: the name under which the model is known here.
         folder: makes a folder for the files that were sent; without it only their names are shown.
@@ -87,8 +87,8 @@ def load_talk(
         else:  # a file of the version before
             talk.exchanges = _replayed(conversation)
         if notes.get("verdict"):
-            talk.verdict = Difference(**notes["verdict"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+            talk.verdict = _verdict(notes["verdict"])
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError) as error:
         if isinstance(error, KVMMError):
             raise
         raise KVMMError(f"{Path(path).name} was not saved by this app; save the conversation again.") from None
@@ -99,6 +99,14 @@ def load_talk(
         text = text_of(conversation.messages[-1])
         talk.last = {"kvmm": Progress(text, 0, 0.0, None, 0.0, conversation.memory(), done=True, stopped=False)}
     return talk, settings
+
+
+def _verdict(values: dict[str, Any]) -> Difference:
+    verdict = Difference(**values)
+    numbers = (verdict.tokens, verdict.index or 0, verdict.word or 0)
+    if not all(type(x) is int for x in numbers) or not all(isinstance(x, str) for x in (verdict.full, verdict.kvmm)):
+        raise TypeError("a verdict is numbers and words")
+    return verdict
 
 
 def _content(path: str) -> bytes | None:
@@ -113,16 +121,21 @@ def _exchanges(
 ) -> list[Exchange]:
     """Exchanges as they were shown, their files written again."""
     written: dict[int, str] = {}
+    names = {id(entry): [_name(*file, len(conversation.files)) for file in entry["files"]] for entry in entries}
     if folder is not None:
-        names = {index: name for entry in entries for name, index in entry["files"] if index is not None}
-        for index, name in names.items():
-            target = folder() / (Path(name).name or "file")
+        for index, name in {index: name for found in names.values() for name, index in found}.items():
+            if index is None:
+                continue
+            target = folder() / name
             target.write_bytes(conversation.files[index])
             written[index] = str(target)
+    if sum(bool(entry["answered"]) for entry in entries) != len(conversation._turns):
+        raise ValueError("other questions than the conversation")
     exchanges, turns = [], iter(conversation._turns)
     for entry in entries:
-        found = [written.get(index, str(name)) for name, index in entry["files"]]
-        as_links = bool(entry["as_links"]) or not all(index in written for _, index in entry["files"])
+        files = names[id(entry)]
+        found = [written.get(index, name) for name, index in files]
+        as_links = bool(entry["as_links"]) or not all(index in written for _, index in files)
         tails = {side: [_safe(message) for message in entry["tails"][side]] for side in ("full", "kvmm")}
         answered = bool(entry["answered"])
         media = next(turns).media if answered else ()
@@ -131,17 +144,29 @@ def _exchanges(
     return exchanges
 
 
+def _name(name: Any, index: Any, count: int) -> tuple[str, int | None]:
+    """A file's own name, without folders, and which of the ``count`` saved files it is."""
+    if index is not None and (isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count):
+        raise ValueError("no such file")
+    if not isinstance(name, str):
+        raise TypeError("a name is text")
+    name = Path(name.replace("\\", "/").replace("\0", "")).name.encode(errors="replace").decode()
+    stem, suffix = Path(name).stem[:60], Path(name).suffix[:20]
+    return ("file" if name in ("", ".", "..") else f"{stem}{suffix}"), index
+
+
 def _safe(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as it was saved, of an answer that earlier versions may have kept as the model wrote it."""
-    if "metadata" in message:
-        return message
+    """A message of a file as text alone, whatever blocks it has; answers of earlier versions are kept as written."""
     text = "".join(block["text"] for block in message["content"])
     for mark, kept in zip(MARK, _KEPT, strict=True):
         text = text.replace(mark, kept)
     text = safe_markdown(text)
     for mark, kept in zip(MARK, _KEPT, strict=True):
         text = text.replace(kept, mark)
-    return bubble(text)
+    if "metadata" not in message:
+        return bubble(text)
+    title, status = (str(message["metadata"][name]) for name in ("title", "status"))
+    return note(title.replace("<", "‹").replace("&", "＆")[:200], text, pending=status == "pending")
 
 
 def _replayed(conversation: Conversation) -> list[Exchange]:

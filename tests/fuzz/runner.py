@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz import KINDS
+
 SECONDS = 20.0
 BYTES = 2**30
 OUTCOMES = ("accepted", "refused", "foreign", "crashed", "slow", "large")
@@ -107,13 +109,12 @@ def _reset_peak() -> None:
 def run(
     kinds: Sequence[str], inputs: int, seed: int = 0, start: int = 0, sanitize: bool = False, out: Path | None = None
 ) -> dict[str, Any]:
-    """Run ``inputs`` inputs, spread evenly over kinds; what became of them, also written to ``out`` as JSON."""
-    share, rest = divmod(inputs, len(kinds))
-    counts, began = {}, time.time()
+    """Run ``inputs`` inputs, spread over kinds by their weights; the counts, also written to ``out`` as JSON."""
+    weight, counts, began = sum(KINDS[kind] for kind in kinds), {}, time.time()
     result: dict[str, Any] = {"command": f"python -m tests.fuzz {' '.join(sys.argv[1:])}", "seed": seed}
     result |= {"limits": {"seconds": SECONDS, "bytes": BYTES}, "sanitizers": sanitize, "versions": _versions()}
-    for index, kind in enumerate(kinds):
-        counts[kind] = _run_kind(kind, seed, start, share + (index < rest), sanitize)
+    for kind in kinds:
+        counts[kind] = _run_kind(kind, seed, start, -(-inputs * KINDS[kind] // weight), sanitize)
         print(f"{kind}: {counts[kind]}", file=sys.stderr, flush=True)
         result["kinds"] = counts
         result["inputs"] = sum(one["inputs"] for one in counts.values())

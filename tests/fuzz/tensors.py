@@ -35,7 +35,7 @@ def mutated_tensors(rng: random.Random, tensors: dict[str, torch.Tensor]) -> dic
             out[name] = _reshaped(rng, out[name])
         else:
             out[name] = _revalued(rng, out[name])
-    return {name: t.contiguous().clone() for name, t in out.items()}
+    return {name: t.clone(memory_format=torch.contiguous_format) for name, t in out.items()}
 
 
 def _renamed(rng: random.Random, name: str) -> str:

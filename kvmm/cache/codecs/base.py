@@ -168,8 +168,10 @@ class Codec(ABC):
         if spec.bits not in cls.bits:
             raise KVMMError(f"Codec {cls.name} stores {_either(cls.bits)} bits, not {spec.bits}.")
         group = spec.group_size
-        if group is not None and (not isinstance(group, int) or group < 16 or group & (group - 1)):
-            raise KVMMError(f"group_size must be a power of two of at least 16, not {group!r}.")
+        if group is not None and (
+            isinstance(group, bool) or not isinstance(group, int) or not 16 <= group <= 2**16 or group & (group - 1)
+        ):
+            raise KVMMError(f"group_size must be a power of two from 16 to 65536, not {group!r}.")
         cls.check_options(spec)
 
     @classmethod
@@ -197,6 +199,26 @@ class Codec(ABC):
         ``kvmm calibrate`` calls this for every codec, layer, side and modality. Most codecs need nothing.
         """
         return {}
+
+    @classmethod  # noqa: B027 - most codecs are fitted to nothing
+    def check_fit(
+        cls, tensors: Mapping[str, torch.Tensor], side: str, heads: int | str, dim: int | str, where: str
+    ) -> None:
+        """Check what a calibration file has for one site, before the codec reads it.
+
+        Args:
+            tensors: by name; what the codec does not know is passed over, because nothing reads it.
+            side: ``key`` or ``value``.
+            heads, dim: KV heads and channels of the model, or names for sizes that are not known yet.
+            where: what names in messages begin with.
+
+        Raises:
+            KVMMError: with the name of a tensor that is not as :meth:`fit` makes it.
+        """
+
+    @classmethod  # noqa: B027 - most codecs keep nothing there
+    def check_metadata(cls, metadata: Mapping[str, Any]) -> None:
+        """Check what a calibration file's metadata have for the codec; raises as :meth:`check_fit`."""
 
     @property
     def basis(self) -> Hashable:

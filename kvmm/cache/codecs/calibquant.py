@@ -22,6 +22,10 @@ TAU_GRID = (0, 1, 2, 3)
 _SHRINK = {"key": 0.5, "value": 0.3}  # the authors' code at 1 bit
 
 
+def _is_shift(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e6
+
+
 class CalibQuant(AffineCodec):
     """Span-wide per-channel codes.
 
@@ -58,10 +62,16 @@ class CalibQuant(AffineCodec):
     def check(cls, spec: CodecSpec) -> None:
         super().check(spec)
         tau: Any = spec.option("calibration")
-        if tau not in (None, "file") and not (
-            isinstance(tau, tuple) and len(tau) == 2 and all(isinstance(t, (int, float)) and t >= 0 for t in tau)
-        ):
+        if tau not in (None, "file") and not (isinstance(tau, tuple) and len(tau) == 2 and all(map(_is_shift, tau))):
             raise KVMMError(f"Codec calibquant: calibration is None, 'file' or (tau1, tau2), both >= 0, not {tau!r}.")
+
+    @classmethod
+    def check_metadata(cls, metadata: Mapping[str, Any]) -> None:
+        found = metadata.get(TAU, {})
+        pairs = found.values() if isinstance(found, Mapping) else [None]
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not all(map(_is_shift, pair)):
+                raise KVMMError(f"{TAU}: must have two numbers of at least 0 per kind of levels")
 
     def channel_parameters(self, pages: Pages, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
         if self.levels == "mean":

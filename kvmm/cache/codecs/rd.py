@@ -31,7 +31,7 @@ import torch
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.cache.codecs.klt import coding_loss, klt
 from kvmm.cache.codecs.layout import DIGIT_BITS, Layout, layout_of
-from kvmm.cache.codecs.transform import Transform, offline_transform, rotation
+from kvmm.cache.codecs.transform import Transform, check_invertible, offline_transform, rotation
 from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
@@ -131,6 +131,19 @@ class RD(Codec):
         loss = coding_loss(plain, samples.vectors, None, importance, _TRIAL_BITS)
         found = normed if coding_loss(normed, unit, length, importance, less) < loss else plain
         return found | {"norm": torch.tensor([found is normed], dtype=torch.uint8)}
+
+    @classmethod
+    def check_fit(
+        cls, tensors: Mapping[str, torch.Tensor], side: str, heads: int | str, dim: int | str, where: str
+    ) -> None:
+        fields = {
+            "transform": Field(torch.float16, (heads, dim, dim)),
+            "mean": Field(torch.float32, (heads, dim)),
+            "variance": Field(torch.float32, (heads, dim), 0),
+            "norm": Field(torch.uint8, (1,), 0, 2),
+        }
+        check_fields(tensors, fields, where, closed=False)
+        check_invertible(tensors["transform"], f"{where}transform")
 
     # -- transform and bits -----------------------------------------------------------------------------------------
 
@@ -441,9 +454,7 @@ def _checked_layout(tensors: Mapping[str, torch.Tensor]) -> Layout:
     bits = tensors["bits"]
     if not bits.numel() or bool((bits != bits[:1, :1]).any()) or bool((bits.int().diff(dim=-1) > 0).any()):
         raise KVMMError("bits: must be the same for all heads and fall from channel to channel")
-    inverse, failed = torch.linalg.inv_ex(tensors["transform"].float())
-    if bool(failed.any()) or not bool(inverse.isfinite().all()):
-        raise KVMMError("transform: cannot be inverted")
+    check_invertible(tensors["transform"], "transform")
     return _stored_layout(tensors)
 
 

@@ -29,7 +29,7 @@ import torch
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.calibration import Calibration, SiteSamples
 from kvmm.errors import KVMMError
-from kvmm.fields import Field
+from kvmm.fields import Field, check_fields
 from kvmm.kernels.angle import kmeans, mix_histogram, nearest, reconstruct, scores_lut
 from kvmm.kernels.quantize import pack_planes, paged, slot_weight, unpack_planes
 from kvmm.modality import IMAGE, VIDEO
@@ -154,6 +154,20 @@ class Spherical(Codec):
             found[f"{rate.name}.words"] = (book / scale[..., None, None]).round().to(torch.int8)
             found[f"{rate.name}.scale"] = scale
         return found
+
+    @classmethod
+    def check_fit(
+        cls, tensors: Mapping[str, torch.Tensor], side: str, heads: int | str, dim: int | str, where: str
+    ) -> None:
+        for rate in _RATES.values():
+            size: int | str = "group" if isinstance(dim, str) else _divisor(dim, rate.group)
+            groups: int | str = "groups" if isinstance(dim, str) else dim // size
+            fitted = f"{rate.name}.words" in tensors or f"{rate.name}.scale" in tensors
+            fields = {
+                f"{rate.name}.words": Field(torch.int8, (heads, groups, 2**rate.index_bits, size), required=fitted),
+                f"{rate.name}.scale": Field(torch.float32, (heads, groups), required=fitted),
+            }
+            check_fields(tensors, fields, where, closed=False)
 
     def fitted(self, dim: int, device: torch.device) -> torch.Tensor | None:
         """float32 ``[H_kv, J, K, g]``, the codebooks of the calibration, or None if it has none for this site."""

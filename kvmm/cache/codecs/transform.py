@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from kvmm.cache.codecs.layout import Layout
+from kvmm.errors import KVMMError
 from kvmm.kernels.hadamard import hadamard_matrix
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ class Transform:
         self.norm = norm
         self.known: dict[str, torch.Tensor] = {}
         self.layouts: dict[Hashable, Layout] = {}
+
+
+def check_invertible(forward: torch.Tensor, name: str) -> None:
+    """Raise :class:`KVMMError` with a name unless all matrices ``[..., D, D]`` have an inverse in float32."""
+    inverse, failed = torch.linalg.inv_ex(forward.float())
+    if bool(failed.any()) or not bool(inverse.isfinite().all()):
+        raise KVMMError(f"{name}: cannot be inverted")
 
 
 @lru_cache(maxsize=32)

@@ -129,8 +129,8 @@ class TurboQuant(Codec):
         if spec.group_size is not None:
             raise KVMMError("Codec turboquant has one norm a token and no groups; leave group_size out.")
         seed = spec.option("seed", 0)
-        if not isinstance(seed, int) or seed < 0:
-            raise KVMMError(f"Codec turboquant: seed must be a whole number, 0 or more, not {seed!r}.")
+        if not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise KVMMError(f"Codec turboquant: seed must be a whole number, 0 or more and below 2^63, not {seed!r}.")
 
     @classmethod
     def matrix_specs(cls) -> list[CodecSpec]:
