@@ -30,7 +30,8 @@ from kvmm.ui.session import Session, Turn, check_size
 from kvmm.ui.settings import Settings
 from kvmm.ui.visitors import Visitors
 
-LIMITS: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+# The model answers one question at a time; files are read beside it.
+LIMITS: dict[str, Any] = {"concurrency_id": "endpoints", "concurrency_limit": 4}
 _EXAMPLE = "https://raw.githubusercontent.com/gradio-app/gradio/main/test/test_files/sample_file.pdf"
 _NO_DEFAULT = inspect.Parameter.empty
 
