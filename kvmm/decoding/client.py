@@ -84,7 +84,8 @@ class Parent:
         tuned = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         # huge pages: a fork touches all its memory for the first time, which takes longer than decoding a page
         tuned["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-        with theirs:
+        self._control = ours
+        with theirs, _starting():
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "kvmm.decoding", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -93,7 +94,6 @@ class Parent:
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, **tuned, "PYTHONPATH": path},
             )
-        self._control = ours
 
     def send(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Pass a request on, and return its number."""
@@ -137,6 +137,17 @@ class Parent:
                 self._process.kill()
                 self._process.wait()
             self._process = self._control = None
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KVMMError(
+            f"Files are read in another process, and none starts ({error.strerror}): free memory, or see "
+            "kvmm.decoding.in_process."
+        ) from error
 
 
 PARENT = Parent()
