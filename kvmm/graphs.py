@@ -96,8 +96,8 @@ class StepGraph:
         self.packing = PackingGraph()
         self.drop()
 
-    def __deepcopy__(self, memo: dict) -> StepGraph:
-        return StepGraph(self.mode)  # another cache has other buffers
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StepGraph, (self.mode,)  # another cache has other buffers
 
     def drop(self) -> None:
         """Free the graph and its buffers; the next steps capture anew."""

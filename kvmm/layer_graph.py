@@ -28,8 +28,8 @@ class GraphPool:
     def __init__(self, device: torch.device):
         self.device = device
 
-    def __deepcopy__(self, memo: dict) -> GraphPool:
-        return GraphPool(self.device)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GraphPool, (self.device,)
 
     @cached_property
     def stream(self) -> torch.cuda.Stream:
@@ -62,8 +62,8 @@ class LayerGraph:
         """The graph of a layer with other buffers: nothing is captured yet."""
         return LayerGraph(self.reason)
 
-    def __deepcopy__(self, memo: dict) -> LayerGraph:
-        return self.fork()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LayerGraph, (self.reason,)
 
     def drop(self) -> None:
         """Free the graph; after the next calls it is captured anew."""

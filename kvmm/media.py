@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from PIL import Image
 
 from kvmm import decoding
 from kvmm.decoding import client
+from kvmm.decoding.audio import MAX_AUDIO_SECONDS, MAX_AUDIO_VALUES, SAMPLE_RATE, finish_array, read_audio
 from kvmm.decoding.files import Source, kind_of
 from kvmm.decoding.files import name_of as _name
 from kvmm.decoding.files import open_file as _open
@@ -37,42 +37,99 @@ from kvmm.errors import KVMMError
 
 MAX_PDF_BYTES = 200 * 2**20
 MAX_PDF_PAGES = 64
-SAMPLE_RATE = 16_000  # what every supported audio tower expects
-MAX_AUDIO_SECONDS = 30 * 60
-MAX_AUDIO_VALUES = MAX_AUDIO_SECONDS * 96_000 * 2  # samples of all channels
-MIN_AUDIO_SECONDS = 0.1
-SILENCE_PEAK = 1e-3  # of full scale, -60 dB: below this there is nothing to hear
-MIN_SOURCE_RATE, MAX_SOURCE_RATE = 1_000, 768_000
-MAX_AUDIO_CHANNELS = 8
-AUDIO_BLOCK = 2**16  # frames that are mixed and resampled at a time
 NO_VIDEO = 'Reading video needs torchvision, in the build that matches your torch: pip install "kvmm[video]".'
 
 
-@dataclass(frozen=True, eq=False)
 class Media:
     """One thing to show or play to a model.
 
-    ``data`` is a Pillow RGB image ("image"), a float32 array ``[n]`` of mono samples at 16 kHz ("audio"), or the path
-    of a file ("video"). ``page`` counts the pages of a document from 1 and is None for anything else. ``text`` is the
-    text layer of a PDF's page, for people to compare with what the model read in its pixels; it may be cut
-    (:data:`kvmm.pdf.MAX_PAGE_TEXT`), ``text_length`` is how many characters there are.
+    Args:
+        kind: "image", "audio" or "video".
+        data: a Pillow RGB image, a float32 array ``[n]`` of mono samples at 16 kHz, or the path of a video.
+        name: the file's.
+        page: counts the pages of a document from 1; None for anything else.
+        text: the text layer of a PDF's page, for people to compare with what the model read in its pixels; it may be
+            cut (:data:`kvmm.pdf.MAX_PAGE_TEXT`).
+        text_length: how many characters the text layer has.
+        content: the file that an image or a page comes from, or an image of the page. With it the pixels can be
+            released.
+        max_pixels: of an image that is decoded again, as in :func:`load_image`.
     """
 
-    kind: Literal["image", "audio", "video"]
-    data: Any
-    name: str
-    page: int | None = None
-    text: str = ""
-    text_length: int = 0
+    def __init__(
+        self,
+        kind: Literal["image", "audio", "video"],
+        data: Any,
+        name: str,
+        page: int | None = None,
+        text: str = "",
+        text_length: int = 0,
+        *,
+        content: bytes | None = None,
+        max_pixels: int | None = MAX_SHOWN_PIXELS,
+    ) -> None:
+        self.kind, self.name, self.page, self.text, self.text_length = kind, name, page, text, text_length
+        self.content = content
+        self._data, self._max_pixels = data, max_pixels
+
+    def __repr__(self) -> str:
+        page = "" if self.page is None else f", page {self.page}"
+        return f"Media({self.kind!r}, {self.name!r}{page})"
+
+    @property
+    def data(self) -> Any:
+        """The pixels, samples or path; pixels that were released are decoded for this caller alone."""
+        if self._data is not None or self.content is None:
+            return self._data
+        what, options = "page", {"number": self.page}
+        if kind_of(self.content) != "pdf":  # a page in a saved conversation is an image
+            what, options = "image", {"max_pixels": self._max_pixels}
+        (item,) = _items(what, self.content, None, name=self.name, **options)
+        return item.data
+
+    def release(self) -> None:
+        """Let the pixels go where the file is at hand; who uses ``data`` again waits for its decoding."""
+        if self.content is not None:
+            self._data = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pixels or samples that are held; the file is not among them, pages may share it."""
+        if self.kind == "image" and self._data is not None:
+            return 4 * math.prod(self._data.size)  # as Pillow holds RGB
+        return self._data.nbytes if self.kind == "audio" else 0
 
 
-def load_media(source: Source, *, max_pages: int | None = None, stop: threading.Event | None = None) -> list[Media]:
+def media_nbytes(media: Iterable[Media]) -> int:
+    """Bytes that media take together, with their files, each counted once."""
+    own = {id(item): item for item in media}.values()
+    files = {id(item.content): len(item.content) for item in own if item.content is not None}
+    return sum(item.nbytes for item in own) + sum(files.values())
+
+
+def load_media(
+    source: Source, *, max_pages: int | None = None, stop: threading.Event | None = None, keep: bool = False
+) -> list[Media]:
     """Everything in one file: an image, the pages of a PDF, a recording or a video.
 
-    ``max_pages`` as in ``load_pdf``, ``stop`` as in ``load_document``. Raises ``KVMMError`` when the file is none of
-    these or cannot be used.
+    Args:
+        source: the file.
+        max_pages: as in :func:`load_pdf`.
+        stop: as in :func:`load_document`.
+        keep: the content of a file with pictures is kept with them, so that their pixels can be released
+            (:meth:`Media.release`); unless the pixels are the smaller of the two.
+
+    Raises:
+        KVMMError: the file is none of these or cannot be used.
     """
-    return _media_of("media", source, stop, max_pages=max_pages)
+    media = _media_of("media", source, stop, max_pages=max_pages)
+    if keep and media[0].kind == "image":
+        with _open(source, None) as stream:
+            content = stream.read()
+        if len(content) < sum(item.nbytes for item in media):
+            for item in media:
+                item.content = content
+    return media
 
 
 def load_image(source: Source | Image.Image, *, max_pixels: int | None = MAX_SHOWN_PIXELS) -> Image.Image:
@@ -129,7 +186,7 @@ def load_audio(source: Source | tuple[int, np.ndarray]) -> np.ndarray:
     """
     if isinstance(source, tuple):
         rate, samples = source
-        return _finish_array(int(rate), np.asarray(samples), "The recording")
+        return finish_array(int(rate), np.asarray(samples), "The recording")
     (item,) = _media_of("audio", source)
     return item.data
 
@@ -142,12 +199,14 @@ def _media_of(what: str, source: Source, stop: threading.Event | None = None, **
     return [item for item in _items(what, source, stop, **options) if not isinstance(item, int)]
 
 
-def _items(what: str, source: Source, stop: threading.Event | None, **options: Any) -> Iterator[Media | int]:
+def _items(
+    what: str, source: Source, stop: threading.Event | None, *, name: str | None = None, **options: Any
+) -> Iterator[Media | int]:
     """What :func:`read_here` yields, from a process of its own unless :func:`kvmm.decoding.in_process` holds."""
-    name, page, count = _name(source), 1, None
+    name, page, count = name or _name(source), 1, None
     try:
         found = read_here(what, source, **options) if decoding.is_in_process() else None
-        for item in client.decode(what, source, stop, **options) if found is None else found:
+        for item in client.decode(what, source, stop, name=name, **options) if found is None else found:
             if isinstance(item, int):
                 count = item
             elif found is None:
@@ -167,9 +226,10 @@ def read_here(what: str, source: Source, **options: Any) -> Iterator[Media | int
     """Decode a file in this process: how many pages it has, if it is a document, then what it holds.
 
     Args:
-        what: "media", "image", "document", "audio" or "preview"; the public functions above say what these are.
+        what: "media", "image", "document", "audio" or "preview", as the public functions above, or "page".
         source: the file.
-        options: ``max_pages`` of media and documents, ``max_pixels`` of an image, ``count`` and ``side`` of a preview.
+        options: ``max_pages`` of media and documents, ``max_pixels`` of an image, ``count`` and ``side`` of a preview,
+            the ``number`` of a page.
 
     Raises:
         KVMMError: as the public functions.
@@ -186,7 +246,7 @@ def read_here(what: str, source: Source, **options: Any) -> Iterator[Media | int
     if what == "image":
         yield Media("image", read_image(source, options["max_pixels"]), name)
     elif what == "audio":
-        yield Media("audio", _read_audio(source), name)
+        yield Media("audio", read_audio(source), name)
     elif what == "video":
         yield Media("video", _video_path(source), name)
     elif what == "preview" and kind != "pdf":
@@ -204,6 +264,10 @@ def _read_pdf(what: str, source: Source, name: str, options: dict[str, Any]) -> 
         raise KVMMError(f"{name} {_what_else(source)}, not a PDF: give a PDF file.")
     with _open(source, MAX_PDF_BYTES) as stream:
         data = stream.read()
+    if what == "page":
+        page = pdf.read_page(data, name, options["number"])
+        yield Media("image", page.image, name, options["number"], page.text, page.text_length)
+        return
     if what == "preview":
         pages = pdf.first_pages(data, name, options["count"], options["side"])
     else:
@@ -217,169 +281,6 @@ def _video_path(source: Source) -> str:
     if isinstance(source, bytes):
         raise KVMMError("A video can only be read from a file: save it and give its path.")
     return "" if isinstance(source, decoding.files.OpenFile) else os.fspath(source)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Audio
-
-
-def _read_audio(source: Source) -> np.ndarray:
-    name = _name(source)
-    if kind_of(source) != "audio":
-        raise KVMMError(f"{name} {_what_else(source)}, not a recording: give a WAV, FLAC, OGG, MP3 or M4A file.")
-    rate, blocks = _decode_soundfile(source, name) or _decode_container(source, name)
-    return _finish_audio(rate, blocks, name)
-
-
-def _decode_soundfile(source: Source, name: str) -> tuple[int, Iterator[np.ndarray]] | None:
-    """The rate and blocks ``[n, channels]`` of what libsndfile knows (WAV, FLAC, OGG, MP3 ...), else None."""
-    import soundfile
-
-    stream = _open(source, None)
-    try:
-        file = soundfile.SoundFile(stream)
-    except (soundfile.LibsndfileError, TypeError):
-        stream.close()
-        return None
-    if not file.seekable() or file.frames < 0:  # a coding that it reads only as a stream, such as GSM 6.10 in a WAV
-        file.close()
-        stream.close()
-        return None
-
-    def blocks() -> Iterator[np.ndarray]:
-        with stream, file:
-            _check_duration(file.frames / file.samplerate, name)
-            _check_rate(file.samplerate, file.channels, name)
-            _check_values(file.frames * file.channels, name)
-            try:
-                while len(block := file.read(AUDIO_BLOCK, dtype="float32", always_2d=True)):
-                    yield block
-            except (soundfile.LibsndfileError, MemoryError, ValueError, RuntimeError) as error:
-                raise KVMMError(f"{name} is damaged or cut off: record or download it again.") from error
-
-    return file.samplerate, blocks()
-
-
-def _decode_container(source: Source, name: str) -> tuple[int, Iterator[np.ndarray]]:
-    """The same of what FFmpeg's libraries know beside: M4A and WebM from phones and browsers."""
-    blocks = _container_blocks(source, name)
-    return int(next(blocks)), blocks
-
-
-def _container_blocks(source: Source, name: str) -> Iterator[Any]:
-    """The rate, then blocks ``[n]``."""
-    import av
-
-    damaged = f"{name} is damaged or coded in a way that cannot be read: save it as WAV (PCM), FLAC, OGG, MP3 or M4A."
-    try:
-        with _open(source, None) as stream, av.open(stream) as container:
-            track = container.streams.audio[0]
-            if container.duration is not None:
-                _check_duration(container.duration / av.time_base, name)
-            _check_rate(track.rate, track.channels, name)
-            if container.duration is not None:
-                _check_values(container.duration / av.time_base * track.rate * track.channels, name)
-            yield track.rate
-            length = 0
-            resampler = av.AudioResampler(format="flt", layout="mono", rate=track.rate)
-            for frame in container.decode(track):
-                for part in resampler.resample(frame):
-                    yield part.to_ndarray().reshape(-1)
-                # Containers written while recording do not know their length.
-                length += frame.samples
-                _check_values(length * track.channels, name)
-    except (av.FFmpegError, IndexError, ValueError, AttributeError, TypeError, RuntimeError, OSError) as error:
-        # AttributeError: a track of a coding that FFmpeg has no decoder for has no rate
-        if isinstance(error, KVMMError):
-            raise
-        raise KVMMError(damaged) from error
-    if not length:
-        raise KVMMError(damaged)
-
-
-def _to_float(samples: np.ndarray) -> np.ndarray:
-    if samples.dtype.kind == "u":
-        middle = (np.iinfo(samples.dtype).max + 1) / 2
-        return ((samples - middle) / middle).astype(np.float32)
-    if samples.dtype.kind == "i":
-        return (samples / -float(np.iinfo(samples.dtype).min)).astype(np.float32)
-    if samples.dtype.kind == "f":
-        return samples.astype(np.float32)
-    raise KVMMError(f"The recording holds {samples.dtype} values: give integer or float samples.")
-
-
-def _finish_array(rate: int, samples: np.ndarray, name: str) -> np.ndarray:
-    """Samples of any type, ``[n]``, ``[n, channels]`` or ``[channels, n]``, to what :func:`load_audio` returns."""
-    if samples.ndim not in (1, 2) or samples.size == 0:
-        raise KVMMError(f"{name} has no samples: record it again.")
-    if samples.ndim == 1:
-        samples = samples[:, None]
-    elif samples.shape[0] <= MAX_AUDIO_CHANNELS < samples.shape[1]:
-        samples = samples.T  # [n, channels] is the convention; [channels, n] is recognised by its shape
-    _check_rate(rate, samples.shape[1], name)
-    _check_duration(len(samples) / rate, name)
-    return _finish_audio(
-        rate, (_to_float(samples[k : k + AUDIO_BLOCK]) for k in range(0, len(samples), AUDIO_BLOCK)), name
-    )
-
-
-def _finish_audio(rate: int, blocks: Iterator[np.ndarray], name: str) -> np.ndarray:
-    """Blocks ``[n]`` or ``[n, channels]``, float32, mixed to mono and resampled one after another."""
-    stream, parts, length, peak = None, [], 0, 0.0
-    for block in blocks:
-        block = block.mean(axis=1) if block.ndim == 2 else block
-        if not length:
-            _check_rate(rate, 1, name)
-            stream = _resampler(rate)
-        length += block.size
-        _check_duration(length / rate, name)
-        if not np.isfinite(block).all():
-            raise KVMMError(f"{name} holds values that are not numbers: record or export it again.")
-        peak = max(peak, float(np.abs(block).max(initial=0.0)))
-        parts.append(np.clip(block if stream is None else stream.resample_chunk(block), -1.0, 1.0))
-    if not length:
-        raise KVMMError(f"{name} has no samples: record it again.")
-    if length < MIN_AUDIO_SECONDS * rate:
-        raise KVMMError(f"{name} is shorter than {MIN_AUDIO_SECONDS} seconds: record it again.")
-    if peak < SILENCE_PEAK:
-        raise KVMMError(f"{name} is silent: check the microphone and record it again.")
-    if stream is not None:
-        parts.append(np.clip(stream.resample_chunk(np.empty(0, np.float32), last=True), -1.0, 1.0))
-    samples = np.zeros(math.ceil(length * SAMPLE_RATE / rate), np.float32)
-    whole = np.concatenate(parts)[: samples.size]
-    samples[: whole.size] = whole
-    return samples
-
-
-def _resampler(rate: int) -> Any:
-    """What turns blocks of float32 at ``rate`` into those at 16 kHz; None where they are that already."""
-    if rate == SAMPLE_RATE:
-        return None
-    import soxr
-
-    return soxr.ResampleStream(rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
-
-
-def _check_duration(seconds: float, name: str) -> None:
-    if seconds > MAX_AUDIO_SECONDS:
-        raise KVMMError(
-            f"{name} is {seconds / 60:.0f} minutes long and may be {MAX_AUDIO_SECONDS // 60}: cut it into parts."
-        )
-
-
-def _check_values(count: float, name: str) -> None:
-    if count > MAX_AUDIO_VALUES:
-        raise KVMMError(
-            f"{name} has {count / 1e6:.0f} million samples and may have {MAX_AUDIO_VALUES / 1e6:.0f}: save it in mono, "
-            "or with 16000 samples a second."
-        )
-
-
-def _check_rate(rate: int, channels: int, name: str) -> None:
-    if not MIN_SOURCE_RATE <= rate <= MAX_SOURCE_RATE:
-        raise KVMMError(f"{name} has {rate} samples a second: save it with 8000 to 48000.")
-    if not 1 <= channels <= MAX_AUDIO_CHANNELS:
-        raise KVMMError(f"{name} has {channels} channels and may have {MAX_AUDIO_CHANNELS}: mix it down to mono.")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -421,6 +322,7 @@ __all__ = [
     "load_media",
     "load_pdf",
     "load_video",
+    "media_nbytes",
     "preview",
     "read_here",
 ]

@@ -16,6 +16,9 @@ from torch import nn
 from kvmm.errors import KVMMError
 from kvmm.modality_codes import AUDIO, IMAGE, MODALITY_NAMES, PADDING, TEXT, VIDEO
 
+# arguments beside ids that may tell modalities
+_DESCRIBE = ("mm_token_type_ids", "token_type_ids", "position_ids")
+
 
 def placeholder_ids(config: Any) -> tuple[tuple[int, int], ...]:
     """The ``(token_id, modality)`` pairs of a model's placeholder tokens.
@@ -70,7 +73,8 @@ def _announce(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
     if not hasattr(cache, "announce"):
         return
     input_ids = kwargs.get("input_ids", args[0] if args else None)
-    cache.announce(input_ids, kwargs.get("inputs_embeds"), kwargs.get("attention_mask"))
+    described = {name: kwargs[name] for name in _DESCRIBE if name in kwargs}
+    cache.announce(input_ids, kwargs.get("inputs_embeds"), kwargs.get("attention_mask"), **described)
 
 
 def install_hook(model: nn.Module) -> None:

@@ -61,6 +61,15 @@ def read_pages(data: bytes, name: str, limit: int) -> Iterator[Any]:
         raise KVMMError(f"{name} is empty: nothing is drawn on its {count} page{'s' * (count > 1)}.")
 
 
+def read_page(data: bytes, name: str, number: int) -> PdfPage:
+    """One page, counted from 1, as :func:`read_pages` reads it. Raises ``KVMMError`` if it cannot be read."""
+    with _opened(data, name) as (document, count):
+        if not 1 <= number <= count:
+            raise KVMMError(f"{name} has no page {number}: it has {count}.")
+        with _LOCK:
+            return _read(document, number - 1, name)
+
+
 def first_pages(data: bytes, name: str, count: int, side: int) -> Iterator[Any]:
     """How many pages there are, then the first ``count`` as :class:`PdfPage`s without text, their longer side ``side``.
 
@@ -153,4 +162,13 @@ def _text(page: pypdfium2.PdfPage) -> tuple[str, int]:
     return (text, max(length, 0)) if text.strip() else ("", 0)
 
 
-__all__ = ["MAX_PAGE_SIDE", "MAX_PAGE_TEXT", "MAX_PDF_PIXELS", "PDF_DPI", "PdfPage", "first_pages", "read_pages"]
+__all__ = [
+    "MAX_PAGE_SIDE",
+    "MAX_PAGE_TEXT",
+    "MAX_PDF_PIXELS",
+    "PDF_DPI",
+    "PdfPage",
+    "first_pages",
+    "read_page",
+    "read_pages",
+]

@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from kvmm.attention import install_attention
 from kvmm.cache.fuse import check_value_rotation
+from kvmm.cache.labels import label_call
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
@@ -26,7 +27,7 @@ from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration, without_fit
 from kvmm.errors import KVMMError
 from kvmm.graphs import StepGraph, install_dispatcher, remove_dispatcher
-from kvmm.modality import PADDING, TEXT, check_map, install_hook, label_ids, placeholder_ids, remove_hook
+from kvmm.modality import TEXT, install_hook, placeholder_ids, remove_hook
 from kvmm.policy import KVPolicy, check_head_dim, check_layers, get_policy
 
 
@@ -109,12 +110,17 @@ class KVMMCache(Cache):
         # without CUDA there is nothing to offload from, and transformers would make a stream all the same
         super().__init__(layers=layers, offloading=offloading and torch.cuda.is_available())
         self.calibration = calibration
+        modalities = {TEXT, *(modality for _, modality in self.placeholders)}
+        self._same_codecs = calibration is None and all(
+            len({self.policy.specs(modality, index, len(layers)) for modality in modalities}) == 1
+            for index in self.packed_layers
+        )
         self.metadata: dict[str, Any] = {}
         self._model: weakref.ref[nn.Module] | None = None
         self._first_layer = self.packed_layers[0] if self.packed_layers else with_keys[0]
         self._explicit: torch.Tensor | None = None
         self._pending: torch.Tensor | None = None
-        self._announced: tuple | None = None  # the call's inputs, from which ``_pending`` can still be made
+        self._announced: dict[str, Any] | None = None  # the call's inputs, from which ``_pending`` can still be made
         self._settled = False  # cropped since the last tokens came: they are no part of a prompt that goes on
         self._decodes = False  # the step that runs is one of decoding, of one token or with a draft
 
@@ -142,7 +148,9 @@ class KVMMCache(Cache):
             model: a decoder-only transformers model, text-only, vision-language or omni.
             policy: a preset's name (:func:`kvmm.policies`), a YAML file, or a :class:`KVPolicy`.
             offloading: keep the layers on the CPU between their turns; see :class:`KVMMCache`.
-            modality: integer ``[B, T]`` of modality codes for the first call; needed only with ``inputs_embeds``.
+            modality: integer ``[B, T]`` of modality codes for the first call; needed only with ``inputs_embeds`` that
+                hold media already, where modalities are stored differently and neither ``mm_token_type_ids`` nor
+                positions on three axes tell them apart.
             max_length: a hint, tokens the cache will hold, padding included: its buffers then have space for them from
                 the start (:meth:`memory` counts it as ``reserved_nbytes``) and need not move as the cache grows.
             graph: whether steps of one token replay as a CUDA graph, with the same tokens. None does so where it can be
@@ -176,11 +184,19 @@ class KVMMCache(Cache):
             options["graph"] = default_graph(*placed)
         options["static"] = takes_static_buffers(*placed)
         cache = cls(checked_config(model), policy, calibration=calibration, **options)
-        cache._model = weakref.ref(model)
+        return cache.attach(model)
+
+    def attach(self, model: nn.Module) -> KVMMCache:
+        """Prepare ``model`` for this cache, as :meth:`for_model` does; returns the cache.
+
+        For a cache that was unpickled or made from a configuration. The model must be the one that its tokens are of.
+        """
+        model = getattr(model, "thinker", model)
+        self._model = weakref.ref(model)
         install_hook(model)
-        if cache.graph is not None:
+        if self.graph is not None:
             install_dispatcher(model)
-        return cache
+        return self
 
     @staticmethod
     def release(model: nn.Module) -> None:
@@ -199,44 +215,40 @@ class KVMMCache(Cache):
         """Give the modality map of the next call yourself: integer ``[B, T]``, one code a new token, -1 for padding."""
         self._explicit = torch.as_tensor(modality)
 
-    def announce(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, attention_mask: Any) -> None:
+    def announce(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        attention_mask: Any,
+        **described: Any,
+    ) -> None:
         """Learn what the tokens of the call that starts now are; the model's pre-hook calls it.
 
         Args:
             input_ids: integer ``[B, q]`` or None.
             inputs_embeds: ``[B, q, hidden]`` or None.
             attention_mask: ``[B, T]`` over all tokens so far (0 is padding); other shapes say nothing of padding.
+            **described: what else may tell modalities; see :func:`kvmm.cache.labels.label_call`.
 
         Raises:
-            KVMMError: for ``inputs_embeds`` of a multimodal model without an explicit map.
+            KVMMError: for ``inputs_embeds`` of a multimodal model, where modalities are stored differently and nothing
+                tells them apart.
         """
+        call = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask} | described
         given = inputs_embeds if input_ids is None else input_ids
         if given is None:
             return
         if self.graph is not None and self._explicit is None and given.shape[1] == 1 and input_ids is not None:
             # most likely a step to replay, which needs no map: looked at only if it is not
-            self._announced, self._pending = (input_ids, attention_mask), None
+            self._announced, self._pending = call, None
             return
-        self._pending = self._codes(input_ids, given, attention_mask)
+        self._pending = self._codes(call)
 
-    def _codes(self, input_ids: torch.Tensor | None, given: torch.Tensor, attention_mask: Any) -> torch.Tensor:
+    def _codes(self, call: dict[str, Any]) -> torch.Tensor:
         """The modality map int8 ``[B, q]`` of a call."""
-        batch, count = given.shape[:2]
-        if self._explicit is not None:
-            codes = check_map(self._explicit, batch, count).to(given.device)
-            self._explicit = None
-        elif input_ids is not None:
-            codes = label_ids(input_ids, self.placeholders)
-        elif self.placeholders and count > 1:
-            raise KVMMError(
-                "With inputs_embeds the cache cannot tell images from text: pass modality= to KVMMCache.for_model, or "
-                "call cache.set_modality first."
-            )
-        else:
-            codes = torch.zeros(batch, count, dtype=torch.int8, device=given.device)
-        if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2 and attention_mask.shape[1] >= count:
-            codes = codes.masked_fill(attention_mask[:, -count:].to(codes.device) == 0, PADDING)
-        return codes
+        explicit, self._explicit = self._explicit, None
+        options = {"model": self.model, "same_codecs": self._same_codecs}
+        return label_call(call, self.placeholders, explicit=explicit, **options)
 
     # -- update and packing -----------------------------------------------------------------------------------------
 
@@ -256,8 +268,8 @@ class KVMMCache(Cache):
         """Once a forward pass, before the first full-attention layer: pack what is due, note the new tokens."""
         batch, _, count, _ = key_states.shape
         if self._announced is not None:
-            input_ids, attention_mask = self._announced
-            self._announced, self._pending = None, self._codes(input_ids, input_ids, attention_mask)
+            call, self._announced = self._announced, None
+            self._pending = self._codes(call)
         codes, self._pending = self._pending, None
         if codes is None:  # the decoder was called without its top-level model: text without padding
             codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=key_states.device)
@@ -426,6 +438,18 @@ class KVMMCache(Cache):
         twin.retention = copy.deepcopy(self.retention)
         return twin
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> KVMMCache:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        vars(twin).update(copy.deepcopy(vars(self), memo))  # a reference to a model is not followed
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_model": None}  # a pickled cache belongs to no model: see attach()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        install_attention()
+
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
         """Write the cache to a file, packed as it is; see :func:`kvmm.cache.storage.save_cache`."""
         save_cache(self, path, metadata)
@@ -445,6 +469,15 @@ class KVMMCache(Cache):
         return measure(self)
 
     # -- the rest of transformers' contract -------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]]:
+        """Keys, values ``[B, H, T, D]`` and the sliding window, layer by layer, as a ``DynamicCache`` gives them.
+
+        What is packed comes decoded, one layer at a time: reading all of it takes the time of a dense cache, and its
+        memory if all is kept.
+        """
+        for layer in self.layers:
+            yield layer.keys, layer.values, getattr(layer, "_sliding_window_tensor", None)
 
     @property
     def batch_size(self) -> int:

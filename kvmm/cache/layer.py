@@ -197,6 +197,23 @@ class KVMMLayer(CacheLayerMixin):
     def reset(self) -> None:
         self._clear()
 
+    # one table says for all layers which token lies where
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self._refuse_alone("crop")
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        self._refuse_alone("reorder_cache")
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._refuse_alone("batch_repeat_interleave")
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self._refuse_alone("batch_select_indices")
+
+    def _refuse_alone(self, name: str) -> None:
+        raise KVMMError(f"The layers of a KVMMCache share their tokens: call {name}() of the cache, not of a layer.")
+
     def offload(self) -> None:
         """Move what is stored to the CPU, packed as it is; while a handle waits for its queries, after they came."""
         self.offloaded = self.is_initialized and self.device.type != "cpu"

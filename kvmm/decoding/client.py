@@ -84,7 +84,8 @@ class Parent:
         tuned = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         # huge pages: a fork touches all its memory for the first time, which takes longer than decoding a page
         tuned["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-        with theirs:
+        self._control = ours
+        with theirs, _starting():
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "kvmm.decoding", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -93,7 +94,6 @@ class Parent:
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, **tuned, "PYTHONPATH": path},
             )
-        self._control = ours
 
     def send(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """Pass a request on, and return its number."""
@@ -139,30 +139,45 @@ class Parent:
             self._process = self._control = None
 
 
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KVMMError(
+            f"Files are read in another process, and none starts ({error.strerror}): free memory, or see "
+            "kvmm.decoding.in_process."
+        ) from error
+
+
 PARENT = Parent()
 atexit.register(PARENT.close)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=PARENT.forget)
 
 
-def decode(what: str, source: Source, stop: threading.Event | None = None, **options: Any) -> Iterator[Item | int]:
+def decode(
+    what: str, source: Source, stop: threading.Event | None = None, *, name: str | None = None, **options: Any
+) -> Iterator[Item | int]:
     """Have a file decoded: how many things it holds where that is known before, then each of them.
 
     Args:
         what: "media", "image", "document", "audio" or "preview", as in :func:`kvmm.media.read_here`.
         source: the file.
         stop: set it to kill the process that decodes.
+        name: what messages call the file; None for its own name.
         options: of ``what``, JSON values.
 
     Raises:
         KVMMError: the file cannot be opened or used, or decoding it takes more than :mod:`kvmm.decoding.limits` allows.
         Stopped: ``stop`` was set.
     """
+    name = (name or name_of(source))[:_MAX_NAME]
     with _Slot(stop), _descriptor(source) as file:
         try:
-            yield from _Decoding(what, source, file, stop, options).items()
+            yield from _Decoding(what, name, file, stop, options).items()
         except _NotBegun:  # the parent was dying as the request was sent
-            yield from _Decoding(what, source, file, stop, options).items()
+            yield from _Decoding(what, name, file, stop, options).items()
 
 
 class _Slot:
@@ -198,10 +213,8 @@ def _descriptor(source: Source) -> Iterator[int]:
 class _Decoding:
     """One file in one process."""
 
-    def __init__(
-        self, what: str, source: Source, file: int, stop: threading.Event | None, options: dict[str, Any]
-    ) -> None:
-        self._name, self._stop = name_of(source)[:_MAX_NAME], stop
+    def __init__(self, what: str, name: str, file: int, stop: threading.Event | None, options: dict[str, Any]) -> None:
+        self._name, self._stop = name, stop
         self._page, self._count = 1, None
         self._answer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._status, status = os.pipe()
@@ -288,7 +301,13 @@ class _Decoding:
 
 
 def _data(header: dict[str, Any], file: io.FileIO) -> Any:
-    """The pixels or samples in ``file``; read, not mapped, because its writer could cut it off meanwhile."""
+    """The pixels or samples in ``file``; read, not mapped, because its writer could cut it off meanwhile.
+
+    Raises ``ValueError`` unless the file is as long as the header says.
+    """
+    announced = 4 * int(header.get("samples", 0)) + 3 * int(header.get("width", 0)) * int(header.get("height", 0))
+    if os.fstat(file.fileno()).st_size != announced:
+        raise ValueError("the file has another size")
     if header["kind"] == "audio":
         samples = np.empty(int(header["samples"]), np.float32)
         _fill(file, memoryview(samples).cast("B"), 0)

@@ -56,7 +56,7 @@ def serve(descriptor: int) -> None:
         for pid in [pid for pid, when in begun.items() if time.monotonic() - when > _POLITE_AFTER]:
             del begun[pid]
             with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, pid, 10)
+                os.setpriority(os.PRIO_PROCESS, pid, 5)
         for key, _ in events:
             if key.fileobj is not control:  # a fork has ended
                 selector.unregister(key.fileobj)

@@ -176,7 +176,11 @@ def _unpacked(tensor: torch.Tensor, item: Mapping[str, Any]) -> Media:
     kind, name = item["kind"], str(item["name"])
     described = (name, item["page"], str(item.get("text", "")), int(item.get("text_length", 0)))
     if kind == "image":
-        return Media("image", load_image(tensor.numpy().tobytes()), *described)
+        content = tensor.numpy().tobytes()
+        # as large as it was shown, whatever is made of larger ones today
+        image = Media("image", load_image(content, max_pixels=None), *described, content=content, max_pixels=None)
+        image.release()
+        return image
     if kind == "audio":
         return Media("audio", load_audio((SAMPLE_RATE, tensor.numpy())), *described)
     raise ValueError(f"a medium of kind {kind!r}")

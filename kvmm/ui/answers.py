@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from kvmm.ui.strip import strip_html
 
 LARGE_THUMBNAIL, SMALL_THUMBNAIL = 640, 240  # pixels of the longer side
 MANY_MEDIA = 8  # above this thumbnails are small
+_THUMBNAILS: weakref.WeakKeyDictionary[Media, dict[int, str]] = weakref.WeakKeyDictionary()
 
 # What kvmm does, for somebody who has never heard of it; the bars are 16 bits, and the 2 of the default policy.
 WELCOME = """
@@ -121,12 +123,7 @@ def thumbnails_html(media: Sequence[Media]) -> str:
         name = html.escape(item.name if item.page is None else f"{item.name}, page {item.page}")
         label = html.escape(item.name) if item.page is None else f"page {item.page}"
         if item.kind == "image":
-            picture = item.data.copy()
-            picture.thumbnail((side, side))
-            stream = io.BytesIO()
-            picture.save(stream, "JPEG", quality=80)
-            source = f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
-            inner = f'<img src="{source}" alt="{name}" loading="lazy">'
+            inner = f'<img src="{_thumbnail(item, side)}" alt="{name}" loading="lazy">'
         elif item.kind == "audio":
             inner = f'<span class="sound">{_wave(item.data)}{len(item.data) / SAMPLE_RATE:.1f} s</span>'
         else:
@@ -137,6 +134,18 @@ def thumbnails_html(media: Sequence[Media]) -> str:
         )
     strip = f'<div class="thumbs">{"".join(tiles)}</div>'
     return f'<div class="section">Held by this conversation</div>{strip}{page_text_html(media)}'
+
+
+def _thumbnail(item: Media, side: int) -> str:
+    """A data URL, made once: every page that shows the conversation asks for it."""
+    made = _THUMBNAILS.setdefault(item, {})
+    if side not in made:
+        picture = item.data.copy()
+        picture.thumbnail((side, side))
+        stream = io.BytesIO()
+        picture.save(stream, "JPEG", quality=80)
+        made[side] = f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+    return made[side]
 
 
 def _wave(samples: np.ndarray, bars: int = 24) -> str:

@@ -24,6 +24,7 @@ from kvmm.ui.views import FRAME_SIZE, Frame, frames
 from kvmm.ui.visitors import Visitors
 
 FILE_TYPES = ["image", "audio", ".pdf"] + ["video"] * (importlib.util.find_spec("torchvision") is not None)
+READING = 8  # questions whose files are read at the same time
 WELCOME = "### What is on your page?\nDrop an image, a PDF or a recording below and ask, or take one of these."
 CHAT_OPTIONS: dict[str, Any] = {
     "height": 520,
@@ -168,6 +169,13 @@ def build_ask(
         finally:
             visitors.keep_budget()
 
+    def prepare(request: gr.Request) -> None:
+        """Read the files before it is this question's turn: who waits for the model does not wait for them."""
+        state = visitors.find(request.session_hash)
+        answer = None if state is None else state.talk.answer
+        if answer is not None:
+            answer.prepare()
+
     def ready(message: Any, request: gr.Request) -> tuple[Any, ...]:
         state = visitors.find(request.session_hash)
         return (gr.skip(),) * 3 if state is None else freed(message, state)
@@ -208,7 +216,8 @@ def build_ask(
         )
 
     def connect(event: Any, fn: Any, inputs: list[Any]) -> None:
-        event(fn, [*inputs, *sidebar.inputs], everything, concurrency_limit=None, **private).success(
+        asked = event(fn, [*inputs, *sidebar.inputs], everything, concurrency_limit=None, **private)
+        asked.success(prepare, None, None, concurrency_id="files", concurrency_limit=READING, **private).success(
             stream, None, shown, concurrency_id="model", concurrency_limit=1, **private
         ).then(ready, box, [box, *parts.outputs], **at_once)
 

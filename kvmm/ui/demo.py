@@ -17,6 +17,8 @@ from gradio.processing_utils import save_file_to_cache
 from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
+from kvmm import decoding
+from kvmm.decoding import client
 from kvmm.errors import KVMMError
 from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
@@ -25,6 +27,7 @@ from kvmm.ui.ask import build_ask
 from kvmm.ui.cookie import VisitorCookie
 from kvmm.ui.errors import build_errors
 from kvmm.ui.evaluate import build_evaluate
+from kvmm.ui.heartbeats import Heartbeats
 from kvmm.ui.methods import build_methods
 from kvmm.ui.middleware import BodyLimit, LoginRequired, SecurityHeaders
 from kvmm.ui.models import Models
@@ -82,6 +85,8 @@ def build_demo(
         raise KVMMError(f"unknown policy {policy!r}: use one of {', '.join(policies())}")
     options = {"max_new_tokens": max_new_tokens, "graph": graph, "max_pages": max_pages, "now": now}
     model, _ = models.get()
+    if not decoding.is_in_process():
+        client.PARENT.start()  # before the first file is sent
     budget = default_cache_budget(model.device) if cache_budget is None else cache_budget
     visitors = Visitors(lambda desk: Session(models, desk, **options), budget, get_upload_folder(), now)
 
@@ -169,6 +174,7 @@ def launch_options(samples_folder: Path = SAMPLES, max_file_mib: int = MAX_FILE_
                 Middleware(LoginRequired),
                 Middleware(BodyLimit, max_upload=max_file_mib * 2**20),
                 Middleware(VisitorCookie),
+                Middleware(Heartbeats),
             ],
         },
     }

@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import os
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from kvmm.ui.samples import kind_of
 SHOWN = 4  # pictures in a bubble; the others are counted
 SIDE = 1100  # pixels of the longer side: small in the bubble, readable when enlarged
 QUALITY = 60  # of WebP: 10 to 30 KiB for a page of text
+SECONDS = 10  # that a file has for them; one that takes longer is a link
 KEPT_FILES = 64  # whose previews are kept in memory, about 100 KiB each
 
 
@@ -70,10 +72,15 @@ def _count(path: str, written: int) -> int:
 
 
 def _preview(path: str, count: int) -> tuple[list[Image.Image], int]:
+    late = threading.Event()
+    timer = threading.Timer(SECONDS, late.set)
+    timer.start()
     try:
-        return preview(path, count, SIDE)
+        return preview(path, count, SIDE, late)
     except OSError as error:
         raise KVMMError(f"{Path(path).name} cannot be opened: send it again.") from error
+    finally:
+        timer.cancel()
 
 
 __all__ = ["SHOWN", "previews_html"]

@@ -56,11 +56,15 @@ class LongWork:
             return None
         self._waiting.discard(session.desk)
         event = self._running[session.desk] = threading.Event()
+        with session.desk.lock:
+            session.desk.long_works += 1
         return event
 
     def end(self, session: Session) -> None:
         """It is over."""
         self._running.pop(session.desk).set()
+        with session.desk.lock:
+            session.desk.long_works -= 1
 
     def stop(self, session: Session | None) -> bool:
         """Stop it; True if it had not begun and so is over already."""

@@ -41,12 +41,14 @@ class Desk:
         current: the one that was opened last, which a reloaded page shows.
         settings: of the last question, which a reloaded page goes on with.
         lock: held while a question is put into a conversation, so that two pages cannot ask in it at once.
+        long_works: how many are running that belong to no conversation, such as evaluations.
     """
 
     talks: list[Talk] = field(default_factory=list)
     current: Talk | None = None
     settings: Settings | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
+    long_works: int = 0
 
 
 class Session:

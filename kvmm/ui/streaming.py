@@ -8,19 +8,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from kvmm.errors import KVMMError
 from kvmm.models.conversation import Progress
-from kvmm.models.generation import Reading
+from kvmm.models.generation import Reading, Stopped, unless_stopped
 from kvmm.ui.answers import memory_note
+from kvmm.ui.arenas import return_memory
 from kvmm.ui.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.compare import mark_words
 from kvmm.ui.markdown import literal_markdown, safe_markdown
 from kvmm.ui.settings import Settings
 from kvmm.ui.talk import SIDES, Step, Talk, Turn
 
+WAITING_NBYTES = 256 * 2**20  # of decoded pictures of all questions that wait for the model
+_WAITING: weakref.WeakSet[Answer] = weakref.WeakSet()  # whose files have been read
+_WAITING_GUARD = threading.Lock()
 TEXT_SECONDS = 0.06  # between two updates of the text
 READ_AGAIN = "Earlier pages read again"
 FAILED = "⚠️ The server could not answer this. The conversation is kept; try again."
@@ -51,12 +57,19 @@ class Answer:
         self._changed = threading.Condition()
         self._version = 0
         self._begun = False
+        self._reading = threading.Lock()
+        self._problem: Exception | None = None  # with the files
         for side in self._sides:
             self._show(side, note("Waiting for the model", "", pending=True))
 
     @property
     def _sides(self) -> tuple[str, ...]:
         return SIDES if self.settings.compare else ("kvmm",)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and is not done."""
+        return self._begun and not self.done
 
     @property
     def stopped(self) -> bool:
@@ -76,6 +89,33 @@ class Answer:
             self._begun = True
         threading.Thread(target=self._run, name="kvmm-answer", daemon=True).start()
 
+    def prepare(self) -> None:
+        """Read the files now, before it begins; what is wrong with them is raised by :meth:`steps`.
+
+        Pictures beyond ``WAITING_NBYTES`` are decoded once more when they are used: many questions may wait.
+        """
+        with self._reading:
+            if self._begun or self.done or self._problem is not None or self.turn.media is not None:
+                return
+            try:
+                media = unless_stopped(lambda: self.talk.load(self.turn, self.stop), self.stop)
+            except Stopped:
+                return
+            except Exception as error:
+                self._problem = None if self.stop.is_set() else error
+                return
+            if self.done:
+                return
+            with _WAITING_GUARD:
+                waiting = [each for each in _WAITING if not (each._begun or each.done)]
+                left = WAITING_NBYTES - sum(item.nbytes for each in waiting for item in each.turn.media or ())
+                for item in media:
+                    if item.nbytes > left:
+                        item.release()
+                    left -= item.nbytes
+                self.turn = replace(self.turn, media=tuple(media))
+                _WAITING.add(self)
+
     def cancel(self) -> None:
         """Stop it. One that has not begun is over at once, and does not begin when its turn comes."""
         self.stop.set()
@@ -85,6 +125,7 @@ class Answer:
             self.exchange.stopped = True
             self._finish()
             self.done = True
+            self.turn = replace(self.turn, media=None)  # what was read is not needed
             self._tell()
 
     def watch(self) -> Iterator[None]:
@@ -107,6 +148,9 @@ class Answer:
             self._show(side, note("Reading" if self.turn.files else "Answering", "", pending=True))
         self._tell()
         try:
+            with self._reading:  # it may be prepared just now
+                if self._problem is not None:
+                    raise self._problem
             for step in self.talk.ask(self.turn, self.settings, stop=self.stop, exchange=self.exchange):
                 if step.waits_for:
                     for side in self._sides:
@@ -132,6 +176,11 @@ class Answer:
             self._fail(FAILED, FAILED.removeprefix("⚠️ "))
             raise
         finally:
+            for item in self.exchange.media:
+                item.release()
+            self.turn = replace(self.turn, media=None)
+            if self.exchange.media:
+                return_memory()
             self.done = True
             self._tell()
 

@@ -193,7 +193,12 @@ class Talk:
         try:
             new = turn.media
             if new is None:
-                new = unless_stopped(lambda: self._load(turn, stop), stop)
+                try:
+                    new = unless_stopped(lambda: self.load(turn, stop), stop)
+                except KVMMError:
+                    if stop.is_set():
+                        raise Stopped from None
+                    raise
             exchange.media = tuple(new)
             if not self.models.is_loaded(settings.model or self.models.default):
                 yield Step("kvmm", _WAITING, waits_for=LOADING)
@@ -288,8 +293,9 @@ class Talk:
         twin.used = self.now()
         return twin
 
-    def _load(self, turn: Turn, stop: threading.Event) -> list[Media]:
-        return [item for path in turn.files for item in load_media(path, stop=stop, **self.media_options)]
+    def load(self, turn: Turn, stop: threading.Event) -> list[Media]:
+        """Read the files of a question; see :func:`kvmm.media.load_media`."""
+        return [item for path in turn.files for item in load_media(path, stop=stop, keep=True, **self.media_options)]
 
     def _note_growth(self, said: int, progress: Progress) -> None:
         if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvmm.errors import KVMMError
+from kvmm.media import media_nbytes
 from kvmm.models.conversation import Conversation
 from kvmm.ui.session import LOST, Desk, Session
 from kvmm.ui.talk import Talk
@@ -59,6 +60,12 @@ class Visit:
         return self.away | self.pages
 
     @property
+    def is_working(self) -> bool:
+        """Whether a question is being answered, or long work such as an evaluation is done."""
+        answers = [talk.answer for talk in self.desk.talks if talk.answer is not None]
+        return self.desk.long_works > 0 or any(answer.is_running for answer in answers)
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing was said or sent, so that nothing is lost with it."""
         return not self.files and all(talk.is_empty for talk in self.desk.talks)
@@ -72,7 +79,7 @@ class Visitors:
 
     Args:
         new_session: makes a page's session of a visitor's :class:`Desk`.
-        cache_budget: bytes for all caches of idle conversations.
+        cache_budget: bytes for all caches and media of idle conversations.
         upload_folder: where uploads arrive; nothing outside it is ever deleted.
         now: the time in seconds since the epoch.
     """
@@ -128,6 +135,16 @@ class Visitors:
         with self._guard:
             visit = self._visit_of(key or "")
             return None if visit is None else visit.sessions[key]
+
+    def heard(self, key: str) -> None:
+        """A page is open. It may have been away: its computer slept, or the network did."""
+        with self._guard:
+            visit = self._visit_of(key)
+            if visit is not None:
+                visit.heard.pop(key, None)
+                visit.heard[key] = self.now()
+                if key in visit.away:
+                    visit.pages[key] = visit.away.pop(key)
 
     def returned(self, key: str, token: str | None) -> Session | None:
         """The session of a page that has just been opened, if its visitor was here before."""
@@ -208,6 +225,9 @@ class Visitors:
         now = self.now()
         with self._guard:
             for visit in list(self._visits):
+                if visit.is_working:  # what is worked on is needed, and for as long again once it is done
+                    visit.left = now
+                    continue
                 for key, heard in list(visit.heard.items()):
                     if now - heard > PAGE_SECONDS:
                         self.closed(key)
@@ -344,10 +364,17 @@ class Visitors:
         """Bytes of all caches of all visitors. What forks share counts for each of them."""
         return sum(conversation.cache_nbytes() for _, conversation in self._conversations())
 
+    def media_nbytes(self) -> int:
+        """Bytes that the media of all idle conversations take, each counted once."""
+        with self._guard:
+            talks = [talk for visit in self._visits for talk in visit.desk.talks if not talk.is_busy]
+            return media_nbytes(item for talk in talks for each in talk.exchanges for item in each.media)
+
     def keep_budget(self) -> int:
         """Drop caches until the budget holds, those used longest ago first; returns how many were dropped.
 
         Those of a conversation that is being answered count once it is done: what is being written cannot be measured.
+        What visitors have sent is in the budget, too, and stays.
         """
         with self._guard:
             held = [
@@ -356,7 +383,7 @@ class Visitors:
                 if not talk.is_busy
             ]
             held = [entry for entry in held if entry[2]]
-            total, dropped = sum(nbytes for _, _, nbytes in held), 0
+            total, dropped = self.media_nbytes() + sum(nbytes for _, _, nbytes in held), 0
             for _, conversation, nbytes in sorted(held, key=lambda entry: entry[0]):
                 if total <= self.cache_budget:
                     break

@@ -35,10 +35,10 @@ def test_hook_sees_interleaved_modalities_and_padding():
 def test_inputs_embeds_need_a_map():
     model = build("llava")
     embeds = torch.randn(1, 12, 64)
-    with pytest.raises(KVMMError, match="modality="), torch.no_grad():
-        model(inputs_embeds=embeds, past_key_values=KVMMCache.for_model(model, "bf16"), use_cache=True)
+    with pytest.raises(KVMMError, match="modality="), torch.no_grad():  # images are stored unlike text
+        model(inputs_embeds=embeds, past_key_values=KVMMCache.for_model(model, "calibquant2"), use_cache=True)
     codes = torch.tensor([[TEXT] * 4 + [IMAGE] * 8])
-    cache = KVMMCache.for_model(model, "bf16", modality=codes)
+    cache = KVMMCache.for_model(model, "calibquant2", modality=codes)
     with torch.no_grad():
         model(inputs_embeds=embeds, past_key_values=cache, use_cache=True)
     assert cache.table.modality.tolist() == codes.tolist()

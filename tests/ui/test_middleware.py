@@ -166,6 +166,8 @@ def test_paths_are_those_below_the_root():
         ("/gradio_api/upload/", "", "/gradio_api/upload"),
         ("/app/gradio_api/upload", "/app", "/gradio_api/upload"),
         ("/app", "/app", "/"),
+        ("/gradio_api/upload", "/gradio", "/gradio_api/upload"),
+        ("/gradio_api/upload", "/app/", "/gradio_api/upload"),
         ("", "", "/"),
     ):
         assert middleware.path_of(vars(scope(path=path, root_path=root))) == expected

@@ -1,7 +1,7 @@
 """A pytest plug-in: transformers' own tests with :class:`kvmm.KVMMCache` wherever a model gets a ``DynamicCache``.
 
-``KVMM_UPSTREAM_POLICY`` names the policy, or ``none`` (transformers as it is); outcomes go to ``KVMM_UPSTREAM_REPORT``
-as JSON. :mod:`run` starts it.
+``KVMM_UPSTREAM_POLICY`` names the policy, or ``none`` (transformers as it is), ``KVMM_UPSTREAM_ONLY`` a JSON list of
+the tests to run (without it all), ``KVMM_UPSTREAM_REPORT`` the JSON file for the outcomes. :mod:`run` starts it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ FIELDS = {"residual_length": 0, "num_sink_tokens": 1, "exact_dtype": "model"}
 counts: collections.Counter[str] = collections.Counter()
 refused: collections.Counter[str] = collections.Counter()
 outcomes: dict[str, dict[str, Any]] = {}
+caches: dict[str, int] = {}  # made in each test
 
 
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -113,7 +114,8 @@ def _in_models(own: type, other: type) -> None:
         """Replaces the name in a model's module right after it is imported."""
 
         def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-            if not re.fullmatch(r"transformers\.models\.\w+\.modeling_\w+", name):
+            # the shared generation tests ask whether a model's default cache is a DynamicCache
+            if not re.fullmatch(r"transformers\.models\.\w+\.modeling_\w+|tests\.generation\.test_utils", name):
                 return None
             sys.meta_path.remove(self)
             try:
@@ -142,6 +144,23 @@ def pytest_configure(config: pytest.Config) -> None:
         _replace_caches()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    before = counts["caches"] + counts["caches of forward"]
+    try:
+        return (yield)
+    finally:
+        caches[item.nodeid] = counts["caches"] + counts["caches of forward"] - before
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if path := os.environ.get("KVMM_UPSTREAM_ONLY"):
+        with open(path, encoding="utf-8") as file:
+            wanted = set(json.load(file))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in wanted])
+        items[:] = [item for item in items if item.nodeid in wanted]
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     found = outcomes.setdefault(report.nodeid, {"outcome": "passed", "subtests": 0})
     if hasattr(report, "context"):  # a subtest
@@ -162,5 +181,7 @@ def _last_line(report: pytest.TestReport) -> str:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if path := os.environ.get("KVMM_UPSTREAM_REPORT"):
+        for name, count in caches.items():
+            outcomes[name]["caches"] = count
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"tests": outcomes, "counts": dict(counts), "refused": dict(refused)}, file)
