@@ -67,7 +67,9 @@ Scope = dict[str, Any]
 
 def path_of(scope: Scope) -> str:
     """The path of a request below the app's root, without a slash at its end; ``/`` for the page."""
-    path = scope.get("path", "").removeprefix(scope.get("root_path", "").rstrip("/"))
+    path, root = scope.get("path", ""), scope.get("root_path", "").rstrip("/")
+    if f"{path}/".startswith(f"{root}/"):  # a proxy may have taken it away
+        path = path[len(root) :]
     return path.rstrip("/") or "/"
 
 

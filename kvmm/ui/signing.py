@@ -8,9 +8,11 @@ that ``Conversation.load`` reads.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import hmac
 import json
+import logging
 import os
 import secrets
 import stat
@@ -24,45 +26,77 @@ KEY_BYTES = 32
 MAX_HEADER = 64 * 2**20
 CHUNK = 2**20
 _NAME = "signature"
+_HAS_MODES = hasattr(os, "getuid")  # Windows has none
+
+logger = logging.getLogger(__name__)
 
 
 def app_key(folder: str | Path | None = None) -> bytes:
     """The key of this installation, made at first use; one of this process if it cannot be kept.
 
-    It is in ``$XDG_STATE_HOME/kvmm`` (by default ``~/.local/state/kvmm``), for its owner alone.
+    It is in ``$XDG_STATE_HOME/kvmm`` (by default ``~/.local/state/kvmm``), for its owner alone. A folder of the owner
+    that others may write to is closed to them; where the file system has no such modes, the key is one of this process.
 
     Raises:
-        KVMMError: others can read or replace the key, so that what it signs is not to be trusted.
+        KVMMError: the folder or the key is another user's, or others can read the key or write to it, so that what it
+            signs is not to be trusted.
     """
     try:
         folder = Path(folder or Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kvmm")
         path = folder / "app.key"
-        folder.mkdir(parents=True, exist_ok=True)
-        _check_owned(folder, 0o022)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _close_folder(folder)
         if not os.path.lexists(path):
             _write_key(path)
-        _check_owned(path, 0o077)
+        _check_key(path)
         key = path.read_bytes()
         if len(key) != KEY_BYTES:  # an earlier version was interrupted while it wrote
             _write_key(path, replace=True)
             key = path.read_bytes()
         return key
-    except (OSError, RuntimeError):  # no home folder, or a read-only one
+    except (OSError, RuntimeError) as error:  # no home folder, a read-only one, or a file system without modes
+        _warn_once(f"{error}. Conversations that are saved now can be opened only until the app ends.")
         return secrets.token_bytes(KEY_BYTES)
 
 
-def _check_owned(path: Path, forbidden: int) -> None:
-    """Raise ``KVMMError`` for a path of another user, a link, or one with any of the mode bits ``forbidden``."""
-    found = path.lstat() if path.name == "app.key" else path.stat()
-    if not hasattr(os, "getuid"):  # Windows has no such modes
+@functools.cache
+def _warn_once(line: str) -> None:
+    logger.warning("The app's key cannot be kept: %s", line)
+
+
+def _close_folder(folder: Path) -> None:
+    """Take from other users the right to write to a folder of this one: they could put another key there.
+
+    Raises:
+        KVMMError: it belongs to another user.
+        PermissionError: the file system keeps it open to them.
+    """
+    found = folder.stat()
+    if not _HAS_MODES:
+        return
+    if found.st_uid != os.getuid():
+        raise _not_trusted(
+            folder, "belongs to another user", "delete it, or set XDG_STATE_HOME to a folder of your own"
+        )
+    if found.st_mode & 0o022:
+        folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
+        if folder.stat().st_mode & 0o022:
+            raise PermissionError(f"{folder} is on a file system where other users can write to it")
+
+
+def _check_key(path: Path) -> None:
+    """Raise ``KVMMError`` for a key of another user, a link, or one that others can read or write to."""
+    found = path.lstat()
+    if not _HAS_MODES:
         return
     if stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid():
-        why, do = "belongs to another user", "delete it, or set XDG_STATE_HOME to a folder of your own"
-    elif found.st_mode & forbidden:
-        why, do = "is open to other users", f"run chmod go-rwx {path}, and delete app.key if others may have changed it"
-    else:
-        return
-    raise KVMMError(f"{path} {why}, and whoever has the key can forge saved conversations: {do}.")
+        raise _not_trusted(path, "belongs to another user", "delete it")
+    if found.st_mode & 0o077:
+        raise _not_trusted(path, "is open to other users", f"delete it, or run chmod go-rwx {path} if none has used it")
+
+
+def _not_trusted(path: Path, why: str, do: str) -> KVMMError:
+    return KVMMError(f"{path} {why}, and whoever has the key can forge saved conversations: {do}.")
 
 
 def _write_key(path: Path, *, replace: bool = False) -> None:
@@ -70,6 +104,8 @@ def _write_key(path: Path, *, replace: bool = False) -> None:
     handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".app.key-")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
+            if _HAS_MODES and os.fstat(file.fileno()).st_mode & 0o077:
+                raise PermissionError(f"{path.parent} is on a file system where other users can read every file")
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())

@@ -285,6 +285,21 @@ def test_all_processes_end_with_the_caller(tmp_path):
     assert wait_until(lambda: rss(pid) == rss(child) == 0), "nobody is left"
 
 
+def test_what_a_process_says_is_checked_before_memory_is_taken():
+    for header in (
+        {"kind": "image", "width": 100_000, "height": 100_000},
+        {"kind": "audio", "samples": 10**12},
+        {"kind": "image", "width": -2, "height": 3},
+    ):
+        with io.FileIO(os.memfd_create("kvmm"), "w+") as file:
+            file.write(b"12345678")
+            with pytest.raises(ValueError, match="another size"):
+                client._data(header, file)
+    for message in (b"[]", b"{", b"1", b"\xff"):
+        with pytest.raises(ValueError):
+            client.unpacked(message)
+
+
 def test_a_fork_of_the_caller_has_a_parent_of_its_own():
     pid, (read, write) = parent(), os.pipe()
     fork = os.fork()

@@ -67,10 +67,50 @@ def test_a_key_that_others_can_touch_is_refused(tmp_path, mode):
         app_key(tmp_path)
 
 
-def test_a_folder_that_others_can_write_to_is_refused(tmp_path):
-    app_key(tmp_path)
+@pytest.mark.parametrize("umask", [0o002, 0o000, 0o022, 0o077])
+def test_an_app_starts_whatever_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        key = app_key(tmp_path / "state" / "kvmm")
+    finally:
+        os.umask(before)
+    assert app_key(tmp_path / "state" / "kvmm") == key
+    assert (tmp_path / "state" / "kvmm").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o777, 0o720])
+def test_a_folder_of_ours_is_closed_to_others_and_its_key_stays(tmp_path, mode):
+    key = app_key(tmp_path)
+    tmp_path.chmod(mode)
+    assert app_key(tmp_path) == key
+    assert tmp_path.stat().st_mode & 0o777 == mode & ~0o022
+
+
+def test_where_folders_have_no_modes_the_key_is_of_this_process(tmp_path, monkeypatch, caplog):
     tmp_path.chmod(0o777)
-    with pytest.raises(KVMMError, match="is open to other users"):
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # as exFAT and SMB do
+    keys = [app_key(tmp_path) for _ in range(3)]
+    assert len(set(keys)) == 3 and list(tmp_path.iterdir()) == []
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "kvmm.ui.signing"]
+    assert str(tmp_path) in line and "only until the app ends" in line
+
+
+def test_where_files_have_no_modes_no_key_is_left(tmp_path, monkeypatch):
+    make = signing.tempfile.mkstemp
+
+    def open_to_all(**options) -> tuple[int, str]:
+        handle, path = make(**options)
+        os.fchmod(handle, 0o755)
+        return handle, path
+
+    monkeypatch.setattr(signing.tempfile, "mkstemp", open_to_all)
+    assert app_key(tmp_path) != app_key(tmp_path) and list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    owner = os.getuid()
+    monkeypatch.setattr(signing.os, "getuid", lambda: owner + 1)
+    with pytest.raises(KVMMError, match="belongs to another user"):
         app_key(tmp_path)
 
 
