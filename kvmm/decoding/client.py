@@ -221,7 +221,7 @@ class _Decoding:
         self._answer.settimeout(limits.STOP_SECONDS)
         self._begun, self._over, self._ended = False, False, None
         try:
-            request = {"what": what, "name": self._name, "options": options}
+            request = {"what": what, "name": self._name, "options": options, "limits": limits.sent()}
             self._number = PARENT.send(request, [theirs.fileno(), status, file])
         except BaseException:
             self._answer.close()
@@ -251,7 +251,10 @@ class _Decoding:
                 text = str(header["text"]), int(header["text_length"])
                 with data:
                     item = Item(str(header["kind"]), _data(header, data), header["page"], *text)
-                self._answer.sendall(b"1")
+                try:
+                    self._answer.sendall(b"1")
+                except OSError as error:  # it ended while nobody asked for the next one
+                    raise _Died from error
                 self._page += 1
                 yield item
             self._over = True  # its end takes milliseconds and frees what it has
