@@ -1,15 +1,21 @@
 """Four visitors ask the app 200 questions through gradio_client; is its memory flat?
 
 python -m benchmarks.app_soak                    # writes benchmarks/results/app_soak.json
+python -m benchmarks.app_soak --hostile          # eight visitors, 1000 turns: benchmarks/results/soak.json
 
 The app runs in this process, as app.py starts it, and every visitor in one of their own. Recorded are the app's
 resident memory and the bytes of all caches, once a second, the errors, and the seconds a question took. ``growth_mib``
 is the median of the last quarter of the run minus that of the second, so warming up does not count.
+
+With ``--hostile`` the visitors are pages of a browser (:mod:`benchmarks.hostile_visitor`): of ten turns four are plain
+questions, the others send files that are broken, huge or cut off, stop, or leave. ``left`` is what the app still holds
+when all have gone and three hours have passed by its clock: files of visitors, visitors, states of pages.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -20,8 +26,11 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
-RESULT = Path(__file__).parent / "results" / "app_soak.json"
+from benchmarks import hostile_visitor
+
+RESULTS = Path(__file__).parent / "results"
 SAMPLES = Path(__file__).resolve().parents[1] / "assets" / "samples"
 ASKED = (
     (["invoice.png"], "How much do I have to pay?"),
@@ -53,7 +62,50 @@ def visitor(url: str, number: int, questions: int, seconds: float) -> None:
         print(json.dumps({"seconds": time.perf_counter() - begin, "error": error}), flush=True)
 
 
-def soak(visitors: int, questions: int, seconds: float) -> dict:
+class Clock:
+    """The app's time: the real one, and what passes at the end."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.passed
+
+
+def left_behind(demo: Any, clock: Clock, folder: Path) -> dict:
+    """What the app holds three hours after its last visitor."""
+    from kvmm.ui.demo import made_files
+
+    clock.passed += 3 * 3600
+    demo.visitors.clean_up(made_files(demo))
+    gc.collect()
+    files = [path for path in folder.rglob("*") if path.is_file() and path.resolve() not in demo.visitors.kept]
+    return {
+        "files": sorted(str(path.relative_to(folder)) for path in files),
+        "folders": len([path for path in folder.glob("kvmm-*")]),
+        "visitors": len(demo.visitors.sessions),
+        "states": len(demo.state_holder.session_data),
+        "cache_bytes": demo.visitors.cache_nbytes(),
+    }
+
+
+def by_turn(lines: list[dict]) -> dict:
+    """Counts of outcomes, errors and median seconds, by kind of turn."""
+    found = {}
+    for name in dict.fromkeys(line["turn"] for line in lines):
+        own = [line for line in lines if line["turn"] == name]
+        outcomes = [line["outcome"] for line in own if not line["error"]]
+        found[name] = {
+            "turns": len(own),
+            **{outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)},
+            "errors": sum(bool(line["error"]) for line in own),
+            "seconds_median": round(statistics.median(line["seconds"] for line in own), 2),
+            "seconds_max": round(max(line["seconds"] for line in own), 2),
+        }
+    return found
+
+
+def soak(visitors: int, questions: int, seconds: float, *, hostile: bool = False) -> dict:
     """Run the app and its visitors; returns what is written to the result file."""
     import psutil
     import torch
@@ -64,8 +116,10 @@ def soak(visitors: int, questions: int, seconds: float) -> dict:
     os.environ["GRADIO_TEMP_DIR"] = folder.name
     torch.set_num_threads(1)
     share_arenas()
-    demo = build_demo(Models.named([None]), max_new_tokens=24, cache_budget=64 * 2**20)
-    _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **launch_options())
+    clock = Clock()
+    demo = build_demo(Models.named([None]), max_new_tokens=24, cache_budget=64 * 2**20, now=clock)
+    options = launch_options(max_file_mib=16) if hostile else launch_options()
+    _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", **options)
     process, samples, done = psutil.Process(), [], threading.Event()
     begin = time.perf_counter()
 
@@ -78,19 +132,21 @@ def soak(visitors: int, questions: int, seconds: float) -> dict:
     watcher.start()
     each = questions // visitors
     command = [sys.executable, "-m", "benchmarks.app_soak", "--visitor", url, "--questions", str(each)]
-    command += ["--seconds", str(seconds), "--number"]
+    command += [*(["--hostile"] if hostile else []), "--seconds", str(seconds), "--number"]
     children = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, text=True) for n in range(visitors)]
     lines = [json.loads(line) for child in children for line in child.communicate()[0].splitlines()]
     seconds = time.perf_counter() - begin
     done.set()
     watcher.join()
     left = demo.visitors.cache_nbytes()
+    more = {"turns": by_turn(lines), "left": left_behind(demo, clock, Path(folder.name))} if hostile else {}
     demo.close()
     rss = [row[1] for row in samples]
     quarter = max(len(rss) // 4, 1)
     taken = sorted(line["seconds"] for line in lines)
     return {
-        "command": f"python -m benchmarks.app_soak --visitors {visitors} --questions {questions}",
+        "command": f"python -m benchmarks.app_soak --visitors {visitors} --questions {questions}"
+        + " --hostile" * hostile,
         "visitors": visitors,
         "questions": len(lines),
         "errors": [line["error"] for line in lines if line["error"]],
@@ -101,6 +157,7 @@ def soak(visitors: int, questions: int, seconds: float) -> dict:
             "last_quarter": statistics.median(rss[-quarter:]),
             "max": max(rss),
         },
+        **more,
         "growth_mib": round(statistics.median(rss[-quarter:]) - statistics.median(rss[quarter : 2 * quarter]), 1),
         "cache_bytes": {"max": max(row[2] for row in samples), "left": left},
         "python": platform.python_version(),
@@ -111,19 +168,22 @@ def soak(visitors: int, questions: int, seconds: float) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--visitors", type=int, default=4)
-    parser.add_argument("--questions", type=int, default=200, help="of all visitors together")
+    parser.add_argument("--hostile", action="store_true", help="pages that send bad files, stop and leave")
+    parser.add_argument("--visitors", type=int, help="default 4; 8 hostile ones")
+    parser.add_argument("--questions", type=int, help="of all visitors together; default 200, 1000 of hostile ones")
     parser.add_argument("--seconds", type=float, default=3600, help="ask nothing new after this time")
-    parser.add_argument("--out", type=Path, default=RESULT, help="the JSON file to write")
+    parser.add_argument("--out", type=Path, help="the JSON file to write; default in benchmarks/results")
     parser.add_argument("--visitor", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.visitor:
-        visitor(args.visitor, args.number, args.questions, args.seconds)
+        (hostile_visitor.visit if args.hostile else visitor)(args.visitor, args.number, args.questions, args.seconds)
         return
-    result = soak(args.visitors, args.questions, args.seconds)
+    visitors, questions = args.visitors or (8 if args.hostile else 4), args.questions or (1000 if args.hostile else 200)
+    result = soak(visitors, questions, args.seconds, hostile=args.hostile)
     print(json.dumps({name: value for name, value in result.items() if name != "samples"}, indent=1))
-    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    out = args.out or RESULTS / ("soak.json" if args.hostile else "app_soak.json")
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

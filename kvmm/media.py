@@ -81,9 +81,10 @@ class Media:
         """The pixels, samples or path; pixels that were released are decoded for this caller alone."""
         if self._data is not None or self.content is None:
             return self._data
+        what, options = "page", {"number": self.page}
         if kind_of(self.content) != "pdf":  # a page in a saved conversation is an image
-            return load_image(self.content, max_pixels=self._max_pixels)
-        (item,) = _media_of("page", self.content, number=self.page)
+            what, options = "image", {"max_pixels": self._max_pixels}
+        (item,) = _items(what, self.content, None, name=self.name, **options)
         return item.data
 
     def release(self) -> None:
@@ -198,12 +199,14 @@ def _media_of(what: str, source: Source, stop: threading.Event | None = None, **
     return [item for item in _items(what, source, stop, **options) if not isinstance(item, int)]
 
 
-def _items(what: str, source: Source, stop: threading.Event | None, **options: Any) -> Iterator[Media | int]:
+def _items(
+    what: str, source: Source, stop: threading.Event | None, *, name: str | None = None, **options: Any
+) -> Iterator[Media | int]:
     """What :func:`read_here` yields, from a process of its own unless :func:`kvmm.decoding.in_process` holds."""
-    name, page, count = _name(source), 1, None
+    name, page, count = name or _name(source), 1, None
     try:
         found = read_here(what, source, **options) if decoding.is_in_process() else None
-        for item in client.decode(what, source, stop, **options) if found is None else found:
+        for item in client.decode(what, source, stop, name=name, **options) if found is None else found:
             if isinstance(item, int):
                 count = item
             elif found is None:

@@ -40,7 +40,7 @@ def command(
             "again when asked. Default: half of the free GPU memory, or a quarter of the free memory.",
         ),
     ] = None,
-    max_upload: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest upload in MiB.")] = 100,
+    max_upload: Annotated[int, typer.Option(min=1, metavar="MIB", help="Most MiB of one upload, all its files.")] = 100,
     mcp: Annotated[
         bool, typer.Option("--mcp", help='Also serve the endpoints as MCP tools; needs pip install "kvmm\\[mcp]".')
     ] = False,

@@ -156,24 +156,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=PARENT.forget)
 
 
-def decode(what: str, source: Source, stop: threading.Event | None = None, **options: Any) -> Iterator[Item | int]:
+def decode(
+    what: str, source: Source, stop: threading.Event | None = None, *, name: str | None = None, **options: Any
+) -> Iterator[Item | int]:
     """Have a file decoded: how many things it holds where that is known before, then each of them.
 
     Args:
         what: "media", "image", "document", "audio" or "preview", as in :func:`kvmm.media.read_here`.
         source: the file.
         stop: set it to kill the process that decodes.
+        name: what messages call the file; None for its own name.
         options: of ``what``, JSON values.
 
     Raises:
         KVMMError: the file cannot be opened or used, or decoding it takes more than :mod:`kvmm.decoding.limits` allows.
         Stopped: ``stop`` was set.
     """
+    name = (name or name_of(source))[:_MAX_NAME]
     with _Slot(stop), _descriptor(source) as file:
         try:
-            yield from _Decoding(what, source, file, stop, options).items()
+            yield from _Decoding(what, name, file, stop, options).items()
         except _NotBegun:  # the parent was dying as the request was sent
-            yield from _Decoding(what, source, file, stop, options).items()
+            yield from _Decoding(what, name, file, stop, options).items()
 
 
 class _Slot:
@@ -209,17 +213,15 @@ def _descriptor(source: Source) -> Iterator[int]:
 class _Decoding:
     """One file in one process."""
 
-    def __init__(
-        self, what: str, source: Source, file: int, stop: threading.Event | None, options: dict[str, Any]
-    ) -> None:
-        self._name, self._stop = name_of(source)[:_MAX_NAME], stop
+    def __init__(self, what: str, name: str, file: int, stop: threading.Event | None, options: dict[str, Any]) -> None:
+        self._name, self._stop = name, stop
         self._page, self._count = 1, None
         self._answer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._status, status = os.pipe()
         self._answer.settimeout(limits.STOP_SECONDS)
         self._begun, self._over, self._ended = False, False, None
         try:
-            request = {"what": what, "name": self._name, "options": options}
+            request = {"what": what, "name": self._name, "options": options, "limits": limits.sent()}
             self._number = PARENT.send(request, [theirs.fileno(), status, file])
         except BaseException:
             self._answer.close()
@@ -249,7 +251,10 @@ class _Decoding:
                 text = str(header["text"]), int(header["text_length"])
                 with data:
                     item = Item(str(header["kind"]), _data(header, data), header["page"], *text)
-                self._answer.sendall(b"1")
+                try:
+                    self._answer.sendall(b"1")
+                except OSError as error:  # it ended while nobody asked for the next one
+                    raise _Died from error
                 self._page += 1
                 yield item
             self._over = True  # its end takes milliseconds and frees what it has
@@ -299,7 +304,13 @@ class _Decoding:
 
 
 def _data(header: dict[str, Any], file: io.FileIO) -> Any:
-    """The pixels or samples in ``file``; read, not mapped, because its writer could cut it off meanwhile."""
+    """The pixels or samples in ``file``; read, not mapped, because its writer could cut it off meanwhile.
+
+    Raises ``ValueError`` unless the file is as long as the header says.
+    """
+    announced = 4 * int(header.get("samples", 0)) + 3 * int(header.get("width", 0)) * int(header.get("height", 0))
+    if os.fstat(file.fileno()).st_size != announced:
+        raise ValueError("the file has another size")
     if header["kind"] == "audio":
         samples = np.empty(int(header["samples"]), np.float32)
         _fill(file, memoryview(samples).cast("B"), 0)

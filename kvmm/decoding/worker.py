@@ -8,6 +8,7 @@ import gc
 import importlib
 import io
 import json
+import math
 import os
 import resource
 import selectors
@@ -96,6 +97,7 @@ def _become_decoder(libc: Any, answer: int, file: int, request: dict[str, Any]) 
     code = 1
     try:
         libc.prctl(_PDEATHSIG, signal.SIGKILL)
+        limits.adopt(request["limits"])
         _limit()
         with socket.socket(fileno=answer) as out:
             _decode(out, OpenFile(file, request["name"]), request)
@@ -123,12 +125,15 @@ def _limit() -> None:
 
 
 def _allow(seconds: int) -> None:
-    """From now on so many seconds of CPU; when they are over the kernel ends the process."""
+    """From now on so many seconds of CPU; when they are over the kernel ends the process.
+
+    How long that takes depends on what else runs, so the clock ends only what hangs.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    soft = int(used.ru_utime + used.ru_stime) + seconds
+    soft = math.ceil(used.ru_utime + used.ru_stime) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (min(soft, hard), hard))
-    signal.setitimer(signal.ITIMER_REAL, limits.WALL * seconds)
+    signal.setitimer(signal.ITIMER_REAL, limits.WALL_SECONDS)
 
 
 def _decode(out: socket.socket, file: OpenFile, request: dict[str, Any]) -> None:

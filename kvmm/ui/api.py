@@ -110,7 +110,7 @@ def _path_of(visitors: Visitors, session: Session, file: Any) -> Path:
     if name.startswith("data:"):
         app, encoded = LocalContext.blocks.get(None), name.partition("base64,")[2]
         limit = None if app is None else app.max_file_size
-        if limit is not None and len(encoded) // 4 * 3 > limit + 2:  # up to two bytes are padding
+        if limit is not None and len(encoded) // 4 * 3 - encoded[-2:].count("=") > limit:
             raise KVMMError(f"A file may have {limit / 2**20:.1f} MiB: send a smaller one.")
         try:
             data = base64.b64decode(encoded, validate=True)

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kvmm.ui.middleware import path_of
 from kvmm.ui.signing import app_key
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ class VisitorCookie:
         self.app, self.key = app, key or visitor_key()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        path = scope.get("path", "").removeprefix(scope.get("root_path", "")).rstrip("/")
-        if scope["type"] != "http" or scope["method"] != "GET" or path:
+        if scope["type"] != "http" or scope["method"] != "GET" or path_of(scope) != "/":
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}

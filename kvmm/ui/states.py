@@ -15,6 +15,7 @@ from gradio.state_holder import SessionState, StateHolder
 from kvmm.errors import KVMMError
 
 MAX_STATES = 1000
+MAX_SPARE_STATES = 100  # of pages without a conversation
 UNUSED_SECONDS = 10 * 60  # after which the state of a page without a conversation goes
 
 
@@ -39,7 +40,7 @@ class SessionStates(StateHolder):
         """
         with self.lock:
             if session_id not in self.session_data:
-                if len(self.session_data) >= MAX_STATES:
+                if len(self.session_data) >= MAX_SPARE_STATES:
                     self._make_room()
                 self.session_data[session_id] = SessionState(self.blocks)
             self._used.pop(session_id, None)
@@ -64,13 +65,16 @@ class SessionStates(StateHolder):
         return len(gone)
 
     def _make_room(self) -> None:
-        """Drop a tenth of the states, those used longest ago: of pages without a conversation, else of closed ones."""
+        """Drop states used longest ago: of pages without a conversation, then of those that are closed."""
         opened, closed = self.needed()
         spare = [key for key in self._used if key not in opened and key not in closed]
-        spare = (spare or [key for key in self._used if key not in opened])[: MAX_STATES // 10]
-        if not spare:
-            raise KVMMError("Too many pages are open here: try again later.")
-        self._drop(spare)
+        if len(spare) >= MAX_SPARE_STATES:
+            self._drop(spare[: MAX_SPARE_STATES // 10])
+        elif len(self.session_data) >= MAX_STATES:
+            gone = [*spare, *(key for key in self._used if key in closed)][: MAX_STATES // 10]
+            if not gone:
+                raise KVMMError("Too many pages are open here: try again later.")
+            self._drop(gone)
 
     def _drop(self, keys: list[str]) -> None:
         for key in keys:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,9 @@ from kvmm.ui.markdown import literal_markdown, safe_markdown
 from kvmm.ui.settings import Settings
 from kvmm.ui.talk import SIDES, Step, Talk, Turn
 
-WAITING_NBYTES = 32 * 2**20  # of decoded pictures of a question that waits for the model
+WAITING_NBYTES = 256 * 2**20  # of decoded pictures of all questions that wait for the model
+_WAITING: weakref.WeakSet[Answer] = weakref.WeakSet()  # whose files have been read
+_WAITING_GUARD = threading.Lock()
 TEXT_SECONDS = 0.06  # between two updates of the text
 READ_AGAIN = "Earlier pages read again"
 FAILED = "⚠️ The server could not answer this. The conversation is kept; try again."
@@ -89,7 +92,7 @@ class Answer:
     def prepare(self) -> None:
         """Read the files now, before it begins; what is wrong with them is raised by :meth:`steps`.
 
-        Large pictures are decoded once more when they are used: many questions may wait.
+        Pictures beyond ``WAITING_NBYTES`` are decoded once more when they are used: many questions may wait.
         """
         with self._reading:
             if self._begun or self.done or self._problem is not None or self.turn.media is not None:
@@ -103,12 +106,15 @@ class Answer:
                 return
             if self.done:
                 return
-            left = WAITING_NBYTES
-            for item in media:
-                left -= item.nbytes
-                if left < 0:
-                    item.release()
-            self.turn = replace(self.turn, media=tuple(media))
+            with _WAITING_GUARD:
+                waiting = [each for each in _WAITING if not (each._begun or each.done)]
+                left = WAITING_NBYTES - sum(item.nbytes for each in waiting for item in each.turn.media or ())
+                for item in media:
+                    if item.nbytes > left:
+                        item.release()
+                    left -= item.nbytes
+                self.turn = replace(self.turn, media=tuple(media))
+                _WAITING.add(self)
 
     def cancel(self) -> None:
         """Stop it. One that has not begun is over at once, and does not begin when its turn comes."""

@@ -157,7 +157,7 @@ def test_released_pixels_are_decoded_again(pages, invoice):
         before = np.asarray(item.data)
         size = item.nbytes
         item.release()
-        assert item.nbytes == 0 and size == 4 * before.shape[0] * before.shape[1]
+        assert item.content and item.nbytes == 0 and size == 4 * before.shape[0] * before.shape[1]
         assert np.array_equal(np.asarray(item.data), before) and item.nbytes == 0, "for the one who asked"
     assert media_nbytes([*pages, *pages]) == len(pages[0].content), "pages share their file"
     stored = Media("image", None, "two.pdf", 2, content=invoice.read_bytes(), max_pixels=None)
@@ -192,11 +192,16 @@ def test_large_pictures_take_the_bytes_of_their_files(house, tmp_path):
 def test_a_question_that_waits_holds_few_pixels(house, invoice, tmp_path, monkeypatch):
     monkeypatch.setattr("kvmm.ui.streaming.WAITING_NBYTES", 4 * 560 * 616)
     (tmp_path / "other.png").write_bytes(invoice.read_bytes())
-    session = house.visitors.session("a")
-    answer = session.begin(Turn(QUESTION, (str(invoice), str(tmp_path / "other.png"))), FAST)
-    answer.prepare()
-    assert [item.nbytes > 0 for item in answer.turn.media] == [True, False]
-    assert list(answer.steps())[-1].progress.done
+    one, other = house.visitors.session("a"), house.visitors.session("b")
+    turn = Turn(QUESTION, (str(invoice), str(tmp_path / "other.png")))
+    answers = [session.begin(turn, FAST) for session in (one, other)]
+    for answer in answers:
+        answer.prepare()
+    held = [[item.nbytes > 0 for item in answer.turn.media] for answer in answers]
+    assert held == [[True, False], [False, False]], "all that wait share it"
+    assert list(answers[0].steps())[-1].progress.done
+    other.stop()
+    assert answers[1].turn.media is None
 
 
 # -- what is worked on is needed -------------------------------------------------------------------------------------
