@@ -110,11 +110,11 @@ def run(
     kinds: Sequence[str], inputs: int, seed: int = 0, start: int = 0, sanitize: bool = False, out: Path | None = None
 ) -> dict[str, Any]:
     """Run ``inputs`` inputs, spread over kinds by their weights; the counts, also written to ``out`` as JSON."""
-    weight, counts, began = sum(KINDS[kind] for kind in kinds), {}, time.time()
+    weight, counts, began = sum(KINDS.get(kind, 1) for kind in kinds), {}, time.time()
     result: dict[str, Any] = {"command": f"python -m tests.fuzz {' '.join(sys.argv[1:])}", "seed": seed}
     result |= {"limits": {"seconds": SECONDS, "bytes": BYTES}, "sanitizers": sanitize, "versions": _versions()}
     for kind in kinds:
-        counts[kind] = _run_kind(kind, seed, start, -(-inputs * KINDS[kind] // weight), sanitize)
+        counts[kind] = _run_kind(kind, seed, start, -(-inputs * KINDS.get(kind, 1) // weight), sanitize)
         print(f"{kind}: {counts[kind]}", file=sys.stderr, flush=True)
         result["kinds"] = counts
         result["inputs"] = sum(one["inputs"] for one in counts.values())
@@ -188,7 +188,7 @@ def _child(kind: str, seed: int, start: int, count: int, sanitize: bool) -> Iter
 def _lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
     """Lines of a child's output; ``TimeoutError`` where one takes longer than an input may, or a start."""
     os.set_blocking(child.stdout.fileno(), False)
-    held, wait = b"", 300.0  # the first line comes once everything is loaded
+    held, wait = b"", 1800.0  # the first line comes once everything is loaded
     with selectors.DefaultSelector() as selector:
         selector.register(child.stdout, selectors.EVENT_READ)
         while True:

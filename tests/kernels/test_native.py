@@ -11,7 +11,7 @@ import torch
 import kvmm.kernels.decode as decode
 from kvmm.cache.codecs import build_codec
 from kvmm.cache.pages import PageStore, Part
-from kvmm.kernels.decode import native, reference
+from kvmm.kernels.decode import build, native, reference
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
 
@@ -155,7 +155,7 @@ def test_buffers_with_room(name):
 def test_other_processors(monkeypatch, tmp_path, flags):
     """Narrower vectors than this machine may have, and nothing undefined."""
     target = tmp_path / "decode.so"
-    command = [shutil.which("cc") or "gcc", *native._FLAGS, *flags, "-o", str(target), str(native._SOURCE), "-lm"]
+    command = [shutil.which("cc") or "gcc", *build.FLAGS, *flags, "-o", str(target), str(build.SOURCE), "-lm"]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("the compiler does not take these flags")
     try:
@@ -190,31 +190,3 @@ def test_what_the_kernel_does_not_take(monkeypatch):
     monkeypatch.setattr(native, "library", lambda: None)
     assert native.attend(query, *rest) is None
     assert torch.equal(decode.attend(query, *rest), reference.attend(query, *rest))
-
-
-def test_the_library_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiler = shutil.which("cc") or shutil.which("gcc")
-
-    def compiled(*tuned):
-        return native._library_in(native._cache_folder(), compiler, tuned)
-
-    first = compiled()
-    stamp = first.stat().st_mtime_ns
-    assert first.parent == tmp_path / "kvmm"
-    assert compiled() == first and first.stat().st_mtime_ns == stamp
-    assert compiled("-DOTHER") != first
-    assert sorted(tmp_path.rglob("*.so")) == sorted({first, compiled("-DOTHER")})
-
-
-@pytest.mark.parametrize("writable", [True, False])
-def test_no_temporary_folder_is_left(monkeypatch, tmp_path, writable):
-    cache, temporary = tmp_path / "cache", tmp_path / "temporary"
-    temporary.mkdir()
-    if not writable:
-        cache.write_text("a file where the cache folder should be")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    library = native._compiled(shutil.which("cc") or shutil.which("gcc"), ())
-    assert library.kvmm_attend and list(temporary.iterdir()) == []
-    assert cache.is_dir() == writable

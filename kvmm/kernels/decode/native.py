@@ -9,28 +9,23 @@ speed. Results agree with the reference to float32 rounding.
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
 import shutil
 import subprocess
-import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from kvmm.kernels.decode import build
 from kvmm.kernels.decode.digits import Dense, Digits
 from kvmm.kernels.decode.native_inputs import readable
 
 MAX_ROWS = 16  # rows of queries; for more, matrix products over unpacked codes are faster
-_SOURCE = Path(__file__).with_name("native.c")
-_FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-shared", "-fPIC")
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _NOTHING, _DIGITS, _DENSE, _LOGITS = range(4)
 _MAX_CHANNELS = 512  # or digits of a plane, that the kernel has room for
@@ -112,7 +107,7 @@ def library() -> Any:
                 continue
             for tuned in (("-march=native",), ()):
                 try:
-                    function = _compiled(compiler, tuned).kvmm_attend
+                    function = build.load(compiler, tuned).kvmm_attend
                 except (OSError, subprocess.SubprocessError):
                     continue
                 function.argtypes = (ctypes.POINTER(_Call), ctypes.c_int64, ctypes.c_int64)
@@ -124,36 +119,6 @@ def library() -> Any:
 def available() -> bool:
     """Whether this machine can compile the kernel, or has."""
     return library() is not None
-
-
-def _compiled(compiler: str, tuned: tuple[str, ...]) -> ctypes.CDLL:
-    """The library for this compiler and processor, compiled unless the cache folder has it."""
-    try:
-        return ctypes.CDLL(str(_library_in(_cache_folder(), compiler, tuned)))
-    except (OSError, RuntimeError):  # no home, a folder that cannot be written, or from which nothing may be loaded
-        with tempfile.TemporaryDirectory(prefix="kvmm-") as folder:  # a loaded library no longer needs its file
-            return ctypes.CDLL(str(_library_in(Path(folder), compiler, tuned)))
-
-
-def _library_in(folder: Path, compiler: str, tuned: tuple[str, ...]) -> Path:
-    """The library's file in a folder, compiled unless it is there."""
-    source = _SOURCE.read_bytes()
-    run = {"check": True, "capture_output": True, "timeout": 120}
-    # what the compiler knows of the processor: a home folder may be shared by machines
-    known = subprocess.run([compiler, *tuned, "-dM", "-E", "-x", "c", os.devnull], **run).stdout
-    name = hashlib.sha256(b"\0".join((source, known, " ".join(_FLAGS).encode()))).hexdigest()[:24]
-    library = folder / f"decode-{name}.so"
-    if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            made = Path(work) / library.name
-            subprocess.run([compiler, *_FLAGS, *tuned, "-o", str(made), str(_SOURCE), "-lm"], **run)
-            made.replace(library)  # at once: another process may be looking
-    return library
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvmm"
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------
