@@ -131,7 +131,7 @@ class TokenTable:
         self.packed = False
         self.appends: dict[int, list[int]] = {}  # modality -> slots after each append to its pages
         self._next_check = 0
-        self._bias: dict[torch.device, tuple] = {}  # what the last step added to its scores
+        self.clear_bias()
         if self.room is not None:
             self.room.clear()
 
@@ -156,7 +156,7 @@ class TokenTable:
         positions = positions.masked_fill(modality == PADDING, -1)
         self.dense = positions if self.dense is None else torch.cat((self.dense, positions), 1)
         self.length = end
-        self._bias = {}
+        self.clear_bias()
         if count > 1:
             self._next_check = 0
 
@@ -217,7 +217,7 @@ class TokenTable:
         self.dense = plan.stay_positions
         self.num_sinks = plan.num_sinks
         self.packed = True
-        self._bias = {}
+        self.clear_bias()
 
     # -- masks --------------------------------------------------------------------------------------------------
 
@@ -249,9 +249,35 @@ class TokenTable:
         self._bias[device] = (mask, queries, bias)
         return bias
 
+    def beyond_padding(self, mask: Any, queries: int) -> Any:
+        """The mask of :meth:`bias`, or None where it hides nothing from one new token that is not padding anyway.
+
+        Eager attention makes such a mask in every step. One look serves all layers of a step; where the table lies in
+        host memory and the mask does not, it waits for the device, as SDPA's own look for padding does.
+        """
+        if queries != 1 or not isinstance(mask, torch.Tensor) or mask.shape[-1] != self.length:
+            return mask
+        if self._seen_mask is None or self._seen_mask[0] is not mask:
+            self._seen_mask = mask, self._hides_tokens(mask)
+        return mask if self._seen_mask[1] else None
+
+    def _hides_tokens(self, mask: torch.Tensor) -> bool:
+        """Whether a mask of one query, bool or float ``[B, T]`` or ``[B, 1, 1, T]``, changes the score of a token.
+
+        True for a mask of another form, which :meth:`bias` refuses.
+        """
+        if mask.dim() == 4 and mask.shape[1] == mask.shape[2] == 1:
+            mask = mask[:, 0, 0]
+        if mask.dim() != 2:
+            return True
+        visible = mask == 0 if mask.is_floating_point() else mask.bool()
+        padding = self.modality[:, : self.length] == PADDING
+        return not bool((visible.to(padding.device) | padding).all())
+
     def clear_bias(self) -> None:
-        """Drop the bias of the last step, which is workspace and not part of the cache."""
-        self._bias = {}
+        """Drop what is known of the last step's mask, which is workspace and not part of the cache."""
+        self._bias: dict[torch.device, tuple] = {}  # what was added to its scores
+        self._seen_mask: tuple[torch.Tensor, bool] | None = None  # and whether it hid tokens
 
     def _make_bias(self, mask: Any, queries: int) -> torch.Tensor | None:
         slots = self.slots()
@@ -295,7 +321,7 @@ class TokenTable:
         self.modality = self.modality.index_select(0, index)
         self.dense = self.dense.index_select(0, index)
         self.stores = {m: positions.index_select(0, index) for m, positions in self.stores.items()}
-        self._bias = {}
+        self.clear_bias()
 
     def crop(self, count: int, rewinds: bool = True) -> Cut:
         """Forget the last ``count`` tokens, which must not be all.
@@ -328,7 +354,7 @@ class TokenTable:
         self.length = end
         self.num_sinks = min(self.num_sinks, cut.width)
         self._next_check = 0
-        self._bias = {}
+        self.clear_bias()
         return cut
 
     def fork(self) -> TokenTable:
@@ -338,7 +364,7 @@ class TokenTable:
         twin.appends = {modality: list(sizes) for modality, sizes in self.appends.items()}
         if self.modality is not None:
             twin.modality = self.modality.clone()  # the only tensor that is written in place
-        twin._bias = {}
+        twin.clear_bias()
         twin.room = None if self.room is None else self.room.fork()
         return twin
 

@@ -19,6 +19,7 @@ from starlette.requests import cookie_parser
 
 API = "/gradio_api"
 UPLOAD = f"{API}/upload"
+MCP = f"{API}/mcp"
 LOGIN_BYTES = 16 * 2**10  # of the form with user name and password
 JSON_BYTES = 8 * 2**20  # of any body that is no upload; it travels as one text and is held several times
 JSON_ITEMS = 50_000  # items of all lists and objects: parsing them blocks the event loop, about 1 us each
@@ -108,7 +109,8 @@ class LoginRequired:
     """Where the app has a login, answer 401 to all but the login page until somebody has logged in.
 
     A browser shows the cookie of Gradio's login. A program, such as an MCP client, may send the user name and the
-    password as HTTP Basic authentication instead.
+    password as HTTP Basic authentication instead. No browser is asked for those: it would send them along with the
+    requests of any other site, and after a logout.
     """
 
     def __init__(self, app: Any) -> None:
@@ -122,12 +124,13 @@ class LoginRequired:
         gradio = scope["app"]
         if gradio.auth is None or self._is_open(scope) or self._has_cookie(scope):
             await self.app(scope, receive, send)
-        elif user := self._basic_user(scope):
+        elif not self._is_foreign(scope) and (user := self._basic_user(scope)):
             await self.app(self._logged_in(scope, user), receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            await refuse(send, 401, "Not authenticated", [(b"www-authenticate", b'Basic realm="kvmm"')])
+            challenge = [(b"www-authenticate", b'Basic realm="kvmm"')] if self._is_challenged(scope) else None
+            await refuse(send, 401, "Not authenticated", challenge)
 
     @staticmethod
     def _is_open(scope: Scope) -> bool:
@@ -141,6 +144,20 @@ class LoginRequired:
         gradio, cookies = scope["app"], cookie_parser(header_of(scope, b"cookie"))
         names = (f"access-token-{gradio.cookie_id}", f"access-token-unsecure-{gradio.cookie_id}")
         return any(cookies[name] in gradio.tokens for name in names if name in cookies)
+
+    @staticmethod
+    def _is_challenged(scope: Scope) -> bool:
+        """Whether this is an MCP client, which may wait to be asked; a browser would open a dialog over the page."""
+        is_mcp = path_of(scope) == MCP or path_of(scope).startswith(f"{MCP}/")
+        return is_mcp and not any(header_of(scope, name) for name in (b"sec-fetch-mode", b"sec-fetch-site", b"origin"))
+
+    @staticmethod
+    def _is_foreign(scope: Scope) -> bool:
+        """Whether a browser sent this for a page of another origin. Programs send neither of the headers."""
+        if site := header_of(scope, b"sec-fetch-site"):
+            return site not in ("same-origin", "none")
+        origin = header_of(scope, b"origin")  # browsers send the other header by HTTPS and to localhost only
+        return bool(origin) and origin.partition("://")[2].lower() != header_of(scope, b"host").lower()
 
     @staticmethod
     def _basic_user(scope: Scope) -> str:

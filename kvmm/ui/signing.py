@@ -1,8 +1,8 @@
-"""Marks on saved conversations: an app loads only files that it has written itself.
+"""Marks on saved conversations: an app opens only files that it has written itself.
 
-A cache's tensors are read by compiled kernels, which trust them; a stranger's upload must not reach those. So a file
-gets a keyed digest (HMAC-SHA256) in its header, made with a key that stays on the server. It remains a safetensors file
-that ``Conversation.load`` reads.
+What a file says is trusted once it is loaded, so no visitor's own file may get that far. An app therefore puts a keyed
+digest (HMAC-SHA256) over all bytes of a file into its header, made with a key that stays on the server, and checks it
+before anything of the file is parsed. The file remains a safetensors file that ``Conversation.load`` reads.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ import secrets
 import stat
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from kvmm.errors import KVMMError
 
 KEY_BYTES = 32
-MAX_HEADER = 64 * 2**20
 CHUNK = 2**20
 _NAME = "signature"
+_BEFORE = b'{"__metadata__":{"signature":"'  # what the header of a signed file begins with; then the digest
+_DIGEST = 64  # hexadecimal digits
+_PURPOSE = b"saved conversation 2"  # cookies are marked with the same key
+# Digests of the versions before are over the parsed header, so whoever sends a file of those has it parsed.
+_OLD_HEADER = 16 * 2**20
+_OLD_ITEMS = 200_000  # of all its lists and objects, about 1 us each
 _HAS_MODES = hasattr(os, "getuid")  # Windows has none
 
 logger = logging.getLogger(__name__)
@@ -124,55 +129,100 @@ def _write_key(path: Path, *, replace: bool = False) -> None:
 
 
 def sign(path: str | Path, key: bytes) -> None:
-    """Put the digest of a safetensors file into its header."""
+    """Put the digest of a safetensors file into its header.
+
+    Raises:
+        KVMMError: it is no safetensors file with metadata.
+    """
     path = Path(path)
     header, start = _header(path)
-    header["__metadata__"][_NAME] = _digest(path, header, start, key)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    metadata = header.pop("__metadata__")
+    metadata.pop(_NAME, None)
+    before, after = _BEFORE, b'"' + _members(metadata) + b"}" + _members(header) + b"}"
+    after += b" " * (-(len(before) + _DIGEST + len(after)) % 8)
+    length = (len(before) + _DIGEST + len(after)).to_bytes(8, "little")
     unfinished = path.with_suffix(".signed")
     with path.open("rb") as old, unfinished.open("wb") as new:
-        new.write(len(text).to_bytes(8, "little") + text)
+        new.write(length + before + b"0" * _DIGEST + after)
         old.seek(start)
         while chunk := old.read(CHUNK):
             new.write(chunk)
+    with unfinished.open("r+b") as new:
+        digest = _digest(new, key)
+        new.seek(len(length) + len(before))
+        new.write(digest)
     os.replace(unfinished, path)
 
 
+def _members(mapping: dict[str, Any]) -> bytes:
+    """The members of a JSON object, each after a comma."""
+    return b"".join(b"," + json.dumps({name: value})[1:-1].encode() for name, value in mapping.items())
+
+
 def check_signature(path: str | Path, key: bytes) -> None:
-    """Raise ``KVMMError`` unless the file was signed with ``key`` and is as it was then."""
+    """Raise ``KVMMError`` unless the file was signed with ``key`` and is as it was then.
+
+    Its bytes are read once, in pieces; nothing of them is parsed but in files of versions before, whose headers are
+    bounded.
+    """
     path = Path(path)
-    header, start = _header(path)
-    found = header["__metadata__"].pop(_NAME, "")
-    if not isinstance(found, str) or not hmac.compare_digest(found, _digest(path, header, start, key)):
+    try:
+        with path.open("rb") as file:
+            begin = file.read(8 + len(_BEFORE) + _DIGEST)
+            if begin[8:-_DIGEST] == _BEFORE:
+                is_ours = hmac.compare_digest(begin[-_DIGEST:], _digest(file, key))
+            else:
+                is_ours = _has_old_digest(path, key)
+    except OSError:
+        raise _no_conversation(path) from None
+    if not is_ours:
         raise KVMMError(
             f"{path.name} was not saved by this app: here only its own conversations are opened; in Python, "
             "Conversation.load opens any that you trust."
         )
 
 
-def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header, with a ``__metadata__``, and where the tensors begin."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > MAX_HEADER:
-                raise ValueError("its header is too long")
-            header = json.loads(file.read(length))
-            if not isinstance(header["__metadata__"], dict):
-                raise ValueError("its metadata is not a mapping")
-            return header, 8 + length
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise KVMMError(f"{path.name} is not a saved conversation: choose a .kvmm file that this app wrote.") from None
+def _digest(file: BinaryIO, key: bytes) -> bytes:
+    """The digest of a signed file, in hexadecimal digits: over all its bytes but the digest itself."""
+    file.seek(0)
+    digest = hmac.new(key, _PURPOSE + file.read(8 + len(_BEFORE)), hashlib.sha256)
+    file.seek(_DIGEST, os.SEEK_CUR)
+    while chunk := file.read(CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest().encode()
 
 
-def _digest(path: Path, header: dict[str, Any], start: int, key: bytes) -> str:
+def _has_old_digest(path: Path, key: bytes) -> bool:
+    header, start = _header(path, _OLD_HEADER, _OLD_ITEMS)
+    found = header["__metadata__"].pop(_NAME, "")
     digest = hmac.new(key, json.dumps(header, sort_keys=True).encode(), hashlib.sha256)
     with path.open("rb") as file:
         file.seek(start)
         while chunk := file.read(CHUNK):
             digest.update(chunk)
-    return digest.hexdigest()
+    return isinstance(found, str) and found.isascii() and hmac.compare_digest(found, digest.hexdigest())
+
+
+def _header(path: Path, most_bytes: int | None = None, most_items: int | None = None) -> tuple[dict[str, Any], int]:
+    """The header, with a ``__metadata__``, and where the tensors begin; bounded for a file that is not trusted."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > (path.stat().st_size if most_bytes is None else most_bytes):
+                raise ValueError("its header is too long")
+            text = file.read(length)
+        if most_items is not None and sum(map(text.count, (b",", b"[", b"{"))) > most_items:
+            raise ValueError("its header has too many items")
+        header = json.loads(text)
+        if not isinstance(header["__metadata__"], dict):
+            raise ValueError("its metadata is not a mapping")
+        return header, 8 + length
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise _no_conversation(path) from None
+
+
+def _no_conversation(path: Path) -> KVMMError:
+    return KVMMError(f"{path.name} is not a saved conversation: choose a .kvmm file that this app wrote.")
 
 
 __all__ = ["app_key", "check_signature", "sign"]

@@ -148,6 +148,30 @@ def test_a_cookie_of_the_login_and_basic_authentication_open_all():
     assert TestClient(served(Middleware(LoginRequired))).get("/config").status_code == 200
 
 
+def test_only_programs_are_asked_for_basic_authentication():
+    client = TestClient(served(Middleware(LoginRequired), auth={"u": "p:w"}))
+    for path in ("/gradio_api/mcp", "/gradio_api/mcp/", "/gradio_api/mcp/sse"):
+        assert client.get(path).headers["www-authenticate"].startswith("Basic")
+        for browser in ({"sec-fetch-mode": "navigate"}, {"sec-fetch-site": "cross-site"}, {"origin": "http://host"}):
+            found = client.get(path, headers=browser)
+            assert found.status_code == 401 and "www-authenticate" not in found.headers
+    for path in ("/config", "/gradio_api/heartbeat/x", "/gradio_api/queue/join", "/gradio_api/mcpx"):
+        found = client.get(path)  # browsers tell no Sec-Fetch-Mode to a plain HTTP address
+        assert found.status_code == 401 and "www-authenticate" not in found.headers
+
+
+@pytest.mark.parametrize("path", ["/config", "/gradio_api/run/ask", "/gradio_api/mcp/"])
+def test_basic_authentication_of_another_site_is_refused(path):
+    client = TestClient(served(Middleware(LoginRequired), auth={"u": "p:w"}))  # is http://testserver
+    foreign = [{"sec-fetch-site": site} for site in ("cross-site", "same-site", "made-up")]
+    foreign += [{"origin": origin} for origin in ("http://evil", "null", "http://testserver:81", "http://testserver.x")]
+    for headers in [*foreign, {"origin": "http://testserver", "sec-fetch-site": "cross-site"}]:
+        assert client.post(path, auth=("u", "p:w"), headers=headers).status_code == 401
+    own = [{}, {"origin": "http://testserver"}, {"origin": "http://TestServer"}, {"sec-fetch-site": "none"}]
+    for headers in [*own, {"sec-fetch-site": "same-origin", "origin": "https://behind.a.proxy"}]:
+        assert client.post(path, auth=("u", "p:w"), headers=headers).status_code == 200
+
+
 def test_everything_carries_the_policy_and_closed_routes_are_closed():
     app = TestClient(served(Middleware(SecurityHeaders)))
     for path in ("/", "/gradio_api/file=/x/y.png", "/gradio_api/file=http:no"):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import hmac
+import json
 import os
 import socket
 import subprocess
@@ -12,11 +16,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from gradio_client import Client, handle_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from kvmm.errors import KVMMError
 from kvmm.ui import signing
-from kvmm.ui.signing import KEY_BYTES, app_key
+from kvmm.ui.signing import KEY_BYTES, app_key, check_signature, sign
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -126,6 +133,60 @@ def test_a_key_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(signing.os, "getuid", lambda: owner + 1)
     with pytest.raises(KVMMError, match="belongs to another user"):
         app_key(tmp_path)
+
+
+def saved(path: Path, **metadata: str) -> Path:
+    save_file({"b": torch.arange(6.0), "a": torch.ones(3, dtype=torch.uint8)}, path, {"title": 'é, "x"', **metadata})
+    return path
+
+
+def test_a_signed_file_keeps_its_tensors_and_metadata(tmp_path):
+    path, key = saved(tmp_path / "talk.kvmm"), b"k" * KEY_BYTES
+    for _ in range(2):  # one that was signed before is signed anew
+        sign(path, key)
+        check_signature(path, key)
+        with safe_open(path, "pt") as file:
+            assert {**file.metadata(), "signature": ""} == {"title": 'é, "x"', "signature": ""}
+            assert file.get_tensor("b").tolist() == [0, 1, 2, 3, 4, 5] and file.get_tensor("a").tolist() == [1, 1, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["talk.kvmm"]
+    with pytest.raises(KVMMError, match="not saved by this app"):
+        check_signature(path, b"j" * KEY_BYTES)
+    data = path.read_bytes()
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(KVMMError, match=r"not saved by this app|not a saved conversation"):
+            check_signature(path, key)
+    path.write_bytes(data + b"x")
+    with pytest.raises(KVMMError, match="not saved by this app"):
+        check_signature(path, key)
+
+
+def test_a_file_that_the_version_before_signed_is_opened(tmp_path):
+    path, key = saved(tmp_path / "talk.kvmm"), b"k" * KEY_BYTES
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    digest = hmac.new(key, json.dumps(header, sort_keys=True).encode() + data[start:], hashlib.sha256).hexdigest()
+    for mark, is_ours in ((digest, True), ("0" * 64, False), (digest + "é", False), (7, False)):
+        header["__metadata__"]["signature"] = mark
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data[start:])
+        with contextlib.nullcontext() if is_ours else pytest.raises(KVMMError, match="not saved by this app"):
+            check_signature(path, key)
+
+
+def test_nothing_of_a_strangers_file_is_parsed(tmp_path, monkeypatch):
+    path, key, parsed = saved(tmp_path / "talk.kvmm"), b"k" * KEY_BYTES, []
+    sign(path, b"j" * KEY_BYTES)
+    own, loads = path.read_bytes(), json.loads
+    monkeypatch.setattr(signing.json, "loads", lambda text: parsed.append(len(text)) or loads(text))
+    many, long = b'{"__metadata__":[' + b"0," * 300_000, b'{"__metadata__": "' + b"x" * 17 * 2**20
+    deep = b'{"__metadata__":' + b"[" * 300_000
+    for data in (own, *(len(text).to_bytes(8, "little") + text for text in (many, long, deep))):
+        path.write_bytes(data)
+        with pytest.raises(KVMMError, match=r"not saved by this app|not a saved conversation"):
+            check_signature(path, key)
+    assert parsed == []
 
 
 def test_without_a_home_the_key_is_of_this_process(monkeypatch):
