@@ -2,11 +2,16 @@
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 from kvmm import KVMMCache
 from kvmm.cache import layer as layer_module
+from kvmm.cache import table as table_module
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.table import TokenTable
+from kvmm.modality import PADDING, TEXT
+from kvmm.policy import spec
+from tests.cache.harness import Harness, layout, uniform
 from tests.tiny_models import build, inputs
 
 FIELDS = {"residual_length": 16, "num_sink_tokens": 2}
@@ -87,3 +92,46 @@ def test_mask_of_ones_own_counts(implementation, static):
     found = steps(model, cache, mask)
     torch.testing.assert_close(found, right, atol=2e-3, rtol=2e-3)
     assert (steps(*plain) - right).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+@pytest.mark.parametrize("count", [1, 3])
+def test_masks_of_integers_are_bools(count, dtype):
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=16))
+    h.feed([layout((TEXT, 90)), layout((PADDING, 30), (TEXT, 60))])
+    h.feed([[TEXT], [TEXT]])
+    h.feed([[TEXT] * count] * 2)
+    visible = h.visible(count)
+    visible[..., 40:50] = False
+    query = h.random(2, 6, count, 64)
+    found, expected = (h.layer.attend(query, mask, 0.125) for mask in (visible.to(dtype), visible))
+    assert torch.equal(found, expected)
+    assert not torch.equal(h.layer.attend(query, None, 0.125), expected)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_block_masks_of_padding_take_the_step_in_place(monkeypatch, own):
+    """A ``BlockMask`` is written out once a step, for all layers, and read only where it hides tokens."""
+    _, cache, mask = prefilled("sdpa", 2, static=True)
+    mask = mask.bool()
+    if own:
+        mask[:, 5:9] = False
+    length = mask.shape[1]
+
+    def attend(given):
+        twin = cache.fork()
+        outputs, generator = [], torch.Generator().manual_seed(0)
+        for index in range(len(twin.layers)):
+            key, value = (torch.randn(2, 2, 1, 16, generator=generator) for _ in range(2))
+            query = torch.randn(2, 4, 1, 16, generator=generator)
+            twin.update(key, value, index)
+            outputs.append(twin.layers[index].attend(query, given, 0.25))
+        return torch.stack(outputs)
+
+    expected = attend(mask)
+    block = create_block_mask(lambda b, h, q, k: mask[b, k], 2, None, 1, length, device="cpu")
+    fast, written = spy(monkeypatch, KVMMLayer, "_step"), spy(monkeypatch, table_module, "create_mask")
+    found = attend(block)
+    assert len(fast) == (0 if own else len(cache.layers))
+    assert len(written) == 1
+    assert torch.equal(found, expected)
