@@ -429,7 +429,8 @@ class KVMMCache(ContractMixin):
         Sinks, residual and sliding windows are copied. Adding to the pages of a modality copies those pages, so a fork
         that asks another question about the same document shares the document's pages for good.
         """
-        twin = copy.copy(self)
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))  # copy.copy would leave out the model, as a pickle does
         twin.table = self.table.fork()
         twin.layers = [
             layer.fork(twin.table) if isinstance(layer, KVMMLayer) else copy.deepcopy(layer) for layer in self.layers
