@@ -84,7 +84,8 @@ class Parent:
         # threads of a decoder would not survive the fork
         tuned = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         # huge pages: a fork touches all its memory for the first time, which takes longer than decoding a page
-        tuned["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        tunables = ("glibc.malloc.hugetlb=1", os.environ.get("GLIBC_TUNABLES"))  # of two values the last one counts
+        tuned["GLIBC_TUNABLES"] = ":".join(filter(None, tunables))
         self._control = ours
         with theirs, _starting():
             self._process = subprocess.Popen(
