@@ -32,7 +32,7 @@ class Layout:
 
     def __init__(self, bits: torch.Tensor):
         if bool((bits[1:] > bits[:-1]).any()):
-            raise ValueError("channels must come in the order of falling bits")
+            raise KVMMError("The channels of a calibration do not fall in variance: make it again.")
         self.bits = bits
         self.coded = int((bits > 0).sum())
         self.digits = [(place, n) for place in range(4) if (n := int((bits >= 2 * place + 2).sum()))]
