@@ -6,12 +6,14 @@ python -m benchmarks.hostile_files --beside CHECKOUT    # the same files in the 
 A visitor asks about each file while another one asks about a page, in this process as the app answers them.
 ``peak_mib`` is what this process and those that decode grew by, ``left_percent`` what stays of it, and ``others`` the
 seconds of the other visitor's question alone and beside the file. With ``--beside``, ``load_media`` of that checkout
-reads each file in a process of its own, which is ended after ``LIMIT`` seconds or ``LIMIT_MIB``.
+reads each file in a process of its own, which is ended after ``LIMIT`` seconds or ``LIMIT_MIB``. ``page_ms`` is what an
+ordinary page takes, decoded in a process of its own and in this one.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -186,8 +188,23 @@ def main(arguments: list[str] | None = None) -> None:
                 results[label]["beside"] = old[label]["beside"]
             print(label, json.dumps(results[label]), flush=True)
     found = {"command": "python -m benchmarks.hostile_files", "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-    found |= {"python": platform.python_version(), "torch": torch.__version__, "cases": results}
+    found |= {"python": platform.python_version(), "torch": torch.__version__, "page_ms": page_ms(), "cases": results}
     options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def page_ms(runs: int = 30) -> dict[str, float]:
+    """Median milliseconds of one ordinary page, decoded in a process of its own and in this one."""
+    from kvmm.decoding import in_process
+    from kvmm.media import load_image
+
+    times: dict[str, list[float]] = {"own process": [], "here": []}
+    for _ in range(runs):
+        for where, found in times.items():
+            with in_process() if where == "here" else contextlib.nullcontext():
+                begin = time.perf_counter()
+                load_image(PAGE)
+                found.append(1e3 * (time.perf_counter() - begin))
+    return {where: round(statistics.median(found), 1) for where, found in times.items()}
 
 
 def _written(path: Path, content: bytes) -> Path:

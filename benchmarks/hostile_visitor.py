@@ -68,9 +68,9 @@ class Page:
             for line in events.iter_lines():
                 if line.startswith("data: "):
                     message = json.loads(line[6:])
+                    if message["msg"] == "close_stream":
+                        return  # who hangs up before ends the next event of the page, too
                     yield message
-                    if message["msg"] in ("process_completed", "close_stream"):
-                        return
 
     def stop(self) -> None:
         """The stop button."""

@@ -22,6 +22,11 @@ from kvmm.errors import KVMMError
 if TYPE_CHECKING:
     from kvmm.cache.layer import KVMMLayer
 
+OWN_ATTENTION = (
+    "The model's attention does not go through transformers' AttentionInterface, which is where kvmm reads packed "
+    "pages; use a version of the model that does, or transformers' own cache."
+)
+
 
 class PackedHandle:
     """What a layer returns in place of keys and values when it wants to see the queries: to read packed pages, or,
@@ -30,6 +35,11 @@ class PackedHandle:
 
     def __init__(self, layer: KVMMLayer):
         self.layer = layer
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python's own protocols, which have defaults
+            raise AttributeError(name)
+        raise KVMMError(OWN_ATTENTION)
 
 
 def install_attention() -> None:

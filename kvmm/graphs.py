@@ -330,7 +330,8 @@ class _Dispatcher:
         return _Dispatcher(twin, copy.deepcopy(self._own, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self._model(), "forward")  # a pickled model comes back with the forward of its class
+        """A pickled model comes back as if it had never been prepared."""
+        return (getattr, (self._model(), "forward")) if self._own is None else (_itself, (self._own,))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model()
@@ -339,6 +340,10 @@ class _Dispatcher:
         if args or not isinstance(graph, StepGraph) or torch.is_grad_enabled():
             return forward(*args, **kwargs)
         return graph.step(model, forward, kwargs["past_key_values"], kwargs)
+
+
+def _itself(forward: Callable) -> Callable:
+    return forward
 
 
 def install_dispatcher(model: nn.Module) -> None:

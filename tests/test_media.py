@@ -166,6 +166,21 @@ def test_strips_make_the_whole_image(monkeypatch, mode: str, max_pixels: int | N
     assert np.abs(np.asarray(found, np.int16) - expected).max() <= (0 if max_pixels is None else 1)
 
 
+def test_an_image_of_the_caller_stays_as_it_is(tmp_path: Path):
+    photo((640, 480)).save(tmp_path / "photo.jpg")
+    frames = [Image.new("RGB", (40, 30), color) for color in ("red", "blue")]
+    frames[0].save(tmp_path / "two.gif", save_all=True, append_images=frames[1:])
+    with Image.open(tmp_path / "photo.jpg") as image, Image.open(tmp_path / "photo.jpg") as untouched:
+        assert load_image(image, max_pixels=10_000).size == (115, 86)
+        assert image.size == (640, 480) and np.array_equal(image, untouched)
+        # a file of ours is decoded at a smaller size, which costs a little sharpness and a fraction of the time
+        assert load_image(tmp_path / "photo.jpg", max_pixels=10_000).size == (115, 86)
+    with Image.open(tmp_path / "two.gif") as image:
+        image.seek(1)
+        assert load_image(image).getpixel((1, 1)) == (255, 0, 0), "the first frame"
+        assert image.tell() == 1 and image.convert("RGB").getpixel((1, 1))[2] > 250
+
+
 def test_a_text_file_named_png(tmp_path: Path):
     path = tmp_path / "picture.png"
     path.write_text("This is no picture.\n")

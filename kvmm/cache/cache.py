@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import DynamicCache
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from kvmm.attention import install_attention
+from kvmm.cache.contract import ContractMixin
 from kvmm.cache.fuse import check_value_rotation
 from kvmm.cache.labels import label_call
 from kvmm.cache.layer import KVMMLayer
@@ -31,7 +32,7 @@ from kvmm.modality import TEXT, install_hook, placeholder_ids, remove_hook
 from kvmm.policy import KVPolicy, check_head_dim, check_layers, get_policy
 
 
-class KVMMCache(Cache):
+class KVMMCache(ContractMixin):
     """A KV cache of one to two bits a value, by modality.
 
     ```python
@@ -428,7 +429,8 @@ class KVMMCache(Cache):
         Sinks, residual and sliding windows are copied. Adding to the pages of a modality copies those pages, so a fork
         that asks another question about the same document shares the document's pages for good.
         """
-        twin = copy.copy(self)
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))  # copy.copy would leave out the model, as a pickle does
         twin.table = self.table.fork()
         twin.layers = [
             layer.fork(twin.table) if isinstance(layer, KVMMLayer) else copy.deepcopy(layer) for layer in self.layers
@@ -467,103 +469,3 @@ class KVMMCache(Cache):
     def memory(self) -> MemoryReport:
         """Measured memory; see :class:`MemoryReport`."""
         return measure(self)
-
-    # -- the rest of transformers' contract -------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]]:
-        """Keys, values ``[B, H, T, D]`` and the sliding window, layer by layer, as a ``DynamicCache`` gives them.
-
-        What is packed comes decoded, one layer at a time: reading all of it takes the time of a dense cache, and its
-        memory if all is kept.
-        """
-        for layer in self.layers:
-            yield layer.keys, layer.values, getattr(layer, "_sliding_window_tensor", None)
-
-    @property
-    def batch_size(self) -> int:
-        """Number of sequences, -1 while empty."""
-        return -1 if self.table.modality is None else self.table.modality.shape[0]
-
-    def reset(self) -> None:
-        """Forget all tokens; the cache can be used for a new prompt."""
-        super().reset()
-        self.table.clear()
-        if self.retention is not None:
-            self.retention.clear()
-        self._pending = self._explicit = self._announced = None
-        self._settled = False
-        if self.graph is not None:
-            self.graph.drop()
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens, also from pages.
-
-        Slots of a page that lose their token stay empty; only what was packed last and loses all its tokens is freed.
-        What remains may be packed at the next step, whatever its length: drafts of several tokens are decode steps, and
-        assisted decoding crops after each.
-
-        Args:
-            tokens_to_remove: a negative number of tokens to remove; a positive number is the length to keep.
-
-        Raises:
-            KVMMError: if a sliding-window layer has dropped tokens that would now come back.
-        """
-        tokens_to_remove = int(tokens_to_remove)  # assisted decoding passes a tensor
-        count = -tokens_to_remove if tokens_to_remove <= 0 else max(self.table.length - tokens_to_remove, 0)
-        count = min(count, self.table.length)
-        if count and count == self.table.length:
-            self.reset()
-            return
-        self._settled = True
-        for index, layer in enumerate(self.layers):
-            if index not in self.packed_layers:
-                try:
-                    layer.crop(-count)
-                except RuntimeError as error:
-                    raise KVMMError(
-                        f"Layer {index} no longer holds the tokens that {count} fewer would need; call "
-                        "cache.activate_past_recording() before generating."
-                    ) from error
-        if count:
-            layers = [self.layers[index] for index in self.packed_layers]
-            stores = [store for layer in layers for part in layer.parts.values() for store in part.stores]
-            cut = self.table.crop(count, all(store.rewinds for store in stores))
-            for layer in layers:
-                layer.shorten(cut)
-            self._changed()
-
-    def _index_batch(self, index: torch.Tensor) -> None:
-        if self.table.modality is None:
-            return
-        if self.retention is not None and index.tolist() != [0]:
-            raise KVMMError("A cache with a budget holds one sequence and cannot be repeated; leave budget out.")
-        self.table.index_batch(index.to(self.table.modality.device))
-        for i in self.packed_layers:
-            layer = self.layers[i]
-            if layer.is_initialized:
-                layer.index_batch(index.to(layer.device))
-        self._changed()
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Reorder the sequences for beam search: ``beam_idx`` int64 ``[B]``."""
-        self._index_batch(beam_idx)
-        for index, layer in enumerate(self.layers):
-            if index not in self.packed_layers:
-                layer.reorder_cache(beam_idx)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every sequence ``repeats`` times, in place."""
-        if self.table.modality is not None:
-            batch = self.table.modality.shape[0]
-            self._index_batch(torch.arange(batch).repeat_interleave(repeats))
-        for index, layer in enumerate(self.layers):
-            if index not in self.packed_layers:
-                layer.batch_repeat_interleave(repeats)
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep only the sequences ``indices`` (int64, or a bool mask ``[B]``)."""
-        indices = torch.as_tensor(indices)
-        self._index_batch(indices.nonzero().flatten() if indices.dtype == torch.bool else indices)
-        for index, layer in enumerate(self.layers):
-            if index not in self.packed_layers:
-                layer.batch_select_indices(indices)

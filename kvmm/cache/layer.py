@@ -450,7 +450,7 @@ class KVMMLayer(CacheLayerMixin):
 
         ``mask``: see :meth:`TokenTable.bias`. A captured step has none: the device knows what is padding.
         """
-        mask = None if self.table.replays else mask
+        mask = None if self.table.replays else self.table.beyond_padding(mask, query.shape[2])
         if mask is None and self._steps(query):
             with self._current_device():
                 output = self._step(query, scaling)

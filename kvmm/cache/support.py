@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from kvmm.attention import OWN_ATTENTION
 from kvmm.errors import KVMMError
 from kvmm.policy import KVPolicy
 
@@ -58,4 +59,20 @@ def checked_config(model: nn.Module) -> Any:
         raise KVMMError(f"{name} does not run with SDPA attention, which kvmm uses to read the prompt.")
     if getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None):
         raise KVMMError(f"{name} caps its attention logits, which kvmm's attention does not do.")
+    if _has_own_attention(model):
+        raise KVMMError(f"{name} is not supported. {OWN_ATTENTION}")
     return config
+
+
+def _has_own_attention(model: nn.Module) -> bool:
+    """Whether the source of the model's decoder shows attention beside transformers' ``AttentionInterface``.
+
+    Where there is no source to read (a model made in a notebook), the first step that packed pages are read in tells.
+    """
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    decoder_class = type(getattr(decoder, "language_model", decoder))
+    if not hasattr(decoder_class, "_can_set_attn_implementation"):
+        return False
+    decoder_class._can_set_attn_implementation()
+    # set once the source was read; the call itself also says False where there is none
+    return getattr(decoder_class, "_can_set_attn_implementation_cached_value", None) is False

@@ -131,7 +131,7 @@ class TokenTable:
         self.packed = False
         self.appends: dict[int, list[int]] = {}  # modality -> slots after each append to its pages
         self._next_check = 0
-        self._bias: dict[torch.device, tuple] = {}  # what the last step added to its scores
+        self.clear_bias()
         if self.room is not None:
             self.room.clear()
 
@@ -156,7 +156,7 @@ class TokenTable:
         positions = positions.masked_fill(modality == PADDING, -1)
         self.dense = positions if self.dense is None else torch.cat((self.dense, positions), 1)
         self.length = end
-        self._bias = {}
+        self.clear_bias()
         if count > 1:
             self._next_check = 0
 
@@ -217,7 +217,7 @@ class TokenTable:
         self.dense = plan.stay_positions
         self.num_sinks = plan.num_sinks
         self.packed = True
-        self._bias = {}
+        self.clear_bias()
 
     # -- masks --------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,9 @@ class TokenTable:
 
         Args:
             mask: what the model's attention got: None, bool ``[B, T]`` (padding; causal beside that), bool or float
-                ``[B, 1, q, T]`` over all ``T`` positions, or flex attention's ``BlockMask`` of the same.
+                ``[B, 1, q, T]`` over all ``T`` positions, or flex attention's ``BlockMask`` of the same; integers are
+                bools. A ``BlockMask`` is written out once a call of the model, which makes flex the slow way to read
+                packed pages.
             queries: number of new tokens ``q``, the last ones of the sequence.
             device: where it is needed; the table's own if None.
 
@@ -249,17 +251,49 @@ class TokenTable:
         self._bias[device] = (mask, queries, bias)
         return bias
 
+    def beyond_padding(self, mask: Any, queries: int) -> Any:
+        """The mask of :meth:`bias`, or None where it hides nothing from one new token that is not padding anyway.
+
+        Eager attention makes such a mask in every step. One look serves all layers of a step; where the table lies in
+        host memory and the mask does not, it waits for the device, as SDPA's own look for padding does.
+        """
+        if queries != 1 or mask is None:
+            return mask
+        if self._seen_mask is None or self._seen_mask[0] is not mask:
+            tensor = self._as_tensor(mask)
+            self._seen_mask = mask, tensor if self._hides_tokens(tensor) else None
+        return self._seen_mask[1]
+
+    def _as_tensor(self, mask: Any) -> torch.Tensor:
+        """A mask of :meth:`bias` that is a ``BlockMask`` written out, bool ``[B, 1, q, T]``."""
+        if isinstance(mask, torch.Tensor):
+            return mask
+        return create_mask(mask.mask_mod, self.dense.shape[0], 1, *mask.seq_lengths, device=mask.kv_indices.device)
+
+    def _hides_tokens(self, mask: torch.Tensor) -> bool:
+        """Whether a mask of one query, bool or float ``[B, T]`` or ``[B, 1, 1, T]``, changes the score of a token.
+
+        True for a mask of another form, which :meth:`bias` refuses.
+        """
+        if mask.dim() == 4 and mask.shape[1] == mask.shape[2] == 1:
+            mask = mask[:, 0, 0]
+        if mask.dim() != 2 or mask.shape[1] != self.length:
+            return True
+        visible = mask == 0 if mask.is_floating_point() else mask.bool()
+        padding = self.modality[:, : self.length] == PADDING
+        return not bool((visible.to(padding.device) | padding).all())
+
     def clear_bias(self) -> None:
-        """Drop the bias of the last step, which is workspace and not part of the cache."""
-        self._bias = {}
+        """Drop what is known of the last step's mask, which is workspace and not part of the cache."""
+        self._bias: dict[torch.device, tuple] = {}  # what was added to its scores
+        self._seen_mask: tuple[Any, torch.Tensor | None] | None = None  # and what it was beyond padding
 
     def _make_bias(self, mask: Any, queries: int) -> torch.Tensor | None:
         slots = self.slots()
         visible = (slots >= 0).unsqueeze(1)  # [B, 1, N]
         index = slots.clamp_min(0).long()
         added = None
-        if mask is not None and not isinstance(mask, torch.Tensor):
-            mask = create_mask(mask.mask_mod, slots.shape[0], 1, *mask.seq_lengths, device=mask.kv_indices.device)
+        mask = None if mask is None else self._as_tensor(mask)
         if queries > 1 and (mask is None or mask.dim() == 2):
             last = torch.arange(self.length - queries, self.length, device=slots.device)
             visible = visible & (slots.unsqueeze(1) <= last.view(1, -1, 1))
@@ -281,7 +315,7 @@ class TokenTable:
             if mask.is_floating_point():
                 added = mask.float().clamp_min(MASKED)
             else:
-                visible = visible & mask
+                visible = visible & mask.bool()
         if added is not None:
             return added.masked_fill(~visible, MASKED).unsqueeze(1)
         if bool(visible.all()):
@@ -295,7 +329,7 @@ class TokenTable:
         self.modality = self.modality.index_select(0, index)
         self.dense = self.dense.index_select(0, index)
         self.stores = {m: positions.index_select(0, index) for m, positions in self.stores.items()}
-        self._bias = {}
+        self.clear_bias()
 
     def crop(self, count: int, rewinds: bool = True) -> Cut:
         """Forget the last ``count`` tokens, which must not be all.
@@ -328,7 +362,7 @@ class TokenTable:
         self.length = end
         self.num_sinks = min(self.num_sinks, cut.width)
         self._next_check = 0
-        self._bias = {}
+        self.clear_bias()
         return cut
 
     def fork(self) -> TokenTable:
@@ -338,9 +372,12 @@ class TokenTable:
         twin.appends = {modality: list(sizes) for modality, sizes in self.appends.items()}
         if self.modality is not None:
             twin.modality = self.modality.clone()  # the only tensor that is written in place
-        twin._bias = {}
         twin.room = None if self.room is None else self.room.fork()
         return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle holds: not what the call or the block that runs now does with the table."""
+        return vars(self) | {"replays": False, "reads_decoded": False, "_bias": {}, "_seen_mask": None}
 
     def counts(self, positions: torch.Tensor) -> dict[int, int]:
         """Tokens by modality among slots ``positions`` int32 ``[B, n]``."""

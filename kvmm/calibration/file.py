@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from kvmm.bounded_json import parse_json
-from kvmm.calibration.heads import HeadShape, head_shapes, local_heads
+from kvmm.calibration.heads import HeadShape, head_shapes, local_heads, num_layers
 from kvmm.errors import KVMMError, one_line
 from kvmm.modality import IMAGE, MODALITY_NAMES, VIDEO
 from kvmm.policy import KVPolicy, KVSpec, get_policy
@@ -155,12 +155,13 @@ def _read(path: Path, _: int) -> Calibration:
     return calibration
 
 
-def _check(calibration: Calibration, shapes: Mapping[int, HeadShape] | None = None) -> None:
+def _check(calibration: Calibration, shapes: Mapping[int, HeadShape] | None = None, layers: int = 0) -> None:
     """Compare names, tensors and numbers with what codecs declare of them.
 
     Args:
         calibration: what a file holds.
-        shapes: heads and channels by layer, where the model is known.
+        shapes: heads and channels by layer, where the model is known; for layers left out any size will do.
+        layers: how many the model has.
 
     Raises:
         KVMMError: with the name of what is wrong.
@@ -178,16 +179,16 @@ def _check(calibration: Calibration, shapes: Mapping[int, HeadShape] | None = No
             continue
         heads, dim = "heads", "channels"
         if shapes is not None:
-            shape = shapes.get(int(layer))
-            if shape is None:
+            if int(layer) >= layers:
                 raise KVMMError(f"{site}: the model has no such layer")
-            heads, dim = shape.heads, shape.key_dim if side == "key" else shape.value_dim
+            if shape := shapes.get(int(layer)):
+                heads, dim = shape.heads, shape.key_dim if side == "key" else shape.value_dim
         codec_class(codec).check_fit(tensors, side, heads, dim, site)
 
 
 @lru_cache(maxsize=8)
-def _check_for(calibration: Calibration, shapes: tuple[tuple[int, HeadShape], ...]) -> None:
-    _check(calibration, dict(shapes))
+def _check_for(calibration: Calibration, shapes: tuple[tuple[int, HeadShape], ...], layers: int) -> None:
+    _check(calibration, dict(shapes), layers)
 
 
 def model_fingerprint(model: nn.Module) -> str:
@@ -236,7 +237,7 @@ def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
     if calibration.fingerprint == model_fingerprint(model):
         if shapes := head_shapes(model):
             try:
-                _check_for(calibration, tuple(shapes.items()))
+                _check_for(calibration, tuple(shapes.items()), num_layers(model))
             except KVMMError as error:
                 raise KVMMError(f"{path or found} does not fit the model ({one_line(error)}); make it again.") from None
         heads = local_heads(model)

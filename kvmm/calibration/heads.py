@@ -33,6 +33,11 @@ def head_shapes(model: nn.Module) -> dict[int, HeadShape]:
     return shapes
 
 
+def num_layers(model: nn.Module) -> int:
+    """The layers of a model's decoder."""
+    return getattr(model, "thinker", model).config.get_text_config(decoder=True).num_hidden_layers
+
+
 def local_heads(model: nn.Module) -> tuple[int, int] | None:
     """Which KV heads a process of a tensor-parallel model holds: the first and the one after the last; None for all."""
     model = getattr(model, "thinker", model)
@@ -50,4 +55,4 @@ def local_heads(model: nn.Module) -> tuple[int, int] | None:
     return None
 
 
-__all__ = ["HeadShape", "head_shapes", "local_heads"]
+__all__ = ["HeadShape", "head_shapes", "local_heads", "num_layers"]

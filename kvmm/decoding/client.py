@@ -23,10 +23,10 @@ from PIL import Image
 import kvmm
 from kvmm.decoding import limits
 from kvmm.decoding.files import Source, name_of, open_file
-from kvmm.decoding.worker import MESSAGE, STATUS, packed, strip_rows, unpacked
+from kvmm.decoding.worker import MESSAGE, STATUS, Ended, packed, strip_rows, unpacked
 from kvmm.errors import KVMMError
 
-_TOO_LONG = (-signal.SIGALRM, -signal.SIGXCPU, -signal.SIGKILL)
+_TOO_LONG = (-signal.SIGALRM, -signal.SIGXCPU)
 _MAX_NAME = 1000  # characters; what a file system allows is shorter
 
 logger = logging.getLogger(__name__)
@@ -77,13 +77,15 @@ class Parent:
             return
         if self._control is not None:
             self._control.close()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with _starting():
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = str(Path(kvmm.__file__).resolve().parents[1])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         # threads of a decoder would not survive the fork
         tuned = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         # huge pages: a fork touches all its memory for the first time, which takes longer than decoding a page
-        tuned["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        tunables = ("glibc.malloc.hugetlb=1", os.environ.get("GLIBC_TUNABLES"))  # of two values the last one counts
+        tuned["GLIBC_TUNABLES"] = ":".join(filter(None, tunables))
         self._control = ours
         with theirs, _starting():
             self._process = subprocess.Popen(
@@ -173,11 +175,14 @@ def decode(
         Stopped: ``stop`` was set.
     """
     name = (name or name_of(source))[:_MAX_NAME]
-    with _Slot(stop), _descriptor(source) as file:
-        try:
-            yield from _Decoding(what, name, file, stop, options).items()
-        except _NotBegun:  # the parent was dying as the request was sent
-            yield from _Decoding(what, name, file, stop, options).items()
+    try:
+        with _Slot(stop), _descriptor(source) as file:
+            try:
+                yield from _Decoding(what, name, file, stop, options).items()
+            except _NotBegun:  # the parent was dying as the request was sent
+                yield from _Decoding(what, name, file, stop, options).items()
+    except OSError as error:  # no memory or descriptors; what is wrong with the file itself is a KVMMError
+        raise KVMMError(f"{name} could not be read now ({error.strerror or error}): try again.") from error
 
 
 class _Slot:
@@ -216,20 +221,18 @@ class _Decoding:
     def __init__(self, what: str, name: str, file: int, stop: threading.Event | None, options: dict[str, Any]) -> None:
         self._name, self._stop = name, stop
         self._page, self._count = 1, None
-        self._answer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._status, status = os.pipe()
-        self._answer.settimeout(limits.STOP_SECONDS)
         self._begun, self._over, self._ended = False, False, None
-        try:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._answer, answer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.callback(self._answer.close)
+            theirs.callback(answer.close)
+            self._answer.settimeout(limits.STOP_SECONDS)
+            self._status, status = os.pipe()
+            ours.callback(os.close, self._status)
+            theirs.callback(os.close, status)
             request = {"what": what, "name": self._name, "options": options, "limits": limits.sent()}
-            self._number = PARENT.send(request, [theirs.fileno(), status, file])
-        except BaseException:
-            self._answer.close()
-            os.close(self._status)
-            raise
-        finally:
-            theirs.close()
-            os.close(status)
+            self._number = PARENT.send(request, [answer.fileno(), status, file])
+            ours.pop_all()  # until the end of the process
 
     def items(self) -> Iterator[Item | int]:
         """What arrives; the process has ended when this returns or raises."""
@@ -261,8 +264,7 @@ class _Decoding:
         except (_Died, ValueError, KeyError) as error:
             if isinstance(error, KVMMError):
                 raise
-            status = self._end()
-            raise (KVMMError if self._begun else _NotBegun)(self._cause(status)) from None
+            raise (KVMMError if self._begun else _NotBegun)(self._cause(self._end())) from None
         finally:
             self._end()
 
@@ -281,7 +283,7 @@ class _Decoding:
             if message is not None:
                 return unpacked(message), file
 
-    def _end(self) -> int | None:
+    def _end(self) -> Ended | None:
         """Wait until the process is gone, after killing it if it is not done; how it ended, None if nobody knows."""
         if self._status is None:
             return self._ended
@@ -289,17 +291,21 @@ class _Decoding:
         if not self._over:
             PARENT.kill(self._number)
             status = os.read(self._status, STATUS.size)
-            self._ended = STATUS.unpack(status)[0] if len(status) == STATUS.size else None
+            self._ended = Ended(*STATUS.unpack(status)) if len(status) == STATUS.size else None
         os.close(self._status)
         self._status = None
         return self._ended
 
-    def _cause(self, status: int | None) -> str:
+    def _cause(self, ended: Ended | None) -> str:
         where = f"Page {self._page} of {self._name}" if self._count is not None else self._name
-        if status is None:
+        if ended is None:
             return f"{self._name} could not be read now: try again."
-        if status in _TOO_LONG:
+        if ended.code in _TOO_LONG:
+            if self._count is not None and ended.seconds > limits.FILE_SECONDS - 0.5:
+                return f"{self._name} takes too long to read: split it, or save it as plain pictures."
             return f"{where} takes too long to read: save it as plain pictures, or in a smaller size."
+        if ended.code == -signal.SIGKILL:  # nobody here does that to a process that is waited for; the kernel does
+            return f"{where} takes more memory than is free: make it smaller, or try again later."
         return f"{where} is damaged, or takes more than {limits.MEMORY >> 20} MiB to read: save it again, or smaller."
 
 

@@ -70,7 +70,7 @@ def kind_of(source: Source) -> Literal["image", "pdf", "audio", "video"] | None:
     head = head_of(source)
     if b"%PDF-" in head[:1024]:
         return "pdf"
-    if _is_image(head):
+    if is_image(head):
         return "image"
     if head[:4] in (b"fLaC", b"OggS", b"FORM", b".snd", b"caff") or (
         head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE"
@@ -99,7 +99,8 @@ _IMAGE_MAGIC = (
 )
 
 
-def _is_image(head: bytes) -> bool:
+def is_image(head: bytes) -> bool:
+    """Whether a file that begins with ``head`` is an image by its first bytes; nothing of it is decoded."""
     if head.startswith(_IMAGE_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
         return not (head.startswith(b"BM") and _is_text(head))
     is_netpbm = head[:1] == b"P" and head[1:2].isdigit() and head[2:3].isspace()
@@ -149,4 +150,4 @@ def what_else(source: Source) -> str:
     return "is a text file" if _is_text(head_of(source)) else "is of an unknown format"
 
 
-__all__ = ["OpenFile", "Source", "head_of", "kind_of", "name_of", "open_file", "what_else"]
+__all__ = ["OpenFile", "Source", "head_of", "is_image", "kind_of", "name_of", "open_file", "what_else"]

@@ -41,7 +41,7 @@ def read_image(source: Source, max_pixels: int | None) -> Image.Image:
             # Pillow's own size warning: the limit below is the one that counts.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with stream, Image.open(stream, formats=IMAGE_FORMATS) as image:
-                return finish_image(image, name, max_pixels)
+                return finish_image(image, name, max_pixels, may_draft=True)
     except Image.DecompressionBombError as error:
         raise KVMMError(f"{name} unpacks to more than {MAX_IMAGE_PIXELS:,} pixels: make the image smaller.") from error
     except Image.UnidentifiedImageError as error:
@@ -56,8 +56,16 @@ def read_image(source: Source, max_pixels: int | None) -> Image.Image:
         raise KVMMError(f"{name} is damaged or cut off: save or download the image again.") from error
 
 
-def finish_image(image: Image.Image, name: str, max_pixels: int | None) -> Image.Image:
-    """An upright RGB image of at most ``max_pixels`` pixels; raises ``KVMMError`` beyond the limits above."""
+def finish_image(image: Image.Image, name: str, max_pixels: int | None, *, may_draft: bool = False) -> Image.Image:
+    """An upright RGB image of at most ``max_pixels`` pixels.
+
+    ``may_draft`` lets a JPEG be decoded at a half or a quarter of its size where that is enough, which changes
+    ``image``; without it ``image`` keeps its size and its frame.
+
+    Raises ``KVMMError`` beyond the limits above.
+    """
+    if image.tell():
+        image = _first_frame(image)
     width, height = image.size
     if min(width, height) < 1:
         raise KVMMError(f"{name} has no pixels: give another image.")
@@ -71,13 +79,21 @@ def finish_image(image: Image.Image, name: str, max_pixels: int | None) -> Image
         raise KVMMError(f"{name} is {width} x {height} pixels, too narrow a strip to read: crop or pad it.")
     share = 1.0 if max_pixels is None else min(math.sqrt(max_pixels / (width * height)), 1.0)
     size = (max(int(width * share), 1), max(int(height * share), 1))
-    image.seek(0)
-    if share < 1:
-        image.draft("RGB", size)  # a JPEG is decoded at a half or a quarter of its size where that is enough
+    if share < 1 and may_draft:
+        image.draft("RGB", size)
     image.load()
     turn = _TURNS.get(image.getexif().get(_ORIENTATION))
     shown = _in_strips(image, size)
     return shown if turn is None else shown.transpose(turn)
+
+
+def _first_frame(image: Image.Image) -> Image.Image:
+    frame = image.tell()
+    image.seek(0)
+    try:
+        return image.copy()
+    finally:
+        image.seek(frame)
 
 
 def _in_strips(image: Image.Image, size: tuple[int, int]) -> Image.Image:

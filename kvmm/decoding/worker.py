@@ -17,19 +17,27 @@ import socket
 import struct
 import time
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvmm.decoding import limits
 from kvmm.decoding.files import OpenFile
 from kvmm.errors import KVMMError
 
 MESSAGE = 2**17  # bytes; a page's text layer has up to 20 000 characters
-STATUS = struct.Struct("<i")  # how a process ended: minus the signal that killed it, or its exit code
+STATUS = struct.Struct("<idq")  # of Ended
 # imported while nobody waits, so that forks have them; the first is what every request needs
 _DECODERS = ("kvmm.media", "PIL.Image", "kvmm.pdf", "soundfile", "soxr", "av")
 _STRIP = 2**20  # bytes of pixels that are copied at once
 _POLITE_AFTER = 1.0  # seconds after which a process makes way for those that serve others
 _PDEATHSIG = 1  # prctl: the signal that a process gets when its parent dies
+
+
+class Ended(NamedTuple):
+    """How a process ended: minus the signal that killed it or its exit code, seconds of CPU, most resident bytes."""
+
+    code: int
+    seconds: float
+    nbytes: int
 
 
 def serve(descriptor: int) -> None:
@@ -39,57 +47,102 @@ def serve(descriptor: int) -> None:
     ``{"kill": id}`` ends one.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the caller decides
-    libc = ctypes.CDLL(None, use_errno=True)
-    control = socket.socket(fileno=descriptor)
-    selector = selectors.DefaultSelector()
-    selector.register(control, selectors.EVENT_READ)
-    pids: dict[int, int] = {}
-    begun: dict[int, float] = {}  # by pid, of those whose priority is as it was
+    forks = Forks(socket.socket(fileno=descriptor))
     decoders = list(_DECODERS)
     while True:
-        events = selector.select(0 if decoders else 0.25 if begun else None)
+        events = forks.selector.select(0 if decoders else 0.25 if forks.begun else None)
         if not events and decoders:
-            with contextlib.suppress(ImportError):  # the file that needs it will say so
+            with contextlib.suppress(Exception):  # the file that needs it will say so
                 module = importlib.import_module(decoders.pop(0))
                 if module.__name__ == "PIL.Image":
                     module.init()  # imports its formats
             gc.freeze()  # a fork that collects garbage would copy all of it
-        for pid in [pid for pid, when in begun.items() if time.monotonic() - when > _POLITE_AFTER]:
-            del begun[pid]
+        forks.make_way()
+        for key, _ in events:
+            if key.fileobj is not forks.control:
+                forks.reap(key)
+            elif not forks.receive():
+                return
+
+
+class Forks:
+    """The processes that decode. What the system refuses is the end of one request, never of the others."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(control, selectors.EVENT_READ)
+        self.begun: dict[int, float] = {}  # by pid, of those whose priority is as it was
+        self._pids: dict[int, int] = {}
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def make_way(self) -> None:
+        """Lower the priority of those that take long."""
+        for pid in [pid for pid, when in self.begun.items() if time.monotonic() - when > _POLITE_AFTER]:
+            del self.begun[pid]
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, 5)
-        for key, _ in events:
-            if key.fileobj is not control:  # a fork has ended
-                selector.unregister(key.fileobj)
-                os.close(key.fileobj)
-                number, pid, status = key.data
-                del pids[number]
-                begun.pop(pid, None)
-                with contextlib.suppress(OSError):  # nobody waits for it any more
-                    os.write(status, STATUS.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
-                os.close(status)
-                continue
-            text, descriptors, _, _ = socket.recv_fds(control, MESSAGE, 3)
-            if not text:
-                for pid in pids.values():
-                    os.kill(pid, signal.SIGKILL)
-                return
+
+    def reap(self, key: selectors.SelectorKey) -> None:
+        """Tell how a fork has ended, whose pipe ``key`` is."""
+        self.selector.unregister(key.fileobj)
+        os.close(key.fileobj)
+        number, pid, status = key.data
+        del self._pids[number]
+        self.begun.pop(pid, None)
+        _, code, used = os.wait4(pid, 0)
+        ended = Ended(os.waitstatus_to_exitcode(code), used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss)
+        with contextlib.suppress(OSError):  # nobody waits for it any more
+            os.write(status, STATUS.pack(*ended))
+        os.close(status)
+
+    def receive(self) -> bool:
+        """Do what the caller asks for; False once it is gone. A request that cannot be met is closed unanswered."""
+        try:
+            text, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE, 3)
+        except ConnectionError:
+            text, descriptors = b"", []
+        except OSError:  # no memory for a message
+            time.sleep(0.05)
+            return True
+        if not text:
+            for pid in self._pids.values():
+                os.kill(pid, signal.SIGKILL)
+            return False
+        try:
             request = unpacked(text)
             if "kill" in request:
-                if request["kill"] in pids:  # not reaped, so the number is its own
-                    os.kill(pids[request["kill"]], signal.SIGKILL)
-                continue
-            answer, status, file = descriptors
-            alive, life = os.pipe()  # nobody writes: it ends with the fork, which alone has ``life``
+                if request["kill"] in self._pids:  # not reaped, so the number is its own
+                    os.kill(self._pids[request["kill"]], signal.SIGKILL)
+            elif len(descriptors) == 3:  # all of them, unless this process has too many
+                self._fork(request, *descriptors)
+                descriptors.pop(1)
+        except (OSError, ValueError, MemoryError):
+            pass
+        finally:
+            for each in descriptors:
+                os.close(each)
+        return True
+
+    def _fork(self, request: dict[str, Any], answer: int, status: int, file: int) -> None:
+        """Raises ``OSError`` where no process can be started; ``status`` belongs to a process that was."""
+        alive, life = os.pipe()  # nobody writes: it ends with the fork, which alone has ``life``
+        pid = -1
+        try:
+            key = self.selector.register(alive, selectors.EVENT_READ)
             pid = os.fork()
             if not pid:
-                control.close()
-                _become_decoder(libc, answer, file, request)
-            begun[pid] = time.monotonic()
-            for each in (life, answer, file):
-                os.close(each)
-            selector.register(alive, selectors.EVENT_READ, (request["id"], pid, status))
-            pids[request["id"]] = pid
+                self.control.close()
+                _become_decoder(self._libc, answer, file, request)
+        finally:
+            os.close(life)
+            if pid < 0:
+                with contextlib.suppress(KeyError):
+                    self.selector.unregister(alive)
+                os.close(alive)
+        self.selector.modify(alive, key.events, (request["id"], pid, status))
+        self.begun[pid] = time.monotonic()
+        self._pids[request["id"]] = pid
 
 
 def _become_decoder(libc: Any, answer: int, file: int, request: dict[str, Any]) -> None:
@@ -99,8 +152,8 @@ def _become_decoder(libc: Any, answer: int, file: int, request: dict[str, Any]) 
         libc.prctl(_PDEATHSIG, signal.SIGKILL)
         limits.adopt(request["limits"])
         _limit()
-        with socket.socket(fileno=answer) as out:
-            _decode(out, OpenFile(file, request["name"]), request)
+        # closed by the end alone: who reads then knows that there is a status
+        _decode(socket.socket(fileno=answer), OpenFile(file, request["name"]), request)
         code = 0
     finally:
         os._exit(code)
@@ -117,7 +170,7 @@ def _limit() -> None:
     ):
         resource.setrlimit(kind, (most, most))
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    most = limits.FILE_SECONDS + limits.IMAGE_SECONDS
+    most = limits.FILE_SECONDS + 1
     resource.setrlimit(resource.RLIMIT_CPU, (most, most if hard == resource.RLIM_INFINITY else min(hard, most)))
     for each in (signal.SIGALRM, signal.SIGXCPU):
         signal.signal(each, signal.SIG_DFL)
@@ -132,7 +185,8 @@ def _allow(seconds: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = math.ceil(used.ru_utime + used.ru_stime) + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (min(soft, hard), hard))
+    # at the hard limit the kernel kills as it does where memory ends: stay below
+    resource.setrlimit(resource.RLIMIT_CPU, (max(min(soft, hard - 1), 1), hard))
     signal.setitimer(signal.ITIMER_REAL, limits.WALL_SECONDS)
 
 
@@ -200,4 +254,4 @@ def strip_rows(width: int) -> int:
     return max(_STRIP // (3 * width), 1)
 
 
-__all__ = ["MESSAGE", "STATUS", "packed", "serve", "strip_rows", "unpacked"]
+__all__ = ["MESSAGE", "STATUS", "Ended", "Forks", "packed", "serve", "strip_rows", "unpacked"]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kvmm.errors import KVMMError
+from kvmm.errors import KVMMError, one_line
 from kvmm.eval.records import Row, Run, count_failed, read_run
 from kvmm.eval.statistics import Difference, McNemar, holm, mcnemar, paired_bootstrap
 
@@ -180,7 +180,7 @@ def build_report(runs: Sequence[Run], *, failures: int = FAILURES) -> Evaluation
         try:
             found.append(_run_result(run, failures))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = one_line(f"{type(error).__name__}: {error}")
             raise KVMMError(
                 f"The files of run {run.date} in {run.folder} are damaged ({reason}): run it anew."
             ) from error

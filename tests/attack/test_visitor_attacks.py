@@ -203,6 +203,6 @@ def test_sessions_by_the_thousand_hold_no_memory(victim, retry):
                 return victim.call(client, fn, data).status_code
 
             with ThreadPoolExecutor(4) as pool:
-                assert set(pool.map(call, range(500))) == {200}
+                assert set(pool.map(call, range(300))) == {200}
 
     retry(attack)

@@ -1,6 +1,7 @@
 """Who else uses a model that a cache was made for: nothing of it changes for them, with any attention of theirs."""
 
 import copy
+import functools
 import gc
 import inspect
 import io
@@ -15,6 +16,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from kvmm import KVMMCache
+from kvmm.graphs import _Dispatcher
 from kvmm.modality import PADDING, TEXT
 from kvmm.policy import spec
 from tests.cache.harness import Harness, layout, uniform
@@ -145,6 +147,26 @@ def test_copies_of_a_prepared_model(monkeypatch):
     del model, twin, cache
     gc.collect()
     assert dead() is None
+
+
+def _doubled(model, *args, **kwargs):
+    out = type(model).forward(model, *args, **kwargs)
+    out.logits = 2 * out.logits
+    return out
+
+
+def test_pickles_keep_a_forward_of_the_owner_s(monkeypatch):
+    """What was put in place of ``forward`` before, such as hooks of accelerate, is pickled as it would be."""
+    monkeypatch.setattr("kvmm.cache.support._on_gpu", lambda model: True)
+    model, arguments = fresh("llama"), inputs("llama", 1)
+    model.forward = functools.partial(_doubled, model)
+    with torch.no_grad():
+        expected = model(**arguments).logits
+        KVMMCache.for_model(model, "balanced")
+        assert isinstance(model.forward, _Dispatcher)
+        loaded = pickle.loads(pickle.dumps(model))
+        assert torch.equal(loaded(**arguments).logits, expected)
+    assert loaded.forward.args == (loaded,) and loaded.forward.func is _doubled
 
 
 @pytest.mark.parametrize("count", [1, 4])

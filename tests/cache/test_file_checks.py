@@ -244,6 +244,16 @@ def test_a_loaded_cache_has_memory_of_its_own(files, tmp_path):
     assert torch.equal(cache.layers[0].keys, before)
 
 
+def test_a_fork_belongs_to_the_model_too(files, tmp_path):
+    """So that it can be saved, whatever a pickle leaves out."""
+    model, paths = files
+    cache = KVMMCache.load(paths["kivi2"], model)
+    twin = cache.fork()
+    assert twin.model is model
+    twin.save(tmp_path / "twin")
+    assert torch.equal(KVMMCache.load(tmp_path / "twin", model).layers[0].keys, cache.layers[0].keys)
+
+
 def test_fields():
     fields = {"a": Field(torch.int32, (2, "n"), 0, "n"), "b": Field(torch.float16, ((1, 4), "n"), required=False)}
     assert check_fields({"a": torch.zeros(2, 3, dtype=torch.int32)}, fields) == {"n": 3}

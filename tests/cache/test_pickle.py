@@ -50,6 +50,23 @@ def test_a_copy_goes_on_as_the_cache_does(way, policy, static, monkeypatch):
         assert twin.graph is not cache.graph and twin.graph.eager > 0
 
 
+@pytest.mark.parametrize("way", [*WAYS, "fork"])
+def test_a_copy_reads_as_caches_do(way):
+    """Made while the cache reads decoded keys or runs a step that is captured, it does neither."""
+    model = build("qwen3")
+    cache = KVMMCache.for_model(model, "balanced", residual_length=0)
+    generate(model, inputs("qwen3", 1), past_key_values=cache, max_new_tokens=3)
+    with cache.reading_decoded(), cache.replaying():
+        twin = ({"fork": KVMMCache.fork} | WAYS)[way](cache)
+        assert cache.table.reads_decoded and cache.table.replays
+    assert not twin.table.reads_decoded and not twin.table.replays
+    mask = torch.ones(1, cache.get_seq_length() + 1, dtype=torch.long)
+    step = {"input_ids": torch.tensor([[5]]), "attention_mask": mask}
+    with torch.no_grad():
+        logits = [model(**step, past_key_values=c).logits for c in (twin.attach(model), cache)]
+    assert torch.equal(*logits) and twin.get_seq_length() == mask.shape[1]
+
+
 @pytest.mark.parametrize("way", ["pickle", "torch.save"])
 def test_caches_with_a_budget_and_empty_ones(way):
     model = build("llama")

@@ -7,7 +7,7 @@ import torch
 
 from kvmm import KVMMError, get_policy
 from kvmm.cache.codecs import EncodeContext, Packed, Site, build_codec, codec_class
-from kvmm.cache.codecs.spherical import _pack, _unpack
+from kvmm.cache.codecs.rates import pack_indices, unpack_indices
 from kvmm.cache.pages import PageStore
 from kvmm.calibration import Calibration, SiteSamples, site_name
 from kvmm.modality import AUDIO, IMAGE, TEXT, VIDEO
@@ -55,9 +55,9 @@ def test_other_head_dimensions(dim):
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_index_planes(bits):
     index = torch.randint(0, 2**bits, (2, 3, 64, 5), dtype=torch.uint8)
-    packed = _pack(index, bits)
+    packed = pack_indices(index, bits)
     assert packed.nbytes * 8 == index.numel() * bits
-    assert torch.equal(_unpack(packed, bits), index)
+    assert torch.equal(unpack_indices(packed, bits), index)
 
 
 @pytest.mark.parametrize("bits", [HIGH, MID, LOW, 2, 1])

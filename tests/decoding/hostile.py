@@ -118,12 +118,12 @@ def flac(minutes: float = 29.9, rate: int = 96_000, channels: int = 2) -> bytes:
     return out.getvalue()
 
 
-def opus(minutes: float = 15, rate: int = 48_000, channels: int = 2) -> bytes:
+def opus(minutes: float = 15, rate: int = 48_000, channels: int = 2, form: str = "ogg") -> bytes:
     """A quiet tone as phones record it."""
     import av
 
     out = io.BytesIO()
-    with av.open(out, "w", format="webm") as container:
+    with av.open(out, "w", format=form) as container:
         track = container.add_stream("libopus", rate=rate, layout="stereo")
         track.bit_rate = 8_000
         samples = np.zeros((1, rate * channels), np.float32)
@@ -145,6 +145,6 @@ CASES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "PDF with a deflated stream": ("stream.pdf", deflated_stream),
     "PNG of 16 bits": ("deep.png", deep_png),
     "FLAC of half an hour": ("long.flac", flac),
-    "Opus of 15 minutes": ("long.webm", opus),
+    "Opus of 15 minutes": ("long.opus", opus),
 }
 """By what the file is: its name, and what writes it."""

@@ -246,6 +246,18 @@ def test_hub_parquet_in_shards(tmp_path: Path):
         assert sample.load_images()[0].size == (60, 40)
 
 
+def test_images_are_not_opened_by_a_decoder_before_they_are_asked_about(tmp_path: Path, monkeypatch):
+    write_docvqa(tmp_path, [docvqa_item(1)])
+    cells = write_parquet(tmp_path / "val.parquet", [hub_row(1, png())])
+
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("a decoder meets what a visitor sent")
+
+    monkeypatch.setattr(Image, "open", opened)
+    for data in (tmp_path, cells):
+        assert [sample.doc_id for sample in get_task("docvqa").load(data)] == ["1"]
+
+
 def test_parquet_cells_that_hold_no_image(tmp_path: Path):
     rows = [hub_row(1, png()), hub_row(2, b"no picture"), hub_row(3, None), hub_row(4, b""), hub_row(5, png())]
     loaded = get_task("docvqa").load(write_parquet(tmp_path / "val.parquet", rows))

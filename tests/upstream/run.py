@@ -60,7 +60,7 @@ def main() -> int:
         folder = (options.folder or Path(scratch)).resolve()
         suite = Suite(prepare(folder, source), folder, options.timeout)
         names = options.families if source is not None else [SAMPLE]
-        summary = {"versions": versions(suite.path), "command": " ".join(["python", *sys.argv])}
+        summary = {"versions": versions(suite.path), "command": command_of(options)}
         summary |= compare(suite, names, options.policies, options.processes)
     text = json.dumps(summary, indent=1) + "\n"
     if options.output is not None:
@@ -70,6 +70,14 @@ def main() -> int:
     passed, bad = totals["passed"], totals["differences"] + totals["crashes"]
     print(f"{passed} passed, {bad} failed")
     return 1 if bad or not passed else 0
+
+
+def command_of(options: argparse.Namespace) -> str:
+    """What repeats the run on any machine."""
+    words = ["python tests/upstream/run.py"]
+    if options.source is not None:
+        words += ["--source CHECKOUT --families", *options.families]
+    return " ".join([*words, "--policies", *options.policies])
 
 
 # -- the suite --------------------------------------------------------------------------------------------------------

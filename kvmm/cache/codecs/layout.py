@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 import torch
 
 from kvmm.cache.codecs.base import Packed
+from kvmm.errors import KVMMError
 from kvmm.kernels.quantize import pack_planes, unpack_planes
 
 DIGIT_BITS = {"codes": 2, "codes_1bit": 1}  # of the stored tensors
@@ -31,7 +32,7 @@ class Layout:
 
     def __init__(self, bits: torch.Tensor):
         if bool((bits[1:] > bits[:-1]).any()):
-            raise ValueError("channels must come in the order of falling bits")
+            raise KVMMError("The channels of a calibration do not fall in variance: make it again.")
         self.bits = bits
         self.coded = int((bits > 0).sum())
         self.digits = [(place, n) for place in range(4) if (n := int((bits >= 2 * place + 2).sum()))]
@@ -121,6 +122,12 @@ class Layout:
         pages = (*packed["zero_point"].shape[:2], len(packed.page_group), packed.page_size)
         empty = packed["zero_point"].new_zeros(*pages, 0, dtype=torch.float32)
         return empty if dim == -2 else empty.transpose(-1, -2)
+
+
+def check_bits(bits: torch.Tensor) -> None:
+    """Raise :class:`KVMMError` unless bits ``[B, H, 1, D]`` of a file are one layout for all heads."""
+    if not bits.numel() or bool((bits != bits[:1, :1]).any()) or bool((bits.int().diff(dim=-1) > 0).any()):
+        raise KVMMError("bits: must be the same for all heads and fall from channel to channel")
 
 
 @lru_cache(maxsize=256)

@@ -30,7 +30,7 @@ import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.cache.codecs.klt import coding_loss, klt
-from kvmm.cache.codecs.layout import DIGIT_BITS, Layout, layout_of
+from kvmm.cache.codecs.layout import DIGIT_BITS, Layout, check_bits, layout_of
 from kvmm.cache.codecs.transform import Transform, check_invertible, offline_transform, rotation
 from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
@@ -270,7 +270,9 @@ class RD(Codec):
             fields["transform"] = Field(torch.float16, (batch, heads, 1, dim, dim))
             fields["bits"] = Field(torch.uint8, (batch, heads, 1, dim), 0, 9)
             check_fields(tensors, fields, closed=False)
-            layout = _checked_layout(tensors)
+            check_bits(tensors["bits"])
+            check_invertible(tensors["transform"], "transform")
+            layout = _stored_layout(tensors)
         else:
             layout = self.layout(dim, transform)
         extra = transform.deviation is not None and self.fit_kind != "prompt"  # levels that no store holds
@@ -443,19 +445,6 @@ class RD(Codec):
             digits = mix_per_channel(probabilities, codes, steps, None, group)
             output = output.scatter_add(-1, channel.expand(digits.shape), digits)
         return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
-
-
-def _checked_layout(tensors: Mapping[str, torch.Tensor]) -> Layout:
-    """The layout of a file's ``bits`` uint8 ``[B, H, 1, D]`` with the ``transform`` that belongs to it.
-
-    Raises:
-        KVMMError: the bits are no layout, or the transform cannot be undone.
-    """
-    bits = tensors["bits"]
-    if not bits.numel() or bool((bits != bits[:1, :1]).any()) or bool((bits.int().diff(dim=-1) > 0).any()):
-        raise KVMMError("bits: must be the same for all heads and fall from channel to channel")
-    check_invertible(tensors["transform"], "transform")
-    return _stored_layout(tensors)
 
 
 def _stored_layout(tensors: Mapping[str, torch.Tensor], previous: Packed | None = None) -> Layout:

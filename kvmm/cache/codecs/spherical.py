@@ -19,7 +19,7 @@ Stored tensors: ``codes`` uint8 ``[B, H, P, N * index_bits / 8, J]``, one plane 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -27,11 +27,23 @@ from weakref import WeakKeyDictionary
 import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.rates import (
+    HIGH,
+    LOW,
+    LOWER,
+    PRODUCT1,
+    PRODUCT2,
+    RATES,
+    divisor,
+    pack_indices,
+    rate_of,
+    unpack_indices,
+)
 from kvmm.calibration import Calibration, SiteSamples
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
 from kvmm.kernels.angle import kmeans, mix_histogram, nearest, reconstruct, scores_lut
-from kvmm.kernels.quantize import pack_planes, paged, slot_weight, unpack_planes
+from kvmm.kernels.quantize import paged, slot_weight
 from kvmm.modality import IMAGE, VIDEO
 from kvmm.policy import CodecSpec, spec
 
@@ -43,30 +55,6 @@ _FIT_ROUNDS = 8
 _FIT_LEAST = 4  # vectors a codeword
 
 
-@dataclass(frozen=True)
-class Rate:
-    """Channels a group, bits an index, and whether a length of 8 bits comes with it."""
-
-    group: int
-    index_bits: int
-    radius: bool
-
-    @property
-    def bits(self) -> float:
-        """Bits a channel."""
-        total = self.index_bits + 8 * self.radius
-        return total // self.group if total % self.group == 0 else total / self.group
-
-    @property
-    def name(self) -> str:
-        """What its codebooks are called in a calibration file."""
-        return f"{'angle' if self.radius else 'product'}-{self.group}-{self.index_bits}"
-
-
-HIGH, MID, LOW = Rate(16, 6, True), Rate(16, 4, True), Rate(32, 3, True)  # 14, 12 and 5.5 bytes a key of 128 channels
-PRODUCT2, PRODUCT1 = Rate(4, 8, False), Rate(8, 8, False)
-_RATES = {rate.bits: rate for rate in (HIGH, MID, LOW, PRODUCT2, PRODUCT1)}
-_LOWER = {HIGH: MID, MID: LOW, PRODUCT2: PRODUCT1}
 _books: WeakKeyDictionary[Calibration, dict[tuple, torch.Tensor | None]] = WeakKeyDictionary()
 
 
@@ -86,7 +74,7 @@ class Spherical(Codec):
     """
 
     name = "spherical"
-    bits = tuple(_RATES)
+    bits = tuple(RATES)
     pages_stand_alone = True
     span_tensors = ("mean", "deviation")
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -98,16 +86,16 @@ class Spherical(Codec):
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
-        self.rate = _rate(spec)
+        self.rate = rate_of(spec)
         self.reconstruct = self.option("reconstruct")
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
-        rate = _rate(spec)
+        rate = rate_of(spec)
         if rate is None:
             super().check(spec)
             raise KVMMError("Codec spherical: group and index_bits come together, the group at least 2 channels.")
-        super().check(CodecSpec(spec.codec, next(iter(_RATES)), spec.group_size, spec.options))
+        super().check(CodecSpec(spec.codec, next(iter(RATES)), spec.group_size, spec.options))
         if spec.bits != rate.bits:
             raise KVMMError(
                 f"Codec spherical: groups of {rate.group} with {rate.index_bits} bits take {rate.bits} bits."
@@ -137,12 +125,12 @@ class Spherical(Codec):
         centred = vectors.float() - samples.mean.float().unsqueeze(1)
         heads, count, dim = centred.shape
         found = {}
-        for rate in _RATES.values():
+        for rate in RATES.values():
             if rate.radius and samples.side == "value":
                 continue
             if count < _FIT_LEAST * 2**rate.index_bits:
                 continue
-            size = _divisor(dim, rate.group)
+            size = divisor(dim, rate.group)
             x = centred
             if not rate.radius:
                 x = x / x.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-12)
@@ -159,8 +147,8 @@ class Spherical(Codec):
     def check_fit(
         cls, tensors: Mapping[str, torch.Tensor], side: str, heads: int | str, dim: int | str, where: str
     ) -> None:
-        for rate in _RATES.values():
-            size: int | str = "group" if isinstance(dim, str) else _divisor(dim, rate.group)
+        for rate in RATES.values():
+            size: int | str = "group" if isinstance(dim, str) else divisor(dim, rate.group)
             groups: int | str = "groups" if isinstance(dim, str) else dim // size
             fitted = f"{rate.name}.words" in tensors or f"{rate.name}.scale" in tensors
             fields = {
@@ -192,7 +180,7 @@ class Spherical(Codec):
         """float32 ``[H_kv or 1, J or 1, K, g]``; do not modify, it is shared."""
         book = self.fitted(dim, device)
         if book is None:
-            book = _universal(_divisor(dim, self.rate.group), self.rate.index_bits, self.rate.radius, str(device))
+            book = _universal(divisor(dim, self.rate.group), self.rate.index_bits, self.rate.radius, str(device))
         return book
 
     # -- encode and decode ------------------------------------------------------------------------------------------
@@ -261,11 +249,11 @@ class Spherical(Codec):
             step = scale.float()[..., None, None] / _LENGTHS
             steps = torch.where(step > 0, radius / step, 0.0).round_().clamp_(0, _LENGTHS)
             tensors |= {"radius": steps.to(torch.uint8), "scale": scale}
-        return {"codes": _pack(index, self.rate.index_bits), **tensors}
+        return {"codes": pack_indices(index, self.rate.index_bits), **tensors}
 
     def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
         pages, spans = (store.batch, store.heads, store.pages), (store.batch, store.heads, "groups")
-        groups = store.dim // _divisor(store.dim, self.rate.group)
+        groups = store.dim // divisor(store.dim, self.rate.group)
         fields = {
             "page_group": Field(torch.int32, (store.pages,), 0, "groups"),
             "codes": Field(torch.uint8, (*pages, store.page_size * self.rate.index_bits // 8, groups)),
@@ -291,7 +279,7 @@ class Spherical(Codec):
 
     def _read(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Indices uint8 ``[B, H, P, N, J]`` and lengths float32 of the same shape, or None."""
-        index = _unpack(packed["codes"], self.rate.index_bits)
+        index = unpack_indices(packed["codes"], self.rate.index_bits)
         if not self.rate.radius:
             return index, None
         return index, packed["radius"].float().mul_(packed["scale"].float()[..., None, None] / _LENGTHS)
@@ -354,7 +342,7 @@ class Spherical(Codec):
         return self._encode_pages(x.unflatten(2, (-1, packed.page_size)), span, heads)
 
     def lower_tier(self) -> Spherical | None:
-        lower = _LOWER.get(self.rate)
+        lower = LOWER.get(self.rate)
         if lower is None or self.spec.option("group") is not None:
             return None
         return Spherical(replace(self.spec, bits=lower.bits), self.side, self.site)
@@ -428,46 +416,6 @@ class Spherical(Codec):
 def _for_batch(book: torch.Tensor, batch: int) -> torch.Tensor:
     """Codebooks of every sequence and head: ``[B * H, J, K, g]``, or the one that serves all."""
     return book if book.shape[0] == 1 or batch == 1 else book.repeat(batch, 1, 1, 1)
-
-
-def _rate(spec: CodecSpec) -> Rate | None:
-    """The rate a spec names; None if its options do not make one."""
-    group, index_bits = spec.option("group"), spec.option("index_bits")
-    if group is None and index_bits is None:
-        return _RATES.get(spec.bits)
-    if not isinstance(group, int) or group < 2 or not isinstance(index_bits, int):
-        return None
-    return Rate(group, index_bits, False)
-
-
-def _divisor(dim: int, size: int) -> int:
-    """The divisor of ``dim`` nearest to ``size``, the larger of two."""
-    return min((d for d in range(1, dim + 1) if dim % d == 0), key=lambda d: (abs(d - size), -d))
-
-
-def _planes(bits: int) -> list[int]:
-    """The powers of two that make up a width, largest first: 6 is 4 + 2."""
-    return [width for width in (8, 4, 2, 1) if bits & width]
-
-
-def _pack(index: torch.Tensor, bits: int) -> torch.Tensor:
-    """Pack uint8 indices ``[..., N, J]`` into ``[..., N * bits / 8, J]``, the highest bits first."""
-    pieces, left = [], bits
-    for width in _planes(bits):
-        left -= width
-        pieces.append(pack_planes((index >> left) & (2**width - 1), width, -2))
-    return torch.cat(pieces, -2)
-
-
-def _unpack(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """The inverse of :func:`_pack`."""
-    widths = _planes(bits)
-    rows = packed.shape[-2] // bits
-    index = None
-    for width, piece in zip(widths, packed.split([rows * w for w in widths], -2), strict=True):
-        codes = unpack_planes(piece, width, -2)
-        index = codes if index is None else (index << width) | codes
-    return index
 
 
 @lru_cache(maxsize=16)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from kvmm.cache.codecs.layout import Layout
 from kvmm.errors import KVMMError
@@ -53,11 +54,17 @@ class Transform:
         self.layouts: dict[Hashable, Layout] = {}
 
 
+_invertible = WeakTensorKeyDictionary()  # tensors that were found to be: a calibration is checked more than once
+
+
 def check_invertible(forward: torch.Tensor, name: str) -> None:
     """Raise :class:`KVMMError` with a name unless all matrices ``[..., D, D]`` have an inverse in float32."""
+    if forward in _invertible:
+        return
     inverse, failed = torch.linalg.inv_ex(forward.float())
     if bool(failed.any()) or not bool(inverse.isfinite().all()):
         raise KVMMError(f"{name}: cannot be inverted")
+    _invertible[forward] = True
 
 
 @lru_cache(maxsize=32)

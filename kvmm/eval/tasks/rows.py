@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import unicodedata
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,10 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
+from kvmm.decoding.files import is_image
 from kvmm.errors import KVMMError
-from kvmm.media import IMAGE_FORMATS
 
 MEDIA_COLUMNS = ("image", "images", "audio", *(f"image_{page}" for page in range(1, 21)))
 # folders of media that stand beside the folder of annotations
@@ -31,6 +27,7 @@ BESIDE = ("images", "documents", "audio", *(f"{part}{year}" for part in ("val", 
 MAX_ITEMS = 50_000  # the largest split of DocVQA has 39,463
 MAX_TEXT = 1_000_000  # characters of a question; a tokenizer takes seconds for so many
 
+_HEAD = 64  # bytes that say whether a file is an image
 _INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
 
 
@@ -111,7 +108,7 @@ class Row:
         return texts
 
     def image(self, *names: str) -> Any:
-        """The source of an image, whose header has been read."""
+        """The source of an image, whose first bytes have been read."""
         source = self._medium("image", names)
         check_image(source)
         return source
@@ -159,7 +156,7 @@ def check_image(source: Any) -> None:
     data = source() if callable(source) else source
     if isinstance(data, str):  # a path that a data set points to
         return check_image(data)
-    if isinstance(data, bytes) and not _is_image(io.BytesIO(data)):
+    if isinstance(data, bytes) and not is_image(data[:_HEAD]):
         raise BadItem("damaged image" if data else "missing image")
 
 
@@ -167,19 +164,9 @@ def check_image(source: Any) -> None:
 def _path_fault(path: Path) -> str | None:
     try:
         with path.open("rb") as stream:
-            return None if _is_image(stream) else f"damaged image: {path.name}"
+            return None if is_image(stream.read(_HEAD)) else f"damaged image: {path.name}"
     except OSError:
         return f"missing image: {path.name}"
-
-
-def _is_image(stream: Any) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(stream, formats=IMAGE_FORMATS) as image:
-                return min(image.size) > 0
-    except Exception:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, EOFError ...
-        return False
 
 
 def find_file(folder: Path | None, name: str, kind: str) -> Path:

@@ -1,0 +1,68 @@
+"""What is looked at, and how often, before a calibration file is used for a model."""
+
+import pytest
+import torch
+
+from kvmm.cache.codecs import transform
+from kvmm.calibration import Calibration, load_calibration, model_fingerprint
+from kvmm.calibration.heads import head_shapes
+from kvmm.errors import KVMMError
+from kvmm.policy import get_policy
+from tests.fuzz.calibrations import fitted
+from tests.tiny_models import build
+
+
+def saved(model, tensors, path):
+    """A policy with a calibration of ``model`` that holds ``tensors``."""
+    Calibration(model_fingerprint(model), tensors, {"model": "tiny"}).save(path)
+    return get_policy("rd2", calibration=str(path))
+
+
+def without_values(model, layer):
+    """The layer's values are its keys, as in the global layers of Gemma 4."""
+    model.model.layers[layer].self_attn.v_proj = None
+    return model
+
+
+def test_layers_that_are_not_described_may_be_fitted(tmp_path):
+    """Of any heads, as long as one site agrees with itself; layers behind the last one stay refused."""
+    model = build.__wrapped__("llama")
+    tensors = dict(fitted(model).tensors)
+    assert sorted(head_shapes(model)) == [0, 1]
+    without_values(model, 1)
+    assert sorted(head_shapes(model)) == [0]
+    assert load_calibration(model, saved(model, tensors, tmp_path / "whole")).sites("rd", 0)
+
+    odd = {name: torch.cat((t, t)) if name.startswith("rd.1.") and t.dim() > 1 else t for name, t in tensors.items()}
+    assert load_calibration(model, saved(model, odd, tmp_path / "heads")).sites("rd", 0)
+
+    for change, match in (
+        ({"rd.1.key.text.mean": tensors["rd.1.key.text.mean"][:1]}, "mean: has shape"),
+        ({n.replace("rd.1.", "rd.2."): t.clone() for n, t in tensors.items() if "rd.1." in n}, "no such layer"),
+    ):
+        with pytest.raises(KVMMError, match=match):
+            load_calibration(model, saved(model, tensors | change, tmp_path / "other"))
+
+
+def test_layers_that_are_described_have_to_fit(tmp_path):
+    model = without_values(build.__wrapped__("llama"), 1)
+    tensors = {n: torch.cat((t, t)) if t.dim() > 1 else t for n, t in fitted(model).tensors.items()}
+    with pytest.raises(KVMMError, match="does not fit the model"):
+        load_calibration(model, saved(model, tensors, tmp_path / "heads"))
+
+
+def test_every_transform_is_checked_once(tmp_path, monkeypatch):
+    """When the file is read; not again for the model, nor for the next cache."""
+    model = build.__wrapped__("llama")
+    tensors = dict(fitted(model).tensors)
+    inverted, own = [], torch.linalg.inv_ex
+
+    def counted(x):
+        inverted.append(x.shape)
+        return own(x)
+
+    monkeypatch.setattr(transform.torch.linalg, "inv_ex", counted)
+    policy = saved(model, tensors, tmp_path / "fit")
+    for _ in range(2):
+        load_calibration(model, policy)
+    assert len(inverted) == sum(name.endswith(".transform") for name in tensors) > 0
