@@ -11,6 +11,7 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gradio.route_utils import GradioMultiPartParser, MultiPartException
@@ -21,10 +22,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from kvmm.ui.middleware import UPLOAD, too_large
+from kvmm.ui.cookie import token_of_request, visitor_key
+from kvmm.ui.middleware import UPLOAD, UPLOAD_EXTRA, too_large
 
 MAX_FILES = 64  # of one upload
 MAX_FIELD_BYTES = 64 * 2**10  # of a form's field that is no file
+UPLOADS_OF_VISITOR = 20  # times the largest upload, that the files of one visitor may take
+UPLOADS_OF_ALL = 200  # times it, that those of all take
+FREE_BYTES = 2**28  # of the disk that no upload takes
 PREFIX = "kvmm-"  # of the folders of visitors: their uploads, and what is made for them
 
 
@@ -58,6 +63,53 @@ def delete_file(path: Path, upload_folder: Path) -> None:
             return
 
 
+class Quota:
+    """The bytes of uploads that exist, by sender: a visitor's token, or the address of a caller without one."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, dict[Path, int]] = {}
+
+    def refusal(self, sender: str, nbytes: int, largest: int | None, folder: Path) -> str:
+        """Why ``sender`` may not upload ``nbytes`` more into ``folder``; empty if they may.
+
+        Args:
+            sender: whose they are.
+            nbytes: of the upload.
+            largest: bytes that one upload may have, None without a limit.
+            folder: where uploads arrive.
+        """
+        self._forget_deleted()
+        total = {name: sum(files.values()) for name, files in self._files.items()}
+        if largest is not None and total.get(sender, 0) + nbytes > UPLOADS_OF_VISITOR * largest:
+            most = UPLOADS_OF_VISITOR * largest / 2**20
+            return f"Your files take the {most:,.0f} MiB that a visitor has: delete conversations, or wait an hour."
+        is_full = largest is not None and sum(total.values()) + nbytes > UPLOADS_OF_ALL * largest
+        if is_full or shutil.disk_usage(folder).free - self._arriving() - nbytes < FREE_BYTES:
+            return "The app has no room for more files at the moment: try again in an hour."
+        return ""
+
+    def add(self, sender: str, sizes: dict[Path, int]) -> None:
+        """Count files, or the folder of an upload that arrives."""
+        self._files.setdefault(sender, {}).update(sizes)
+
+    def remove(self, sender: str, path: Path) -> None:
+        """An upload has arrived, or failed."""
+        self._files.get(sender, {}).pop(path, None)
+
+    def _arriving(self) -> int:
+        return sum(size for files in self._files.values() for path, size in files.items() if path.is_dir())
+
+    def _forget_deleted(self) -> None:
+        self._files = {
+            sender: there
+            for sender, files in self._files.items()
+            if (there := {path: size for path, size in files.items() if path.exists()})
+        }
+
+
+QUOTA = Quota()
+
+
 class _Parts(GradioMultiPartParser):
     """Gradio's parser, which writes files as they arrive; it would hold any other field in memory."""
 
@@ -74,7 +126,16 @@ async def upload(request: Request) -> Response:
     """What Gradio's own route does, into a new folder; answers with the paths of the files."""
     app, upload_id = request.app, request.query_params.get("upload_id")
     blocks = app.get_blocks()
-    folder = new_folder(Path(app.uploaded_file_dir).resolve())
+    uploads = Path(app.uploaded_file_dir).resolve()
+    uploads.mkdir(parents=True, exist_ok=True)
+    sender = token_of_request(SimpleNamespace(request=request, headers=request.headers), visitor_key())
+    sender = sender or (request.client.host if request.client else "")
+    announced = request.headers.get("content-length", "")
+    nbytes = int(announced) if announced.isdecimal() else blocks.max_file_size or 0
+    if why := QUOTA.refusal(sender, max(0, nbytes - UPLOAD_EXTRA), blocks.max_file_size, uploads):
+        return PlainTextResponse(why, status_code=507)
+    folder = new_folder(uploads)
+    QUOTA.add(sender, {folder: nbytes})
     paths: list[str] = []
     try:
         paths = await _receive(request, folder, blocks.max_file_size, upload_id)
@@ -87,6 +148,8 @@ async def upload(request: Request) -> Response:
     except (OSError, ValueError):  # a name or a text that cannot be, or a full disk
         return PlainTextResponse("This upload cannot be kept.", status_code=400)
     finally:
+        QUOTA.remove(sender, folder)
+        QUOTA.add(sender, {path: path.stat().st_size for path in map(Path, paths)})
         if not paths:  # refused, cut off or cancelled
             shutil.rmtree(folder, ignore_errors=True)
             if upload_id:

@@ -19,6 +19,10 @@ def row(start: str) -> str:
 
 def test_limits_are_those_of_the_code():
     assert row("one upload") == f"`--max-upload` MiB ({demo.MAX_FILE_MIB}), {uploads.MAX_FILES} files"
+    most = uploads.UPLOADS_OF_VISITOR * demo.MAX_FILE_MIB
+    assert row("uploads of a visitor") == f"{uploads.UPLOADS_OF_VISITOR} times `--max-upload` ({most:,} MiB)"
+    assert row("uploads of all").startswith(f"{uploads.UPLOADS_OF_ALL} times `--max-upload`; ")
+    assert f"{uploads.FREE_BYTES // MIB} MiB of the disk" in row("uploads of all")
     assert row("any other body").startswith(f"{middleware.JSON_BYTES // MIB} MiB or a third more than `--max-upload`")
     assert row("any other body").endswith(f"{middleware.JSON_ITEMS:,} items of JSON")
     assert row("bodies of all") == (

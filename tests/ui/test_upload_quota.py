@@ -1,0 +1,72 @@
+"""What one visitor and all together may keep on the disk, on Gradio's own parser of uploads."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from kvmm.ui import cookie, uploads
+
+LARGEST = 2**20
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch) -> Starlette:
+    monkeypatch.setattr(uploads, "QUOTA", uploads.Quota())
+    monkeypatch.setattr(uploads, "FREE_BYTES", 0)
+    monkeypatch.setattr(uploads, "visitor_key", lambda: b"key")
+    app = Starlette(routes=uploads.upload_routes())
+    blocks = SimpleNamespace(max_file_size=LARGEST, upload_file_set=set())
+    app.uploaded_file_dir, app.get_blocks = str(tmp_path / "uploads"), lambda: blocks
+    return app
+
+
+def visitor(app: Starlette) -> TestClient:
+    client = TestClient(app)  # on port 80
+    client.cookies.set(f"{cookie.NAME}-80", cookie.new_token(b"key"))
+    return client
+
+
+def send(client: TestClient, nbytes: int):
+    return client.post(uploads.UPLOAD, files={"files": ("page.png", bytes(nbytes))})
+
+
+def test_a_visitor_has_a_quota_that_deleted_files_give_back(app, monkeypatch):
+    monkeypatch.setattr(uploads, "UPLOADS_OF_VISITOR", 2)
+    one, other = visitor(app), visitor(app)
+    first, second = send(one, LARGEST), send(one, LARGEST)
+    assert first.status_code == second.status_code == 200
+    refused = send(one, LARGEST)
+    assert refused.status_code == 507 and "2 MiB that a visitor has" in refused.text
+    assert send(other, LARGEST).status_code == 200 and send(TestClient(app), LARGEST).status_code == 200
+    shutil.rmtree(first.json()[0].rpartition("/")[0])
+    assert send(one, LARGEST).status_code == 200 and send(one, LARGEST).status_code == 507
+
+
+def test_all_visitors_have_one_and_a_refused_upload_leaves_nothing(app, tmp_path, monkeypatch):
+    monkeypatch.setattr(uploads, "UPLOADS_OF_ALL", 2)
+    assert [send(visitor(app), LARGEST).status_code for _ in range(3)] == [200, 200, 507]
+    assert len(list((tmp_path / "uploads").iterdir())) == 2
+
+
+def test_an_upload_that_fails_counts_no_longer(app, monkeypatch):
+    monkeypatch.setattr(uploads, "UPLOADS_OF_VISITOR", 1)
+    one = visitor(app)
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    assert one.post(uploads.UPLOAD, content=bytes(LARGEST), headers=headers).status_code == 400
+    assert send(one, LARGEST).status_code == 200
+
+
+def test_some_of_the_disk_stays_free(app, tmp_path, monkeypatch):
+    monkeypatch.setattr(uploads, "FREE_BYTES", 2**30)
+    free = [2**30 + LARGEST // 2]
+    monkeypatch.setattr(uploads.shutil, "disk_usage", lambda path: SimpleNamespace(free=free[0]))
+    one = visitor(app)
+    refused = send(one, LARGEST)
+    assert refused.status_code == 507 and "no room" in refused.text
+    free[0] += LARGEST
+    assert send(one, LARGEST).status_code == 200
