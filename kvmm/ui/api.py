@@ -26,12 +26,14 @@ from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.models.conversation import Progress
 from kvmm.policy import policies
+from kvmm.ui.middleware import JSON_BYTES
 from kvmm.ui.session import Session, Turn, check_size
 from kvmm.ui.settings import Settings
 from kvmm.ui.visitors import Visitors
 
 # The model answers one question at a time; files are read beside it.
 LIMITS: dict[str, Any] = {"concurrency_id": "endpoints", "concurrency_limit": 4}
+DATA_URL_BYTES = JSON_BYTES * 3 // 4  # of the file in one: base64 is a third longer, and a request is bounded
 _EXAMPLE = "https://raw.githubusercontent.com/gradio-app/gradio/main/test/test_files/sample_file.pdf"
 _NO_DEFAULT = inspect.Parameter.empty
 
@@ -102,16 +104,17 @@ def _path_of(visitors: Visitors, session: Session, file: Any) -> Path:
     gradio_client sends objects with a path. MCP sends texts: an upload's address or path, or a data URL.
 
     Raises:
-        KVMMError: it is no upload, or a data URL that is larger than one may be.
+        KVMMError: it is no upload, or a data URL that is larger than an upload or than fits into a request
+            (:data:`DATA_URL_BYTES`).
     """
     name = file.get("path") if isinstance(file, dict) else getattr(file, "path", file)
     if not isinstance(name, str):
         raise KVMMError("A file is given as an upload, or as a data URL.")
     if name.startswith("data:"):
         app, encoded = LocalContext.blocks.get(None), name.partition("base64,")[2]
-        limit = None if app is None else app.max_file_size
-        if limit is not None and len(encoded) // 4 * 3 - encoded[-2:].count("=") > limit:
-            raise KVMMError(f"A file may have {limit / 2**20:.1f} MiB: send a smaller one.")
+        limit = min(DATA_URL_BYTES, (None if app is None else app.max_file_size) or DATA_URL_BYTES)
+        if len(encoded) // 4 * 3 - encoded[-2:].count("=") > limit:
+            raise KVMMError(f"A data URL may hold {limit / 2**20:.1f} MiB: upload larger files.")
         try:
             data = base64.b64decode(encoded, validate=True)
         except ValueError as error:
@@ -144,7 +147,7 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) ->
         """Ask a question about images, PDFs and recordings, with a KV cache of one to two bits a value.
 
         Args:
-            files: images, PDF documents or recordings: uploads, or data URLs with base64.
+            files: images, PDF documents or recordings: uploads, or data URLs with base64, together below 6 MiB.
             question: the question; empty when a recording asks it.
             policy: name of a cache policy, such as "balanced" or "small".
             model: name of one of the app's models.
@@ -160,7 +163,7 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) ->
         """Answer a question twice, with a full-precision KV cache and with a quantised one, and say where they part.
 
         Args:
-            files: images, PDF documents or recordings: uploads, or data URLs with base64.
+            files: images, PDF documents or recordings: uploads, or data URLs with base64, together below 6 MiB.
             question: the question; empty when a recording asks it.
             policy: name of the cache policy to compare with full precision.
             model: name of one of the app's models.
@@ -183,7 +186,7 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) ->
         """Measure how uneven the key, value and query norms of a prompt's tokens are, by layer and modality.
 
         Args:
-            files: images, PDF documents or recordings: uploads, or data URLs with base64.
+            files: images, PDF documents or recordings: uploads, or data URLs with base64, together below 6 MiB.
             question: the question that goes with them; empty when a recording asks it.
             model: name of one of the app's models.
 

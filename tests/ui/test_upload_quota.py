@@ -1,7 +1,10 @@
-"""What one visitor and all together may keep on the disk, on Gradio's own parser of uploads."""
+"""What visitors may send and keep on the disk, on Gradio's own parser of uploads."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import inspect
 import shutil
 from types import SimpleNamespace
 
@@ -9,7 +12,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from kvmm.ui import cookie, uploads
+from kvmm.errors import KVMMError
+from kvmm.ui import api, cookie, middleware, uploads
 
 LARGEST = 2**20
 
@@ -70,3 +74,13 @@ def test_some_of_the_disk_stays_free(app, tmp_path, monkeypatch):
     assert refused.status_code == 507 and "no room" in refused.text
     free[0] += LARGEST
     assert send(one, LARGEST).status_code == 200
+
+
+def test_a_data_url_holds_what_fits_into_a_request(tmp_path):
+    visitors = SimpleNamespace(folder=lambda session: tmp_path)
+    assert len(base64.b64encode(bytes(api.DATA_URL_BYTES))) <= middleware.JSON_BYTES
+    assert f"below {api.DATA_URL_BYTES // 2**20} MiB" in inspect.getsource(api.build_api)
+    for size, is_taken in ((api.DATA_URL_BYTES, True), (api.DATA_URL_BYTES + 3, False)):
+        name = "data:image/png;base64," + base64.b64encode(bytes(size)).decode()
+        with contextlib.nullcontext() if is_taken else pytest.raises(KVMMError, match=r"6\.0 MiB: upload"):
+            assert api._path_of(visitors, None, name).stat().st_size == size
