@@ -2,32 +2,46 @@
 
 A page can hold instructions which a model repeats; what it writes must neither fetch a picture from another host, which
 tells that host who reads, nor draw over the page. Everything that begins a tag, a link or a picture becomes a character
-reference. Only blocks of code are left as they are, because references show as written there. Their bounds are written
-anew, so that no reader of Markdown sees them end elsewhere.
+reference, and a plain address gets a backslash, without which it would be a link. Code is left as it is, because
+references show as written there: blocks, whose bounds are written anew so that no reader of Markdown sees them end
+elsewhere, and spans in a line, where no other markup of their paragraph can end within one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)$")
 _LANGUAGE = re.compile(r"[A-Za-z0-9+#.-]{1,20}")
 _DRAWN = frozenset({"mermaid"})  # languages whose blocks Gradio draws instead of showing them
-_SPAN = re.compile(r"(?<![`\\])(`{1,2})(?!`)([^`\n]+)\1(?!`)")  # code within a line
+_SPAN = re.compile(r"(?<![`\\~])(`{1,2})(?!`)([^`\n]+)\1(?!`)")  # code in a line; after "~" not all readers see it
+
+
+_ENDS = re.compile(r"[*~|\\]|(?<!\w)_|_(?!\w)")  # in a span: emphasis or a table's cell may end there and part it
+_ADDRESS = re.compile(r"(?i)(?<=[sp])(?=://)|(?<=www)(?=\.)|(?<=[a-z0-9._+-])(?=@[a-z0-9_-])")  # a backslash undoes it
+_INDENTED = re.compile(r"(?: {4}| {0,3}\t)(?=.*\S)")  # a line of code, where it continues no list
+_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)]|>)(?:\s|$)")
 
 
 def safe_markdown(text: str) -> str:
     """``text`` so that a chat shows its emphasis, lists, tables and code, and all else as characters."""
     parts: list[str] = []
     plain: list[str] = []
-    lines = iter(text.splitlines())
-    for line in lines:
-        opening = _FENCE.match(line)
-        if opening is None:
+    lines, in_list = iter(text.splitlines()), False
+    while (line := next(lines, None)) is not None:
+        is_first = not (plain and plain[-1].strip())  # of its paragraph
+        if opening := _FENCE.match(line):
+            block, in_list = _code_block(opening, lines), False
+        elif is_first and not in_list and _INDENTED.match(line):
+            block, after = _indented_block(line, lines)
+            lines = chain(after, lines)
+        else:
+            in_list = bool(_ITEM.match(line)) or (in_list and not (is_first and line[:1].strip()))
             plain.append(line)
             continue
-        parts += [_escaped("\n".join(plain)), _code_block(opening, lines)]
+        parts += [_escaped("\n".join(plain)), block]
         plain = []
     parts.append(_escaped("\n".join(plain)))
     joined = "\n\n".join(part.strip("\n") for part in parts if part.strip())
@@ -36,7 +50,8 @@ def safe_markdown(text: str) -> str:
 
 def literal_markdown(text: str) -> str:
     """``text`` so that a chat shows every character of it as it is: names and messages are data, not markup."""
-    return re.sub(r"[\\`*_{}\[\]<>#|~$&]", lambda one: f"&#{ord(one[0])};", text)
+    marks = r"[\\`*_{}\[\]<>#|~$&@]|:(?=//)|(?<=www)\."
+    return re.sub(marks, lambda one: f"&#{ord(one[0])};", text, flags=re.IGNORECASE)
 
 
 def _code_block(opening: re.Match[str], lines: Iterator[str]) -> str:
@@ -47,24 +62,57 @@ def _code_block(opening: re.Match[str], lines: Iterator[str]) -> str:
         if len(stripped) >= len(fence) and set(stripped) == {fence[0]}:
             break
         content.append(line[min(indent, len(line) - len(line.lstrip())) :])
-    longest = max((len(run) for run in re.findall(r"`+", "\n".join(content))), default=0)
-    ticks = "`" * max(3, longest + 1)
     language = opening["info"].strip()
     if not _LANGUAGE.fullmatch(language) or language.lower() in _DRAWN:
         language = ""
+    return _fenced(content, language)
+
+
+def _indented_block(first: str, lines: Iterator[str]) -> tuple[str, list[str]]:
+    """The block of code whose first line is indented by four, and the line that was read after it."""
+    content, after = [first], []
+    for line in lines:
+        if line.strip() and (_FENCE.match(line) or not _INDENTED.match(line)):
+            after = [line]
+            break
+        content.append(line)
+    return _fenced("\n".join(line.expandtabs(4)[4:] for line in content).rstrip("\n").split("\n")), after
+
+
+def _fenced(content: Sequence[str], language: str = "") -> str:
+    longest = max((len(run) for run in re.findall(r"`+", "\n".join(content))), default=0)
+    ticks = "`" * max(3, longest + 1)
     return "\n".join((ticks + language, *content, ticks))
 
 
 def _escaped(text: str) -> str:
     """Text outside blocks of code."""
-    text = re.sub(r"`{3,}|~{3,}", lambda run: _references(run[0]), text)
-    # in a span of code a reference would show as it is written, so one that needs any becomes plain text
-    text = _SPAN.sub(lambda span: _references(span[0]) if re.search(r"[<\[]", span[2]) else span[0], text)
-    return re.sub(r"[<\[]", lambda one: _references(one[0]), text)
+    text = re.sub(r"`{3,}|~{3,}", lambda run: "".join(f"&#{ord(one)};" for one in run[0]), text)
+    return "".join(map(_escaped_paragraph, re.split(r"(\n[^\S\n]*\n)", text)))
+
+
+def _escaped_paragraph(text: str) -> str:
+    """One paragraph, list or table. Its spans are its only backticks then, so that every reader sees the same ones.
+
+    They stay whole if nothing in them ends what began outside, so that they may hold anything. In a span of any other
+    paragraph a tag would not be safe, and a reference would show as it is written: it becomes plain text.
+    """
+    spans, parts, at = list(_SPAN.finditer(text)), [], 0
+    are_whole = all(span[1] == "`" and not _ENDS.search(span[2]) for span in spans)
+    for span in spans:
+        if are_whole or not (re.search(r"[<\[]", span[2]) or _ADDRESS.search(span[2])):
+            parts += [_plain(text[at : span.start()]), span[0]]
+            at = span.end()
+    return "".join((*parts, _plain(text[at:])))
+
+
+def _plain(text: str) -> str:
+    return _ADDRESS.sub(r"\\", _references(text))
 
 
 def _references(text: str) -> str:
-    return re.sub(r"[`~<\[]", lambda one: f"&#{ord(one[0])};", text)
+    """``text`` whose markup is in references; a backslash that made it plain already goes."""
+    return re.sub(r"(\\\\)|\\?([`<\[])", lambda one: one[1] or f"&#{ord(one[2])};", text)
 
 
 __all__ = ["literal_markdown", "safe_markdown"]

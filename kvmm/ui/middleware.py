@@ -12,7 +12,9 @@ import binascii
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.requests import cookie_parser
@@ -26,7 +28,9 @@ JSON_ITEMS = 50_000  # items of all lists and objects: parsing them blocks the e
 LARGE_JSON = 256 * 2**10  # bytes from which a body counts in ...
 JSON_IN_FLIGHT = 64 * 2**20  # ... those of all requests that are being received
 UPLOAD_EXTRA = 64 * 2**10  # bytes of an upload beside its files: boundaries and names
+JSON_OF_CLIENT = JSON_IN_FLIGHT // 2  # ... of them from one address
 STALL_SECONDS = 60.0  # without a byte of a body, after which its request ends
+LEAST_RATE = 16 * 2**10  # bytes a second that a body has to arrive at, after its first STALL_SECONDS
 
 # Gradio's routes that the app does not use, each a way to files or hosts that are none of a visitor's business:
 # links that store the page's state on disk, the proxy, the screen recorder, functions that components export.
@@ -194,11 +198,13 @@ class BodyLimit:
     Args:
         app: what the requests go to.
         max_upload: bytes of all files of one upload.
+        now: a clock in seconds.
     """
 
-    def __init__(self, app: Any, max_upload: int) -> None:
-        self.app, self.max_upload = app, max_upload
+    def __init__(self, app: Any, max_upload: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.app, self.max_upload, self.now = app, max_upload, now
         self._in_flight = 0
+        self._of_client: Counter[str] = Counter()
 
     def limit(self, path: str) -> int:
         """Bytes that the body of a request to ``path`` may have. A file in base64 is a third larger than itself."""
@@ -215,20 +221,21 @@ class BodyLimit:
         if announced and (not announced.isdecimal() or int(announced) > limit):
             await refuse(send, 413, too_large(path, limit))
         elif path == UPLOAD:
-            await self.app(scope, _Bounded(scope, receive, limit), send)
+            await self.app(scope, _Bounded(scope, _Paced(receive, self.now), limit), send)
         elif announced == "0" or (scope["method"] in ("GET", "HEAD") and not header_of(scope, b"transfer-encoding")):
             await self.app(scope, receive, send)
         else:
             await self._buffered(scope, receive, send, limit)
 
     async def _buffered(self, scope: Scope, receive: Any, send: Any, limit: int) -> None:
-        body, counted, more = bytearray(), 0, True
+        body, counted, more, paced = bytearray(), 0, True, _Paced(receive, self.now)
+        client = (scope.get("client") or ("",))[0]
         try:
             while more:
                 try:
-                    message = await asyncio.wait_for(receive(), STALL_SECONDS)
+                    message = await paced()
                 except TimeoutError:
-                    await refuse(send, 408, "The request stopped arriving: send it again.")
+                    await refuse(send, 408, "The request arrived too slowly: send it again.")
                     return
                 if message["type"] == "http.disconnect":
                     return
@@ -238,8 +245,10 @@ class BodyLimit:
                     await refuse(send, 413, too_large(path_of(scope), limit))
                     return
                 if len(body) > LARGE_JSON:
-                    self._in_flight, counted = self._in_flight + len(body) - counted, len(body)
-                if self._in_flight > JSON_IN_FLIGHT:
+                    self._in_flight += len(body) - counted
+                    self._of_client[client] += len(body) - counted
+                    counted = len(body)
+                if self._in_flight > JSON_IN_FLIGHT or self._of_client[client] > JSON_OF_CLIENT:
                     await refuse(send, 503, "The app is receiving too much at once: try again in a moment.")
                     return
             if sum(map(body.count, (b",", b"[", b"{"))) > JSON_ITEMS:
@@ -247,7 +256,26 @@ class BodyLimit:
                 return
         finally:
             self._in_flight -= counted
+            self._of_client[client] -= counted
+            if not self._of_client[client]:
+                del self._of_client[client]
         await self.app(scope, _Replayed(bytes(body), receive), send)
+
+
+class _Paced:
+    """``receive`` that raises ``TimeoutError`` for a body which stops arriving, or arrives below ``LEAST_RATE``."""
+
+    def __init__(self, receive: Any, now: Callable[[], float]) -> None:
+        self._receive, self._now = receive, now
+        self._until = now() + STALL_SECONDS
+
+    async def __call__(self) -> dict[str, Any]:
+        left = self._until - self._now()
+        if left <= 0:
+            raise TimeoutError
+        message = await asyncio.wait_for(self._receive(), min(left, STALL_SECONDS))
+        self._until += len(message.get("body", b"")) / LEAST_RATE
+        return message
 
 
 class _Replayed:
@@ -265,7 +293,7 @@ class _Replayed:
 
 
 class _Bounded:
-    """``receive`` that ends the connection of a body which is larger than ``limit`` bytes, or stops arriving.
+    """``receive`` that ends the connection of a body which is larger than ``limit`` bytes, or too slow.
 
     ``scope["kvmm.too_large"]`` then says why it ended.
     """
@@ -275,7 +303,7 @@ class _Bounded:
 
     async def __call__(self) -> dict[str, Any]:
         try:
-            message = await asyncio.wait_for(self._receive(), STALL_SECONDS)
+            message = await self._receive()
         except TimeoutError:
             return {"type": "http.disconnect"}
         self._left -= len(message.get("body", b""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from markdown_it import MarkdownIt
@@ -44,7 +45,28 @@ ATTACKS = [
     "<pre>\n```\n</pre><img src=x>\n```",
     "```mermaid\ngraph TD\n```",
     "```\x0c```\n<img src=x>\u2028```\u2028<img src=x>",
+    "~~a `<img src=x>~~ b`",
+    "*a ``<img src=x>* c``",
+    "~`<img src=x>` http://host",
+    "| a |\n|---|\n| `a|b` c `<img src=x>` |",
+    "`a\\` <img src=x> `b`",
+    "    a\n\n<img src=x>\n\n    b",
+    "- a\n\n    <img src=x>",
+    "see http://host, HTTPS://host/a?b, ftp://host and xhttp://host",
+    "www.host.com, WWW.host, www.www.host",
+    "write to a.b+c@host.com, x@y.z",
+    r"http\://host \http://host a\@host.com \\www.host",
+    "~~a `x~~ b` www.host `c`",
 ]
+# what GitHub's Markdown, and with it the chat, makes a link of outside code
+ADDRESS = re.compile(r"(?i)(?:https?|ftp)://|www\.|[a-z0-9._+-]@[a-z0-9_-]")
+CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
+
+
+def addresses(text: str) -> list[str]:
+    """Plain addresses in the source of all that is no code."""
+    sources = (CODE.sub("", token.content) for token in READER.parse(text) if token.type == "inline")
+    return [found for source in sources for found in ADDRESS.findall(source)]
 
 
 def kinds(text: str) -> set[str]:
@@ -57,6 +79,7 @@ def kinds(text: str) -> set[str]:
 @pytest.mark.parametrize("text", ATTACKS)
 def test_nothing_but_text_comes_of_an_attack(text):
     assert not kinds(safe_markdown(text)) & set(HOSTILE)
+    assert not addresses(safe_markdown(text))
     assert safe_markdown(safe_markdown(text)) == safe_markdown(text)
 
 
@@ -95,13 +118,19 @@ def test_nothing_but_text_comes_of_random_markup():
         "\r",
         "\x0b",
         "#",
+        "*",
+        "~~",
+        "_",
+        "www.host",
+        "a@b.c",
     ]
     generator, hostile = random.Random(0), 0
     for _ in range(1500):
         text = "".join(generator.choice(pieces) for _ in range(generator.randrange(3, 25)))
         hostile += bool(kinds(text) & set(HOSTILE))
         safe = safe_markdown(text)
-        assert not kinds(safe) & set(HOSTILE), (text, safe)
+        assert not kinds(safe) & set(HOSTILE) and not addresses(safe), (text, safe)
+        assert safe_markdown(safe) == safe
     assert hostile > 100  # what was tried does something where it is not made safe
 
 
@@ -111,8 +140,8 @@ def test_markdown_stays():
     assert {"heading_open", "strong_open", "em_open", "code_inline", "table_open", "list_item_open"} <= kinds(text)
     code = "Look:\n\n```python\nif a < b[0]:\n    print('<b>')\n```\n\nDone."
     assert safe_markdown(code) == code
-    rendered = READER.render(safe_markdown("a < b, List<int>, x[0], `a<b`, ```` ``` ````"))
-    assert "a &lt; b, List&lt;int&gt;, x[0], `a&lt;b`" in rendered
+    rendered = READER.render(safe_markdown("a < b, List<int>, x[0], `a<b_c[0]`, ```` ``` ````"))
+    assert "a &lt; b, List&lt;int&gt;, x[0], <code>a&lt;b_c[0]</code>" in rendered
     assert (
         safe_markdown("1. run\n   ```sh\n   ls\n     -l\n   ```\n2. done")
         == "1. run\n\n```sh\nls\n  -l\n```\n\n2. done"
@@ -120,8 +149,39 @@ def test_markdown_stays():
     assert safe_markdown("") == "" and safe_markdown("$1,274.94") == "$1,274.94"
 
 
+def test_addresses_and_code_show_as_they_were_written():
+    text = "Pay at https://host/x?a=b, www.host.com or a.b@host.com: `http://host a@b.c www.x`. 1:2 @ x://y \\\\ `a|b`"
+    shown = READER.renderInline(safe_markdown(text))
+    assert shown.replace("<code>", "`").replace("</code>", "`") == text.replace("\\\\", "\\")
+    for code in ("a[0] < b['c']\n\nd = '<b>'", "x\n    y"):
+        block = "".join(f"    {line}\n" if line else "\n" for line in code.split("\n"))
+        for before in ("", "Look:\n\n"):
+            safe = safe_markdown(f"{before}{block}\nDone <b>.")
+            (found,) = (token for token in READER.parse(safe) if token.type == "fence")
+            assert found.content == f"{code}\n" and "Done &lt;b&gt;." in READER.render(safe)
+    for kept in ("- a\n\n    *more*", "1. a\n\n    b\n\n    c", "a\n    b", "> a\n\n- b\n\n    c"):
+        assert safe_markdown(kept) == kept
+    assert READER.renderInline(safe_markdown(r"\<b> \[a]")) == "&lt;b&gt; [a]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "~`<b>`",
+        "~~a `<b>~~ b`",
+        "*a ``<b>* c``",
+        "_a `<b>_ b`",
+        "| a |\n|---|\n| `a|b` c `<b>` |",
+        "`a\\` `<b>`",
+    ],
+)
+def test_a_span_that_another_reader_may_part_holds_no_tag(text):  # "marked", which the chat uses, differs in these
+    assert "<" not in safe_markdown(text)
+
+
 def test_literal_text_shows_every_character():
-    text = "[1] <b>*x*</b> | `a` & ~b~ $c$ #d_e"
+    text = "[1] <b>*x*</b> | `a` & ~b~ $c$ #d_e http://host www.host a@b.c"
+    assert not addresses(literal_markdown(text))
     assert (
         READER.renderInline(literal_markdown(text)).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
         == text

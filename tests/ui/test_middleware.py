@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
@@ -109,6 +110,43 @@ def test_a_body_that_stops_arriving_ends(monkeypatch):
     assert send(app, {"path": "/x"}, CHUNKS[:1]) == (408, 1)
     assert app._in_flight == 0
     assert send(app, {"path": "/x"}, [{"type": "http.disconnect"}]) == (0, 1)
+
+
+@pytest.mark.parametrize("path", ["/gradio_api/run/ask", "/gradio_api/upload"])
+@pytest.mark.parametrize("rate", [1, middleware.LEAST_RATE // 2, middleware.LEAST_RATE, MIB])
+def test_a_body_that_trickles_ends_and_one_that_keeps_its_pace_does_not(path, rate):
+    clock, sent, count = [0.0], [], 20
+    app = BodyLimit(served(), max_upload=200 * MIB, now=lambda: clock[0])
+    seconds = 10 if rate < MIB else 0.1
+
+    async def receive() -> dict:
+        clock[0] += seconds
+        sent.append(1)
+        return {"type": "http.request", "body": bytes(int(rate * seconds)), "more_body": len(sent) < count}
+
+    answers = []
+
+    async def keep(message: dict) -> None:
+        answers.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "headers": [], "query_string": b""}
+    with contextlib.suppress(ClientDisconnect):  # the handler sees the end of the connection
+        asyncio.run(app(scope, receive, keep))
+    if rate < middleware.LEAST_RATE:
+        assert len(sent) < count and clock[0] <= 2 * middleware.STALL_SECONDS
+        assert not any(message.get("status") == 200 for message in answers)
+    else:
+        assert len(sent) == count and answers[0]["status"] == 200
+    assert app._in_flight == 0 and not app._of_client
+
+
+def test_one_address_takes_no_more_than_its_share():
+    app = BodyLimit(served(), max_upload=20 * MIB)
+    app._of_client["a"], app._in_flight = middleware.JSON_OF_CLIENT - MIB, middleware.JSON_OF_CLIENT - MIB
+    body = [{"type": "http.request", "body": bytes(2 * MIB)}]
+    assert send(app, {"path": "/x", "client": ("a", 1)}, body) == (503, 1)
+    assert send(app, {"path": "/x", "client": ("b", 1)}, body) == (200, 1)
+    assert dict(app._of_client) == {"a": middleware.JSON_OF_CLIENT - MIB}
 
 
 def test_a_login_is_asked_for_before_the_body_is_read():

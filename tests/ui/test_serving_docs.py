@@ -21,7 +21,10 @@ def test_limits_are_those_of_the_code():
     assert row("one upload") == f"`--max-upload` MiB ({demo.MAX_FILE_MIB}), {uploads.MAX_FILES} files"
     assert row("any other body").startswith(f"{middleware.JSON_BYTES // MIB} MiB or a third more than `--max-upload`")
     assert row("any other body").endswith(f"{middleware.JSON_ITEMS:,} items of JSON")
-    assert row("bodies of all") == f"{middleware.JSON_IN_FLIGHT // MIB} MiB"
+    assert row("bodies of all") == (
+        f"{middleware.JSON_IN_FLIGHT // MIB} MiB, {middleware.JSON_OF_CLIENT // MIB} MiB from one address"
+    )
+    assert f"{middleware.LEAST_RATE // 1024} KiB a second" in row("a body that arrives slowly")
     assert row("a body that stops") == f"{middleware.STALL_SECONDS:.0f} seconds"
     assert row("the form of the login") == f"{middleware.LOGIN_BYTES // 1024} KiB"
     assert row("a question") == f"{session.MAX_QUESTION:,} characters, {session.MAX_FILES} files"
