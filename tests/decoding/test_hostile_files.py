@@ -294,3 +294,10 @@ def test_ask_starts_the_parent_before_torch_is_imported(monkeypatch, tmp_path, h
     finally:
         other.close()
     assert runs == [not here]
+
+
+def test_what_decodes_does_not_import_what_asks():
+    code = "import sys, kvmm.decoding.client, kvmm.decoding.worker; print('kvmm.media' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "False"
+    assert "kvmm.media" not in worker._DECODERS
