@@ -19,11 +19,10 @@ from PIL import Image
 
 from kvmm import decoding
 from kvmm.decoding import client
-from kvmm.decoding.audio import MAX_AUDIO_SECONDS, MAX_AUDIO_VALUES, SAMPLE_RATE, finish_array, read_audio
+from kvmm.decoding.audio import MAX_AUDIO_SECONDS, MAX_AUDIO_VALUES, SAMPLE_RATE, finish_array
 from kvmm.decoding.files import Source, kind_of
 from kvmm.decoding.files import name_of as _name
 from kvmm.decoding.files import open_file as _open
-from kvmm.decoding.files import what_else as _what_else
 from kvmm.decoding.images import (
     IMAGE_FORMATS,
     MAX_IMAGE_BYTES,
@@ -31,12 +30,10 @@ from kvmm.decoding.images import (
     MAX_IMAGE_SIDE,
     MAX_SHOWN_PIXELS,
     finish_image,
-    read_image,
 )
+from kvmm.decoding.read import MAX_PDF_BYTES, MAX_PDF_PAGES, read_here, video_path
 from kvmm.errors import KVMMError
 
-MAX_PDF_BYTES = 200 * 2**20
-MAX_PDF_PAGES = 64
 NO_VIDEO = 'Reading video needs torchvision, in the build that matches your torch: pip install "kvmm[video]".'
 
 
@@ -202,16 +199,15 @@ def _media_of(what: str, source: Source, stop: threading.Event | None = None, **
 def _items(
     what: str, source: Source, stop: threading.Event | None, *, name: str | None = None, **options: Any
 ) -> Iterator[Media | int]:
-    """What :func:`read_here` yields, from a process of its own unless :func:`kvmm.decoding.in_process` holds."""
+    """What :func:`~kvmm.decoding.read.read_here` yields, from another process unless ``decoding.in_process`` holds."""
     name, page, count = name or _name(source), 1, None
     try:
         found = read_here(what, source, **options) if decoding.is_in_process() else None
         for item in client.decode(what, source, stop, name=name, **options) if found is None else found:
             if isinstance(item, int):
                 count = item
-            elif found is None:
-                # another process does not know the path of a video
-                data = _video_path(source) if item.kind == "video" else item.data
+            else:
+                data = video_path(source) if item.kind == "video" else item.data
                 item = Media(item.kind, data, name, item.page, item.text, item.text_length)
             page += not isinstance(item, int)
             yield item
@@ -220,67 +216,6 @@ def _items(
     except client.Stopped as error:
         where = "" if error.count is None else f" at page {min(error.page, error.count)} of {error.count}"
         raise KVMMError(f"{name} was stopped{where}: send it again.") from None
-
-
-def read_here(what: str, source: Source, **options: Any) -> Iterator[Media | int]:
-    """Decode a file in this process: how many pages it has, if it is a document, then what it holds.
-
-    Args:
-        what: "media", "image", "document", "audio" or "preview", as the public functions above, or "page".
-        source: the file.
-        options: ``max_pages`` of media and documents, ``max_pixels`` of an image, ``count`` and ``side`` of a preview,
-            the ``number`` of a page.
-
-    Raises:
-        KVMMError: as the public functions.
-    """
-    name = _name(source)
-    kind = kind_of(source)
-    if what == "media":
-        if kind is None:
-            raise KVMMError(
-                f"{name} {_what_else(source)}: give a PNG, JPEG or WebP image, a PDF, or a WAV, FLAC or MP3 recording."
-            )
-        what = {"pdf": "document"}.get(kind, kind)
-        options = {"max_pages": options["max_pages"]} if what == "document" else {"max_pixels": MAX_SHOWN_PIXELS}
-    if what == "image":
-        yield Media("image", read_image(source, options["max_pixels"]), name)
-    elif what == "audio":
-        yield Media("audio", read_audio(source), name)
-    elif what == "video":
-        yield Media("video", _video_path(source), name)
-    elif what == "preview" and kind != "pdf":
-        picture = read_image(source, MAX_SHOWN_PIXELS)
-        picture.thumbnail((options["side"], options["side"]))
-        yield from (1, Media("image", picture, name))
-    else:
-        yield from _read_pdf(what, source, name, options)
-
-
-def _read_pdf(what: str, source: Source, name: str, options: dict[str, Any]) -> Iterator[Media | int]:
-    from kvmm import pdf  # who reads no documents needs no PDFium
-
-    if kind_of(source) != "pdf":
-        raise KVMMError(f"{name} {_what_else(source)}, not a PDF: give a PDF file.")
-    with _open(source, MAX_PDF_BYTES) as stream:
-        data = stream.read()
-    if what == "page":
-        page = pdf.read_page(data, name, options["number"])
-        yield Media("image", page.image, name, options["number"], page.text, page.text_length)
-        return
-    if what == "preview":
-        pages = pdf.first_pages(data, name, options["count"], options["side"])
-    else:
-        pages = pdf.read_pages(data, name, MAX_PDF_PAGES if options["max_pages"] is None else options["max_pages"])
-    yield next(pages)
-    for number, page in enumerate(pages, start=1):
-        yield Media("image", page.image, name, number, page.text, page.text_length)
-
-
-def _video_path(source: Source) -> str:
-    if isinstance(source, bytes):
-        raise KVMMError("A video can only be read from a file: save it and give its path.")
-    return "" if isinstance(source, decoding.files.OpenFile) else os.fspath(source)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -324,5 +259,4 @@ __all__ = [
     "load_video",
     "media_nbytes",
     "preview",
-    "read_here",
 ]

@@ -24,7 +24,7 @@ from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfgen import canvas
 
 from kvmm import decoding, media, pdf
-from kvmm.decoding import images
+from kvmm.decoding import images, read
 from kvmm.errors import KVMMError
 from kvmm.media import load_audio, load_document, load_image, load_media, load_pdf, preview
 
@@ -321,7 +321,7 @@ def test_too_many_pages(monkeypatch):
     refused(load_pdf, make_pdf(media.MAX_PDF_PAGES + 1), match="has 65 pages and may have 64")
     refused(load_media, make_pdf(3), max_pages=2, match="has 3 pages and may have 2")
     assert len(load_pdf(make_pdf(3), max_pages=3)) == 3
-    monkeypatch.setattr(media, "MAX_PDF_BYTES", 100)
+    monkeypatch.setattr(read, "MAX_PDF_BYTES", 100)
     refused(load_pdf, make_pdf(), match="make it smaller")
 
 

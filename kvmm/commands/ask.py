@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvmm import decoding
 from kvmm.commands.inputs import quiet_transformers
 from kvmm.commands.options import Device, Dtype, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
 from kvmm.commands.progress import Steps
@@ -63,6 +64,8 @@ def command(
         raise KVMMError("There is no question: write one, or record it.")
     with Steps(quiet or as_json) as steps:
         steps.say("Reading the files")
+        if image or pdf or audio:
+            decoding.start()  # a third of a second, which importing torch takes anyway
         _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
         media = _load(image or (), pdf or (), audio or (), video or ())
         steps.say(f"Loading {model or 'the embedded model'}")

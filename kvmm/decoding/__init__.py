@@ -40,4 +40,12 @@ def is_in_process() -> bool:
     return _HERE.get()
 
 
-__all__ = ["in_process", "is_in_process"]
+def start() -> None:
+    """Start what reads files, so that the first file does not wait for it; it imports beside what the caller does."""
+    if not is_in_process():
+        from kvmm.decoding import client
+
+        client.PARENT.start()
+
+
+__all__ = ["in_process", "is_in_process", "start"]

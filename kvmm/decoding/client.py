@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -23,6 +23,7 @@ from PIL import Image
 import kvmm
 from kvmm.decoding import limits
 from kvmm.decoding.files import Source, name_of, open_file
+from kvmm.decoding.read import Item
 from kvmm.decoding.worker import MESSAGE, STATUS, Ended, packed, strip_rows, unpacked
 from kvmm.errors import KVMMError
 
@@ -30,16 +31,6 @@ _TOO_LONG = (-signal.SIGALRM, -signal.SIGXCPU)
 _MAX_NAME = 1000  # characters; what a file system allows is shorter
 
 logger = logging.getLogger(__name__)
-
-
-class Item(NamedTuple):
-    """One thing that a file holds, as :class:`kvmm.media.Media` describes it; ``data`` is None for video."""
-
-    kind: str
-    data: Any
-    page: int | None
-    text: str
-    text_length: int
 
 
 class Stopped(Exception):
@@ -164,7 +155,7 @@ def decode(
     """Have a file decoded: how many things it holds where that is known before, then each of them.
 
     Args:
-        what: "media", "image", "document", "audio" or "preview", as in :func:`kvmm.media.read_here`.
+        what: "media", "image", "document", "audio" or "preview", as in :func:`kvmm.decoding.read.read_here`.
         source: the file.
         stop: set it to kill the process that decodes.
         name: what messages call the file; None for its own name.

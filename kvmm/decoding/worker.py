@@ -20,13 +20,13 @@ import traceback
 from typing import Any, NamedTuple
 
 from kvmm.decoding import limits
-from kvmm.decoding.files import OpenFile
+from kvmm.decoding.files import OpenFile, kind_of
 from kvmm.errors import KVMMError
 
 MESSAGE = 2**17  # bytes; a page's text layer has up to 20 000 characters
 STATUS = struct.Struct("<idq")  # of Ended
 # imported while nobody waits, so that forks have them; the first is what every request needs
-_DECODERS = ("kvmm.media", "PIL.Image", "kvmm.pdf", "soundfile", "soxr", "av")
+_DECODERS = ("kvmm.decoding.read", "PIL.Image", "kvmm.pdf", "soundfile", "soxr", "av")
 _STRIP = 2**20  # bytes of pixels that are copied at once
 _POLITE_AFTER = 1.0  # seconds after which a process makes way for those that serve others
 _PDEATHSIG = 1  # prctl: the signal that a process gets when its parent dies
@@ -193,12 +193,12 @@ def _allow(seconds: int) -> None:
 def _decode(out: socket.socket, file: OpenFile, request: dict[str, Any]) -> None:
     out.sendall(packed({"begun": True}))
     try:
-        from kvmm import media  # imported by the parent already, unless this is its first request
+        from kvmm.decoding.read import read_here  # imported by the parent already, unless this is its first request
 
         seconds = {"pdf": limits.PAGE_SECONDS, "audio": limits.AUDIO_SECONDS}
-        allowed = seconds.get(media.kind_of(file), limits.IMAGE_SECONDS)
+        allowed = seconds.get(kind_of(file), limits.IMAGE_SECONDS)
         _allow(allowed)
-        for item in media.read_here(request["what"], file, **request["options"]):
+        for item in read_here(request["what"], file, **request["options"]):
             _send(out, item)
             _allow(allowed)
         header = {"end": True}
@@ -225,7 +225,7 @@ def unpacked(message: bytes) -> dict[str, Any]:
 
 
 def _send(out: socket.socket, item: Any) -> None:
-    """An int, how many there will be, or a ``Media``, whose pixels or samples are in a file in memory."""
+    """An int, how many there will be, or an ``Item``, whose pixels or samples are in a file in memory."""
     if isinstance(item, int):
         out.sendall(packed({"count": item}))
         return

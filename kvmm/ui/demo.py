@@ -18,7 +18,6 @@ from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
 from kvmm import decoding
-from kvmm.decoding import client
 from kvmm.errors import KVMMError
 from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
@@ -85,8 +84,7 @@ def build_demo(
         raise KVMMError(f"unknown policy {policy!r}: use one of {', '.join(policies())}")
     options = {"max_new_tokens": max_new_tokens, "graph": graph, "max_pages": max_pages, "now": now}
     model, _ = models.get()
-    if not decoding.is_in_process():
-        client.PARENT.start()  # before the first file is sent
+    decoding.start()
     budget = default_cache_budget(model.device) if cache_budget is None else cache_budget
     visitors = Visitors(lambda desk: Session(models, desk, **options), budget, get_upload_folder(), now)
 

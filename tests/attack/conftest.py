@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from attacked import MAX_UPLOAD_MIB, ROOT, USER, Victim, wait_for
 from gradio_client import Client
+
+from tests.attack.attacked import MAX_UPLOAD_MIB, ROOT, USER, Victim, wait_for
 
 
 @pytest.fixture(scope="session")

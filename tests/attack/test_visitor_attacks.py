@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from attacked import MAX_UPLOAD_MIB, PAGE, USER
 
 from benchmarks.hostile_visitor import Page
+from tests.attack.attacked import MAX_UPLOAD_MIB, PAGE, USER
 
 MIB = 2**20
 SAMPLE = PAGE.with_name("invoice.png")

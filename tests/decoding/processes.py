@@ -35,8 +35,11 @@ def children(pid: int) -> list[int]:
 
 
 def parent() -> int:
+    """The process that forks, once those of earlier files have ended: the next one is that of the next file."""
     client.PARENT.start()
-    return client.PARENT._process.pid
+    pid = client.PARENT._process.pid
+    assert wait_until(lambda: not children(pid))
+    return pid
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 30.0) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kvmm import decoding
 from kvmm.decoding import client, limits, worker
 from kvmm.errors import KVMMError
 from kvmm.media import load_image, load_media, preview
@@ -272,3 +274,30 @@ def test_the_tunables_of_the_user_stay(monkeypatch, own):
         other.close()
     wanted = "glibc.malloc.hugetlb=1" if own is None else f"glibc.malloc.hugetlb=1:{own}"
     assert f":GLIBC_TUNABLES={wanted}:" in f":{environment}:"
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_ask_starts_the_parent_before_torch_is_imported(monkeypatch, tmp_path, here):
+    from kvmm.commands import ask
+
+    other, runs = client.Parent(), []
+
+    def imports_torch(*_: object) -> None:
+        runs.append(other._process is not None and other._process.poll() is None)
+        raise KVMMError("far enough")
+
+    monkeypatch.setattr(client, "PARENT", other)
+    monkeypatch.setattr(ask, "_check_policy", imports_torch)
+    try:
+        with decoding.in_process() if here else contextlib.nullcontext():
+            assert refusal(lambda: ask.command("What?", image=[tmp_path / "a.png"], quiet=True)) == "far enough"
+    finally:
+        other.close()
+    assert runs == [not here]
+
+
+def test_what_decodes_does_not_import_what_asks():
+    code = "import sys, kvmm.decoding.client, kvmm.decoding.worker; print('kvmm.media' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "False"
+    assert "kvmm.media" not in worker._DECODERS

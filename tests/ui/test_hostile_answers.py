@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from test_app import QUESTION, answers, ask
 
 from kvmm.errors import KVMMError
 from kvmm.ui import streaming, toasts
+from tests.ui.test_app import QUESTION, answers, ask
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
