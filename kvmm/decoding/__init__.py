@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 
 _HERE: ContextVar[bool] = ContextVar("here", default=not sys.platform.startswith("linux"))
+_OWNER: ContextVar[str | None] = ContextVar("owner", default=None)
 
 
 @contextlib.contextmanager
@@ -40,6 +41,21 @@ def is_in_process() -> bool:
     return _HERE.get()
 
 
+@contextlib.contextmanager
+def owned_by(owner: str | None) -> Iterator[None]:
+    """Decode files as those of ``owner``, who takes few of the places in which files are decoded; None has no limit."""
+    token = _OWNER.set(owner)
+    try:
+        yield
+    finally:
+        _OWNER.reset(token)
+
+
+def owner() -> str | None:
+    """Whose files are decoded; see :func:`owned_by`."""
+    return _OWNER.get()
+
+
 def start() -> None:
     """Start what reads files, so that the first file does not wait for it; it imports beside what the caller does."""
     if not is_in_process():
@@ -48,4 +64,4 @@ def start() -> None:
         client.PARENT.start()
 
 
-__all__ = ["in_process", "is_in_process", "start"]
+__all__ = ["in_process", "is_in_process", "owned_by", "owner", "start"]

@@ -21,9 +21,10 @@ import numpy as np
 from PIL import Image
 
 import kvmm
-from kvmm.decoding import limits
+from kvmm.decoding import limits, owner
 from kvmm.decoding.files import Source, name_of, open_file
 from kvmm.decoding.read import Item
+from kvmm.decoding.slots import Slots
 from kvmm.decoding.worker import MESSAGE, STATUS, Ended, packed, strip_rows, unpacked
 from kvmm.errors import KVMMError
 
@@ -56,7 +57,7 @@ class Parent:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._numbers = itertools.count()
-        self.slots = threading.BoundedSemaphore(limits.PROCESSES)
+        self.slots = Slots(limits.PROCESSES, limits.PROCESSES_PER_OWNER, limits.RESERVED_PROCESSES)
 
     def start(self) -> None:
         """Start it, unless it runs."""
@@ -177,19 +178,18 @@ def decode(
 
 
 class _Slot:
-    """One of the places in which files are decoded; waiting for it ends at Stop."""
+    """One of the places in which files are decoded, for :func:`kvmm.decoding.owner`; waiting for it ends at Stop."""
 
     def __init__(self, stop: threading.Event | None) -> None:
         self._stop = stop
 
     def __enter__(self) -> None:
-        self._slots = PARENT.slots
-        while not self._slots.acquire(timeout=limits.STOP_SECONDS):
-            if self._stop is not None and self._stop.is_set():
-                raise Stopped(1, None)
+        self._slots, self._owner = PARENT.slots, owner()
+        if not self._slots.acquire(self._owner, self._stop):
+            raise Stopped(1, None)
 
     def __exit__(self, *_: object) -> None:
-        self._slots.release()
+        self._slots.release(self._owner)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ AUDIO_SECONDS = 60  # of CPU: half an hour takes 5
 FILE_SECONDS = 120  # of CPU, all pages together
 WALL_SECONDS = 1200  # of time, each page or file: ends what hangs without using CPU, such as a read from a lost server
 PROCESSES = 4  # files that are decoded at the same time; others wait
+PROCESSES_PER_OWNER = 2  # of them of one visitor
+RESERVED_PROCESSES = 1  # of them for what no visitor's files may keep waiting
 STOP_SECONDS = 0.1  # between two looks at whether it should stop
 
 _SENT = ("MEMORY", "IMAGE_SECONDS", "PAGE_SECONDS", "AUDIO_SECONDS", "FILE_SECONDS", "WALL_SECONDS")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from kvmm.decoding import owned_by
 from kvmm.errors import KVMMError
 from kvmm.media import preview
 from kvmm.ui.samples import kind_of
@@ -76,7 +77,8 @@ def _preview(path: str, count: int) -> tuple[list[Image.Image], int]:
     timer = threading.Timer(SECONDS, late.set)
     timer.start()
     try:
-        return preview(path, count, SIDE, late)
+        with owned_by(__name__):  # those of all visitors together count as one's
+            return preview(path, count, SIDE, late)
     except OSError as error:
         raise KVMMError(f"{Path(path).name} cannot be opened: send it again.") from error
     finally:

@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ class Desk:
         settings: of the last question, which a reloaded page goes on with.
         lock: held while a question is put into a conversation, so that two pages cannot ask in it at once.
         long_works: how many are running that belong to no conversation, such as evaluations.
+        id: of the visitor, among those who have files decoded.
     """
 
     talks: list[Talk] = field(default_factory=list)
@@ -49,6 +51,7 @@ class Desk:
     settings: Settings | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
     long_works: int = 0
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 class Session:
@@ -61,10 +64,10 @@ class Session:
     """
 
     def __init__(self, models: Models, desk: Desk | None = None, **options: Any) -> None:
-        self.models, self.options = models, options
-        self.desk = desk or Desk()
+        self.models, self.desk = models, desk or Desk()
+        self.options = {"owner": self.desk.id, **options}
         if not self.desk.talks:
-            self.desk.talks.append(Talk(models, **options))
+            self.desk.talks.append(Talk(models, **self.options))
         current = self.desk.current
         self._talk = current if current in self.desk.talks else self.desk.talks[-1]
         self._lost = False

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from kvmm import decoding
 from kvmm.cache import MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media
@@ -99,7 +100,8 @@ class Talk:
     Args:
         models: what the app offers.
         options: ``max_new_tokens`` of an answer, ``graph`` as in :class:`Conversation`, ``now`` for the time in
-            seconds since the epoch; the rest goes to :func:`kvmm.media.load_media`.
+            seconds since the epoch, ``owner`` as in :func:`kvmm.decoding.owned_by`; the rest goes to
+            :func:`kvmm.media.load_media`.
     """
 
     def __init__(
@@ -109,10 +111,11 @@ class Talk:
         max_new_tokens: int = 256,
         graph: Any = None,
         now: Callable[[], float] = time.time,
+        owner: str | None = None,
         **media_options: Any,
     ) -> None:
         self.models, self.max_new_tokens, self.graph, self.media_options = models, max_new_tokens, graph, media_options
-        self.now = now
+        self.now, self.owner = now, owner
         self.id = uuid.uuid4().hex  # by which pages name it: its place in the list changes
         self.title = ""
         self.renamed = False
@@ -295,7 +298,9 @@ class Talk:
 
     def load(self, turn: Turn, stop: threading.Event) -> list[Media]:
         """Read the files of a question; see :func:`kvmm.media.load_media`."""
-        return [item for path in turn.files for item in load_media(path, stop=stop, keep=True, **self.media_options)]
+        options = {"stop": stop, "keep": True, **self.media_options}
+        with decoding.owned_by(self.owner):
+            return [item for path in turn.files for item in load_media(path, **options)]
 
     def _note_growth(self, said: int, progress: Progress) -> None:
         if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):

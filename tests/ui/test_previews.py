@@ -157,8 +157,8 @@ def test_only_files_that_are_shown_are_decoded(tmp_path, document, invoice, monk
     paths[-1].write_bytes(document.read_bytes())
     decoded, decode = [], previews.preview
 
-    def note(path, count, side):
-        pictures, total = decode(path, count, side)
+    def note(path, count, side, stop):
+        pictures, total = decode(path, count, side, stop)
         decoded.append((Path(path).name, len(pictures)))
         return pictures, total
 
