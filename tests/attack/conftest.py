@@ -15,7 +15,7 @@ from gradio_client import Client
 from tests.attack.attacked import MAX_UPLOAD_MIB, ROOT, USER, Victim, wait_for
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     folder = tmp_path_factory.mktemp("victim")
     with socket.create_server(("127.0.0.1", 0)) as free:

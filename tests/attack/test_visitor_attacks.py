@@ -16,6 +16,8 @@ import pytest
 from benchmarks.hostile_visitor import Page
 from tests.attack.attacked import MAX_UPLOAD_MIB, PAGE, USER
 
+pytestmark = pytest.mark.xdist_group("attack")  # one app for all of them
+
 MIB = 2**20
 SAMPLE = PAGE.with_name("invoice.png")
 JSON_ROUTES = ("/gradio_api/queue/join", "/gradio_api/run/ask", "/gradio_api/call/ask", "/gradio_api/mcp/")
