@@ -25,6 +25,8 @@ from kvmm.ui.visitors import GRACE_SECONDS, Visitors
 from tests.decoding import hostile
 from tests.decoding.processes import rss
 
+pytestmark = pytest.mark.alone
+
 QUESTION, ANSWER = "What is the total?", "$1,274.94"
 FAST = Settings(policy="kivi4")
 
