@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 import time
@@ -24,6 +23,7 @@ from kvmm.ui.settings import Settings
 from kvmm.ui.visitors import GRACE_SECONDS, Visitors
 from tests.decoding import hostile
 from tests.decoding.processes import rss
+from tests.ui import event_loop
 
 pytestmark = pytest.mark.alone
 
@@ -246,14 +246,14 @@ def test_an_open_page_is_heard_of(house):
     for _ in range(2):
         house.wait(15 * 60)
         sent: list[dict] = []
-        asyncio.run(beat("/gradio_api/heartbeat/page"))
+        event_loop.run(beat("/gradio_api/heartbeat/page"))
         assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     house.visitors.closed("page")
     house.wait(20)
-    asyncio.run(beat("/gradio_api/heartbeat/page"))
+    event_loop.run(beat("/gradio_api/heartbeat/page"))
     house.wait(60)
     assert answers.is_file() and session in house.visitors.sessions
-    asyncio.run(beat("/gradio_api/heartbeat/nobody"))
+    event_loop.run(beat("/gradio_api/heartbeat/nobody"))
     house.visitors.closed("page")
     house.wait(60)
     assert not answers.exists()

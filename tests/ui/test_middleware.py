@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from kvmm.ui import middleware
 from kvmm.ui.middleware import BodyLimit, LoginRequired, SecurityHeaders
+from tests.ui import event_loop
 
 MIB = 2**20
 
@@ -46,7 +47,7 @@ def send(app, scope: dict, messages: list[dict]) -> tuple[int, int]:
         sent.append(message)
 
     base = {"type": "http", "method": "POST", "path": "/", "root_path": "", "headers": [], "query_string": b""}
-    asyncio.run(app({**base, **scope}, receive, keep))
+    event_loop.run(app({**base, **scope}, receive, keep))
     return (sent[0]["status"] if sent else 0), len(taken)
 
 
@@ -131,7 +132,7 @@ def test_a_body_that_trickles_ends_and_one_that_keeps_its_pace_does_not(path, ra
 
     scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "headers": [], "query_string": b""}
     with contextlib.suppress(ClientDisconnect):  # the handler sees the end of the connection
-        asyncio.run(app(scope, receive, keep))
+        event_loop.run(app(scope, receive, keep))
     if rate < middleware.LEAST_RATE:
         assert len(sent) < count and clock[0] <= 2 * middleware.STALL_SECONDS
         assert not any(message.get("status") == 200 for message in answers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import threading
@@ -26,6 +25,7 @@ from kvmm.ui.streaming import Answer
 from kvmm.ui.talk import CHANGED, JOINED, LOADING, WARMING, Talk
 from kvmm.ui.talk_list import redraw
 from kvmm.ui.views import frames, reading_html
+from tests.ui import event_loop
 
 TOTAL, TAX = "What is the total?", "What is the tax?"
 KIVI = Settings(policy="kivi4")
@@ -409,7 +409,7 @@ def test_the_page_and_nothing_else_sets_the_cookie():
 
         scope = {"type": "http", "method": method, "path": path, "scheme": scheme, "server": ("h", 80)}
         scope["headers"] = [(b"cookie", cookie.encode())] if cookie else []
-        asyncio.run(VisitorCookie(app, key)(scope, None, send))
+        event_loop.run(VisitorCookie(app, key)(scope, None, send))
         return [value.decode() for name, value in sent[0]["headers"] if name == b"set-cookie"]
 
     (first,) = cookies("/")
@@ -432,7 +432,7 @@ def test_a_shared_cache_keeps_no_page_with_a_token():
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/", "scheme": "http", "server": ("h", 80), "headers": []}
-    asyncio.run(VisitorCookie(app, b"k" * 32)(scope, None, send))
+    event_loop.run(VisitorCookie(app, b"k" * 32)(scope, None, send))
     values = [value for name, value in sent[0]["headers"] if name.lower() == b"cache-control"]
     assert values == [b"private, no-store"] and (b"content-type", b"text/html") in sent[0]["headers"]
 
