@@ -44,6 +44,11 @@ def draw_invoice(path: Path, lines: list[tuple[str, str]] = LINES) -> Path:
     return path
 
 
+def drawn_width(image: Any) -> int:
+    """The width of the picture in an ``<img>``, in pixels, once the browser has decoded it."""
+    return image.evaluate("async image => { await image.decode(); return image.naturalWidth; }")
+
+
 @pytest.fixture(scope="session")
 def samples_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("samples")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.ui.conftest import LINES, draw_invoice
+from tests.ui.conftest import LINES, draw_invoice, drawn_width
 from tests.ui.test_app import QUESTION, answers, ask, notes
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -150,7 +150,7 @@ def test_a_reload_brings_everything_back(visit, screenshot, invoice, url):
     expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
     picture = page.locator("#chat-kvmm [data-testid=user] img")
     expect(picture).to_be_visible()
-    assert picture.evaluate("image => image.complete && image.naturalWidth > 0")
+    assert drawn_width(picture) > 0
     expect(page.locator("#thumbnails img")).to_have_count(1)
     expect(page.locator("#policy input")).to_have_value(re.compile("^kivi4"))
     screenshot(page, "reload-1280")
@@ -292,10 +292,10 @@ def test_everything_visible_is_saved_and_opened(visit, screenshot, invoice, held
         other.locator("#load").click()
     chooser.value.set_files(str(path))
     expect(notes(other)).to_have_count(2)
-    assert [message.inner_text() for message in other.locator("#chat-kvmm .message").all()] == before
+    expect(other.locator("#chat-kvmm .message")).to_have_text(before, use_inner_text=True)
     picture = other.locator("#chat-kvmm [data-testid=user] img")
     expect(picture).to_have_count(1)
-    assert picture.evaluate("image => image.complete && image.naturalWidth > 0")
+    assert drawn_width(picture) > 0
     other.get_by_label("Compare with full precision").check()
     expect(other.locator("#chat-full")).to_contain_text("$1,274.94")
     screenshot(other, "opened-1280")

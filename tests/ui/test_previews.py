@@ -11,6 +11,7 @@ from kvmm.ui import previews
 from kvmm.ui.bubbles import user_messages
 from kvmm.ui.page_text import PAGE_CHARACTERS, page_text_html
 from kvmm.ui.previews import SHOWN
+from tests.ui.conftest import drawn_width
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -58,7 +59,7 @@ def test_a_bubble_shows_the_first_pages_and_a_click_enlarges_one(visit, screensh
     titles = [*(f"six pages.pdf, page {k} of 6" for k in (1, 2, 3)), "march.png"]
     for k, title in enumerate(titles):
         expect(previews.nth(k)).to_have_attribute("title", title)
-        assert previews.nth(k).locator("img").evaluate("i => i.complete && i.naturalWidth > 500")
+        assert drawn_width(previews.nth(k).locator("img")) > 500
         box = previews.nth(k).bounding_box()
         assert 60 < box["height"] < 160 and box["width"] < 220
     screenshot(page, f"previews-{name}")
