@@ -12,7 +12,7 @@ from kvmm.eval.report import PolicyResult, RunResult, TaskResult
 from kvmm.eval.report_pages import summary_table
 from kvmm.eval.statistics import Difference
 from kvmm.models.families import FAMILIES
-from kvmm.presets import PAPERS, PRESETS, tier_of
+from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import blocks, results, rows, text_of
 
 GPU, RESULTS, POLICIES, RETENTION = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "retention"))
