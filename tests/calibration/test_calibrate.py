@@ -206,7 +206,6 @@ def test_calibquant_reads_its_grid_search_from_the_file():
 
 def test_the_grid_search_finds_what_drifts_least(monkeypatch):
     """Drifts made up for every pair: the search must return the least, for each kind of levels."""
-    from kvmm.analysis import drift
     from kvmm.calibration import fit
 
     seen = set()
@@ -223,7 +222,7 @@ def test_the_grid_search_finds_what_drifts_least(monkeypatch):
             wanted = {"paper": (1, 2), "mean": (3, 0)}[levels]
             return SimpleNamespace(kl=torch.tensor([abs(pair[0] - wanted[0]) + abs(pair[1] - wanted[1]) + 0.5] * 2))
 
-    monkeypatch.setattr(drift, "ForcedText", Text)
+    monkeypatch.setattr(fit, "ForcedText", Text)
     monkeypatch.setattr(fit, "Document", lambda *arguments: None)
     monkeypatch.setattr(fit, "_encoded", lambda *arguments: ({}, torch.arange(4), None))
     found = fit.search_tau(None, None, [fit.Example("q", images=("a.png",), answer="b")] * 3)

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from kvmm import KVMMCache, packing_graph
+from kvmm import KVMMCache
 from kvmm.calibration import Calibration, model_fingerprint, site_name
 from kvmm.codecs import codec_class
+from kvmm.cuda_graphs import packing as packing_graph
 from kvmm.cuda_graphs.decode import StepGraph
 from kvmm.cuda_graphs.packing import PackingGraph
 from kvmm.modality import TEXT
