@@ -23,6 +23,7 @@ from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
 from kvmm.ui.api import build_api, connect_tools
 from kvmm.ui.ask import build_ask
+from kvmm.ui.clients import ClientAddress
 from kvmm.ui.cookie import VisitorCookie
 from kvmm.ui.errors import build_errors
 from kvmm.ui.evaluate import build_evaluate
@@ -173,6 +174,7 @@ def launch_options(samples_folder: Path = SAMPLES, max_file_mib: int = MAX_FILE_
                 Middleware(BodyLimit, max_upload=max_file_mib * 2**20),
                 Middleware(VisitorCookie),
                 Middleware(Heartbeats),
+                Middleware(ClientAddress),
             ],
         },
     }

@@ -208,6 +208,7 @@ def test_sessions_by_the_thousand_hold_no_memory(victim, retry):
                 return victim.call(client, fn, data).status_code
 
             with ThreadPoolExecutor(4) as pool:
-                assert set(pool.map(call, range(300))) == {200}
+                found = list(pool.map(call, range(300)))
+            assert set(found) == {200, 429} and found.count(200) <= 150  # most cost the others nothing
 
     retry(attack)
