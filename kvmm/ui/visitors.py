@@ -381,7 +381,7 @@ class Visitors:
                 self._unlink(path)
 
     def _remove_folder(self, path: Path) -> None:
-        """Take a folder away now, and delete what is in it in a thread: that takes time, and others wait for the lock."""
+        """Take a folder away now, and delete what is in it in a thread: that takes time, and others need the lock."""
         gone = self.upload_folder / f"{PREFIX}{uuid.uuid4().hex}"
         try:
             path.rename(gone)
