@@ -20,7 +20,7 @@ from kvmm.ui.clients import Rate, current_client
 MAX_STATES = 1000
 MAX_SPARE_STATES = 100  # of pages without a conversation
 UNUSED_SECONDS = 10 * 60  # after which the state of a page without a conversation goes
-NEW_PER_SECOND = 5  # states that one client makes ...
+NEW_PER_SECOND = 3  # states that one client makes ...
 NEW_AT_ONCE = 60  # ... and after it was quiet: a class that opens the page together, behind one address
 
 

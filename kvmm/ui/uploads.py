@@ -46,6 +46,11 @@ def new_folder(upload_folder: Path) -> Path:
     return folder
 
 
+def file_name(name: str) -> str:
+    """A file's own name, without the folders that its sender's system or a saved file puts before it."""
+    return Path(name.replace("\\", "/").replace("\0", "")).name
+
+
 def is_visitors_own(path: Path, upload_folder: Path) -> bool:
     """Whether a resolved path is in the folder of a visitor, or is one; what all visitors see is elsewhere."""
     return path.is_relative_to(upload_folder) and any(
@@ -229,7 +234,7 @@ async def _receive(request: Request, folder: Path, max_file_size: int | None, up
     paths, received = [], [one for one in form.getlist("files") if not isinstance(one, str)]
     for index, one in enumerate(received):
         one.file.close()
-        name = strip_invalid_filename_characters(Path(one.filename or "").name) or "file"
+        name = strip_invalid_filename_characters(file_name(one.filename or "")) or "file"
         target = folder / str(index) / name
         target.parent.mkdir()
         os.rename(one.file.name, target)
@@ -247,4 +252,4 @@ def upload_routes() -> list[Any]:
     return [Route(path, upload, methods=["POST"]) for path in (UPLOAD, f"{UPLOAD}/")]
 
 
-__all__ = ["PREFIX", "delete_file", "is_visitors_own", "new_folder", "upload_routes"]
+__all__ = ["PREFIX", "delete_file", "file_name", "is_visitors_own", "new_folder", "upload_routes"]

@@ -104,6 +104,14 @@ def test_an_upload_that_fails_counts_no_longer(app, monkeypatch):
     assert send(one, LARGEST).status_code == 200
 
 
+@pytest.mark.parametrize("name", ["page.png", "C:\\scans\\page.png", "/home/me/page.png", "../../page.png"])
+def test_an_upload_keeps_its_own_name_without_folders(app, tmp_path, name):
+    files = {"files": (name, b"x")}
+    (path,) = visitor(app).post(uploads.UPLOAD, files=files).json()
+    assert Path(path).name == "page.png" and Path(path).is_relative_to(tmp_path / "uploads")
+    assert uploads.file_name(name) == "page.png"
+
+
 def test_some_of_the_disk_stays_free(app, tmp_path, monkeypatch):
     monkeypatch.setattr(uploads, "FREE_BYTES", 2**30)
     free = [2**30 + LARGEST // 2]
