@@ -362,7 +362,7 @@ def test_bubbles_are_found_and_edited_texts_are_plain(session, invoice):
     talk.begin(Turn("c"))
     first = len(talk.exchanges[0].messages("kvmm"))
     assert [exchange_at(talk, i) for i in (0, first - 1, first, (first + 1,))] == [0, 0, 1, None]
-    for text in ("a_b *c* \\d $1", "plain", "see http://host &#60; &amp;"):
+    for text in ("a_b *c* \\d $1", "plain", "see http://host"):
         assert edited_text([{"type": "text", "text": literal_markdown(text)}]) == text == edited_text(text)
 
 
