@@ -17,6 +17,7 @@ from kvmm.ui.markdown import safe_markdown
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
 from kvmm.ui.talk import TITLE_LENGTH, Exchange, Talk, Turn, shown_files
+from kvmm.ui.uploads import file_name
 
 _KEPT = ("\ue000", "\ue001")  # the app's own marks while a text is read
 
@@ -150,7 +151,7 @@ def _name(name: Any, index: Any, count: int) -> tuple[str, int | None]:
         raise ValueError("no such file")
     if not isinstance(name, str):
         raise TypeError("a name is text")
-    name = Path(name.replace("\\", "/").replace("\0", "")).name.encode(errors="replace").decode()
+    name = file_name(name).encode(errors="replace").decode()
     stem, suffix = Path(name).stem[:60], Path(name).suffix[:20]
     return ("file" if name in ("", ".", "..") else f"{stem}{suffix}"), index
 

@@ -1,8 +1,6 @@
 """Policies from YAML: what a file may say, what follows from it, and one clear line for what is wrong."""
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -217,10 +215,3 @@ def test_a_conversation_reads_the_file_once(file):
     talk = Conversation(model, None, str(path))
     path.unlink()
     assert talk._new_cache().policy.image.key.codec == "kivi"
-
-
-def test_the_example_in_the_readme(file):
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    policy = KVPolicy.from_file(file(example))
-    assert policy.skip_layers == (0, -1) and policy.overrides[0].image.key.bits == 4

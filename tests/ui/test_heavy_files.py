@@ -232,7 +232,7 @@ def test_an_open_page_is_heard_of(house):
     answers = house.visitors.folder(session) / "answers.jsonl"
     answers.write_text("{}\n")
 
-    async def beat(path: str) -> None:
+    async def beat(path: str, root: str = "") -> None:
         async def gradio(scope, receive, send):
             await send({"type": "http.response.start", "status": 200})
             await send({"type": "http.response.body", "body": b"data: ALIVE\n\n", "more_body": True})
@@ -241,7 +241,8 @@ def test_an_open_page_is_heard_of(house):
             sent.append(message)
 
         app = SimpleNamespace(get_blocks=lambda: SimpleNamespace(visitors=house.visitors))
-        await Heartbeats(gradio)({"type": "http", "path": path, "app": app}, None, send)
+        scope = {"type": "http", "path": path, "root_path": root, "app": app}
+        await Heartbeats(gradio)(scope, None, send)
 
     for _ in range(2):
         house.wait(15 * 60)
@@ -253,6 +254,16 @@ def test_an_open_page_is_heard_of(house):
     event_loop.run(beat("/gradio_api/heartbeat/page"))
     house.wait(60)
     assert answers.is_file() and session in house.visitors.sessions
+    # below a path of a proxy, which may take that path away, and Gradio's own root may be a URL
+    for path, root in (
+        ("/kvmm/gradio_api/heartbeat/page", "/kvmm"),
+        ("/gradio_api/heartbeat/page", "/kvmm/"),
+        ("/kvmm/gradio_api/heartbeat/page", "https://host.invalid/kvmm"),
+        ("/gradio_api/heartbeat/page", "/"),
+    ):
+        house.visitors.closed("page")
+        event_loop.run(beat(path, root))
+        assert session in house.visitors.sessions, root
     event_loop.run(beat("/gradio_api/heartbeat/nobody"))
     house.visitors.closed("page")
     house.wait(60)

@@ -42,9 +42,10 @@ class Transform:
         deviation: torch.Tensor | None = None,
         variance: torch.Tensor | None = None,
         norm: bool = False,
+        inverse: torch.Tensor | None = None,
     ):
         self.forward = forward.float()
-        self.inverse = torch.linalg.inv(self.forward)
+        self.inverse = torch.linalg.inv(self.forward) if inverse is None else inverse
         dim = forward.shape[-1]
         self.offset = forward.new_zeros(1, dim) if mean is None else (self.forward @ mean.float()[..., None])[..., 0]
         self.deviation = None if deviation is None else deviation.float()
@@ -54,17 +55,29 @@ class Transform:
         self.layouts: dict[Hashable, Layout] = {}
 
 
-_invertible = WeakTensorKeyDictionary()  # tensors that were found to be: a calibration is checked more than once
+# by tensors that were found to have one, since a calibration is checked more than once; None once somebody took it
+_inverses = WeakTensorKeyDictionary()
 
 
-def check_invertible(forward: torch.Tensor, name: str) -> None:
-    """Raise :class:`KVMMError` with a name unless all matrices ``[..., D, D]`` have an inverse in float32."""
-    if forward in _invertible:
+def check_invertible(forward: torch.Tensor, name: str, *, keep: bool = False) -> None:
+    """Raise :class:`KVMMError` with a name unless all matrices ``[..., D, D]`` have an inverse in float32.
+
+    With ``keep`` the inverse stays for :func:`take_inverse`.
+    """
+    if forward in _inverses:
         return
     inverse, failed = torch.linalg.inv_ex(forward.float())
     if bool(failed.any()) or not bool(inverse.isfinite().all()):
         raise KVMMError(f"{name}: cannot be inverted")
-    _invertible[forward] = True
+    _inverses[forward] = inverse if keep else None
+
+
+def take_inverse(forward: torch.Tensor) -> torch.Tensor | None:
+    """The inverse that :func:`check_invertible` kept, once; float32 ``[..., D, D]``."""
+    inverse = _inverses.get(forward)
+    if inverse is not None:
+        _inverses[forward] = None
+    return inverse
 
 
 @lru_cache(maxsize=32)
@@ -83,11 +96,15 @@ def offline_transform(
     known = _offline_transforms.setdefault(calibration, {})
     key = (codec, layer, side, modality, device)
     if key not in known:
-        site = {n: t.to(device) for n, t in calibration.site(codec, layer, side, modality).items()}
+        stored = calibration.site(codec, layer, side, modality)
+        inverse = take_inverse(stored["transform"]) if stored else None
+        # a GPU inverts by itself, and rounds in its own way
+        inverse = calibration.own(inverse) if inverse is not None and device.type == "cpu" else None
+        site = {n: t.to(device) for n, t in stored.items()}
         known[key] = None
         if site:
             variance = site["variance"].float()
             deviation = (variance / variance[:, :1].clamp_min(1e-30)).sqrt()
             own = (calibration.own(x) for x in (site["transform"], site["mean"], deviation))
-            known[key] = Transform(*own, variance.sum(0), bool(site["norm"]))
+            known[key] = Transform(*own, variance.sum(0), bool(site["norm"]), inverse)
     return known[key]

@@ -143,7 +143,7 @@ class RD(Codec):
             "norm": Field(torch.uint8, (1,), 0, 2),
         }
         check_fields(tensors, fields, where, closed=False)
-        check_invertible(tensors["transform"], f"{where}transform")
+        check_invertible(tensors["transform"], f"{where}transform", keep=True)
 
     # -- transform and bits -----------------------------------------------------------------------------------------
 
