@@ -201,6 +201,7 @@ def _items(
 ) -> Iterator[Media | int]:
     """What :func:`~kvmm.decoding.read.read_here` yields, from another process unless ``decoding.in_process`` holds."""
     name, page, count = name or _name(source), 1, None
+    stop = decoding.current_stop() if stop is None else stop
     try:
         found = read_here(what, source, **options) if decoding.is_in_process() else None
         for item in client.decode(what, source, stop, name=name, **options) if found is None else found:
