@@ -7,7 +7,7 @@ from kvmm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvmm.cache import KVMMCache, MemoryReport
-    from kvmm.cache.codecs import register_codec
+    from kvmm.codecs import register_codec
     from kvmm.models import load_model
     from kvmm.policy import KVPolicy, RetentionSettings, get_policy, policies
 
@@ -36,6 +36,6 @@ __getattr__, __dir__ = lazy_names(
         "get_policy": "kvmm.policy",
         "load_model": "kvmm.models",
         "policies": "kvmm.policy",
-        "register_codec": "kvmm.cache.codecs",
+        "register_codec": "kvmm.codecs.registry",
     },
 )

@@ -10,7 +10,7 @@ import kvmm
 from benchmarks.answer_tables import committed_run, marked, table
 from kvmm import KVPolicy, media
 from kvmm.models.families import FAMILIES
-from kvmm.presets import PAPERS, PRESETS, tier_of
+from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import blocks, results, rows, text_of
 
 GPU, RESULTS, POLICIES, RETENTION = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "retention"))
