@@ -3,15 +3,14 @@
 import pytest
 
 from kvmm import KVMMError, get_policy, register_codec
-from kvmm.codecs import Codec, build_codec, codec_class, codec_names
-from kvmm.codecs import registry as codecs
+from kvmm.codecs import Codec, build_codec, codec_class, codec_names, registry
 from kvmm.codecs.kivi import KIVI
 from kvmm.policy import KVPolicy, KVSpec, spec
 
 
 @pytest.fixture(autouse=True)
 def _registry(monkeypatch):
-    monkeypatch.setattr(codecs, "_CODECS", dict(codecs._CODECS))
+    monkeypatch.setattr(registry, "_CODECS", dict(registry._CODECS))
 
 
 def make(name: str = "mine", base: type = KIVI, module: str = __name__) -> type:
