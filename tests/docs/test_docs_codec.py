@@ -53,20 +53,8 @@ def test_the_command_line_knows_the_codec(package):
     policy.write_text("base: bf16\nimage: {codec: clipped, bits: 4, group_size: 32}\n", encoding="utf-8")
     listed = run(["-c", code, "policies"], package).stdout
     assert re.search(r"^Added\n  clipped2 +Clipped ranges, 2 bits, groups of 32\.$", listed, re.MULTILINE), listed
-    plan = [
-        "plan",
-        "--model",
-        "Qwen2.5-VL-7B",
-        "--policy",
-        str(policy),
-        "--policy",
-        "clipped2",
-        "--context",
-        "4096",
-        "--images",
-        "4",
-        "--json",
-    ]
+    plan = ["plan", "--model", "Qwen2.5-VL-7B", "--context", "4096", "--images", "4", "--json"]
+    plan += ["--policy", str(policy), "--policy", "clipped2"]
     done = run(["-c", code, *plan], package)
     assert done.returncode == 0, done.stderr
     planned = json.loads(done.stdout)["policies"]
