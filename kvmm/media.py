@@ -84,6 +84,10 @@ class Media:
         (item,) = _items(what, self.content, None, name=self.name, **options)
         return item.data
 
+    def hold(self) -> None:
+        """Decode pixels that were released, and keep them until :meth:`release`."""
+        self._data = self.data
+
     def release(self) -> None:
         """Let the pixels go where the file is at hand; who uses ``data`` again waits for its decoding."""
         if self.content is not None:

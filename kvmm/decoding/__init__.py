@@ -12,7 +12,8 @@ A fork that dies is one ``KVMMError`` for that file. It is killed when the calle
 with this process. Nothing of one file is left for the next.
 
 Linux has what this takes; elsewhere, and inside :func:`in_process`, files are decoded in the calling process, without
-limits of time. Video is decoded in the calling process everywhere.
+limits of time. Video is decoded twice: to see what it holds (:mod:`~kvmm.decoding.video`), and by the reader of the
+model's family in the calling process.
 """
 
 from typing import TYPE_CHECKING
