@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kvmm.cache import KVMMCache, MemoryReport
     from kvmm.codecs import register_codec
     from kvmm.models import load_model
-    from kvmm.policy import KVPolicy, RetentionSettings, get_policy, policies
+    from kvmm.policy import KVPolicy, RetentionSettings, get_policy, policies, register_policy
 
 __version__ = "0.1.0"
 
@@ -23,6 +23,7 @@ __all__ = [
     "load_model",
     "policies",
     "register_codec",
+    "register_policy",
 ]
 
 # torch takes seconds to import: names that need it are imported when they are used
@@ -37,5 +38,6 @@ __getattr__, __dir__ = lazy_names(
         "load_model": "kvmm.models",
         "policies": "kvmm.policy",
         "register_codec": "kvmm.codecs.registry",
+        "register_policy": "kvmm.policy",
     },
 )

@@ -2,7 +2,7 @@
 
 from kvmm.codecs.spec import CodecSpec, spec
 from kvmm.policy import presets as _presets  # noqa: F401 - registers them
-from kvmm.policy.policy import KVPolicy, check_head_dim, check_layers, get_policy, policies, register
+from kvmm.policy.policy import KVPolicy, check_head_dim, check_layers, get_policy, policies, register_policy
 from kvmm.policy.settings import KVSpec, LayerOverride, RetentionSettings
 
 __all__ = [
@@ -15,6 +15,6 @@ __all__ = [
     "check_layers",
     "get_policy",
     "policies",
-    "register",
+    "register_policy",
     "spec",
 ]

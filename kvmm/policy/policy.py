@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,11 +115,27 @@ _OVERRIDES = (
 PRESETS: dict[str, KVPolicy] = {}  # by name, in the order of pickers; :mod:`kvmm.policy.presets` fills it
 
 
-def register(policy: KVPolicy) -> None:
-    """Make a policy a preset, known by its name. Raises :class:`KVMMError` if there is one of that name."""
-    if policy.name in PRESETS:
-        raise KVMMError(f"There is a preset {policy.name!r} already; choose another name.")
-    PRESETS[policy.name] = policy
+def register_policy(policy: KVPolicy) -> KVPolicy:
+    """Make a policy a preset: its name works wherever a preset's does, and lists, pickers and tables show it.
+
+    Args:
+        policy: with a name of its own and a description of one line.
+
+    Returns:
+        ``policy``.
+
+    Raises:
+        KVMMError: if the name cannot be a preset's or is another preset's, or the description is not one line.
+    """
+    name = policy.name
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or is_policy_file(name):
+        raise KVMMError(f"{name!r} cannot be a preset's name; use letters, digits, hyphens and dots.")
+    if not policy.description.strip() or "\n" in policy.description:
+        raise KVMMError(f"Policy {name!r} needs a description of one line.")
+    if PRESETS.get(name, policy) != policy:
+        raise KVMMError(f"There is a preset {name!r} already; choose another name.")
+    PRESETS[name] = policy
+    return policy
 
 
 def policies() -> dict[str, str]:
@@ -237,4 +254,4 @@ def _check(policy: KVPolicy) -> None:
             )
 
 
-__all__ = ["PRESETS", "KVPolicy", "check_head_dim", "check_layers", "get_policy", "policies", "register"]
+__all__ = ["PRESETS", "KVPolicy", "check_head_dim", "check_layers", "get_policy", "policies", "register_policy"]

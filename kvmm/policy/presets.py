@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvmm.codecs.spec import CodecSpec, spec
-from kvmm.policy.policy import PRESETS, KVPolicy, register
+from kvmm.policy.policy import PRESETS, KVPolicy, register_policy
 from kvmm.policy.settings import KVSpec
 
 _BF16 = KVSpec()
@@ -127,10 +127,11 @@ for _policy in (
         uncalibrated="oscar2",
     ),
 ):
-    register(_policy)
+    register_policy(_policy)
 
 
-RECOMMENDED, OWN, PAPERS = "Recommended", "kvmm's own", "Papers' methods"  # the tiers, first what to try first
+# the tiers, first what to try first
+RECOMMENDED, OWN, PAPERS, ADDED = "Recommended", "kvmm's own", "Papers' methods", "Added"
 _OWN_CODEC = "rd"
 _SOURCES = {  # codec of a paper's method -> how the method is called, and where it is published
     "kivi": "KIVI, arXiv 2402.02750",
@@ -158,12 +159,14 @@ def tier_of(policy: KVPolicy) -> tuple[str, str]:
     """The tier of a preset and the paper of its method.
 
     Recommended are the presets that say what to do on any model, calibrated or not (``uncalibrated``), and the lossless
-    control. The others are kvmm's own or a paper's by their codec.
+    control. The others are kvmm's own, a paper's, or of a codec that another package added.
     """
     codecs = [one.codec for one in policy.all_specs() if not one.is_lossless]
     if policy.uncalibrated is not None or not codecs:
         return RECOMMENDED, ""
-    return (OWN, "") if codecs[0] == _OWN_CODEC else (PAPERS, _SOURCES.get(codecs[0], ""))
+    if codecs[0] == _OWN_CODEC:
+        return OWN, ""
+    return (PAPERS, _SOURCES[codecs[0]]) if codecs[0] in _SOURCES else (ADDED, "")
 
 
 def policy_groups() -> list[PolicyGroup]:
@@ -171,7 +174,7 @@ def policy_groups() -> list[PolicyGroup]:
     found: dict[tuple[str, str], list[KVPolicy]] = {}
     for policy in PRESETS.values():
         found.setdefault(tier_of(policy), []).append(policy)
-    order = (RECOMMENDED, OWN, PAPERS)
+    order = (RECOMMENDED, OWN, PAPERS, ADDED)
     return [
         PolicyGroup(*key, tuple(policy.name for policy in sorted(members, key=_is_lossless)))
         for key, members in sorted(found.items(), key=lambda item: order.index(item[0][0]))
