@@ -34,9 +34,9 @@ from kvmm.analysis.norms import NormReport
 from kvmm.analysis.prefill import full_layers, one_prompt, prompt_modality, visit_layers
 from kvmm.analysis.recording import Seen
 from kvmm.analysis.stored import LayerStorage, Pages, layer_storages
-from kvmm.cache.codecs import Side, Site, build_codec
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import Plan
+from kvmm.codecs import Side, Site, build_codec
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES, PADDING
 from kvmm.policy import CodecSpec, KVPolicy, spec

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import create_mask
 
-from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.columns import growth
 from kvmm.cache.room import Room
+from kvmm.codecs.base import page_size_for
 from kvmm.errors import KVMMError
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT, VIDEO
 from kvmm.policy import KVPolicy

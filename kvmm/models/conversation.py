@@ -45,7 +45,7 @@ from kvmm.models.generation import (
 )
 from kvmm.models.prompting import MIN_PIECE, Piece, Prompt, Turn
 from kvmm.policy import get_policy
-from kvmm.policy_file import is_policy_file
+from kvmm.policy.files import is_policy_file
 
 if TYPE_CHECKING:
     from transformers import Cache

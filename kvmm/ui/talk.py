@@ -151,6 +151,18 @@ class Talk:
         """Everything that the conversation holds."""
         return [item for each in self.exchanges if each.answered for item in each.media]
 
+    def media_to_read_again(self, settings: Settings) -> list[Media]:
+        """What was sent earlier and the next question reads once more, because a side has no cache of it."""
+        for side in SIDES if settings.compare else ("kvmm",):
+            known = self._conversations.get(side)
+            if (
+                known is None
+                or known.cache is None
+                or self._keys[side] != settings.cache_key(side, self.models.default)
+            ):
+                return self.media
+        return []
+
     @property
     def files(self) -> list[str]:
         """Paths of all files that were sent."""

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from kvmm import KVMMCache
-from kvmm.cache.codecs import transform
-from kvmm.calibration import Calibration, load_calibration, model_fingerprint
+from kvmm.calibration import Calibration, model_fingerprint
 from kvmm.calibration.heads import head_shapes
+from kvmm.codecs.common import transform
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import get_policy
+from kvmm.policy.calibrated import load_calibration
 from tests.fuzz.calibrations import fitted
 from tests.tiny_models import build
 

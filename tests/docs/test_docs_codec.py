@@ -51,9 +51,14 @@ def test_the_command_line_knows_the_codec(package):
     (code,) = re.findall(r'`python -c "([^"]+)" ask', PAGE)
     policy = package / "clipped.yaml"
     policy.write_text("base: bf16\nimage: {codec: clipped, bits: 4, group_size: 32}\n", encoding="utf-8")
-    plan = ["plan", "--model", "Qwen2.5-VL-7B", "--policy", str(policy), "--context", "4096", "--images", "4", "--json"]
+    listed = run(["-c", code, "policies"], package).stdout
+    assert re.search(r"^Added\n  clipped2 +Clipped ranges, 2 bits, groups of 32\.$", listed, re.MULTILINE), listed
+    plan = ["plan", "--model", "Qwen2.5-VL-7B", "--context", "4096", "--images", "4", "--json"]
+    plan += ["--policy", str(policy), "--policy", "clipped2"]
     done = run(["-c", code, *plan], package)
     assert done.returncode == 0, done.stderr
-    assert 5 < json.loads(done.stdout)["policies"][0]["packed_bits_per_value"] < 5.1
+    planned = json.loads(done.stdout)["policies"]
+    assert [one["policy"] for one in planned] == ["clipped", "clipped2"]
+    assert [int(one["packed_bits_per_value"]) for one in planned] == [5, 3]  # with 32 bits per group of 32
     with pytest.raises(KVMMError, match="Unknown codec 'clipped'"):
         KVPolicy.from_file(policy)

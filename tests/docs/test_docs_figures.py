@@ -7,12 +7,10 @@ import re
 import pytest
 
 import kvmm
+from benchmarks.answer_tables import committed_run, marked, table
 from kvmm import KVPolicy, media
-from kvmm.eval.report import PolicyResult, RunResult, TaskResult
-from kvmm.eval.report_pages import summary_table
-from kvmm.eval.statistics import Difference
 from kvmm.models.families import FAMILIES
-from kvmm.presets import PAPERS, PRESETS, tier_of
+from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import blocks, results, rows, text_of
 
 GPU, RESULTS, POLICIES, RETENTION = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "retention"))
@@ -79,49 +77,21 @@ def test_what_is_said_of_generate():
 # -- results.md ------------------------------------------------------------------------------------------------------
 
 
-def _run(values: dict) -> RunResult:
-    """A run of ``report.json``, with what the summary reads of it."""
-    tasks = []
-    for task in values["tasks"]:
-        policies = tuple(
-            # a run that is older than a field has none of it
-            PolicyResult(
-                **{
-                    "packed_bits_per_value": None,
-                    **one,
-                    "difference": one["difference"] and Difference(**one["difference"]),
-                }
-            )
-            for one in task["policies"]
-        )
-        tasks.append(TaskResult(**{**task, "policies": policies, "failures": ()}))
-    return RunResult(**{**values, "tasks": tuple(tasks)})
-
-
-def _table(text: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
-
-
-def mini_table() -> list[list[str]]:
-    """The cells of ``kvmm report --table summary`` of the committed run."""
-    (values,) = results("mini/report")["runs"]
-    return _table(summary_table(_run(values)))
-
-
 def test_the_table_of_answers_is_the_committed_run():
-    (marked,) = re.findall(r"<!-- kvmm report --table summary [^>]*begin -->\n(.*?)<!-- end -->", RESULTS, re.DOTALL)
-    found, expected = _table(marked), mini_table()
-    assert [row[0] for row in found[2:]] == [row[0] for row in expected[2:]] == list(PRESETS)
-    assert found[0][2:] == expected[0][2:] and found[2:] == expected[2:]
+    run = committed_run()
+    assert marked(RESULTS) == table(run)
+    assert [one.policy for one in run.tasks[0].policies] == list(PRESETS)
 
 
 def test_questions_are_those_of_the_run():
-    (values,) = results("mini/report")["runs"]
-    counts = [max(one["answered"] for one in task["policies"]) for task in values["tasks"]]
+    counts = [max(one.answered for one in task.policies) for task in committed_run().tasks]
+    said = " ".join(RESULTS.split())
     for count, what in zip(
         counts, ("questions of pages", "of the ten", "about recordings", "of documents"), strict=True
     ):
-        assert f"{count} {what}" in " ".join(RESULTS.split())
+        assert f"{count} {what}" in said
+    for page in ("README.md", "docs/evaluation.md"):
+        assert f"{sum(counts)} questions" in " ".join(text_of(page).split())
 
 
 def test_cpu_steps():
@@ -173,7 +143,7 @@ def test_retention():
 # -- models.md and policies.md ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["docs/models.md"])
+@pytest.mark.parametrize("page", ["docs/models.md", "README.md"])
 def test_limits_are_those_of_the_code(page: str):
     said = " ".join(text_of(page).split())
     assert f"images up to {media.MAX_IMAGE_PIXELS // 10**6} million pixels" in said
@@ -182,7 +152,7 @@ def test_limits_are_those_of_the_code(page: str):
     assert f"recordings up to {media.MAX_AUDIO_SECONDS // 60} minutes" in said
 
 
-@pytest.mark.parametrize("page", ["docs/models.md"])
+@pytest.mark.parametrize("page", ["docs/models.md", "README.md"])
 def test_every_family_is_named(page: str):
     said = re.sub(r"[^a-z0-9]", "", text_of(page).lower())
     for name in FAMILIES:

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save
 
 from kvmm import KVMMCache
-from kvmm.cache.codecs import codec_class
-from kvmm.calibration import Calibration, SiteSamples, model_fingerprint, site_name
+from kvmm.calibration import Calibration, SiteSamples, model_fingerprint, read_calibration, site_name
 from kvmm.calibration.heads import head_shapes
+from kvmm.codecs import codec_class
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.fuzz.mutate import mutated_bytes, mutated_header, mutated_json
@@ -83,7 +83,7 @@ class Fuzzer:
         """Read the file, and pack a prompt with it."""
         data, chosen = given
         self.path.write_bytes(data)
-        Calibration.load(self.path)
+        read_calibration(self.path)
         cache = KVMMCache.for_model(self.model, self.policies[chosen])
         with torch.inference_mode():
             self.model(**inputs("qwen2_5_vl"), past_key_values=cache, use_cache=True)

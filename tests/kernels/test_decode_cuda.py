@@ -10,8 +10,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from kvmm.cache.codecs import Site, rd
 from kvmm.calibration.file import _read
+from kvmm.codecs import Site, rd
 from kvmm.kernels.decode import cuda, cuda_splits, step, step_cuda, step_triton
 from kvmm.kernels.decode.cuda_arguments import arguments_of
 from kvmm.kernels.decode.cuda_variant import Variant

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import kvmm.kernels.decode as decode
-from kvmm.cache.codecs import build_codec
 from kvmm.cache.pages import PageStore, Part
+from kvmm.codecs import build_codec
 from kvmm.kernels.decode import build, native, reference
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gradio_client import Client, handle_file
 
+from kvmm import media
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media, media_nbytes
 from kvmm.ui.heartbeats import Heartbeats
@@ -204,6 +205,37 @@ def test_a_question_that_waits_holds_few_pixels(house, invoice, tmp_path, monkey
     assert list(answers[0].steps())[-1].progress.done
     other.stop()
     assert answers[1].turn.media is None
+
+
+def test_earlier_pictures_are_decoded_before_the_turn(house, invoice, monkeypatch):
+    """Where a cache was dropped, all is read again: the pictures are there when the model is."""
+    session = house.visitors.session("a")
+    list(session.ask(Turn(QUESTION, (str(invoice),)), FAST))
+    (item,) = session.talk.media
+    plain = session.begin(Turn("And why?"), FAST)
+    plain.prepare()
+    assert item.nbytes == 0, "the cache has it"
+    list(plain.steps())
+    session.conversation.free_cache()
+    decoded, own = [], media._items
+    monkeypatch.setattr(media, "_items", lambda what, *rest, **more: decoded.append(what) or own(what, *rest, **more))
+    answer = session.begin(Turn("And why?"), FAST)
+    answer.prepare()
+    assert item.nbytes > 0 and decoded == ["image"]
+    assert list(answer.steps())[-1].progress.done
+    assert decoded == ["image"] and item.nbytes == 0
+
+    session.conversation.free_cache()
+    waiting = session.begin(Turn("And now?"), FAST)
+    waiting.prepare()
+    assert item.nbytes > 0
+    session.stop()
+    assert item.nbytes == 0, "it is over before its turn"
+    monkeypatch.setattr("kvmm.ui.streaming.WAITING_NBYTES", 100)
+    small = session.begin(Turn("And now?"), FAST)
+    small.prepare()
+    assert item.nbytes == 0
+    assert list(small.steps())[-1].progress.done
 
 
 # -- what is worked on is needed -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from kvmm import media
+from kvmm.decoding import limits
 from kvmm.ui import demo, middleware, session, states, uploads, visitors
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving-others.md").read_text(encoding="utf-8")
@@ -38,6 +39,8 @@ def test_limits_are_those_of_the_code():
     assert row("conversations of a visitor") == str(session.MAX_TALKS)
     assert row("pages of a PDF") == f"`--max-pages` ({media.MAX_PDF_PAGES})"
     assert row("a recording") == f"{media.MAX_AUDIO_SECONDS // MINUTE} minutes"
+    seconds = limits.VIDEO_PIXELS / (1280 * 720 * 30)
+    assert row("a video") == f"{limits.VIDEO_PIXELS:,} pixels in all its frames: {seconds:.0f} seconds of 720p at 30 Hz"
     assert f"{demo.QUEUE_SIZE} wait" in PAGE
 
 

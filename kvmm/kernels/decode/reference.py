@@ -226,7 +226,7 @@ def attend(
     Args:
         query: ``[B, H_q, q, D]``.
         parts: packed stores in slot order. Each has ``key`` and ``value``, and each of these ``codec`` and
-            ``packed``; see :mod:`kvmm.cache.codecs.base` for what a codec answers.
+            ``packed``; see :mod:`kvmm.codecs.base` for what a codec answers.
         dense_key, dense_value: ``[B, H_kv, n, D]`` in any dtype, sinks and residual, the new tokens last.
         bias: float32 ``[B, 1, q or 1, N]`` added to the scores of all ``N`` slots (packed, then dense), or None.
         scaling: the softmax scale.
