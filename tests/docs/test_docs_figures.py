@@ -9,6 +9,7 @@ import pytest
 import kvmm
 from benchmarks.answer_tables import committed_run, marked, table
 from kvmm import KVPolicy, media
+from kvmm.eval.report_pages import summary_of
 from kvmm.models.families import FAMILIES
 from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import blocks, results, rows, text_of
@@ -81,6 +82,23 @@ def test_the_table_of_answers_is_the_committed_run():
     run = committed_run()
     assert marked(RESULTS) == table(run)
     assert [one.policy for one in run.tasks[0].policies] == list(PRESETS)
+
+
+def test_what_is_said_of_the_table_is_in_it():
+    """Every figure of the text is one of the table: bits, also to one place, or a difference without its sign."""
+    _, summary = summary_of(committed_run())
+    bits = {name: float(cells[0]) for name, *cells in summary}
+    lost = {cell.split(" ")[0].lstrip("+-") for _, _, *cells in summary for cell in cells}
+    text = RESULTS.partition("## What the table says")[2].partition("\n## ")[0]
+    figures = set(re.findall(r"\d+\.\d+", re.sub(r"`[^`]*`", "", text)))
+    assert len(figures) > 10
+    known = lost | {f"{value:.2f}" for value in bits.values()} | {f"{value:.1f}" for value in bits.values()}
+    assert figures - known == set()
+    more = [f"{100 * (bits[name] / bits['rd2'] - 1):.0f}" for name in ("oscar2", "kivi2")]
+    assert re.findall(r"with (\d+) % more", text) == more
+    for page in ("README.md", "docs/results.md"):
+        for value in re.findall(r"`bf16` reads (\S+) here", " ".join(text_of(page).split())):
+            assert value == f"{bits['bf16']:.2f}"
 
 
 def test_questions_are_those_of_the_run():
