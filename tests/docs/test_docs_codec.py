@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from kvmm import KVMMError, KVPolicy
-from tests.docs.pages import ROOT, blocks, text_of
+from kvmm.codecs import Codec
+from tests.docs.pages import ROOT, blocks, rows, text_of
 
 PAGE = text_of("docs/adding-a-codec.md")
 CODEC, PROGRAM = blocks(PAGE, "python")
@@ -62,3 +63,11 @@ def test_the_command_line_knows_the_codec(package):
     assert [int(one["packed_bits_per_value"]) for one in planned] == [5, 3]  # with 32 bits per group of 32
     with pytest.raises(KVMMError, match="Unknown codec 'clipped'"):
         KVPolicy.from_file(policy)
+
+
+@pytest.mark.parametrize("head", ["| Define |", "| Optional |"])
+def test_what_a_codec_may_define_is_there(head):
+    names = [name for cell in rows(PAGE, head) for name in re.findall(r"`(\w+)", cell)]
+    assert len(names) >= 5 and [name for name in names if not hasattr(Codec, name)] == []
+    if head == "| Define |":
+        assert Codec.__abstractmethods__ <= set(names)
