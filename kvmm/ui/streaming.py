@@ -16,8 +16,8 @@ from typing import Any
 from kvmm import decoding
 from kvmm.errors import KVMMError
 from kvmm.media import Media
-from kvmm.models.conversation import Progress
 from kvmm.models.generation import Reading, Stopped, unless_stopped
+from kvmm.models.progress import Progress
 from kvmm.ui.answers import memory_note
 from kvmm.ui.arenas import return_memory
 from kvmm.ui.bubbles import NOT_ASKED, bubble, note

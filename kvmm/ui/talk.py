@@ -19,9 +19,10 @@ from kvmm import decoding
 from kvmm.cache import MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media
-from kvmm.models.conversation import DYNAMIC, Conversation, Progress
+from kvmm.models.conversation import DYNAMIC, Conversation
 from kvmm.models.difference import Difference, difference_of
 from kvmm.models.generation import Stopped, unless_stopped
+from kvmm.models.progress import Progress
 from kvmm.models.warming import is_warm, warm_up
 from kvmm.ui.bubbles import user_messages
 from kvmm.ui.models import Models

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
-from kvmm.models.conversation import Conversation, Progress
+from kvmm.models.conversation import Conversation
 from kvmm.models.difference import Difference
+from kvmm.models.progress import Progress
 from kvmm.models.prompting import text_of
 from kvmm.ui.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.compare import MARK

@@ -8,6 +8,8 @@ from transformers import DynamicCache, LlamaConfig
 
 from kvmm import KVMMCache, KVMMError
 from kvmm.analysis.cost import CostModel
+from kvmm.analysis.errors import measure_errors
+from kvmm.analysis.norms import record_norms
 from kvmm.analysis.shapes import shape_of
 from kvmm.calibration.heads import HeadShape, configured_heads, head_shapes, local_heads
 from kvmm.models.caches import shortened
@@ -88,3 +90,15 @@ def test_a_plan_counts_the_bytes_of_both_kinds_of_layers():
     assert planned.by_component["sliding"] * (window - 1) == cache.memory().by_component["sliding"] * window
     with pytest.raises(KVMMError, match="full and sliding"):
         shape_of(gemma4(2).config)
+
+
+def test_what_cannot_be_analysed_is_one_line():
+    given = gemma4_inputs()
+    with pytest.raises(KVMMError, match="different numbers of KV heads"):
+        record_norms(gemma4(), given)
+    short = {"input_ids": given["input_ids"][:, :10]}  # without a mask
+    for one in (given, short):
+        with pytest.raises(KVMMError, match="read the keys and values of other layers"):
+            record_norms(gemma4(2), one)
+    for shared, layers in ((0, (1, 3)), (2, (1,))):
+        assert measure_errors(gemma4(shared), given, ["kivi2"]).layers == layers

@@ -23,15 +23,14 @@ Stored tensors: ``codes`` uint8, two-bit digits, keys ``[B, H, P, N / 4, J2]``, 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from kvmm.codecs.base import Codec, EncodeContext, Packed, StoreShape
-from kvmm.codecs.common.klt import coding_loss, klt
 from kvmm.codecs.common.transform import Transform, check_invertible, offline_transform, rotation
 from kvmm.codecs.common.waterfill import waterfill
+from kvmm.codecs.rd.fit import fit_to_prompt, fit_transform, pooled_bits
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
@@ -42,11 +41,9 @@ from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_k
 from kvmm.kernels.quantize.layout import DIGIT_BITS, Layout, check_bits, layout_of
 
 if TYPE_CHECKING:
-    from kvmm.calibration import Calibration, SiteSamples
+    from kvmm.calibration import SiteSamples
 
 SHORT_SPAN = 128  # tokens up to which levels of its own cost a span more than they gain
-_TRIAL_BITS = 2.0  # at which calibration tries whether token norms pay
-_NORM_BITS = 16  # what a stored norm costs a token and head
 
 
 class RD(Codec):
@@ -118,19 +115,7 @@ class RD(Codec):
         ``transform`` float16 ``[H, D, D]`` maps to channels in the order of falling variance and cost; ``mean``
         float32 ``[H, D]``; ``variance`` float32 ``[H, D]``, the cost of a channel without bits; ``norm`` uint8 ``[1]``.
         """
-        importance = samples.importance if samples.importance is not None else samples.query_moment
-        plain = klt(samples.mean, samples.covariance, importance)
-        length = torch.linalg.vector_norm(samples.vectors.float(), dim=-1, keepdim=True).clamp_min(1e-6)
-        unit = samples.vectors.float() / length
-        mean = unit.mean(1)
-        covariance = (unit.transpose(1, 2) @ unit) / unit.shape[1] - mean[:, :, None] * mean[:, None, :]
-        weight = None if importance is None else importance * length.square().mean(1, keepdim=True)
-        normed = klt(mean, covariance, weight)
-        # at equal bits: what a norm costs is taken from the codes
-        less = _TRIAL_BITS - _NORM_BITS / unit.shape[-1]
-        loss = coding_loss(plain, samples.vectors, None, importance, _TRIAL_BITS)
-        found = normed if coding_loss(normed, unit, length, importance, less) < loss else plain
-        return found | {"norm": torch.tensor([found is normed], dtype=torch.uint8)}
+        return fit_transform(samples)
 
     @classmethod
     def check_fit(
@@ -187,7 +172,8 @@ class RD(Codec):
             pool = "site" if not comparable else "model" if same else "side"
         if pool == "site":
             return waterfill(transform.variance, average)
-        shared = _pooled(calibration, self.site.modality, average, None if pool == "model" else self.side)
+        side = None if pool == "model" else self.side
+        shared = pooled_bits(calibration, self.name, self.site.modality, average, side)
         return shared[self.site.layer, self.side]
 
     # -- encode and decode ------------------------------------------------------------------------------------------
@@ -200,7 +186,11 @@ class RD(Codec):
             tensors["norm"] = pages.divisors(self.parameter_dtype)
             pages = pages.divide(tensors["norm"])
         if self.fit_kind == "prompt":
-            pages = pages.transform(self._prompt_transform(pages, context, tensors))
+            if context.previous is None:
+                moment = context.query_moment if self.side == "key" else None
+                tensors |= fit_to_prompt(pages, moment, float(self.spec.bits))
+            forward = (context.previous or tensors)["transform"][:, :, 0].float()
+            pages = pages.transform(forward)
             layout = _stored_layout(tensors, context.previous)
         else:
             pages = pages.transform(transform.forward[None], transform.known).subtract(transform.offset[None])
@@ -316,30 +306,6 @@ class RD(Codec):
         if self.fit_kind == "prompt":
             return torch.linalg.inv(packed["transform"][:, :, 0].float())
         return transform.inverse[None]
-
-    def _prompt_transform(self, pages: Pages, context: EncodeContext, tensors: dict) -> torch.Tensor:
-        """A transform float32 ``[B, H, D, D]`` fitted to the first span; later spans use the same."""
-        if context.previous is not None:
-            return context.previous["transform"][:, :, 0].float()
-        mean = pages.mean()
-        total, count = 0.0, 0.0
-        for part in pages.parts():
-            centred = part.values.flatten(2, 3) - mean.unsqueeze(2)
-            if part.weight is None:
-                count = count + centred.shape[2]
-            else:
-                share = part.weight.flatten(2, 3)
-                centred = centred * share
-                count = count + share.sum(2, keepdim=True)
-            total = total + centred.transpose(-1, -2) @ centred
-        if isinstance(count, torch.Tensor):
-            count = count.clamp_min(1)
-        moment = context.query_moment if self.side == "key" else None
-        fitted = klt(mean, total / count, moment)
-        tensors["transform"] = fitted["transform"].unsqueeze(2)
-        bits = waterfill(fitted["variance"].sum((0, 1)).cpu(), float(self.spec.bits))
-        tensors["bits"] = bits.to(mean.device, torch.uint8).expand(*mean.shape[:2], 1, -1).contiguous()
-        return tensors["transform"][:, :, 0].float()
 
     # -- attention --------------------------------------------------------------------------------------------------
 
@@ -462,16 +428,3 @@ def _stored_layout(tensors: Mapping[str, torch.Tensor], previous: Packed | None 
 def _heads(x: torch.Tensor, dims: int) -> torch.Tensor:
     """``[H or 1, D]`` with dimensions put between, to meet ``[B, H, ..., D]`` of ``dims`` dimensions."""
     return x.reshape(1, x.shape[0], *[1] * (dims - 3), x.shape[1])
-
-
-@lru_cache(maxsize=32)
-def _pooled(
-    calibration: Calibration, modality: int, average: float, side: str | None
-) -> dict[tuple[int, str], torch.Tensor]:
-    """Bits of every site of a modality that share one budget: ``{(layer, side): int64 [D]}``."""
-    sites = {}
-    for layer, other in calibration.sites(RD.name, modality):
-        if side in (None, other):
-            sites[layer, other] = calibration.site(RD.name, layer, other, modality)["variance"].sum(0)
-    bits = waterfill(torch.cat(list(sites.values())), average)
-    return dict(zip(sites, bits.split([len(v) for v in sites.values()]), strict=True))
