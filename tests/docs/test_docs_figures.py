@@ -75,6 +75,43 @@ def test_what_is_said_of_generate():
         assert text.format(min(found), max(found)) in said, name
 
 
+def test_what_is_said_of_budgets():
+    said, measured = " ".join(GPU.split()), results("memory_budget")
+    for tokens, text in ((3328, "decodes {} to {} times as many"), (8192, "and {} to {} times with 8192")):
+        ratios = [row["ratio"] for row in measured.values() if row.get("visual_tokens") == tokens]
+        assert text.format(f"{min(ratios):.1f}", f"{max(ratios):.1f}") in said
+    batch = {name: measured[f"largest {name}"]["batch"] for name in ("bf16", "rd2", "rd1")}
+    assert (
+        f"{batch['bf16']} sequences of 4096 tokens in bf16, {batch['rd2']} with `rd2` and {batch['rd1']} with" in said
+    )
+
+
+def test_what_is_said_of_packing_a_prompt():
+    said, measured = " ".join(GPU.split()), results("prompt_packing").values()
+    shares = [100 * row["share"] for row in measured]
+    assert f"takes {min(shares):.1f} to {max(shares):.1f} % of the time of reading it" in said
+    assert f"at most {100 * max(row['extra_layers'] for row in measured):.0f} % of one layer's" in said
+
+
+def test_what_is_said_of_several_devices():
+    said, measured = " ".join(GPU.split()), results("multi_gpu")
+    rates = {name: [one["tokens_per_second"] for one in row["policies"].values()] for name, row in measured.items()}
+    low, high = min(rates["qwen3 tp_plan x2"]), max(rates["qwen3 tp_plan x2"])
+    assert f"{low:.0f} to {high:.0f} per second ({max(rates['qwen3 alone x1']):.0f} on one" in said
+    assert f"no graph can span, {max(rates['qwen3 device_map x2']):.0f} " in said
+
+
+# -- python.md -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_said_of_upstream_tests():
+    lossless = [row for row in results("upstream_suites")["rows"] if row["policy"] == "bf16"]
+    said = " ".join(text_of("docs/python.md").split())
+    assert (
+        f"{sum(row['passed'] for row in lossless)} of transformers' own tests of {len(lossless)} families pass" in said
+    )
+
+
 # -- results.md ------------------------------------------------------------------------------------------------------
 
 
@@ -126,6 +163,19 @@ def test_cpu_steps():
             assert low == f"{min(ratios[n] for n in names):.{digits}f}"
             assert high == f"{max(ratios[n] for n in names):.{digits}f}"
         assert torch_only[column] == f"{steps[dtype]['rd2']['torch_ratio']:.1f} times"
+
+
+def test_what_is_said_of_a_question_on_a_cpu():
+    said, answers = " ".join(RESULTS.split()), results("ask_policies")["results"]
+    mib = {name: answers[name]["memory"]["nbytes"] / 2**20 for name in ("bf16", "balanced", "small")}
+    whole = f"{mib['bf16']:.1f} MiB in full precision, {mib['balanced']:.1f} under `balanced`, {mib['small']:.1f} under"
+    assert whole in said
+    shares = [row["share_of_reading"] for row in results("packing")["results"].values()]
+    assert f"Packing adds at most {100 * max(shares):.1f} %" in said
+    both = results("cpu_decode")["results"].values()
+    ratios = [row["ratio"] for one in both for row in one["questions"].values()]
+    assert f"{min(ratios):.2f} to {max(ratios):.2f} times under the five policies timed" in said
+    assert all(len(one["questions"]) == 5 for one in both)
 
 
 def test_what_is_said_of_divergence():
