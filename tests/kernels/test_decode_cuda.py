@@ -11,10 +11,11 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from kvmm.calibration.file import _read
-from kvmm.codecs import Site, rd
+from kvmm.codecs import Site
 from kvmm.kernels.decode import cuda, cuda_splits, step, step_cuda, step_triton
 from kvmm.kernels.decode.cuda_arguments import arguments_of
 from kvmm.kernels.decode.cuda_variant import Variant
+from kvmm.kernels.quantize import layout as plane_layouts
 from kvmm.modality import IMAGE
 from kvmm.policy import spec
 from tests.kernels.test_cuda import library_of
@@ -54,7 +55,7 @@ def variants(monkeypatch, folder, dense_splits):
     def room(layout, device, previous, dim):  # as on a GPU
         return {name: -(-width // 16) * 16 for name, width in layout.widths.items()}
 
-    monkeypatch.setattr(rd.Layout, "room", room)
+    monkeypatch.setattr(plane_layouts.Layout, "room", room)
     monkeypatch.setattr(cuda, "available", lambda device: True)
     monkeypatch.setattr(cuda, "_fitted", lambda variant, device: replace(variant, warps=2, stages=1))
     monkeypatch.setattr(cuda_splits, "num_splits", lambda *arguments, **more: 2)
