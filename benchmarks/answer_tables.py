@@ -18,11 +18,11 @@ from typing import Any
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from kvmm.analysis.figures import write_png
 from kvmm.analysis.plots import score_by_bits
-from kvmm.eval.report import PolicyResult, RunResult, TaskResult
-from kvmm.eval.report_pages import markdown_table, summary_of
-from kvmm.eval.statistics import Difference
+from kvmm.analysis.report.files import write_png
+from kvmm.eval.report.build import PolicyResult, RunResult, TaskResult
+from kvmm.eval.report.pages import markdown_table, summary_of
+from kvmm.eval.report.statistics import Difference
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "benchmarks" / "results" / "mini" / "report.json"

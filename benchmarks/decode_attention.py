@@ -358,9 +358,9 @@ def distance(inputs: Inputs) -> float:
 
 def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse.Namespace) -> None:
     """Rows on the embedded model's pages: one sequence, and the same pages for 32."""
-    from kvmm.eval.asking import Document, encode_question
     from kvmm.media import load_image
     from kvmm.models import assets_folder, load_model
+    from kvmm.models.documents import Document, encode_question
 
     model, processor = load_model(None, device=options.device, dtype="bfloat16")
     names = _PAGES[:1] if options.smoke else _PAGES

@@ -26,10 +26,10 @@ import torch
 import transformers
 
 from kvmm import KVMMError, policies
-from kvmm.analysis import drift_prompts as make
-from kvmm.analysis.drift import TOP_K
-from kvmm.analysis.drift_report import DriftReport, tables
-from kvmm.analysis.drift_run import DriftPrompt, make_report, resolve_policies
+from kvmm.analysis.drift import prompts as make
+from kvmm.analysis.drift.measure import TOP_K
+from kvmm.analysis.drift.report import DriftReport, tables
+from kvmm.analysis.drift.run import DriftPrompt, make_report, resolve_policies
 from kvmm.models import load_model
 
 

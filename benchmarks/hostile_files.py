@@ -118,7 +118,7 @@ class House:
     def __init__(self) -> None:
         from kvmm import load_model
         from kvmm.ui import Models, share_arenas
-        from kvmm.ui.session import Session
+        from kvmm.ui.chat.session import Session
 
         share_arenas()
         models = Models.of(*load_model())
@@ -126,7 +126,7 @@ class House:
 
     def ask(self, session: Any, files: list[Path]) -> tuple[float, str]:
         """Seconds of a question about files in a new conversation, and what came of it."""
-        from kvmm.ui.session import Turn
+        from kvmm.ui.chat.session import Turn
         from kvmm.ui.settings import Settings
 
         session.delete()

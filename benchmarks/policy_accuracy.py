@@ -37,10 +37,10 @@ import torch
 from transformers.utils import logging
 
 from kvmm import get_policy, policies
-from kvmm.analysis.drift_prompts import read_lines, shortened
-from kvmm.eval.asking import DYNAMIC, Asker, Document, answer_tokens, measured_bits
+from kvmm.analysis.drift.prompts import read_lines, shortened
 from kvmm.eval.metrics import anls, cer, exact_match
 from kvmm.models import load_model
+from kvmm.models.documents import DYNAMIC, Asker, Document, answer_tokens, measured_bits
 
 TRANSCRIPTION_TOKENS = 900
 BITS = ("bits", "media_bits", "media_packed_bits")

@@ -15,8 +15,8 @@ from kvmm.memory_text import memory_text
 from kvmm.models import load_model
 from kvmm.policy.costs import BITS_PATH
 from kvmm.samples import Sample, load_samples
+from kvmm.ui.chat.session import Session, Turn
 from kvmm.ui.models import Models
-from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 
 KIND = "pdf"

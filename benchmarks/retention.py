@@ -28,11 +28,11 @@ import torch
 import transformers
 
 from kvmm import KVMMError, KVPolicy, RetentionSettings, get_policy
-from kvmm.analysis.drift_prompts import read_lines, shortened
+from kvmm.analysis.drift.prompts import read_lines, shortened
 from kvmm.calibration import model_fingerprint
-from kvmm.eval.asking import DYNAMIC, Document, encode_question, read_on
 from kvmm.media import load_image
 from kvmm.models import load_model
+from kvmm.models.documents import DYNAMIC, Document, encode_question, read_on
 from kvmm.policy import KVSpec, spec
 
 VARIANTS = {

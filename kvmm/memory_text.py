@@ -30,7 +30,7 @@ def memory_text(report: Any) -> str:
     """What a cache holds, in a line.
 
     Args:
-        report: a :class:`kvmm.cache.MemoryReport` or :class:`kvmm.analysis.cost.CacheCost`, or its ``to_dict()``.
+        report: a :class:`kvmm.cache.MemoryReport` or :class:`kvmm.analysis.cost.model.CacheCost`, or its ``to_dict()``.
 
     Returns:
         :func:`bits_text`; "nothing packed yet: 27 tokens stay exact" before there are pages; and where most tokens are

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from kvmm.analysis.drift_report import DriftReport, validate
-from kvmm.analysis.pages import drift_page
+from kvmm.analysis.drift.report import DriftReport, validate
+from kvmm.analysis.report.pages import drift_page
 from kvmm.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import drift as benchmark
-from kvmm.analysis.drift_report import DriftReport, validate
+from kvmm.analysis.drift.report import DriftReport, validate
 from kvmm.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]

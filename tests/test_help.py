@@ -13,7 +13,7 @@ import pytest
 
 import kvmm
 from kvmm import cli
-from kvmm.analysis.shapes import SHAPES
+from kvmm.analysis.cost.shapes import SHAPES
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"torch", "transformers", "gradio", "plotly", "numpy", "PIL", "librosa", "huggingface_hub", "pyarrow"}

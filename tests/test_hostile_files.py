@@ -18,7 +18,7 @@ from kvmm.bounded_json import parse_json
 from kvmm.calibration import Calibration, model_fingerprint, read_calibration
 from kvmm.media import load_audio
 from kvmm.policy import KVPolicy, KVSpec, RetentionSettings, spec
-from kvmm.ui.archive import unpack_benchmark
+from kvmm.ui.server.archive import unpack_benchmark
 from tests.fuzz.calibrations import fitted
 from tests.fuzz.samples import recordings, tone, wav_of
 from tests.tiny_models import build, inputs

@@ -12,27 +12,27 @@ from PIL import Image
 
 from benchmarks.policy_bits import measure, sample
 from kvmm import KVMMCache, policies
-from kvmm.analysis.methods import iter_methods
-from kvmm.analysis.plan import make_plan
+from kvmm.analysis.cost.plan import make_plan
+from kvmm.analysis.cost.shapes import shape_of
+from kvmm.analysis.methods.measure import iter_methods
 from kvmm.analysis.plots import memory_by_modality
-from kvmm.analysis.shapes import shape_of
 from kvmm.cache import MemoryReport
 from kvmm.cli import main
-from kvmm.eval.answering import answer_samples, resolve_policies
-from kvmm.eval.report import PolicyResult
-from kvmm.eval.report_pages import HEAD, _row
-from kvmm.eval.runner import means
+from kvmm.eval.report.build import PolicyResult
+from kvmm.eval.report.pages import HEAD, _row
+from kvmm.eval.run.evaluate import means
+from kvmm.eval.run.runner import answer_samples, resolve_policies
 from kvmm.memory_text import PACKED, WHOLE, bits_text, memory_text, ratio_text
 from kvmm.models import Conversation, load_model
 from kvmm.policy.costs import bits_of, plain_cost
-from kvmm.ui.answers import memory_note, stats_html
 from kvmm.ui.api import _result
-from kvmm.ui.methods import methods_html
+from kvmm.ui.chat.session import Session, Turn
 from kvmm.ui.models import Models
-from kvmm.ui.planner import plan_html
-from kvmm.ui.session import Session, Turn
+from kvmm.ui.parts.answers import memory_note, stats_html
+from kvmm.ui.parts.sidebar import policy_html
 from kvmm.ui.settings import Settings
-from kvmm.ui.sidebar import policy_html
+from kvmm.ui.tabs.methods import methods_html
+from kvmm.ui.tabs.planner import plan_html
 
 QUESTION = "What is the total?"
 POLICIES = ("balanced", "kivi2", "bf16")
@@ -125,9 +125,9 @@ def test_methods_show_the_figures_of_their_caches(loaded, page, policy):
 
 
 def test_an_evaluation_and_its_report_show_the_caches_figures(loaded, page, monkeypatch):
-    from kvmm.eval.asking import Document, answer_tokens, encode_question
     from kvmm.eval.tasks import get_task
     from kvmm.eval.tasks.base import Sample
+    from kvmm.models.documents import Document, answer_tokens, encode_question
 
     model, processor = loaded
     task, one = get_task("docvqa"), Sample("a", QUESTION, ("12",), (page,))

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from kvmm.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from kvmm.analysis.channels import ChannelReport, record_channels
-    from kvmm.analysis.drift import measure_drift, summarise
-    from kvmm.analysis.drift_report import DriftReport
-    from kvmm.analysis.drift_run import DriftPrompt, run_drift
+    from kvmm.analysis.drift.measure import measure_drift, summarise
+    from kvmm.analysis.drift.report import DriftReport
+    from kvmm.analysis.drift.run import DriftPrompt, run_drift
     from kvmm.analysis.errors import ErrorReport, measure_errors
-    from kvmm.analysis.methods import MethodsReport, compare_methods, iter_methods
-    from kvmm.analysis.norms import NormReport, record_norms
-    from kvmm.analysis.scores import ScoreReport, measure_scores
+    from kvmm.analysis.methods.measure import MethodsReport, compare_methods, iter_methods
+    from kvmm.analysis.norms.channels import ChannelReport, record_channels
+    from kvmm.analysis.norms.measure import NormReport, record_norms
+    from kvmm.analysis.scores.measure import ScoreReport, measure_scores
 
 __all__ = [
     "ChannelReport",
@@ -37,21 +37,21 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ChannelReport": "kvmm.analysis.channels",
-        "DriftPrompt": "kvmm.analysis.drift_run",
-        "DriftReport": "kvmm.analysis.drift_report",
+        "ChannelReport": "kvmm.analysis.norms.channels",
+        "DriftPrompt": "kvmm.analysis.drift.run",
+        "DriftReport": "kvmm.analysis.drift.report",
         "ErrorReport": "kvmm.analysis.errors",
-        "MethodsReport": "kvmm.analysis.methods",
-        "NormReport": "kvmm.analysis.norms",
-        "ScoreReport": "kvmm.analysis.scores",
-        "compare_methods": "kvmm.analysis.methods",
-        "iter_methods": "kvmm.analysis.methods",
-        "measure_drift": "kvmm.analysis.drift",
+        "MethodsReport": "kvmm.analysis.methods.measure",
+        "NormReport": "kvmm.analysis.norms.measure",
+        "ScoreReport": "kvmm.analysis.scores.measure",
+        "compare_methods": "kvmm.analysis.methods.measure",
+        "iter_methods": "kvmm.analysis.methods.measure",
+        "measure_drift": "kvmm.analysis.drift.measure",
         "measure_errors": "kvmm.analysis.errors",
-        "measure_scores": "kvmm.analysis.scores",
-        "record_channels": "kvmm.analysis.channels",
-        "record_norms": "kvmm.analysis.norms",
-        "run_drift": "kvmm.analysis.drift_run",
-        "summarise": "kvmm.analysis.drift",
+        "measure_scores": "kvmm.analysis.scores.measure",
+        "record_channels": "kvmm.analysis.norms.channels",
+        "record_norms": "kvmm.analysis.norms.measure",
+        "run_drift": "kvmm.analysis.drift.run",
+        "summarise": "kvmm.analysis.drift.measure",
     },
 )

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from kvmm.analysis.drift import ForcedText
+from kvmm.analysis.drift.measure import ForcedText
 from kvmm.calibration import Calibration, SiteSamples, model_fingerprint, site_name
 from kvmm.calibration.collect import TEMPERATURE, Collector
 from kvmm.codecs import codec_class, codec_names
 from kvmm.codecs.calibquant import TAU, TAU_GRID, CalibQuant
 from kvmm.errors import KVMMError
-from kvmm.eval.asking import DYNAMIC, Document, answer_tokens, encode_question
 from kvmm.media import load_audio, load_image, load_media
+from kvmm.models.documents import DYNAMIC, Document, answer_tokens, encode_question
 from kvmm.policy import KVPolicy, KVSpec, spec
 
 ANSWER_TOKENS = 300  # of an answer that calibration looks at; a transcription may be longer
@@ -46,7 +46,7 @@ class Example:
 
 
 def examples_of_lines(lines: Sequence[Mapping[str, Any]]) -> list[Example]:
-    """Examples of the questions of a JSON-lines file, as :func:`kvmm.analysis.drift_prompts.read_lines` reads them."""
+    """Examples of the questions of a JSON-lines file, as :func:`kvmm.analysis.drift.prompts.read_lines` reads them."""
     return [
         Example(line["question"], tuple(line["images"]), line["audio"], (line["answers"] or (None,))[0])
         for line in lines

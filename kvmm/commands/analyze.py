@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from kvmm.analysis.shapes import find_shape, shape_of
+from kvmm.analysis.cost.shapes import find_shape, shape_of
 from kvmm.commands import drift as drift_command
 from kvmm.commands import plan
 from kvmm.commands.inputs import Given, Prompt, check_output, one_prompt, quiet_transformers
@@ -36,7 +36,7 @@ from kvmm.errors import KVMMError
 from kvmm.policy import get_policy
 
 if TYPE_CHECKING:
-    from kvmm.analysis.figures import Figure, Table
+    from kvmm.analysis.report.files import Figure, Table
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for JSON, HTML and PNG.")]
 NoPng = Annotated[bool, typer.Option("--no-png", help="Leave the PNG files out; they need Chrome or Chromium.")]
@@ -74,9 +74,9 @@ def norms(
     check_output(out, folder=True)
     with Steps(quiet) as steps:
         steps.say("Reading the files")
-        from kvmm.analysis.channels import record_channels
-        from kvmm.analysis.norms import record_norms
-        from kvmm.analysis.pages import norm_figures, norm_tables
+        from kvmm.analysis.norms.channels import record_channels
+        from kvmm.analysis.norms.measure import record_norms
+        from kvmm.analysis.report.pages import norm_figures, norm_tables
         from kvmm.models.conversation import model_lock
 
         given = Given(image or (), pdf or (), audio, text, question)
@@ -129,8 +129,8 @@ def errors(
     with Steps(quiet) as steps:
         steps.say("Reading the files")
         from kvmm.analysis.errors import measure_errors
-        from kvmm.analysis.pages import error_figures, error_tables
-        from kvmm.analysis.scores import measure_scores
+        from kvmm.analysis.report.pages import error_figures, error_tables
+        from kvmm.analysis.scores.measure import measure_scores
         from kvmm.models.conversation import model_lock
 
         chosen = [get_policy(name) for name in policy or _ERROR_POLICIES]
@@ -199,7 +199,7 @@ def drift(
         quiet=quiet,
     )
     with Steps(quiet) as steps:
-        from kvmm.analysis.pages import drift_page
+        from kvmm.analysis.report.pages import drift_page
 
         figures, tables = drift_page(report)
         prompts = f"{report.prompts} prompt{'s' * (report.prompts != 1)}"
@@ -251,8 +251,8 @@ def cost(
     check_output(out, folder=True)
     with Steps(quiet) as steps:
         steps.say("Counting bytes and operations")
-        from kvmm.analysis.pages import cost_page
-        from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
+        from kvmm.analysis.cost.plan import PLAN_POLICIES, count_tokens, make_plan
+        from kvmm.analysis.report.pages import cost_page
         from kvmm.models.loading import default_model
 
         room = None if budget is None else plan.parse_bytes(budget)
@@ -347,7 +347,7 @@ def _write(
 ) -> None:
     """Write the files, print the tables, and say where the files are; ``png`` is the scale of pictures, 0 for none."""
 
-    from kvmm.analysis.figures import write_report
+    from kvmm.analysis.report.files import write_report
 
     steps.say("Drawing the figures")
     written = write_report(out, name, title, report, figures, intro=intro, tables=tables, png=png > 0, scale=png)

@@ -49,7 +49,7 @@ def command(
     with Steps(quiet) as steps:
         steps.say(f"Loading {model or 'the embedded model'}")
         # Importing torch takes seconds: help and usage errors come before it.
-        from kvmm.analysis.drift_prompts import shortened
+        from kvmm.analysis.drift.prompts import shortened
         from kvmm.calibration.fit import calibrate
         from kvmm.models import load_model
 
@@ -79,7 +79,7 @@ def command(
 
 def _questions(data: Path | None) -> list[Example]:
     """Examples of a file of JSON lines; without one, of the samples."""
-    from kvmm.analysis.drift_prompts import read_lines
+    from kvmm.analysis.drift.prompts import read_lines
     from kvmm.calibration.fit import examples_of_lines, examples_of_samples
     from kvmm.samples import load_samples
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvmm.analysis.witness import REFUSALS
+from kvmm.analysis.drift.answer_metrics import REFUSALS
 from kvmm.commands.inputs import Given, check_output, check_senses, quiet_transformers, sample_media
 from kvmm.commands.options import (
     Audio,
@@ -32,8 +32,8 @@ from kvmm.commands.options import (
 from kvmm.commands.progress import Steps
 
 if TYPE_CHECKING:
-    from kvmm.analysis.drift_report import DriftReport
-    from kvmm.analysis.drift_run import DriftPrompt
+    from kvmm.analysis.drift.report import DriftReport
+    from kvmm.analysis.drift.run import DriftPrompt
 
 Prefill = Annotated[int, typer.Option("--prefill", min=1, help="Tokens of the text that are packed.")]
 Forced = Annotated[int, typer.Option("--continue", min=3, help="Tokens of the text that follow them.")]
@@ -112,7 +112,7 @@ def measure(
     with Steps(quiet) as steps:
         steps.say("Reading the files")
         # Importing torch takes seconds: help and usage errors come before it.
-        from kvmm.analysis.drift_run import make_report, resolve_policies
+        from kvmm.analysis.drift.run import make_report, resolve_policies
         from kvmm.models import load_model
 
         given.check()
@@ -151,7 +151,7 @@ def _prompts(
     forced: int,
 ) -> tuple[list[DriftPrompt], dict[str, Any]]:
     """The prompts of the files, or of the samples without any, and what a report says of their origin."""
-    from kvmm.analysis.drift_prompts import text_prompts
+    from kvmm.analysis.drift.prompts import text_prompts
 
     if words is not None:
         prompts = text_prompts(network, processor, words, [prefill], forced, given.text.name)
@@ -167,7 +167,7 @@ def _prompts(
 
 
 def _prompt(network: Any, processor: Any, question: str, media: dict[str, Any], **fields: Any) -> DriftPrompt:
-    from kvmm.analysis.drift_prompts import question_prompt
+    from kvmm.analysis.drift.prompts import question_prompt
 
     check_senses(network, media)
     return question_prompt(network, processor, question, **media, **fields)
@@ -176,7 +176,7 @@ def _prompt(network: Any, processor: Any, question: str, media: dict[str, Any], 
 def show(report: DriftReport) -> None:
     """Print its tables."""
 
-    from kvmm.analysis.drift_report import tables
+    from kvmm.analysis.drift.report import tables
 
     for one in tables(report):
         table = Table(title=one.title, caption=one.caption, title_justify="left", caption_justify="left", box=None)

@@ -26,7 +26,7 @@ from kvmm.commands.inputs import quiet_transformers
 from kvmm.commands.options import Device, Dtype, Model, Quiet, complete_policy
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
-from kvmm.eval.records import count_failed
+from kvmm.eval.run.records import count_failed
 
 _SAY_EVERY = 30.0  # seconds between lines on the progress where there is no terminal to draw a bar on
 SEVERAL = ("--policies", "--cache", "--data")  # options that take every word up to the next option
@@ -106,7 +106,7 @@ def command(
     with Steps(quiet or os.environ.get("RANK", "0") != "0") as steps:
         steps.say(f"Loading {model or 'the embedded model'}")
         # Importing torch takes seconds: help and usage errors come before it.
-        from kvmm.eval import launch
+        from kvmm.eval.run import launch
 
         quiet_transformers()
         plan = launch.Plan(
@@ -146,7 +146,7 @@ def command(
 def _show(plan: Any, processes: Any, steps: Steps, quiet: bool) -> None:
     """Run the plan with a progress bar on stderr; tables come on stdout, after each task."""
 
-    from kvmm.eval import launch
+    from kvmm.eval.run import launch
 
     console = Console(stderr=True, quiet=quiet)
     said = time.monotonic()
@@ -196,7 +196,7 @@ def _progress(console: Any) -> Any:
 
 def _report(done: Any) -> None:
 
-    from kvmm.eval import compare
+    from kvmm.eval.report import compare
 
     console = Console()
     columns, rows, caption = compare.table(done.run, done.task)

@@ -62,7 +62,7 @@ class Given:
 
     def asked(self) -> str:
         """The question, or one that fits the media."""
-        from kvmm.analysis.drift_prompts import DESCRIBE, TRANSCRIBE
+        from kvmm.analysis.drift.prompts import DESCRIBE, TRANSCRIBE
 
         return self.question or (TRANSCRIBE if self.images or self.pdfs else DESCRIBE)
 
@@ -149,7 +149,7 @@ def one_prompt(network: Any, processor: Any, given: Given, media: dict[str, Any]
     """
     import torch
 
-    from kvmm.eval.asking import encode_question
+    from kvmm.models.documents import encode_question
 
     if words is not None:
         tokenizer = getattr(processor, "tokenizer", processor)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from kvmm.analysis.shapes import SHAPES, ModelShape
+from kvmm.analysis.cost.shapes import SHAPES, ModelShape
 from kvmm.policy import policies
 from kvmm.policy.files import is_policy_file
 

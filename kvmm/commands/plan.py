@@ -11,12 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvmm.analysis.shapes import find_shape
+from kvmm.analysis.cost.shapes import find_shape
 from kvmm.commands.options import Json, Policies, complete_shape
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.analysis.plan import PlanReport
+    from kvmm.analysis.cost.plan import PlanReport
     from kvmm.calibration import Calibration
 
 _UNITS = {"": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -48,7 +48,7 @@ def command(
 ) -> None:
     """Plan a cache: its size by policy, and the longest context that fits a budget."""
     # Importing torch takes seconds: help and usage errors come before it.
-    from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
+    from kvmm.analysis.cost.plan import PLAN_POLICIES, count_tokens, make_plan
 
     room = None if budget is None else parse_bytes(budget)
     tokens = count_tokens(context, {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens})

@@ -14,7 +14,7 @@ from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.eval.report import EvaluationReport
+    from kvmm.eval.report.build import EvaluationReport
 
 
 def command(
@@ -36,8 +36,8 @@ def command(
     """
     with Steps(quiet) as steps:
         steps.say("Reading the results")
-        from kvmm.eval.report import build_report, find_runs
-        from kvmm.eval.report_pages import summary_table
+        from kvmm.eval.report.build import build_report, find_runs
+        from kvmm.eval.report.pages import summary_table
 
         runs = [run for path in results for run in find_runs(path)]
         steps.say("Comparing the policies")
@@ -46,7 +46,7 @@ def command(
         found = [summary_table(run) for run in report.runs] if table == "summary" else _tables(report, table)
         typer.echo("\n".join(found), nl=False)
         return
-    from kvmm.eval.report_files import write_report
+    from kvmm.eval.report.files import write_report
 
     folder = out or (results[0].parent if results[0].is_file() else results[0])
     files = write_report(folder, report, runs)
@@ -56,7 +56,7 @@ def command(
 
 
 def _tables(report: EvaluationReport, name: str) -> list[str]:
-    from kvmm.eval.report_pages import table_of
+    from kvmm.eval.report.pages import table_of
 
     found = [table_of(run, task) for run in report.runs for task in run.tasks if name in ("all", task.task)]
     if not found:
@@ -67,8 +67,8 @@ def _tables(report: EvaluationReport, name: str) -> list[str]:
 
 def _show(report: EvaluationReport) -> None:
 
-    from kvmm.eval.compare import shown
-    from kvmm.eval.report_pages import title_of
+    from kvmm.eval.report.compare import shown
+    from kvmm.eval.report.pages import title_of
 
     console = Console()
     for run in report.runs:

@@ -1,7 +1,7 @@
 """kvmm as a model of lmms-eval: ``--model kvmm --model_args pretrained=Qwen/Qwen2.5-VL-7B-Instruct,kv_policy=rd2``.
 
 lmms-eval finds :func:`manifest` by its entry point; nothing else imports this module, which needs lmms-eval. How chats
-are answered is :mod:`kvmm.eval.chats`.
+are answered is :mod:`kvmm.eval.run.chat_adapter`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from loguru import logger
 from tqdm import tqdm
 
 from kvmm.errors import KVMMError
-from kvmm.eval.answering import default_batch_size, resolve_policies
-from kvmm.eval.asking import new_cache
-from kvmm.eval.chats import Decoding, answer_chats
-from kvmm.eval.records import Row
+from kvmm.eval.run.chat_adapter import Decoding, answer_chats
+from kvmm.eval.run.records import Row
+from kvmm.eval.run.runner import default_batch_size, resolve_policies
 from kvmm.memory_text import bits_text
 from kvmm.models import load_model
+from kvmm.models.documents import new_cache
 from kvmm.policy import KVPolicy, get_policy
 
 MAX_NEW_TOKENS = 128  # as lmms-eval's own models, for tasks that name no length

@@ -1,7 +1,7 @@
 """The browser app: ask about a page, a picture or a recording, and see what the KV cache costs."""
 
-from kvmm.ui.arenas import share_arenas
 from kvmm.ui.demo import build_demo, launch_options
 from kvmm.ui.models import Models
+from kvmm.ui.server.arenas import share_arenas
 
 __all__ = ["Models", "build_demo", "launch_options", "share_arenas"]

@@ -26,10 +26,10 @@ from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.models.progress import Progress
 from kvmm.policy import policies
-from kvmm.ui.middleware import JSON_BYTES
-from kvmm.ui.session import Session, Turn, check_size
+from kvmm.ui.chat.session import Session, Turn, check_size
+from kvmm.ui.server.middleware import JSON_BYTES
+from kvmm.ui.server.visitors import Visitors
 from kvmm.ui.settings import Settings
-from kvmm.ui.visitors import Visitors
 
 # The model answers one question at a time; files are read beside it.
 LIMITS: dict[str, Any] = {"concurrency_id": "endpoints", "concurrency_limit": 4}

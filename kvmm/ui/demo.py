@@ -23,25 +23,25 @@ from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
 from kvmm.samples import SAMPLES, load_samples
 from kvmm.ui.api import build_api, connect_tools
-from kvmm.ui.ask import build_ask
-from kvmm.ui.clients import ClientAddress
-from kvmm.ui.cookie import VisitorCookie
-from kvmm.ui.errors import build_errors
-from kvmm.ui.evaluate import build_evaluate
-from kvmm.ui.heartbeats import Heartbeats
-from kvmm.ui.methods import build_methods
-from kvmm.ui.middleware import BodyLimit, LoginRequired, SecurityHeaders
+from kvmm.ui.chat.session import Session
 from kvmm.ui.models import Models
-from kvmm.ui.norms import build_norms
-from kvmm.ui.planner import build_planner
-from kvmm.ui.previews import icon_of
-from kvmm.ui.prompts import Page
-from kvmm.ui.session import Session
-from kvmm.ui.sidebar import build_sidebar, policy_headings_css
-from kvmm.ui.states import bound_states
+from kvmm.ui.parts.previews import icon_of
+from kvmm.ui.parts.sidebar import build_sidebar, policy_headings_css
+from kvmm.ui.server.clients import ClientAddress
+from kvmm.ui.server.cookie import VisitorCookie
+from kvmm.ui.server.heartbeats import Heartbeats
+from kvmm.ui.server.middleware import BodyLimit, LoginRequired, SecurityHeaders
+from kvmm.ui.server.states import bound_states
+from kvmm.ui.server.uploads import upload_routes
+from kvmm.ui.server.visitors import Visitors
+from kvmm.ui.tabs.ask import build_ask
+from kvmm.ui.tabs.common import Page
+from kvmm.ui.tabs.errors import build_errors
+from kvmm.ui.tabs.evaluate import build_evaluate
+from kvmm.ui.tabs.methods import build_methods
+from kvmm.ui.tabs.norms import build_norms
+from kvmm.ui.tabs.planner import build_planner
 from kvmm.ui.theme import CSS_PATH, HEAD, header, theme
-from kvmm.ui.uploads import upload_routes
-from kvmm.ui.visitors import Visitors
 
 NEVER = 10**9  # seconds; visitors clean up, Gradio only when the app ends
 MAX_FILE_MIB = 100  # a saved conversation about a long document is larger than the document
@@ -63,8 +63,9 @@ def build_demo(
 ) -> gr.Blocks:
     """The app, ready for ``launch(**launch_options())``.
 
-    Every visitor has conversations of their own (:mod:`kvmm.ui.visitors`), made at their first question. They are there
-    again when the page is reloaded, and for half an hour after it was closed. The app answers one question at a time.
+    Every visitor has conversations of their own (:mod:`kvmm.ui.server.visitors`), made at their first question. They
+    are there again when the page is reloaded, and for half an hour after it was closed. The app answers one question at
+    a time.
 
     Args:
         models: what the sidebar offers; the default one is loaded now.

@@ -20,9 +20,9 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from kvmm.analysis.errors import ErrorReport
-from kvmm.analysis.methods import MethodsReport
-from kvmm.analysis.norms import NormReport
-from kvmm.analysis.scores import ScoreReport
+from kvmm.analysis.methods.measure import MethodsReport
+from kvmm.analysis.norms.measure import NormReport
+from kvmm.analysis.scores.measure import ScoreReport
 from kvmm.media import load_media
 from kvmm.samples import SAMPLES
 
@@ -61,7 +61,7 @@ class WorkedSample:
 
     @property
     def session(self) -> Any:
-        """What :func:`kvmm.ui.token_view.token_html` needs of a session to show where a token is from."""
+        """What :func:`kvmm.ui.parts.token_view.token_html` needs of a session to show where a token is from."""
         path = SAMPLES / self.file
         found = {"grids": ([list(grid) for grid in self.grids], self.merge)}
         media = load_media(path) if path.is_file() else []

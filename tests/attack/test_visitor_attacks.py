@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from benchmarks.hostile_visitor import Page
-from kvmm.ui.states import NEW_AT_ONCE, NEW_PER_SECOND
+from kvmm.ui.server.states import NEW_AT_ONCE, NEW_PER_SECOND
 from tests.attack.attacked import MAX_UPLOAD_MIB, PAGE, USER
 
 pytestmark = pytest.mark.alone

@@ -7,10 +7,10 @@ import torch
 from transformers import DynamicCache, LlamaConfig
 
 from kvmm import KVMMCache, KVMMError
-from kvmm.analysis.cost import CostModel
+from kvmm.analysis.cost.model import CostModel
+from kvmm.analysis.cost.shapes import shape_of
 from kvmm.analysis.errors import measure_errors
-from kvmm.analysis.norms import record_norms
-from kvmm.analysis.shapes import shape_of
+from kvmm.analysis.norms.measure import record_norms
 from kvmm.calibration.heads import HeadShape, configured_heads, head_shapes, local_heads
 from kvmm.models.caches import shortened
 from kvmm.policy import get_policy

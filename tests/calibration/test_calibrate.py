@@ -15,8 +15,8 @@ from kvmm.calibration.collect import Collector, output_moment
 from kvmm.calibration.fit import fit_codecs
 from kvmm.codecs import Site, build_codec
 from kvmm.codecs.calibquant import TAU
-from kvmm.eval.asking import Document
 from kvmm.modality import AUDIO, IMAGE, TEXT, modality_of_ids
+from kvmm.models.documents import Document
 from kvmm.policy import spec
 from kvmm.policy.calibrated import load_calibration
 from tests.tiny_models import build, generate, inputs
@@ -67,7 +67,7 @@ def test_importance_predicts_what_an_error_does_to_the_loss():
     from transformers.cache_utils import Cache
 
     from kvmm.calibration.collect import _Probe
-    from kvmm.eval.asking import DYNAMIC, read_on
+    from kvmm.models.documents import DYNAMIC, read_on
 
     model = copy.deepcopy(build("qwen2_5_omni")).double()
     arguments = {n: t.double() if t.is_floating_point() else t for n, t in inputs("qwen2_5_omni", 1).items()}

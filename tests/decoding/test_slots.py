@@ -7,9 +7,9 @@ import threading
 from kvmm import decoding
 from kvmm.decoding import client
 from kvmm.decoding.slots import Slots
-from kvmm.ui.previews import previews_html
-from kvmm.ui.session import Session
-from kvmm.ui.talk import Turn
+from kvmm.ui.chat.session import Session
+from kvmm.ui.chat.talk import Turn
+from kvmm.ui.parts.previews import previews_html
 from tests.decoding.processes import wait_until
 
 
@@ -82,4 +82,4 @@ def test_files_are_read_as_those_of_their_visitor(tmp_path, monkeypatch):
         session.talk.load(Turn("?", (str(tmp_path / "a.png"),)), threading.Event())
     assert owners == [session.desk.id for session in sessions] and len(set(owners)) == 2
     previews_html([str(tmp_path / "a.png")])
-    assert owners[2:] == ["kvmm.ui.previews"] and decoding.owner() is None
+    assert owners[2:] == ["kvmm.ui.parts.previews"] and decoding.owner() is None

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvmm.eval.records import read_run
-from kvmm.eval.runner import run
+from kvmm.eval.run.evaluate import run
+from kvmm.eval.run.records import read_run
 from kvmm.eval.tasks import get_task
 from kvmm.models import load_model
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from kvmm.errors import KVMMError
-from kvmm.eval import ray_engine
-from kvmm.eval.runner import run
+from kvmm.eval.run import ray_engine
+from kvmm.eval.run.evaluate import run
 from kvmm.eval.tasks import get_task
 from kvmm.models import load_model
 

@@ -9,7 +9,7 @@ import pytest
 import kvmm
 from benchmarks.answer_tables import committed_run, marked, table
 from kvmm import KVPolicy, media
-from kvmm.eval.report_pages import summary_of
+from kvmm.eval.report.pages import summary_of
 from kvmm.models.families import FAMILIES
 from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import blocks, results, rows, text_of

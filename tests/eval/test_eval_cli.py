@@ -13,8 +13,8 @@ import pytest
 
 from kvmm.cli import main
 from kvmm.commands.eval import spread
-from kvmm.eval import launch
-from kvmm.eval.records import read_rows, read_run
+from kvmm.eval.run import launch
+from kvmm.eval.run.records import read_rows, read_run
 from kvmm.models import load_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from kvmm.errors import KVMMError
-from kvmm.eval.answering import answer_samples, resolve_policies
+from kvmm.eval.run.runner import answer_samples, resolve_policies
 from kvmm.eval.tasks import get_task
 from kvmm.eval.tasks.docvqa import SUFFIX
 from kvmm.models import load_model
@@ -43,7 +43,9 @@ def test_entry_point_names_the_plugin():
 
 def test_kvmm_does_not_need_lmms_eval():
     """Everything but the plug-in itself is imported without it."""
-    code = "import sys; sys.modules['lmms_eval'] = None; import kvmm.cli, kvmm.eval.chats, kvmm.eval.launch"
+    code = (
+        "import sys; sys.modules['lmms_eval'] = None; import kvmm.cli; from kvmm.eval.run import chat_adapter, launch"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
 

@@ -8,7 +8,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from kvmm.ui.archive import unpack_benchmark
+from kvmm.ui.server.archive import unpack_benchmark
 from tests.fuzz.mutate import ODD_TEXTS, mutated_bytes
 from tests.fuzz.samples import image_files
 

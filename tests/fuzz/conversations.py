@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save
 from kvmm.cache import storage
 from kvmm.media import Media, load_image
 from kvmm.models import Conversation, load_model
+from kvmm.ui.chat.talk_file import load_talk
 from kvmm.ui.models import Models
-from kvmm.ui.talk_file import load_talk
 from tests.fuzz.mutate import mutated_bytes, mutated_header, mutated_json
 from tests.fuzz.samples import SAMPLES, tone
 from tests.fuzz.tensors import mutated_tensors

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kvmm.eval.report import build_report, find_runs
-from kvmm.eval.report_files import write_report
+from kvmm.eval.report.build import build_report, find_runs
+from kvmm.eval.report.files import write_report
 from kvmm.eval.tasks import get_task
 from kvmm.eval.tasks.rows import forget_files, media_inside_folder
 from tests.fuzz.mutate import mutated_bytes, mutated_json

@@ -11,8 +11,8 @@ from kvmm.media import Media
 from kvmm.models import Conversation, conversation, load_model
 from kvmm.models.conversation import DYNAMIC
 from kvmm.models.warming import WARM_TOKENS, warm_up
+from kvmm.ui.chat.session import Session, Turn
 from kvmm.ui.models import Models
-from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 
 

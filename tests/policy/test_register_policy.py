@@ -10,7 +10,7 @@ from kvmm.codecs import registry
 from kvmm.codecs.kivi import KIVI
 from kvmm.policy import KVSpec, spec
 from kvmm.policy.presets import ADDED, PAPERS, PRESETS, policy_groups, tier_of
-from kvmm.ui.sidebar import policy_choices
+from kvmm.ui.parts.sidebar import policy_choices
 
 KV = KVSpec(spec("mine", 2, 32), spec("mine", 2, 32))
 POLICY = KVPolicy("mine2", "A method of mine, 2 bits.", text=KV, image=KV, video=KV, audio=KV)

@@ -8,8 +8,8 @@ import pytest
 from kvmm.errors import KVMMError
 from kvmm.ui import Models
 from kvmm.ui.api import build_api
-from kvmm.ui.session import Session
-from kvmm.ui.visitors import Visitors
+from kvmm.ui.chat.session import Session
+from kvmm.ui.server.visitors import Visitors
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from gradio_client import Client, handle_file
 from kvmm import media
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media, media_nbytes
-from kvmm.ui.heartbeats import Heartbeats
+from kvmm.ui.chat.session import Session, Turn
 from kvmm.ui.models import Models
-from kvmm.ui.previews import previews_html
-from kvmm.ui.prompts import LongWork
-from kvmm.ui.session import Session, Turn
+from kvmm.ui.parts.previews import previews_html
+from kvmm.ui.server.heartbeats import Heartbeats
+from kvmm.ui.server.visitors import GRACE_SECONDS, Visitors
 from kvmm.ui.settings import Settings
-from kvmm.ui.visitors import GRACE_SECONDS, Visitors
+from kvmm.ui.tabs.common import LongWork
 from tests.decoding import hostile
 from tests.decoding.processes import rss
 from tests.ui import event_loop
@@ -133,7 +133,7 @@ def test_a_caller_of_the_endpoints_holds_nobody(app, strokes, invoice):
 
 
 def test_a_heavy_file_has_no_preview(strokes, monkeypatch):
-    monkeypatch.setattr("kvmm.ui.previews.SECONDS", 1)
+    monkeypatch.setattr("kvmm.ui.parts.previews.SECONDS", 1)
     begin = time.monotonic()
     with pytest.raises(KVMMError, match="was stopped"):
         previews_html([str(strokes)])
@@ -193,7 +193,7 @@ def test_large_pictures_take_the_bytes_of_their_files(house, tmp_path):
 
 
 def test_a_question_that_waits_holds_few_pixels(house, invoice, tmp_path, monkeypatch):
-    monkeypatch.setattr("kvmm.ui.streaming.WAITING_NBYTES", 4 * 560 * 616)
+    monkeypatch.setattr("kvmm.ui.chat.streaming.WAITING_NBYTES", 4 * 560 * 616)
     (tmp_path / "other.png").write_bytes(invoice.read_bytes())
     one, other = house.visitors.session("a"), house.visitors.session("b")
     turn = Turn(QUESTION, (str(invoice), str(tmp_path / "other.png")))
@@ -231,7 +231,7 @@ def test_earlier_pictures_are_decoded_before_the_turn(house, invoice, monkeypatc
     assert item.nbytes > 0
     session.stop()
     assert item.nbytes == 0, "it is over before its turn"
-    monkeypatch.setattr("kvmm.ui.streaming.WAITING_NBYTES", 100)
+    monkeypatch.setattr("kvmm.ui.chat.streaming.WAITING_NBYTES", 100)
     small = session.begin(Turn("And now?"), FAST)
     small.prepare()
     assert item.nbytes == 0

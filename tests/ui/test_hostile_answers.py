@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from kvmm.errors import KVMMError
-from kvmm.ui import streaming, toasts
+from kvmm.ui.chat import streaming
+from kvmm.ui.parts import toasts
 from tests.ui.test_app import QUESTION, answers, ask
 
 sync_api = pytest.importorskip("playwright.sync_api")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from kvmm import media
 from kvmm.decoding import limits
-from kvmm.ui import demo, middleware, session, states, uploads, visitors
+from kvmm.ui import demo
+from kvmm.ui.chat import session
+from kvmm.ui.server import middleware, states, uploads, visitors
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving-others.md").read_text(encoding="utf-8")
 MIB, MINUTE, HOUR = 2**20, 60, 3600

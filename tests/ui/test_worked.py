@@ -10,7 +10,7 @@ import pytest
 from benchmarks.worked_sample import measure
 from kvmm.models.conversation import model_lock
 from kvmm.policy import policies
-from kvmm.ui import errors, methods, norms
+from kvmm.ui.tabs import errors, methods, norms
 from kvmm.ui.worked import PATH, read, worked_sample, write
 
 sync_api = pytest.importorskip("playwright.sync_api")

@@ -8,9 +8,9 @@ Two measures, over the same elements: the *absolute* error is the mean of ``(dec
 is that sum over the sum of ``exact^2``, the square of a ratio of Frobenius norms. A relative error of 1 is what storing
 zeros costs. Codes are compared by the relative one, since keys and values differ in scale by layer, head and channel.
 Neither says what an answer loses: a code that spends its bits on the directions that queries look at has larger errors
-here and smaller ones in :mod:`kvmm.analysis.scores`.
+here and smaller ones in :mod:`kvmm.analysis.scores.measure`.
 
-*Outlier tokens* are those of :meth:`kvmm.analysis.norms.NormReport.outliers` for the layer and side: their norm is far
+*Outlier tokens* are those of :meth:`kvmm.analysis.NormReport.outliers` for the layer and side: their norm is far
 from the others', so in a per-channel group they stretch the range of all. Each channel's error is given in three
 :data:`SCOPES`: of all tokens; with the outliers left out of the sum but not of the codes; and with pages packed without
 them, as if they were kept in full precision. The difference of the last two is what outliers cost other tokens.

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvmm.analysis.common.prefill import full_layers, one_prompt, prompt_modality, visit_layers
+from kvmm.analysis.common.recording import Seen
+from kvmm.analysis.common.stored import LayerStorage, Pages, layer_storages
 from kvmm.analysis.errors.report import (
     ARRANGEMENTS,
     MIXED_SINKS,
@@ -18,10 +21,7 @@ from kvmm.analysis.errors.report import (
     PolicyErrors,
     SideErrors,
 )
-from kvmm.analysis.norms import NormReport
-from kvmm.analysis.prefill import full_layers, one_prompt, prompt_modality, visit_layers
-from kvmm.analysis.recording import Seen
-from kvmm.analysis.stored import LayerStorage, Pages, layer_storages
+from kvmm.analysis.norms.measure import NormReport
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import Plan
 from kvmm.codecs import Side, Site, build_codec

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvmm.analysis.by_policy import ByPolicy
+from kvmm.analysis.common.by_policy import ByPolicy
 from kvmm.modality import MODALITY_NAMES
 
 SIDES = ("key", "value")

@@ -1,0 +1,265 @@
+"""Running drift measurements: policies against full precision on prompts of text, pages and recordings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from kvmm.analysis.drift import answer_metrics
+from kvmm.analysis.drift.answer_metrics import REFUSALS, Answer
+from kvmm.analysis.drift.measure import (
+    TOP_K,
+    ForcedText,
+    PositionDrift,
+    long_context_tail,
+    packed_length,
+    standard_error,
+    summarise,
+)
+from kvmm.analysis.drift.report import Bits, DriftReport, PolicyReport
+from kvmm.errors import KVMMError
+from kvmm.eval.metrics import exact_match
+from kvmm.models.conversation import model_lock
+from kvmm.models.documents import DYNAMIC, Document, answer_tokens, measured_bits
+from kvmm.policy import KVPolicy, get_policy
+
+
+@dataclass(frozen=True)
+class DriftPrompt:
+    """One prompt to compare policies on.
+
+    Attributes:
+        encode: makes the model's inputs; called once, when the prompt's turn comes.
+        document: neighbours with an equal value that is not None begin with the same document, which is read once.
+        packed: the document's tokens; None for :func:`kvmm.analysis.drift.measure.packed_length`.
+        continuation: int64 ``[1, n]`` text to force; None forces the greedy answer of full precision.
+        max_new_tokens: longest answer to this prompt; None for the run's.
+        forced_only: no answers are compared on this prompt, it only adds positions.
+        references: right answers, if known.
+        place: ``(page, pages)`` of the page that holds the answer, if known.
+    """
+
+    encode: Callable[[], dict[str, torch.Tensor]]
+    document: Hashable | None = None
+    packed: int | None = None
+    continuation: torch.Tensor | None = None
+    max_new_tokens: int | None = None
+    forced_only: bool = False
+    references: tuple[str, ...] = ()
+    place: tuple[int, int] | None = None
+
+
+@dataclass
+class _Found:
+    """What is collected of one policy, or of full precision, over the prompts."""
+
+    drift: list[PositionDrift] = field(default_factory=list)
+    bits: list[dict[str, float]] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    sampled: list[list[Answer]] = field(default_factory=list)
+    tiers: list[answer_metrics.TierFlips] = field(default_factory=list)
+
+
+def device_name(model: Any) -> str:
+    """The GPU's name, or "cpu"."""
+    return torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else model.device.type
+
+
+def make_report(
+    model: Any,
+    processor: Any,
+    prompts: Sequence[DriftPrompt],
+    policies: Mapping[str, KVPolicy],
+    *,
+    name: str | None,
+    command: str,
+    settings: Mapping[str, Any],
+    **options: Any,
+) -> DriftReport:
+    """:func:`run_drift` with what a report says of its origin: the model's ``name``, the command, its settings."""
+    return DriftReport(
+        model=name or "embedded",
+        device=device_name(model),
+        dtype=str(model.dtype).removeprefix("torch."),
+        command=command,
+        versions={package: version(package) for package in ("torch", "transformers")},
+        settings=dict(settings),
+        prompts=len(prompts),
+        policies=run_drift(model, processor, prompts, policies, **options),
+    )
+
+
+def resolve_policies(given: Sequence[str | Path | KVPolicy]) -> dict[str, KVPolicy]:
+    """Policies by the name they report under. Raises :class:`KVMMError` for unknown ones, none, or a name twice."""
+    found: dict[str, KVPolicy] = {}
+    for one in given:
+        policy = get_policy(one)
+        if policy.name in found:
+            raise KVMMError(f"Two policies are called {policy.name!r}: name every policy once, under its own name.")
+        found[policy.name] = policy
+    if not found:
+        raise KVMMError("There is no policy to measure: name at least one.")
+    return found
+
+
+def run_drift(
+    model: Any,
+    processor: Any,
+    prompts: Sequence[DriftPrompt],
+    policies: Mapping[str, KVPolicy],
+    *,
+    answers: bool = False,
+    seeds: int = 0,
+    temperature: float = 1.0,
+    max_new_tokens: int = 64,
+    refusals: Sequence[str] = REFUSALS,
+    top_k: int = TOP_K,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[PolicyReport, ...]:
+    """Compare policies with full precision on every prompt.
+
+    Each document is read exactly once and packed under every policy; all forced positions are read in one pass.
+
+    Args:
+        model, processor: as ``load_model`` returns them.
+        prompts, policies: what to compare; policies by name (:func:`resolve_policies`).
+        answers: also generate a greedy answer with every policy, for length drift, early stop and refusal flips.
+        seeds: sampled answers a prompt and policy, for seed sensitivity; 0 for none, else 2 or more.
+        temperature: of the sampled answers.
+        max_new_tokens: longest answer.
+        refusals: answers that count as refusals.
+        top_k: size of the sets of most probable tokens compared.
+        progress: called with (steps done, steps) after every policy on every prompt, full precision included.
+
+    Raises:
+        KVMMError: for no prompts, or prompts and seeds that leave nothing to compare.
+    """
+    if not prompts:
+        raise KVMMError("There is no prompt to measure drift on.")
+    if seeds == 1:
+        raise KVMMError("Seed sensitivity needs 2 or more seeds, or 0 to leave it out.")
+    found = {name: _Found() for name in (DYNAMIC, *policies)}
+    write = _Writer(model, processor, temperature)
+    document: Document | None = None
+    done = 0
+    for index, prompt in enumerate(prompts):
+        with model_lock(model):
+            inputs = prompt.encode()
+            if document is None or prompt.document is None or prompt.document != prompts[index - 1].document:
+                packed = packed_length(model, inputs) if prompt.packed is None else prompt.packed
+                document = Document(model, inputs, packed)
+            witnessed = answers and not prompt.forced_only
+            greedy, longest = None, prompt.max_new_tokens or max_new_tokens
+            if prompt.continuation is None or witnessed:
+                greedy = write.tokens(inputs, document.cache(DYNAMIC), longest)
+            forced = ForcedText(document, inputs, _forced(prompt, greedy), top_k=top_k)
+            for name, one in found.items():
+                policy = policies.get(name, DYNAMIC)
+                if name != DYNAMIC:
+                    one.drift.append(forced.measure(policy))
+                    one.bits.append(measured_bits(document.cache(policy)))
+                if witnessed:
+                    cache = document.cache(policy)
+                    tokens = greedy if name == DYNAMIC else write.tokens(inputs, cache, longest)
+                    one.answers.append(write.answer(tokens))
+                    if (
+                        name != DYNAMIC
+                        and policy.budget
+                        and (flips := answer_metrics.tier_flips(cache.retention_report()))
+                    ):
+                        one.tiers.append(flips)
+                if seeds and not prompt.forced_only:
+                    caches = (document.cache(policy) for _ in range(seeds))
+                    sampled = [write.tokens(inputs, cache, longest, seed) for seed, cache in enumerate(caches)]
+                    one.sampled.append([write.answer(tokens) for tokens in sampled])
+                done += 1
+                if progress is not None:
+                    progress(done, len(prompts) * len(found))
+    full = found.pop(DYNAMIC)
+    return tuple(_policy_report(name, one, full, prompts, temperature, refusals, top_k) for name, one in found.items())
+
+
+def _forced(prompt: DriftPrompt, greedy: torch.Tensor | None) -> torch.Tensor:
+    return greedy[None] if prompt.continuation is None else prompt.continuation
+
+
+class _Writer:
+    """Generates and decodes answers over packed documents."""
+
+    def __init__(self, model: Any, processor: Any, temperature: float):
+        self.model = model
+        self.tokenizer = getattr(processor, "tokenizer", processor)
+        self.temperature = temperature
+        eos = model.generation_config.eos_token_id
+        self.eos = set() if eos is None else {eos} if isinstance(eos, int) else set(eos)
+
+    def tokens(self, inputs: Mapping[str, torch.Tensor], cache: Any, longest: int, seed: int | None = None):
+        if seed is None:
+            return answer_tokens(self.model, inputs, cache, longest)
+        device = self.model.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            sampling = {"do_sample": True, "temperature": self.temperature, "top_p": 1.0, "top_k": 0}
+            return answer_tokens(self.model, inputs, cache, longest, **sampling)
+
+    def answer(self, tokens: torch.Tensor) -> Answer:
+        ids = tokens.tolist()
+        ended = bool(ids) and ids[-1] in self.eos
+        ids = ids[:-1] if ended else ids
+        text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
+        return Answer(tuple(ids), text, ended)
+
+
+def _policy_report(
+    name: str,
+    one: _Found,
+    full: _Found,
+    prompts: Sequence[DriftPrompt],
+    temperature: float,
+    refusals: Sequence[str],
+    top_k: int,
+) -> PolicyReport:
+    pooled = PositionDrift.pooled(one.drift)
+    bits = {
+        name: fmean(values) if (values := [b[name] for b in one.bits if name in b]) else None
+        for name in (f.name for f in dataclasses.fields(Bits))
+    }
+    pairs = (full.answers, one.answers)
+    asked = [prompt for prompt in prompts if not prompt.forced_only]
+    placed = [i for i, prompt in enumerate(asked) if prompt.place and prompt.references and one.answers]
+
+    def right(answers: Sequence[Answer]) -> list[bool]:
+        return [exact_match(answers[i].text, asked[i].references) for i in placed]
+
+    return PolicyReport(
+        policy=name,
+        bits=Bits(**bits),
+        logits=summarise(pooled, top_k),
+        kl_error=standard_error(one.drift),
+        median_kl=median(float(d.kl.mean(dtype="float64")) for d in one.drift),
+        median_top1=median(float(d.top1.mean()) for d in one.drift),
+        tail=long_context_tail(pooled),
+        length=answer_metrics.length_drift(*pairs) if one.answers else None,
+        early_stop=answer_metrics.early_stop(*pairs) if one.answers else None,
+        agreement=answer_metrics.answer_agreement(*pairs) if one.answers else None,
+        refusals=answer_metrics.refusal_flips(*pairs, refusals) if one.answers else None,
+        seeds=answer_metrics.seed_sensitivity(full.sampled, one.sampled, temperature) if one.sampled else None,
+        retrieval=(
+            answer_metrics.retrieval_raggedness(
+                [asked[i].place for i in placed], right(full.answers), right(one.answers)
+            )
+            if placed
+            else None
+        ),
+        tier_flips=answer_metrics.pooled_flips(one.tiers),
+    )
+
+
+__all__ = ["DriftPrompt", "device_name", "make_report", "resolve_policies", "run_drift"]

@@ -1,0 +1,1 @@
+"""All presets on one document and question: bytes, drift and time."""

@@ -1,0 +1,1 @@
+"""The report of ``kvmm analyze``: which figures and tables it has, and its files."""

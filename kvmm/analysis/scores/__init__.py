@@ -1,0 +1,1 @@
+"""Attention scores under a policy: histograms and divergence per layer."""

@@ -1,0 +1,1 @@
+"""Comparing the policies of runs: statistics, tables, figures and files."""

@@ -1,0 +1,1 @@
+"""Running benchmarks: prompts in batches, rows, results files, several processes."""

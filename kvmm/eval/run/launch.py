@@ -1,0 +1,240 @@
+"""``kvmm eval`` without its terminal: what is run, in how many processes, and what happens, as events."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvmm.errors import KVMMError
+from kvmm.eval.run import ray_engine
+from kvmm.eval.run.evaluate import run
+from kvmm.eval.run.records import Row, Run, RunFiles, read_run
+from kvmm.eval.run.runner import resolve_policies
+from kvmm.eval.tasks import SampleSet, Task, get_task
+from kvmm.models import load_model
+from kvmm.models.loading import EMBEDDED_MODEL
+from kvmm.models.peers import check_peer
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arguments of ``kvmm eval``."""
+
+    tasks: tuple[str, ...]
+    data: tuple[str, ...]
+    policies: tuple[str, ...]
+    peers: tuple[str, ...]
+    out: Path
+    split: str | None
+    limit: int | None
+    batch_size: int | None
+    max_new_tokens: int | None
+    pack_before_question: bool
+    fresh: bool
+    retry_failed: bool
+    model: str | None
+    device: str | None
+    dtype: str | None
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
+
+    @property
+    def model_name(self) -> str:
+        """What the results call the model."""
+        if self.model is None:
+            return EMBEDDED_MODEL
+        return Path(self.model).resolve().name if Path(self.model).is_dir() else self.model
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A task's samples are there; ``line`` says how many and what was left out."""
+
+    task: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One more row; ``rate`` is the speed so far, for people, ``seconds_left`` what the rest takes at that speed."""
+
+    done: int
+    total: int
+    rate: str
+    seconds_left: float
+    row: Row
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task is complete; ``run`` holds it and what the run held before."""
+
+    task: str
+    run: Run
+
+
+class Processes:
+    """The processes of ``accelerate launch`` or ``torchrun``; one alone without them.
+
+    They only wait for each other, so gloo on the host does for GPUs too, and nobody is hurried by a time-out.
+    """
+
+    def __init__(self) -> None:
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes results and talks to the terminal."""
+        return self.rank == 0
+
+    def __enter__(self) -> Processes:
+        if self.world > 1:
+            torch.distributed.init_process_group("gloo", timeout=timedelta(days=30))
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if self.world > 1 and kind is None:
+            torch.distributed.destroy_process_group()
+
+    def wait(self) -> None:
+        """Return when all processes are here."""
+        if self.world > 1:
+            torch.distributed.barrier()
+
+    def agree(self, value: Any) -> Any:
+        """The main process's value."""
+        if self.world == 1:
+            return value
+        box = [value]
+        torch.distributed.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def device(self, device: str | None) -> str | None:
+        """The device of this process: GPUs are dealt out."""
+        if self.world > 1 and device in (None, "cuda") and torch.cuda.is_available():
+            return f"cuda:{self.local_rank % torch.cuda.device_count()}"
+        return device
+
+
+def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Done]:
+    """Run a plan: for each task a :class:`Loaded`, a :class:`Step` a row, and a :class:`Done`.
+
+    Raises:
+        KVMMError: whatever the user can put right, before the model is loaded if possible.
+    """
+    tasks = [get_task(name) for name in plan.tasks]
+    if len({task.name for task in tasks}) < len(tasks):
+        raise KVMMError("A task is named twice: name every task once.")
+    for name in plan.peers:
+        check_peer(name)
+    policies = resolve_policies(plan.policies)
+    sets = [(task, *_load(task, source, plan)) for task, source in zip(tasks, _sources(plan, tasks), strict=True)]
+    if plan.engine == "ray" and processes.world > 1:
+        raise KVMMError("Ray starts the processes itself: call `kvmm eval --engine ray` without a launcher.")
+    cluster = ray_engine.Cluster.join(plan.address, plan.workers) if plan.engine == "ray" else None
+    held = contextlib.ExitStack()  # the run, by its main process, from here to the end of the last task
+    try:
+        device, dtype, batch_size = processes.device(plan.device), plan.dtype, plan.batch_size
+        arguments: dict[str, Any] = {}
+        if cluster is not None:
+            # this process only says what the model is; the actors have one each
+            device, dtype = "cpu", dtype or ("bfloat16" if cluster.gpus else None)
+            batch_size = batch_size or cluster.batch_size
+            arguments = {"answer": cluster.answerer(plan.model, plan.device, dtype), "machine": cluster.describe()}
+        model, processor = load_model(plan.model, device=device, dtype=dtype)
+        files = RunFiles.open(plan.out, plan.model_name, fresh=plan.fresh) if processes.is_main else None
+        if files is not None:
+            held.enter_context(files.locked())
+            arguments["locked"] = True
+        files = processes.agree(files)
+        arguments |= {
+            "batch_size": batch_size,
+            "max_new_tokens": plan.max_new_tokens,
+            "retry_failed": plan.retry_failed,
+            "pack_before_question": plan.pack_before_question,
+            "model_name": plan.model_name,
+            "share": (processes.rank, processes.world),
+            "wait": processes.wait,
+        }
+        for task, source, samples in sets:
+            yield Loaded(task.name, samples.summary())
+            settings = {"dataset_path": source, "split": plan.split, "limit": plan.limit}
+            work = partial(run, model, processor, task, samples, policies, files, settings=settings, **arguments)
+            yield from _steps(work)
+            yield Done(task.name, read_run(files.results_path))
+    finally:
+        held.close()
+        if cluster is not None:
+            cluster.close()
+
+
+def _sources(plan: Plan, tasks: Sequence[Task]) -> list[str]:
+    """What each task is loaded from."""
+    if plan.data:
+        if len(plan.data) not in (1, len(tasks)):
+            raise KVMMError(
+                f"There are {len(tasks)} tasks and {len(plan.data)} sources: name one, or one for each task."
+            )
+        return list(plan.data) * (1 if len(plan.data) == len(tasks) else len(tasks))
+    for task in tasks:
+        if task.default_source is None and task.mini is None:
+            raise KVMMError(f"{task.name} needs its data: name a file, a folder or a data set's id with --data.")
+    return [task.default_source or "mini" for task in tasks]
+
+
+def _load(task: Task, source: str, plan: Plan) -> tuple[str, SampleSet]:
+    path = Path(source).expanduser()
+    samples = task.load(source, split=plan.split, limit=plan.limit)
+    return str(path.resolve()) if path.exists() else source, samples
+
+
+def _steps(work: Any) -> Iterator[Step]:
+    """Run in a thread, so that a generator can tell of every row; closing it stops the run."""
+    events: queue.Queue[Step | None] = queue.Queue()
+    stop = threading.Event()
+    problem: list[BaseException] = []
+    begin = time.perf_counter()
+    counts = {"rows": 0, "tokens": 0}
+
+    def progress(done: int, total: int, row: Row) -> None:
+        counts["rows"] += 1
+        counts["tokens"] += row["output_tokens"]
+        seconds = max(time.perf_counter() - begin, 1e-9)
+        rate = f"{counts['rows'] / seconds:.2f} answers/s  {counts['tokens'] / seconds:.1f} tokens/s"
+        events.put(Step(done, total, rate, (total - done) * seconds / counts["rows"], row))
+
+    def body() -> None:
+        try:
+            work(progress=progress, stop=stop)
+        except BaseException as error:  # raised where the events are read
+            problem.append(error)
+        finally:
+            events.put(None)
+
+    thread = threading.Thread(target=body, name="kvmm-eval", daemon=True)
+    thread.start()
+    try:
+        while (event := events.get()) is not None:
+            yield event
+    finally:
+        stop.set()
+        thread.join()
+    if problem:
+        raise problem[0]
+
+
+__all__ = ["Done", "Loaded", "Plan", "Processes", "Step", "execute"]

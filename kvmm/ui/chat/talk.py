@@ -1,0 +1,368 @@
+"""One conversation as a visitor sees it: every question with what was shown after it, the media, both caches.
+
+The quantised side and its full-precision twin are conversations of their own. A side that has not followed (another
+policy or model, comparison just switched on) takes over all that was said and reads it again in one prefill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kvmm import decoding
+from kvmm.cache import MemoryReport
+from kvmm.errors import KVMMError
+from kvmm.media import Media, load_media
+from kvmm.models.conversation import DYNAMIC, Conversation
+from kvmm.models.difference import Difference, difference_of
+from kvmm.models.generation import Stopped, unless_stopped
+from kvmm.models.progress import Progress
+from kvmm.models.warming import is_warm, warm_up
+from kvmm.ui.models import Models
+from kvmm.ui.parts.bubbles import user_messages
+from kvmm.ui.settings import Settings
+
+SIDES = ("full", "kvmm")
+CHANGED = "Another policy or model reads them from the start."
+FREED = "Their cache had made room for others."
+JOINED = "Full precision was not asked about them before."
+TITLE_LENGTH = 40
+MAX_GROWTH = 1024  # points of the figure that are kept
+LOADING, WARMING = "Loading the model", "Warming up both caches"
+_WAITING = Progress("", 0, 0.0, None, 0.0, None, done=False, stopped=False)
+_STOPPED = Progress("", 0, 0.0, None, 0.0, None, done=True, stopped=True)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a visitor sent: text and the paths of the uploaded files; ``media`` once they have been read."""
+
+    question: str
+    files: tuple[str, ...] = ()
+    media: tuple[Media, ...] | None = field(default=None, compare=False)
+
+
+@dataclass
+class Exchange:
+    """A question, and what was shown after it on either side.
+
+    Attributes:
+        turn: the question and its files.
+        tails: messages of the chat by side: notes, the answer, an error.
+        answered: the models know of it; False for errors and stopped answers, which are shown all the same.
+        stopped: the visitor stopped the answer.
+        as_links: a file may not be what it says, so none is displayed.
+        media: what its files held.
+    """
+
+    turn: Turn
+    tails: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {side: [] for side in SIDES})
+    answered: bool = False
+    stopped: bool = False
+    as_links: bool = False
+    media: tuple[Media, ...] = ()
+    _sent: tuple[bool, list[dict[str, Any]]] | None = field(default=None, repr=False, compare=False)
+
+    def messages(self, side: str) -> list[dict[str, Any]]:
+        """What one side's chat shows of it. The question's own are made once: each frame of an answer asks for them."""
+        if self._sent is None or self._sent[0] != self.as_links:
+            sent = user_messages(self.turn.question, self.turn.files, links=self.as_links)
+            self._sent = self.as_links, sent
+        return [*self._sent[1], *self.tails[side]]
+
+    def again(self, question: str | None = None) -> Turn:
+        """The same files with another question; what was read of them stays the same, so that caches know it."""
+        question = self.turn.question if question is None else question
+        return Turn(question, self.turn.files, self.media or None)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One moment of an answer: which side speaks and how far it is.
+
+    ``reread``: why earlier media were read again; ``waits_for``: what is done before either side reads.
+    """
+
+    side: str  # "full" or "kvmm"
+    progress: Progress
+    reread: str = ""
+    waits_for: str = ""
+
+
+class Talk:
+    """A conversation with its full-precision twin.
+
+    Args:
+        models: what the app offers.
+        options: ``max_new_tokens`` of an answer, ``graph`` as in :class:`Conversation`, ``now`` for the time in
+            seconds since the epoch, ``owner`` as in :func:`kvmm.decoding.owned_by`; the rest goes to
+            :func:`kvmm.media.load_media`.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        *,
+        max_new_tokens: int = 256,
+        graph: Any = None,
+        now: Callable[[], float] = time.time,
+        owner: str | None = None,
+        **media_options: Any,
+    ) -> None:
+        self.models, self.max_new_tokens, self.graph, self.media_options = models, max_new_tokens, graph, media_options
+        self.now, self.owner = now, owner
+        self.id = uuid.uuid4().hex  # by which pages name it: its place in the list changes
+        self.title = ""
+        self.renamed = False
+        self.exchanges: list[Exchange] = []
+        self.answer: Any = None  # the answer that is waited for or written, see kvmm.ui.chat.streaming
+        self.last: dict[str, Progress] = {}  # by side, of the last question
+        self.verdict: Difference | None = None  # of the last question, when both sides answered
+        self.same_start = True  # whether both sides of the last question had as much to read
+        self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated
+        self.reports: dict[str, Any] = {}  # analyses of the prompt as it is now
+        self.used = self.now()
+        self.settings: Settings | None = None  # those that the quantised side was made for
+        self._conversations: dict[str, Conversation] = {}
+        self._keys: dict[str, tuple[Any, ...]] = {}
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The conversation with the quantised cache, once there is one."""
+        return self._conversations.get("kvmm")
+
+    @property
+    def conversations(self) -> list[Conversation]:
+        """Both sides, as far as they exist."""
+        return list(self._conversations.values())
+
+    @property
+    def chats(self) -> dict[str, list[dict[str, Any]]]:
+        """Everything that is shown, by side."""
+        return {side: [message for each in self.exchanges for message in each.messages(side)] for side in SIDES}
+
+    @property
+    def media(self) -> list[Media]:
+        """Everything that the conversation holds."""
+        return [item for each in self.exchanges if each.answered for item in each.media]
+
+    def media_to_read_again(self, settings: Settings) -> list[Media]:
+        """What was sent earlier and the next question reads once more, because a side has no cache of it."""
+        for side in SIDES if settings.compare else ("kvmm",):
+            known = self._conversations.get(side)
+            if (
+                known is None
+                or known.cache is None
+                or self._keys[side] != settings.cache_key(side, self.models.default)
+            ):
+                return self.media
+        return []
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of all files that were sent."""
+        return [path for each in self.exchanges for path in each.turn.files]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been asked."""
+        return not self.exchanges
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is waited for or written."""
+        return self.answer is not None and not self.answer.done
+
+    @property
+    def answered(self) -> int:
+        """How many questions the models know of."""
+        return sum(each.answered for each in self.exchanges)
+
+    def begin(self, turn: Turn) -> Exchange:
+        """Show a question; :meth:`ask` answers it."""
+        exchange = Exchange(turn)
+        self.exchanges.append(exchange)
+        self.title = self.title or title_of(turn)
+        return exchange
+
+    def ask(
+        self, turn: Turn, settings: Settings, *, stop: threading.Event, exchange: Exchange | None = None
+    ) -> Iterator[Step]:
+        """Answer ``turn``, in full precision first when ``settings.compare`` is set.
+
+        Nothing but what ``exchange`` (made by :meth:`begin` unless given) shows changes if a step raises or the answer
+        is stopped, except that a side may have to read again.
+
+        Raises:
+            KVMMError: a file cannot be read, the settings are wrong, or the prompt does not fit.
+        """
+        if not turn.question and not turn.files:
+            raise KVMMError("Type a question, or attach a recording that asks one.")
+        policy = settings.kv_policy()
+        exchange = exchange or self.begin(turn)
+        try:
+            new = turn.media
+            if new is None:
+                try:
+                    new = unless_stopped(lambda: self.load(turn, stop), stop)
+                except KVMMError:
+                    if stop.is_set():
+                        raise Stopped from None
+                    raise
+            exchange.media = tuple(new)
+            if not self.models.is_loaded(settings.model or self.models.default):
+                yield Step("kvmm", _WAITING, waits_for=LOADING)
+                unless_stopped(lambda: self.models.get(settings.model), stop)
+            sides = {"full": DYNAMIC, "kvmm": policy} if settings.compare else {"kvmm": policy}
+            speakers = {side: self._speaker(side, settings, kept_as, stop) for side, kept_as in sides.items()}
+            talks, media = [talk for talk, _ in speakers.values()], [*self.media, *new]
+            # a side that reads everything again is not timed beside one that reads the question only
+            self.same_start = len({talk.cache is None for talk in talks}) == 1
+            if settings.compare and not is_warm(talks, media):
+                yield Step("kvmm", _WAITING, waits_for=WARMING)
+                with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
+                    unless_stopped(lambda: warm_up(talks, media, stop), stop)
+        except Stopped:
+            exchange.stopped = True
+            yield Step("kvmm", _STOPPED)
+            return
+        finals: dict[str, Progress] = {}
+        said = self.growth[-1][0] if self.growth else 0
+        try:
+            for side, (talk, reread) in speakers.items():
+                asked = talk.ask(turn.question, new, max_new_tokens=self.max_new_tokens, stop=stop)
+                with contextlib.closing(asked):
+                    for progress in asked:
+                        if side == "kvmm":
+                            self._note_growth(said, progress)
+                        yield Step(side, progress, reread)
+                self.used = self.now()
+                finals[side] = progress
+                if progress.stopped:
+                    self._take_back(said)
+                    exchange.stopped = True
+                    return
+        except BaseException:
+            self._take_back(said)
+            raise
+        self.verdict = None
+        if settings.compare:
+            self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
+        self.last = finals
+        self.reports.clear()
+        exchange.answered = True
+
+    def fork(self) -> Talk:
+        """A branch that goes on from here on its own.
+
+        Packed pages are shared, so it costs next to nothing. Where they cannot be, because a CUDA graph has room in
+        them, they are copied. The full-precision cache is not: that side reads again when it is compared.
+
+        Raises:
+            KVMMError: nothing has been answered yet, an answer is being written, or there is no memory for a copy.
+        """
+        if self.conversation is None:
+            raise KVMMError("There is nothing to fork yet: ask a question first.")
+        twin = self._twin({"kvmm": "copy", "full": "share"})
+        twin.title = f"{self.title} (fork)"
+        return twin
+
+    def before(self, index: int) -> Talk:
+        """A branch without the question ``index`` and what came after it, to ask something else there.
+
+        A cache that cannot be shared goes with the branch; here the next question reads everything again.
+
+        Raises:
+            KVMMError: an answer is being written.
+        """
+        twin = self._twin(dict.fromkeys(SIDES, "move"))
+        twin.exchanges = twin.exchanges[:index]
+        for conversation in twin.conversations:
+            conversation.rewind(twin.answered)
+        twin.last, twin.verdict, twin.growth, twin.reports = {}, None, [], {}
+        if not index and not self.renamed:
+            twin.title = ""
+        return twin
+
+    def close(self) -> None:
+        """Stop the answer and let the caches go."""
+        if self.answer is not None:
+            self.answer.cancel()
+        self._conversations, self._keys, self.reports = {}, {}, {}
+
+    def _twin(self, caches: dict[str, Literal["copy", "share", "move"]]) -> Talk:
+        """A copy of this conversation; ``caches``: what becomes of each side's, as in :meth:`Conversation.fork`."""
+        if self.is_busy:
+            raise KVMMError("Wait for the answer, or stop it: then the conversation can branch.")
+        twin = copy.copy(self)
+        twin.id = uuid.uuid4().hex
+        twin.exchanges = [copy.copy(each) for each in self.exchanges]
+        twin.growth, twin.reports, twin.answer = list(self.growth), dict(self.reports), None
+        twin._conversations = {side: talk.fork(caches[side]) for side, talk in self._conversations.items()}
+        twin._keys = dict(self._keys)
+        twin.used = self.now()
+        return twin
+
+    def load(self, turn: Turn, stop: threading.Event) -> list[Media]:
+        """Read the files of a question; see :func:`kvmm.media.load_media`."""
+        options = {"stop": stop, "keep": True, **self.media_options}
+        with decoding.owned_by(self.owner):
+            return [item for path in turn.files for item in load_media(path, **options)]
+
+    def _note_growth(self, said: int, progress: Progress) -> None:
+        if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):
+            self.growth.append((said + progress.tokens, progress.memory))
+            if len(self.growth) > MAX_GROWTH:
+                del self.growth[:-1:2]
+
+    def _take_back(self, said: int) -> None:
+        """The last question was not answered, so no side knows of it: full precision may have been done already."""
+        self.growth = [point for point in self.growth if point[0] <= said]
+        for conversation in self.conversations:
+            if len(conversation.messages) > 2 * self.answered:
+                conversation.rewind(self.answered)
+
+    def _speaker(self, side: str, settings: Settings, policy: Any, stop: threading.Event) -> tuple[Conversation, str]:
+        """The conversation of ``side``, which knows all that was said, and why it has to read that again, if it has.
+
+        Raises ``Stopped`` once ``stop`` is set while earlier media are prepared for another model.
+        """
+        key = settings.cache_key(side, self.models.default)
+        before = self._conversations.get(side)
+        if before is not None and self._keys.get(side) == key:
+            conversation = before
+            reason = FREED
+        else:
+            model, processor = self.models.get(settings.model)
+            norms = side == "kvmm"
+            conversation = Conversation(model, processor, policy=policy, graph=self.graph, key_norms=norms)
+            if before is not None:
+                conversation.adopt(before, stop)
+            reason = JOINED if side == "full" and before is None else CHANGED
+        conversation.forget_stopped()  # what was stopped is asked anew with all its files, or not
+        if self.conversation is not None:
+            conversation.adopt(self.conversation, stop)  # what this side was not asked
+        self._conversations[side], self._keys[side] = conversation, key
+        if side == "kvmm":
+            self.settings = settings
+        return conversation, reason if conversation.messages and conversation.cache is None else ""
+
+
+def title_of(turn: Turn) -> str:
+    """A line for the list of conversations: the question, else the first file's name."""
+    text = " ".join(turn.question.split()) or turn.files[0].rpartition("/")[2]
+    return text if len(text) <= TITLE_LENGTH else f"{text[: TITLE_LENGTH - 1]}…"
+
+
+def shown_files(exchanges: Sequence[Exchange]) -> list[str]:
+    """Paths of the files of some exchanges, each once."""
+    return list(dict.fromkeys(path for each in exchanges for path in each.turn.files))
+
+
+__all__ = ["SIDES", "Exchange", "Step", "Talk", "Turn", "shown_files", "title_of"]

@@ -1,0 +1,1 @@
+"""HTML and components that the tabs are made of."""

@@ -1,0 +1,1 @@
+"""The web server around the app: visitors and their sessions, uploads, cookies, middleware, limits."""
