@@ -129,18 +129,25 @@ def command(
             address=address,
             workers=workers,
         )
-        with launch.Processes() as processes:
-            if processes.is_main:
-                _show(plan, processes, steps, quiet)
-                return
-            begun = False
-            try:
-                for _ in launch.execute(plan, processes):
-                    begun = True
-            except KVMMError as error:
-                if begun:  # until then the main process says the same
-                    print(f"kvmm, process {processes.rank + 1}: {error}", file=sys.stderr)
-                sys.exit(2)
+        _execute(plan, steps, quiet)
+
+
+def _execute(plan: Any, steps: Steps, quiet: bool) -> None:
+    """Run the plan in this process and those beside it; only the main one shows anything."""
+    from kvmm.eval.run import launch
+
+    with launch.Processes() as processes:
+        if processes.is_main:
+            _show(plan, processes, steps, quiet)
+            return
+        begun = False
+        try:
+            for _ in launch.execute(plan, processes):
+                begun = True
+        except KVMMError as error:
+            if begun:  # until then the main process says the same
+                print(f"kvmm, process {processes.rank + 1}: {error}", file=sys.stderr)
+            sys.exit(2)
 
 
 def _show(plan: Any, processes: Any, steps: Steps, quiet: bool) -> None:

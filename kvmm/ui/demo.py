@@ -21,7 +21,7 @@ from kvmm import decoding
 from kvmm.errors import KVMMError
 from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
-from kvmm.samples import SAMPLES, load_samples
+from kvmm.samples import SAMPLES, Sample, load_samples
 from kvmm.ui.api import build_api, connect_tools
 from kvmm.ui.chat.session import Session
 from kvmm.ui.models import Models
@@ -90,50 +90,59 @@ def build_demo(
     decoding.start()
     budget = default_cache_budget(model.device) if cache_budget is None else cache_budget
     visitors = Visitors(lambda desk: Session(models, desk, **options), budget, get_upload_folder(), now)
+    samples = load_samples(samples_folder)
+    icons = tempfile.TemporaryDirectory(prefix="kvmm-icons-")
+    demo = gr.Blocks(title="kvmm", analytics_enabled=False, delete_cache=(NEVER, NEVER), fill_width=True)
+    demo.icons_folder = icons  # lives, and is deleted, with the app
+    demo.visitors = visitors
 
     def leave(request: gr.Request) -> None:
         visitors.closed(request.session_hash)
 
-    samples = load_samples(samples_folder)
-    icons = tempfile.TemporaryDirectory(prefix="kvmm-icons-")
-    parameter = next(model.parameters())
-    device = f"{parameter.device.type.upper()} · {str(parameter.dtype).removeprefix('torch.')}"
-    demo = gr.Blocks(title="kvmm", analytics_enabled=False, delete_cache=(NEVER, NEVER), fill_width=True)
-    demo.icons_folder = icons  # lives, and is deleted, with the app
-    demo.visitors = visitors
     with demo:
-        build_api(visitors, models.names, policy)  # first, so that no other event takes an endpoint's name
-        session = gr.State(None)
-        gr.HTML(header(html.escape(models.default), html.escape(device)), padding=False)
-        sidebar = build_sidebar(models, policy)
-        with gr.Tabs(elem_id="tabs"):
-            with gr.Tab("Ask", id="ask"):
-                chat = build_ask(
-                    visitors,
-                    session,
-                    sidebar,
-                    samples,
-                    {s.title: icon_of(s.files[0], s.kind, Path(icons.name)) for s in samples},
-                )
-            pages = [sample for sample in samples if sample.kind == "image"]
-            page = Page(visitors, session, sidebar, pages[0] if pages else None, chat)
-            with gr.Tab("Token norms", id="norms") as norms_tab:
-                text_config = model.config.get_text_config(decoder=True)
-                build_norms(page, norms_tab, text_config.num_hidden_layers, text_config.num_key_value_heads)
-            with gr.Tab("Errors", id="errors") as errors_tab:
-                build_errors(page, errors_tab, text_config.num_hidden_layers)
-            with gr.Tab("Methods", id="methods") as methods_tab:
-                build_methods(page, methods_tab, methods)
-            with gr.Tab("Evaluate", id="evaluate"):
-                build_evaluate(models, page, data_folder)
-            with gr.Tab("Planner", id="planner") as planner_tab:
-                build_planner(models, planner_tab)
+        _lay_out(models, visitors, policy, samples, Path(icons.name), data_folder, methods)
         demo.unload(leave)
     shown = [path for sample in samples for path in sample.files] + list(Path(icons.name).iterdir())
     visitors.kept = {Path(save_file_to_cache(path, get_upload_folder())).resolve() for path in shown}
     app = weakref.ref(demo)
     visitors.clean_up_regularly(lambda: made_files(there) if (there := app()) is not None else ())
     return demo.queue(max_size=QUEUE_SIZE)
+
+
+def _lay_out(
+    models: Models,
+    visitors: Visitors,
+    policy: str,
+    samples: list[Sample],
+    icons: Path,
+    data_folder: str | Path | None,
+    methods: Sequence[str] | None,
+) -> None:
+    """Lay out the page inside the current context: endpoints, header, sidebar and tabs."""
+    model, _ = models.get()
+    text_config = model.config.get_text_config(decoder=True)
+    parameter = next(model.parameters())
+    device = f"{parameter.device.type.upper()} · {str(parameter.dtype).removeprefix('torch.')}"
+    build_api(visitors, models.names, policy)  # first, so that no other event takes an endpoint's name
+    session = gr.State(None)
+    gr.HTML(header(html.escape(models.default), html.escape(device)), padding=False)
+    sidebar = build_sidebar(models, policy)
+    with gr.Tabs(elem_id="tabs"):
+        with gr.Tab("Ask", id="ask"):
+            pictures = {sample.title: icon_of(sample.files[0], sample.kind, icons) for sample in samples}
+            chat = build_ask(visitors, session, sidebar, samples, pictures)
+        pages = [sample for sample in samples if sample.kind == "image"]
+        page = Page(visitors, session, sidebar, pages[0] if pages else None, chat)
+        with gr.Tab("Token norms", id="norms") as norms_tab:
+            build_norms(page, norms_tab, text_config.num_hidden_layers, text_config.num_key_value_heads)
+        with gr.Tab("Errors", id="errors") as errors_tab:
+            build_errors(page, errors_tab, text_config.num_hidden_layers)
+        with gr.Tab("Methods", id="methods") as methods_tab:
+            build_methods(page, methods_tab, methods)
+        with gr.Tab("Evaluate", id="evaluate"):
+            build_evaluate(models, page, data_folder)
+        with gr.Tab("Planner", id="planner") as planner_tab:
+            build_planner(models, planner_tab)
 
 
 def made_files(demo: gr.Blocks) -> Iterable[str]:

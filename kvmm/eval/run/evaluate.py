@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -89,66 +89,103 @@ def run(
         made = make_settings(model, task, batch_size, max_new_tokens, pack_before_question)
         skipped = list(getattr(samples, "skipped", ()))
         samples = list(samples)
-        configs = {
-            f"{task.name}_{name}": {
-                "task": task.name,
-                "policy": name,
-                "metric": task.metric,
-                "dataset_path": None,
-                "split": None,
-                "limit": None,
-                **(settings or {}),
-                "generation_kwargs": {"max_new_tokens": made.max_new_tokens, "do_sample": False, "num_beams": 1},
-                "pack_before_question": pack_before_question,
-                "policy_config": policy_config(policy),
-                "samples_file": files.samples_path(task.name, name).name,
-                "left_out": [list(one) for one in skipped],
-            }
-            for name, policy in policies.items()
-        }
         results: dict[str, Any] = {}
         if rank == 0:
+            configs = _configs(files, task, policies, made, settings or {}, skipped)
             described = describe(model, processor, model_name, made, world)
             results = files.begin({**described, **(machine or {})}, configs)
         wait()
         part = files.results().get("parts", 1)
-        own = share_of(samples, rank, world)
-        rows = {name: files.rows(task.name, name) for name in policies}
-        check_rows(files.folder, samples, rows)
-        if retry_failed:
-            rows = {
-                name: {key: row for key, row in found.items() if not row.get("error")} for name, found in rows.items()
-            }
+        rows = _recorded(files, task, samples, policies, retry_failed)
         wait()  # all have read what is there before one adds to it
+        own = share_of(samples, rank, world)
         done = {name: set(found) for name, found in rows.items()}
-        total, count = len(own) * len(policies), sum(s.doc_id in done[name] for s in own for name in policies)
+        total, before = len(own) * len(policies), sum(s.doc_id in done[name] for s in own for name in policies)
+        tell = None if progress is None else lambda count, row: progress(before + count, total, row)
+        answers = (answer or answer_samples)(model, processor, task, own, policies, **_arguments(made, done, stop))
         suffix = rank if world > 1 else None
-        writers = {name: RowWriter(files.samples_path(task.name, name, suffix)) for name in policies}
-        try:
-            arguments = {
-                "batch_size": made.batch_size,
-                "max_new_tokens": made.max_new_tokens,
-                "pack_before_question": pack_before_question,
-                "done": done,
-                "stop": stop,
-            }
-            for row in (answer or answer_samples)(model, processor, task, own, policies, **arguments):
-                elapsed = round(time.perf_counter() - begin, 3)  # what a part took is known when it is killed, too
-                writers[row["policy"]].write({**row, "part": part, "part_s": elapsed})
-                count += 1
-                if progress is not None:
-                    progress(count, total, row)
-        finally:
-            for writer in writers.values():
-                writer.close()
+        _write_rows(answers, files, task, policies, suffix, part, begin, tell)
         wait()
-        seconds = time.perf_counter() - begin
         if rank == 0:
-            finish(files, task, samples, rows, results, seconds, skipped, part)
-            wait()
-            return _run_of(files, task, policies)
+            finish(files, task, samples, rows, results, time.perf_counter() - begin, skipped, part)
         wait()
         return _run_of(files, task, policies)
+
+
+def _configs(
+    files: RunFiles,
+    task: Task,
+    policies: Mapping[str, str | KVPolicy],
+    made: Settings,
+    settings: Mapping[str, Any],
+    skipped: Sequence[Any],
+) -> dict[str, dict[str, Any]]:
+    """The settings of each policy's part of a run, for the results file."""
+    return {
+        f"{task.name}_{name}": {
+            "task": task.name,
+            "policy": name,
+            "metric": task.metric,
+            "dataset_path": None,
+            "split": None,
+            "limit": None,
+            **settings,
+            "generation_kwargs": {"max_new_tokens": made.max_new_tokens, "do_sample": False, "num_beams": 1},
+            "pack_before_question": made.pack_before_question,
+            "policy_config": policy_config(policy),
+            "samples_file": files.samples_path(task.name, name).name,
+            "left_out": [list(one) for one in skipped],
+        }
+        for name, policy in policies.items()
+    }
+
+
+def _recorded(
+    files: RunFiles, task: Task, samples: Sequence[Sample], policies: Iterable[str], retry_failed: bool
+) -> dict[str, dict[str, Row]]:
+    """The rows of each policy that are in the files, by ``doc_id``; with ``retry_failed`` those without an error."""
+    rows = {name: files.rows(task.name, name) for name in policies}
+    check_rows(files.folder, samples, rows)
+    if retry_failed:
+        rows = {name: {key: row for key, row in by_id.items() if not row.get("error")} for name, by_id in rows.items()}
+    return rows
+
+
+def _arguments(made: Settings, done: Mapping[str, Any], stop: threading.Event | None) -> dict[str, Any]:
+    """Options of :func:`answer_samples`."""
+    return {
+        "batch_size": made.batch_size,
+        "max_new_tokens": made.max_new_tokens,
+        "pack_before_question": made.pack_before_question,
+        "done": done,
+        "stop": stop,
+    }
+
+
+def _write_rows(
+    answers: Iterable[Row],
+    files: RunFiles,
+    task: Task,
+    policies: Iterable[str],
+    suffix: int | None,
+    part: int,
+    begin: float,
+    tell: Callable[[int, Row], None] | None,
+) -> None:
+    """Write each row as it comes, then call ``tell`` with how many there are and the row.
+
+    ``begin`` is the time at which this part of the run began.
+    """
+    writers = {name: RowWriter(files.samples_path(task.name, name, suffix)) for name in policies}
+    try:
+        for count, row in enumerate(answers, start=1):
+            elapsed = round(time.perf_counter() - begin, 3)  # what a part took is known when it is killed, too
+            writers[row["policy"]].write({**row, "part": part, "part_s": elapsed})
+            if tell is not None:
+                tell(count, row)
+    finally:
+        for writer in writers.values():
+            writer.close()
 
 
 def _run_of(files: RunFiles, task: Task, policies: Mapping[str, Any]) -> Run:

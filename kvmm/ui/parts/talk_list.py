@@ -14,6 +14,7 @@ from gradio.context import LocalContext
 
 from kvmm.errors import KVMMError
 from kvmm.ui.chat.session import Session
+from kvmm.ui.parts.events import AT_ONCE, HIDDEN
 from kvmm.ui.parts.sidebar import Sidebar
 from kvmm.ui.parts.toasts import failure, warn
 from kvmm.ui.parts.views import view
@@ -103,57 +104,73 @@ def connect_talk_list(
     Returns:
         the components whose values :func:`redraw` returns.
     """
-    private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    at_once: dict[str, Any] = {**private, "queue": False}
-    everything = [session, *shown, box, *parts.outputs]
-    key = app_key()
+    outputs = [session, *shown, box, *parts.outputs]
+    events = _Events(visitors, sidebar, outputs)
+    for event in (parts.fresh.click, *clears):
+        event(events.change(Session.reset), sidebar.compare, outputs, **AT_ONCE)
+    parts.fork.click(events.change(Session.fork), sidebar.compare, outputs, **AT_ONCE)
+    parts.rename.click(events.ask_name, None, parts.name, **AT_ONCE)
+    parts.name.submit(events.give_name, [sidebar.compare, parts.name], outputs, **AT_ONCE)
+    parts.delete.click(events.remove, [parts.confirmed, sidebar.compare], outputs, js=CONFIRM, **AT_ONCE)
+    parts.save.click(events.write, None, parts.saved, **HIDDEN).success(None, parts.saved, None, js=DOWNLOAD)
+    opened = [*outputs, *sidebar.policies]
+    parts.load.upload(events.read, [parts.load, sidebar.compare, sidebar.model], opened, **HIDDEN)
+    watch(parts.talks.input(events.go_to, [sidebar.compare, parts.talks], outputs, **AT_ONCE))
+    return outputs
 
-    def change(do: Callable[[Session], None]) -> Callable[..., tuple[Any, ...]]:
+
+class _Events:
+    """The events of the list; each returns values of ``outputs`` (:func:`redraw`), if it does not say otherwise."""
+
+    def __init__(self, visitors: Visitors, sidebar: Sidebar, outputs: list[Any]) -> None:
+        self.visitors, self.sidebar, self.outputs, self.key = visitors, sidebar, outputs, app_key()
+
+    def change(self, do: Callable[[Session], None]) -> Callable[..., tuple[Any, ...]]:
         """An event that changes which conversation is open, or the list; an error is a toast."""
 
         def event(compare: bool, request: gr.Request) -> tuple[Any, ...]:
-            state = session_of(visitors, request)
+            state = session_of(self.visitors, request)
             try:
                 do(state)
             except KVMMError as error:
                 warn(error)
                 if not state.is_gone:
-                    return (gr.skip(),) * len(everything)
+                    return (gr.skip(),) * len(self.outputs)
             return redraw(state, compare)
 
         return event
 
-    def go_to(compare: bool, talk_id: str | None, request: gr.Request) -> tuple[Any, ...]:
+    def go_to(self, compare: bool, talk_id: str | None, request: gr.Request) -> tuple[Any, ...]:
         if talk_id is None:
-            return (gr.skip(),) * len(everything)
-        state = session_of(visitors, request)
+            return (gr.skip(),) * len(self.outputs)
+        state = session_of(self.visitors, request)
         try:
             state.open(talk_id)
         except KVMMError as error:
             warn(error)
         return redraw(state, compare)
 
-    def remove(confirmed: bool, compare: bool, request: gr.Request) -> tuple[Any, ...]:
+    def remove(self, confirmed: bool, compare: bool, request: gr.Request) -> tuple[Any, ...]:
         def delete(state: Session) -> None:
             files = state.talk.files
             state.delete()
-            visitors.discard(state, files)
+            self.visitors.discard(state, files)
 
-        return change(delete)(compare, request) if confirmed else (gr.skip(),) * len(everything)
+        return self.change(delete)(compare, request) if confirmed else (gr.skip(),) * len(self.outputs)
 
-    def ask_name(request: gr.Request) -> Any:
-        state = session_of(visitors, request)
+    def ask_name(self, request: gr.Request) -> Any:
+        state = session_of(self.visitors, request)
         if state.talk.is_empty:
             warn("Ask a question first: then the conversation can have a name.", 5)
             return gr.skip()
         return gr.Textbox(value=state.talk.title, visible=True, autofocus=True)
 
-    def give_name(compare: bool, title: str, request: gr.Request) -> tuple[Any, ...]:
-        return change(lambda state: state.rename(title))(compare, request)
+    def give_name(self, compare: bool, title: str, request: gr.Request) -> tuple[Any, ...]:
+        return self.change(lambda state: state.rename(title))(compare, request)
 
-    def write(request: gr.Request) -> Any:
+    def write(self, request: gr.Request) -> Any:
         try:
-            path = save_file(visitors, session_of(visitors, request), key)
+            path = save_file(self.visitors, session_of(self.visitors, request), self.key)
         except KVMMError as error:
             raise failure(error) from error
         app = LocalContext.blocks.get(None)
@@ -161,29 +178,18 @@ def connect_talk_list(
             warn(line, 10)
         return gr.DownloadButton(value=str(path))
 
-    def read(path: str | None, compare: bool, model: str, request: gr.Request) -> tuple[Any, ...]:
-        state = session_of(visitors, request)
+    def read(self, path: str | None, compare: bool, model: str, request: gr.Request) -> tuple[Any, ...]:
+        state = session_of(self.visitors, request)
         try:
-            check_signature(path, key)
+            check_signature(path, self.key)
             settings = state.load(path, model)
         except KVMMError as error:
             warn(error, 8)
-            return (gr.skip(),) * (len(everything) + len(sidebar.policies))
+            return (gr.skip(),) * (len(self.outputs) + len(self.sidebar.policies))
         finally:
-            visitors.discard_upload(path)  # what it held is in memory
-        visitors.keep_budget()
-        return *redraw(state, compare), *sidebar.values(settings)
-
-    for event in (parts.fresh.click, *clears):
-        event(change(Session.reset), sidebar.compare, everything, **at_once)
-    parts.fork.click(change(Session.fork), sidebar.compare, everything, **at_once)
-    parts.rename.click(ask_name, None, parts.name, **at_once)
-    parts.name.submit(give_name, [sidebar.compare, parts.name], everything, **at_once)
-    parts.delete.click(remove, [parts.confirmed, sidebar.compare], everything, js=CONFIRM, **at_once)
-    parts.save.click(write, None, parts.saved, **private).success(None, parts.saved, None, js=DOWNLOAD)
-    parts.load.upload(read, [parts.load, sidebar.compare, sidebar.model], [*everything, *sidebar.policies], **private)
-    watch(parts.talks.input(go_to, [sidebar.compare, parts.talks], everything, **at_once))
-    return everything
+            self.visitors.discard_upload(path)  # what it held is in memory
+        self.visitors.keep_budget()
+        return *redraw(state, compare), *self.sidebar.values(settings)
 
 
 def save_file(visitors: Visitors, session: Session, key: bytes) -> Path:

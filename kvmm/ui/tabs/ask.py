@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -14,9 +15,10 @@ from kvmm.samples import Sample
 from kvmm.ui.chat.session import Session, Turn
 from kvmm.ui.chat.talk import Talk
 from kvmm.ui.parts.answers import stats_html
+from kvmm.ui.parts.events import AT_ONCE, HIDDEN
 from kvmm.ui.parts.markdown import literal_text
 from kvmm.ui.parts.sidebar import Sidebar, settings_of
-from kvmm.ui.parts.talk_list import build_talk_list, connect_talk_list, listing, redraw
+from kvmm.ui.parts.talk_list import TalkList, build_talk_list, connect_talk_list, listing, redraw
 from kvmm.ui.parts.toasts import warn
 from kvmm.ui.parts.views import FRAME_SIZE, Frame, frames
 from kvmm.ui.server.cookie import token_of_request, visitor_key
@@ -70,30 +72,46 @@ def edited_text(value: Any) -> str:
     return literal_text(str(value))
 
 
+@dataclass(frozen=True)
+class AskTab:
+    """The components of the tab: two chats, the textbox, the list of conversations, and what the cache costs."""
+
+    full: gr.Chatbot
+    chat: gr.Chatbot
+    reading: gr.HTML
+    verdict: gr.HTML
+    box: gr.MultimodalTextbox
+    talks: TalkList
+    stats: gr.HTML
+    growth: gr.Plot
+    bars: gr.Plot
+    thumbnails: gr.HTML
+
+    @property
+    def shown(self) -> list[Any]:
+        """The components of a frame (:func:`kvmm.ui.parts.views.view`)."""
+        return [
+            *(self.full, self.chat, self.reading, self.verdict),
+            *(self.stats, self.growth, self.bars, self.thumbnails),
+        ]
+
+
 def build_ask(
     visitors: Visitors, session: gr.State, sidebar: Sidebar, samples: list[Sample], icons: dict[str, str]
 ) -> list[Any]:
     """Lay out the tab inside the current context, connect it, and return the components of a frame."""
+    tab = _lay_out(sidebar.policy.value, samples, icons)
+    _Events(visitors, session, sidebar, samples, tab).connect()
+    return tab.shown
+
+
+def _lay_out(policy: str, samples: list[Sample], icons: dict[str, str]) -> AskTab:
+    """Lay out the tab inside the current context."""
     with gr.Row(equal_height=False):
         with gr.Column(scale=8, min_width=320):
             with gr.Row(elem_id="chats", equal_height=True):
                 full = gr.Chatbot(label="Full precision", elem_id="chat-full", visible=False, **CHAT_OPTIONS)
-                chat = gr.Chatbot(
-                    label=f"kvmm · {sidebar.policy.value}",
-                    elem_id="chat-kvmm",
-                    placeholder=WELCOME,
-                    editable="user",
-                    examples=[
-                        {
-                            "text": sample.question,
-                            "display_text": sample.title,
-                            "files": [str(path) for path in sample.files],
-                            "icon": icons[sample.title],
-                        }
-                        for sample in samples
-                    ],
-                    **CHAT_OPTIONS,
-                )
+                chat = _kvmm_chat(policy, samples, icons)
             reading = gr.HTML(elem_id="reading-box", padding=False, visible=False)
             verdict = gr.HTML(elem_id="verdict-box", padding=False, visible=False)
             box = gr.MultimodalTextbox(
@@ -106,41 +124,68 @@ def build_ask(
                 max_lines=6,
                 autofocus=True,
             )
-            parts = build_talk_list()
+            talks = build_talk_list()
         with gr.Column(scale=4, min_width=290):
             stats = gr.HTML(stats_html(None), elem_id="stats-box", padding=False)
             growth = gr.Plot(label="KV memory as tokens arrive", elem_id="growth-plot", visible=False)
             bars = gr.Plot(label="KV memory by modality", elem_id="memory-plot", visible=False)
             thumbnails = gr.HTML(elem_id="thumbnails", padding=False)
+    return AskTab(full, chat, reading, verdict, box, talks, stats, growth, bars, thumbnails)
 
-    shown = [full, chat, reading, verdict, stats, growth, bars, thumbnails]
-    private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    at_once: dict[str, Any] = {**private, "queue": False}
 
-    everything = [session, *shown, box, *parts.outputs]
-    unchanged = (gr.skip(),) * (len(shown) - 2)
+def _kvmm_chat(policy: str, samples: list[Sample], icons: dict[str, str]) -> gr.Chatbot:
+    """The chat over the packed cache, with the samples as examples."""
+    return gr.Chatbot(
+        label=f"kvmm · {policy}",
+        elem_id="chat-kvmm",
+        placeholder=WELCOME,
+        editable="user",
+        examples=[
+            {
+                "text": sample.question,
+                "display_text": sample.title,
+                "files": [str(path) for path in sample.files],
+                "icon": icons[sample.title],
+            }
+            for sample in samples
+        ],
+        **CHAT_OPTIONS,
+    )
 
-    def started(state: Session) -> tuple[Any, ...]:
+
+class _Events:
+    """The events of the tab; each handler returns values of :attr:`outputs`, if it does not say otherwise."""
+
+    def __init__(
+        self, visitors: Visitors, session: gr.State, sidebar: Sidebar, samples: list[Sample], tab: AskTab
+    ) -> None:
+        self.visitors, self.session, self.sidebar, self.samples, self.tab = visitors, session, sidebar, samples, tab
+        self.outputs = [session, *tab.shown, tab.box, *tab.talks.outputs]
+        self._unchanged = (gr.skip(),) * (len(tab.shown) - 2)
+
+    def _started(self, state: Session) -> tuple[Any, ...]:
         chats, asked = state.chats, gr.MultimodalTextbox(value=None, submit_btn=False, stop_btn=True)
-        return state, chats["full"], chats["kvmm"], *unchanged, asked, *(gr.skip(),) * len(parts.outputs)
+        return state, chats["full"], chats["kvmm"], *self._unchanged, asked, *(gr.skip(),) * len(self.tab.talks.outputs)
 
-    def start(request: gr.Request, message: Any, *values: Any) -> tuple[Any, ...]:
-        state = session_of(visitors, request)
-        visitors.keep_until_left(state, (message or {}).get("files") or ())
+    def start(self, request: gr.Request, message: Any, *values: Any) -> tuple[Any, ...]:
+        state = session_of(self.visitors, request)
+        self.visitors.keep_until_left(state, (message or {}).get("files") or ())
         if not begin(message, state, settings_of(*values)):
             if state.is_gone:  # the page goes to another conversation, and shows it
                 return redraw(state, settings_of(*values).compare)
-            return state, *(gr.skip(),) * (len(everything) - 1)
-        return started(state)
+            return state, *(gr.skip(),) * (len(self.outputs) - 1)
+        return self._started(state)
 
-    def start_sample(event: gr.SelectData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
+    def start_sample(self, event: gr.SelectData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
         # The browser sends the example's place only; the files are named here, so it cannot ask for other paths.
-        sample = samples[int(event.index)]
+        sample = self.samples[int(event.index)]
         message = {"text": sample.question, "files": [str(path) for path in sample.files]}
-        return start(request, message, *values)
+        return self.start(request, message, *values)
 
-    def ask_again(request: gr.Request, index: Any, question: str | None, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        state = session_of(visitors, request)
+    def _ask_again(
+        self, request: gr.Request, index: Any, question: str | None, values: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        state = session_of(self.visitors, request)
         try:
             place = exchange_at(state.talk, index)
             state.ask_again(-1 if place is None else place, question, settings_of(*values))
@@ -149,38 +194,42 @@ def build_ask(
             if state.is_gone:
                 return redraw(state, settings_of(*values).compare)
             shown_as_it_was = state.chats["full"], state.chats["kvmm"]  # the browser shows the edit already
-            return state, *shown_as_it_was, *(gr.skip(),) * (len(everything) - 3)
+            return state, *shown_as_it_was, *(gr.skip(),) * (len(self.outputs) - 3)
         box_as_it_is = gr.MultimodalTextbox(submit_btn=False, stop_btn=True)
-        return *started(state)[: 1 + len(shown)], box_as_it_is, *(gr.skip(),) * len(parts.outputs)
+        return (
+            *self._started(state)[: 1 + len(self.tab.shown)],
+            box_as_it_is,
+            *(gr.skip(),) * len(self.tab.talks.outputs),
+        )
 
-    def edit(event: gr.EditData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
-        return ask_again(request, event.index, edited_text(event.value), values)
+    def edit(self, event: gr.EditData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
+        return self._ask_again(request, event.index, edited_text(event.value), values)
 
-    def retry(event: gr.RetryData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
-        return ask_again(request, event.index, None, values)
+    def retry(self, event: gr.RetryData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
+        return self._ask_again(request, event.index, None, values)
 
-    def stream(request: gr.Request) -> Iterator[Frame]:
-        state = visitors.find(request.session_hash)
+    def stream(self, request: gr.Request) -> Iterator[Frame]:
+        state = self.visitors.find(request.session_hash)
         try:
             if state is None:
                 yield (gr.skip(),) * FRAME_SIZE
             else:
                 yield from frames(state)
         finally:
-            visitors.keep_budget()
+            self.visitors.keep_budget()
 
-    def prepare(request: gr.Request) -> None:
+    def prepare(self, request: gr.Request) -> None:
         """Read the files before it is this question's turn: who waits for the model does not wait for them."""
-        state = visitors.find(request.session_hash)
+        state = self.visitors.find(request.session_hash)
         answer = None if state is None else state.talk.answer
         if answer is not None:
             answer.prepare()
 
-    def ready(message: Any, request: gr.Request) -> tuple[Any, ...]:
-        state = visitors.find(request.session_hash)
-        return (gr.skip(),) * 3 if state is None else freed(message, state)
+    def ready(self, message: Any, request: gr.Request) -> tuple[Any, ...]:
+        state = self.visitors.find(request.session_hash)
+        return (gr.skip(),) * 3 if state is None else self._freed(message, state)
 
-    def freed(message: Any, state: Session) -> tuple[Any, ...]:
+    def _freed(self, message: Any, state: Session) -> tuple[Any, ...]:
         if state.is_busy:  # another conversation was opened and has asked its question already
             return gr.skip(), *listing(state)
         value = None
@@ -192,57 +241,63 @@ def build_ask(
         free = {"submit_btn": True, "stop_btn": False} | ({} if value is None else {"value": value})
         return gr.MultimodalTextbox(**free), *listing(state)
 
-    def stop(message: Any, request: gr.Request) -> tuple[Any, ...]:
-        state = visitors.find(request.session_hash)
+    def stop(self, message: Any, request: gr.Request) -> tuple[Any, ...]:
+        state = self.visitors.find(request.session_hash)
         if state is None:
             return (gr.skip(),) * 5
         state.stop()
         if state.is_busy:  # it has begun, and its last frame follows
             return (gr.skip(),) * 5
-        return state.chats["full"], state.chats["kvmm"], *freed(message, state)
+        return state.chats["full"], state.chats["kvmm"], *self._freed(message, state)
 
-    def come_back(request: gr.Request) -> tuple[Any, ...]:
+    def come_back(self, request: gr.Request) -> tuple[Any, ...]:
         """The page was loaded: show what its visitor had open before."""
-        state = visitors.returned(request.session_hash, token_of_request(request, visitor_key()))
+        state = self.visitors.returned(request.session_hash, token_of_request(request, visitor_key()))
         if state is None:
-            return (gr.skip(),) * (len(everything) + 1 + len(sidebar.policies) + 1)
-        settings = state.desk.settings or settings_of(*(part.value for part in sidebar.inputs))
-        return *redraw(state, settings.compare), settings.model, *sidebar.values(settings), settings.compare
+            return (gr.skip(),) * (len(self.outputs) + 1 + len(self.sidebar.policies) + 1)
+        settings = state.desk.settings or settings_of(*(part.value for part in self.sidebar.inputs))
+        return *redraw(state, settings.compare), settings.model, *self.sidebar.values(settings), settings.compare
 
-    def watch(event: Any) -> Any:
+    def watch(self, event: Any) -> Any:
         """Follow an answer that is being written already, or whose page was reloaded before its turn."""
-        return event.then(stream, None, shown, concurrency_limit=None, **private).then(
-            ready, box, [box, *parts.outputs], **at_once
+        tab = self.tab
+        return event.then(self.stream, None, tab.shown, concurrency_limit=None, **HIDDEN).then(
+            self.ready, tab.box, [tab.box, *tab.talks.outputs], **AT_ONCE
         )
 
-    def connect(event: Any, fn: Any, inputs: list[Any]) -> None:
-        asked = event(fn, [*inputs, *sidebar.inputs], everything, concurrency_limit=None, **private)
-        asked.success(prepare, None, None, concurrency_id="files", concurrency_limit=READING, **private).success(
-            stream, None, shown, concurrency_id="model", concurrency_limit=1, **private
-        ).then(ready, box, [box, *parts.outputs], **at_once)
+    def _connect_question(self, event: Any, handler: Any, inputs: list[Any]) -> None:
+        """``handler`` takes a question; its files are read, and its answer is streamed when the model is free."""
+        tab = self.tab
+        asked = event(handler, [*inputs, *self.sidebar.inputs], self.outputs, concurrency_limit=None, **HIDDEN)
+        asked.success(self.prepare, None, None, concurrency_id="files", concurrency_limit=READING, **HIDDEN).success(
+            self.stream, None, tab.shown, concurrency_id="model", concurrency_limit=1, **HIDDEN
+        ).then(self.ready, tab.box, [tab.box, *tab.talks.outputs], **AT_ONCE)
 
-    connect(box.submit, start, [box])
-    connect(chat.example_select, start_sample, [])
-    connect(chat.edit, edit, [])
-    connect(chat.retry, retry, [])
-    box.stop(stop, box, [full, chat, box, *parts.outputs], **at_once)
-    connect_talk_list(parts, visitors, session, sidebar, shown, box, [chat.clear, full.clear], watch)
-    watch(
-        Context.root_block.load(
-            come_back, None, [*everything, sidebar.model, *sidebar.policies, sidebar.compare], **at_once
+    def connect(self) -> None:
+        """Connect the components of the tab and those of the sidebar that act on it."""
+        tab, sidebar = self.tab, self.sidebar
+        self._connect_question(tab.box.submit, self.start, [tab.box])
+        self._connect_question(tab.chat.example_select, self.start_sample, [])
+        self._connect_question(tab.chat.edit, self.edit, [])
+        self._connect_question(tab.chat.retry, self.retry, [])
+        tab.box.stop(self.stop, tab.box, [tab.full, tab.chat, tab.box, *tab.talks.outputs], **AT_ONCE)
+        clears = [tab.chat.clear, tab.full.clear]
+        connect_talk_list(tab.talks, self.visitors, self.session, sidebar, tab.shown, tab.box, clears, self.watch)
+        settings = [sidebar.model, *sidebar.policies, sidebar.compare]
+        self.watch(Context.root_block.load(self.come_back, None, [*self.outputs, *settings], **AT_ONCE))
+        for component in sidebar.policies:
+            component.change(
+                lambda *values: gr.Chatbot(label=f"kvmm · {settings_of(*values).label}"),
+                sidebar.inputs,
+                tab.chat,
+                **AT_ONCE,
+            )
+        sidebar.compare.change(
+            lambda on, state: gr.Chatbot(visible=on, value=state.chats["full"] if state else []),
+            [sidebar.compare, self.session],
+            tab.full,
+            **AT_ONCE,
         )
-    )
-    for component in sidebar.policies:
-        component.change(
-            lambda *values: gr.Chatbot(label=f"kvmm · {settings_of(*values).label}"), sidebar.inputs, chat, **at_once
-        )
-    sidebar.compare.change(
-        lambda on, state: gr.Chatbot(visible=on, value=state.chats["full"] if state else []),
-        [sidebar.compare, session],
-        full,
-        **at_once,
-    )
-    return shown
 
 
 __all__ = ["begin", "build_ask", "edited_text", "exchange_at"]

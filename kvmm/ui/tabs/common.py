@@ -13,19 +13,13 @@ import gradio as gr
 
 from kvmm.samples import Sample
 from kvmm.ui.chat.session import Desk, Session
+from kvmm.ui.parts.events import AT_ONCE, ON_MODEL
 from kvmm.ui.parts.sidebar import Sidebar, settings_of
 from kvmm.ui.parts.views import frames, view
 from kvmm.ui.server.visitors import Visitors, session_of
 from kvmm.ui.tabs.ask import begin
 from kvmm.ui.worked import worked_sample
 
-PRIVATE: dict[str, Any] = {"api_visibility": "private"}
-AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False, "show_progress": "hidden"}
-ON_MODEL: dict[str, Any] = {**PRIVATE, "concurrency_id": "model", "concurrency_limit": 1}
-# Figures of what has been measured are drawn beside an answer that holds the model.
-DRAWING: dict[str, Any] = {**PRIVATE, "concurrency_id": "figures", "concurrency_limit": 2}
-# Long work takes the model's lock a step at a time, so that other visitors' questions are answered in between.
-LONG: dict[str, Any] = {**PRIVATE, "concurrency_id": "long", "concurrency_limit": 2, "show_progress": "hidden"}
 WAITING = "Waiting for other visitors' work to end …"
 STOPPED = "Stopped before it began."
 STALE = "The open conversation was asked something else since."
@@ -269,12 +263,7 @@ def connect(
 
 
 __all__ = [
-    "AT_ONCE",
     "BUSY",
-    "DRAWING",
-    "LONG",
-    "ON_MODEL",
-    "PRIVATE",
     "STALE",
     "STOPPED",
     "WAITING",

@@ -16,9 +16,10 @@ from kvmm.analysis.scores.plots import attention_kl_parts, score_histogram
 from kvmm.errors import KVMMError
 from kvmm.models.conversation import model_lock
 from kvmm.ui.chat.session import Session
+from kvmm.ui.parts.events import DRAWING
 from kvmm.ui.parts.sidebar import settings_of
 from kvmm.ui.settings import Settings
-from kvmm.ui.tabs.common import DRAWING, Earlier, Page, build_head, connect, has_prompt, hint, problem, table_html
+from kvmm.ui.tabs.common import Earlier, Page, build_head, connect, has_prompt, hint, problem, table_html
 from kvmm.ui.worked import worked_sample
 
 MEANING = (

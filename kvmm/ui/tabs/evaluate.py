@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ from kvmm.policy import policies
 from kvmm.policy.presets import policy_groups
 from kvmm.ui.chat.session import Session
 from kvmm.ui.models import Models
+from kvmm.ui.parts.events import AT_ONCE, LONG, PRIVATE
 from kvmm.ui.server.archive import DATA_ENDINGS, unpack_benchmark
 from kvmm.ui.server.visitors import session_of
-from kvmm.ui.tabs.common import AT_ONCE, LONG, PRIVATE, STOPPED, WAITING, LongWork, Page, hint, problem, table_html
+from kvmm.ui.tabs.common import STOPPED, WAITING, LongWork, Page, hint, problem, table_html
 
 MINI = "bundled mini set"
 YOURS = "yours: "
@@ -118,6 +119,7 @@ class _Work:
 
     def __init__(self, stop: threading.Event, *arguments: Any, **options: Any) -> None:
         self.rows: queue.Queue[tuple[int, int, dict[str, Any]] | None] = queue.Queue()
+        self.stop = stop
         self.run: Run | None = None
         self.error: BaseException | None = None
 
@@ -145,6 +147,39 @@ class _Work:
             found = row
         return found, False
 
+    def result(self) -> Run:
+        """The run once it is over; raises what it raised."""
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+        return self.run
+
+
+@dataclass(frozen=True)
+class EvaluateTab:
+    """The components of the tab."""
+
+    task: gr.Dropdown
+    source: gr.Dropdown
+    upload: gr.UploadButton
+    names: gr.Dropdown
+    limit: gr.Number
+    start: gr.Button
+    stop: gr.Button
+    line: gr.HTML
+    table: gr.HTML
+    files: gr.File
+
+    @property
+    def inputs(self) -> list[Any]:
+        """What a visitor chooses."""
+        return [self.task, self.source, self.names, self.limit]
+
+    @property
+    def outcome(self) -> list[Any]:
+        """What a run changes."""
+        return [self.start, self.stop, self.line, self.table, self.files]
+
 
 def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = None) -> None:
     """Lay out the tab inside the current context.
@@ -154,12 +189,25 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
         page: the parts of the page.
         data_folder: whose files and folders visitors may choose as data; they never name paths.
     """
-    folder = None if data_folder is None else Path(data_folder)
-    long_work = LongWork()
-    homes: weakref.WeakKeyDictionary[Session, Path] = weakref.WeakKeyDictionary()
-    sent: weakref.WeakKeyDictionary[Session, Sent] = weakref.WeakKeyDictionary()
-    tasks, sources = task_choices(), list(sources_in(folder))
+    events = _Events(models, page, None if data_folder is None else Path(data_folder))
+    tab = _lay_out(events.tasks, list(sources_in(events.data_folder)))
+    pressed = [tab.start, tab.stop, tab.line]
+    tab.start.click(events.wait, page.session, [page.session, *pressed], **AT_ONCE).then(
+        events.evaluate, [page.session, page.sidebar.model, *tab.inputs], [page.session, *tab.outcome], **LONG
+    )
+    tab.stop.click(events.halt, page.session, pressed, **AT_ONCE)
+    tab.upload.upload(
+        events.receive,
+        [tab.upload, page.session],
+        [page.session, tab.source, tab.line],
+        concurrency_limit=2,
+        show_progress="minimal",
+        **PRIVATE,
+    )
 
+
+def _lay_out(tasks: Sequence[tuple[str, str]], sources: Sequence[str]) -> EvaluateTab:
+    """Lay out the tab inside the current context."""
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=280):
             task = gr.Dropdown(tasks, value=tasks[0][1], label="Benchmark", elem_id="evaluate-task", filterable=False)
@@ -192,19 +240,29 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
             files = gr.File(
                 label="Results", file_count="multiple", visible=False, interactive=False, elem_id="evaluate-files"
             )
+    return EvaluateTab(task, source, upload, names, limit, start, stop, line, table, files)
 
-    outputs = [page.session, start, stop, line, table, files]
 
-    def known_sources(state: Session | None) -> dict[str, Path | str]:
-        own = sent.get(state) if state is not None else None
-        return sources_in(folder) | ({own.label: own.data} if own else {})
+class _Events:
+    """The events of the tab."""
 
-    def checked(
-        state: Session, task_name: str, source_name: str, names: Sequence[str], limit: float | None
+    def __init__(self, models: Models, page: Page, data_folder: Path | None) -> None:
+        self.models, self.page, self.data_folder = models, page, data_folder
+        self.tasks = task_choices()
+        self.long_work = LongWork()
+        self.homes: weakref.WeakKeyDictionary[Session, Path] = weakref.WeakKeyDictionary()
+        self.sent: weakref.WeakKeyDictionary[Session, Sent] = weakref.WeakKeyDictionary()
+
+    def _sources(self, state: Session | None) -> dict[str, Path | str]:
+        own = self.sent.get(state) if state is not None else None
+        return sources_in(self.data_folder) | ({own.label: own.data} if own else {})
+
+    def _checked(
+        self, state: Session, task_name: str, source_name: str, names: Sequence[str], limit: float | None
     ) -> tuple[Task, str, int]:
-        if task_name not in [name for _, name in tasks]:
+        if task_name not in [name for _, name in self.tasks]:
             raise KVMMError("There is no benchmark of that name here: choose one in the list.")
-        known = known_sources(state)
+        known = self._sources(state)
         if source_name not in known:
             raise KVMMError("There is no data of that name here: choose one in the list.")
         if unknown := [name for name in names if name not in policies()]:
@@ -216,37 +274,38 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
             check_mini(task)
         return task, str(known[source_name]), int(limit)
 
-    def receive(path: str | None, state: Session | None, request: gr.Request) -> tuple[Any, ...]:
+    def receive(self, path: str | None, state: Session | None, request: gr.Request) -> tuple[Any, ...]:
         """Unpack what a visitor sends, which takes the place of what they sent before."""
-        state = session_of(page.visitors, request)
+        state = session_of(self.page.visitors, request)
         try:
             if path is None:
                 return state, gr.skip(), gr.skip()
-            if state in long_work:
+            if state in self.long_work:
                 raise KVMMError("Wait for the evaluation to end, or stop it, before you send other data.")
-            if (before := sent.pop(state, None)) is not None:
+            if (before := self.sent.pop(state, None)) is not None:
                 shutil.rmtree(before.home, ignore_errors=True)
-            home = page.visitors.folder(state)
+            home = self.page.visitors.folder(state)
             try:
                 data, said = unpack_benchmark(path, home)
             except KVMMError:
                 shutil.rmtree(home, ignore_errors=True)
                 raise
-            own = sent[state] = Sent(f"{YOURS}{Path(path).name}", data, home)
+            own = self.sent[state] = Sent(f"{YOURS}{Path(path).name}", data, home)
             chosen, line = own.label, hint(f"{said} Choose the benchmark that it belongs to, then press Evaluate.")
         except KVMMError as error:
             chosen, line = MINI, problem(error)
         finally:
             if path is not None:
-                page.visitors.discard_upload(path)  # it has been unpacked, or is of no use
-        return state, gr.Dropdown(list(known_sources(state)), value=chosen), line
+                self.page.visitors.discard_upload(path)  # it has been unpacked, or is of no use
+        return state, gr.Dropdown(list(self._sources(state)), value=chosen), line
 
-    def home(state: Session) -> Path:
-        if state not in homes or not homes[state].is_dir():
-            homes[state] = page.visitors.folder(state)
-        return homes[state]
+    def _home(self, state: Session) -> Path:
+        if state not in self.homes or not self.homes[state].is_dir():
+            self.homes[state] = self.page.visitors.folder(state)
+        return self.homes[state]
 
     def evaluate(
+        self,
         state: Session | None,
         model_name: str,
         task_name: str,
@@ -254,99 +313,97 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
         names: list[str],
         limit: float | None,
     ) -> Iterator[tuple[Any, ...]]:
-        event, begin = long_work.begin(state), time.monotonic()
+        event, begin = self.long_work.begin(state), time.monotonic()
         if event is None:
             yield (gr.skip(),) * 6
             return
         running = state, gr.Button(visible=False), gr.Button(visible=True)
         ended = state, gr.Button(visible=True), gr.Button(visible=False)
-        work, data = None, ""
+        work, data, nothing = None, "", (gr.skip(), gr.skip())
         yield *running, hint("Reading the questions …"), gr.skip(), gr.File(visible=False)
         try:
-            task, data, count = checked(state, task_name, source_name, names, limit)
+            task, data, count = self._checked(state, task_name, source_name, names, limit)
             chosen = resolve_policies(names)
-            own = sent[state] if source_name not in sources_in(folder) else None
-            with media_inside_folder() if own else contextlib.nullcontext():
-                samples = without_paths(task.load(data, limit=count), source_name)
-            model, processor = models.get(model_name)
+            samples = self._load(state, task, data, source_name, count)
             # other data are another run
-            out = home(state) / safe_name(f"{task.name}-{own.home.name if own else source_name}")
-            work = _Work(
-                event,
-                model,
-                processor,
-                task,
-                samples,
-                chosen,
-                RunFiles.open(out, model_name),
-                settings={"dataset_path": data if source_name == MINI else source_name, "split": None, "limit": count},
-                model_name=model_name,
-            )
-            first, over = None, False
-            while not over:
-                row, over = work.newest(UPDATE_SECONDS)
-                if not out.parent.is_dir():  # the visitor has left, and the folder with them
-                    event.set()
-                if row is not None:
-                    done, total, entry = row
-                    first = done - 1 if first is None else first
-                    said = f"{entry['policy']}: {str(entry.get('filtered_resps') or entry.get('error') or '')[:60]}"
-                    text = progress_html(done, total, done - first, time.monotonic() - begin, said)
-                    yield (gr.skip(),) * 3 + (text, gr.skip(), gr.skip())
-            work.thread.join()
-            if work.error is not None:
-                raise work.error
-            finished = work.run
+            sent = self._sent(state, source_name)
+            out = self._home(state) / safe_name(f"{task.name}-{sent.home.name if sent else source_name}")
+            settings = {"dataset_path": data if source_name == MINI else source_name, "split": None, "limit": count}
+            work = self._start(event, model_name, task, samples, chosen, out, settings)
+            for progress in self._follow(work, out, begin):
+                yield *(gr.skip(),) * 3, progress, *nothing
+            finished = work.result()
             answers = sum(len(rows) for rows in finished.samples[task.name].values())
             what = "Stopped: press Evaluate to go on." if event.is_set() else samples.summary() + "."
             said = hint(f"{what} {answers:,} answers in {_duration(time.monotonic() - begin)}.", "evaluate-done")
-            yield *ended, said, results_html(finished, task.name), downloads(finished, state)
+            yield *ended, said, results_html(finished, task.name), self._downloads(finished)
         except KVMMError as error:
             said = str(error).replace(data, source_name) if data else str(error)  # not where it is on the server
-            yield *ended, problem(KVMMError(said)), gr.skip(), gr.skip()
+            yield *ended, problem(KVMMError(said)), *nothing
         except Exception:
             logger.exception("an evaluation failed")
-            yield (
-                *ended,
-                problem(KVMMError("The server could not finish this; press Evaluate to go on.")),
-                gr.skip(),
-                gr.skip(),
-            )
+            yield *ended, problem(KVMMError("The server could not finish this; press Evaluate to go on.")), *nothing
         finally:
             event.set()
             if work is not None:
                 work.thread.join()
-            long_work.end(state)
+            self.long_work.end(state)
 
-    def downloads(finished: Run, state: Session) -> Any:
+    def _sent(self, state: Session, source_name: str) -> Sent | None:
+        """What the visitor sent, if that is what ``source_name`` names."""
+        return self.sent[state] if source_name not in sources_in(self.data_folder) else None
+
+    def _load(self, state: Session, task: Task, data: str, source_name: str, count: int) -> SampleSet:
+        """The first ``count`` samples; media of data that the visitor sent come from the folder of these data alone."""
+        sent = self._sent(state, source_name)
+        with media_inside_folder() if sent else contextlib.nullcontext():
+            return without_paths(task.load(data, limit=count), source_name)
+
+    def _start(
+        self,
+        event: threading.Event,
+        model_name: str,
+        task: Task,
+        samples: SampleSet,
+        chosen: Mapping[str, Any],
+        out: Path,
+        settings: Mapping[str, Any],
+    ) -> _Work:
+        model, processor = self.models.get(model_name)
+        files = RunFiles.open(out, model_name)
+        return _Work(event, model, processor, task, samples, chosen, files, settings=settings, model_name=model_name)
+
+    @staticmethod
+    def _follow(work: _Work, out: Path, begin: float) -> Iterator[str]:
+        """The progress of a run as HTML, every :data:`UPDATE_SECONDS`."""
+        first, over = None, False
+        while not over:
+            row, over = work.newest(UPDATE_SECONDS)
+            if not out.parent.is_dir():  # the visitor has left, and the folder with them
+                work.stop.set()
+            if row is not None:
+                done, total, entry = row
+                first = done - 1 if first is None else first
+                said = f"{entry['policy']}: {str(entry.get('filtered_resps') or entry.get('error') or '')[:60]}"
+                yield progress_html(done, total, done - first, time.monotonic() - begin, said)
+
+    @staticmethod
+    def _downloads(finished: Run) -> Any:
         paths = sorted(finished.folder.glob(f"{finished.date}_*.json*"))
         if any(rows for rows in finished.samples[finished.tasks[0]].values()):
             paths.append(write_report(finished, finished.folder.parent))
         return gr.File([str(path) for path in paths], visible=True)
 
-    def wait(state: Session | None, request: gr.Request) -> tuple[Any, ...]:
-        state = session_of(page.visitors, request)
-        if not long_work.wait(state):
+    def wait(self, state: Session | None, request: gr.Request) -> tuple[Any, ...]:
+        state = session_of(self.page.visitors, request)
+        if not self.long_work.wait(state):
             return state, *(gr.skip(),) * 3
         return state, gr.Button(visible=False), gr.Button(visible=True), hint(WAITING)
 
-    def halt(state: Session | None) -> tuple[Any, ...]:
-        if long_work.stop(state):
+    def halt(self, state: Session | None) -> tuple[Any, ...]:
+        if self.long_work.stop(state):
             return gr.Button(visible=True), gr.Button(visible=False), hint(STOPPED)
         return gr.skip(), gr.skip(), hint("Stopping after the answers in hand …")
-
-    start.click(wait, page.session, outputs[:4], **AT_ONCE).then(
-        evaluate, [page.session, page.sidebar.model, task, source, names, limit], outputs, **LONG
-    )
-    stop.click(halt, page.session, outputs[1:4], **AT_ONCE)
-    upload.upload(
-        receive,
-        [upload, page.session],
-        [page.session, source, line],
-        concurrency_limit=2,
-        show_progress="minimal",
-        **PRIVATE,
-    )
 
 
 def write_report(finished: Run, folder: Path) -> Path:

@@ -6,8 +6,10 @@ import csv
 import html
 import io
 import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -21,13 +23,13 @@ from kvmm.policy import policies
 from kvmm.policy.costs import measured_on, short_cost
 from kvmm.policy.presets import PolicyGroup, policy_groups
 from kvmm.ui.chat.session import Session
+from kvmm.ui.parts.events import AT_ONCE, LONG
 from kvmm.ui.tabs.common import (
-    AT_ONCE,
     BUSY,
-    LONG,
     STALE,
     STOPPED,
     WAITING,
+    Head,
     LongWork,
     Page,
     build_head,
@@ -134,100 +136,145 @@ def _choice_of_methods(preset_names: Sequence[str] | None) -> list[gr.CheckboxGr
     return found
 
 
+@dataclass(frozen=True)
+class MethodsTab:
+    """The components of the tab."""
+
+    head: Head
+    body: gr.Column
+    presets: list[gr.CheckboxGroup]
+    start: gr.Button
+    stop: gr.Button
+    as_csv: gr.DownloadButton
+    as_json: gr.DownloadButton
+    progress: gr.HTML
+    results: gr.Column
+    table: gr.HTML
+    figure: gr.Plot
+    times: gr.Plot
+
+    @property
+    def outcome(self) -> list[Any]:
+        """The components that a comparison changes: buttons, downloads, progress, results."""
+        return [
+            *(self.start, self.stop, self.as_csv, self.as_json, self.progress),
+            *(self.results, self.table, self.figure, self.times),
+        ]
+
+
 def build_methods(page: Page, tab: gr.Tab, preset_names: Sequence[str] | None = None) -> None:
     """Lay out the tab inside the current context; ``preset_names`` are selected first, None for all presets."""
-    work = LongWork()
+    part = _lay_out(page, preset_names)
+    events = _Events(page, part)
+    connect(page, tab, part.head, events.at_once, None, [], [*part.head.outputs, part.body, *part.outcome])
+    pressed = [part.start, part.stop, part.progress]
+    part.start.click(events.wait, page.session, pressed, **AT_ONCE).then(
+        events.compare, [page.session, *part.presets], part.outcome, **LONG
+    )
+    part.stop.click(events.halt, page.session, pressed, **AT_ONCE)
+
+
+def _lay_out(page: Page, preset_names: Sequence[str] | None) -> MethodsTab:
+    """Lay out the tab inside the current context."""
     head = build_head(page, "methods", MEANING)
     with gr.Column(visible=False) as body:
-        chosen = _choice_of_methods(preset_names)
+        presets = _choice_of_methods(preset_names)
         with gr.Row(elem_classes="actions"):
             start = gr.Button("Compare these methods", variant="primary", elem_id="methods-start", min_width=200)
             stop = gr.Button("Stop", variant="stop", visible=False, elem_id="methods-stop", min_width=90)
             as_csv = gr.DownloadButton("CSV", visible=False, elem_id="methods-csv", min_width=90)
             as_json = gr.DownloadButton("JSON", visible=False, elem_id="methods-json", min_width=90)
-    state_line = gr.HTML(elem_id="methods-progress", padding=False)
+    progress = gr.HTML(elem_id="methods-progress", padding=False)
     with gr.Column(visible=False) as results:
         table = gr.HTML(elem_id="methods", padding=False)
         figure = gr.Plot(label="Quality against bytes: down and left is better", elem_id="methods-pareto")
         times = gr.Plot(label="Seconds by method", elem_id="methods-seconds")
+    return MethodsTab(head, body, presets, start, stop, as_csv, as_json, progress, results, table, figure, times)
 
-    outcome = [start, stop, as_csv, as_json, state_line, results, table, figure, times]
 
-    def buttons(running: bool, files: tuple[str, str] | None = None) -> tuple[Any, ...]:
-        downloads = [gr.DownloadButton(value=path, visible=True) for path in files or ()]
-        hidden = (gr.DownloadButton(visible=False),) * 2
-        return gr.Button(visible=not running), gr.Button(visible=running), *(downloads or hidden)
+def _buttons(running: bool, files: tuple[str, str] | None = None) -> tuple[Any, ...]:
+    """Values of the four buttons; ``files`` are what the downloads give."""
+    downloads = [gr.DownloadButton(value=path, visible=True) for path in files or ()]
+    hidden = (gr.DownloadButton(visible=False),) * 2
+    return gr.Button(visible=not running), gr.Button(visible=running), *(downloads or hidden)
 
-    def figures_of(report: MethodsReport) -> tuple[Any, ...]:
-        return gr.Column(visible=True), methods_html(report), pareto(report), method_seconds(report)
 
-    def at_once(state: Session | None) -> tuple[Any, ...]:
-        nothing = (gr.skip(),) * len(outcome)
+def _results(report: MethodsReport, figures: tuple[Any, Any] | None = None) -> tuple[Any, ...]:
+    """Values of the results: the table, and the two figures if they are not given."""
+    return gr.Column(visible=True), methods_html(report), *(figures or (pareto(report), method_seconds(report)))
+
+
+class _Events:
+    """The events of the tab."""
+
+    def __init__(self, page: Page, part: MethodsTab) -> None:
+        self.page, self.part, self.work = page, part, LongWork()
+
+    def at_once(self, state: Session | None) -> tuple[Any, ...]:
+        nothing = (gr.skip(),) * len(self.part.outcome)
         if not has_prompt(state):
             sample = worked_sample().methods
-            return *head.worked(state), gr.Column(visible=False), *nothing[:4], "", *figures_of(sample)
-        shown = (*head.say(hint(f"{READY} {BUSY}" if is_busy(state) else READY)), gr.Column(visible=True))
-        if "methods" in state.talk.reports or state in work:  # shown already, or on its way
+            return *self.part.head.worked(state), gr.Column(visible=False), *nothing[:4], "", *_results(sample)
+        shown = (*self.part.head.say(hint(f"{READY} {BUSY}" if is_busy(state) else READY)), gr.Column(visible=True))
+        if "methods" in state.talk.reports or state in self.work:  # shown already, or on its way
             return *shown, *nothing
-        return *shown, *buttons(False), "", gr.Column(visible=False), *nothing[6:]
+        return *shown, *_buttons(False), "", gr.Column(visible=False), *nothing[6:]
 
-    def compare(state: Session | None, *chosen: list[str]) -> Iterator[tuple[Any, ...]]:
-        names = [name for group in chosen for name in group]
+    def compare(self, state: Session | None, *presets: list[str]) -> Iterator[tuple[Any, ...]]:
         skipped = (gr.skip(),) * 4
-        event = work.begin(state)
+        event = self.work.begin(state)
         if event is None:
-            yield (gr.skip(),) * len(outcome)
+            yield (gr.skip(),) * len(self.part.outcome)
             return
-        talk, begin, drawn = state.talk, time.monotonic(), 0.0
-        yield *buttons(True), hint("Reading the document …"), *skipped
+        yield *_buttons(True), hint("Reading the document …"), *skipped
         try:
-            if unknown := [name for name in names if name not in policies()]:
-                raise KVMMError(f"Unknown policy {unknown[0]!r}.")
-            if not names:
-                raise KVMMError("Tick the methods to compare.")
-            inputs, report = state.prompt_inputs(), None
-            for report in iter_methods(state.model, state.processor, inputs, names, stop=event):
-                seconds = time.monotonic() - begin
-                figures = (gr.skip(), gr.skip())
-                if report.rows and (report.done or time.monotonic() - drawn > PLOT_SECONDS):
-                    drawn, figures = time.monotonic(), (pareto(report), method_seconds(report))
-                progress = progress_html(report, seconds)
-                if report.done:
-                    break
-                if talk not in state.talks:  # the conversation was deleted, or the visitor has left
-                    yield *buttons(False), "", *skipped
-                    return
-                yield *(gr.skip(),) * 4, progress, gr.Column(visible=True), methods_html(report), *figures
-            talk.reports["methods"] = report
-            files = save(state, report)
-            stale = hint(STALE) if talk is not state.talk else ""
-            yield *buttons(False, files), progress + stale, gr.Column(visible=True), methods_html(report), *figures
+            yield from self._rows(state, [name for group in presets for name in group], event)
         except KVMMError as error:
-            yield *buttons(False), problem(error), *skipped
+            yield *_buttons(False), problem(error), *skipped
         finally:
-            work.end(state)
+            self.work.end(state)
 
-    def save(state: Session, report: MethodsReport) -> tuple[str, str]:
-        folder = page.visitors.folder(state)
+    def _rows(self, state: Session, names: list[str], event: threading.Event) -> Iterator[tuple[Any, ...]]:
+        """The table after each method; the figures are drawn every :data:`PLOT_SECONDS`."""
+        if unknown := [name for name in names if name not in policies()]:
+            raise KVMMError(f"Unknown policy {unknown[0]!r}.")
+        if not names:
+            raise KVMMError("Tick the methods to compare.")
+        talk, begin, drawn = state.talk, time.monotonic(), 0.0
+        inputs, report = state.prompt_inputs(), None
+        for report in iter_methods(state.model, state.processor, inputs, names, stop=event):
+            seconds = time.monotonic() - begin
+            figures = (gr.skip(), gr.skip())
+            if report.rows and (report.done or time.monotonic() - drawn > PLOT_SECONDS):
+                drawn, figures = time.monotonic(), (pareto(report), method_seconds(report))
+            progress = progress_html(report, seconds)
+            if report.done:
+                break
+            if talk not in state.talks:  # the conversation was deleted, or the visitor has left
+                yield *_buttons(False), "", *(gr.skip(),) * 4
+                return
+            yield *(gr.skip(),) * 4, progress, *_results(report, figures)
+        talk.reports["methods"] = report
+        files = self._save(state, report)
+        stale = hint(STALE) if talk is not state.talk else ""
+        yield *_buttons(False, files), progress + stale, *_results(report, figures)
+
+    def _save(self, state: Session, report: MethodsReport) -> tuple[str, str]:
+        folder = self.page.visitors.folder(state)
         (folder / "methods.csv").write_text(csv_text(report), encoding="utf-8")
         text = json.dumps(report.to_dict(), ensure_ascii=False, indent=2) + "\n"
         (folder / "methods.json").write_text(text, encoding="utf-8")
         return str(folder / "methods.csv"), str(folder / "methods.json")
 
-    def wait(state: Session | None) -> tuple[Any, ...]:
-        if not has_prompt(state) or not work.wait(state):
+    def wait(self, state: Session | None) -> tuple[Any, ...]:
+        if not has_prompt(state) or not self.work.wait(state):
             return (gr.skip(),) * 3
         return gr.Button(visible=False), gr.Button(visible=True), hint(WAITING)
 
-    def halt(state: Session | None) -> tuple[Any, ...]:
-        if work.stop(state):
+    def halt(self, state: Session | None) -> tuple[Any, ...]:
+        if self.work.stop(state):
             return gr.Button(visible=True), gr.Button(visible=False), hint(STOPPED)
         return gr.skip(), gr.skip(), hint("Stopping …")
-
-    connect(page, tab, head, at_once, None, [], [*head.outputs, body, *outcome])
-    buttons_and_line = [start, stop, state_line]
-    start.click(wait, page.session, buttons_and_line, **AT_ONCE).then(compare, [page.session, *chosen], outcome, **LONG)
-    stop.click(halt, page.session, buttons_and_line, **AT_ONCE)
 
 
 __all__ = ["build_methods", "csv_text", "methods_html"]

@@ -26,20 +26,10 @@ from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.models.conversation import model_lock
 from kvmm.ui.chat.session import Session
+from kvmm.ui.parts.events import AT_ONCE, DRAWING, ON_MODEL
 from kvmm.ui.parts.toasts import warn
 from kvmm.ui.parts.token_view import click_script, token_html
-from kvmm.ui.tabs.common import (
-    AT_ONCE,
-    DRAWING,
-    ON_MODEL,
-    Earlier,
-    Page,
-    build_head,
-    connect,
-    has_prompt,
-    problem,
-    table_html,
-)
+from kvmm.ui.tabs.common import Earlier, Page, build_head, connect, has_prompt, problem, table_html
 from kvmm.ui.worked import worked_sample
 
 KINDS = {"Keys": "key", "Values": "value", "Queries": "query"}

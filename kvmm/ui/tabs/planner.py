@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cached_property
 from typing import Any
 
 import gradio as gr
@@ -118,81 +118,18 @@ def command_of(report: PlanReport, model: str, media: tuple[int, int, int]) -> s
 
 def build_planner(models: Models, tab: gr.Tab) -> None:
     """Lay out the tab inside the current context; it computes when it is opened and whenever an input changes."""
-    own = f"This app's: {models.default}"
-
-    @cache
-    def loaded() -> tuple[ModelShape, Calibration | None]:
-        model, _ = models.get()
-        calibration = load_calibration(model, get_policy("balanced"))
-        shape = shape_of(model.config, models.default)
-        return replace(shape, parameters=sum(p.numel() for p in model.parameters())), calibration
-
-    def shape_and_calibration(name: str) -> tuple[ModelShape, Calibration | None]:
-        if name == own:
-            return loaded()
-        if name not in SHAPES:
-            raise KVMMError("Choose one of the models in the list.")
-        return find_shape(name), None
-
+    planner = _Planner(models)
     with gr.Row(equal_height=False, elem_id="planner"):
         with gr.Column(scale=4, min_width=280):
-            model = gr.Dropdown([own, *SHAPES], value=FIRST_MODEL, label="Model", elem_id="plan-model")
-            with gr.Row():
-                context = gr.Number(
-                    32768,
-                    precision=0,
-                    step=4096,
-                    label="Context, tokens",
-                    min_width=120,
-                    elem_id="plan-context",
-                )
-                batch = gr.Number(1, precision=0, label="Batch", min_width=90, elem_id="plan-batch")
-            with gr.Row():
-                images = gr.Number(8, precision=0, label="Images", min_width=90, elem_id="plan-images")
-                image_tokens = gr.Number(
-                    1024, precision=0, label="Tokens an image", min_width=120, elem_id="plan-image-tokens"
-                )
-            with gr.Row():
-                audio = gr.Number(0, precision=0, label="Audio, seconds", min_width=120, elem_id="plan-audio")
-                budget = gr.Number(24, label="Memory, GiB", min_width=90, elem_id="plan-budget")
-            cache_only = gr.Checkbox(
-                False, label="All of it is for the cache (weights are elsewhere)", elem_id="plan-cache-only"
-            )
-            names = gr.Dropdown(
-                list(policies()),
-                value=list(PLAN_POLICIES),
-                multiselect=True,
-                label="Policies",
-                elem_id="plan-policies",
-            )
-            gr.HTML(
-                '<div class="hint">Images and audio are part of the context; a second of audio is '
-                f"{AUDIO_TOKENS_A_SECOND} tokens. No weights are loaded and no GPU is needed.</div>",
-                padding=False,
-            )
+            inputs = _lay_out_inputs(planner.default)
         with gr.Column(scale=8, min_width=320):
             table = gr.HTML('<div class="hint">…</div>', elem_id="plan", padding=False)
             sizes = gr.Plot(label="Size of the cache", elem_id="plan-bytes")
             contexts = gr.Plot(label="Longest context in the budget", elem_id="plan-contexts")
             command = gr.Code(label="The same on the command line", language="shell", elem_id="plan-command", lines=1)
-
-    inputs = [model, names, context, images, image_tokens, audio, batch, budget, cache_only]
-
-    def update(model: str, names: list[str], *numbers: float | None) -> tuple[Any, ...]:
-        try:
-            report, refused = plan_of(*shape_and_calibration(model), names, *numbers)
-        except KVMMError as error:
-            return f'<div class="hint" id="plan-error">⚠️ {html.escape(str(error))}</div>', *(gr.skip(),) * 3
-        longest = gr.Plot(visible=False)
-        if report.budget is not None:
-            longest = gr.Plot(plan_contexts(report), visible=True)
-        media = int(numbers[1]), int(numbers[2]), report.tokens["audio"]
-        line = "" if model == own else command_of(report, model, media)
-        return plan_html(report, refused), cost_components(report), longest, gr.Code(line, visible=bool(line))
-
     gr.on(
         [tab.select, *(component.change for component in inputs)],
-        update,
+        planner.update,
         inputs,
         [table, sizes, contexts, command],
         api_visibility="private",
@@ -201,6 +138,83 @@ def build_planner(models: Models, tab: gr.Tab) -> None:
         concurrency_id="planner",
         concurrency_limit=2,
     )
+
+
+def _lay_out_inputs(default: str) -> list[Any]:
+    """Lay out the inputs: the model, the policies and the numbers, in the order of :meth:`_Planner.update`."""
+    model = gr.Dropdown([default, *SHAPES], value=FIRST_MODEL, label="Model", elem_id="plan-model")
+    with gr.Row():
+        context = gr.Number(
+            32768,
+            precision=0,
+            step=4096,
+            label="Context, tokens",
+            min_width=120,
+            elem_id="plan-context",
+        )
+        batch = gr.Number(1, precision=0, label="Batch", min_width=90, elem_id="plan-batch")
+    with gr.Row():
+        images = gr.Number(8, precision=0, label="Images", min_width=90, elem_id="plan-images")
+        image_tokens = gr.Number(1024, precision=0, label="Tokens an image", min_width=120, elem_id="plan-image-tokens")
+    with gr.Row():
+        audio = gr.Number(0, precision=0, label="Audio, seconds", min_width=120, elem_id="plan-audio")
+        budget = gr.Number(24, label="Memory, GiB", min_width=90, elem_id="plan-budget")
+    cache_only = gr.Checkbox(
+        False, label="All of it is for the cache (weights are elsewhere)", elem_id="plan-cache-only"
+    )
+    names = gr.Dropdown(
+        list(policies()),
+        value=list(PLAN_POLICIES),
+        multiselect=True,
+        label="Policies",
+        elem_id="plan-policies",
+    )
+    gr.HTML(
+        '<div class="hint">Images and audio are part of the context; a second of audio is '
+        f"{AUDIO_TOKENS_A_SECOND} tokens. No weights are loaded and no GPU is needed.</div>",
+        padding=False,
+    )
+    return [model, names, context, images, image_tokens, audio, batch, budget, cache_only]
+
+
+class _Planner:
+    """Plans for the models of the table and for the app's own.
+
+    Args:
+        models: what the sidebar offers; the default one can be planned for by the name ``default``.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self.models, self.default = models, f"This app's: {models.default}"
+
+    @cached_property
+    def _loaded(self) -> tuple[ModelShape, Calibration | None]:
+        """Shape and calibration of the app's model."""
+        model, _ = self.models.get()
+        calibration = load_calibration(model, get_policy("balanced"))
+        shape = shape_of(model.config, self.models.default)
+        return replace(shape, parameters=sum(p.numel() for p in model.parameters())), calibration
+
+    def shape_and_calibration(self, name: str) -> tuple[ModelShape, Calibration | None]:
+        """Raises ``KVMMError`` for a name that is not in the list."""
+        if name == self.default:
+            return self._loaded
+        if name not in SHAPES:
+            raise KVMMError("Choose one of the models in the list.")
+        return find_shape(name), None
+
+    def update(self, model: str, names: list[str], *numbers: float | None) -> tuple[Any, ...]:
+        """The table, the two figures and the command for what the inputs hold."""
+        try:
+            report, refused = plan_of(*self.shape_and_calibration(model), names, *numbers)
+        except KVMMError as error:
+            return f'<div class="hint" id="plan-error">⚠️ {html.escape(str(error))}</div>', *(gr.skip(),) * 3
+        longest = gr.Plot(visible=False)
+        if report.budget is not None:
+            longest = gr.Plot(plan_contexts(report), visible=True)
+        media = int(numbers[1]), int(numbers[2]), report.tokens["audio"]
+        line = "" if model == self.default else command_of(report, model, media)
+        return plan_html(report, refused), cost_components(report), longest, gr.Code(line, visible=bool(line))
 
 
 __all__ = ["build_planner", "command_of", "plan_html", "plan_of"]

@@ -15,7 +15,7 @@ def test_the_buttons_come_back_when_the_conversation_was_deleted_meanwhile(
 ):
     models = Models.of(*model_and_processor)
     demo = build_demo(models, samples_folder=samples_folder)
-    inside = {f.fn.__name__: f.fn for f in demo.fns.values() if "build_methods.<locals>" in str(f.fn)}
+    inside = {f.fn.__name__: f.fn for f in demo.fns.values() if getattr(f.fn, "__module__", "") == methods.__name__}
     session = Session(models, max_new_tokens=4)
     list(session.ask(Turn("Write one word."), Settings(policy="kivi4")))
 
