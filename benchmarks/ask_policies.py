@@ -32,7 +32,7 @@ from PIL import Image, ImageDraw, ImageFont
 from kvmm import policies
 from kvmm.media import Media, load_media
 from kvmm.models import Conversation, assets_folder, load_model
-from kvmm.models.conversation import DYNAMIC
+from kvmm.models.caches import DYNAMIC
 
 PAGES = 4
 ROOT = Path(__file__).resolve().parents[1]

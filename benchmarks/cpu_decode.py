@@ -33,7 +33,7 @@ from benchmarks.ask_policies import ROOT, find_document, git_hash, machine
 from kvmm import KVMMCache, load_model, policies
 from kvmm.kernels.decode import native
 from kvmm.models import Conversation
-from kvmm.models.conversation import DYNAMIC
+from kvmm.models.caches import DYNAMIC
 
 QUESTION = "What is the total?"
 ASKED = ("balanced", "small", "oscar2", "oscar4-2", "kivi4")

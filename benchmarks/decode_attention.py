@@ -360,7 +360,8 @@ def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse
     """Rows on the embedded model's pages: one sequence, and the same pages for 32."""
     from kvmm.media import load_image
     from kvmm.models import assets_folder, load_model
-    from kvmm.models.documents import Document, encode_question
+    from kvmm.models.documents import Document
+    from kvmm.models.prompting import encode_question
 
     model, processor = load_model(None, device=options.device, dtype="bfloat16")
     names = _PAGES[:1] if options.smoke else _PAGES

@@ -29,8 +29,9 @@ from kvmm import KVMMError, policies
 from kvmm.analysis.drift import prompts as make
 from kvmm.analysis.drift.measure import TOP_K
 from kvmm.analysis.drift.report import DriftReport, tables
-from kvmm.analysis.drift.run import DriftPrompt, make_report, resolve_policies
+from kvmm.analysis.drift.run import DriftPrompt, make_report
 from kvmm.models import load_model
+from kvmm.models.caches import resolve_policies
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Measure, print and write."""
     named = [name for given in options.policies for name in (policies() if given == "all" else [given])]
-    chosen = resolve_policies(named)
+    chosen = resolve_policies(named, transformers_caches=False)
     if options.threads:
         torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()

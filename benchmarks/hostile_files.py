@@ -126,12 +126,12 @@ class House:
 
     def ask(self, session: Any, files: list[Path]) -> tuple[float, str]:
         """Seconds of a question about files in a new conversation, and what came of it."""
-        from kvmm.ui.chat.session import Turn
+        from kvmm.ui.chat.session import UserMessage
         from kvmm.ui.settings import Settings
 
         session.delete()
         begin = time.monotonic()
-        answer = session.begin(Turn("What is the total?", tuple(map(str, files))), Settings(policy="balanced"))
+        answer = session.begin(UserMessage("What is the total?", tuple(map(str, files))), Settings(policy="balanced"))
         answer.prepare()
         answer.start()
         for _ in answer.watch():

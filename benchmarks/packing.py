@@ -24,7 +24,8 @@ from transformers.utils import logging
 from benchmarks.ask_policies import ROOT, find_document, machine
 from kvmm import policies
 from kvmm.models import load_model
-from kvmm.models.documents import Document, encode_question
+from kvmm.models.documents import Document
+from kvmm.models.prompting import encode_question
 
 
 @torch.no_grad()

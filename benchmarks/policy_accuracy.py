@@ -40,7 +40,8 @@ from kvmm import get_policy, policies
 from kvmm.analysis.drift.prompts import read_lines, shortened
 from kvmm.eval.metrics import anls, cer, exact_match
 from kvmm.models import load_model
-from kvmm.models.documents import DYNAMIC, Asker, Document, answer_tokens, measured_bits
+from kvmm.models.caches import DYNAMIC, measured_bits
+from kvmm.models.documents import Document, DocumentQA, answer_tokens
 
 TRANSCRIPTION_TOKENS = 900
 BITS = ("bits", "media_bits", "media_packed_bits")
@@ -60,23 +61,23 @@ def measure(
     model: Any, processor: Any, documents: Sequence[list[dict[str, Any]]], names: Sequence[str], before: bool
 ) -> dict[str, list[dict[str, Any]]]:
     """Ask every question of every document under every policy: ``{policy: [{answer, bits ...}, ...]}``."""
-    asker = Asker(model, processor, 0)
+    document_qa = DocumentQA(model, processor, 0)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number, lines in enumerate(documents, start=1):
         document = None
         for line in lines:
-            inputs = asker.encode(line, Path())
+            inputs = document_qa.encode(line, Path())
             if before and document is None:
                 document = Document(model, inputs)
             for name in names:
-                asker.max_new_tokens = TRANSCRIPTION_TOKENS if line["metric"] == "cer" else line["max_new_tokens"]
+                document_qa.max_new_tokens = TRANSCRIPTION_TOKENS if line["metric"] == "cer" else line["max_new_tokens"]
                 begin = time.perf_counter()
                 if document is not None:
                     cache = document.cache(name)
-                    tokens = answer_tokens(model, inputs, cache, asker.max_new_tokens)
+                    tokens = answer_tokens(model, inputs, cache, document_qa.max_new_tokens)
                     text = processor.decode(tokens, skip_special_tokens=True).strip()
                 else:
-                    text, cache = asker.answer(inputs, name, (), False)
+                    text, cache = document_qa.answer(inputs, name, (), False)
                 seconds = time.perf_counter() - begin
                 found[name].append({"answer": text, "seconds": seconds, **measured_bits(cache)})
         print(f"{number} of {len(documents)} documents", file=sys.stderr, flush=True)

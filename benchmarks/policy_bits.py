@@ -14,8 +14,8 @@ from kvmm import policies
 from kvmm.memory_text import memory_text
 from kvmm.models import load_model
 from kvmm.policy.costs import BITS_PATH
-from kvmm.samples import Sample, load_samples
-from kvmm.ui.chat.session import Session, Turn
+from kvmm.samples import SampleQuestion, load_samples
+from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
 
@@ -23,16 +23,16 @@ KIND = "pdf"
 FIGURES = ("bits_per_value", "packed_bits_per_value", "ratio", "held_nbytes", "nbytes_dense", "tokens", "packed_tokens")
 
 
-def sample() -> Sample:
+def sample() -> SampleQuestion:
     """The sample of the app that is a document."""
     return next(one for one in load_samples() if one.kind == KIND)
 
 
-def measure(session: Session, asked: Sample, policy: str) -> dict[str, Any]:
+def measure(session: Session, asked: SampleQuestion, policy: str) -> dict[str, Any]:
     """Ask the sample's question in a new conversation; the figures of ``FIGURES`` and the answer."""
     session.reset()
-    turn = Turn(asked.question, [str(path) for path in asked.files])
-    *_, last = session.ask(turn, Settings(policy=policy))
+    message = UserMessage(asked.question, [str(path) for path in asked.files])
+    *_, last = session.ask(message, Settings(policy=policy))
     report = last.progress.memory.to_dict()
     print(f"{policy:18} {report['ratio']:5.2f}x  {memory_text(report)}  {last.progress.text}", flush=True)
     return {**{name: round(report[name], 4) for name in FIGURES}, "answer": last.progress.text}

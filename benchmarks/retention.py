@@ -32,7 +32,9 @@ from kvmm.analysis.drift.prompts import read_lines, shortened
 from kvmm.calibration import model_fingerprint
 from kvmm.media import load_image
 from kvmm.models import load_model
-from kvmm.models.documents import DYNAMIC, Document, encode_question, read_on
+from kvmm.models.caches import DYNAMIC
+from kvmm.models.documents import Document, read_on
+from kvmm.models.prompting import encode_question
 from kvmm.policy import KVSpec, spec
 
 VARIANTS = {

@@ -13,7 +13,7 @@ SAMPLES = assets_folder() / "samples"
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleQuestion:
     """One sample: ``files`` exist, ``question`` may be empty when a recording asks it."""
 
     title: str
@@ -36,7 +36,7 @@ def kind_of(path: str | Path) -> str:
     return kind if kind in ("image", "audio", "video") else "file"
 
 
-def load_samples(folder: Path = SAMPLES) -> list[Sample]:
+def load_samples(folder: Path = SAMPLES) -> list[SampleQuestion]:
     """Samples of ``folder/samples.json``: a list of ``{"title", "question", "files"}``, files relative to the folder.
 
     An entry that names a missing file is left out; without the JSON file there are no samples.
@@ -49,8 +49,8 @@ def load_samples(folder: Path = SAMPLES) -> list[Sample]:
         files = tuple(folder / name for name in entry["files"])
         if files and all(path.is_file() for path in files):
             title = entry.get("title") or entry["question"]
-            samples.append(Sample(title=title, question=entry.get("question", ""), files=files))
+            samples.append(SampleQuestion(title=title, question=entry.get("question", ""), files=files))
     return samples
 
 
-__all__ = ["SAMPLES", "Sample", "kind_of", "load_samples"]
+__all__ = ["SAMPLES", "SampleQuestion", "kind_of", "load_samples"]

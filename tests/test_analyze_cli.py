@@ -40,7 +40,7 @@ def read(tmp_path: Path, name: str, folder: str = "out") -> dict:
     return json.loads((tmp_path / folder / f"{name}.json").read_text())
 
 
-def test_norms_of_the_sample_with_the_most_senses(call, tmp_path):
+def test_norms_of_the_sample_with_the_most_modalities(call, tmp_path):
     result = call("norms", "--layer", 3, "--no-png")
     assert result.returncode == 0, result.stderr
     assert "Token-norm imbalance" in result.stdout and "stages of codec oscar" in result.stdout

@@ -21,12 +21,13 @@ from kvmm.cli import main
 from kvmm.eval.report.build import PolicyResult
 from kvmm.eval.report.pages import HEAD, _row
 from kvmm.eval.run.evaluate import means
-from kvmm.eval.run.runner import answer_samples, resolve_policies
+from kvmm.eval.run.runner import answer_samples
 from kvmm.memory_text import PACKED, WHOLE, bits_text, memory_text, ratio_text
 from kvmm.models import Conversation, load_model
+from kvmm.models.caches import resolve_policies
 from kvmm.policy.costs import bits_of, plain_cost
 from kvmm.ui.api import _result
-from kvmm.ui.chat.session import Session, Turn
+from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.models import Models
 from kvmm.ui.parts.answers import memory_note, stats_html
 from kvmm.ui.parts.sidebar import policy_html
@@ -56,7 +57,7 @@ def page(tmp_path_factory):
 def asked(loaded, page, policy, question=QUESTION):
     """The last step of the app's session, and the session."""
     session = Session(Models.of(*loaded), max_new_tokens=4)
-    *_, step = session.ask(Turn(question, (str(page),) if page else ()), Settings(policy=policy))
+    *_, step = session.ask(UserMessage(question, (str(page),) if page else ()), Settings(policy=policy))
     return session, step.progress
 
 
@@ -127,7 +128,8 @@ def test_methods_show_the_figures_of_their_caches(loaded, page, policy):
 def test_an_evaluation_and_its_report_show_the_caches_figures(loaded, page, monkeypatch):
     from kvmm.eval.tasks import get_task
     from kvmm.eval.tasks.base import Sample
-    from kvmm.models.documents import Document, answer_tokens, encode_question
+    from kvmm.models.documents import Document, answer_tokens
+    from kvmm.models.prompting import encode_question
 
     model, processor = loaded
     task, one = get_task("docvqa"), Sample("a", QUESTION, ("12",), (page,))

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvmm.cli import main
+from kvmm.commands.plan import parse_budget
+from kvmm.errors import KVMMError
 
 ROOT = Path(__file__).resolve().parents[1]
 EMBEDDED = ROOT / "assets" / "tiny-omni"
@@ -43,6 +45,20 @@ def test_the_table(call):
     assert packed[0] == "balanced*" and "* Needs calibration for this model" in notes
     assert int(packed[-1].replace(",", "")) > 3 * int(full[-1].replace(",", ""))
     assert "1 GiB are for the cache alone" in notes
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("24", 24 << 30), ("24GiB", 24 << 30), (" 512 mib ", 512 << 20), ("80gb", 80 * 10**9), ("1.5TiB", 3 << 39)],
+)
+def test_a_budget_has_a_unit_in_any_case_or_is_in_gib(text, nbytes):
+    assert parse_budget(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "24 parsecs", "1.2.3", "1e9", "-5GiB", "24GiB\n24"])
+def test_what_is_no_budget(text):
+    with pytest.raises(KVMMError, match="is no amount of memory"):
+        parse_budget(text)
 
 
 def test_weights_come_out_of_the_budget(call):

@@ -19,7 +19,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 from kvmm.attention import PackedHandle, install_attention
 from kvmm.calibration import SiteSamples
 from kvmm.modality import modality_of_ids
-from kvmm.models.documents import DYNAMIC, Document, read_on
+from kvmm.models.caches import DYNAMIC
+from kvmm.models.documents import Document, read_on
 
 TEMPERATURE = 2.0  # flattens confident predictions, whose gradients say nothing
 MAX_VECTORS = 4096  # kept of every site

@@ -18,7 +18,9 @@ from kvmm.codecs import codec_class, codec_names
 from kvmm.codecs.calibquant import TAU, TAU_GRID, CalibQuant
 from kvmm.errors import KVMMError
 from kvmm.media import load_audio, load_image, load_media
-from kvmm.models.documents import DYNAMIC, Document, answer_tokens, encode_question
+from kvmm.models.caches import DYNAMIC
+from kvmm.models.documents import Document, answer_tokens
+from kvmm.models.prompting import encode_question
 from kvmm.policy import KVPolicy, KVSpec, spec
 
 ANSWER_TOKENS = 300  # of an answer that calibration looks at; a transcription may be longer

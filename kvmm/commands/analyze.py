@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 from kvmm.analysis.cost.shapes import find_shape, shape_of
 from kvmm.commands import drift as drift_command
 from kvmm.commands import plan
-from kvmm.commands.inputs import Given, Prompt, check_output, one_prompt, quiet_transformers
+from kvmm.commands.inputs import Given, PromptInputs, check_output, one_prompt, quiet_transformers
 from kvmm.commands.options import (
     Audio,
     Device,
@@ -255,7 +255,7 @@ def cost(
         from kvmm.analysis.report.pages import cost_page
         from kvmm.models.loading import default_model
 
-        room = None if budget is None else plan.parse_bytes(budget)
+        nbytes = None if budget is None else plan.parse_budget(budget)
         given = Given(image or (), pdf or (), audio, text, question).check()
         if not given.empty and (images or audio_tokens or video_tokens):
             raise KVMMError("Tokens are counted in the files: leave --images, --audio-tokens and --video-tokens out.")
@@ -277,7 +277,7 @@ def cost(
             policy or PLAN_POLICIES,
             tokens,
             batch=batch,
-            budget=room,
+            budget=nbytes,
             cache_only=cache_only,
             calibration=plan.calibration_in(str(model or default_model())),
         )
@@ -297,7 +297,7 @@ def cost(
 
 def _load(
     given: Given, model: str | None, device: str | None, dtype: str | None, steps: Steps
-) -> tuple[Any, Any, Prompt]:
+) -> tuple[Any, Any, PromptInputs]:
     """Model, processor and the one prompt; files are read before the model is, as that may take long."""
     from kvmm.models import load_model
 
@@ -309,7 +309,7 @@ def _load(
     return network, processor, one_prompt(network, processor, given, media, words)
 
 
-def _counts(prompt: Prompt, network: Any) -> dict[str, int]:
+def _counts(prompt: PromptInputs, network: Any) -> dict[str, int]:
     from kvmm.modality import MODALITY_NAMES, modality_of_ids
 
     codes = modality_of_ids(prompt.inputs["input_ids"], network.config)[0].tolist()
@@ -324,11 +324,11 @@ def _command() -> str:
     return shlex.join(["kvmm", *sys.argv[1:]])
 
 
-def _origin(model: str | None, prompt: Prompt) -> dict[str, Any]:
+def _origin(model: str | None, prompt: PromptInputs) -> dict[str, Any]:
     return {"model": _name(model) if model else "embedded", "command": _command(), **prompt.to_dict()}
 
 
-def _intro(prompt: Prompt, tokens: int) -> str:
+def _intro(prompt: PromptInputs, tokens: int) -> str:
     question = f", “{prompt.question}”" if prompt.question else ""
     return f"{', '.join(prompt.files)}{question}: {tokens:,} tokens."
 

@@ -97,7 +97,7 @@ def command(
 
 def _check_policy(policy: str, overrides: Mapping[str, Any]) -> None:
     # Importing torch takes seconds: help and usage errors come before it.
-    from kvmm.models.conversation import DYNAMIC
+    from kvmm.models.caches import DYNAMIC
 
     if policy != DYNAMIC:
         get_policy(policy, **overrides)

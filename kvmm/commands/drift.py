@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvmm.analysis.drift.answer_metrics import REFUSALS
-from kvmm.commands.inputs import Given, check_output, check_senses, quiet_transformers, sample_media
+from kvmm.commands.inputs import Given, check_modalities, check_output, quiet_transformers, sample_media
 from kvmm.commands.options import (
     Audio,
     Device,
@@ -112,11 +112,12 @@ def measure(
     with Steps(quiet) as steps:
         steps.say("Reading the files")
         # Importing torch takes seconds: help and usage errors come before it.
-        from kvmm.analysis.drift.run import make_report, resolve_policies
+        from kvmm.analysis.drift.run import make_report
         from kvmm.models import load_model
+        from kvmm.models.caches import resolve_policies
 
         given.check()
-        chosen = resolve_policies(policies)
+        chosen = resolve_policies(policies, transformers_caches=False)
         media, words = given.load(), given.read_text()
         steps.say(f"Loading {model or 'the embedded model'}")
         quiet_transformers()
@@ -169,7 +170,7 @@ def _prompts(
 def _prompt(network: Any, processor: Any, question: str, media: dict[str, Any], **fields: Any) -> DriftPrompt:
     from kvmm.analysis.drift.prompts import question_prompt
 
-    check_senses(network, media)
+    check_modalities(network, media)
     return question_prompt(network, processor, question, **media, **fields)
 
 

@@ -109,7 +109,7 @@ def command(
         from kvmm.eval.run import launch
 
         quiet_transformers()
-        plan = launch.Plan(
+        options = launch.EvalOptions(
             tasks=tuple(tasks),
             data=tuple(data or ()),
             policies=(*(policies or ("bf16", "balanced", "small")), *(cache or ())),
@@ -129,20 +129,20 @@ def command(
             address=address,
             workers=workers,
         )
-        _execute(plan, steps, quiet)
+        _execute(options, steps, quiet)
 
 
-def _execute(plan: Any, steps: Steps, quiet: bool) -> None:
-    """Run the plan in this process and those beside it; only the main one shows anything."""
+def _execute(options: Any, steps: Steps, quiet: bool) -> None:
+    """Run the evaluation in this process and those beside it; only the main one shows anything."""
     from kvmm.eval.run import launch
 
     with launch.Processes() as processes:
         if processes.is_main:
-            _show(plan, processes, steps, quiet)
+            _show(options, processes, steps, quiet)
             return
         begun = False
         try:
-            for _ in launch.execute(plan, processes):
+            for _ in launch.execute(options, processes):
                 begun = True
         except KVMMError as error:
             if begun:  # until then the main process says the same
@@ -150,8 +150,8 @@ def _execute(plan: Any, steps: Steps, quiet: bool) -> None:
             sys.exit(2)
 
 
-def _show(plan: Any, processes: Any, steps: Steps, quiet: bool) -> None:
-    """Run the plan with a progress bar on stderr; tables come on stdout, after each task."""
+def _show(options: Any, processes: Any, steps: Steps, quiet: bool) -> None:
+    """Run the evaluation with a progress bar on stderr; tables come on stdout, after each task."""
 
     from kvmm.eval.run import launch
 
@@ -159,7 +159,7 @@ def _show(plan: Any, processes: Any, steps: Steps, quiet: bool) -> None:
     said = time.monotonic()
     bar, handle = _progress(console), None
     try:
-        for event in launch.execute(plan, processes):
+        for event in launch.execute(options, processes):
             steps.stop()  # the model is there
             bar.start()
             if isinstance(event, launch.Loaded):
@@ -168,7 +168,7 @@ def _show(plan: Any, processes: Any, steps: Steps, quiet: bool) -> None:
                     bar.remove_task(handle)
                 share = f", process 1 of {processes.world}" if processes.world > 1 else ""
                 handle = bar.add_task(f"{event.task}{share}", total=None, rate="")
-            elif isinstance(event, launch.Step):
+            elif isinstance(event, launch.RowWritten):
                 bar.update(handle, completed=event.done, total=event.total, rate=event.rate)
                 if not console.is_terminal and time.monotonic() - said > _SAY_EVERY:
                     said = time.monotonic()
@@ -180,7 +180,7 @@ def _show(plan: Any, processes: Any, steps: Steps, quiet: bool) -> None:
                 _report(event)
     except KeyboardInterrupt:
         steps.stop()
-        console.print(f"Stopped. The same command goes on from here; the rows are in {plan.out}.", soft_wrap=True)
+        console.print(f"Stopped. The same command goes on from here; the rows are in {options.out}.", soft_wrap=True)
         sys.exit(130)
     finally:
         bar.stop()

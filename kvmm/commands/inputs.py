@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.samples import Sample
+    from kvmm.samples import SampleQuestion
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class PromptInputs:
     """One prompt and where it is from: ``inputs`` of the model, ``files`` and ``question`` for reports."""
 
     inputs: dict[str, Any]
@@ -102,19 +102,19 @@ def quiet_transformers() -> None:
     transformers.logging.disable_progress_bar()
 
 
-def check_senses(network: Any, media: dict[str, Any]) -> None:
+def check_modalities(network: Any, media: dict[str, Any]) -> None:
     """Raise ``KVMMError`` if the model cannot read one of the media."""
     from kvmm.models import family_of
 
-    senses = family_of(network.config).modalities
+    input_modalities = family_of(network.config).modalities
     for kind in ("images", "audio"):
-        if len(media.get(kind, ())) and kind.removesuffix("s") not in senses:
-            known = ", ".join(("text", *senses))
+        if len(media.get(kind, ())) and kind.removesuffix("s") not in input_modalities:
+            known = ", ".join(("text", *input_modalities))
             raise KVMMError(f"This model reads {known}: leave the {kind} out or name another model.")
 
 
-def sample_media(network: Any) -> list[tuple[Sample, dict[str, Any]]]:
-    """The samples that the model has the senses for, with their media as prompts take them.
+def sample_media(network: Any) -> list[tuple[SampleQuestion, dict[str, Any]]]:
+    """The samples whose media the model can read, with the media as prompts take them.
 
     Raises:
         KVMMError: if there are none.
@@ -123,11 +123,11 @@ def sample_media(network: Any) -> list[tuple[Sample, dict[str, Any]]]:
     from kvmm.models import family_of
     from kvmm.samples import load_samples
 
-    senses = family_of(network.config).modalities
+    input_modalities = family_of(network.config).modalities
     found = []
     for sample in load_samples():
         items = [item for path in sample.files for item in load_media(path)]
-        if not {item.kind for item in items} <= set(senses):
+        if not {item.kind for item in items} <= set(input_modalities):
             continue
         media: dict[str, Any] = {"images": [item.data for item in items if item.kind == "image"]}
         for item in items:
@@ -139,30 +139,30 @@ def sample_media(network: Any) -> list[tuple[Sample, dict[str, Any]]]:
     return found
 
 
-def one_prompt(network: Any, processor: Any, given: Given, media: dict[str, Any], words: str | None) -> Prompt:
+def one_prompt(network: Any, processor: Any, given: Given, media: dict[str, Any], words: str | None) -> PromptInputs:
     """The prompt of a command that looks at one.
 
-    Without files it is the sample with the most senses, so that there is something to compare.
+    Without files it is the sample with the most modalities, so that there is something to compare.
 
     Args:
         given: what was asked for; ``media`` and ``words`` are what its ``load`` and ``read_text`` returned.
     """
     import torch
 
-    from kvmm.models.documents import encode_question
+    from kvmm.models.prompting import encode_question
 
     if words is not None:
         tokenizer = getattr(processor, "tokenizer", processor)
         ids = torch.tensor([tokenizer(words)["input_ids"]], dtype=torch.long, device=network.device)
         if not ids.shape[1]:
             raise KVMMError(f"{given.text} is empty: name a text file with something in it.")
-        return Prompt({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, (given.text.name,), "")
+        return PromptInputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, (given.text.name,), "")
     if media:
-        check_senses(network, media)
+        check_modalities(network, media)
         files, question = tuple(path.name for path in given.media), given.asked()
     else:
         # The first of those with the most kinds of media.
         sample, media = max(sample_media(network), key=lambda one: bool(one[1]["images"]) + ("audio" in one[1]))
         files, question = tuple(path.name for path in sample.files), sample.question
     inputs = encode_question(network, processor, question, media.get("images", ()), media.get("audio"))
-    return Prompt(inputs, files, question)
+    return PromptInputs(inputs, files, question)

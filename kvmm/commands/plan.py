@@ -14,12 +14,11 @@ from rich.table import Table
 from kvmm.analysis.cost.shapes import find_shape
 from kvmm.commands.options import Json, Policies, complete_shape
 from kvmm.errors import KVMMError
+from kvmm.policy.files import parse_bytes
 
 if TYPE_CHECKING:
     from kvmm.analysis.cost.plan import PlanReport
     from kvmm.calibration import Calibration
-
-_UNITS = {"": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 ImageCount = Annotated[int, typer.Option("--images", min=0, help="Images among them.")]
 ImageTokens = Annotated[int, typer.Option("--image-tokens", min=1, help="Tokens of one image.")]
@@ -50,14 +49,14 @@ def command(
     # Importing torch takes seconds: help and usage errors come before it.
     from kvmm.analysis.cost.plan import PLAN_POLICIES, count_tokens, make_plan
 
-    room = None if budget is None else parse_bytes(budget)
+    nbytes = None if budget is None else parse_budget(budget)
     tokens = count_tokens(context, {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens})
     report = make_plan(
         find_shape(model),
         policy or PLAN_POLICIES,
         tokens,
         batch=batch,
-        budget=room,
+        budget=nbytes,
         cache_only=cache_only,
         calibration=calibration_in(model),
     )
@@ -67,12 +66,13 @@ def command(
         _show(report)
 
 
-def parse_bytes(text: str) -> int:
-    """Bytes of ``24GiB``, ``512 MiB``, ``80GB``; a bare number is GiB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if not found or found[2] not in _UNITS or not (nbytes := int(float(found[1]) * _UNITS[found[2]])):
-        raise KVMMError(f"--budget {text!r} is no amount of memory: write 24GiB, 512MiB or 80GB.")
-    return nbytes
+def parse_budget(text: str) -> int:
+    """Bytes of ``24GiB``, ``512 mib``, ``80GB``; a bare number is GiB."""
+    number, unit = re.match(r"([\d.]*)\s*(.*)", text.strip(), re.DOTALL).groups()
+    try:
+        return parse_bytes(f"{number} {unit.upper().replace('I', 'i') or 'GiB'}")
+    except KVMMError:
+        raise KVMMError(f"--budget {text!r} is no amount of memory: write 24GiB, 512MiB or 80GB.") from None
 
 
 def calibration_in(model: str) -> Calibration | None:

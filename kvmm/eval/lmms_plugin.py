@@ -23,10 +23,10 @@ from tqdm import tqdm
 from kvmm.errors import KVMMError
 from kvmm.eval.run.chat_adapter import Decoding, answer_chats
 from kvmm.eval.run.records import Row
-from kvmm.eval.run.runner import default_batch_size, resolve_policies
+from kvmm.eval.run.runner import default_batch_size
 from kvmm.memory_text import bits_text
 from kvmm.models import load_model
-from kvmm.models.documents import new_cache
+from kvmm.models.caches import new_cache, resolve_policies
 from kvmm.policy import KVPolicy, get_policy
 
 MAX_NEW_TOKENS = 128  # as lmms-eval's own models, for tasks that name no length

@@ -29,18 +29,18 @@ from kvmm.cache.key_norms import KeyNormRecorder
 from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import prompting
-from kvmm.models.caches import cache_nbytes, shortened
+from kvmm.models.caches import DYNAMIC, cache_nbytes, shortened
 from kvmm.models.conversation_file import SavedConversation, load_conversation, save_conversation
 from kvmm.models.families import family_of
 from kvmm.models.generation import (
     OUT_OF_MEMORY,
     Stopped,
     Worker,
-    kept_rope_deltas,
     model_lock,
-    positions,
     unless_stopped,
 )
+from kvmm.models.pieces import merge_inputs
+from kvmm.models.positions import kept_rope_deltas, prompt_position_ids
 from kvmm.models.progress import Progress, progress_of
 from kvmm.models.prompting import Prompt, Turn
 from kvmm.models.question import MIN_ANSWER_TOKENS, media_inputs, prepare, prompt_of, too_long, user_message, window_of
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from transformers import Cache
 
 BUSY = "This conversation is still answering: wait for the answer or stop it first."
-DYNAMIC = "dynamic"  # transformers' own cache: the reference that needs no kvmm code
 
 
 class Conversation:
@@ -158,7 +157,7 @@ class Conversation:
         the next question reads it in one prefill. The other conversation may have another policy, or another model,
         whose answers are then tokenised anew and whose media are prepared anew; ``stop`` ends that.
 
-        Raises ``KVMMError`` while an answer is being written, or when this model has no sense for a medium, and
+        Raises ``KVMMError`` while an answer is being written, or when this model cannot read a medium, and
         ``Stopped``; nothing has changed then.
         """
         stop = stop or threading.Event()
@@ -288,11 +287,11 @@ class Conversation:
         if not self._turns:
             raise KVMMError("There is no prompt yet: ask a question first.")
         prompt = prompt_of(self._turns, self.model.device)
-        media = prompting.merge_inputs([media_inputs(self.processor, turn) for turn in self._turns])
+        media = merge_inputs([media_inputs(self.processor, turn) for turn in self._turns])
         device, dtype = self.model.device, self.model.dtype
         media = {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
         with model_lock(self.model), kept_rope_deltas(self.model):
-            return prompt.inputs | media | positions(self.model, prompt)
+            return prompt.inputs | media | prompt_position_ids(self.model, prompt)
 
     def ask(
         self,
@@ -309,7 +308,7 @@ class Conversation:
         iterator is closed early, the conversation is as if this question had not been asked, except that the media of
         a stopped question go with the next one.
 
-        Raises ``KVMMError`` when there is nothing to ask, the model has no sense for a medium, the prompt exceeds the
+        Raises ``KVMMError`` when there is nothing to ask, the model cannot read a medium, the prompt exceeds the
         model's window, memory runs out, or another answer of this conversation is still being written.
         """
         if not self._asking.acquire(blocking=False):

@@ -7,164 +7,21 @@ question is asked of a copy of that cache. A question then cannot look at exact 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
-from transformers import DynamicCache, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache, QuantizedCache
+from transformers.cache_utils import Cache
 
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
-from kvmm.media import SAMPLE_RATE, load_audio, load_image
-from kvmm.modality import TEXT, modality_of_ids, placeholder_ids
-from kvmm.models.peers import copy_peer_cache, is_peer, new_peer_cache
+from kvmm.media import load_audio, load_image
+from kvmm.modality import placeholder_ids
+from kvmm.models.caches import DYNAMIC, copy_cache, new_cache
+from kvmm.models.positions import all_position_ids, extended_position_ids
+from kvmm.models.prompting import document_length, encode_question, first_tokens, is_per_token
 from kvmm.policy import KVPolicy
-
-DYNAMIC = "dynamic"  # transformers' own cache: the reference that needs no kvmm code
-
-
-def encode_question(
-    model: Any, processor: Any, question: str, images: Sequence[Image.Image] = (), audio: Any = None
-) -> dict[str, torch.Tensor]:
-    """The model's inputs for one question: ids, mask, pixels, audio features, on the model's device.
-
-    Args:
-        model, processor: as ``load_model`` returns them; the processor of a text-only model is its tokenizer.
-        question: may be empty when a recording asks it.
-        images: pages, before the question; several are labelled "Page 1", "Page 2" ...
-        audio: float32 ``[n]``, mono at ``kvmm.media.SAMPLE_RATE``, after the images; None for none.
-    """
-    content: list[dict[str, str]] = []
-    for page in range(len(images)):
-        if len(images) > 1:
-            content.append({"type": "text", "text": f"Page {page + 1}\n"})
-        content.append({"type": "image"})
-    if audio is not None:
-        content.append({"type": "audio"})
-    if question:
-        content.append({"type": "text", "text": question})
-    return encode_messages(
-        model, processor, [{"role": "user", "content": content}], images, [] if audio is None else [audio]
-    )
-
-
-def encode_messages(
-    model: Any,
-    processor: Any,
-    messages: Sequence[Mapping[str, Any]],
-    images: Sequence[Image.Image] = (),
-    audios: Sequence[Any] = (),
-) -> dict[str, torch.Tensor]:
-    """The model's inputs for a chat that ends where the answer begins.
-
-    Args:
-        model, processor: as for :func:`encode_question`.
-        messages: ``{"role": ..., "content": [...]}`` with parts ``{"type": "text", "text": ...}``,
-            ``{"type": "image"}`` and ``{"type": "audio"}``. A text-only model reads the texts alone.
-        images, audios: one for each part, in their order; recordings as for :func:`encode_question`.
-    """
-    media: dict[str, Any] = {"images": list(images)} if images else {}
-    if audios:
-        media |= {"audio": list(audios), "sampling_rate": SAMPLE_RATE}
-    if isinstance(processor, PreTrainedTokenizerBase):
-        messages = [
-            {**one, "content": "".join(part["text"] for part in one["content"] if part["type"] == "text")}
-            for one in messages
-        ]
-    text = processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-    inputs = processor(text=[text], return_tensors="pt", add_special_tokens=False, **media)
-    return {
-        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
-        for name, value in inputs.items()
-    }
-
-
-def document_length(input_ids: torch.Tensor, config: Any) -> int:
-    """How many of the prompt's tokens ``[1, T]`` are the document; 1 for a prompt without media."""
-    media = (modality_of_ids(input_ids, config) != TEXT).nonzero()
-    return int(media[-1, 1]) + 2 if len(media) else 1  # the marker that closes the last medium comes after it
-
-
-def is_per_token(value: Any, inputs: Mapping[str, Any]) -> bool:
-    """Whether one of the model's inputs has an entry a token, as ids and masks have."""
-    return isinstance(value, torch.Tensor) and value.shape == inputs["input_ids"].shape
-
-
-def all_position_ids(model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Explicit positions of all tokens of ``inputs``, ``[1, T]`` or for M-RoPE models ``[4, 1, T]``.
-
-    Giving them in every call keeps the Qwen families from guessing with the ``rope_deltas`` of another prompt; those
-    that the model holds are left as they were.
-    """
-    holders = [module for module in (model, getattr(model, "model", None)) if hasattr(module, "rope_deltas")]
-    kept = [module.rope_deltas for module in holders]
-    try:
-        return model._prepare_position_ids_for_generation(inputs["input_ids"], dict(inputs))
-    finally:
-        for module, deltas in zip(holders, kept, strict=True):
-            module.rope_deltas = deltas
-
-
-def first_tokens(inputs: Mapping[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
-    """The inputs of the first ``count`` tokens, with all media."""
-    return {name: value[:, :count] if is_per_token(value, inputs) else value for name, value in inputs.items()}
-
-
-def extended_position_ids(positions: torch.Tensor, count: int) -> torch.Tensor:
-    """Positions of all tokens and of ``count`` text tokens after them; the shapes of :func:`all_position_ids`.
-
-    Text counts on from the largest position so far. With M-RoPE that is the largest of the three axes, and the first
-    of four rows, which numbers the tokens, counts by itself.
-    """
-    last = positions.amax(-1, keepdim=True)
-    if last.dim() == 3:
-        rows = last[-3:]
-        last = torch.cat([last[:-3], rows.amax(0, keepdim=True).expand_as(rows)])
-    steps = torch.arange(1, count + 1, device=positions.device)
-    return torch.cat([positions, last + steps], dim=-1)
-
-
-def new_cache(model: Any, policy: str | KVPolicy) -> Cache:
-    """A cache of a policy, transformers' own for :data:`DYNAMIC`, or one of :data:`kvmm.models.peers.PEERS`."""
-    if policy == DYNAMIC:
-        return DynamicCache(config=model.config.get_text_config(decoder=True))
-    if is_peer(policy):
-        return new_peer_cache(model, policy)
-    return KVMMCache.for_model(model, policy)
-
-
-def own_copy(cache: Cache) -> Cache:
-    """A cache that goes on by itself; packed pages are shared until one of the two adds to them."""
-    if isinstance(cache, KVMMCache):
-        return cache.fork()
-    return copy_peer_cache(cache) if isinstance(cache, QuantizedCache) else copy.deepcopy(cache)
-
-
-def measured_bits(cache: Cache) -> dict[str, float]:
-    """Bits a value that a cache holds, from its tensors; empty for transformers' own.
-
-    ``bits`` counts everything and all tokens, ``packed_bits`` what is in packed pages; ``media_bits`` and
-    ``media_packed_bits`` the same of images, video and audio, and are absent without any.
-    """
-    if not isinstance(cache, KVMMCache):
-        return {}
-    report = cache.memory()
-    bits = {"bits": report.bits_per_value}
-    media = [numbers for name, numbers in report.by_modality.items() if name != "text"]
-    if media and any(m["packed_tokens"] for m in media):
-        bits["media_bits"] = 16 * sum(m["nbytes"] for m in media) / sum(m["nbytes_dense"] for m in media)
-        bits["media_packed_bits"] = _packed_bits(media)
-    if any(m["packed_tokens"] for m in report.by_modality.values()):
-        bits["packed_bits"] = _packed_bits(list(report.by_modality.values()))
-    return bits
-
-
-def _packed_bits(modalities: Sequence[Mapping[str, float]]) -> float:
-    tokens = sum(m["packed_tokens"] for m in modalities)
-    return sum(m["packed_bits_per_value"] * m["packed_tokens"] for m in modalities) / tokens
 
 
 class Document:
@@ -205,10 +62,10 @@ class Document:
     def cache(self, policy: str | KVPolicy) -> Cache:
         """A cache of ``policy`` that holds the document, packed; it is the caller's own."""
         if policy == DYNAMIC:
-            return own_copy(self._exact)
+            return copy_cache(self._exact)
         if policy not in self._packed:
             self._packed[policy] = self.unpacked(policy).pack()
-        return own_copy(self._packed[policy])
+        return copy_cache(self._packed[policy])
 
     def unpacked(self, policy: str | KVPolicy) -> KVMMCache:
         """A cache of ``policy`` that has read the document and packed nothing yet; without another forward pass, unless
@@ -289,7 +146,7 @@ def greedy_settings(model: Any) -> dict[str, Any]:
     return settings
 
 
-class Asker:
+class DocumentQA:
     """Asks the questions of one document after another; a document is read once when it is packed beforehand."""
 
     def __init__(self, model: Any, processor: Any, max_new_tokens: int):
@@ -321,7 +178,7 @@ class Asker:
                 if isinstance(prefix, KVMMCache):
                     prefix.pack()
                 self._document, self._prefix = (policy, document), prefix
-            cache = own_copy(self._prefix)
+            cache = copy_cache(self._prefix)
             arguments = {name: value for name, value in inputs.items() if is_per_token(value, inputs)}
             arguments["position_ids"] = positions
         else:
@@ -333,21 +190,4 @@ class Asker:
         return text.strip(), cache
 
 
-__all__ = [
-    "DYNAMIC",
-    "Asker",
-    "Document",
-    "all_position_ids",
-    "answer_tokens",
-    "document_length",
-    "encode_messages",
-    "encode_question",
-    "extended_position_ids",
-    "first_tokens",
-    "greedy_settings",
-    "is_per_token",
-    "measured_bits",
-    "new_cache",
-    "own_copy",
-    "read_on",
-]
+__all__ = ["Document", "DocumentQA", "answer_tokens", "greedy_settings", "read_on"]

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import GenerationMixin, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
+from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.cache.key_norms import KeyNormRecorder
 from kvmm.errors import KVMMError
+from kvmm.models.positions import kept_rope_deltas, prompt_position_ids
 from kvmm.models.prompting import Prompt
 
 if TYPE_CHECKING:
@@ -181,34 +182,6 @@ def stoppable(model: PreTrainedModel, stop: threading.Event) -> Iterator[Callabl
         end()
 
 
-def positions(model: PreTrainedModel, prompt: Prompt) -> dict[str, torch.Tensor]:
-    """Explicit ``position_ids`` of all tokens, for families whose positions depend on the media; else nothing.
-
-    transformers reads ``rope_deltas`` from the model only when it has to guess positions, so giving them keeps
-    conversations apart.
-    """
-    if type(model)._prepare_position_ids_for_generation is GenerationMixin._prepare_position_ids_for_generation:
-        return {}
-    names = ("input_ids", "attention_mask", *prompt.per_token)
-    arguments = {name: prompt.inputs[name] for name in names} | prompt.history
-    return {"position_ids": model._prepare_position_ids_for_generation(prompt.inputs["input_ids"], arguments)}
-
-
-@contextlib.contextmanager
-def kept_rope_deltas(model: PreTrainedModel) -> Iterator[None]:
-    """Leave the model's ``rope_deltas`` as they were, for code outside kvmm that relies on them."""
-    kept = [
-        (module, module.rope_deltas)
-        for module in (model, getattr(model, "model", None))
-        if hasattr(module, "rope_deltas")
-    ]
-    try:
-        yield
-    finally:
-        for module, value in kept:
-            module.rope_deltas = value
-
-
 class Worker(threading.Thread):
     """One ``generate`` call in a thread of its own, so that its tokens can be consumed while it runs."""
 
@@ -283,7 +256,7 @@ class Worker(threading.Thread):
         if self.key_norms is not None:
             self.key_norms.crop(self.cache.get_seq_length())
         with kept_rope_deltas(self.model), stoppable(self.model, self.stop) as self._begin_decoding:
-            places = positions(self.model, prompt)
+            places = prompt_position_ids(self.model, prompt)
             with torch.no_grad():
                 for i, piece in enumerate(prompt.pieces):
                     self._tell(i)

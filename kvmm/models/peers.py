@@ -67,7 +67,7 @@ def copy_peer_cache(cache: QuantizedCache) -> QuantizedCache:
     return twin
 
 
-def cache_nbytes(cache: Cache, batch: int, documents: int) -> int:
+def batch_cache_nbytes(cache: Cache, batch: int, documents: int) -> int:
     """Bytes of one of transformers' caches that answers ``batch`` prompts over ``documents`` documents.
 
     A quantised layer repeats its documents only when it next quantises; until then the bytes are those of a cache that
@@ -116,7 +116,7 @@ def tensor_nbytes(value: Any) -> int:
 
 __all__ = [
     "PEERS",
-    "cache_nbytes",
+    "batch_cache_nbytes",
     "check_peer",
     "copy_peer_cache",
     "is_peer",

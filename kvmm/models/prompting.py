@@ -1,22 +1,19 @@
-"""Prompts of a conversation as tensors, and how they divide into pieces that can be read one after another.
-
-A piece ends after a page, a picture or a recording, so that reading can be stopped between pages and its progress can
-be told. A prompt whose media cannot be told apart in its tensors is one piece.
-"""
+"""Prompts as tensors: messages in chat-template form, the processor's tensors, the turns of a conversation."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from PIL import Image
 from transformers import PreTrainedTokenizerBase
 
 from kvmm.errors import KVMMError
 from kvmm.media import SAMPLE_RATE, Media, load_video
-from kvmm.modality import AUDIO, IMAGE, TEXT, label_ids, placeholder_ids
+from kvmm.modality import TEXT, modality_of_ids
+from kvmm.models.pieces import Piece
 
 # Outputs of a processor that the positions of later turns depend on.
 POSITION_INPUTS = (
@@ -27,12 +24,6 @@ POSITION_INPUTS = (
     "feature_attention_mask",
 )
 ANSWER = "\ue000kvmm answer\ue001"  # private-use characters: no template and no user writes them
-MIN_PIECE = 2  # a single token would be a decode step, which packs what the cache holds
-_KINDS = {"image": IMAGE, "audio": AUDIO}
-_INPUTS = {
-    "image": ("pixel_values", "image_grid_thw", "image_sizes"),
-    "audio": ("input_features", "feature_attention_mask", "input_features_mask"),
-}
 
 
 @dataclass
@@ -50,16 +41,6 @@ class Turn:
     ids: torch.Tensor = field(default_factory=lambda: torch.empty(1, 0, dtype=torch.long))
     per_token: dict[str, torch.Tensor] = field(default_factory=dict)
     answer: tuple[int, ...] = ()
-
-
-@dataclass
-class Piece:
-    """A run of new tokens ``start`` to ``end`` (not included) with the media whose placeholders are among them."""
-
-    start: int
-    end: int
-    pages: int = 0
-    inputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -186,168 +167,6 @@ def all_per_token(turns: Sequence[Turn]) -> dict[str, torch.Tensor]:
     return out
 
 
-def placeholder_runs(ids: torch.Tensor, config: Any, kinds: Sequence[str]) -> list[tuple[int, int]] | None:
-    """Where the placeholders of each medium begin and end.
-
-    Args:
-        ids: int64 ``[1, T]``.
-        config: the model's.
-        kinds: "image" or "audio" of all media, in their order.
-
-    Returns:
-        ``(start, end)`` a medium, or None where the tokens do not show which medium is which.
-    """
-    if not all(kind in _KINDS for kind in kinds):
-        return None
-    codes = label_ids(ids, placeholder_ids(config))[0]
-    steps = (codes[1:] != codes[:-1]).nonzero().flatten() + 1
-    bounds = [0, *steps.tolist(), codes.numel()]
-    runs = [(a, b) for a, b in itertools.pairwise(bounds) if b > a and codes[a] != TEXT]
-    if [int(codes[a]) for a, _ in runs] != [_KINDS[kind] for kind in kinds]:
-        return None
-    return runs
-
-
-def split_media(
-    encoded: Mapping[str, torch.Tensor], kinds: Sequence[str], lengths: Sequence[int]
-) -> list[dict[str, torch.Tensor]] | None:
-    """The processor's tensors medium by medium.
-
-    Args:
-        encoded: pixels, sizes and audio features of all media of one turn.
-        kinds: "image" or "audio" of each.
-        lengths: placeholders of each.
-
-    Returns:
-        a dictionary a medium, or None where the rows of a tensor cannot be told apart.
-    """
-    parts: list[dict[str, torch.Tensor]] = [{} for _ in kinds]
-    for name, value in encoded.items():
-        kind = next((kind for kind, names in _INPUTS.items() if name in names), None)
-        items = [i for i, other in enumerate(kinds) if other == kind]
-        if kind is None or not items:
-            return None
-        rows = [1] * len(items)
-        if name == "pixel_values" and "image_grid_thw" in encoded:
-            rows = encoded["image_grid_thw"].prod(-1).tolist()
-        elif name == "pixel_values" and value.shape[0] != len(items):  # tiles, the same number of tokens each
-            tokens = [lengths[i] for i in items]
-            rows = [value.shape[0] * n // sum(tokens) for n in tokens]
-            if any(r * sum(tokens) != value.shape[0] * n for r, n in zip(rows, tokens, strict=True)):
-                return None
-        if value.shape[0] != sum(rows):
-            return None
-        for i, part in zip(items, value.split(rows), strict=True):
-            parts[i][name] = part
-    return parts
-
-
-def shared_prefix(
-    ids: torch.Tensor,
-    media: Sequence[Media],
-    runs: Sequence[tuple[int, int]] | None,
-    held_ids: torch.Tensor,
-    held_media: Sequence[Media],
-    most: int,
-) -> int:
-    """How many of the first tokens of a prompt a cache holds, with the same media behind them.
-
-    Args:
-        ids, media, runs: the prompt ``[1, T]``, its media and where they are; None if that is not known.
-        held_ids, held_media: what the cache was filled with.
-        most: tokens it still has, or that may be taken from it.
-
-    Returns:
-        a number of tokens that ends in no medium.
-    """
-    count = min(common_prefix(ids, held_ids), most)
-    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], zip(media, held_media, strict=False)))
-    if runs is None:  # all of it or nothing
-        return count if same == len(held_media) and count >= held_ids.shape[1] - 1 else 0
-    for i, (start, end) in enumerate(runs):
-        if start < count and (i >= same or end > count):
-            return start
-    return count
-
-
-def divide_turns(
-    turns: Sequence[Turn],
-    runs: Sequence[tuple[int, int]],
-    tensors_of: Callable[[Turn], dict[str, torch.Tensor]],
-    past: int,
-    total: int,
-    size: int,
-) -> list[Piece] | None:
-    """The tokens ``past`` to ``total`` of some turns in pieces; see :func:`divide`.
-
-    Args:
-        turns: all of the conversation.
-        runs: where each of their media is.
-        tensors_of: the processor's tensors of a turn's media; asked for those turns only that have any to read.
-
-    Returns:
-        the pieces, or None where the tensors of several media cannot be told apart.
-    """
-    found: list[dict[str, torch.Tensor]] = []
-    at = 0
-    for turn in turns:
-        places, at = runs[at : at + len(turn.media)], at + len(turn.media)
-        new = [i for i, (start, _) in enumerate(places) if start >= past]
-        if not new:
-            continue
-        kinds, lengths = [item.kind for item in turn.media], [end - start for start, end in places]
-        parts = split_media(tensors_of(turn), kinds, lengths)
-        if parts is None:
-            return None
-        found += [parts[i] for i in new]
-    return divide(past, total, [run for run in runs if run[0] >= past], found, size)
-
-
-def divide(
-    past: int, total: int, runs: Sequence[tuple[int, int]], media: Sequence[dict[str, torch.Tensor]], size: int
-) -> list[Piece]:
-    """Pieces of about ``size`` tokens that cover ``past`` to ``total``.
-
-    Args:
-        past: tokens that are read already.
-        total: tokens of the prompt.
-        runs: where the media to read begin and end.
-        media: the tensors of each of them.
-        size: a piece ends after the first medium that reaches it; text is cut there.
-
-    Returns:
-        at least one piece; no medium is in two, and none has a single token.
-    """
-    pieces = [Piece(past, past)]
-    found: list[list[dict[str, torch.Tensor]]] = [[]]
-
-    def text_until(end: int) -> None:
-        while end - pieces[-1].start > size:
-            cut = max(pieces[-1].end, pieces[-1].start + size)
-            pieces[-1].end = cut
-            pieces.append(Piece(cut, cut))
-            found.append([])
-        pieces[-1].end = end
-
-    for (start, end), tensors in zip(runs, media, strict=True):
-        text_until(start)
-        pieces[-1].end = end
-        pieces[-1].pages += "pixel_values" in tensors
-        found[-1].append(tensors)
-        if end - pieces[-1].start >= size and end < total:
-            pieces.append(Piece(end, end))
-            found.append([])
-    text_until(total)
-    for i in range(len(pieces) - 1, 0, -1):
-        if pieces[i].end - pieces[i].start < MIN_PIECE:
-            last = pieces.pop(i)
-            pieces[i - 1].end, pieces[i - 1].pages = last.end, pieces[i - 1].pages + last.pages
-            found[i - 1] += found.pop(i)
-    for piece, parts in zip(pieces, found, strict=True):
-        piece.inputs = merge_inputs(parts)
-    return pieces
-
-
 def page_labels(media: Sequence[Media]) -> list[str]:
     """ "Page k" lines for several images: their own page numbers if those tell them apart, else their order."""
     images = [item for item in media if item.kind == "image"]
@@ -359,50 +178,95 @@ def page_labels(media: Sequence[Media]) -> list[str]:
     return [f"Page {page}\n" for page in pages]
 
 
-def merge_inputs(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Concatenate the tensors of several media; audio features of unequal length are padded with zeros."""
-    merged: dict[str, list[torch.Tensor]] = {}
-    for part in parts:
-        for name, value in part.items():
-            merged.setdefault(name, []).append(value)
-    out = {}
-    for name, values in merged.items():
-        width = (
-            max(value.shape[-1] for value in values) if name in ("input_features", "feature_attention_mask") else None
-        )
-        if width is not None:
-            values = [torch.nn.functional.pad(value, (0, width - value.shape[-1])) for value in values]
-        out[name] = torch.cat([torch.as_tensor(value) for value in values], dim=0)
-    return out
+def encode_question(
+    model: Any, processor: Any, question: str, images: Sequence[Image.Image] = (), audio: Any = None
+) -> dict[str, torch.Tensor]:
+    """The model's inputs for one question: ids, mask, pixels, audio features, on the model's device.
+
+    Args:
+        model, processor: as ``load_model`` returns them; the processor of a text-only model is its tokenizer.
+        question: may be empty when a recording asks it.
+        images: pages, before the question; several are labelled "Page 1", "Page 2" ...
+        audio: float32 ``[n]``, mono at ``kvmm.media.SAMPLE_RATE``, after the images; None for none.
+    """
+    content: list[dict[str, str]] = []
+    for page in range(len(images)):
+        if len(images) > 1:
+            content.append({"type": "text", "text": f"Page {page + 1}\n"})
+        content.append({"type": "image"})
+    if audio is not None:
+        content.append({"type": "audio"})
+    if question:
+        content.append({"type": "text", "text": question})
+    return encode_messages(
+        model, processor, [{"role": "user", "content": content}], images, [] if audio is None else [audio]
+    )
 
 
-def common_prefix(left: torch.Tensor, right: torch.Tensor) -> int:
-    """How many of the first tokens of ``left`` and ``right``, int64 ``[1, T]``, are the same."""
-    count = min(left.shape[1], right.shape[1])
-    differs = (left[0, :count] != right[0, :count]).nonzero()
-    return int(differs[0]) if differs.numel() else count
+def encode_messages(
+    model: Any,
+    processor: Any,
+    messages: Sequence[Mapping[str, Any]],
+    images: Sequence[Image.Image] = (),
+    audios: Sequence[Any] = (),
+) -> dict[str, torch.Tensor]:
+    """The model's inputs for a chat that ends where the answer begins.
+
+    Args:
+        model, processor: as for :func:`encode_question`.
+        messages: ``{"role": ..., "content": [...]}`` with parts ``{"type": "text", "text": ...}``,
+            ``{"type": "image"}`` and ``{"type": "audio"}``. A text-only model reads the texts alone.
+        images, audios: one for each part, in their order; recordings as for :func:`encode_question`.
+    """
+    media: dict[str, Any] = {"images": list(images)} if images else {}
+    if audios:
+        media |= {"audio": list(audios), "sampling_rate": SAMPLE_RATE}
+    if isinstance(processor, PreTrainedTokenizerBase):
+        messages = [
+            {**one, "content": "".join(part["text"] for part in one["content"] if part["type"] == "text")}
+            for one in messages
+        ]
+    text = processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    inputs = processor(text=[text], return_tensors="pt", add_special_tokens=False, **media)
+    return {
+        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+        for name, value in inputs.items()
+    }
+
+
+def document_length(input_ids: torch.Tensor, config: Any) -> int:
+    """How many of the prompt's tokens ``[1, T]`` are the document; 1 for a prompt without media."""
+    media = (modality_of_ids(input_ids, config) != TEXT).nonzero()
+    return int(media[-1, 1]) + 2 if len(media) else 1  # the marker that closes the last medium comes after it
+
+
+def is_per_token(value: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether one of the model's inputs has an entry a token, as ids and masks have."""
+    return isinstance(value, torch.Tensor) and value.shape == inputs["input_ids"].shape
+
+
+def first_tokens(inputs: Mapping[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
+    """The inputs of the first ``count`` tokens, with all media."""
+    return {name: value[:, :count] if is_per_token(value, inputs) else value for name, value in inputs.items()}
 
 
 __all__ = [
     "ANSWER",
-    "MIN_PIECE",
-    "Piece",
+    "POSITION_INPUTS",
     "Prompt",
     "Turn",
     "all_ids",
     "all_per_token",
     "assistant_message",
-    "common_prefix",
-    "divide",
-    "divide_turns",
+    "document_length",
     "encode",
+    "encode_messages",
+    "encode_question",
     "fill",
-    "merge_inputs",
+    "first_tokens",
+    "is_per_token",
     "page_labels",
-    "placeholder_runs",
     "render",
-    "shared_prefix",
-    "split_media",
     "text_of",
     "user_message",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,16 @@ from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import prompting
 from kvmm.models.families import Family
-from kvmm.models.prompting import MIN_PIECE, Piece, Prompt, Turn
+from kvmm.models.pieces import (
+    MIN_PIECE,
+    Piece,
+    divide,
+    merge_inputs,
+    placeholder_runs,
+    shared_prefix,
+    split_media,
+)
+from kvmm.models.prompting import Prompt, Turn
 
 MIN_ANSWER_TOKENS = 16  # a prompt that leaves less room than this is refused
 # Tokens after which reading pauses to see whether it should stop. On a CPU that is about a page; a GPU reads as much
@@ -25,12 +34,12 @@ def user_message(processor: Any, family: Family, question: str, media: tuple[Med
     """The chat message of a question.
 
     Raises:
-        KVMMError: there is nothing to ask, it cannot be asked, or the model has no sense for a medium.
+        KVMMError: there is nothing to ask, it cannot be asked, or the model cannot read a medium.
     """
     for kind in ("image", "audio", "video"):
         if any(item.kind == kind for item in media) and kind not in family.modalities:
-            senses = ", ".join(("text", *family.modalities))
-            raise KVMMError(f"This model reads {senses}, not {kind}: leave that file out or load another model.")
+            readable = ", ".join(("text", *family.modalities))
+            raise KVMMError(f"This model reads {readable}, not {kind}: leave that file out or load another model.")
     if not question.strip() and not any(item.kind == "audio" for item in media):
         raise KVMMError("There is no question: write one, or record it.")
     if prompting.ANSWER in question:
@@ -42,7 +51,7 @@ def prompt_of(turns: Sequence[Turn], device: torch.device) -> Prompt:
     """Everything said in ``turns``, on a device; without their media."""
     ids, per_token = prompting.all_ids(turns), prompting.all_per_token(turns)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **per_token}
-    history = prompting.merge_inputs([turn.positions for turn in turns])
+    history = merge_inputs([turn.positions for turn in turns])
     return Prompt(
         {name: value.to(device) for name, value in inputs.items()},
         {name: value.to(device) for name, value in history.items()},
@@ -78,21 +87,21 @@ def prepare(
     prompt = prompt_of(turns, model.device)
     media = [item for each in turns for item in each.media]
     total = prompt.ids.shape[1]
-    runs = prompting.placeholder_runs(prompt.ids, model.config, [item.kind for item in media])
+    runs = placeholder_runs(prompt.ids, model.config, [item.kind for item in media])
     if held_length:
-        prompt.past = prompting.shared_prefix(prompt.ids, media, runs, *held, min(held_length, total - MIN_PIECE))
+        prompt.past = shared_prefix(prompt.ids, media, runs, *held, min(held_length, total - MIN_PIECE))
     size = PIECE_TOKENS.get(model.device.type, LARGE_PIECE_TOKENS)
 
     def tensors_of(each: Turn) -> dict[str, torch.Tensor]:
         return encoded if each is turn else media_inputs(processor, each)
 
-    pieces = None if runs is None else prompting.divide_turns(turns, runs, tensors_of, prompt.past, total, size)
+    pieces = None if runs is None else divide_turns(turns, runs, tensors_of, prompt.past, total, size)
     if pieces is None:  # one piece: the media of all turns, or of this one
         if prompt.past < total - turn.ids.shape[1] - 1:
             prompt.past = 0
         parts = [media_inputs(processor, one) for one in earlier] if prompt.past == 0 else []
         pages = sum(item.kind == "image" for each in (turns if parts else [turn]) for item in each.media)
-        pieces = [Piece(prompt.past, total, pages, prompting.merge_inputs([*parts, encoded]))]
+        pieces = [Piece(prompt.past, total, pages, merge_inputs([*parts, encoded]))]
     prompt.pieces = pieces
     return prompt
 
@@ -117,4 +126,46 @@ def too_long(model: nn.Module, length: int, turn: Turn, earlier: Sequence[Turn])
     return KVMMError(f"{text}shorten the question or send less.")
 
 
-__all__ = ["MIN_ANSWER_TOKENS", "media_inputs", "prepare", "prompt_of", "too_long", "user_message", "window_of"]
+def divide_turns(
+    turns: Sequence[Turn],
+    runs: Sequence[tuple[int, int]],
+    tensors_of: Callable[[Turn], dict[str, torch.Tensor]],
+    past: int,
+    total: int,
+    size: int,
+) -> list[Piece] | None:
+    """The tokens ``past`` to ``total`` of some turns in pieces; see :func:`divide`.
+
+    Args:
+        turns: all of the conversation.
+        runs: where each of their media is.
+        tensors_of: the processor's tensors of a turn's media; asked for those turns only that have any to read.
+
+    Returns:
+        the pieces, or None where the tensors of several media cannot be told apart.
+    """
+    found: list[dict[str, torch.Tensor]] = []
+    at = 0
+    for turn in turns:
+        places, at = runs[at : at + len(turn.media)], at + len(turn.media)
+        new = [i for i, (start, _) in enumerate(places) if start >= past]
+        if not new:
+            continue
+        kinds, lengths = [item.kind for item in turn.media], [end - start for start, end in places]
+        parts = split_media(tensors_of(turn), kinds, lengths)
+        if parts is None:
+            return None
+        found += [parts[i] for i in new]
+    return divide(past, total, [run for run in runs if run[0] >= past], found, size)
+
+
+__all__ = [
+    "MIN_ANSWER_TOKENS",
+    "divide_turns",
+    "media_inputs",
+    "prepare",
+    "prompt_of",
+    "too_long",
+    "user_message",
+    "window_of",
+]

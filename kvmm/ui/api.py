@@ -26,7 +26,7 @@ from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.models.progress import Progress
 from kvmm.policy import policies
-from kvmm.ui.chat.session import Session, Turn, check_size
+from kvmm.ui.chat.session import Session, UserMessage, check_size
 from kvmm.ui.server.middleware import JSON_BYTES
 from kvmm.ui.server.visitors import Visitors
 from kvmm.ui.settings import Settings
@@ -88,7 +88,7 @@ def _answered(visitors: Visitors, files: list[Any], question: str, settings: Set
     try:
         check_size(question, files or ())
         paths = tuple(str(_path_of(visitors, session, file)) for file in files or ())
-        for _ in session.ask(Turn(question.strip(), paths), settings):
+        for _ in session.ask(UserMessage(question.strip(), paths), settings):
             pass
         visitors.keep_budget()
         yield session

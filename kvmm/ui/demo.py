@@ -21,7 +21,7 @@ from kvmm import decoding
 from kvmm.errors import KVMMError
 from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
-from kvmm.samples import SAMPLES, Sample, load_samples
+from kvmm.samples import SAMPLES, SampleQuestion, load_samples
 from kvmm.ui.api import build_api, connect_tools
 from kvmm.ui.chat.session import Session
 from kvmm.ui.models import Models
@@ -113,7 +113,7 @@ def _lay_out(
     models: Models,
     visitors: Visitors,
     policy: str,
-    samples: list[Sample],
+    samples: list[SampleQuestion],
     icons: Path,
     data_folder: str | Path | None,
     methods: Sequence[str] | None,

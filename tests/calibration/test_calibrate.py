@@ -67,7 +67,8 @@ def test_importance_predicts_what_an_error_does_to_the_loss():
     from transformers.cache_utils import Cache
 
     from kvmm.calibration.collect import _Probe
-    from kvmm.models.documents import DYNAMIC, read_on
+    from kvmm.models.caches import DYNAMIC
+    from kvmm.models.documents import read_on
 
     model = copy.deepcopy(build("qwen2_5_omni")).double()
     arguments = {n: t.double() if t.is_floating_point() else t for n, t in inputs("qwen2_5_omni", 1).items()}

@@ -8,7 +8,7 @@ from kvmm import decoding
 from kvmm.decoding import client
 from kvmm.decoding.slots import Slots
 from kvmm.ui.chat.session import Session
-from kvmm.ui.chat.talk import Turn
+from kvmm.ui.chat.talk import UserMessage
 from kvmm.ui.parts.previews import previews_html
 from tests.decoding.processes import wait_until
 
@@ -79,7 +79,7 @@ def test_files_are_read_as_those_of_their_visitor(tmp_path, monkeypatch):
     Image.new("RGB", (40, 30), "red").save(tmp_path / "a.png")
     sessions = [Session(None), Session(None)]
     for session in sessions:
-        session.talk.load(Turn("?", (str(tmp_path / "a.png"),)), threading.Event())
+        session.talk.load(UserMessage("?", (str(tmp_path / "a.png"),)), threading.Event())
     assert owners == [session.desk.id for session in sessions] and len(set(owners)) == 2
     previews_html([str(tmp_path / "a.png")])
     assert owners[2:] == ["kvmm.ui.parts.previews"] and decoding.owner() is None

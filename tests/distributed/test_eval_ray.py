@@ -56,7 +56,7 @@ def test_a_killed_worker_costs_nothing(tmp_path, monkeypatch):
 
     cluster = ray_engine.Cluster.join(workers=2)
     try:
-        answer = cluster.answerer(None, "cpu", "float32")
+        answer = cluster.runner(None, "cpu", "float32")
         machine = cluster.describe()
         two = run(
             *(model, processor, task, samples, POLICIES, tmp_path / "two"),

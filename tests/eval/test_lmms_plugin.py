@@ -16,10 +16,11 @@ import torch
 import yaml
 
 from kvmm.errors import KVMMError
-from kvmm.eval.run.runner import answer_samples, resolve_policies
+from kvmm.eval.run.runner import answer_samples
 from kvmm.eval.tasks import get_task
 from kvmm.eval.tasks.docvqa import SUFFIX
 from kvmm.models import load_model
+from kvmm.models.caches import resolve_policies
 
 ROOT = Path(__file__).parents[2]
 MINI = ROOT / "assets" / "mini" / "docvqa"

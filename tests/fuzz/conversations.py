@@ -108,7 +108,7 @@ class Fuzzer:
         talk, settings = load_talk(self.path, self.models, None, lambda: inside)
         replace(settings).label  # noqa: B018 - the sidebar shows it
         for exchange in talk.exchanges:
-            for path in exchange.turn.files:
+            for path in exchange.message.files:
                 assert not Path(path).is_absolute() or Path(path).parent == inside
             for side in ("full", "kvmm"):
                 for message in exchange.tails[side]:

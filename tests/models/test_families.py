@@ -52,10 +52,10 @@ def answer_from_scratch(model, processor, ids, media):
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_three_turns_equal_the_conversation_from_scratch(family, tmp_path):
     model, processor = load_model(checkpoints.save(family, tmp_path), device="cpu", dtype=torch.float32)
-    senses = FAMILIES[model.config.model_type].modalities
-    first = [picture(0, (40, 24))] if "image" in senses else []
-    first += [sound(1)] if "audio" in senses else []
-    third = [picture(2, (24, 32))] if "image" in senses else first[:1]
+    input_modalities = FAMILIES[model.config.model_type].modalities
+    first = [picture(0, (40, 24))] if "image" in input_modalities else []
+    first += [sound(1)] if "audio" in input_modalities else []
+    third = [picture(2, (24, 32))] if "image" in input_modalities else first[:1]
     turns = [("What is it?", first), ("And why?", []), ("And now?", third)]
     for policy in (EXACT, "dynamic"):
         talk = Conversation(model, processor, policy)

@@ -12,7 +12,7 @@ from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import FAMILIES, Conversation, load_model
 from kvmm.models.generation import Stopped, stoppable, unless_stopped
-from kvmm.models.prompting import divide
+from kvmm.models.pieces import divide
 from kvmm.models.question import PIECE_TOKENS
 from tests import tiny_models as tiny
 from tests.models import checkpoints
@@ -36,9 +36,9 @@ def keys(cache) -> list[torch.Tensor]:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_pieces_give_what_one_piece_gives(family, tmp_path, monkeypatch):
     model, processor = load_model(checkpoints.save(family, tmp_path), device="cpu", dtype=torch.float32)
-    senses = FAMILIES[model.config.model_type].modalities
-    media = [picture(0, (40, 24)), picture(1, (24, 40)), picture(2, (32, 32))] if "image" in senses else []
-    media += [sound(3), sound(4, 12_000)] if "audio" in senses else []
+    input_modalities = FAMILIES[model.config.model_type].modalities
+    media = [picture(0, (40, 24)), picture(1, (24, 40)), picture(2, (32, 32))] if "image" in input_modalities else []
+    media += [sound(3), sound(4, 12_000)] if "audio" in input_modalities else []
     for policy in ("dynamic", "bf16"):
         outcomes = []
         for size in (10_000, 8):

@@ -9,9 +9,9 @@ from PIL import Image
 
 from kvmm.media import Media
 from kvmm.models import Conversation, conversation, load_model
-from kvmm.models.conversation import DYNAMIC
+from kvmm.models.caches import DYNAMIC
 from kvmm.models.warming import WARM_TOKENS, warm_up
-from kvmm.ui.chat.session import Session, Turn
+from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
 
@@ -43,23 +43,23 @@ def page(tmp_path):
 
 def test_both_sides_of_the_app_are_warm_and_read_the_same(calls, page):
     session = Session(Models.of(*load_model(device="cpu")), max_new_tokens=3)
-    list(session.ask(Turn("What is it?", (str(page), str(page))), Settings(compare=True)))
+    list(session.ask(UserMessage("What is it?", (str(page), str(page))), Settings(compare=True)))
     caches, read, limits = zip(*calls, strict=True)
     assert caches == ("DynamicCache", "KVMMCache") * 2
     assert limits == (WARM_TOKENS, WARM_TOKENS, 3, 3)
     assert read[0] == read[1] > 60 and read[2] == read[3] > read[0] + 60  # with a page each, then with both
     assert session.talk.same_start
     calls.clear()
-    list(session.ask(Turn("And now?"), Settings(compare=True)))  # warm already, and both hold the pages
+    list(session.ask(UserMessage("And now?"), Settings(compare=True)))  # warm already, and both hold the pages
     assert [limit for _, _, limit in calls] == [3, 3] and calls[0][1] == calls[1][1] < 60
     assert session.talk.same_start
 
 
 def test_a_side_that_reads_everything_again_is_not_timed_beside_the_other(calls, page):
     session = Session(Models.of(*load_model(device="cpu")), max_new_tokens=3)
-    list(session.ask(Turn("What is it?", (str(page),)), Settings()))
+    list(session.ask(UserMessage("What is it?", (str(page),)), Settings()))
     calls.clear()
-    list(session.ask(Turn("And now?"), Settings(compare=True)))
+    list(session.ask(UserMessage("And now?"), Settings(compare=True)))
     (_, full, _), (_, packed, _) = calls[-2:]
     assert session.talk.same_start == (full == packed)
 

@@ -15,7 +15,7 @@ from gradio_client import Client, handle_file
 from kvmm import media
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media, media_nbytes
-from kvmm.ui.chat.session import Session, Turn
+from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.models import Models
 from kvmm.ui.parts.previews import previews_html
 from kvmm.ui.server.heartbeats import Heartbeats
@@ -64,7 +64,7 @@ def house(model_and_processor, tmp_path) -> House:
 def ask(session: Session, path: Path) -> float:
     """Seconds until the answer, which must be right."""
     begin = time.monotonic()
-    answer = session.begin(Turn(QUESTION, (str(path),)), FAST)
+    answer = session.begin(UserMessage(QUESTION, (str(path),)), FAST)
     answer.prepare()
     answer.start()
     for _ in answer.watch():
@@ -76,7 +76,7 @@ def ask(session: Session, path: Path) -> float:
 def test_others_are_answered_while_a_file_is_read_and_stop_ends_it(house, strokes, invoice):
     heavy, other = house.visitors.session("a"), house.visitors.session("b")
     alone = min(ask(other, invoice) for _ in range(2))
-    answer = heavy.begin(Turn(QUESTION, (str(strokes),)), FAST)
+    answer = heavy.begin(UserMessage(QUESTION, (str(strokes),)), FAST)
     reading = threading.Thread(target=answer.prepare)
     reading.start()
     time.sleep(0.3)
@@ -92,7 +92,7 @@ def test_others_are_answered_while_a_file_is_read_and_stop_ends_it(house, stroke
 
 def test_an_answer_that_has_begun_stops_while_it_reads(house, strokes):
     session = house.visitors.session("a")
-    answer = session.begin(Turn(QUESTION, (str(strokes),)), FAST)
+    answer = session.begin(UserMessage(QUESTION, (str(strokes),)), FAST)
     answer.start()
     time.sleep(1)
     asked = time.monotonic()
@@ -105,7 +105,7 @@ def test_an_answer_that_has_begun_stops_while_it_reads(house, strokes):
 def test_what_is_wrong_with_a_file_is_said_once_it_is_its_turn(house, invoice, tmp_path):
     (tmp_path / "square.pdf").write_bytes(hostile.square_pages())
     session = house.visitors.session("a")
-    answer = session.begin(Turn(QUESTION, (str(invoice), str(tmp_path / "square.pdf"))), FAST)
+    answer = session.begin(UserMessage(QUESTION, (str(invoice), str(tmp_path / "square.pdf"))), FAST)
     answer.prepare()
     assert not answer.done and session.is_busy
     with pytest.raises(KVMMError, match="64 pages of square"):
@@ -177,10 +177,10 @@ def test_large_pictures_take_the_bytes_of_their_files(house, tmp_path):
         paths.append(tmp_path / f"{k}.png")
         paths[-1].write_bytes(hostile.wide_png(4_200 + k))
     (tmp_path / "small.png").write_bytes(hostile.wide_png(400))
-    list(session.ask(Turn(QUESTION, (str(tmp_path / "small.png"),)), FAST))
+    list(session.ask(UserMessage(QUESTION, (str(tmp_path / "small.png"),)), FAST))
     gc.collect()
     before = rss("self")
-    list(session.ask(Turn(QUESTION, tuple(map(str, paths))), FAST))
+    list(session.ask(UserMessage(QUESTION, tuple(map(str, paths))), FAST))
     gc.collect()
     assert all(item.nbytes == 0 for item in session.talk.media)
     files = sum(path.stat().st_size for path in [*paths, tmp_path / "small.png"])
@@ -196,43 +196,43 @@ def test_a_question_that_waits_holds_few_pixels(house, invoice, tmp_path, monkey
     monkeypatch.setattr("kvmm.ui.chat.streaming.WAITING_NBYTES", 4 * 560 * 616)
     (tmp_path / "other.png").write_bytes(invoice.read_bytes())
     one, other = house.visitors.session("a"), house.visitors.session("b")
-    turn = Turn(QUESTION, (str(invoice), str(tmp_path / "other.png")))
-    answers = [session.begin(turn, FAST) for session in (one, other)]
+    message = UserMessage(QUESTION, (str(invoice), str(tmp_path / "other.png")))
+    answers = [session.begin(message, FAST) for session in (one, other)]
     for answer in answers:
         answer.prepare()
-    held = [[item.nbytes > 0 for item in answer.turn.media] for answer in answers]
+    held = [[item.nbytes > 0 for item in answer.message.media] for answer in answers]
     assert held == [[True, False], [False, False]], "all that wait share it"
     assert list(answers[0].steps())[-1].progress.done
     other.stop()
-    assert answers[1].turn.media is None
+    assert answers[1].message.media is None
 
 
 def test_earlier_pictures_are_decoded_before_the_turn(house, invoice, monkeypatch):
     """Where a cache was dropped, all is read again: the pictures are there when the model is."""
     session = house.visitors.session("a")
-    list(session.ask(Turn(QUESTION, (str(invoice),)), FAST))
+    list(session.ask(UserMessage(QUESTION, (str(invoice),)), FAST))
     (item,) = session.talk.media
-    plain = session.begin(Turn("And why?"), FAST)
+    plain = session.begin(UserMessage("And why?"), FAST)
     plain.prepare()
     assert item.nbytes == 0, "the cache has it"
     list(plain.steps())
     session.conversation.free_cache()
     decoded, own = [], media._items
     monkeypatch.setattr(media, "_items", lambda what, *rest, **more: decoded.append(what) or own(what, *rest, **more))
-    answer = session.begin(Turn("And why?"), FAST)
+    answer = session.begin(UserMessage("And why?"), FAST)
     answer.prepare()
     assert item.nbytes > 0 and decoded == ["image"]
     assert list(answer.steps())[-1].progress.done
     assert decoded == ["image"] and item.nbytes == 0
 
     session.conversation.free_cache()
-    waiting = session.begin(Turn("And now?"), FAST)
+    waiting = session.begin(UserMessage("And now?"), FAST)
     waiting.prepare()
     assert item.nbytes > 0
     session.stop()
     assert item.nbytes == 0, "it is over before its turn"
     monkeypatch.setattr("kvmm.ui.chat.streaming.WAITING_NBYTES", 100)
-    small = session.begin(Turn("And now?"), FAST)
+    small = session.begin(UserMessage("And now?"), FAST)
     small.prepare()
     assert item.nbytes == 0
     assert list(small.steps())[-1].progress.done

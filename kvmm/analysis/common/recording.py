@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from kvmm.errors import KVMMError
+from kvmm.models.positions import kept_rope_deltas
 
 NAME = "kvmm-observed"  # must not contain "flash": transformers reads that as FlashAttention
 QUERY_BLOCK = 256  # queries a block: at 32K tokens a block's mask is 8 MiB, 32 MiB as the floats SDPA makes of it
@@ -170,18 +171,6 @@ def _implementation(model: nn.Module, name: str) -> Iterator[None]:
         use(before)
 
 
-@contextmanager
-def _kept_rope_deltas(model: nn.Module) -> Iterator[None]:
-    """Put the ``rope_deltas`` that the Qwen families keep on the model back."""
-    holders = [module for module in model.modules() if hasattr(module, "rope_deltas")]
-    saved = [module.rope_deltas for module in holders]
-    try:
-        yield
-    finally:
-        for module, deltas in zip(holders, saved, strict=True):
-            module.rope_deltas = deltas
-
-
 @torch.no_grad()
 def observe(model: nn.Module, inputs: Mapping[str, Any], observer: Observer) -> None:
     """Run one exact prefill of ``inputs`` and show every decoder layer's attention to ``observer``.
@@ -201,7 +190,7 @@ def observe(model: nn.Module, inputs: Mapping[str, Any], observer: Observer) -> 
     if inputs.get("input_ids") is None:
         raise KVMMError("An analysis needs input_ids: pass what the processor returned.")
     cache = PassThroughCache(model.config.get_text_config(decoder=True))
-    with _kept_rope_deltas(model), _implementation(model, NAME):
+    with kept_rope_deltas(model), _implementation(model, NAME):
         token = _OBSERVER.set((observer, cache))
         try:
             with suppress(Enough):

@@ -1,7 +1,8 @@
-"""Witness tests on answers: what a reader would notice of a policy, where logit drift says how far it moved.
+"""Metrics of answers under a policy against the answers in full precision.
 
-Each function compares the answers of a policy with those of full precision to the same prompts, in the same order, and
-returns plain figures. They follow the witness tests of Spherical KV: length drift, early stop, seed sensitivity,
+Logit drift says how far a policy moves the next-token distributions; these metrics say what a reader notices. Each
+function takes the answers of a policy and those of full precision to the same prompts, in the same order, and returns
+plain figures. They are what the Spherical KV paper calls witness tests: length drift, early stop, seed sensitivity,
 refusal flips, tier-flip rate and retrieval raggedness.
 """
 
@@ -21,7 +22,7 @@ REFUSALS = ("It does not say.",)  # the embedded model's answer to a question th
 
 
 @dataclass(frozen=True)
-class Answer:
+class GeneratedAnswer:
     """One generated answer.
 
     Attributes:
@@ -139,7 +140,7 @@ def _paired(full: Sequence[Any], other: Sequence[Any]) -> list[tuple[Any, Any]]:
     return list(zip(full, other, strict=True))
 
 
-def length_drift(full: Sequence[Answer], policy: Sequence[Answer]) -> LengthDrift:
+def length_drift(full: Sequence[GeneratedAnswer], policy: Sequence[GeneratedAnswer]) -> LengthDrift:
     """How much longer or shorter the answers became. Raises :class:`KVMMError` without pairs, like all of these."""
     pairs = [(len(f.tokens), len(p.tokens)) for f, p in _paired(full, policy)]
     differences = [p - f for f, p in pairs]
@@ -154,7 +155,7 @@ def length_drift(full: Sequence[Answer], policy: Sequence[Answer]) -> LengthDrif
     )
 
 
-def early_stop(full: Sequence[Answer], policy: Sequence[Answer]) -> EarlyStop:
+def early_stop(full: Sequence[GeneratedAnswer], policy: Sequence[GeneratedAnswer]) -> EarlyStop:
     """Answers that end too soon, or no longer end; see :class:`EarlyStop`."""
     pairs = _paired(full, policy)
     earlier = [p.ended and len(p.tokens) < len(f.tokens) for f, p in pairs]
@@ -170,7 +171,7 @@ def similarity(a: str, b: str) -> float:
     return 1 - levenshtein(a, b) / longest if longest else 1.0
 
 
-def answer_agreement(full: Sequence[Answer], policy: Sequence[Answer]) -> AnswerAgreement:
+def answer_agreement(full: Sequence[GeneratedAnswer], policy: Sequence[GeneratedAnswer]) -> AnswerAgreement:
     """How alike the answers are as texts."""
     pairs = _paired(full, policy)
     return AnswerAgreement(
@@ -181,7 +182,7 @@ def answer_agreement(full: Sequence[Answer], policy: Sequence[Answer]) -> Answer
 
 
 def seed_sensitivity(
-    full: Sequence[Sequence[Answer]], policy: Sequence[Sequence[Answer]], temperature: float
+    full: Sequence[Sequence[GeneratedAnswer]], policy: Sequence[Sequence[GeneratedAnswer]], temperature: float
 ) -> SeedSensitivity:
     """Sampled answers, ``[prompt][seed]``, the same seeds in the same order on both sides; 2 or more.
 
@@ -225,7 +226,9 @@ def is_refusal(text: str, refusals: Sequence[str] = REFUSALS) -> bool:
     return any(answer.startswith(words(refusal) + " ") for refusal in refusals if words(refusal))
 
 
-def refusal_flips(full: Sequence[Answer], policy: Sequence[Answer], refusals: Sequence[str] = REFUSALS) -> RefusalFlips:
+def refusal_flips(
+    full: Sequence[GeneratedAnswer], policy: Sequence[GeneratedAnswer], refusals: Sequence[str] = REFUSALS
+) -> RefusalFlips:
     """Questions that one side answers and the other refuses."""
     pairs = [(is_refusal(f.text, refusals), is_refusal(p.text, refusals)) for f, p in _paired(full, policy)]
     to_refusal = sum(p and not f for f, p in pairs)
@@ -286,9 +289,9 @@ def pooled_flips(parts: Sequence[TierFlips]) -> TierFlips | None:
 
 __all__ = [
     "REFUSALS",
-    "Answer",
     "AnswerAgreement",
     "EarlyStop",
+    "GeneratedAnswer",
     "LengthDrift",
     "PageAccuracy",
     "RefusalFlips",

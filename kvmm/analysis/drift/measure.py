@@ -17,7 +17,9 @@ import numpy as np
 import torch
 
 from kvmm.errors import KVMMError
-from kvmm.models.documents import DYNAMIC, Document, document_length, measured_bits, read_on
+from kvmm.models.caches import DYNAMIC, measured_bits
+from kvmm.models.documents import Document, read_on
+from kvmm.models.prompting import document_length
 from kvmm.policy import KVPolicy
 
 TOP_K = 10

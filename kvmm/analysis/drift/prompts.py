@@ -12,7 +12,7 @@ import torch
 from kvmm.analysis.drift.run import DriftPrompt
 from kvmm.errors import KVMMError
 from kvmm.media import load_audio, load_image
-from kvmm.models.documents import encode_question
+from kvmm.models.prompting import encode_question
 
 TRANSCRIBE = "Transcribe the page."
 DESCRIBE = "What do you hear?"

@@ -1,4 +1,4 @@
-"""The drift report: logit drift and witness tests of several policies on the same prompts, as JSON.
+"""The drift report: logit drift and answer metrics of several policies on the same prompts, as JSON.
 
 A report states its format version and the fields of each of its parts; :func:`validate` checks a file against both, so
 that a reader never takes a missing or misnamed figure for a measured one (the schema-integrity witness).
@@ -49,7 +49,7 @@ class Bits:
 
 @dataclass(frozen=True)
 class PolicyReport:
-    """What one policy did. Witnesses that were not asked for, or have nothing to compare, are None.
+    """What one policy did. Metrics that were not asked for, or have nothing to compare, are None.
 
     ``kl_error`` is the standard error of ``logits.kl_mean`` (None for one prompt); ``median_kl`` and ``median_top1``
     are medians over the prompts of each prompt's own mean.

@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import torch
 
 from kvmm.analysis.drift import answer_metrics
-from kvmm.analysis.drift.answer_metrics import REFUSALS, Answer
+from kvmm.analysis.drift.answer_metrics import REFUSALS, GeneratedAnswer
 from kvmm.analysis.drift.measure import (
     TOP_K,
     ForcedText,
@@ -26,9 +25,10 @@ from kvmm.analysis.drift.measure import (
 from kvmm.analysis.drift.report import Bits, DriftReport, PolicyReport
 from kvmm.errors import KVMMError
 from kvmm.eval.metrics import exact_match
+from kvmm.models.caches import DYNAMIC, measured_bits
 from kvmm.models.conversation import model_lock
-from kvmm.models.documents import DYNAMIC, Document, answer_tokens, measured_bits
-from kvmm.policy import KVPolicy, get_policy
+from kvmm.models.documents import Document, answer_tokens
+from kvmm.policy import KVPolicy
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class _Found:
 
     drift: list[PositionDrift] = field(default_factory=list)
     bits: list[dict[str, float]] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
-    sampled: list[list[Answer]] = field(default_factory=list)
+    answers: list[GeneratedAnswer] = field(default_factory=list)
+    sampled: list[list[GeneratedAnswer]] = field(default_factory=list)
     tiers: list[answer_metrics.TierFlips] = field(default_factory=list)
 
 
@@ -96,19 +96,6 @@ def make_report(
     )
 
 
-def resolve_policies(given: Sequence[str | Path | KVPolicy]) -> dict[str, KVPolicy]:
-    """Policies by the name they report under. Raises :class:`KVMMError` for unknown ones, none, or a name twice."""
-    found: dict[str, KVPolicy] = {}
-    for one in given:
-        policy = get_policy(one)
-        if policy.name in found:
-            raise KVMMError(f"Two policies are called {policy.name!r}: name every policy once, under its own name.")
-        found[policy.name] = policy
-    if not found:
-        raise KVMMError("There is no policy to measure: name at least one.")
-    return found
-
-
 def run_drift(
     model: Any,
     processor: Any,
@@ -129,7 +116,7 @@ def run_drift(
 
     Args:
         model, processor: as ``load_model`` returns them.
-        prompts, policies: what to compare; policies by name (:func:`resolve_policies`).
+        prompts, policies: what to compare; policies by name (:func:`kvmm.models.caches.resolve_policies`).
         answers: also generate a greedy answer with every policy, for length drift, early stop and refusal flips.
         seeds: sampled answers a prompt and policy, for seed sensitivity; 0 for none, else 2 or more.
         temperature: of the sampled answers.
@@ -155,9 +142,9 @@ def run_drift(
             if document is None or prompt.document is None or prompt.document != prompts[index - 1].document:
                 packed = packed_length(model, inputs) if prompt.packed is None else prompt.packed
                 document = Document(model, inputs, packed)
-            witnessed = answers and not prompt.forced_only
+            compared = answers and not prompt.forced_only
             greedy, longest = None, prompt.max_new_tokens or max_new_tokens
-            if prompt.continuation is None or witnessed:
+            if prompt.continuation is None or compared:
                 greedy = write.tokens(inputs, document.cache(DYNAMIC), longest)
             forced = ForcedText(document, inputs, _forced(prompt, greedy), top_k=top_k)
             for name, one in found.items():
@@ -165,7 +152,7 @@ def run_drift(
                 if name != DYNAMIC:
                     one.drift.append(forced.measure(policy))
                     one.bits.append(measured_bits(document.cache(policy)))
-                if witnessed:
+                if compared:
                     cache = document.cache(policy)
                     tokens = greedy if name == DYNAMIC else write.tokens(inputs, cache, longest)
                     one.answers.append(write.answer(tokens))
@@ -209,12 +196,12 @@ class _Writer:
             sampling = {"do_sample": True, "temperature": self.temperature, "top_p": 1.0, "top_k": 0}
             return answer_tokens(self.model, inputs, cache, longest, **sampling)
 
-    def answer(self, tokens: torch.Tensor) -> Answer:
+    def answer(self, tokens: torch.Tensor) -> GeneratedAnswer:
         ids = tokens.tolist()
         ended = bool(ids) and ids[-1] in self.eos
         ids = ids[:-1] if ended else ids
         text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
-        return Answer(tuple(ids), text, ended)
+        return GeneratedAnswer(tuple(ids), text, ended)
 
 
 def _policy_report(
@@ -235,7 +222,7 @@ def _policy_report(
     asked = [prompt for prompt in prompts if not prompt.forced_only]
     placed = [i for i, prompt in enumerate(asked) if prompt.place and prompt.references and one.answers]
 
-    def right(answers: Sequence[Answer]) -> list[bool]:
+    def right(answers: Sequence[GeneratedAnswer]) -> list[bool]:
         return [exact_match(answers[i].text, asked[i].references) for i in placed]
 
     return PolicyReport(
@@ -262,4 +249,4 @@ def _policy_report(
     )
 
 
-__all__ = ["DriftPrompt", "device_name", "make_report", "resolve_policies", "run_drift"]
+__all__ = ["DriftPrompt", "device_name", "make_report", "run_drift"]

@@ -20,8 +20,10 @@ from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCrit
 from kvmm.analysis.common.prefill import one_prompt
 from kvmm.analysis.drift.measure import ForcedText, packed_length, summarise
 from kvmm.errors import KVMMError
+from kvmm.models.caches import DYNAMIC, copy_cache, measured_bits
 from kvmm.models.conversation import model_lock
-from kvmm.models.documents import DYNAMIC, Document, answer_tokens, first_tokens, measured_bits, own_copy
+from kvmm.models.documents import Document, answer_tokens
+from kvmm.models.prompting import first_tokens
 from kvmm.policy import KVPolicy, get_policy
 from kvmm.policy import policies as presets
 
@@ -111,7 +113,7 @@ class MethodsReport:
         return tuple(row for row in self.rows if row.error is None)
 
     def pareto(self) -> tuple[str, ...]:
-        """Names of the policies that no other beats: none has a KL and bytes as small, and one of them smaller.
+        """Names of the policies on the Pareto front: no other has a KL and bytes as small, and one of them smaller.
 
         By bytes, smallest first.
         """
@@ -225,7 +227,7 @@ def _measure(
         cache.pack()
         _finish(document.model)
         pack_seconds = time.perf_counter() - begin
-        drift = summarise(forced.measure(policy, own_copy(cache)))
+        drift = summarise(forced.measure(policy, copy_cache(cache)))
         tokens, answer, seconds = write(cache)
         memory, bits = cache.memory(), measured_bits(cache)
     except (KVMMError, torch.OutOfMemoryError) as error:

@@ -17,7 +17,7 @@ _FLOOR = 1e-9  # nats: below is rounding
 def pareto(report: MethodsReport) -> go.Figure:
     """KL of the next token against measured bytes, both logarithmic: down and left is better.
 
-    The policies that no other beats are joined by a line. Labels that would lie on others are left out, those of the
+    A line joins the policies on the Pareto front. Labels that would lie on others are left out, those of the
     line first placed; hover tells every point's name, bits, answer and time. Policies of equal bytes and KL share one
     label. Colours tell the methods apart.
     """

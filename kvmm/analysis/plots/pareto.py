@@ -1,4 +1,4 @@
-"""Policies as points, quality against size: the front that no other beats, and names that do not cover each other."""
+"""Policies as points, quality against size, with their Pareto front and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pareto_plot(
 
     Args:
         points: one a policy.
-        front: names of the policies that no other beats.
+        front: names of the policies on the Pareto front.
         log_y: whether the quality is on a logarithmic axis too; then it is positive.
         least: what the axis of the quality spans at least (powers of ten on a logarithmic one), so that policies which
             are equal are not shown as if they differed.

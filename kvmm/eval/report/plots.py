@@ -52,7 +52,7 @@ def score_by_bits(task: TaskResult) -> go.Figure:
 
 
 def front(policies: Sequence[PolicyResult]) -> list[str]:
-    """The policies that no other beats in both score and bits."""
+    """The policies on the Pareto front of score and bits."""
     return [
         one.policy
         for one in policies

@@ -24,18 +24,11 @@ from transformers.cache_utils import Cache
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES, modality_of_ids
-from kvmm.models.documents import (
-    DYNAMIC,
-    Document,
-    all_position_ids,
-    document_length,
-    first_tokens,
-    greedy_settings,
-    is_per_token,
-    new_cache,
-    own_copy,
-)
-from kvmm.models.peers import cache_nbytes, is_peer
+from kvmm.models.caches import DYNAMIC, copy_cache, new_cache
+from kvmm.models.documents import Document, greedy_settings
+from kvmm.models.peers import batch_cache_nbytes, is_peer
+from kvmm.models.positions import all_position_ids
+from kvmm.models.prompting import document_length, first_tokens, is_per_token
 from kvmm.policy import KVPolicy
 
 _PADDED_MEDIA = ("input_features", "feature_attention_mask")  # recordings of unequal length, zeros at the end
@@ -46,7 +39,7 @@ class Uncollatable(KVMMError):
 
 
 @dataclass(frozen=True)
-class Prompt:
+class EncodedPrompt:
     """One prompt, encoded.
 
     Attributes:
@@ -73,7 +66,7 @@ class Prompt:
         return {MODALITY_NAMES[code]: count for code, count in sorted(counts.items())}
 
 
-def make_prompt(model: Any, inputs: Mapping[str, torch.Tensor], *, pack_first: bool, context: int = 0) -> Prompt:
+def make_prompt(model: Any, inputs: Mapping[str, torch.Tensor], *, pack_first: bool, context: int = 0) -> EncodedPrompt:
     """A prompt from the inputs of one sequence.
 
     Args:
@@ -89,11 +82,11 @@ def make_prompt(model: Any, inputs: Mapping[str, torch.Tensor], *, pack_first: b
         raise KVMMError(f"The prompt has {length} tokens: ask a question of a word or more.")
     document = max(document_length(inputs["input_ids"], model.config), context)
     packs = pack_first and 1 < document < length
-    return Prompt(inputs, all_position_ids(model, inputs), document if packs else length - 2, packs)
+    return EncodedPrompt(inputs, all_position_ids(model, inputs), document if packs else length - 2, packs)
 
 
 @dataclass(frozen=True)
-class Answer:
+class MeasuredAnswer:
     """One answer and what it took.
 
     Attributes:
@@ -128,7 +121,7 @@ class DocumentBatch(Document):
         Uncollatable: their media cannot be put into one batch.
     """
 
-    def __init__(self, model: Any, prompts: Sequence[Prompt]):
+    def __init__(self, model: Any, prompts: Sequence[EncodedPrompt]):
         self.model = model
         self.packs = prompts[0].packs
         self.length = max(prompt.shared for prompt in prompts)
@@ -153,7 +146,7 @@ class DocumentBatch(Document):
             self._packed[policy] = self._make(policy)
             _synchronize(self.model)
             self._seconds[policy] = time.perf_counter() - begin
-        return own_copy(self._packed[policy])
+        return copy_cache(self._packed[policy])
 
     def forget(self, policy: str | KVPolicy) -> None:
         """Free the packed documents of a policy."""
@@ -173,12 +166,12 @@ class DocumentBatch(Document):
     def answers(
         self,
         policy: str | KVPolicy,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[EncodedPrompt],
         documents: Sequence[int],
         max_new_tokens: int,
         stop: threading.Event | None = None,
         **sampling: Any,
-    ) -> list[Answer]:
+    ) -> list[MeasuredAnswer]:
         """Answers, decoded as one batch.
 
         Args:
@@ -234,11 +227,11 @@ class DocumentBatch(Document):
             measure(unended)
         held = [self._held(prompt, len(one)) for prompt, one in zip(prompts, tokens, strict=True)]
         return [
-            Answer(one, ready + first - begin, tpot if len(one) > 1 else None, *sizes[row], held[row])
+            MeasuredAnswer(one, ready + first - begin, tpot if len(one) > 1 else None, *sizes[row], held[row])
             for row, one in enumerate(tokens)
         ]
 
-    def _held(self, prompt: Prompt, generated: int) -> dict[str, int]:
+    def _held(self, prompt: EncodedPrompt, generated: int) -> dict[str, int]:
         """Tokens in the cache by modality: the last token of an answer is never read."""
         counts = prompt.tokens_by_modality(self.model.config)
         counts["text"] = counts.get("text", 0) + max(generated - 1, 0)
@@ -254,7 +247,7 @@ def _sizes(
     """
     rows = len(tokens)
     if not isinstance(cache, KVMMCache):  # transformers' caches hold padding like any token
-        each = cache_nbytes(cache, rows, documents) / (rows * cache.get_seq_length())
+        each = batch_cache_nbytes(cache, rows, documents) / (rows * cache.get_seq_length())
         return [(round(each * count), 2 * values_per_token * count, None) for count in tokens]
     report, table = cache.memory(), cache.table
     full = report.by_component.get("sink", 0) + report.by_component.get("residual", 0)
@@ -345,4 +338,4 @@ def _collate(parts: Sequence[Mapping[str, torch.Tensor]], width: int) -> dict[st
     return {**inputs, "attention_mask": _stack(masks, width, batch=0)}
 
 
-__all__ = ["Answer", "DocumentBatch", "Prompt", "Uncollatable", "make_prompt"]
+__all__ = ["DocumentBatch", "EncodedPrompt", "MeasuredAnswer", "Uncollatable", "make_prompt"]

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from kvmm.errors import KVMMError
-from kvmm.eval.run.batching import Prompt
+from kvmm.eval.run.batching import EncodedPrompt
 from kvmm.eval.run.records import Row
-from kvmm.eval.run.runner import Answerer, Settings, reason, units
+from kvmm.eval.run.runner import SampleRunner, Settings, reason, units
 from kvmm.eval.tasks.base import Sample
 from kvmm.media import load_audio, load_image
-from kvmm.models.documents import encode_messages, first_tokens
+from kvmm.models.prompting import encode_messages, first_tokens
 from kvmm.policy import KVPolicy
 
 AHEAD = 4
@@ -91,7 +91,7 @@ def answer_chats(
     What is wrong with a single chat is the ``error`` of its row.
 
     Args:
-        policy: as :func:`kvmm.eval.run.runner.resolve_policies` returns it.
+        policy: as :func:`kvmm.models.caches.resolve_policies` returns it.
         chats: messages ``{"role": ..., "content": [...]}`` whose parts are ``{"type": "text", "text": ...}``, or
             ``"image"`` and ``"audio"`` with their source as ``"url"``; or functions that return the messages, which are
             called when it is their turn.
@@ -102,13 +102,13 @@ def answer_chats(
         KVMMError: the policy does not fit the model, or a chat shows what the model cannot read.
     """
     settings = Settings(batch_size, decoding.max_new_tokens, pack_before_question, dict(decoding.sampling))
-    answerer = _ChatAnswerer(model, processor, policy, settings)
+    runner = _ChatRunner(model, processor, policy, settings)
     for start in range(0, len(chats), AHEAD * batch_size):
         window = chats[start : start + AHEAD * batch_size]
-        samples = answerer.take(window)
+        samples = runner.take(window)
         rows = {}
         for unit in units(samples, batch_size):
-            for row in answerer.unit(unit, {}):
+            for row in runner.unit(unit, {}):
                 rows[row["doc_id"]] = {**row, "filtered_resps": decoding.cut(row["filtered_resps"])}
         yield from (rows[sample.doc_id] for sample in samples)
 
@@ -123,13 +123,13 @@ class _Unscored:
         return {}
 
 
-class _ChatAnswerer(Answerer):
-    """An :class:`Answerer` whose prompts come from messages."""
+class _ChatRunner(SampleRunner):
+    """An :class:`SampleRunner` whose prompts come from messages."""
 
     def __init__(self, model: Any, processor: Any, policy: str | KVPolicy, settings: Settings):
         name = policy if isinstance(policy, str) else policy.name
         super().__init__(model, processor, _Unscored(), {name: policy}, settings)
-        self._found: dict[str, Prompt | str] = {}
+        self._found: dict[str, EncodedPrompt | str] = {}
 
     def take(self, chats: Sequence[Any]) -> list[Sample]:
         """Encode chats; those about the same document, to the token and the pixel, are of one group."""
@@ -150,19 +150,19 @@ class _ChatAnswerer(Answerer):
             samples.append(sample)
         return samples
 
-    def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> Prompt:
+    def _prompt(self, messages: Sequence[Mapping[str, Any]]) -> EncodedPrompt:
         messages = [{**message, "content": _parts(message["content"])} for message in messages]
         parts = [part for message in messages for part in message["content"]]
         for kind in dict.fromkeys(part["type"] for part in parts):
-            if kind == "video" or kind not in ("text", *self.senses):
-                senses = ", ".join(("text", *(sense for sense in self.senses if sense != "video")))
-                raise _Unreadable(f"This model reads {senses}, and the task shows {kind}: choose another task.")
+            if kind == "video" or kind not in ("text", *self.input_modalities):
+                readable = ", ".join(("text", *(name for name in self.input_modalities if name != "video")))
+                raise _Unreadable(f"This model reads {readable}, and the task shows {kind}: choose another task.")
         images = [load_image(image_source(part["url"])) for part in parts if part["type"] == "image"]
         audios = [load_audio(audio_source(part["url"])) for part in parts if part["type"] == "audio"]
         bare = [{**message, "content": [_without_source(part) for part in message["content"]]} for message in messages]
         return self.prompt(encode_messages(self.model, self.processor, bare, images, audios))
 
-    def _encode(self, asked: Sequence[Sample]) -> list[Prompt | str]:
+    def _encode(self, asked: Sequence[Sample]) -> list[EncodedPrompt | str]:
         return [self._found[sample.doc_id] for sample in asked]
 
 
@@ -202,7 +202,7 @@ def audio_source(source: Any) -> Any:
     return source
 
 
-def _fingerprint(prompt: Prompt) -> str:
+def _fingerprint(prompt: EncodedPrompt) -> str:
     """The same for equal documents only: of all inputs of the first tokens, media included."""
     digest = hashlib.sha256()
     for name, value in sorted(first_tokens(prompt.inputs, prompt.shared).items()):

@@ -16,15 +16,9 @@ import torch
 from kvmm.calibration import model_fingerprint
 from kvmm.errors import KVMMError
 from kvmm.eval.run.records import Row, RowWriter, Run, RunFiles, count_failed, sample_hash
-from kvmm.eval.run.runner import (
-    Settings,
-    answer_samples,
-    make_settings,
-    policy_config,
-    resolve_policies,
-    share_of,
-)
+from kvmm.eval.run.runner import Settings, answer_samples, make_settings, share_of
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task
+from kvmm.models.caches import policy_config, resolve_policies
 from kvmm.policy import KVPolicy
 
 Progress = Callable[[int, int, Row], None]
@@ -61,7 +55,7 @@ def run(
 
     Args:
         samples: what ``task.load`` returned; a plain list when nothing was left out.
-        policies: names, files or ``KVPolicy``s, or what :func:`resolve_policies` returned.
+        policies: names, files or ``KVPolicy``s, or what :func:`kvmm.models.caches.resolve_policies` returned.
         out: the folder above the model's, or the files of a run that has begun.
         model_name: the name of the model's folder.
         fresh: start a run beside those that are there.
@@ -324,4 +318,4 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-__all__ = ["Progress", "answer_samples", "describe", "pixel_budget", "resolve_policies", "run"]
+__all__ = ["Progress", "answer_samples", "describe", "pixel_budget", "run"]

@@ -20,15 +20,15 @@ from kvmm.errors import KVMMError
 from kvmm.eval.run import ray_engine
 from kvmm.eval.run.evaluate import run
 from kvmm.eval.run.records import Row, Run, RunFiles, read_run
-from kvmm.eval.run.runner import resolve_policies
 from kvmm.eval.tasks import SampleSet, Task, get_task
 from kvmm.models import load_model
+from kvmm.models.caches import resolve_policies
 from kvmm.models.loading import EMBEDDED_MODEL
 from kvmm.models.peers import check_peer
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvalOptions:
     """The arguments of ``kvmm eval``."""
 
     tasks: tuple[str, ...]
@@ -67,7 +67,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Step:
+class RowWritten:
     """One more row; ``rate`` is the speed so far, for people, ``seconds_left`` what the rest takes at that speed."""
 
     done: int
@@ -130,51 +130,51 @@ class Processes:
         return device
 
 
-def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Done]:
-    """Run a plan: for each task a :class:`Loaded`, a :class:`Step` a row, and a :class:`Done`.
+def execute(options: EvalOptions, processes: Processes) -> Iterator[Loaded | RowWritten | Done]:
+    """Evaluate: for each task a :class:`Loaded`, a :class:`RowWritten` a row, and a :class:`Done`.
 
     Raises:
         KVMMError: whatever the user can put right, before the model is loaded if possible.
     """
-    tasks = [get_task(name) for name in plan.tasks]
+    tasks = [get_task(name) for name in options.tasks]
     if len({task.name for task in tasks}) < len(tasks):
         raise KVMMError("A task is named twice: name every task once.")
-    for name in plan.peers:
+    for name in options.peers:
         check_peer(name)
-    policies = resolve_policies(plan.policies)
-    sets = [(task, *_load(task, source, plan)) for task, source in zip(tasks, _sources(plan, tasks), strict=True)]
-    if plan.engine == "ray" and processes.world > 1:
+    policies = resolve_policies(options.policies)
+    sets = [(task, *_load(task, source, options)) for task, source in zip(tasks, _sources(options, tasks), strict=True)]
+    if options.engine == "ray" and processes.world > 1:
         raise KVMMError("Ray starts the processes itself: call `kvmm eval --engine ray` without a launcher.")
-    cluster = ray_engine.Cluster.join(plan.address, plan.workers) if plan.engine == "ray" else None
+    cluster = ray_engine.Cluster.join(options.address, options.workers) if options.engine == "ray" else None
     held = contextlib.ExitStack()  # the run, by its main process, from here to the end of the last task
     try:
-        device, dtype, batch_size = processes.device(plan.device), plan.dtype, plan.batch_size
+        device, dtype, batch_size = processes.device(options.device), options.dtype, options.batch_size
         arguments: dict[str, Any] = {}
         if cluster is not None:
             # this process only says what the model is; the actors have one each
             device, dtype = "cpu", dtype or ("bfloat16" if cluster.gpus else None)
             batch_size = batch_size or cluster.batch_size
-            arguments = {"answer": cluster.answerer(plan.model, plan.device, dtype), "machine": cluster.describe()}
-        model, processor = load_model(plan.model, device=device, dtype=dtype)
-        files = RunFiles.open(plan.out, plan.model_name, fresh=plan.fresh) if processes.is_main else None
+            arguments = {"answer": cluster.runner(options.model, options.device, dtype), "machine": cluster.describe()}
+        model, processor = load_model(options.model, device=device, dtype=dtype)
+        files = RunFiles.open(options.out, options.model_name, fresh=options.fresh) if processes.is_main else None
         if files is not None:
             held.enter_context(files.locked())
             arguments["locked"] = True
         files = processes.agree(files)
         arguments |= {
             "batch_size": batch_size,
-            "max_new_tokens": plan.max_new_tokens,
-            "retry_failed": plan.retry_failed,
-            "pack_before_question": plan.pack_before_question,
-            "model_name": plan.model_name,
+            "max_new_tokens": options.max_new_tokens,
+            "retry_failed": options.retry_failed,
+            "pack_before_question": options.pack_before_question,
+            "model_name": options.model_name,
             "share": (processes.rank, processes.world),
             "wait": processes.wait,
         }
         for task, source, samples in sets:
             yield Loaded(task.name, samples.summary())
-            settings = {"dataset_path": source, "split": plan.split, "limit": plan.limit}
+            settings = {"dataset_path": source, "split": options.split, "limit": options.limit}
             work = partial(run, model, processor, task, samples, policies, files, settings=settings, **arguments)
-            yield from _steps(work)
+            yield from _rows_written(work)
             yield Done(task.name, read_run(files.results_path))
     finally:
         held.close()
@@ -182,29 +182,29 @@ def execute(plan: Plan, processes: Processes) -> Iterator[Loaded | Step | Done]:
             cluster.close()
 
 
-def _sources(plan: Plan, tasks: Sequence[Task]) -> list[str]:
+def _sources(options: EvalOptions, tasks: Sequence[Task]) -> list[str]:
     """What each task is loaded from."""
-    if plan.data:
-        if len(plan.data) not in (1, len(tasks)):
+    if options.data:
+        if len(options.data) not in (1, len(tasks)):
             raise KVMMError(
-                f"There are {len(tasks)} tasks and {len(plan.data)} sources: name one, or one for each task."
+                f"There are {len(tasks)} tasks and {len(options.data)} sources: name one, or one for each task."
             )
-        return list(plan.data) * (1 if len(plan.data) == len(tasks) else len(tasks))
+        return list(options.data) * (1 if len(options.data) == len(tasks) else len(tasks))
     for task in tasks:
         if task.default_source is None and task.mini is None:
             raise KVMMError(f"{task.name} needs its data: name a file, a folder or a data set's id with --data.")
     return [task.default_source or "mini" for task in tasks]
 
 
-def _load(task: Task, source: str, plan: Plan) -> tuple[str, SampleSet]:
+def _load(task: Task, source: str, options: EvalOptions) -> tuple[str, SampleSet]:
     path = Path(source).expanduser()
-    samples = task.load(source, split=plan.split, limit=plan.limit)
+    samples = task.load(source, split=options.split, limit=options.limit)
     return str(path.resolve()) if path.exists() else source, samples
 
 
-def _steps(work: Any) -> Iterator[Step]:
+def _rows_written(work: Any) -> Iterator[RowWritten]:
     """Run in a thread, so that a generator can tell of every row; closing it stops the run."""
-    events: queue.Queue[Step | None] = queue.Queue()
+    events: queue.Queue[RowWritten | None] = queue.Queue()
     stop = threading.Event()
     problem: list[BaseException] = []
     begin = time.perf_counter()
@@ -215,7 +215,7 @@ def _steps(work: Any) -> Iterator[Step]:
         counts["tokens"] += row["output_tokens"]
         seconds = max(time.perf_counter() - begin, 1e-9)
         rate = f"{counts['rows'] / seconds:.2f} answers/s  {counts['tokens'] / seconds:.1f} tokens/s"
-        events.put(Step(done, total, rate, (total - done) * seconds / counts["rows"], row))
+        events.put(RowWritten(done, total, rate, (total - done) * seconds / counts["rows"], row))
 
     def body() -> None:
         try:
@@ -237,4 +237,4 @@ def _steps(work: Any) -> Iterator[Step]:
         raise problem[0]
 
 
-__all__ = ["Done", "Loaded", "Plan", "Processes", "Step", "execute"]
+__all__ = ["Done", "EvalOptions", "Loaded", "Processes", "RowWritten", "execute"]

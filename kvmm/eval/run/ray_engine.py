@@ -21,7 +21,7 @@ import torch
 
 from kvmm.errors import KVMMError
 from kvmm.eval.run.records import Row
-from kvmm.eval.run.runner import GPU_BATCH, Answerer, make_settings, units
+from kvmm.eval.run.runner import GPU_BATCH, SampleRunner, make_settings, units
 from kvmm.eval.tasks.base import Sample, Task
 from kvmm.models import load_model
 
@@ -98,7 +98,7 @@ class Cluster:
         """What the results file says of the machines."""
         return {"device": "cuda" if self.gpus else "cpu", "engine": "ray", "processes": self.workers}
 
-    def answerer(self, model: str | None, device: str | None, dtype: str | None) -> Callable[..., Iterator[Row]]:
+    def runner(self, model: str | None, device: str | None, dtype: str | None) -> Callable[..., Iterator[Row]]:
         """A function with the arguments of :func:`kvmm.eval.run.runner.answer_samples` that answers on the cluster.
 
         ``model``, ``device`` and ``dtype`` are what each actor loads.
@@ -118,7 +118,7 @@ class Cluster:
             stop: threading.Event | None = None,
         ) -> Iterator[Row]:
             settings = make_settings(network, task, batch_size, max_new_tokens, pack_before_question)
-            Answerer(network, processor, task, policies, settings)  # a policy that does not fit is an error now
+            SampleRunner(network, processor, task, policies, settings)  # a policy that does not fit is an error now
             done = {name: frozenset(found) for name, found in (done or {}).items()}
             work = [
                 unit
@@ -179,10 +179,10 @@ class Worker:
             torch.set_num_threads(1)  # an actor has one core
         model, processor = load_model(given["model"], device=given["device"], dtype=given["dtype"])
         self.done = given["done"]
-        self.answerer = Answerer(model, processor, given["task"], given["policies"], given["settings"])
+        self.runner = SampleRunner(model, processor, given["task"], given["policies"], given["settings"])
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[str]]:
-        rows = [row for unit in batch["unit"] for row in self.answerer.unit(pickle.loads(unit), self.done)]
+        rows = [row for unit in batch["unit"] for row in self.runner.unit(pickle.loads(unit), self.done)]
         return {"row": [json.dumps(row, default=str) for row in rows]}
 
 

@@ -10,51 +10,23 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from kvmm import decoding
 from kvmm.errors import KVMMError
-from kvmm.eval.run.batching import Answer, DocumentBatch, Prompt, make_prompt
+from kvmm.eval.run.batching import DocumentBatch, EncodedPrompt, MeasuredAnswer, make_prompt
 from kvmm.eval.run.records import Row, repetition_rate, sample_hash
 from kvmm.eval.tasks.base import Sample, Task
+from kvmm.models.caches import new_cache
 from kvmm.models.conversation import model_lock
-from kvmm.models.documents import DYNAMIC, encode_question, new_cache
 from kvmm.models.families import family_of
-from kvmm.models.peers import PEERS, check_peer, is_peer, peer_config
-from kvmm.policy import KVPolicy, get_policy
+from kvmm.models.prompting import encode_question
+from kvmm.policy import KVPolicy
 
 GPU_BATCH = 8
 """Samples decoded together on a GPU when nothing else is said; a CPU gains nothing from batches of short answers."""
-
-
-def resolve_policies(names: Sequence[str | Path | KVPolicy]) -> dict[str, str | KVPolicy]:
-    """Policies by the name they report under: presets, YAML files, "dynamic" and the peers of ``kvmm.models.peers``.
-
-    Raises:
-        KVMMError: for an unknown one, none at all, one named twice, or a peer whose package is missing.
-    """
-    found: dict[str, str | KVPolicy] = {}
-    for one in names:
-        if is_peer(one):
-            check_peer(str(one))
-        policy = one if one == DYNAMIC or is_peer(one) else get_policy(one)
-        name = policy if isinstance(policy, str) else policy.name
-        if name in found:
-            raise KVMMError(f"Two policies are called {name!r}: name every policy once, under its own name.")
-        found[name] = policy
-    if not found:
-        raise KVMMError("There is no policy to evaluate: name at least one.")
-    return found
-
-
-def policy_config(policy: str | KVPolicy) -> dict[str, Any]:
-    """A policy's settings as plain values, for the results file."""
-    if isinstance(policy, KVPolicy):
-        return policy.to_dict()
-    return peer_config(policy) if policy in PEERS else {"name": policy, "cache": "transformers.DynamicCache"}
 
 
 def default_batch_size(model: Any) -> int:
@@ -123,7 +95,7 @@ def share_of(samples: Sequence[Sample], rank: int, world: int) -> list[Sample]:
 # Answers
 
 
-class Answerer:
+class SampleRunner:
     """Answers samples with one model; ``unit`` is one unit of work under all policies."""
 
     def __init__(
@@ -141,7 +113,7 @@ class Answerer:
             new_cache(model, policy)  # a policy that does not fit the model is an error now, not one of every sample
         config = model.config.get_text_config(decoder=True)
         self.window = getattr(config, "max_position_embeddings", None) or 1 << 30
-        self.senses = family_of(model.config).modalities
+        self.input_modalities = family_of(model.config).modalities
 
     def unit(self, unit: Sequence[Sequence[Sample]], done: Mapping[str, Any]) -> Iterator[Row]:
         """The rows of a unit that are not done yet: ``done`` holds the doc_ids of each policy, or nothing of it."""
@@ -150,14 +122,14 @@ class Answerer:
             for name in self.policies
         }
         needed = set().union(*wanted.values())
-        prompts: dict[str, Prompt] = {}
+        prompts: dict[str, EncodedPrompt] = {}
         for document in unit:
             asked = [sample for sample in document if sample.doc_id in needed]
             encoded = self._encode(asked)
             if self.stop.is_set():  # what was being read then is no failure of its sample
                 return
             for sample, found in zip(asked, encoded, strict=True):
-                if isinstance(found, Prompt):
+                if isinstance(found, EncodedPrompt):
                     prompts[sample.doc_id] = found
                     continue
                 for name in self.policies:
@@ -172,7 +144,7 @@ class Answerer:
             if part:
                 yield from self._answer(part, prompts, wanted)
 
-    def _encode(self, asked: Sequence[Sample]) -> list[Prompt | str]:
+    def _encode(self, asked: Sequence[Sample]) -> list[EncodedPrompt | str]:
         """The prompts of one document's samples, or why there is none."""
         if not asked:
             return []
@@ -180,11 +152,11 @@ class Answerer:
             with decoding.stopped_by(self.stop):
                 images, audio = asked[0].load_images(), asked[0].load_audio()
             for kind, present in (("image", bool(images)), ("audio", audio is not None)):
-                if present and kind not in self.senses:
-                    raise KVMMError(f"the model reads {', '.join(('text', *self.senses))}, not {kind}")
+                if present and kind not in self.input_modalities:
+                    raise KVMMError(f"the model reads {', '.join(('text', *self.input_modalities))}, not {kind}")
         except Exception as error:
             return [reason(error)] * len(asked)
-        found: list[Prompt | str] = []
+        found: list[EncodedPrompt | str] = []
         for sample in asked:
             try:
                 found.append(self.prompt(encode_question(self.model, self.processor, sample.question, images, audio)))
@@ -192,7 +164,7 @@ class Answerer:
                 found.append(reason(error))
         return found
 
-    def prompt(self, inputs: Mapping[str, Any]) -> Prompt:
+    def prompt(self, inputs: Mapping[str, Any]) -> EncodedPrompt:
         """A prompt from the inputs of one sequence. Raises ``KVMMError`` if the model's window cannot hold it."""
         with model_lock(self.model):
             prompt = make_prompt(self.model, inputs, pack_first=self.settings.pack_before_question)
@@ -204,7 +176,7 @@ class Answerer:
         return prompt
 
     def _answer(
-        self, part: Sequence[Sequence[Sample]], prompts: Mapping[str, Prompt], wanted: Mapping[str, set[str]]
+        self, part: Sequence[Sequence[Sample]], prompts: Mapping[str, EncodedPrompt], wanted: Mapping[str, set[str]]
     ) -> Iterator[Row]:
         """Rows of readable documents that are all packed first, or all not."""
         samples = [(number, sample) for number, document in enumerate(part) for sample in document]
@@ -267,7 +239,7 @@ class Answerer:
             "group": sample.group,
         }
 
-    def _row(self, sample: Sample, policy: str, prompt: Prompt, answer: Answer, seconds: float) -> Row:
+    def _row(self, sample: Sample, policy: str, prompt: EncodedPrompt, answer: MeasuredAnswer, seconds: float) -> Row:
         tokenizer = getattr(self.processor, "tokenizer", self.processor)
         text = tokenizer.decode(answer.tokens, skip_special_tokens=True).strip()
         return {
@@ -331,7 +303,7 @@ def answer_samples(
     """Rows as they come: all policies of a unit of samples, then the next unit.
 
     Args:
-        policies: from :func:`resolve_policies`.
+        policies: from :func:`kvmm.models.caches.resolve_policies`.
         batch_size, max_new_tokens, pack_before_question: see :class:`Settings`; None takes :func:`default_batch_size`
             and the task's length.
         done: for each policy the doc_ids to leave out.
@@ -341,11 +313,11 @@ def answer_samples(
         KVMMError: a policy does not fit the model. What is wrong with a single sample is the ``error`` of its rows.
     """
     settings = make_settings(model, task, batch_size, max_new_tokens, pack_before_question)
-    answerer = Answerer(model, processor, task, policies, settings, stop)
+    runner = SampleRunner(model, processor, task, policies, settings, stop)
     for unit in units(samples, settings.batch_size):
-        if answerer.stop.is_set():
+        if runner.stop.is_set():
             return
-        yield from answerer.unit(unit, done or {})
+        yield from runner.unit(unit, done or {})
 
 
 def make_settings(
@@ -358,14 +330,12 @@ def make_settings(
 
 
 __all__ = [
-    "Answerer",
+    "SampleRunner",
     "Settings",
     "answer_samples",
     "default_batch_size",
     "documents",
     "make_settings",
-    "policy_config",
-    "resolve_policies",
     "share_of",
     "units",
 ]

@@ -19,7 +19,7 @@ from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation, model_lock
 from kvmm.models.progress import Progress
 from kvmm.ui.chat.streaming import Answer
-from kvmm.ui.chat.talk import Step, Talk, Turn
+from kvmm.ui.chat.talk import AnswerUpdate, Talk, UserMessage
 from kvmm.ui.chat.talk_file import load_talk, save_talk
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
@@ -173,14 +173,14 @@ class Session:
 
     # -- conversations -----------------------------------------------------------------------------------------------
 
-    def begin(self, turn: Turn, settings: Settings) -> Answer:
+    def begin(self, message: UserMessage, settings: Settings) -> Answer:
         """Show a question in the open conversation; the answer that is returned has not been started.
 
         Raises:
             KVMMError: the question before is still being answered, or there is nothing to ask, or too much.
         """
-        check_size(turn.question, turn.files)
-        if not turn.question and not turn.files:
+        check_size(message.question, message.files)
+        if not message.question and not message.files:
             raise KVMMError("Type a question, or attach a recording that asks one.")
         with self.desk.lock:
             talk = self._there()
@@ -189,14 +189,14 @@ class Session:
             if talk.is_busy:
                 raise KVMMError("The last question is still being answered: wait, or press stop.")
             self.desk.settings = settings
-            answer = talk.answer = Answer(talk, turn, settings)
+            answer = talk.answer = Answer(talk, message, settings)
             self._asked = [*(each for each in self._asked if not each.done), answer]
             return answer
 
-    def ask(self, turn: Turn, settings: Settings) -> Iterator[Step]:
+    def ask(self, message: UserMessage, settings: Settings) -> Iterator[AnswerUpdate]:
         """Answer in the open conversation, here and now; see :meth:`Talk.ask`."""
-        answer = self.begin(turn, settings)
-        yield from answer.steps()
+        answer = self.begin(message, settings)
+        yield from answer.updates()
 
     def stop(self) -> None:
         """Stop the answer of the open conversation, whether it is being written or waits for its turn."""
@@ -242,8 +242,8 @@ class Session:
             talk = self.talk
             if not 0 <= index < len(talk.exchanges):
                 raise KVMMError("This question is not there any more.")
-            turn = talk.exchanges[index].again(None if question is None else question.strip())
-            if not turn.question and not turn.files:
+            message = talk.exchanges[index].again(None if question is None else question.strip())
+            if not message.question and not message.files:
                 raise KVMMError("Type a question, or attach a recording that asks one.")
             branch = talk.before(index)
             if any(each.answered for each in talk.exchanges[index:]):
@@ -253,7 +253,7 @@ class Session:
                 self.talks[self.talks.index(talk)] = branch
                 talk.close()
                 self._show(branch)
-            return self.begin(turn, settings)
+            return self.begin(message, settings)
 
     def rename(self, title: str) -> None:
         """Give the open conversation another name in the list.
@@ -344,4 +344,4 @@ def check_size(question: str, files: Sequence[object]) -> None:
         raise KVMMError(f"A question may have {MAX_FILES} files: send fewer, or ask again with the others.")
 
 
-__all__ = ["MAX_FILES", "MAX_QUESTION", "MAX_TALKS", "Desk", "Session", "Step", "Turn", "check_size"]
+__all__ = ["MAX_FILES", "MAX_QUESTION", "MAX_TALKS", "AnswerUpdate", "Desk", "Session", "UserMessage", "check_size"]

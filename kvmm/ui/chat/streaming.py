@@ -18,7 +18,7 @@ from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models.generation import Reading, Stopped, unless_stopped
 from kvmm.models.progress import Progress
-from kvmm.ui.chat.talk import SIDES, Step, Talk, Turn
+from kvmm.ui.chat.talk import SIDES, AnswerUpdate, Talk, UserMessage
 from kvmm.ui.parts.answers import memory_note
 from kvmm.ui.parts.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.parts.compare import mark_words
@@ -47,15 +47,15 @@ class Answer:
         error: one line for the visitor, if it failed.
     """
 
-    def __init__(self, talk: Talk, turn: Turn, settings: Settings) -> None:
-        self.talk, self.turn, self.settings = talk, turn, settings
+    def __init__(self, talk: Talk, message: UserMessage, settings: Settings) -> None:
+        self.talk, self.message, self.settings = talk, message, settings
         self.stop = threading.Event()
         self.last: dict[str, Progress] = {}
         self.side = ""
         self.error: str | None = None
         self.done = False
         self.returned = False  # a stopped question is back in the box
-        self.exchange = talk.begin(turn)
+        self.exchange = talk.begin(message)
         self._reasons: dict[str, str] = {}
         self._changed = threading.Condition()
         self._version = 0
@@ -102,16 +102,16 @@ class Answer:
         threading.Thread(target=self._run_alone if alone else self._run, name="kvmm-answer", daemon=True).start()
 
     def prepare(self) -> None:
-        """Read the files now, before it begins; what is wrong with them is raised by :meth:`steps`.
+        """Read the files now, before it begins; what is wrong with them is raised by :meth:`updates`.
 
         Earlier pictures that have to be read again are decoded now, too: not in the turn that others wait for. Pictures
         beyond ``WAITING_NBYTES`` are decoded once more when they are used: many questions may wait.
         """
         with self._reading:
-            if self._begun or self.done or self._problem is not None or self.turn.media is not None:
+            if self._begun or self.done or self._problem is not None or self.message.media is not None:
                 return
             try:
-                media = unless_stopped(lambda: self.talk.load(self.turn, self.stop), self.stop)
+                media = unless_stopped(lambda: self.talk.load(self.message, self.stop), self.stop)
             except Stopped:
                 return
             except Exception as error:
@@ -119,7 +119,7 @@ class Answer:
                 return
             if self.done:
                 return
-            self.turn = replace(self.turn, media=tuple(media))
+            self.message = replace(self.message, media=tuple(media))
             with _WAITING_GUARD:
                 left = self._left()
                 _WAITING.add(self)
@@ -132,7 +132,7 @@ class Answer:
     def _left(self) -> int:
         """Bytes that pictures of questions which wait may still take; inside ``_WAITING_GUARD``."""
         waiting = [each for each in _WAITING if not (each._answers or each.done)]
-        held = {id(item): item for each in waiting for item in (*(each.turn.media or ()), *each._held)}
+        held = {id(item): item for each in waiting for item in (*(each.message.media or ()), *each._held)}
         return WAITING_NBYTES - sum(item.nbytes for item in held.values())
 
     def _hold_earlier(self) -> None:
@@ -167,7 +167,7 @@ class Answer:
     def _let_go(self) -> None:
         for item in self._held:
             item.release()
-        self.turn, self._held = replace(self.turn, media=None), []
+        self.message, self._held = replace(self.message, media=None), []
 
     def watch(self) -> Iterator[None]:
         """Yield whenever something has changed, and at least once; ends with the answer."""
@@ -182,28 +182,28 @@ class Answer:
                 return
             time.sleep(TEXT_SECONDS)
 
-    def steps(self) -> Iterator[Step]:
+    def updates(self) -> Iterator[AnswerUpdate]:
         """Answer here and now; raises what goes wrong. When it ends or is closed, the chat shows what came of it."""
         self._begun = self._answers = True
         for side in self._sides:
-            self._show(side, note("Reading" if self.turn.files else "Answering", "", pending=True))
+            self._show(side, note("Reading" if self.message.files else "Answering", "", pending=True))
         self._tell()
         try:
             with self._reading:  # it may be prepared just now
                 if self._problem is not None:
                     raise self._problem
-            for step in self.talk.ask(self.turn, self.settings, stop=self.stop, exchange=self.exchange):
-                if step.waits_for:
+            for update in self.talk.ask(self.message, self.settings, stop=self.stop, exchange=self.exchange):
+                if update.waits_for:
                     for side in self._sides:
-                        self._show(side, note(step.waits_for, "", pending=True))
+                        self._show(side, note(update.waits_for, "", pending=True))
                     self._tell()
-                    yield step
+                    yield update
                     continue
-                self.side = step.side
-                self.last[step.side], self._reasons[step.side] = step.progress, step.reread
-                self._show(step.side, *self._tail(step.side, safe_markdown(step.progress.text)))
+                self.side = update.side
+                self.last[update.side], self._reasons[update.side] = update.progress, update.reread
+                self._show(update.side, *self._tail(update.side, safe_markdown(update.progress.text)))
                 self._tell()
-                yield step
+                yield update
             self._finish()
         except KVMMError as error:
             self.exchange.as_links = not self.exchange.media  # a file may not be what it says
@@ -227,7 +227,7 @@ class Answer:
 
     def _run(self) -> None:
         try:
-            for _ in self.steps():
+            for _ in self.updates():
                 pass
         except KVMMError:
             pass
@@ -264,7 +264,7 @@ class Answer:
 
     def _reading_note(self, reading: Reading | None) -> dict[str, Any]:
         if reading is None or not reading.pages:
-            return note("Reading" if self.turn.files else "Answering", "", pending=True)
+            return note("Reading" if self.message.files else "Answering", "", pending=True)
         return note(f"Reading page {reading.page} of {reading.pages}", "", pending=True)
 
     def _finish(self) -> None:

@@ -19,7 +19,8 @@ from kvmm import decoding
 from kvmm.cache import MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media
-from kvmm.models.conversation import DYNAMIC, Conversation
+from kvmm.models.caches import DYNAMIC
+from kvmm.models.conversation import Conversation
 from kvmm.models.difference import Difference, difference_of
 from kvmm.models.generation import Stopped, unless_stopped
 from kvmm.models.progress import Progress
@@ -40,7 +41,7 @@ _STOPPED = Progress("", 0, 0.0, None, 0.0, None, done=True, stopped=True)
 
 
 @dataclass(frozen=True)
-class Turn:
+class UserMessage:
     """What a visitor sent: text and the paths of the uploaded files; ``media`` once they have been read."""
 
     question: str
@@ -53,7 +54,7 @@ class Exchange:
     """A question, and what was shown after it on either side.
 
     Attributes:
-        turn: the question and its files.
+        message: the question and its files.
         tails: messages of the chat by side: notes, the answer, an error.
         answered: the models know of it; False for errors and stopped answers, which are shown all the same.
         stopped: the visitor stopped the answer.
@@ -61,7 +62,7 @@ class Exchange:
         media: what its files held.
     """
 
-    turn: Turn
+    message: UserMessage
     tails: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {side: [] for side in SIDES})
     answered: bool = False
     stopped: bool = False
@@ -72,18 +73,18 @@ class Exchange:
     def messages(self, side: str) -> list[dict[str, Any]]:
         """What one side's chat shows of it. The question's own are made once: each frame of an answer asks for them."""
         if self._sent is None or self._sent[0] != self.as_links:
-            sent = user_messages(self.turn.question, self.turn.files, links=self.as_links)
+            sent = user_messages(self.message.question, self.message.files, links=self.as_links)
             self._sent = self.as_links, sent
         return [*self._sent[1], *self.tails[side]]
 
-    def again(self, question: str | None = None) -> Turn:
+    def again(self, question: str | None = None) -> UserMessage:
         """The same files with another question; what was read of them stays the same, so that caches know it."""
-        question = self.turn.question if question is None else question
-        return Turn(question, self.turn.files, self.media or None)
+        question = self.message.question if question is None else question
+        return UserMessage(question, self.message.files, self.media or None)
 
 
 @dataclass(frozen=True)
-class Step:
+class AnswerUpdate:
     """One moment of an answer: which side speaks and how far it is.
 
     ``reread``: why earlier media were read again; ``waits_for``: what is done before either side reads.
@@ -167,7 +168,7 @@ class Talk:
     @property
     def files(self) -> list[str]:
         """Paths of all files that were sent."""
-        return [path for each in self.exchanges for path in each.turn.files]
+        return [path for each in self.exchanges for path in each.message.files]
 
     @property
     def is_empty(self) -> bool:
@@ -184,17 +185,17 @@ class Talk:
         """How many questions the models know of."""
         return sum(each.answered for each in self.exchanges)
 
-    def begin(self, turn: Turn) -> Exchange:
+    def begin(self, message: UserMessage) -> Exchange:
         """Show a question; :meth:`ask` answers it."""
-        exchange = Exchange(turn)
+        exchange = Exchange(message)
         self.exchanges.append(exchange)
-        self.title = self.title or title_of(turn)
+        self.title = self.title or title_of(message)
         return exchange
 
     def ask(
-        self, turn: Turn, settings: Settings, *, stop: threading.Event, exchange: Exchange | None = None
-    ) -> Iterator[Step]:
-        """Answer ``turn``, in full precision first when ``settings.compare`` is set.
+        self, message: UserMessage, settings: Settings, *, stop: threading.Event, exchange: Exchange | None = None
+    ) -> Iterator[AnswerUpdate]:
+        """Answer ``message``, in full precision first when ``settings.compare`` is set.
 
         Nothing but what ``exchange`` (made by :meth:`begin` unless given) shows changes if a step raises or the answer
         is stopped, except that a side may have to read again.
@@ -202,22 +203,22 @@ class Talk:
         Raises:
             KVMMError: a file cannot be read, the settings are wrong, or the prompt does not fit.
         """
-        if not turn.question and not turn.files:
+        if not message.question and not message.files:
             raise KVMMError("Type a question, or attach a recording that asks one.")
         policy = settings.kv_policy()
-        exchange = exchange or self.begin(turn)
+        exchange = exchange or self.begin(message)
         try:
-            new = turn.media
+            new = message.media
             if new is None:
                 try:
-                    new = unless_stopped(lambda: self.load(turn, stop), stop)
+                    new = unless_stopped(lambda: self.load(message, stop), stop)
                 except KVMMError:
                     if stop.is_set():
                         raise Stopped from None
                     raise
             exchange.media = tuple(new)
             if not self.models.is_loaded(settings.model or self.models.default):
-                yield Step("kvmm", _WAITING, waits_for=LOADING)
+                yield AnswerUpdate("kvmm", _WAITING, waits_for=LOADING)
                 unless_stopped(lambda: self.models.get(settings.model), stop)
             sides = {"full": DYNAMIC, "kvmm": policy} if settings.compare else {"kvmm": policy}
             speakers = {side: self._speaker(side, settings, kept_as, stop) for side, kept_as in sides.items()}
@@ -225,23 +226,23 @@ class Talk:
             # a side that reads everything again is not timed beside one that reads the question only
             self.same_start = len({talk.cache is None for talk in talks}) == 1
             if settings.compare and not is_warm(talks, media):
-                yield Step("kvmm", _WAITING, waits_for=WARMING)
+                yield AnswerUpdate("kvmm", _WAITING, waits_for=WARMING)
                 with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
                     unless_stopped(lambda: warm_up(talks, media, stop), stop)
         except Stopped:
             exchange.stopped = True
-            yield Step("kvmm", _STOPPED)
+            yield AnswerUpdate("kvmm", _STOPPED)
             return
         finals: dict[str, Progress] = {}
         said = self.growth[-1][0] if self.growth else 0
         try:
             for side, (talk, reread) in speakers.items():
-                asked = talk.ask(turn.question, new, max_new_tokens=self.max_new_tokens, stop=stop)
+                asked = talk.ask(message.question, new, max_new_tokens=self.max_new_tokens, stop=stop)
                 with contextlib.closing(asked):
                     for progress in asked:
                         if side == "kvmm":
                             self._note_growth(said, progress)
-                        yield Step(side, progress, reread)
+                        yield AnswerUpdate(side, progress, reread)
                 self.used = self.now()
                 finals[side] = progress
                 if progress.stopped:
@@ -309,11 +310,11 @@ class Talk:
         twin.used = self.now()
         return twin
 
-    def load(self, turn: Turn, stop: threading.Event) -> list[Media]:
+    def load(self, message: UserMessage, stop: threading.Event) -> list[Media]:
         """Read the files of a question; see :func:`kvmm.media.load_media`."""
         options = {"stop": stop, "keep": True, **self.media_options}
         with decoding.owned_by(self.owner):
-            return [item for path in turn.files for item in load_media(path, **options)]
+            return [item for path in message.files for item in load_media(path, **options)]
 
     def _note_growth(self, said: int, progress: Progress) -> None:
         if progress.memory is not None and (not self.growth or progress.memory is not self.growth[-1][1]):
@@ -354,15 +355,15 @@ class Talk:
         return conversation, reason if conversation.messages and conversation.cache is None else ""
 
 
-def title_of(turn: Turn) -> str:
+def title_of(message: UserMessage) -> str:
     """A line for the list of conversations: the question, else the first file's name."""
-    text = " ".join(turn.question.split()) or turn.files[0].rpartition("/")[2]
+    text = " ".join(message.question.split()) or message.files[0].rpartition("/")[2]
     return text if len(text) <= TITLE_LENGTH else f"{text[: TITLE_LENGTH - 1]}…"
 
 
 def shown_files(exchanges: Sequence[Exchange]) -> list[str]:
     """Paths of the files of some exchanges, each once."""
-    return list(dict.fromkeys(path for each in exchanges for path in each.turn.files))
+    return list(dict.fromkeys(path for each in exchanges for path in each.message.files))
 
 
-__all__ = ["SIDES", "Exchange", "Step", "Talk", "Turn", "shown_files", "title_of"]
+__all__ = ["SIDES", "AnswerUpdate", "Exchange", "Talk", "UserMessage", "shown_files", "title_of"]

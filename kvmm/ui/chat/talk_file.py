@@ -12,7 +12,7 @@ from kvmm.models.conversation import Conversation
 from kvmm.models.difference import Difference
 from kvmm.models.progress import Progress
 from kvmm.models.prompting import text_of
-from kvmm.ui.chat.talk import TITLE_LENGTH, Exchange, Talk, Turn, shown_files
+from kvmm.ui.chat.talk import TITLE_LENGTH, Exchange, Talk, UserMessage, shown_files
 from kvmm.ui.models import Models
 from kvmm.ui.parts.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.parts.compare import MARK
@@ -43,8 +43,8 @@ def save_talk(talk: Talk, path: str | Path) -> None:
     there = [path for path in paths if contents[path] is not None]
     exchanges = [
         {
-            "question": each.turn.question,
-            "files": [[Path(p).name, there.index(p) if p in there else None] for p in each.turn.files],
+            "question": each.message.question,
+            "files": [[Path(p).name, there.index(p) if p in there else None] for p in each.message.files],
             "tails": each.tails,
             "answered": each.answered,
             "stopped": each.stopped,
@@ -141,8 +141,8 @@ def _exchanges(
         tails = {side: [_safe(message) for message in entry["tails"][side]] for side in ("full", "kvmm")}
         answered = bool(entry["answered"])
         media = next(turns).media if answered else ()
-        turn = Turn(str(entry["question"]), tuple(found))
-        exchanges.append(Exchange(turn, tails, answered, bool(entry["stopped"]), as_links, media))
+        message = UserMessage(str(entry["question"]), tuple(found))
+        exchanges.append(Exchange(message, tails, answered, bool(entry["stopped"]), as_links, media))
     return exchanges
 
 
@@ -182,7 +182,7 @@ def _replayed(conversation: Conversation) -> list[Exchange]:
         if turn.media:
             held = "*1 file, see below*" if len(turn.media) == 1 else f"*{len(turn.media)} pages or files, see below*"
             tails = {side: [bubble(held), *tail] for side, tail in tails.items()}
-        exchanges.append(Exchange(Turn(question), tails, answered=True, media=turn.media))
+        exchanges.append(Exchange(UserMessage(question), tails, answered=True, media=turn.media))
     return exchanges
 
 

@@ -11,8 +11,8 @@ import gradio as gr
 from gradio.context import Context
 
 from kvmm.errors import KVMMError
-from kvmm.samples import Sample
-from kvmm.ui.chat.session import Session, Turn
+from kvmm.samples import SampleQuestion
+from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.chat.talk import Talk
 from kvmm.ui.parts.answers import stats_html
 from kvmm.ui.parts.events import AT_ONCE, HIDDEN
@@ -46,7 +46,7 @@ def begin(message: dict[str, Any] | None, session: Session, settings: Settings) 
     text = ((message or {}).get("text") or "").strip()
     files = tuple((message or {}).get("files") or ())
     try:
-        session.begin(Turn(text, files), settings)
+        session.begin(UserMessage(text, files), settings)
     except KVMMError as error:
         warn(error, 5)
         return False
@@ -97,7 +97,7 @@ class AskTab:
 
 
 def build_ask(
-    visitors: Visitors, session: gr.State, sidebar: Sidebar, samples: list[Sample], icons: dict[str, str]
+    visitors: Visitors, session: gr.State, sidebar: Sidebar, samples: list[SampleQuestion], icons: dict[str, str]
 ) -> list[Any]:
     """Lay out the tab inside the current context, connect it, and return the components of a frame."""
     tab = _lay_out(sidebar.policy.value, samples, icons)
@@ -105,7 +105,7 @@ def build_ask(
     return tab.shown
 
 
-def _lay_out(policy: str, samples: list[Sample], icons: dict[str, str]) -> AskTab:
+def _lay_out(policy: str, samples: list[SampleQuestion], icons: dict[str, str]) -> AskTab:
     """Lay out the tab inside the current context."""
     with gr.Row(equal_height=False):
         with gr.Column(scale=8, min_width=320):
@@ -133,7 +133,7 @@ def _lay_out(policy: str, samples: list[Sample], icons: dict[str, str]) -> AskTa
     return AskTab(full, chat, reading, verdict, box, talks, stats, growth, bars, thumbnails)
 
 
-def _kvmm_chat(policy: str, samples: list[Sample], icons: dict[str, str]) -> gr.Chatbot:
+def _kvmm_chat(policy: str, samples: list[SampleQuestion], icons: dict[str, str]) -> gr.Chatbot:
     """The chat over the packed cache, with the samples as examples."""
     return gr.Chatbot(
         label=f"kvmm · {policy}",
@@ -157,7 +157,7 @@ class _Events:
     """The events of the tab; each handler returns values of :attr:`outputs`, if it does not say otherwise."""
 
     def __init__(
-        self, visitors: Visitors, session: gr.State, sidebar: Sidebar, samples: list[Sample], tab: AskTab
+        self, visitors: Visitors, session: gr.State, sidebar: Sidebar, samples: list[SampleQuestion], tab: AskTab
     ) -> None:
         self.visitors, self.session, self.sidebar, self.samples, self.tab = visitors, session, sidebar, samples, tab
         self.outputs = [session, *tab.shown, tab.box, *tab.talks.outputs]
@@ -237,7 +237,7 @@ class _Events:
         typed = bool(message and (message.get("text") or message.get("files")))
         if answer is not None and answer.stopped and not answer.returned and not typed:
             answer.returned = True
-            value = {"text": answer.turn.question, "files": list(answer.turn.files)}
+            value = {"text": answer.message.question, "files": list(answer.message.files)}
         free = {"submit_btn": True, "stop_btn": False} | ({} if value is None else {"value": value})
         return gr.MultimodalTextbox(**free), *listing(state)
 

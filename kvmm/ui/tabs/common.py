@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from kvmm.samples import Sample
+from kvmm.samples import SampleQuestion
 from kvmm.ui.chat.session import Desk, Session
 from kvmm.ui.parts.events import AT_ONCE, ON_MODEL
 from kvmm.ui.parts.sidebar import Sidebar, settings_of
@@ -124,7 +124,7 @@ class Page:
     visitors: Visitors
     session: gr.State
     sidebar: Sidebar
-    sample: Sample | None
+    sample: SampleQuestion | None
     chat: Sequence[Any]
 
 

@@ -24,10 +24,10 @@ from kvmm.eval.report.build import build_report
 from kvmm.eval.report.files import write_report as write_report_files
 from kvmm.eval.run.evaluate import run
 from kvmm.eval.run.records import Run, RunFiles, safe_name
-from kvmm.eval.run.runner import resolve_policies
 from kvmm.eval.tasks import SampleSet, Task, get_task, task_names
 from kvmm.eval.tasks.rows import media_inside_folder
 from kvmm.eval.tasks.sources import mini_folder
+from kvmm.models.caches import resolve_policies
 from kvmm.policy import policies
 from kvmm.policy.presets import policy_groups
 from kvmm.ui.chat.session import Session

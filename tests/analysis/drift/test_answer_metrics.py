@@ -1,4 +1,4 @@
-"""Each witness test on answers written by hand."""
+"""Each answer metric on answers written by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from kvmm import KVMMError
 from kvmm.analysis.drift.answer_metrics import (
-    Answer,
+    GeneratedAnswer,
     answer_agreement,
     early_stop,
     is_refusal,
@@ -20,9 +20,9 @@ from kvmm.analysis.drift.answer_metrics import (
 )
 
 
-def answer(text: str, ended: bool = True, tokens: int | None = None) -> Answer:
+def answer(text: str, ended: bool = True, tokens: int | None = None) -> GeneratedAnswer:
     """One token a character, or ``tokens`` of them."""
-    return Answer(tuple(map(ord, text))[:tokens] if tokens is None else tuple(range(tokens)), text, ended)
+    return GeneratedAnswer(tuple(map(ord, text))[:tokens] if tokens is None else tuple(range(tokens)), text, ended)
 
 
 def test_length_drift():
@@ -119,7 +119,7 @@ def test_tier_flips():
 
 def test_answers_come_in_pairs():
     a = answer("a")
-    for witness in (length_drift, early_stop, answer_agreement, refusal_flips):
+    for metric in (length_drift, early_stop, answer_agreement, refusal_flips):
         for full, policy in [([], []), ([a], [a, a])]:
             with pytest.raises(KVMMError, match="pairs"):
-                witness(full, policy)
+                metric(full, policy)

@@ -20,7 +20,9 @@ from kvmm.analysis.drift.measure import (
     standard_error,
     summarise,
 )
-from kvmm.models.documents import DYNAMIC, Document, all_position_ids, answer_tokens, extended_position_ids, read_on
+from kvmm.models.caches import DYNAMIC
+from kvmm.models.documents import Document, answer_tokens, read_on
+from kvmm.models.positions import all_position_ids, extended_position_ids
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.tiny_models import FAMILIES, build, inputs
 

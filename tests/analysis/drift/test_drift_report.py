@@ -13,7 +13,8 @@ import torch
 from kvmm import KVMMError, KVPolicy, get_policy
 from kvmm.analysis.drift import prompts as make
 from kvmm.analysis.drift.report import DriftReport, fields_of, tables, validate
-from kvmm.analysis.drift.run import DriftPrompt, make_report, resolve_policies, run_drift
+from kvmm.analysis.drift.run import DriftPrompt, make_report, run_drift
+from kvmm.models.caches import DYNAMIC, resolve_policies
 from kvmm.models.documents import Document
 from tests.tiny_models import build, inputs
 
@@ -32,7 +33,7 @@ class Letters:
 
 @pytest.fixture(scope="module")
 def report() -> DriftReport:
-    """Two prompts of an image and text, one shared; every witness."""
+    """Two prompts of an image and text, one shared; every metric."""
     model, prompt = build("qwen2_5_vl"), inputs("qwen2_5_vl")
     prompts = [
         DriftPrompt(lambda: prompt, document="first", references=("no such answer",), place=(1, 2)),
@@ -48,7 +49,7 @@ def report() -> DriftReport:
     )  # fmt: skip
 
 
-def test_every_witness_is_measured(report):
+def test_every_metric_is_measured(report):
     exact, four, two = report.policies
     assert [one.policy for one in report.policies] == ["bf16", "kivi4", "kivi2"] and report.prompts == 4
     assert report.model == "embedded" and report.device == "cpu" and report.versions["torch"] == torch.__version__
@@ -145,6 +146,10 @@ def test_policies_are_resolved_once():
     for given, match in [(["kivi2", "kivi2"], "Two policies"), ([], "no policy"), (["nothing"], "nothing")]:
         with pytest.raises(KVMMError, match=match):
             resolve_policies(given)
+    assert resolve_policies([DYNAMIC, mine]) == {DYNAMIC: DYNAMIC, "mine": mine}
+    for name in (DYNAMIC, "hf-quanto"):  # a reference or a peer, where only kvmm's caches are measured
+        with pytest.raises(KVMMError, match=name):
+            resolve_policies([name], transformers_caches=False)
 
 
 def test_runs_without_prompts_or_with_one_seed_are_refused():

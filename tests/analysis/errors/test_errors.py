@@ -16,7 +16,8 @@ from kvmm.analysis.errors.measure import _Meter
 from kvmm.analysis.errors.report import ARRANGEMENTS, MIXED_SINKS, SCOPES
 from kvmm.kernels.exact import BF16_ROUNDING
 from kvmm.modality import AUDIO, IMAGE, TEXT
-from kvmm.models.documents import DYNAMIC, Document
+from kvmm.models.caches import DYNAMIC
+from kvmm.models.documents import Document
 from kvmm.policy import KVPolicy, KVSpec, get_policy, spec
 from tests.tiny_models import build, inputs
 

@@ -15,8 +15,10 @@ from kvmm.analysis import compare_methods, iter_methods, measure_drift
 from kvmm.analysis.methods.measure import MethodRow, MethodsReport, question_inputs
 from kvmm.media import load_image
 from kvmm.models import load_model
+from kvmm.models.caches import DYNAMIC, measured_bits
 from kvmm.models.conversation import model_lock
-from kvmm.models.documents import DYNAMIC, Document, answer_tokens, encode_question, measured_bits
+from kvmm.models.documents import Document, answer_tokens
+from kvmm.models.prompting import encode_question
 from kvmm.policy import get_policy
 from tests.tiny_models import build, inputs
 

@@ -12,11 +12,12 @@ from PIL import Image
 
 from kvmm.errors import KVMMError
 from kvmm.eval.run.chat_adapter import Decoding, answer_chats, audio_source, image_source
-from kvmm.eval.run.runner import answer_samples, documents, resolve_policies
+from kvmm.eval.run.runner import answer_samples, documents
 from kvmm.eval.tasks import get_task
 from kvmm.media import load_audio, load_image
 from kvmm.models import load_model
-from kvmm.models.documents import encode_messages, encode_question
+from kvmm.models.caches import resolve_policies
+from kvmm.models.prompting import encode_messages, encode_question
 from kvmm.policy import get_policy
 
 SAMPLES = Path(__file__).parents[3] / "assets" / "samples"

@@ -16,10 +16,12 @@ from kvmm.eval.report.compare import table
 from kvmm.eval.run.batching import DocumentBatch, make_prompt
 from kvmm.eval.run.evaluate import run
 from kvmm.eval.run.records import RowWriter, RunFiles, read_run
-from kvmm.eval.run.runner import Settings, answer_samples, documents, resolve_policies, share_of, units
+from kvmm.eval.run.runner import Settings, answer_samples, documents, share_of, units
 from kvmm.eval.tasks import Sample, get_task
 from kvmm.models import load_model
-from kvmm.models.documents import Document, answer_tokens, encode_question, greedy_settings, new_cache
+from kvmm.models.caches import new_cache, resolve_policies
+from kvmm.models.documents import Document, answer_tokens, greedy_settings
+from kvmm.models.prompting import encode_question
 from tests.decoding.hostile import deep_png
 from tests.decoding.processes import held, parent
 

@@ -13,7 +13,7 @@ from kvmm.errors import KVMMError
 from kvmm.models.difference import Difference
 from kvmm.samples import load_samples
 from kvmm.ui import Models
-from kvmm.ui.chat.session import Session, Turn
+from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.parts.answers import stats_html, verdict_html
 from kvmm.ui.parts.compare import mark_words
 from kvmm.ui.settings import Settings
@@ -58,7 +58,7 @@ def session(model_and_processor) -> Session:
 
 def run(session: Session, question: str, files=(), **settings):
     settings = Settings(**{"policy": "bf16"} | settings)
-    steps = list(session.ask(Turn(question, tuple(map(str, files))), settings))
+    steps = list(session.ask(UserMessage(question, tuple(map(str, files))), settings))
     return steps, steps[-1].progress
 
 
@@ -98,7 +98,7 @@ def test_an_error_leaves_the_session_as_it_was(session, invoice, tmp_path):
 def test_a_reset_forgets_and_ends_the_answer(session, invoice):
     with pytest.raises(KVMMError, match="ask a question"):
         session.measure_norms()
-    answer = session.ask(Turn("What is the total?", (str(invoice),)), Settings(policy="bf16"))
+    answer = session.ask(UserMessage("What is the total?", (str(invoice),)), Settings(policy="bf16"))
     next(answer)
     session.reset()
     assert list(answer)[-1].progress.done

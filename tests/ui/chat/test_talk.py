@@ -17,7 +17,7 @@ from kvmm.models.generation import Reading, Worker
 from kvmm.models.prompting import text_of
 from kvmm.ui import Models
 from kvmm.ui.chat import streaming
-from kvmm.ui.chat.session import Desk, Session, Turn
+from kvmm.ui.chat.session import Desk, Session, UserMessage
 from kvmm.ui.chat.streaming import Answer
 from kvmm.ui.chat.talk import CHANGED, JOINED, LOADING, WARMING, Talk
 from kvmm.ui.parts.bubbles import user_messages
@@ -39,7 +39,7 @@ def session(model_and_processor) -> Session:
 
 
 def run(session: Session, question: str, *files, **settings):
-    return list(session.ask(Turn(question, tuple(map(str, files))), Settings(**{"policy": "kivi4"} | settings)))
+    return list(session.ask(UserMessage(question, tuple(map(str, files))), Settings(**{"policy": "kivi4"} | settings)))
 
 
 def finish(answer) -> None:
@@ -70,7 +70,7 @@ def questions(session: Session) -> dict[str, list[str]]:
 @pytest.mark.parametrize("end", ["stop", "error", "close"])
 def test_both_sides_forget_a_question_that_one_of_them_did_not_answer(session, monkeypatch, end):
     run(session, "Write one word.", compare=True)
-    answer = session.begin(Turn(TAX), Settings(policy="kivi4", compare=True))
+    answer = session.begin(UserMessage(TAX), Settings(policy="kivi4", compare=True))
     if end == "error":
         monkeypatch.setattr("kvmm.models.conversation.Worker", worker_without_memory)
     steps = answer.steps()
@@ -100,9 +100,9 @@ def worker_without_memory(model, cache, *options):
 def test_an_answer_needs_no_page_and_several_may_watch(session, invoice):
     other = Session(session.models, session.desk, max_new_tokens=16)
     assert other.talk is session.talk
-    answer = session.begin(Turn(TOTAL, (str(invoice),)), KIVI)
+    answer = session.begin(UserMessage(TOTAL, (str(invoice),)), KIVI)
     with pytest.raises(KVMMError, match="still being answered"):
-        other.begin(Turn(TAX), KIVI)
+        other.begin(UserMessage(TAX), KIVI)
     watched = frames(session)
     next(watched)
     watched.close()  # the page is gone
@@ -110,7 +110,7 @@ def test_an_answer_needs_no_page_and_several_may_watch(session, invoice):
     assert answer.done and other.talk.last["kvmm"].text == "$1,274.94" and "$1,274.94" in str(last[1])
     other.reset()
     assert session.talk is not other.talk and session.talks is other.talks
-    finish(other.begin(Turn("Write one word."), KIVI))
+    finish(other.begin(UserMessage("Write one word."), KIVI))
     assert session.talk.answered == other.talk.answered == 1
     other.delete()
     assert other.talk is session.talk and len(session.talks) == 1
@@ -122,13 +122,13 @@ def test_an_answer_needs_no_page_and_several_may_watch(session, invoice):
 
 def test_a_page_changes_no_other_conversation_than_the_one_it_shows(session):
     kept, shown = session.talk, Talk(session.models, max_new_tokens=16)
-    kept.begin(Turn(TOTAL)), shown.begin(Turn(TAX))
+    kept.begin(UserMessage(TOTAL)), shown.begin(UserMessage(TAX))
     session.talks.append(shown)
     page = Session(session.models, session.desk, max_new_tokens=16)
     for each in (session, page):
         each.open(shown.id)
     session.delete()
-    actions = [page.delete, page.fork, lambda: page.rename("x"), lambda: page.begin(Turn(TOTAL), KIVI)]
+    actions = [page.delete, page.fork, lambda: page.rename("x"), lambda: page.begin(UserMessage(TOTAL), KIVI)]
     actions += [lambda: page.ask_again(0, None, KIVI), lambda: page.open(shown.id)]
     for action in actions:
         with pytest.raises(KVMMError, match="deleted on another page"):
@@ -139,7 +139,7 @@ def test_a_page_changes_no_other_conversation_than_the_one_it_shows(session):
     page.reset()  # an empty conversation, which another page's new one drops from the list
     empty = page.talk
     session._add(Talk(session.models, max_new_tokens=16))
-    page.begin(Turn(TAX), KIVI)
+    page.begin(UserMessage(TAX), KIVI)
     assert page.talk is empty and empty in session.talks and session.talk.is_empty
 
 
@@ -167,7 +167,7 @@ def test_two_pages_cannot_ask_or_start_at_once(session, monkeypatch):
         return lambda *args, **options: (time.sleep(0.2), make(*args, **options))[1]
 
     monkeypatch.setattr("kvmm.ui.chat.session.Answer", slowly(Answer))
-    results = at_once(3, lambda: Session(session.models, session.desk).begin(Turn(TOTAL), KIVI))
+    results = at_once(3, lambda: Session(session.models, session.desk).begin(UserMessage(TOTAL), KIVI))
     assert sum(isinstance(each, KVMMError) for each in results) == 2 and len(session.talk.exchanges) == 1
     made = []
     monkeypatch.setattr(streaming, "threading", SimpleNamespace(Thread=slowly(lambda **_: made.append(1) or Unstarted)))
@@ -186,7 +186,7 @@ class Unstarted:
 def test_stop_while_files_are_loaded_keeps_the_question(session, invoice, monkeypatch):
     begun, wait = threading.Event(), threading.Event()
     monkeypatch.setattr("kvmm.ui.chat.talk.load_media", lambda *a, **k: (begun.set(), wait.wait(30), [])[2])
-    answer = session.begin(Turn(TOTAL, (str(invoice),)), Settings(policy="kivi4", compare=True))
+    answer = session.begin(UserMessage(TOTAL, (str(invoice),)), Settings(policy="kivi4", compare=True))
     answer.start()
     begun.wait(10)
     session.stop()
@@ -209,7 +209,7 @@ def test_stop_while_the_model_is_made_ready(model_and_processor, invoice, monkey
         monkeypatch.setattr("kvmm.ui.chat.talk.is_warm", lambda *_: False)
         monkeypatch.setattr("kvmm.ui.chat.talk.warm_up", lambda *_: wait.wait(30))
     session = Session(models, max_new_tokens=16)
-    answer = session.begin(Turn(TOTAL, (str(invoice),)), Settings(policy="kivi4", compare=True))
+    answer = session.begin(UserMessage(TOTAL, (str(invoice),)), Settings(policy="kivi4", compare=True))
     answer.start()
     until = time.monotonic() + 20
     while where not in str(session.chats["full"]) or where not in str(session.chats["kvmm"]):
@@ -230,7 +230,7 @@ def test_stop_while_another_model_prepares_what_was_said(session, invoice, model
     session.models._loaders["other"] = lambda: (model, copy.copy(processor))
     begun, wait = threading.Event(), threading.Event()
     monkeypatch.setattr("kvmm.models.prompting.encode", lambda *_: (begun.set(), wait.wait(30)))
-    answer = session.begin(Turn(TAX), Settings(model="other", policy="kivi4"))
+    answer = session.begin(UserMessage(TAX), Settings(model="other", policy="kivi4"))
     answer.start()
     assert begun.wait(20)
     session.stop()
@@ -243,13 +243,13 @@ def test_stop_while_another_model_prepares_what_was_said(session, invoice, model
 
 def test_a_question_that_waits_for_its_turn_is_stopped_at_once(session):
     for end in (Session.stop, Session.delete):
-        talk, answer = session.talk, session.begin(Turn(TAX), Settings(policy="kivi4", compare=True))
+        talk, answer = session.talk, session.begin(UserMessage(TAX), Settings(policy="kivi4", compare=True))
         end(session)
         assert answer.done and answer.stopped and answer.stop.is_set() and not session.is_busy
         assert "stopped" in str(talk.chats["kvmm"]) and "Waiting" not in str(talk.chats)
         finish(answer)  # its turn comes
         assert talk.conversation is None and not talk.last and not answer.exchange.answered
-    finish(session.begin(Turn("Write one word."), KIVI))
+    finish(session.begin(UserMessage("Write one word."), KIVI))
     assert session.talk.answered == 1
 
 
@@ -265,7 +265,7 @@ def test_an_edit_branches_only_where_an_answer_would_be_lost(session, invoice, t
     held = session.conversation.cache.get_seq_length()
     with pytest.raises(KVMMError):
         list(session.ask_again(1, "Again?", KIVI).steps())
-    assert len(session.talks) == 1 and session.talk.exchanges[1].turn.question == "Again?"
+    assert len(session.talks) == 1 and session.talk.exchanges[1].message.question == "Again?"
     finish(session.ask_again(0, "What is the invoice number?", KIVI))
     first, second = session.talks
     assert first.title == f"{TOTAL} (before the edit)" and second.title == "What is the invoice number?"
@@ -307,7 +307,7 @@ def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):
     run(session, TOTAL, invoice, compare=True)
     with pytest.raises(KVMMError):
         run(session, TAX, bad)
-    answer = session.begin(Turn(TAX), KIVI)
+    answer = session.begin(UserMessage(TAX), KIVI)
     answer.stop.set()
     finish(answer)
     run(session, TAX, policy="bf16")
@@ -334,7 +334,7 @@ def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):
 def test_a_stopped_question_is_saved_with_the_policy_that_holds_the_cache(session, tmp_path, asked):
     if asked:
         run(session, TOTAL, policy="balanced")
-    answer = session.begin(Turn(TAX), Settings(policy="kivi2"))
+    answer = session.begin(UserMessage(TAX), Settings(policy="kivi2"))
     answer.stop.set()
     finish(answer)
     session.save(tmp_path / "a.kvmm")
@@ -354,13 +354,13 @@ def test_errors_alone_are_saved(session, tmp_path):
     session.save(tmp_path / "a.kvmm")
     other = Session(session.models, max_new_tokens=16)
     other.load(tmp_path / "a.kvmm", None)
-    assert other.talk.exchanges[0].turn.question == TAX and "⚠️" in str(other.chats)
+    assert other.talk.exchanges[0].message.question == TAX and "⚠️" in str(other.chats)
 
 
 def test_bubbles_are_found_and_edited_texts_are_plain(session, invoice):
     talk = session.talk
-    talk.begin(Turn("a_b", (str(invoice),))).tails["kvmm"] = [{"role": "assistant", "content": []}] * 2
-    talk.begin(Turn("c"))
+    talk.begin(UserMessage("a_b", (str(invoice),))).tails["kvmm"] = [{"role": "assistant", "content": []}] * 2
+    talk.begin(UserMessage("c"))
     first = len(talk.exchanges[0].messages("kvmm"))
     assert [exchange_at(talk, i) for i in (0, first - 1, first, (first + 1,))] == [0, 0, 1, None]
     for text in ("a_b *c* \\d $1", "plain", "see http://host"):
@@ -373,7 +373,7 @@ def test_the_bubbles_of_a_question_are_made_once(session, invoice, monkeypatch):
         "kvmm.ui.chat.talk.user_messages",
         lambda question, files, links: made.append(links) or user_messages(question, files, links=links),
     )
-    exchange = session.talk.begin(Turn(TOTAL, (str(invoice),)))
+    exchange = session.talk.begin(UserMessage(TOTAL, (str(invoice),)))
     first = session.chats
     assert session.chats == first and made == [False]
     exchange.as_links = True

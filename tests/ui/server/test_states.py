@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from kvmm.errors import KVMMError
 from kvmm.ui import Models
-from kvmm.ui.chat.session import Session, Turn
+from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.server.clients import MAX_BUCKETS, ClientAddress, Rate, address_of
 from kvmm.ui.server.states import (
     MAX_SPARE_STATES,
@@ -42,7 +42,7 @@ class House:
         session = self.visitors.session(key, token)
         self.states[key][self.kept._id] = session
         if asked:
-            session.begin(Turn("x"), Settings(policy="kivi4")).cancel()
+            session.begin(UserMessage("x"), Settings(policy="kivi4")).cancel()
         return session
 
 

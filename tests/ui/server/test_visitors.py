@@ -10,7 +10,7 @@ from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation
 from kvmm.policy import get_policy
 from kvmm.ui import Models
-from kvmm.ui.chat.session import MAX_TALKS, Session, Turn
+from kvmm.ui.chat.session import MAX_TALKS, Session, UserMessage
 from kvmm.ui.models import EMBEDDED
 from kvmm.ui.parts.talk_list import save_file, too_large
 from kvmm.ui.server.signing import app_key, check_signature, sign
@@ -29,7 +29,7 @@ def visitors(model_and_processor, tmp_path) -> Visitors:
 
 
 def ask(session: Session, *files, **settings):
-    return list(session.ask(Turn(QUESTION, tuple(map(str, files))), Settings(**{"policy": "kivi4"} | settings)))
+    return list(session.ask(UserMessage(QUESTION, tuple(map(str, files))), Settings(**{"policy": "kivi4"} | settings)))
 
 
 def test_caches_used_longest_ago_make_room_and_are_filled_again(visitors, invoice):
@@ -54,7 +54,7 @@ def test_a_cache_that_is_being_written_to_is_neither_measured_nor_dropped(visito
     ask(session, invoice)
     ask(idle, invoice)
     visitors.cache_budget = 0
-    answer = session.ask(Turn(QUESTION), Settings(policy="kivi4"))
+    answer = session.ask(UserMessage(QUESTION), Settings(policy="kivi4"))
     next(answer)
     measured, measure = [], Conversation.cache_nbytes
     monkeypatch.setattr(Conversation, "cache_nbytes", lambda self: (measured.append(self), measure(self))[1])

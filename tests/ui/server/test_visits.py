@@ -14,7 +14,7 @@ import pytest
 
 from kvmm.errors import KVMMError
 from kvmm.ui import Models
-from kvmm.ui.chat.session import Session, Turn
+from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.chat.talk import Talk
 from kvmm.ui.parts.talk_list import redraw
 from kvmm.ui.server.uploads import PREFIX
@@ -59,7 +59,7 @@ def house(model_and_processor, tmp_path) -> House:
 
 def ask(house: House, session: Session, question: str, *files: str, **settings) -> str:
     house.visitors.keep_until_left(session, files)
-    answer = session.begin(Turn(question, files), Settings(**{"policy": "kivi4"} | settings))
+    answer = session.begin(UserMessage(question, files), Settings(**{"policy": "kivi4"} | settings))
     answer.start()
     for _ in answer.watch():
         pass
@@ -141,9 +141,9 @@ def test_three_visits_of_an_hour_lose_nothing_and_leave_nothing(house, invoice, 
 
 def test_a_question_whose_page_closes_before_its_turn_is_answered(house):
     session = house.visitors.session("page-1", "token")
-    first = session.begin(Turn("Write one word."), Settings(policy="kivi4"))
+    first = session.begin(UserMessage("Write one word."), Settings(policy="kivi4"))
     session._add(Talk(session.models, max_new_tokens=16))
-    second = session.begin(Turn("Write one word."), Settings(policy="kivi4"))
+    second = session.begin(UserMessage("Write one word."), Settings(policy="kivi4"))
     house.visitors.closed("page-1")  # with it, the events that would have started them
     until = time.monotonic() + 60
     while not (first.done and second.done) and time.monotonic() < until:
@@ -172,7 +172,7 @@ def test_questions_of_closed_pages_are_answered_one_at_a_time(house, monkeypatch
     settings, answers = Settings(None, "balanced", None, None), []
     for n in range(5):
         session = house.visitors.session(f"page-{n}", f"visitor-{n}")
-        answers.append(session.begin(Turn(TOTAL), settings))
+        answers.append(session.begin(UserMessage(TOTAL), settings))
         house.visitors.closed(f"page-{n}")
     answers[1].cancel()  # that one waits, and so do others
     answers[2].start()  # its page is open again
@@ -202,7 +202,7 @@ def test_a_page_whose_connection_ended_goes_on_where_it_was(house):
     shown = first.talk
     visitors.closed("page-1")  # it sleeps, while the other has another conversation open
     assert visitors.find("page-1") is first and visitors.sessions == [second]
-    waiting = first.begin(Turn("Write it again."), Settings(policy="kivi4"))
+    waiting = first.begin(UserMessage("Write it again."), Settings(policy="kivi4"))
     visitors.find("page-1").stop()
     assert waiting.done and waiting.stopped
     house.wait(60)
@@ -221,7 +221,7 @@ def test_a_page_that_was_away_for_too_long_is_told(house):
         visitors.folder(session)
     assert set(house.folder.iterdir()) == before
     back = visitors.session("page-1", "token")
-    for action in (lambda: back.begin(Turn(TAX), Settings()), back.delete, lambda: back.rename("x")):
+    for action in (lambda: back.begin(UserMessage(TAX), Settings()), back.delete, lambda: back.rename("x")):
         with pytest.raises(KVMMError, match="forgotten"):
             action()
     assert back.is_gone and back.talk.is_empty
@@ -243,7 +243,7 @@ def test_equal_uploads_of_two_visitors_and_files_that_are_new_stay(house, invoic
     page, new = house.upload(invoice, "page"), house.upload(invoice, "new")
     first, second = (house.visitors.session(key, key) for key in ("a", "b"))
     for session in (first, second):
-        session.talk.begin(Turn(TOTAL, (page,)))
+        session.talk.begin(UserMessage(TOTAL, (page,)))
         house.visitors.keep_until_left(session, [page])
     house.visitors.closed("a")
     house.wait(FILE_SECONDS / 60 - 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from kvmm.ui import Models, build_demo
-from kvmm.ui.chat.session import Session, Turn
+from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.settings import Settings
 from kvmm.ui.tabs import methods
 
@@ -17,7 +17,7 @@ def test_the_buttons_come_back_when_the_conversation_was_deleted_meanwhile(
     demo = build_demo(models, samples_folder=samples_folder)
     inside = {f.fn.__name__: f.fn for f in demo.fns.values() if getattr(f.fn, "__module__", "") == methods.__name__}
     session = Session(models, max_new_tokens=4)
-    list(session.ask(Turn("Write one word."), Settings(policy="kivi4")))
+    list(session.ask(UserMessage("Write one word."), Settings(policy="kivi4")))
 
     def deleted_meanwhile(*args, **kwargs):
         session.delete()
