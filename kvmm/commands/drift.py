@@ -161,8 +161,8 @@ def _prompts(
         prompts = [_prompt(network, processor, given.asked(), media)]
         return prompts, {"files": [path.name for path in given.media], "question": given.asked()}
     prompts = [
-        _prompt(network, processor, sample.question, found, document=sample.files)
-        for sample, found in sample_media(network)
+        _prompt(network, processor, sample.question, sample_inputs, document=sample.files)
+        for sample, sample_inputs in sample_media(network)
     ]
     return prompts, {"files": "samples"}
 

@@ -41,17 +41,17 @@ class Command(TyperCommand):
 
 def spread(args: Sequence[str]) -> list[str]:
     """The arguments with every further word after an option of :data:`SEVERAL` given the option's name."""
-    found: list[str] = []
+    words: list[str] = []
     option, has_value = "", False
     for word in args:
         if word.startswith("-") and len(word) > 1:
             option, has_value = word if word in SEVERAL else "", False
         elif option and has_value:
-            found.append(option)
+            words.append(option)
         else:
             has_value = True
-        found.append(word)
-    return found
+        words.append(word)
+    return words
 
 
 def command(

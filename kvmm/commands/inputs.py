@@ -109,8 +109,8 @@ def check_modalities(network: Any, media: dict[str, Any]) -> None:
     input_modalities = family_of(network.config).modalities
     for kind in ("images", "audio"):
         if len(media.get(kind, ())) and kind.removesuffix("s") not in input_modalities:
-            known = ", ".join(("text", *input_modalities))
-            raise KVMMError(f"This model reads {known}: leave the {kind} out or name another model.")
+            readable = ", ".join(("text", *input_modalities))
+            raise KVMMError(f"This model reads {readable}: leave the {kind} out or name another model.")
 
 
 def sample_media(network: Any) -> list[tuple[SampleQuestion, dict[str, Any]]]:
@@ -124,7 +124,7 @@ def sample_media(network: Any) -> list[tuple[SampleQuestion, dict[str, Any]]]:
     from kvmm.samples import load_samples
 
     input_modalities = family_of(network.config).modalities
-    found = []
+    samples = []
     for sample in load_samples():
         items = [item for path in sample.files for item in load_media(path)]
         if not {item.kind for item in items} <= set(input_modalities):
@@ -133,10 +133,10 @@ def sample_media(network: Any) -> list[tuple[SampleQuestion, dict[str, Any]]]:
         for item in items:
             if item.kind == "audio":
                 media["audio"] = item.data
-        found.append((sample, media))
-    if not found:
+        samples.append((sample, media))
+    if not samples:
         raise KVMMError("There are no samples that this model can read: give --text, or media of your own.")
-    return found
+    return samples
 
 
 def one_prompt(network: Any, processor: Any, given: Given, media: dict[str, Any], words: str | None) -> PromptInputs:

@@ -42,10 +42,10 @@ def _paths(incomplete: str, wanted: Callable[[Path], bool]) -> Iterator[tuple[st
     """Folders, and the files that ``wanted`` says so, that begin as the word does."""
     folder, name = incomplete.rpartition("/")[::2]
     try:
-        found = sorted(Path(f"{folder}/" if "/" in incomplete else ".").iterdir())
+        paths = sorted(Path(f"{folder}/" if "/" in incomplete else ".").iterdir())
     except OSError:
         return
-    for path in found:
+    for path in paths:
         if path.name.startswith(name) and not path.name.startswith(".") and (path.is_dir() or wanted(path)):
             yield f"{folder}/{path.name}" if "/" in incomplete else path.name, "folder" if path.is_dir() else "file"
 

@@ -89,9 +89,9 @@ def _show(report: PlanReport) -> None:
     layers = f"{shape.num_layers} layers"
     if shape.num_sliding_layers:
         layers += f" and {shape.num_sliding_layers} with a window of {shape.sliding_window}"
-    held = ", ".join(f"{count:,} {name}" for name, count in report.tokens.items() if count)
+    counts = ", ".join(f"{count:,} {name}" for name, count in report.tokens.items() if count)
     title = f"{shape.name}: {layers}, {shape.num_key_value_heads} KV heads of {shape.head_dim}"
-    title += f"\n{held} tokens, batch {report.batch}"
+    title += f"\n{counts} tokens, batch {report.batch}"
     table = Table(title=title, title_justify="left", box=None)
     for index, column in enumerate(report.columns):
         table.add_column(column, justify="right" if index else "left", no_wrap=not index)

@@ -43,8 +43,8 @@ def command(
         steps.say("Comparing the policies")
         report = build_report(runs, failures=0 if table else failures)
     if table:
-        found = [summary_table(run) for run in report.runs] if table == "summary" else _tables(report, table)
-        typer.echo("\n".join(found), nl=False)
+        tables = [summary_table(run) for run in report.runs] if table == "summary" else _tables(report, table)
+        typer.echo("\n".join(tables), nl=False)
         return
     from kvmm.eval.report.files import write_report
 
@@ -58,11 +58,11 @@ def command(
 def _tables(report: EvaluationReport, name: str) -> list[str]:
     from kvmm.eval.report.pages import table_of
 
-    found = [table_of(run, task) for run in report.runs for task in run.tasks if name in ("all", task.task)]
-    if not found:
-        known = ", ".join(dict.fromkeys(task.task for run in report.runs for task in run.tasks))
-        raise KVMMError(f"There is no task {name} in the results: choose one of {known}, all or summary.")
-    return found
+    tables = [table_of(run, task) for run in report.runs for task in run.tasks if name in ("all", task.task)]
+    if not tables:
+        task_names = ", ".join(dict.fromkeys(task.task for run in report.runs for task in run.tasks))
+        raise KVMMError(f"There is no task {name} in the results: choose one of {task_names}, all or summary.")
+    return tables
 
 
 def _show(report: EvaluationReport) -> None:

@@ -104,8 +104,8 @@ class KVMM(lmms):
     ) -> None:
         super().__init__()
         if unknown:
-            known = [name for name in inspect.signature(type(self)).parameters if name != "unknown"]
-            raise KVMMError(f"kvmm has no model argument {', '.join(unknown)}: use {', '.join(known)}.")
+            argument_names = [name for name in inspect.signature(type(self)).parameters if name != "unknown"]
+            raise KVMMError(f"kvmm has no model argument {', '.join(unknown)}: use {', '.join(argument_names)}.")
         overrides = {
             "key_bits": key_bits,
             "value_bits": value_bits,
@@ -161,8 +161,8 @@ class KVMM(lmms):
                     bar.update()
         seconds = time.perf_counter() - begin
         results = [self._result(request, rows[number]) for number, request in enumerate(requests)]
-        own = [(r, rows[n]) for n, r in enumerate(requests) if not (r.metadata or {}).get("__padding_only__")]
-        self._log(own, seconds)
+        answered = [(r, rows[n]) for n, r in enumerate(requests) if not (r.metadata or {}).get("__padding_only__")]
+        self._log(answered, seconds)
         return results
 
     def _decoding(self, settings: Mapping[str, Any] | None) -> Decoding:
@@ -195,7 +195,7 @@ class KVMM(lmms):
         good = [row for _, row in answered if row["error"] is None]
         if good:
             tokens = sum(row["output_tokens"] for row in good)
-            held, dense = (sum(row[key] for row in good) for key in ("kv_bytes", "kv_bytes_bf16"))
+            kv_bytes, dense = (sum(row[key] for row in good) for key in ("kv_bytes", "kv_bytes_bf16"))
             log_metrics(
                 total_gen_tokens=tokens,
                 total_elapsed_time=seconds,
@@ -203,9 +203,9 @@ class KVMM(lmms):
                 additional_metrics={
                     "rank": self.rank,
                     "total_requests": len(good),
-                    "kv_bytes": held / len(good),
+                    "kv_bytes": kv_bytes / len(good),
                     "kv_bytes_bf16": dense / len(good),
-                    "bits_per_value": 16 * held / dense,
+                    "bits_per_value": 16 * kv_bytes / dense,
                 },
             )
 
@@ -257,10 +257,10 @@ def _summary(rows: Sequence[Row]) -> str:
     good = [row for row in rows if row["error"] is None]
     line = f"{len(good)} answers"
     if good:
-        held, dense = (sum(row[key] for row in good) for key in ("kv_bytes", "kv_bytes_bf16"))
+        kv_bytes, dense = (sum(row[key] for row in good) for key in ("kv_bytes", "kv_bytes_bf16"))
         packed = [row["packed_bits_per_value"] for row in good if row["packed_bits_per_value"]]
-        bits = bits_text(16 * held / dense, sum(packed) / len(packed) if packed else None)
-        line += f", KV cache {held / len(good) / 2**20:.3f} MiB each, {bits}"
+        bits = bits_text(16 * kv_bytes / dense, sum(packed) / len(packed) if packed else None)
+        line += f", KV cache {kv_bytes / len(good) / 2**20:.3f} MiB each, {bits}"
         line += f", {dense / len(good) / 2**20:.3f} MiB in bf16"
     return line if len(good) == len(rows) else f"{line}; {len(rows) - len(good)} without an answer"
 

@@ -43,10 +43,10 @@ def check_conversation(values: Mapping[str, Any], tensors: Mapping[str, torch.Te
 
 
 def _strings(values: Mapping[str, Any], name: str) -> list[str]:
-    found = values.get(name)
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    texts = values.get(name)
+    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
         raise KVMMError(f"{name}: must be a list of names")
-    return found
+    return texts
 
 
 def _turn_fields(entry: Any, turn: str, media: str) -> dict[str, Field]:

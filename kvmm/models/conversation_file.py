@@ -139,8 +139,8 @@ def _find_turns(turns: Sequence[Turn], ids: torch.Tensor, processor: Any) -> int
     for turn in turns:
         fill(turn, encode(processor, turn.text, turn.media))
         length = turn.ids.shape[1]
-        found = (ids[0].unfold(0, length, 1)[at:] == turn.ids[0]).all(1).nonzero()
-        starts.append(at + int(found[0]))
+        matches = (ids[0].unfold(0, length, 1)[at:] == turn.ids[0]).all(1).nonzero()
+        starts.append(at + int(matches[0]))
         at = starts[-1] + length
     for turn, start, after in zip(turns, starts, [*starts[1:], ids.shape[1]], strict=True):
         turn.answer = tuple(ids[0, start + turn.ids.shape[1] : after].tolist())

@@ -64,7 +64,7 @@ def family_of(config: PretrainedConfig) -> Family:
     try:
         return FAMILIES[config.model_type]
     except KeyError:
-        known = ", ".join(sorted(name for name in FAMILIES if not name.endswith("_thinker")))
+        model_types = ", ".join(sorted(name for name in FAMILIES if not name.endswith("_thinker")))
         raise KVMMError(
-            f"Models of type '{config.model_type}' are not supported: choose a model of one of these: {known}."
+            f"Models of type '{config.model_type}' are not supported: choose a model of one of these: {model_types}."
         ) from None

@@ -134,31 +134,31 @@ def divide(
         at least one piece; no medium is in two, and none has a single token.
     """
     pieces = [Piece(past, past)]
-    found: list[list[dict[str, torch.Tensor]]] = [[]]
+    piece_media: list[list[dict[str, torch.Tensor]]] = [[]]
 
     def text_until(end: int) -> None:
         while end - pieces[-1].start > size:
             cut = max(pieces[-1].end, pieces[-1].start + size)
             pieces[-1].end = cut
             pieces.append(Piece(cut, cut))
-            found.append([])
+            piece_media.append([])
         pieces[-1].end = end
 
     for (start, end), tensors in zip(runs, media, strict=True):
         text_until(start)
         pieces[-1].end = end
         pieces[-1].pages += "pixel_values" in tensors
-        found[-1].append(tensors)
+        piece_media[-1].append(tensors)
         if end - pieces[-1].start >= size and end < total:
             pieces.append(Piece(end, end))
-            found.append([])
+            piece_media.append([])
     text_until(total)
     for i in range(len(pieces) - 1, 0, -1):
         if pieces[i].end - pieces[i].start < MIN_PIECE:
             last = pieces.pop(i)
             pieces[i - 1].end, pieces[i - 1].pages = last.end, pieces[i - 1].pages + last.pages
-            found[i - 1] += found.pop(i)
-    for piece, parts in zip(pieces, found, strict=True):
+            piece_media[i - 1] += piece_media.pop(i)
+    for piece, parts in zip(pieces, piece_media, strict=True):
         piece.inputs = merge_inputs(parts)
     return pieces
 

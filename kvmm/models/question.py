@@ -144,7 +144,7 @@ def divide_turns(
     Returns:
         the pieces, or None where the tensors of several media cannot be told apart.
     """
-    found: list[dict[str, torch.Tensor]] = []
+    new_tensors: list[dict[str, torch.Tensor]] = []
     at = 0
     for turn in turns:
         places, at = runs[at : at + len(turn.media)], at + len(turn.media)
@@ -155,8 +155,8 @@ def divide_turns(
         parts = split_media(tensors_of(turn), kinds, lengths)
         if parts is None:
             return None
-        found += [parts[i] for i in new]
-    return divide(past, total, [run for run in runs if run[0] >= past], found, size)
+        new_tensors += [parts[i] for i in new]
+    return divide(past, total, [run for run in runs if run[0] >= past], new_tensors, size)
 
 
 __all__ = [

@@ -123,8 +123,8 @@ def _path_of(visitors: Visitors, session: Session, file: Any) -> Path:
         path.write_bytes(data)
         return path
     if name.startswith(("http://", "https://")):
-        _, found, path = name.partition("/file=")
-        if not found:
+        _, separator, path = name.partition("/file=")
+        if not separator:
             raise KVMMError("Addresses elsewhere are not fetched: upload the file, or send it as a data URL.")
         name = unquote(path)
     return visitors.uploaded(name)

@@ -63,9 +63,9 @@ class WorkedSample:
     def session(self) -> Any:
         """What :func:`kvmm.ui.parts.token_view.token_html` needs of a session to show where a token is from."""
         path = SAMPLES / self.file
-        found = {"grids": ([list(grid) for grid in self.grids], self.merge)}
+        reports = {"grids": ([list(grid) for grid in self.grids], self.merge)}
         media = load_media(path) if path.is_file() else []
-        return SimpleNamespace(talk=SimpleNamespace(media=media), report=lambda name, make: found.get(name))
+        return SimpleNamespace(talk=SimpleNamespace(media=media), report=lambda name, make: reports.get(name))
 
 
 @cache

@@ -26,9 +26,9 @@ def one_prompt(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs.get("attention_mask")
     if ids.dim() != 2 or ids.shape[0] != 1 or (mask is not None and not bool(mask.all())):
         raise KVMMError("One sequence without padding is analysed at a time: pass the inputs of one prompt.")
-    found = {n: value.to(model.device) if isinstance(value, torch.Tensor) else value for n, value in inputs.items()}
-    found.setdefault("attention_mask", torch.ones_like(found["input_ids"]))
-    return found
+    on_device = {n: value.to(model.device) if isinstance(value, torch.Tensor) else value for n, value in inputs.items()}
+    on_device.setdefault("attention_mask", torch.ones_like(on_device["input_ids"]))
+    return on_device
 
 
 def prompt_modality(model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:

@@ -211,8 +211,8 @@ def token_strings(ids: torch.Tensor, tokenizer: Any) -> tuple[str, ...]:
     """``ids`` int64 ``[T]`` as short strings; empty without a tokenizer."""
     if tokenizer is None:
         return ()
-    known = {i: tokenizer.decode([i]) for i in ids.unique().tolist()}
-    return tuple(known[i] for i in ids.tolist())
+    strings = {i: tokenizer.decode([i]) for i in ids.unique().tolist()}
+    return tuple(strings[i] for i in ids.tolist())
 
 
 __all__ = ["NAME", "Enough", "Observer", "PassThroughCache", "Seen", "kept_tokens", "observe", "token_strings"]

@@ -12,12 +12,12 @@ from typing import Any
 
 def fields_of(cls: type) -> dict[str, dict[str, str]]:
     """``{class: {field: type}}`` of a dataclass and of all that it holds."""
-    found: dict[str, dict[str, str]] = {cls.__name__: {f.name: str(f.type) for f in dataclasses.fields(cls)}}
+    fields: dict[str, dict[str, str]] = {cls.__name__: {f.name: str(f.type) for f in dataclasses.fields(cls)}}
     for hint in typing.get_type_hints(cls).values():
         for part in (hint, *typing.get_args(hint)):
             if dataclasses.is_dataclass(part):
-                found |= fields_of(part)
-    return found
+                fields |= fields_of(part)
+    return fields
 
 
 def problems_of(hint: Any, value: Any, where: str, limits: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -30,12 +30,12 @@ def problems_of(hint: Any, value: Any, where: str, limits: Mapping[str, tuple[fl
         if not isinstance(value, Mapping):
             return [f"{where} is not an object"]
         hints = typing.get_type_hints(hint)
-        found = [f"{where}.{name} is missing" for name in hints if name not in value]
-        found += [f"{where}.{name} is unknown" for name in value if name not in hints]
+        faults = [f"{where}.{name} is missing" for name in hints if name not in value]
+        faults += [f"{where}.{name} is unknown" for name in value if name not in hints]
         for name in hints:
             if name in value:
-                found += problems_of(hints[name], value[name], f"{where}.{name}", limits)
-        return found
+                faults += problems_of(hints[name], value[name], f"{where}.{name}", limits)
+        return faults
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:

@@ -73,8 +73,8 @@ class LayerStorage:
     def codec(self, layer: int, side: Side, modality: int) -> Codec:
         """Who stores the keys or the values of a layer and modality."""
         kv = self.policy.specs(modality, layer, self.num_layers)
-        own, sibling = (kv.key, kv.value) if side == "key" else (kv.value, kv.key)
-        return build_codec(own, side, Site(layer, modality, self.calibration, sibling))
+        spec, sibling = (kv.key, kv.value) if side == "key" else (kv.value, kv.key)
+        return build_codec(spec, side, Site(layer, modality, self.calibration, sibling))
 
     def pages(
         self, layer: int, side: Side, x: torch.Tensor, plan: Plan, query: torch.Tensor | None = None

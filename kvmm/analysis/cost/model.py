@@ -169,24 +169,26 @@ class CostModel:
         length = sum(tokens.values())
         vector = 2 * shape.num_key_value_heads * shape.head_dim  # elements a token and layer
         column = batch * shape.num_layers * vector * exact
-        found: Counter[str] = Counter(sink=split.sinks * column, residual=(split.dense - split.sinks) * column)
+        component_nbytes: Counter[str] = Counter(
+            sink=split.sinks * column, residual=(split.dense - split.sinks) * column
+        )
         slots, packed = split.dense, 0
         for modality, (count, page_size) in split.packed.items():
             slots += -(-count // page_size) * page_size
             for (kv, layer), layers in self._layer_kinds(modality).items():
                 for name, nbytes in self._part(kv, layer, modality, page_size, count, batch).items():
-                    found[name] += layers * nbytes
+                    component_nbytes[name] += layers * nbytes
                     packed += layers * nbytes
-        found["page_table"] += batch * (length + 4 * slots)  # a modality a token, a position a slot
+        component_nbytes["page_table"] += batch * (length + 4 * slots)  # a modality a token, a position a slot
         if shape.num_sliding_layers:
             # what lies in memory once a token was decoded; a window's newest token makes the oldest leave
             window = (
                 min(length, shape.sliding_window) * batch * shape.num_sliding_layers * 2 * prod(shape.sliding_heads)
             )
-            found["sliding"] = window * width
+            component_nbytes["sliding"] = window * width
         nbytes_dense = 2 * batch * shape.num_layers * vector * length
-        nbytes_dense += 2 * found["sliding"] // width
-        components = {name: nbytes for name, nbytes in found.items() if nbytes}
+        nbytes_dense += 2 * component_nbytes["sliding"] // width
+        components = {name: nbytes for name, nbytes in component_nbytes.items() if nbytes}
         counts = {name: tokens[name] for name in MODALITY_NAMES if tokens.get(name)}
         in_pages = batch * sum(count for count, _ in split.packed.values())
         return CacheCost(
@@ -231,17 +233,17 @@ class CostModel:
         )
 
     def _part(self, kv: KVSpec, layer: int, modality: int, page_size: int, count: int, batch: int) -> dict[str, int]:
-        found: Counter[str] = Counter()
+        component_nbytes: Counter[str] = Counter()
         for spec, side, sibling in ((kv.key, "key", kv.value), (kv.value, "value", kv.key)):
             site = Site(layer, modality, self.calibration, sibling)
             shape = (self.shape.num_key_value_heads, self.shape.head_dim)
             if spec.is_lossless:  # the end of the last page is empty
-                found["values"] += batch * count * shape[0] * shape[1] * self.exact_dtype.itemsize
+                component_nbytes["values"] += batch * count * shape[0] * shape[1] * self.exact_dtype.itemsize
                 continue
             for name, nbytes in store_nbytes(spec, side, site, shape, self.exact_dtype, page_size, count).items():
                 # the page table of a store is the same for all sequences
-                found[name] += nbytes if name == "page_table" else batch * nbytes
-        return found
+                component_nbytes[name] += nbytes if name == "page_table" else batch * nbytes
+        return component_nbytes
 
 
 def store_nbytes(
@@ -262,9 +264,9 @@ def store_nbytes(
     sizes = dict(_measured(spec, side, site, shape, dtype, page_size, first))
     if periods:
         # the growth does not depend on the remainder
-        known, next_ = (_measured(spec, side, site, shape, dtype, page_size, n * period) for n in (2, 3))
-        before = dict(known)
-        for name, nbytes in next_:
+        two_periods, three_periods = (_measured(spec, side, site, shape, dtype, page_size, n * period) for n in (2, 3))
+        before = dict(two_periods)
+        for name, nbytes in three_periods:
             sizes[name] = sizes.get(name, 0) + periods * (nbytes - before.get(name, 0))
     return sizes
 

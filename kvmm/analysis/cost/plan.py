@@ -79,11 +79,17 @@ class PlanReport:
         """A row in words: sizes in GiB, bits per value."""
         cost = row.cost
         packed = f"{cost.packed_bits_per_value:.2f}" if cost.packed_tokens else "–"
-        found = (row.label, f"{cost.nbytes / 2**30:.3f}", packed, f"{cost.bits_per_value:.2f}", ratio_text(cost.ratio))
+        columns = (
+            row.label,
+            f"{cost.nbytes / 2**30:.3f}",
+            packed,
+            f"{cost.bits_per_value:.2f}",
+            ratio_text(cost.ratio),
+        )
         if self.budget is None:
-            return found
+            return columns
         longest = "does not fit" if row.longest_context is None else f"{row.longest_context:,}"
-        return (*found, f"{longest}†" if row.at_window else longest)
+        return (*columns, f"{longest}†" if row.at_window else longest)
 
     @property
     def notes(self) -> list[str]:

@@ -42,18 +42,18 @@ _MARGIN = {"l": 8, "r": 8, "t": 62, "b": 40}
 def cost_components(report: PlanReport | MethodsReport) -> go.Figure:
     """Bytes by policy, stacked by what they hold; planned, or measured on a document."""
     if isinstance(report, PlanReport):
-        found = [(row.label, row.cost.by_component, row.cost.bits_per_value) for row in report.rows]
+        rows = [(row.label, row.cost.by_component, row.cost.bits_per_value) for row in report.rows]
     else:
-        found = [(row.policy, row.by_component, row.bits) for row in report.measured()]
-    found.reverse()  # plotly draws the first category at the bottom
-    names = [name for name, _, _ in found]
-    totals = [sum(components.values()) for _, components, _ in found]
+        rows = [(row.policy, row.by_component, row.bits) for row in report.measured()]
+    rows.reverse()  # plotly draws the first category at the bottom
+    names = [name for name, _, _ in rows]
+    totals = [sum(components.values()) for _, components, _ in rows]
     top = max(totals, default=1)
     units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
     unit, scale = next((one for one in units if top >= one[1]), ("B", 1))
     figure = go.Figure()
     for purpose, (text, color) in _PURPOSES.items():
-        values = [_held(components, purpose) for _, components, _ in found]
+        values = [_held(components, purpose) for _, components, _ in rows]
         if any(values):
             figure.add_bar(
                 x=[nbytes / scale for nbytes in values],
@@ -69,7 +69,7 @@ def cost_components(report: PlanReport | MethodsReport) -> go.Figure:
         x=[total / scale for total in totals],
         y=names,
         mode="text",
-        text=[f"  {format_bytes(n)} · {bits:.2f} bits" for n, (_, _, bits) in zip(totals, found, strict=True)],
+        text=[f"  {format_bytes(n)} · {bits:.2f} bits" for n, (_, _, bits) in zip(totals, rows, strict=True)],
         textposition="middle right",
         textfont={"size": 11},
         cliponaxis=False,

@@ -149,8 +149,8 @@ def _table(*rows: tuple[str, int, int, int, int, int, int, int]) -> dict[str, Mo
     shapes = {}
     for hub_id, layers, heads, kv_heads, head_dim, hidden, parameters, window in rows:
         name = hub_id.partition("/")[2]
-        found = ModelShape(name, layers, heads, kv_heads, head_dim, hidden, source=f"{_OF_HUB}{hub_id}")
-        shapes[name] = replace(found, parameters=parameters, window=window)
+        shape = ModelShape(name, layers, heads, kv_heads, head_dim, hidden, source=f"{_OF_HUB}{hub_id}")
+        shapes[name] = replace(shape, parameters=parameters, window=window)
     return shapes
 
 
@@ -204,17 +204,19 @@ def find_shape(model: str | Path) -> ModelShape:
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise KVMMError(f"{path} has no configuration that transformers reads: {reason}") from None
-        found = shape_of(config, path.resolve().name, f"configuration in {path}")
+        model_shape = shape_of(config, path.resolve().name, f"configuration in {path}")
         try:
-            return replace(found, parameters=count_parameters(config))
+            return replace(model_shape, parameters=count_parameters(config))
         except KVMMError:  # a family that kvmm cannot run can still be planned for
-            return found
+            return model_shape
     wanted = _plain(str(model))
     for name, shape in SHAPES.items():
         if _plain(name) == wanted:
             return shape
-    known = ", ".join(SHAPES)
-    raise KVMMError(f"No folder and no built-in model {str(model)!r}: name a folder with config.json, or {known}.")
+    model_names = ", ".join(SHAPES)
+    raise KVMMError(
+        f"No folder and no built-in model {str(model)!r}: name a folder with config.json, or {model_names}."
+    )
 
 
 def _plain(name: str) -> str:

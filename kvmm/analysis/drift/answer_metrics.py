@@ -257,8 +257,8 @@ def retrieval_raggedness(
     for (page, pages), pair in zip(places, pairs, strict=True):
         groups[pages, page].append(pair)
     rows = tuple(
-        PageAccuracy(page, pages, len(found), fmean(p for _, p in found), fmean(f for f, _ in found))
-        for (pages, page), found in sorted(groups.items())
+        PageAccuracy(page, pages, len(of_place), fmean(p for _, p in of_place), fmean(f for f, _ in of_place))
+        for (pages, page), of_place in sorted(groups.items())
     )
 
     def spread(values: Sequence[float]) -> float:

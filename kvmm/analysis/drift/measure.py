@@ -129,9 +129,9 @@ def compare_logits(
     """
     if full.shape != other.shape or full.dim() != 2:
         raise KVMMError(f"Logits of shapes {list(full.shape)} and {list(other.shape)} cannot be compared; use [N, V].")
-    known = 0 if targets is None else len(targets)
-    if known > len(full):
-        raise KVMMError(f"There are {known} next tokens for {len(full)} positions; pass at most one a position.")
+    num_targets = 0 if targets is None else len(targets)
+    if num_targets > len(full):
+        raise KVMMError(f"There are {num_targets} next tokens for {len(full)} positions; pass at most one a position.")
     top_k = min(top_k, full.shape[1])
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in ("kl", "top1", "overlap", "nll", "nll_full")}
     for start in range(0, len(full), _ROWS):
@@ -147,7 +147,7 @@ def compare_logits(
         parts["overlap"].append(shared.float().mean(-1))
         for name, log in (("nll_full", log_p), ("nll", log_q)):
             nll = log.new_full((len(log),), torch.nan)
-            count = min(max(known - start, 0), len(log))
+            count = min(max(num_targets - start, 0), len(log))
             if count:
                 following = targets[start : start + count].to(log.device)
                 nll[:count] = -log[:count].gather(1, following[:, None])[:, 0]
@@ -204,11 +204,11 @@ class ForcedText:
         ``cache`` is one that holds the document packed under the policy already; it is written to.
         """
         cache = self.document.cache(policy) if cache is None else cache
-        found = compare_logits(self.full, self._logits(cache), self.targets, top_k=self.top_k)
-        count = len(found["kl"])
+        differences = compare_logits(self.full, self._logits(cache), self.targets, top_k=self.top_k)
+        count = len(differences["kl"])
         start = self.document.length + self.first + 1
         return PositionDrift(
-            **{name: value.numpy() for name, value in found.items()},
+            **{name: value.numpy() for name, value in differences.items()},
             context=np.arange(start, start + count),
             progress=np.arange(count, dtype=np.float32) / count,
         )
@@ -256,12 +256,12 @@ def summarise(drift: PositionDrift, top_k: int = TOP_K) -> LogitDrift:
     """Statistics over positions. Raises :class:`KVMMError` without any."""
     if not len(drift):
         raise KVMMError("There are no positions to summarise.")
-    known = ~np.isnan(drift.nll)
+    has_target = ~np.isnan(drift.nll)
     kl = drift.kl.astype(np.float64)
     median, p90, p99 = np.quantile(kl, (0.5, 0.9, 0.99))
 
     def perplexity(nll: np.ndarray) -> float | None:
-        return float(np.exp(nll[known].astype(np.float64).mean())) if known.any() else None
+        return float(np.exp(nll[has_target].astype(np.float64).mean())) if has_target.any() else None
 
     return LogitDrift(
         positions=len(drift),
@@ -314,13 +314,13 @@ def long_context_tail(drift: PositionDrift, buckets: int = POSITION_BUCKETS) -> 
 
 
 def _buckets(drift: PositionDrift, place: np.ndarray, edges: Sequence[float]) -> tuple[Bucket, ...]:
-    found = []
+    buckets = []
     for start, end in pairwise(edges):
         inside = drift.select((place >= start) & (place < end))
         if len(inside):
             kl = float(inside.kl.astype(np.float64).mean())
-            found.append(Bucket(float(start), float(end), len(inside), kl, float(inside.top1.mean())))
-    return tuple(found)
+            buckets.append(Bucket(float(start), float(end), len(inside), kl, float(inside.top1.mean())))
+    return tuple(buckets)
 
 
 __all__ = [

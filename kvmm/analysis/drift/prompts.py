@@ -129,14 +129,14 @@ def with_transcriptions(lines: Sequence[Mapping[str, Any]], tokens: int) -> list
         lines: questions, those about the same files next to each other.
         tokens: how much of a transcription is forced; 0 adds none. Its text is the one of full precision.
     """
-    found = [dict(line) for line in lines]
-    for index in reversed(range(len(found) if tokens else 0)):
-        line = found[index]
-        last = index + 1 == len(found) or _files(found[index + 1]) != _files(line)
+    questions = [dict(line) for line in lines]
+    for index in reversed(range(len(questions) if tokens else 0)):
+        line = questions[index]
+        last = index + 1 == len(questions) or _files(questions[index + 1]) != _files(line)
         if last and len(_files(line)) == 1:
             question = TRANSCRIBE if line["images"] else DESCRIBE
-            found.insert(index + 1, {**line, "question": question, "answers": (), "transcribe": tokens})
-    return found
+            questions.insert(index + 1, {**line, "question": question, "answers": (), "transcribe": tokens})
+    return questions
 
 
 def _files(line: Mapping[str, Any]) -> tuple[Path, ...]:

@@ -132,7 +132,7 @@ def run_drift(
         raise KVMMError("There is no prompt to measure drift on.")
     if seeds == 1:
         raise KVMMError("Seed sensitivity needs 2 or more seeds, or 0 to leave it out.")
-    found = {name: _Found() for name in (DYNAMIC, *policies)}
+    measured = {name: _Found() for name in (DYNAMIC, *policies)}
     write = _Writer(model, processor, temperature)
     document: Document | None = None
     done = 0
@@ -147,7 +147,7 @@ def run_drift(
             if prompt.continuation is None or compared:
                 greedy = write.tokens(inputs, document.cache(DYNAMIC), longest)
             forced = ForcedText(document, inputs, _forced(prompt, greedy), top_k=top_k)
-            for name, one in found.items():
+            for name, one in measured.items():
                 policy = policies.get(name, DYNAMIC)
                 if name != DYNAMIC:
                     one.drift.append(forced.measure(policy))
@@ -168,9 +168,11 @@ def run_drift(
                     one.sampled.append([write.answer(tokens) for tokens in sampled])
                 done += 1
                 if progress is not None:
-                    progress(done, len(prompts) * len(found))
-    full = found.pop(DYNAMIC)
-    return tuple(_policy_report(name, one, full, prompts, temperature, refusals, top_k) for name, one in found.items())
+                    progress(done, len(prompts) * len(measured))
+    full = measured.pop(DYNAMIC)
+    return tuple(
+        _policy_report(name, one, full, prompts, temperature, refusals, top_k) for name, one in measured.items()
+    )
 
 
 def _forced(prompt: DriftPrompt, greedy: torch.Tensor | None) -> torch.Tensor:

@@ -114,8 +114,8 @@ class _Meter:
         }
         norm_report = NormReport((index,), norms["key"], norms["value"], None, self.modality.numpy())
         for side, x in zip(SIDES, (key, value), strict=True):
-            found = norm_report.outliers(side, 0, count=self.max_outliers) if self.max_outliers else []
-            outliers = tuple(int(one["position"]) for one in found)
+            outlier_rows = norm_report.outliers(side, 0, count=self.max_outliers) if self.max_outliers else []
+            outliers = tuple(int(one["position"]) for one in outlier_rows)
             self.outliers[side].append(outliers)
             for storage, plan, sums in zip(self.storages, self.plans, self.sums, strict=True):
                 self._measure(storage, plan, sums[side], index, side, x, query, outliers)
@@ -166,7 +166,7 @@ class _Meter:
         key = key[:, :, MIXED_SINKS:]
         energy = key[0].float().square().sum((0, 2), dtype=torch.float64)
         self.mixed_energy.append(_by_modality(energy, modality))
-        for one, found in zip(self.mixed_specs, self.mixed_error, strict=True):
+        for one, errors in zip(self.mixed_specs, self.mixed_error, strict=True):
             for arrangement in ARRANGEMENTS:
                 error = torch.zeros(len(modality), dtype=torch.float64, device=key.device)
                 for order in _orders(modality, arrangement):
@@ -175,7 +175,7 @@ class _Meter:
                     store.append(x)
                     decoded = store.decode()[:, :, : len(order)]
                     error[order] = (decoded - x.float()).square().sum((0, 1, 3), dtype=torch.float64)
-                found[arrangement].append(_by_modality(error, modality))
+                errors[arrangement].append(_by_modality(error, modality))
 
     def mixed(self) -> tuple[MixedErrors, ...]:
         counts = np.bincount(self.modality[MIXED_SINKS:].numpy(), minlength=len(MODALITY_NAMES))
@@ -184,11 +184,11 @@ class _Meter:
                 one.codec,
                 one.bits,
                 one.group_size,
-                {arrangement: np.stack(rows) for arrangement, rows in found.items()},
+                {arrangement: np.stack(rows) for arrangement, rows in errors.items()},
                 np.stack(self.mixed_energy),
                 counts,
             )
-            for one, found in zip(self.mixed_specs, self.mixed_error, strict=True)
+            for one, errors in zip(self.mixed_specs, self.mixed_error, strict=True)
         )
 
 
@@ -208,11 +208,11 @@ def _orders(modality: torch.Tensor, arrangement: str) -> list[torch.Tensor]:
     """Tokens in the order in which they are cut into groups, one list a store."""
     if arrangement == "sequence":
         return [torch.arange(len(modality), device=modality.device)]
-    own = [(modality == code).nonzero()[:, 0] for code in modality.unique()]
+    by_modality = [(modality == code).nonzero()[:, 0] for code in modality.unique()]
     if arrangement == "separate":
-        return own
+        return by_modality
     place = torch.empty(len(modality), dtype=torch.float64, device=modality.device)
-    for positions in own:  # every modality is spread evenly over the whole
+    for positions in by_modality:  # every modality is spread evenly over the whole
         steps = torch.arange(len(positions), dtype=torch.float64, device=modality.device)
         place[positions] = (steps + 0.5) / len(positions)
     return [place.argsort(stable=True)]
@@ -260,7 +260,7 @@ def measure_errors(
     return ErrorReport(
         rows,
         meter.modality.numpy(),
-        {side: tuple(found) for side, found in meter.outliers.items()},
+        {side: tuple(outliers) for side, outliers in meter.outliers.items()},
         tuple(
             PolicyErrors(storage.name, storage.stored_as, sums["key"].done(), sums["value"].done())
             for storage, sums in zip(storages, meter.sums, strict=True)

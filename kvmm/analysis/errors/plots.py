@@ -74,8 +74,8 @@ def outlier_channels(
 
     ``head`` None takes all heads, each channel of each head for itself. Long rows are thinned to 512 points.
     """
-    found = report.of(policy).side(side)
-    curves = {scope: found.by_channel(scope, relative)[row] for scope in SCOPES}
+    errors = report.of(policy).side(side)
+    curves = {scope: errors.by_channel(scope, relative)[row] for scope in SCOPES}
     picked = {scope: (x if head is None else x[head]).reshape(-1) for scope, x in curves.items()}
     order = np.argsort(-picked["all"], kind="stable")
     order = order[bins(len(order))]
@@ -100,14 +100,14 @@ def outlier_channels(
 
 def outlier_layers(report: ErrorReport, policy: str, side: str = "key", relative: bool = True) -> go.Figure:
     """Error by layer with and without outlier tokens; hover tells how many outliers a layer has."""
-    found = report.of(policy).side(side)
+    errors = report.of(policy).side(side)
     layers = [str(layer) for layer in report.layers]
     counts = [len(positions) for positions in report.outliers[side]]
     figure = go.Figure()
     for scope, text in SCOPES.items():
         figure.add_bar(
             x=layers,
-            y=found.by_layer(scope, relative),
+            y=errors.by_layer(scope, relative),
             name=text,
             marker={"color": _SCOPE_COLORS[scope]},
             customdata=counts,
@@ -126,10 +126,10 @@ def layer_errors(
     figure = go.Figure()
     layers = [str(layer) for layer in report.layers]
     for index, name in enumerate(policies or [one.policy for one in report.policies]):
-        found = report.of(name).side(side)
-        if found.by_layer().max() <= BF16_ROUNDING:
+        errors = report.of(name).side(side)
+        if errors.by_layer().max() <= BF16_ROUNDING:
             continue
-        values = found.by_layer(relative=relative)
+        values = errors.by_layer(relative=relative)
         figure.add_scatter(
             x=layers,
             y=_positive(values),
@@ -161,10 +161,10 @@ def token_errors(
     add_legend(figure, report.modalities(), row=1, col=1)
     figure.update_yaxes(showticklabels=False, showgrid=False, row=1, col=1)
     for index, name in enumerate(policies or [one.policy for one in report.policies]):
-        found = report.of(name).side(side)
-        if np.nan_to_num(found.by_token()[row]).max() <= BF16_ROUNDING:
+        errors = report.of(name).side(side)
+        if np.nan_to_num(errors.by_token()[row]).max() <= BF16_ROUNDING:
             continue
-        values = found.by_token(relative)[row]
+        values = errors.by_token(relative)[row]
         figure.add_scatter(
             x=starts,
             y=_positive(_means(values, starts)).astype(float).round(8),
@@ -230,9 +230,9 @@ def _means(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Means of the spans of ``[T]``, NaN left out; NaN where a span has nothing else."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # 0 / 0 is the NaN that is wanted
-        known = ~np.isnan(values)
-        total = np.add.reduceat(np.where(known, values, 0).astype(float), starts)
-        return total / np.add.reduceat(known.astype(float), starts)
+        is_measured = ~np.isnan(values)
+        total = np.add.reduceat(np.where(is_measured, values, 0).astype(float), starts)
+        return total / np.add.reduceat(is_measured.astype(float), starts)
 
 
 def mixed_errors(report: ErrorReport, row: int | None = None) -> go.Figure:

@@ -75,15 +75,15 @@ class SideErrors:
         stays in full precision."""
         if not relative:
             return self.token_error
-        found = ratio(np.nan_to_num(self.token_error), np.nan_to_num(self.token_energy))
-        return np.where(np.isnan(self.token_error), np.nan, found).astype(np.float32)
+        relative_error = ratio(np.nan_to_num(self.token_error), np.nan_to_num(self.token_energy))
+        return np.where(np.isnan(self.token_error), np.nan, relative_error).astype(np.float32)
 
     def by_modality(self, relative: bool = True) -> dict[str, np.ndarray]:
         """Modality -> ``[L]``, of those with packed tokens."""
         error, energy = self.group_error.sum(1), self.group_energy.sum(1)  # [L, M]
         heads, dim = self.channel_error["all"].shape[1:]
-        found = ratio(error, energy) if relative else error / np.maximum(self.group_tokens * heads * dim, 1)
-        return {name: found[:, m] for m, name in enumerate(MODALITY_NAMES) if self.group_tokens[m]}
+        errors = ratio(error, energy) if relative else error / np.maximum(self.group_tokens * heads * dim, 1)
+        return {name: errors[:, m] for m, name in enumerate(MODALITY_NAMES) if self.group_tokens[m]}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; errors of tokens as means of at most 512 spans, None where nothing is packed."""
@@ -146,8 +146,8 @@ class MixedErrors:
     def by_modality(self, arrangement: str, layer: int | None = None) -> dict[str, float]:
         """Modality -> relative error, over all layers or in row ``layer``."""
         rows = slice(None) if layer is None else slice(layer, layer + 1)
-        found = ratio(self.error[arrangement][rows].sum(0), self.energy[rows].sum(0))
-        return {name: float(found[m]) for m, name in enumerate(MODALITY_NAMES) if self.tokens[m]}
+        errors = ratio(self.error[arrangement][rows].sum(0), self.energy[rows].sum(0))
+        return {name: float(errors[m]) for m, name in enumerate(MODALITY_NAMES) if self.tokens[m]}
 
     def total(self, arrangement: str, layer: int | None = None) -> float:
         """Relative error of all modalities together, over all layers or in row ``layer``."""
@@ -195,7 +195,7 @@ class ErrorReport(ByPolicy[PolicyErrors]):
         return {
             "layers": list(self.layers),
             "tokens": self.tokens(),
-            "outliers": {side: [list(found) for found in rows] for side, rows in self.outliers.items()},
+            "outliers": {side: [list(positions) for positions in rows] for side, rows in self.outliers.items()},
             "policies": [one.to_dict() for one in self.policies],
             "mixed": [one.to_dict() for one in self.mixed],
         }
@@ -205,9 +205,9 @@ def spans(values: np.ndarray, columns: int = MAX_COLUMNS) -> dict[str, list]:
     """Means of ``[L, T]`` over at most ``columns`` spans, without NaN: ``start`` of each, and ``values`` by layer."""
     tokens = values.shape[1]
     starts = np.unique(np.linspace(0, tokens, min(tokens, columns), endpoint=False).astype(int))
-    known = ~np.isnan(values)
-    count = np.add.reduceat(known.astype(int), starts, axis=1)
-    total = np.add.reduceat(np.where(known, values, 0).astype(float), starts, axis=1)
+    is_measured = ~np.isnan(values)
+    count = np.add.reduceat(is_measured.astype(int), starts, axis=1)
+    total = np.add.reduceat(np.where(is_measured, values, 0).astype(float), starts, axis=1)
     means = [
         [t / c if c else None for t, c in zip(*row, strict=True)]
         for row in zip(total.tolist(), count.tolist(), strict=True)

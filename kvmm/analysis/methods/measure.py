@@ -122,9 +122,9 @@ class MethodsReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        found = asdict(self)
-        found["rows"] = [row.to_dict() for row in self.rows]
-        return found | {"pareto": list(self.pareto())}
+        values = asdict(self)
+        values["rows"] = [row.to_dict() for row in self.rows]
+        return values | {"pareto": list(self.pareto())}
 
 
 def _beats(one: MethodRow, other: MethodRow) -> bool:

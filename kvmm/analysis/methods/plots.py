@@ -40,14 +40,14 @@ def _kl(row: MethodRow) -> float:
 
 def _ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 KiB, 10, 20 and 50 KiB and so on, in MiB, between powers of ten of MiB."""
-    found = [
+    ticks = [
         step * 10.0**power * unit / 2**20
         for unit in (2**10, 2**20, 2**30)
         for power in range(3)
         for step in (1, 2, 5)
         if step * 10**power < 1000
     ]
-    return [tick for tick in found if low <= log10(tick) <= high]
+    return [tick for tick in ticks if low <= log10(tick) <= high]
 
 
 def _hover(row: MethodRow) -> str:

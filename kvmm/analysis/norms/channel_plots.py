@@ -106,10 +106,10 @@ def stage_summary(report: ChannelReport, kind: str = "key") -> go.Figure:
     figure = make_subplots(rows=1, cols=3, subplot_titles=list(measures.values()), horizontal_spacing=0.08)
     for col, measure in enumerate(measures, start=1):
         for name in report.modalities():
-            found = [row for row in rows if row.modality == name]
+            of_modality = [row for row in rows if row.modality == name]
             figure.add_bar(
-                x=[STAGE_NAMES[row.stage].replace(", ", ",<br>") for row in found],
-                y=[float(f"{getattr(row, measure):.4g}") for row in found],
+                x=[STAGE_NAMES[row.stage].replace(", ", ",<br>") for row in of_modality],
+                y=[float(f"{getattr(row, measure):.4g}") for row in of_modality],
                 name=name,
                 marker={"color": MODALITY_COLORS[name], "cornerradius": 3},
                 legendgroup=name,

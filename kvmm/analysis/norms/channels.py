@@ -255,26 +255,26 @@ def record_channels(
         raise KVMMError("record_channels needs input_ids: pass what the processor returned")
     OScaR.check(spec("oscar", bits, group_size))
     input_ids, keep = inputs["input_ids"], kept_tokens(inputs, row)
-    found: dict[str, np.ndarray] = {}
-    known: list[int] = []
+    tensors: dict[str, np.ndarray] = {}
+    layer_numbers: list[int] = []
 
     def observer(seen: Seen) -> None:
         if not seen.owns_cache:
             return
-        known.append(seen.layer)
+        layer_numbers.append(seen.layer)
         if seen.layer == layer:
             for kind in ("key", "value", "query"):
-                found[kind] = getattr(seen, kind)[row].float().cpu()[:, keep].contiguous().numpy()
+                tensors[kind] = getattr(seen, kind)[row].float().cpu()[:, keep].contiguous().numpy()
             raise Enough
 
     observe(model, inputs, observer)
-    if not found:
-        layers = f"layers {known[0]} to {known[-1]}" if known else "no layers"
+    if not tensors:
+        layers = f"layers {layer_numbers[0]} to {layer_numbers[-1]}" if layer_numbers else "no layers"
         raise KVMMError(f"There is no layer {layer} with keys of its own: this model has {layers}.")
     ids = input_ids[row].cpu()[keep]
     modality = modality_of_ids(input_ids, model.config)[row].cpu()[keep].numpy()
     strings = token_strings(ids, tokenizer)
-    return ChannelReport(layer=layer, **found, modality=modality, bits=bits, group_size=group_size, tokens=strings)
+    return ChannelReport(layer=layer, **tensors, modality=modality, bits=bits, group_size=group_size, tokens=strings)
 
 
 __all__ = ["STAGES", "ChannelReport", "StageSummary", "record_channels"]

@@ -275,12 +275,12 @@ class _Recorder:
         query, key = seen.query[self.row], seen.key[self.row]
         group = query.shape[0] // key.shape[0]
         chosen = chosen.to(query.device)
-        found = []
+        layers_received = []
         for head in range(query.shape[0]):
             scores = query[head, chosen].float() @ key[head // group].float().T * seen.scaling
             probabilities = scores.masked_fill_(~seen_by, -torch.inf).softmax(-1)
-            found.append((probabilities.sum(0) / seen_by.sum(0)).cpu())
-        received = torch.stack(found)
+            layers_received.append((probabilities.sum(0) / seen_by.sum(0)).cpu())
+        received = torch.stack(layers_received)
         received[:, seen_by.sum(0).cpu() < min(_FEWEST_QUERIES, count)] = torch.nan
         return received[:, self.keep]
 
@@ -319,17 +319,17 @@ def record_norms(
     input_ids, keep = inputs["input_ids"], kept_tokens(inputs, row)
     recorder = _Recorder(row, keep, queries, attention)
     observe(model, inputs, recorder)
-    found = recorder.norms
-    layers = tuple(sorted(found["key"]))
+    norms = recorder.norms
+    layers = tuple(sorted(norms["key"]))
     if not layers:
         raise KVMMError(f"{type(model).__name__} wrote no keys to the cache: pick a model with attention layers")
-    if len({one.shape for one in found["key"].values()}) > 1:
+    if len({one.shape for one in norms["key"].values()}) > 1:
         raise KVMMError(
             f"The layers of {type(model).__name__} have different numbers of KV heads, which this view cannot show."
         )
 
     def stack(kind: str) -> np.ndarray | None:  # -> [L, H, T]
-        return torch.stack([found[kind][i] for i in layers]).numpy() if found[kind] else None
+        return torch.stack([norms[kind][i] for i in layers]).numpy() if norms[kind] else None
 
     ids = input_ids[row].cpu()[keep]
     return NormReport(

@@ -90,7 +90,7 @@ def place_labels(labels: Sequence[Label]) -> list[dict[str, Any]]:
     placed: list[dict[str, Any]] = [{}] * len(labels)
     for i in order:
         points, names = [*taken[:i], *taken[i + 1 : len(labels)]], taken[len(labels) :]
-        found: tuple[float, _Ring, int, np.ndarray, np.ndarray] | None = None
+        cheapest: tuple[float, _Ring, int, np.ndarray, np.ndarray] | None = None
         for ring in _RINGS:
             boxes = _boxes(ring, at[i], text_width(labels[i]))  # [C, W, 4]
             steps = at[i][None, :, None] + ring.shift[:, None, None] * _STEPS[:, None]  # [C, W, S, 2]
@@ -98,11 +98,11 @@ def place_labels(labels: Sequence[Label]) -> list[dict[str, Any]]:
             if ring.has_line:
                 cost += _on_boxes(steps, [*points, *names])
             best = int(cost.argmin())
-            if found is None or cost[best] < found[0]:
-                found = float(cost[best]), ring, best, boxes[best], steps[best]
-            if found[0] == 0:
+            if cheapest is None or cost[best] < cheapest[0]:
+                cheapest = float(cost[best]), ring, best, boxes[best], steps[best]
+            if cheapest[0] == 0:
                 break
-        _, ring, best, box, line = found
+        _, ring, best, box, line = cheapest
         taken.append(box)
         if ring.has_line:
             lines.append(line)
@@ -148,16 +148,16 @@ def _on_boxes(steps: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _annotation(label: Label, anchor: str, vertical: str, dx: float, dy: float, line: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    annotation: dict[str, Any] = {
         "text": f"<b>{label.text}</b>" if label.strong else label.text,
         "xanchor": anchor,
         "yanchor": vertical,
         "font": {"size": 12 if label.strong else 11, "color": TEXT_COLOR},
     }
     if not line:
-        return found | {"showarrow": False, "xshift": dx, "yshift": dy}
+        return annotation | {"showarrow": False, "xshift": dx, "yshift": dy}
     arrow = {"arrowhead": 0, "arrowwidth": 1, "arrowcolor": TEXT_COLOR, "opacity": 0.9, "standoff": 5}
-    return found | {"showarrow": True, "ax": dx, "ay": -dy, "borderpad": 0} | arrow
+    return annotation | {"showarrow": True, "ax": dx, "ay": -dy, "borderpad": 0} | arrow
 
 
 __all__ = ["HEIGHT", "LINE", "WIDTHS", "Label", "place_labels", "text_width"]

@@ -88,16 +88,16 @@ def memory_over_tokens(history: Sequence[tuple[int, Any]]) -> go.Figure:
 
     figure = go.Figure()
     for name in MODALITY_NAMES:
-        held = [report["by_modality"].get(name, {}).get("nbytes", 0) for _, report in rows]
-        if any(held):
+        sizes = [report["by_modality"].get(name, {}).get("nbytes", 0) for _, report in rows]
+        if any(sizes):
             figure.add_scatter(
                 x=tokens,
-                y=[nbytes / scale for nbytes in held],
+                y=[nbytes / scale for nbytes in sizes],
                 name=name,
                 stackgroup="held",
                 line={"width": 0.5, "color": MODALITY_COLORS[name]},
                 fillcolor=MODALITY_COLORS[name],
-                customdata=[format_bytes(nbytes) for nbytes in held],
+                customdata=[format_bytes(nbytes) for nbytes in sizes],
                 hovertemplate="%{customdata}",
                 **marker,
             )

@@ -27,9 +27,9 @@ def family_of(policy: str, stored_as: str | None = None) -> str:
     """The method a preset belongs to, or "other": ``oscar4-2`` is ``oscar``; ``balanced`` and ``small`` are of rd."""
     name = stored_as or policy
     name = {"balanced": "rd", "small": "rd"}.get(name, name)
-    known = next((family for family in _FAMILIES if name.startswith(family)), None)
-    if known is not None or name not in PRESETS:
-        return known or "other"
+    prefix = next((family for family in _FAMILIES if name.startswith(family)), None)
+    if prefix is not None or name not in PRESETS:
+        return prefix or "other"
     return next((one.codec for one in PRESETS[name].all_specs() if not one.is_lossless), "other")
 
 

@@ -30,16 +30,16 @@ def norm_tables(report: NormReport, channels: ChannelReport) -> list[Table]:
     """The imbalance in numbers, the unusual tokens of the layer, and what the stages of a codec make of its keys."""
     rows = []
     for kind in report.kinds:
-        found = report.summary(kind)
+        summary = report.summary(kind)
         rows.append(
             (
                 NORM_NAMES[kind],
-                f"{found['variation']:.3f}",
-                f"{found['variation_worst']:.3f} ({found['worst_layer']})",
-                f"{found['max_median_ratio']:.2f}",
-                f"{found['gap']:.2f} ({found['gap_layer']})",
-                f"{found['outliers']:.1f}",
-                str(len(found["sinks"])),
+                f"{summary['variation']:.3f}",
+                f"{summary['variation_worst']:.3f} ({summary['worst_layer']})",
+                f"{summary['max_median_ratio']:.2f}",
+                f"{summary['gap']:.2f} ({summary['gap_layer']})",
+                f"{summary['outliers']:.1f}",
+                str(len(summary["sinks"])),
             )
         )
     imbalance = Table(
@@ -267,8 +267,8 @@ def drift_page(report: DriftReport) -> tuple[Sequence[Figure], Sequence[Table]]:
 def cost_page(report: PlanReport) -> tuple[Sequence[Figure], Sequence[Table]]:
     """Figures and tables of a plan."""
     rows = tuple(report.cells(row) for row in report.rows)
-    held = ", ".join(f"{count:,} {name}" for name, count in report.tokens.items() if count)
-    text = " ".join([f"{held} tokens, batch {report.batch}.", *report.notes])
+    counts = ", ".join(f"{count:,} {name}" for name, count in report.tokens.items() if count)
+    text = " ".join([f"{counts} tokens, batch {report.batch}.", *report.notes])
     table = Table(f"Cache of {report.shape.name}", text, report.columns, rows)
     figures = [
         Figure(

@@ -201,8 +201,8 @@ class _Meter:
         bias = torch.zeros_like(hidden, dtype=torch.float32).masked_fill_(hidden, _MASKED)
         for codec, positions in stored.adjusts:
             part = scores.index_select(-1, positions)[None]
-            own = bias.index_select(-1, positions)[None, None]
-            adjusted[..., positions] = codec.adjust_scores(part, own)[0]
+            page_bias = bias.index_select(-1, positions)[None, None]
+            adjusted[..., positions] = codec.adjust_scores(part, page_bias)[0]
         return adjusted
 
     def _begin(self, seen: Seen, exact: torch.Tensor, stored: _Stored) -> _Row:
@@ -210,10 +210,10 @@ class _Meter:
         low, high = torch.inf, -torch.inf
         for query, hidden in self._blocks(seen, every=8):
             seen_keys = ~hidden & stored.packed
-            found = [query @ keys.transpose(-1, -2) for keys in (exact, stored.keys)]
+            all_scores = [query @ keys.transpose(-1, -2) for keys in (exact, stored.keys)]
             if stored.adjusts:
-                found.append(self._adjusted(found[1], hidden, stored))
-            for scores in found:
+                all_scores.append(self._adjusted(all_scores[1], hidden, stored))
+            for scores in all_scores:
                 chosen = scores[:, seen_keys]
                 if chosen.numel():
                     low, high = min(low, float(chosen.min())), max(high, float(chosen.max()))
@@ -237,14 +237,14 @@ class _Meter:
             mass += by_modality.sum((0, 1), dtype=torch.float64) * share
             if stored is None:
                 continue
-            own = query @ stored.keys.transpose(-1, -2)
+            stored_scores = query @ stored.keys.transpose(-1, -2)
             self._count(row, "exact", scores, hidden, stored)
-            self._count(row, "quantised", own, hidden, stored)
-            adjusted = own
+            self._count(row, "quantised", stored_scores, hidden, stored)
+            adjusted = stored_scores
             if stored.adjusts:
-                adjusted = self._adjusted(own, hidden, stored)
+                adjusted = self._adjusted(stored_scores, hidden, stored)
                 self._count(row, "calibrated", adjusted, hidden, stored)
-                log_q = own.masked_fill(hidden, -torch.inf).log_softmax(-1)
+                log_q = stored_scores.masked_fill(hidden, -torch.inf).log_softmax(-1)
                 row.kl_uncalibrated += float(_terms(log_p, log_q).sum(dtype=torch.float64)) * share
             log_q = adjusted.masked_fill(hidden, -torch.inf).log_softmax(-1)
             terms = _terms(log_p, log_q) @ one_hot  # [H, Q, M], sums of p log(p / q)
@@ -263,8 +263,8 @@ class _Meter:
         chosen = ~hidden & stored.packed
         codes = self.modality.to(scores.device).long().expand(scores.shape[-2], -1)[chosen]  # [n]
         index = place[:, chosen] + codes * BINS
-        found = torch.bincount(index.flatten(), minlength=len(MODALITY_NAMES) * BINS)
-        row.counts[kind] += found.view(len(MODALITY_NAMES), BINS).cpu()
+        counts = torch.bincount(index.flatten(), minlength=len(MODALITY_NAMES) * BINS)
+        row.counts[kind] += counts.view(len(MODALITY_NAMES), BINS).cpu()
 
 
 def _terms(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
@@ -304,18 +304,18 @@ def measure_scores(
     meter = _Meter(storages, prompt_modality(model, inputs), queries)
     visit_layers(model, inputs, meter.visit, rows)
 
-    def done(storage: LayerStorage, found: list[_Row]) -> PolicyScores:
+    def done(storage: LayerStorage, by_layer: list[_Row]) -> PolicyScores:
         def stack(name: str) -> np.ndarray:
-            return np.array([np.asarray(getattr(row, name).cpu()) for row in found])
+            return np.array([np.asarray(getattr(row, name).cpu()) for row in by_layer])
 
         return PolicyScores(
             storage.name,
             storage.stored_as,
             stack("edges"),
-            {kind: np.stack([row.counts[kind].numpy() for row in found]) for kind in found[0].counts},
-            np.array([max(row.kl, 0.0) for row in found]),
-            np.array([max(row.kl_uncalibrated, 0.0) for row in found]),
-            np.array([max(row.between, 0.0) for row in found]),
+            {kind: np.stack([row.counts[kind].numpy() for row in by_layer]) for kind in by_layer[0].counts},
+            np.array([max(row.kl, 0.0) for row in by_layer]),
+            np.array([max(row.kl_uncalibrated, 0.0) for row in by_layer]),
+            np.array([max(row.between, 0.0) for row in by_layer]),
             stack("within").clip(0),
             stack("mass"),
         )
@@ -325,7 +325,7 @@ def measure_scores(
         meter.modality.numpy(),
         meter.queries,
         np.stack(meter.mass),
-        tuple(done(storage, found) for storage, found in zip(storages, meter.rows, strict=True)),
+        tuple(done(storage, by_layer) for storage, by_layer in zip(storages, meter.rows, strict=True)),
     )
 
 

@@ -34,12 +34,12 @@ def score_histogram(
         modality: of the keys; None takes all that the policy packs.
         log: logarithmic shares, which show the tails that the softmax looks at.
     """
-    found = report.of(policy)
-    edges = found.edges[row].astype(float)
+    scores = report.of(policy)
+    edges = scores.edges[row].astype(float)
     centers = ((edges[1:] + edges[:-1]) / 2).round(5)
     figure = go.Figure()
-    for kind in found.counts:
-        share = found.histogram(kind, row, modality)
+    for kind in scores.counts:
+        share = scores.histogram(kind, row, modality)
         figure.add_scatter(
             x=centers,
             y=np.where(share > 0, share, np.nan) if log else share,
@@ -83,19 +83,19 @@ def attention_kl(report: ScoreReport, policies: Sequence[str] | None = None) -> 
 
 def attention_kl_parts(report: ScoreReport, policy: str) -> go.Figure:
     """KL(exact || policy) of the attention by layer, in its parts: between modalities, and within each."""
-    found = report.of(policy)
+    scores = report.of(policy)
     layers = [str(layer) for layer in report.layers]
-    parts = [("between modalities", found.kl_between, "#7a8190")]
+    parts = [("between modalities", scores.kl_between, "#7a8190")]
     for code in np.unique(report.modality):
         name = MODALITY_NAMES[code]
-        parts.append((f"within {name}", found.kl_within[:, code], MODALITY_COLORS[name]))
+        parts.append((f"within {name}", scores.kl_within[:, code], MODALITY_COLORS[name]))
     figure = go.Figure()
     for name, values, color in parts:
         figure.add_bar(x=layers, y=values, name=name, marker={"color": color}, hovertemplate="%{y:.3g}")
-    if "calibrated" in found.counts:
+    if "calibrated" in scores.counts:
         figure.add_scatter(
             x=layers,
-            y=found.kl_uncalibrated,
+            y=scores.kl_uncalibrated,
             name="without calibration",
             mode="markers",
             marker={"symbol": "line-ew-open", "size": 18, "color": TEXT_COLOR, "line": {"width": 2}},

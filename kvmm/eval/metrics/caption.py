@@ -116,9 +116,9 @@ def rouge_l(words: Words, references: Sequence[Words]) -> float:
 
     An empty text counts as one word that nothing equals, as it does where text is split at single spaces.
     """
-    own = words or [""]
-    pairs = [(common_subsequence(reference or [""], own), len(reference) or 1) for reference in references]
-    precision = max(common / len(own) for common, _ in pairs)
+    prediction_words = words or [""]
+    pairs = [(common_subsequence(reference or [""], prediction_words), len(reference) or 1) for reference in references]
+    precision = max(common / len(prediction_words) for common, _ in pairs)
     recall = max(common / count for common, count in pairs)
     if precision == 0 or recall == 0:
         return 0.0

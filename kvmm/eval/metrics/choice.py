@@ -19,9 +19,9 @@ def choice_letter(response: str, letters: Sequence[str]) -> str | None:
         response = response.strip(mark)
     text = f" {response} "
     for pattern in ("({})", " {} ", "{}."):
-        found = [letter for letter in letters if pattern.format(letter) in text]
-        if found:
-            return max(found, key=lambda letter: text.rfind(f" {letter} "))
+        matching = [letter for letter in letters if pattern.format(letter) in text]
+        if matching:
+            return max(matching, key=lambda letter: text.rfind(f" {letter} "))
     return None
 
 

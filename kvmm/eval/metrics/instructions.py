@@ -42,11 +42,11 @@ def _number(values: Mapping[str, Any], name: str, default: float = 0) -> float:
 
 def _counted(count: Callable[[str], int], how: str) -> Rule:
     def rule(text: str, values: Mapping[str, Any], _: str) -> bool:
-        found = count(text)
+        number = count(text)
         if how == "range":
-            return _number(values, "N1") <= found <= _number(values, "N2", 999)
+            return _number(values, "N1") <= number <= _number(values, "N2", 999)
         bound = _number(values, "N")
-        return {"at least": found >= bound, "at most": found <= bound, "exactly": found == bound}[how]
+        return {"at least": number >= bound, "at most": number <= bound, "exactly": number == bound}[how]
 
     return rule
 

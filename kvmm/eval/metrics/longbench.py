@@ -78,8 +78,8 @@ def classification(prediction: str, answer: str, classes: Sequence[str] = ()) ->
 
 def retrieval(prediction: str, answer: str, classes: Sequence[str] = ()) -> float:
     """The share of the numbers in the prediction that are the paragraph's ("Paragraph 12")."""
-    found = re.search(r"Paragraph (\d+)", answer)
-    return _share(prediction, found.group(1)) if found else 0.0
+    match = re.search(r"Paragraph (\d+)", answer)
+    return _share(prediction, match.group(1)) if match else 0.0
 
 
 def count(prediction: str, answer: str, classes: Sequence[str] = ()) -> float:

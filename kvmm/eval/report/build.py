@@ -175,16 +175,16 @@ def build_report(runs: Sequence[Run], *, failures: int = FAILURES) -> Evaluation
     Raises:
         KVMMError: a file of a run does not hold what ``kvmm eval`` writes.
     """
-    found = []
+    results = []
     for run in runs:
         try:
-            found.append(_run_result(run, failures))
+            results.append(_run_result(run, failures))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = one_line(f"{type(error).__name__}: {error}")
             raise KVMMError(
                 f"The files of run {run.date} in {run.folder} are damaged ({reason}): run it anew."
             ) from error
-    return EvaluationReport(tuple(found))
+    return EvaluationReport(tuple(results))
 
 
 def _run_result(run: Run, failures: int) -> RunResult:

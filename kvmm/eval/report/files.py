@@ -54,11 +54,11 @@ def load_samples(run: Run, task: str) -> dict[str, Sample]:
     """
     config = run.config(task, run.policies(task)[0])
     try:
-        known = get_task(task, **(config.get("task_options") or {}))
-        source = config.get("dataset_path") or known.default_source
-        if source is None or not (source in ("mini", known.default_source) or Path(source).expanduser().exists()):
+        named_task = get_task(task, **(config.get("task_options") or {}))
+        source = config.get("dataset_path") or named_task.default_source
+        if source is None or not (source in ("mini", named_task.default_source) or Path(source).expanduser().exists()):
             return {}
-        samples = known.load(source, split=config.get("split"))
+        samples = named_task.load(source, split=config.get("split"))
     except (KVMMError, TypeError, ValueError, OSError):
         return {}
     asked = {row["doc_id"]: row.get("doc_hash") for rows in run.samples[task].values() for row in rows}

@@ -151,12 +151,14 @@ def summary_of(run: RunResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """All tasks of a run in one table: a row a policy, in every task its score or the difference to the reference's."""
     rows = []
     for name in dict.fromkeys(one.policy for task in run.tasks for one in task.policies):
-        found = [next((one for one in task.policies if one.policy == name), None) for task in run.tasks]
-        measured = [one for one in found if one is not None and one.kv_ratio]
+        policy_results = [next((one for one in task.policies if one.policy == name), None) for task in run.tasks]
+        measured = [one for one in policy_results if one is not None and one.kv_ratio]
         packed = sum(one.kv_bytes * one.answered for one in measured)
         dense = sum(one.kv_bytes * one.kv_ratio * one.answered for one in measured)
         bits = f"{16 * packed / dense:.2f}" if measured else ""
-        cells = ("" if one is None else _summary_cell(task, one) for task, one in zip(run.tasks, found, strict=True))
+        cells = (
+            "" if one is None else _summary_cell(task, one) for task, one in zip(run.tasks, policy_results, strict=True)
+        )
         rows.append((name, bits, *cells))
     return ("policy", WHOLE, *(task.task for task in run.tasks)), rows
 
@@ -269,8 +271,8 @@ def html_page(report: EvaluationReport, pictures: dict[tuple[str, str, str], lis
                 heading = f"{title}: right in {task.reference}, wrong in a policy"
                 failures.append(f"<section><h2>{html.escape(heading)}</h2>")
                 for one in task.failures:
-                    own = pictures.get(picture_key(run, task, one), [])
-                    failures.append(_html_failure(task, one, own))
+                    thumbnails = pictures.get(picture_key(run, task, one), [])
+                    failures.append(_html_failure(task, one, thumbnails))
                 failures.append("</section>")
     text = page("Evaluation", figures, intro="Policies of the KV cache beside full precision.", tables=tables)
     return text.replace("</head>", f"{_STYLE}\n</head>", 1).replace(

@@ -46,14 +46,14 @@ def pictures_of(sample: Sample) -> list[Picture]:
     except KVMMError:
         pages = []
     scale = 1 if len(pages) <= 1 else 2
-    found = [_thumbnail(page, WIDTH // scale, HEIGHT // scale) for page in pages]
+    thumbnails = [_thumbnail(page, WIDTH // scale, HEIGHT // scale) for page in pages]
     source = opened(sample.audio) if sample.audio is not None else None
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         kind = _AUDIO_TYPES.get(path.suffix.lower())
         if kind and path.is_file() and path.stat().st_size <= MAX_AUDIO_BYTES:
-            found.append(Picture(path.read_bytes(), kind))
-    return found
+            thumbnails.append(Picture(path.read_bytes(), kind))
+    return thumbnails
 
 
 def _thumbnail(page: Image.Image, width: int, height: int) -> Picture:
@@ -69,9 +69,9 @@ def write_pictures(
 ) -> dict[tuple[str, str, str], list[Picture]]:
     """Write the thumbnails below ``folder/pictures`` and return them with their paths."""
     written: dict[tuple[str, str, str], list[Picture]] = {}
-    for number, (key, own) in enumerate(pictures.items()):
+    for number, (key, row_pictures) in enumerate(pictures.items()):
         written[key] = []
-        for page, one in enumerate(own, 1):
+        for page, one in enumerate(row_pictures, 1):
             if one.is_image:
                 stem = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(key[1:]))[:80]
                 path = f"pictures/{number:03d}-{stem}-{page}.jpg"

@@ -204,8 +204,8 @@ class DocumentBatch(Document):
                 cache.pack()  # an answer of one token has no step in which it would happen
             grown = cache.get_seq_length() - self.length - width
             tokens = [prompt.length + grown for prompt in prompts]
-            found = _sizes(cache, tokens, self._ids.shape[0], self._values_per_token)
-            sizes.update((row, found[row]) for row in ended)
+            row_sizes = _sizes(cache, tokens, self._ids.shape[0], self._values_per_token)
+            sizes.update((row, row_sizes[row]) for row in ended)
 
         clock = _Clock(stop or threading.Event(), _end_tokens(self.model), measure)
         begin = time.perf_counter()
@@ -225,9 +225,9 @@ class DocumentBatch(Document):
         tpot = (end - first) / (steps - 1) if steps > 1 else None
         if unended := [row for row in range(len(prompts)) if row not in sizes]:
             measure(unended)
-        held = [self._held(prompt, len(one)) for prompt, one in zip(prompts, tokens, strict=True)]
+        by_modality = [self._held(prompt, len(one)) for prompt, one in zip(prompts, tokens, strict=True)]
         return [
-            MeasuredAnswer(one, ready + first - begin, tpot if len(one) > 1 else None, *sizes[row], held[row])
+            MeasuredAnswer(one, ready + first - begin, tpot if len(one) > 1 else None, *sizes[row], by_modality[row])
             for row, one in enumerate(tokens)
         ]
 
@@ -251,8 +251,8 @@ def _sizes(
         return [(round(each * count), 2 * values_per_token * count, None) for count in tokens]
     report, table = cache.memory(), cache.table
     full = report.by_component.get("sink", 0) + report.by_component.get("residual", 0)
-    held = (table.dense >= 0).sum(1).cpu()
-    sizes = full / max(int(held.sum()), 1) * held.double()
+    token_counts = (table.dense >= 0).sum(1).cpu()
+    sizes = full / max(int(token_counts.sum()), 1) * token_counts.double()
     rest = report.held_nbytes - full
     for modality, positions in table.stores.items():
         count, page = (positions >= 0).sum(1).cpu(), table.page_sizes[modality]
@@ -262,10 +262,10 @@ def _sizes(
             sizes += packed / max(int(count.sum()), 1) * count.double()
         else:
             sizes += packed / max(positions.numel(), 1) * page * -(-count // page).double()
-        held = held + count
+        token_counts = token_counts + count
         rest -= packed
-    sizes += rest / (rows * table.length) * held.double()
-    dense = report.nbytes_dense / report.tokens * held.double()
+    sizes += rest / (rows * table.length) * token_counts.double()
+    dense = report.nbytes_dense / report.tokens * token_counts.double()
     packed_bits = report.packed_bits_per_value if report.packed_tokens else None
     return [(round(a), round(b), packed_bits) for a, b in zip(sizes.tolist(), dense.tolist(), strict=True)]
 

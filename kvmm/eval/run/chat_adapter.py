@@ -139,14 +139,14 @@ class _ChatRunner(SampleRunner):
             messages = chat() if callable(chat) else chat
             sample = Sample(str(number), "", ())
             try:
-                found = self._found[sample.doc_id] = self._prompt(messages)
+                prompt = self._found[sample.doc_id] = self._prompt(messages)
             except _Unreadable as error:
                 raise KVMMError(str(error)) from error
             except (ValueError, OSError, MemoryError) as error:
                 self._found[sample.doc_id] = reason(error)
             else:
-                if found.packs:
-                    sample = replace(sample, group=_fingerprint(found))
+                if prompt.packs:
+                    sample = replace(sample, group=_fingerprint(prompt))
             samples.append(sample)
         return samples
 

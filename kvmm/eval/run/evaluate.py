@@ -92,11 +92,11 @@ def run(
         part = files.results().get("parts", 1)
         rows = _recorded(files, task, samples, policies, retry_failed)
         wait()  # all have read what is there before one adds to it
-        own = share_of(samples, rank, world)
-        done = {name: set(found) for name, found in rows.items()}
-        total, before = len(own) * len(policies), sum(s.doc_id in done[name] for s in own for name in policies)
+        shard = share_of(samples, rank, world)
+        done = {name: set(recorded) for name, recorded in rows.items()}
+        total, before = len(shard) * len(policies), sum(s.doc_id in done[name] for s in shard for name in policies)
         tell = None if progress is None else lambda count, row: progress(before + count, total, row)
-        answers = (answer or answer_samples)(model, processor, task, own, policies, **_arguments(made, done, stop))
+        answers = (answer or answer_samples)(model, processor, task, shard, policies, **_arguments(made, done, stop))
         suffix = rank if world > 1 else None
         _write_rows(answers, files, task, policies, suffix, part, begin, tell)
         wait()
@@ -209,17 +209,17 @@ def pixel_budget(processor: Any) -> dict[str, Any] | None:
     if images is None:
         return None
     names = ("size", "min_pixels", "max_pixels", "patch_size", "merge_size", "image_grid_pinpoints")
-    found = {name: value for name in names if (value := getattr(images, name, None)) is not None}
-    if is_dataclass(size := found.get("size")):
-        found["size"] = {name: value for name, value in asdict(size).items() if value is not None}
-    return json.loads(json.dumps(found, default=str))
+    settings = {name: value for name in names if (value := getattr(images, name, None)) is not None}
+    if is_dataclass(size := settings.get("size")):
+        settings["size"] = {name: value for name, value in asdict(size).items() if value is not None}
+    return json.loads(json.dumps(settings, default=str))
 
 
 def check_rows(folder: Path, samples: Sequence[Sample], rows: Mapping[str, Mapping[str, Row]]) -> None:
     """Raise :class:`KVMMError` if recorded rows answer other questions than those of the same ids."""
     for sample in samples:
-        for found in rows.values():
-            row = found.get(sample.doc_id)
+        for by_id in rows.values():
+            row = by_id.get(sample.doc_id)
             if row is not None and row.get("doc_hash") != sample_hash(sample.question, sample.answers):
                 raise KVMMError(
                     f"The run in {folder} asked something else as {sample.doc_id}: the data has changed; add "
@@ -254,8 +254,8 @@ def finish(
         for row in good:
             sample, text = by_id[row["doc_id"]], row["filtered_resps"]
             scored.append(Scored(sample, task.score(sample, text), text))
-        found: dict[str, Any] = {f"{metric},none": value for metric, value in task.aggregate(scored).items()}
-        results["results"][key] = {"alias": key, "samples": len(good), **(found if good else {}), **means(good)}
+        metrics: dict[str, Any] = {f"{metric},none": value for metric, value in task.aggregate(scored).items()}
+        results["results"][key] = {"alias": key, "samples": len(good), **(metrics if good else {}), **means(good)}
         results["n-samples"][key] = {
             "original": len(samples) + len(skipped),
             "effective": len(good),
@@ -308,14 +308,14 @@ _MEANS = (
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Means of what an answer took; ``bits_per_value`` is over all bytes, not a mean of quotients."""
-    found = {}
+    mean_values = {}
     for name in _MEANS:
         values = [row[name] for row in rows if row.get(name) is not None]
         if values:
-            found[f"{name},none"] = sum(values) / len(values)
-    if "kv_bytes,none" in found:
-        found["bits_per_value,none"] = 16 * found["kv_bytes,none"] / found["kv_bytes_bf16,none"]
-    return found
+            mean_values[f"{name},none"] = sum(values) / len(values)
+    if "kv_bytes,none" in mean_values:
+        mean_values["bits_per_value,none"] = 16 * mean_values["kv_bytes,none"] / mean_values["kv_bytes_bf16,none"]
+    return mean_values
 
 
 __all__ = ["Progress", "answer_samples", "describe", "pixel_budget", "run"]

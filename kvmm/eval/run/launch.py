@@ -146,7 +146,7 @@ def execute(options: EvalOptions, processes: Processes) -> Iterator[Loaded | Row
     if options.engine == "ray" and processes.world > 1:
         raise KVMMError("Ray starts the processes itself: call `kvmm eval --engine ray` without a launcher.")
     cluster = ray_engine.Cluster.join(options.address, options.workers) if options.engine == "ray" else None
-    held = contextlib.ExitStack()  # the run, by its main process, from here to the end of the last task
+    run_lock = contextlib.ExitStack()  # the run, by its main process, from here to the end of the last task
     try:
         device, dtype, batch_size = processes.device(options.device), options.dtype, options.batch_size
         arguments: dict[str, Any] = {}
@@ -158,7 +158,7 @@ def execute(options: EvalOptions, processes: Processes) -> Iterator[Loaded | Row
         model, processor = load_model(options.model, device=device, dtype=dtype)
         files = RunFiles.open(options.out, options.model_name, fresh=options.fresh) if processes.is_main else None
         if files is not None:
-            held.enter_context(files.locked())
+            run_lock.enter_context(files.locked())
             arguments["locked"] = True
         files = processes.agree(files)
         arguments |= {
@@ -177,7 +177,7 @@ def execute(options: EvalOptions, processes: Processes) -> Iterator[Loaded | Row
             yield from _rows_written(work)
             yield Done(task.name, read_run(files.results_path))
     finally:
-        held.close()
+        run_lock.close()
         if cluster is not None:
             cluster.close()
 

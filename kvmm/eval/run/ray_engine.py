@@ -119,7 +119,7 @@ class Cluster:
         ) -> Iterator[Row]:
             settings = make_settings(network, task, batch_size, max_new_tokens, pack_before_question)
             SampleRunner(network, processor, task, policies, settings)  # a policy that does not fit is an error now
-            done = {name: frozenset(found) for name, found in (done or {}).items()}
+            done = {name: frozenset(doc_ids) for name, doc_ids in (done or {}).items()}
             work = [
                 unit
                 for unit in units(samples, settings.batch_size)

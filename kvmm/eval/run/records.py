@@ -159,13 +159,13 @@ class RunFiles:
 
     def rows(self, task: str, policy: str) -> dict[str, Row]:
         """All recorded rows by doc_id, of all processes: the first answer of a doc_id counts, or the last failure."""
-        found: dict[str, Row] = {}
+        by_id: dict[str, Row] = {}
         for path in (self.samples_path(task, policy), *self.rank_paths(task, policy)):
             for row in read_rows(path):
-                old = found.get(row["doc_id"])
+                old = by_id.get(row["doc_id"])
                 if old is None or old.get("error") is not None:
-                    found[row["doc_id"]] = row
-        return found
+                    by_id[row["doc_id"]] = row
+        return by_id
 
     def merge(self, task: str, policy: str, order: Sequence[str]) -> dict[str, Row]:
         """Bring the rows of all processes into one file, in the data's order; returns them."""
@@ -293,13 +293,13 @@ def _dates(folder: Path) -> list[str]:
 
 def package_versions() -> dict[str, str]:
     """The versions that answers depend on."""
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:  # kvmm in a checkout that is not installed
             continue
-    return found
+    return versions
 
 
 def git_hash() -> str | None:
@@ -357,8 +357,8 @@ class Run:
 
     def scores(self, task: str, policy: str) -> dict[str, float]:
         """All metrics of a task and policy, without lmms-eval's filter names; empty before the run is complete."""
-        found = self.results["results"].get(f"{task}_{policy}", {})
-        return {name.removesuffix(",none"): value for name, value in found.items() if name.endswith(",none")}
+        metrics = self.results["results"].get(f"{task}_{policy}", {})
+        return {name.removesuffix(",none"): value for name, value in metrics.items() if name.endswith(",none")}
 
 
 def read_run(path: str | Path, date: str | None = None) -> Run:

@@ -77,13 +77,13 @@ def units(samples: Sequence[Sample], batch_size: int) -> Iterator[list[list[Samp
 
 def documents(samples: Sequence[Sample]) -> list[list[Sample]]:
     """Neighbours of one group, together; a sample without a group is alone."""
-    found: list[list[Sample]] = []
+    groups: list[list[Sample]] = []
     for sample in samples:
-        if found and sample.group is not None and found[-1][0].group == sample.group:
-            found[-1].append(sample)
+        if groups and sample.group is not None and groups[-1][0].group == sample.group:
+            groups[-1].append(sample)
         else:
-            found.append([sample])
-    return found
+            groups.append([sample])
+    return groups
 
 
 def share_of(samples: Sequence[Sample], rank: int, world: int) -> list[Sample]:
@@ -128,13 +128,13 @@ class SampleRunner:
             encoded = self._encode(asked)
             if self.stop.is_set():  # what was being read then is no failure of its sample
                 return
-            for sample, found in zip(asked, encoded, strict=True):
-                if isinstance(found, EncodedPrompt):
-                    prompts[sample.doc_id] = found
+            for sample, prompt in zip(asked, encoded, strict=True):
+                if isinstance(prompt, EncodedPrompt):
+                    prompts[sample.doc_id] = prompt
                     continue
                 for name in self.policies:
                     if sample.doc_id in wanted[name]:
-                        yield self._failed(sample, name, found)
+                        yield self._failed(sample, name, prompt)
         readable = [[sample for sample in document if sample.doc_id in prompts] for document in unit]
         for packs in (True, False):
             part = [[s for s in document if prompts[s.doc_id].packs is packs] for document in readable]
@@ -156,13 +156,13 @@ class SampleRunner:
                     raise KVMMError(f"the model reads {', '.join(('text', *self.input_modalities))}, not {kind}")
         except Exception as error:
             return [reason(error)] * len(asked)
-        found: list[EncodedPrompt | str] = []
+        prompts: list[EncodedPrompt | str] = []
         for sample in asked:
             try:
-                found.append(self.prompt(encode_question(self.model, self.processor, sample.question, images, audio)))
+                prompts.append(self.prompt(encode_question(self.model, self.processor, sample.question, images, audio)))
             except Exception as error:
-                found.append(reason(error))
-        return found
+                prompts.append(reason(error))
+        return prompts
 
     def prompt(self, inputs: Mapping[str, Any]) -> EncodedPrompt:
         """A prompt from the inputs of one sequence. Raises ``KVMMError`` if the model's window cannot hold it."""
@@ -283,8 +283,8 @@ def reason(error: Exception) -> str:
     text = " ".join(str(error).split())[:300]
     if isinstance(error, torch.AcceleratorError):
         raise KVMMError(f"The GPU failed: {text}. What is written is kept; the same command goes on.") from error
-    known = isinstance(error, (KVMMError, OSError))
-    return text if text and known else f"{type(error).__name__}: {text}".removesuffix(": ")
+    is_expected = isinstance(error, (KVMMError, OSError))
+    return text if text and is_expected else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def answer_samples(

@@ -46,8 +46,8 @@ class COCOCaption(Task):
         """See :meth:`Task.load`. A folder may hold the captions in ``annotations/``, as COCO's archives unpack."""
         path = Path(os.fspath(source)).expanduser()
         if path.is_dir() and not any(path.glob("*.json*")) and any((path / "annotations").glob("captions_*.json")):
-            found = sorted((path / "annotations").glob(f"captions_*{split or 'val'}*.json"))
-            source = found[0] if len(found) == 1 else path / "annotations"
+            annotation_files = sorted((path / "annotations").glob(f"captions_*{split or 'val'}*.json"))
+            source = annotation_files[0] if len(annotation_files) == 1 else path / "annotations"
         required = (("answer", "captions"), ("image",))
         name, rows = open_rows(source, mini=self.mini, split=split, required=required, arrange=captions_by_image)
         return collect(self.name, name, rows, lambda row: row_id(row, "question_id", "id"), self._sample, limit)

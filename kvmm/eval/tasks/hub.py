@@ -72,7 +72,7 @@ def _load_dataset(name: str, split: str | None) -> Any:
     level = log.level
     log.setLevel(logging.ERROR)  # one line of ours instead of one for each attempt
     try:
-        found = datasets.load_dataset(identifier, config or None)
+        splits = datasets.load_dataset(identifier, config or None)
     except Exception as error:  # no network, no such set, no such config: each has its own exceptions
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise KVMMError(
@@ -81,9 +81,9 @@ def _load_dataset(name: str, split: str | None) -> Any:
         ) from error
     finally:
         log.setLevel(level)
-    by_split = {canonical_split(part): data for part, data in found.items()}
+    by_split = {canonical_split(part): data for part, data in splits.items()}
     if split is None:
         return next((by_split[part] for part in ("val", "test") if part in by_split), next(iter(by_split.values())))
     if canonical_split(split) not in by_split:
-        raise KVMMError(f"{name} has no split {split}: choose one of {', '.join(found)}.")
+        raise KVMMError(f"{name} has no split {split}: choose one of {', '.join(splits)}.")
     return by_split[canonical_split(split)]

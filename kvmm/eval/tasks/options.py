@@ -39,8 +39,8 @@ def parse_options(kind: type[Task], text: str) -> dict[str, Any]:
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name not in kind.options:
-            known = ", ".join(kind.options) or "it has none"
-            raise KVMMError(f"The task {kind.name} has no option {name!r}: {known}.")
+            option_names = ", ".join(kind.options) or "it has none"
+            raise KVMMError(f"The task {kind.name} has no option {name!r}: {option_names}.")
         try:
             options[name] = kind.options[name](value)
         except KVMMError:

@@ -22,8 +22,8 @@ def files_of_split(files: list[Path], folder: Path, split: str | None, shards: b
         wanted = canonical_split(split)
         chosen = by_split.get(wanted) or [f for f in files if split in f.name]
         if not chosen:
-            known = ", ".join(sorted(name for name in by_split if name)) or ", ".join(f.name for f in files[:5])
-            raise KVMMError(f"{folder} has no split {split}: choose one of {known}.")
+            split_names = ", ".join(sorted(name for name in by_split if name)) or ", ".join(f.name for f in files[:5])
+            raise KVMMError(f"{folder} has no split {split}: choose one of {split_names}.")
     else:
         chosen = next((by_split[name] for name in ("val", "test", "", "train") if name in by_split), files)
     if len(chosen) > 1 and not shards:

@@ -132,8 +132,8 @@ class Answer:
     def _left(self) -> int:
         """Bytes that pictures of questions which wait may still take; inside ``_WAITING_GUARD``."""
         waiting = [each for each in _WAITING if not (each._answers or each.done)]
-        held = {id(item): item for each in waiting for item in (*(each.message.media or ()), *each._held)}
-        return WAITING_NBYTES - sum(item.nbytes for item in held.values())
+        decoded = {id(item): item for each in waiting for item in (*(each.message.media or ()), *each._held)}
+        return WAITING_NBYTES - sum(item.nbytes for item in decoded.values())
 
     def _hold_earlier(self) -> None:
         """Decode earlier pictures that have to be read again, as far as there is room for them."""

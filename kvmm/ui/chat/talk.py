@@ -156,10 +156,10 @@ class Talk:
     def media_to_read_again(self, settings: Settings) -> list[Media]:
         """What was sent earlier and the next question reads once more, because a side has no cache of it."""
         for side in SIDES if settings.compare else ("kvmm",):
-            known = self._conversations.get(side)
+            conversation = self._conversations.get(side)
             if (
-                known is None
-                or known.cache is None
+                conversation is None
+                or conversation.cache is None
                 or self._keys[side] != settings.cache_key(side, self.models.default)
             ):
                 return self.media

@@ -125,7 +125,7 @@ def _exchanges(
     written: dict[int, str] = {}
     names = {id(entry): [_name(*file, len(conversation.files)) for file in entry["files"]] for entry in entries}
     if folder is not None:
-        for index, name in {index: name for found in names.values() for name, index in found}.items():
+        for index, name in {index: name for paths in names.values() for name, index in paths}.items():
             if index is None:
                 continue
             target = folder() / name
@@ -136,12 +136,12 @@ def _exchanges(
     exchanges, turns = [], iter(conversation._turns)
     for entry in entries:
         files = names[id(entry)]
-        found = [written.get(index, name) for name, index in files]
+        paths = [written.get(index, name) for name, index in files]
         as_links = bool(entry["as_links"]) or not all(index in written for _, index in files)
         tails = {side: [_safe(message) for message in entry["tails"][side]] for side in ("full", "kvmm")}
         answered = bool(entry["answered"])
         media = next(turns).media if answered else ()
-        message = UserMessage(str(entry["question"]), tuple(found))
+        message = UserMessage(str(entry["question"]), tuple(paths))
         exchanges.append(Exchange(message, tails, answered, bool(entry["stopped"]), as_links, media))
     return exchanges
 
@@ -180,8 +180,8 @@ def _replayed(conversation: Conversation) -> list[Exchange]:
         tails = {"full": [bubble(NOT_ASKED)], "kvmm": [bubble(safe_markdown(text_of(answer)))]}
         question = text_of(message)
         if turn.media:
-            held = "*1 file, see below*" if len(turn.media) == 1 else f"*{len(turn.media)} pages or files, see below*"
-            tails = {side: [bubble(held), *tail] for side, tail in tails.items()}
+            line = "*1 file, see below*" if len(turn.media) == 1 else f"*{len(turn.media)} pages or files, see below*"
+            tails = {side: [bubble(line), *tail] for side, tail in tails.items()}
         exchanges.append(Exchange(UserMessage(question), tails, answered=True, media=turn.media))
     return exchanges
 

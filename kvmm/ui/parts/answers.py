@@ -71,7 +71,7 @@ def stats_html(progress: Progress | None, full: Progress | None = None, same_sta
         return WELCOME if progress is None else strip_html(progress.key_norms) + WELCOME
     report = progress.memory
     share = min(100 / max(report.ratio, 1), 100)
-    held, dense = format_bytes(report.held_nbytes), format_bytes(report.nbytes_dense)
+    nbytes, dense = format_bytes(report.held_nbytes), format_bytes(report.nbytes_dense)
     packed_bits = f"packed {report.packed_bits_per_value:.2f}" if report.packed_tokens else "nothing packed yet"
     waiting = "–" if progress.done else "…"  # a loaded conversation has answered elsewhere
     speed = f"{progress.tokens_per_second:.1f}" if progress.tokens_per_second else waiting
@@ -83,7 +83,7 @@ def stats_html(progress: Progress | None, full: Progress | None = None, same_sta
         beside["ttft"] = f"<small>{first if same_start else 'one side read everything again'}</small>" if first else ""
     return f"""
 <div class="stats" id="stats">
-  <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{held}</strong>
+  <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{nbytes}</strong>
     <div class="bar"><i style="width:{share:.1f}%"></i></div><small>of {dense} in bf16</small>
     <small data-stat="memory">{memory_text(report)}</small></div>
   <div class="stat"><span>Smaller by</span><strong data-stat="ratio">{ratio_text(report.ratio)}</strong></div>

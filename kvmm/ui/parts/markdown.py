@@ -69,8 +69,8 @@ def literal_text(markdown: str) -> str:
     """The text that :func:`literal_markdown` was given."""
 
     def mark(one: re.Match[str]) -> str:
-        found = one[1] or chr(int(one[2]))
-        return found if one[1] or found in _MARKS else one[0]
+        character = one[1] or chr(int(one[2]))
+        return character if one[1] or character in _MARKS else one[0]
 
     return re.sub(rf"\\({_LITERAL.pattern})|&#(\d{{1,3}});", mark, markdown)
 

@@ -35,11 +35,11 @@ def previews_html(paths: Sequence[str]) -> str:
         KVMMError: a file that shows a picture is not what its name says, or a file cannot be read.
     """
     written = [os.stat(path).st_mtime_ns for path in paths]
-    found = [(path, *_pictures(path, when)) for path, when in zip(paths[:SHOWN], written, strict=False)]
-    total = sum(count for _, _, count in found)
+    previews = [(path, *_pictures(path, when)) for path, when in zip(paths[:SHOWN], written, strict=False)]
+    total = sum(count for _, _, count in previews)
     total += sum(_count(path, when) for path, when in zip(paths[SHOWN:], written[SHOWN:], strict=True))
-    tiles, left = [], max(SHOWN - len(found), 0)
-    for path, pictures, count in found:
+    tiles, left = [], max(SHOWN - len(previews), 0)
+    for path, pictures, count in previews:
         name = html.escape(Path(path).name)
         further = min(left, len(pictures) - 1)  # every file shows its first page
         left -= further

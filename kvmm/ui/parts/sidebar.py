@@ -106,8 +106,8 @@ def settings_of(*values: Any) -> Settings:
     chosen = [None if value in (None, "", AS_POLICY) else value for value in modalities]
     counts = [None if value is None else int(value) for value in (sinks, residual)]
     if policy in policies():
-        own = exact_tokens(policy)
-        counts = [None if count == kept else count for count, kept in zip(counts, own, strict=True)]
+        policy_counts = exact_tokens(policy)
+        counts = [None if count == kept else count for count, kept in zip(counts, policy_counts, strict=True)]
     return Settings(model, policy, *chosen, *counts, bool(compare))
 
 

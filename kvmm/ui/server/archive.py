@@ -137,12 +137,12 @@ def _directory_bytes(path: Path) -> int:
         at = tail.rfind(b"PK\x05\x06")
         if at < 0 or len(tail) < at + 16:
             return 0  # zipfile finds no list, either
-        found = int.from_bytes(tail[at + 12 : at + 16], "little")
+        nbytes = int.from_bytes(tail[at + 12 : at + 16], "little")
         if at >= 76 and tail[at - 20 : at - 16] == b"PK\x06\x07":  # more than 65,535 files have a second record
             file.seek(min(int.from_bytes(tail[at - 12 : at - 4], "little"), size))
             for record in (tail[at - 76 : at - 20], file.read(56)):  # readers look for it in either place
-                found = max(found, int.from_bytes(record[40:48], "little"))
-    return found
+                nbytes = max(nbytes, int.from_bytes(record[40:48], "little"))
+    return nbytes
 
 
 def _too_many(name: str) -> KVMMError:

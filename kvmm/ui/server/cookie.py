@@ -46,8 +46,8 @@ def token_of(headers: Mapping[str, str] | None, key: bytes, port: int | None = N
         cookies.load((headers or {}).get("cookie") or "")
     except http.cookies.CookieError:
         return None
-    found = cookies.get(_name(port))
-    return found.value if found is not None and is_token(found.value, key) else None
+    morsel = cookies.get(_name(port))
+    return morsel.value if morsel is not None and is_token(morsel.value, key) else None
 
 
 def token_of_request(request: Any, key: bytes) -> str | None:
@@ -93,8 +93,8 @@ class VisitorCookie:
         async def send_with_cookie(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 others = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"cache-control"]
-                own = [(b"set-cookie", cookie.encode()), (b"cache-control", b"private, no-store")]
-                message["headers"] = [*others, *own]  # a shared cache would give one visitor's token to another
+                added = [(b"set-cookie", cookie.encode()), (b"cache-control", b"private, no-store")]
+                message["headers"] = [*others, *added]  # a shared cache would give one visitor's token to another
             await send(message)
 
         await self.app(scope, receive, send_with_cookie)

@@ -176,8 +176,8 @@ class LoginRequired:
             user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
             return ""
-        known = accounts.get(user)
-        right = known is not None and hmac.compare_digest(password.encode(), known.encode())
+        expected = accounts.get(user)
+        right = expected is not None and hmac.compare_digest(password.encode(), expected.encode())
         return user if right else ""
 
     def _logged_in(self, scope: Scope, user: str) -> Scope:
@@ -186,8 +186,8 @@ class LoginRequired:
         if self._tokens.get(user) not in gradio.tokens:  # a logout ends it, too
             self._tokens[user] = secrets.token_urlsafe(32)
             gradio.tokens[self._tokens[user]] = user
-        own = f"access-token-unsecure-{gradio.cookie_id}={self._tokens[user]}"
-        cookies = "; ".join(filter(None, (header_of(scope, b"cookie"), own)))
+        login_cookie = f"access-token-unsecure-{gradio.cookie_id}={self._tokens[user]}"
+        cookies = "; ".join(filter(None, (header_of(scope, b"cookie"), login_cookie)))
         others = [pair for pair in scope["headers"] if pair[0].lower() != b"cookie"]
         return {**scope, "headers": [*others, (b"cookie", cookies.encode("latin-1"))]}
 
@@ -327,8 +327,8 @@ async def refuse(send: Any, status: int, line: str, headers: list[tuple[bytes, b
     """Answer a request without reading any more of it."""
     body = json.dumps({"detail": line, "error": line}).encode()
     length = (b"content-length", str(len(body)).encode())
-    own = [(b"content-type", b"application/json"), length, (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": [*own, *(headers or ())]})
+    added = [(b"content-type", b"application/json"), length, (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": [*added, *(headers or ())]})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -76,27 +76,27 @@ def _close_folder(folder: Path) -> None:
         KVMMError: it belongs to another user.
         PermissionError: the file system keeps it open to them.
     """
-    found = folder.stat()
+    status = folder.stat()
     if not _HAS_MODES:
         return
-    if found.st_uid != os.getuid():
+    if status.st_uid != os.getuid():
         raise _not_trusted(
             folder, "belongs to another user", "delete it, or set XDG_STATE_HOME to a folder of your own"
         )
-    if found.st_mode & 0o022:
-        folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
+    if status.st_mode & 0o022:
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
         if folder.stat().st_mode & 0o022:
             raise PermissionError(f"{folder} is on a file system where other users can write to it")
 
 
 def _check_key(path: Path) -> None:
     """Raise ``KVMMError`` for a key of another user, a link, or one that others can read or write to."""
-    found = path.lstat()
+    status = path.lstat()
     if not _HAS_MODES:
         return
-    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid():
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid():
         raise _not_trusted(path, "belongs to another user", "delete it")
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         raise _not_trusted(path, "is open to other users", f"delete it, or run chmod go-rwx {path} if none has used it")
 
 
@@ -194,13 +194,13 @@ def _digest(file: BinaryIO, key: bytes) -> bytes:
 
 def _has_old_digest(path: Path, key: bytes) -> bool:
     header, start = _header(path, _OLD_HEADER, _OLD_ITEMS)
-    found = header["__metadata__"].pop(_NAME, "")
+    signature = header["__metadata__"].pop(_NAME, "")
     digest = hmac.new(key, json.dumps(header, sort_keys=True).encode(), hashlib.sha256)
     with path.open("rb") as file:
         file.seek(start)
         while chunk := file.read(CHUNK):
             digest.update(chunk)
-    return isinstance(found, str) and found.isascii() and hmac.compare_digest(found, digest.hexdigest())
+    return isinstance(signature, str) and signature.isascii() and hmac.compare_digest(signature, digest.hexdigest())
 
 
 def _header(path: Path, most_bytes: int | None = None, most_items: int | None = None) -> tuple[dict[str, Any], int]:

@@ -113,14 +113,14 @@ class Quota:
         of_sender = {path: one for path, one in self._held.items() if one.sender == new.sender}
         of_address = {path: one for path, one in self._held.items() if one.address == new.address}
         if largest is not None:
-            for held, times, whose in (
+            for uploads, times, whose in (
                 (of_sender, UPLOADS_OF_VISITOR, "Your files take the {:,.0f} MiB that a visitor has"),
                 (of_address, UPLOADS_OF_ADDRESS, "Files from your address take the {:,.0f} MiB that one has"),
             ):
-                missing = sum(one.nbytes for one in held.values()) + new.nbytes - times * largest
+                missing = sum(one.nbytes for one in uploads.values()) + new.nbytes - times * largest
                 if missing > 0:
                     line = whose.format(times * largest / 2**20)
-                    return f"{line}: delete conversations, or wait an hour.", self._old(held), missing
+                    return f"{line}: delete conversations, or wait an hour.", self._old(uploads), missing
         missing = new.nbytes + FREE_BYTES + self._arriving() - shutil.disk_usage(folder).free
         if largest is not None:
             total = sum(one.nbytes for one in self._held.values())
@@ -141,9 +141,9 @@ class Quota:
     def _arriving(self) -> int:
         return sum(one.nbytes for path, one in self._held.items() if path.is_dir())
 
-    def _old(self, held: dict[Path, Upload]) -> list[tuple[Path, str]]:
+    def _old(self, uploads: dict[Path, Upload]) -> list[tuple[Path, str]]:
         until = self.now() - UNSENT_SECONDS
-        old = [(one.when, path, one.sender) for path, one in held.items() if one.when < until and path.is_file()]
+        old = [(one.when, path, one.sender) for path, one in uploads.items() if one.when < until and path.is_file()]
         return [(path, sender) for _, path, sender in sorted(old)]
 
 

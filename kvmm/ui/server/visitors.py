@@ -245,10 +245,10 @@ class Visitors:
 
         Files that are not in the folder of a visitor, such as the samples, are left alone.
         """
-        found = [path for path in (Path(p).resolve() for p in paths) if self._is_own(path)]
+        own_paths = [path for path in (Path(p).resolve() for p in paths) if self._is_own(path)]
         with self._guard:
             for visit in [visit for visit in self._visits if session in visit.sessions.values()]:
-                visit.files.update({path: _time(path) for path in found})
+                visit.files.update({path: _time(path) for path in own_paths})
 
     def discard(self, session: Session, paths: Iterable[str]) -> None:
         """Delete files of a conversation that was deleted, as far as no other one shows them."""
@@ -258,17 +258,17 @@ class Visitors:
                 gone = {}
                 for path in {Path(path).resolve() for path in paths} - shown:
                     # files of an opened conversation have a folder of their own
-                    known = next((p for p in (path, path.parent) if p in visit.files), None)
-                    if known is not None:
-                        gone[known] = visit.files.pop(known)
+                    file = next((p for p in (path, path.parent) if p in visit.files), None)
+                    if file is not None:
+                        gone[file] = visit.files.pop(file)
                 self._delete(gone)
 
     def discard_upload(self, path: str | Path) -> None:
         """Delete a file whose content has been read, unless it is one that others see, too."""
         with self._guard:
-            found = Path(path).resolve()
-            if self._is_own(found) and not any(found in self._living(visit) for visit in self._visits):
-                self._unlink(found)
+            resolved = Path(path).resolve()
+            if self._is_own(resolved) and not any(resolved in self._living(visit) for visit in self._visits):
+                self._unlink(resolved)
 
     def free_unsent(self, uploads: Iterable[tuple[Path, str]], nbytes: int) -> int:
         """Delete uploads that no conversation shows and whose visitor has no page open, until ``nbytes`` are free.
@@ -285,14 +285,18 @@ class Visitors:
             living = {path for visit in self._visits for path in self._living(visit)} | self.kept
         freed = 0
         for path, token in uploads:
-            found = path.resolve()
+            resolved = path.resolve()
             if freed >= nbytes:
                 break
-            if token in open_tokens or not self._is_own(found) or any(p in living for p in (found, *found.parents)):
+            if (
+                token in open_tokens
+                or not self._is_own(resolved)
+                or any(p in living for p in (resolved, *resolved.parents))
+            ):
                 continue
-            size = found.stat().st_size if found.is_file() else 0
-            self._unlink(found)
-            freed += 0 if found.exists() else size
+            size = resolved.stat().st_size if resolved.is_file() else 0
+            self._unlink(resolved)
+            freed += 0 if resolved.exists() else size
         return freed
 
     def uploaded(self, path: str | Path) -> Path:
@@ -301,11 +305,11 @@ class Visitors:
         Raises:
             KVMMError: it is any other file of the server, or gone.
         """
-        found = Path(path)
+        resolved = Path(path)
         try:
-            found = found.resolve()
-            if found.is_relative_to(self.upload_folder) and found.is_file():
-                return found
+            resolved = resolved.resolve()
+            if resolved.is_relative_to(self.upload_folder) and resolved.is_file():
+                return resolved
         except (OSError, ValueError, RuntimeError):  # names that no file system has
             pass
         raise KVMMError(f"{Path(path).name[:80]} was not sent to this app, or is gone: upload it again.")
@@ -382,14 +386,14 @@ class Visitors:
         What visitors have sent is in the budget, too, and stays.
         """
         with self._guard:
-            held = [
+            entries = [
                 (talk.used, conversation, conversation.cache_nbytes())
                 for talk, conversation in self._conversations()
                 if not talk.is_busy
             ]
-            held = [entry for entry in held if entry[2]]
-            total, dropped = self.media_nbytes() + sum(nbytes for _, _, nbytes in held), 0
-            for _, conversation, nbytes in sorted(held, key=lambda entry: entry[0]):
+            entries = [entry for entry in entries if entry[2]]
+            total, dropped = self.media_nbytes() + sum(nbytes for _, _, nbytes in entries), 0
+            for _, conversation, nbytes in sorted(entries, key=lambda entry: entry[0]):
                 if total <= self.cache_budget:
                     break
                 if conversation.free_cache():  # not while it answers

@@ -57,8 +57,8 @@ def summary_html(reports: Reports, label: str) -> str:
     stored = "" if one.stored_as == one.policy else f" (stored as {one.stored_as}: there is no calibration file)"
     rows = []
     for name, side in SIDES.items():
-        found = one.side(side)
-        by_modality = found.by_modality()
+        side_errors = one.side(side)
+        by_modality = side_errors.by_modality()
         if not by_modality:
             continue
         parts = " ".join(
@@ -66,7 +66,7 @@ def summary_html(reports: Reports, label: str) -> str:
             f"{values.mean():.4f}</span>"
             for m, values in by_modality.items()
         )
-        scoped = [f"{found.by_layer(scope).mean():.4f}" for scope in SCOPES]
+        scoped = [f"{side_errors.by_layer(scope).mean():.4f}" for scope in SCOPES]
         rows.append((name, *scoped, parts))
     if not rows:
         return hint(f"{label}{stored}: nothing of this prompt is packed, so keys and values are exact.")

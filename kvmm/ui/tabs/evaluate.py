@@ -63,28 +63,28 @@ def task_choices() -> list[tuple[str, str]]:
 def check_mini(task: Task) -> None:
     """Raise ``KVMMError`` unless the task has a bundled set, or makes its questions itself."""
     try:
-        found = task.default_source is not None or (task.mini is not None and mini_folder(task.mini).is_dir())
+        has_set = task.default_source is not None or (task.mini is not None and mini_folder(task.mini).is_dir())
     except KVMMError:
-        found = False
-    if not found:
+        has_set = False
+    if not has_set:
         raise KVMMError(f"There is no bundled set of {task.name}: send its official files as a .zip first.")
 
 
 def sources_in(data_folder: Path | None) -> dict[str, Path | str]:
     """What can be chosen as data: the mini set, and the files and folders of the server's data folder, by name."""
-    found: dict[str, Path | str] = {MINI: "mini"}
+    sources: dict[str, Path | str] = {MINI: "mini"}
     if data_folder is not None:
-        found |= {path.name: path for path in sorted(data_folder.iterdir()) if not path.name.startswith(".")}
-    return found
+        sources |= {path.name: path for path in sorted(data_folder.iterdir()) if not path.name.startswith(".")}
+    return sources
 
 
 def without_paths(samples: SampleSet, source: str) -> SampleSet:
     """The same set as far as visitors are concerned: its files do not tell where things are on the server."""
-    own = [
+    anonymous = [
         one if one.group is None else replace(one, group=hashlib.blake2b(one.group.encode(), digest_size=8).hexdigest())
         for one in samples
     ]
-    return replace(samples, samples=tuple(own), source=source)
+    return replace(samples, samples=tuple(anonymous), source=source)
 
 
 def results_html(done: Run, task: str) -> str:
@@ -136,16 +136,16 @@ class _Work:
 
     def newest(self, seconds: float) -> tuple[tuple[int, int, dict[str, Any]] | None, bool]:
         """The last row that came within ``seconds``, and whether there will be no more."""
-        found, until = None, time.monotonic() + seconds
+        last, until = None, time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             try:
                 row = self.rows.get(timeout=left)
             except queue.Empty:
                 break
             if row is None:
-                return found, True
-            found = row
-        return found, False
+                return last, True
+            last = row
+        return last, False
 
     def result(self) -> Run:
         """The run once it is over; raises what it raised."""
@@ -254,25 +254,25 @@ class _Events:
         self.sent: weakref.WeakKeyDictionary[Session, Sent] = weakref.WeakKeyDictionary()
 
     def _sources(self, state: Session | None) -> dict[str, Path | str]:
-        own = self.sent.get(state) if state is not None else None
-        return sources_in(self.data_folder) | ({own.label: own.data} if own else {})
+        sent = self.sent.get(state) if state is not None else None
+        return sources_in(self.data_folder) | ({sent.label: sent.data} if sent else {})
 
     def _checked(
         self, state: Session, task_name: str, source_name: str, names: Sequence[str], limit: float | None
     ) -> tuple[Task, str, int]:
         if task_name not in [name for _, name in self.tasks]:
             raise KVMMError("There is no benchmark of that name here: choose one in the list.")
-        known = self._sources(state)
-        if source_name not in known:
+        sources = self._sources(state)
+        if source_name not in sources:
             raise KVMMError("There is no data of that name here: choose one in the list.")
         if unknown := [name for name in names if name not in policies()]:
             raise KVMMError(f"Unknown policy {unknown[0]!r}.")
         if limit is None or not 1 <= limit <= MAX_LIMIT:
             raise KVMMError(f"Questions must be a whole number from 1 to {MAX_LIMIT:,}.")
         task = get_task(task_name)
-        if known[source_name] == "mini":
+        if sources[source_name] == "mini":
             check_mini(task)
-        return task, str(known[source_name]), int(limit)
+        return task, str(sources[source_name]), int(limit)
 
     def receive(self, path: str | None, state: Session | None, request: gr.Request) -> tuple[Any, ...]:
         """Unpack what a visitor sends, which takes the place of what they sent before."""
@@ -290,8 +290,8 @@ class _Events:
             except KVMMError:
                 shutil.rmtree(home, ignore_errors=True)
                 raise
-            own = self.sent[state] = Sent(f"{YOURS}{Path(path).name}", data, home)
-            chosen, line = own.label, hint(f"{said} Choose the benchmark that it belongs to, then press Evaluate.")
+            received = self.sent[state] = Sent(f"{YOURS}{Path(path).name}", data, home)
+            chosen, line = received.label, hint(f"{said} Choose the benchmark that it belongs to, then press Evaluate.")
         except KVMMError as error:
             chosen, line = MINI, problem(error)
         finally:

@@ -56,18 +56,18 @@ COLUMNS = ("method", PACKED, WHOLE, "bytes", "KL, nats", "answer", "same", "seco
 def methods_html(report: MethodsReport) -> str:
     """The rows so far by tier, full precision first."""
     front = set(report.pareto())
-    found = {row.policy: row for row in report.rows}
+    by_policy = {row.policy: row for row in report.rows}
     first = ("full precision", "", "16.00", "", "", html.escape(report.answer), "", f"{report.answer_seconds:.2f}")
     sections: list[tuple[str, list[Sequence[str]]]] = [("", [first])]
     tier = ""
     for group in policy_groups():
-        rows = [_row_html(found.pop(name), name in front) for name in group.names if name in found]
+        rows = [_row_html(by_policy.pop(name), name in front) for name in group.names if name in by_policy]
         if not rows:
             continue
         title = " · ".join(filter(None, (group.tier if group.tier != tier else "", group.source)))
         sections.append((title, rows))
         tier = group.tier
-    sections.append(("Others", [_row_html(row, name in front) for name, row in found.items()]))
+    sections.append(("Others", [_row_html(row, name in front) for name, row in by_policy.items()]))
     return sections_html(COLUMNS, sections, "methods-table")
 
 

@@ -98,12 +98,12 @@ def _button(row: dict[str, Any]) -> str:
 
 def channels_of(session: Session, layer: int) -> ChannelReport:
     """Keys, values and queries of one layer of the prompt; only the last layer asked for is kept."""
-    held = session.talk.reports.get("channels")
-    if held is None or held.layer != layer:
+    channels = session.talk.reports.get("channels")
+    if channels is None or channels.layer != layer:
         inputs = session.prompt_inputs()
         with model_lock(session.model):
-            held = session.talk.reports["channels"] = record_channels(session.model, inputs, layer)
-    return held
+            channels = session.talk.reports["channels"] = record_channels(session.model, inputs, layer)
+    return channels
 
 
 def channel_figure(report: ChannelReport, kind: str, stage: str, head: int) -> Any:
@@ -111,8 +111,8 @@ def channel_figure(report: ChannelReport, kind: str, stage: str, head: int) -> A
     head = min(int(head), report.states(kind).shape[0] - 1)
     if stage == SIDE_BY_SIDE:
         return channel_stages(report, kind, head)
-    known = report.stages(kind)
-    return channel_heatmap(report, kind, stage if stage in known else known[STAGES.index(stage) % 2], head)
+    stages = report.stages(kind)
+    return channel_heatmap(report, kind, stage if stage in stages else stages[STAGES.index(stage) % 2], head)
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> Non
     def subject(state: Session | None) -> Subject:
         if has_prompt(state) and state.norms is not None:
             return Subject(state.norms, state, True)
-        if (held := earlier.of(state)) is not None:
-            return Subject(held, state, False)
+        if (earlier_report := earlier.of(state)) is not None:
+            return Subject(earlier_report, state, False)
         sample = worked_sample()
         return Subject(sample.norms, sample.session, False)
 
@@ -202,31 +202,31 @@ def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> Non
         return channel_figure(report, KINDS[name], stage, number), stage_boxes(report)
 
     def at_once(state: Session | None, name: str, layer: float, stage: str, number: int, token: float) -> tuple:
-        found = subject(state)
-        if found.is_own:
-            line = top.say(summary_html(found.report, KINDS[name]))
+        shown_subject = subject(state)
+        if shown_subject.is_own:
+            line = top.say(summary_html(shown_subject.report, KINDS[name]))
         else:
             line = top.waits(state, MEASURED, earlier.of(state)) if has_prompt(state) else top.worked(state)
-        shown = gr.skip() if found.is_own else gr.Column(visible=False)
-        return *line, *found.draw(name, layer, token), shown, gr.skip(), gr.skip()
+        shown = gr.skip() if shown_subject.is_own else gr.Column(visible=False)
+        return *line, *shown_subject.draw(name, layer, token), shown, gr.skip(), gr.skip()
 
     def measure(state: Session, name: str, layer: float, stage: str, number: int, token: float) -> Iterator[tuple]:
         nothing = (gr.skip(),) * 7
         try:
             if state.norms is None:
                 earlier.keep(state, state.measure_norms())
-                found = subject(state)
-                line = top.say(summary_html(found.report, KINDS[name]))
-                yield *line, *found.draw(name, layer, token), *nothing[:3]
+                shown_subject = subject(state)
+                line = top.say(summary_html(shown_subject.report, KINDS[name]))
+                yield *line, *shown_subject.draw(name, layer, token), *nothing[:3]
             figures = by_channel(state, name, layer, stage, number)
             yield *nothing[:2], *nothing[:5], gr.Column(visible=True), *figures
         except KVMMError as error:
             yield *top.say(problem(error)), *nothing, gr.Column(visible=False)
 
     def redraw(state: Session | None, name: str, layer: float, token: float) -> tuple:
-        found = subject(state)
-        line = top.say(summary_html(found.report, KINDS[name]))[0] if found.is_own else gr.skip()
-        return line, *found.draw(name, layer, token)
+        shown_subject = subject(state)
+        line = top.say(summary_html(shown_subject.report, KINDS[name]))[0] if shown_subject.is_own else gr.skip()
+        return line, *shown_subject.draw(name, layer, token)
 
     def channels(state: Session | None, name: str, layer: float, stage: str, number: int) -> tuple:
         if not has_prompt(state) or state.norms is None:

@@ -85,7 +85,7 @@ def plan_html(report: PlanReport, refused: Sequence[str] = ()) -> str:
     layers = f"{shape.num_layers} layers"
     if shape.num_sliding_layers:
         layers += f" and {shape.num_sliding_layers} with a window of {shape.sliding_window:,} tokens"
-    held = ", ".join(f"{count:,} {name}" for name, count in report.tokens.items() if count)
+    counts = ", ".join(f"{count:,} {name}" for name, count in report.tokens.items() if count)
     sequences = "" if report.batch == 1 else f", {report.batch:,} sequences"
     lines = "".join(f'<div class="hint">⚠️ {html.escape(line)}</div>' for line in refused)
     lines += "".join(f'<div class="hint plan-note">{html.escape(line)}</div>' for line in report.notes)
@@ -95,7 +95,7 @@ def plan_html(report: PlanReport, refused: Sequence[str] = ()) -> str:
     head = "".join(f"<th>{html.escape(column)}</th>" for column in report.columns)
     return (
         f'<div class="hint" id="plan-shape"><b>{html.escape(shape.name)}</b>: {layers}, {shape.num_key_value_heads} KV '
-        f"heads of {shape.head_dim}. {held} tokens{sequences}.</div>"
+        f"heads of {shape.head_dim}. {counts} tokens{sequences}.</div>"
         f'<div class="table-scroll"><table class="outliers" id="plan-table"><thead><tr>{head}'
         f"</tr></thead><tbody>{body}</tbody></table></div>"
         f"{lines}"
