@@ -1,4 +1,4 @@
-"""What the numbers in a KV cache look like, what a policy changes, and figures of both."""
+"""Statistics of the tensors in a KV cache, the effect of a policy on them, and figures of both."""
 
 from typing import TYPE_CHECKING
 

@@ -137,7 +137,7 @@ def serve(
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """What has to be set before Gradio is imported: no analytics, no version check, and a folder for uploads."""
+    """Set the environment that Gradio reads at import: no analytics, no version check, a folder for uploads."""
     os.environ.setdefault("PATH", os.defpath)  # pydub, which Gradio imports, looks for it
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

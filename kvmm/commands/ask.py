@@ -159,7 +159,7 @@ def _answer(
 
 
 def _reading(media: Sequence[Media], reading: Reading | None) -> str:
-    """What is read before the answer begins: "Reading page 2 of 4", else "Reading 3 pages and 1 recording"."""
+    """The progress of the prefill: "Reading page 2 of 4", else "Reading 3 pages and 1 recording"."""
     if reading is not None and reading.pages > 1:
         return f"Reading page {reading.page} of {reading.pages}"
     counts = [
@@ -186,7 +186,7 @@ def _verdict(difference: Difference, final: Progress, full: Progress) -> str:
 
 
 def _as_dict(policy: str, finals: Mapping[str, Progress], difference: Difference | None) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """The object that ``--json`` prints."""
 
     def one(final: Progress) -> dict[str, Any]:
         return {

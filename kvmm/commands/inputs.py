@@ -1,4 +1,4 @@
-"""What commands measure on: media, texts and questions, and how they become prompts."""
+"""The media, texts and questions of a command line, and the prompts made of them."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ def one_prompt(network: Any, processor: Any, given: Given, media: dict[str, Any]
     Without files it is the sample with the most modalities, so that there is something to compare.
 
     Args:
-        given: what was asked for; ``media`` and ``words`` are what its ``load`` and ``read_text`` returned.
+        given: the command line's inputs.
+        media, words: the results of ``given.load()`` and ``given.read_text()``.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""``kvmm plan``: what a cache will take, by policy; needs no weights and no GPU."""
+"""``kvmm plan``: the size of a cache by policy; needs no weights and no GPU."""
 
 from __future__ import annotations
 

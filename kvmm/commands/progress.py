@@ -1,4 +1,4 @@
-"""What a command is doing, on stderr: a spinner or a bar with the time it has taken.
+"""Progress of a command on stderr: a spinner or a bar with the elapsed time.
 
 stdout stays clean, and nothing is shown where stderr is no terminal.
 """

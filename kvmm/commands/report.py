@@ -1,4 +1,4 @@
-"""``kvmm report``: what runs of ``kvmm eval`` found, as Markdown, HTML and JSON."""
+"""``kvmm report``: the results of ``kvmm eval`` as Markdown, HTML and JSON."""
 
 from __future__ import annotations
 

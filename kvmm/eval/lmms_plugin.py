@@ -43,7 +43,7 @@ _ROW = (
 
 
 def manifest() -> ModelManifest:
-    """What lmms-eval registers."""
+    """The manifest that lmms-eval registers."""
     return ModelManifest("kvmm", chat_class_path=f"{__name__}.KVMM")
 
 
@@ -187,7 +187,7 @@ class KVMM(lmms):
         return GenerationResult(text, CacheCounts(counts["prompt"], counts["output"], cache=cache))
 
     def _log(self, answered: Sequence[tuple[Instance, Row]], seconds: float) -> None:
-        """A line a task for people, and the means for the throughput part of lmms-eval's results file."""
+        """One line per task for people, and the means for the throughput part of lmms-eval's results file."""
         name = self.policy if isinstance(self.policy, str) else self.policy.name
         for task in dict.fromkeys(request.task_name for request, _ in answered):
             rows = [row for request, row in answered if request.task_name == task]

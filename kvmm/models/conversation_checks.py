@@ -1,4 +1,4 @@
-"""What a saved conversation must be before anything of it reaches a model or a page."""
+"""Checks of a saved conversation, made before anything of it reaches a model or a page."""
 
 from __future__ import annotations
 

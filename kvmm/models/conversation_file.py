@@ -5,8 +5,8 @@ filled it) with the conversation in its metadata. Pictures are inside as PNG and
 conversation can also be read again, with another policy for example. A conversation whose cache was dropped is kept
 without one. Files of your own, such as those that were sent with the questions, may be added. Nothing is unpickled.
 
-Everything in a file is compared with what it must be before it is used (:mod:`kvmm.models.conversation_checks`); what
-it says was asked and answered is only its own word.
+Everything in a file is checked before it is used (:mod:`kvmm.models.conversation_checks`). Nobody can
+check that its questions were asked and its answers given.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MEDIA_FIELDS = ("kind", "name", "page", "text", "text_length")
 
 @dataclass(frozen=True)
 class SavedConversation:
-    """What a file holds of a conversation.
+    """The contents of a conversation's file.
 
     Attributes:
         cache: filled with everything said and shown, or an empty one of the same model and policy.
         dropped: whether it is that empty one.
         turns: questions with their media and tokens.
         messages: the history in chat-template form, two a turn.
-        notes, files: JSON values and contents of whoever saved it.
+        notes, files: JSON values and file contents that the caller of ``save`` added.
     """
 
     cache: KVMMCache

@@ -1,4 +1,4 @@
-"""Two answers to one question: the first token, and the first word, in which they part."""
+"""The difference of two answers to one question: the first token and the first word that differ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Questions about documents that are read and packed before the questions are known.
+"""Documents that are read and packed before questions are asked about them.
 
-The part of a prompt up to the marker that closes its last medium is the *document*: it is read once, packed, and every
-question is asked of a copy of that cache. A question then cannot look at exact keys, which is the harder order.
+The *document* is the part of a prompt up to the marker that closes its last medium. It is read once and packed, and
+every question goes on with a copy of that cache. Questions then never attend to exact keys, which is the harder order.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def read_on(
 def answer_tokens(
     model: Any, inputs: Mapping[str, torch.Tensor], cache: Cache, max_new_tokens: int, **sampling: Any
 ) -> torch.Tensor:
-    """Generate after a prompt whose beginning is in ``cache``: int64 ``[n]``, the end token included if it came.
+    """Generate after a prompt, over a ``cache`` that holds its beginning: int64 ``[n]``, with the end token if it came.
 
     ``sampling``: other arguments of ``generate``; greedy without any. Placeholders of media are never generated.
     """

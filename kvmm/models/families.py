@@ -1,4 +1,4 @@
-"""Which model families kvmm reads, and with which transformers classes."""
+"""The supported model families and their transformers classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Family:
 
     ``model_class`` and ``processor_class`` are names in ``transformers``; ``image_processor`` is the name without the
     backend suffix (``Qwen2VLImageProcessor``). ``modalities`` are what a user may send: "image", "audio", "video";
-    text always. ``processor_class`` is None for text-only models, whose processor is the tokenizer.
+    text always. ``processor_class`` is None for text-only models: their processor is the tokenizer.
     """
 
     model_class: str

@@ -1,9 +1,9 @@
-"""One call of ``generate`` in a thread of its own: tokens and memory reports come out while it runs.
+"""One call of ``generate`` in a thread of its own, which yields tokens and memory reports while it runs.
 
-The prompt is read piece by piece before, so that somebody sees how far it is and can stop it.
+The prompt is read in pieces before, so that its progress can be shown and it can be stopped.
 
-Generations on one model take turns, because modalities are noted while the model runs and because Qwen's models keep
-``rope_deltas`` of whichever prompt ran last.
+Generations on one model take turns, because hooks note modalities while the model runs and because the Qwen families
+keep the ``rope_deltas`` of the last prompt on the model.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FairLock:
         return False
 
     def release(self) -> None:
-        """Hand the lock to whoever has waited longest."""
+        """Hand the lock to the thread that has waited longest."""
         with self._guard:
             if not self._held:
                 raise RuntimeError("release of a lock that is not held")
@@ -315,7 +315,7 @@ class Worker(threading.Thread):
         if now >= self._next_norms or self._emitted >= self._norms_at:
             self._collect_norms(answering=self._emitted > len(tokens))
             self._next_norms, self._norms_at = now + NORM_SECONDS, self._emitted + NORM_TOKENS
-        # the first token comes before the prompt is packed: what the cache holds then is not what it will
+        # the first token comes before the prompt is packed, so the cache's size is not final yet
         if self._emitted > 1 and now >= self._next_measure:
             memory, after = self._measure(), time.perf_counter()
             self._next_measure = after + max(MEMORY_SECONDS, (after - now) / MEMORY_SHARE)

@@ -1,7 +1,7 @@
-"""How a prompt divides into pieces that can be read one after another.
+"""Division of a prompt into pieces that are read one after another.
 
-A piece ends after a page, a picture or a recording, so that reading can be stopped between pages and its progress can
-be told. A prompt whose media cannot be told apart in its tensors is one piece.
+A piece ends after a page, a picture or a recording, so that reading can report its progress and stop between pages. If
+the tensors of the media cannot be separated, the prompt is one piece.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INPUTS = {
 
 @dataclass
 class Piece:
-    """A run of new tokens ``start`` to ``end`` (not included) with the media whose placeholders are among them."""
+    """The new tokens ``start`` to ``end`` (not included), with the media of the placeholders among them."""
 
     start: int
     end: int
@@ -43,7 +43,7 @@ def placeholder_runs(ids: torch.Tensor, config: Any, kinds: Sequence[str]) -> li
         kinds: "image" or "audio" of all media, in their order.
 
     Returns:
-        ``(start, end)`` a medium, or None where the tokens do not show which medium is which.
+        ``(start, end)`` per medium, or None where the tokens do not show which medium is which.
     """
     if not all(kind in _KINDS for kind in kinds):
         return None
@@ -67,7 +67,7 @@ def split_media(
         lengths: placeholders of each.
 
     Returns:
-        a dictionary a medium, or None where the rows of a tensor cannot be told apart.
+        a dictionary per medium, or None where the rows of a tensor cannot be told apart.
     """
     parts: list[dict[str, torch.Tensor]] = [{} for _ in kinds]
     for name, value in encoded.items():

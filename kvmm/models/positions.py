@@ -1,7 +1,7 @@
 """Explicit positions of the tokens of a prompt.
 
 The Qwen families keep ``rope_deltas`` of the last prompt on the model and guess positions with them. Explicit positions
-in every call keep one prompt's from reaching another.
+in every call keep those of one prompt from reaching another.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def extended_position_ids(positions: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def prompt_position_ids(model: PreTrainedModel, prompt: Prompt) -> dict[str, torch.Tensor]:
-    """Explicit ``position_ids`` of all tokens, for families whose positions depend on the media; else nothing."""
+    """Explicit ``position_ids`` of all tokens if the family derives positions from the media, else nothing."""
     if type(model)._prepare_position_ids_for_generation is GenerationMixin._prepare_position_ids_for_generation:
         return {}
     names = ("input_ids", "attention_mask", *prompt.per_token)

@@ -1,4 +1,4 @@
-"""How far an answer has come: what a conversation yields while it is written."""
+"""The progress of an answer, which a conversation yields while it generates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def progress_of(
     done: bool = False,
     stopped: bool = False,
 ) -> Progress:
-    """What a worker has generated so far.
+    """The output of a worker so far.
 
     Args:
         worker: of the answer.

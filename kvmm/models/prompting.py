@@ -28,7 +28,7 @@ ANSWER = "\ue000kvmm answer\ue001"  # private-use characters: no template and no
 
 @dataclass
 class Turn:
-    """What one question added to the prompt, and its answer: enough to build the cache again.
+    """The tokens and media that one question added to the prompt, and its answer: enough to build the cache again.
 
     ``text`` is the rendered template with one placeholder a medium, ``ids`` its tokens ``[1, T]`` with the placeholders
     expanded, ``per_token`` the processor's other ``[1, T]`` outputs. ``answer`` holds the generated tokens without the
@@ -45,7 +45,7 @@ class Turn:
 
 @dataclass
 class Prompt:
-    """What one call of ``generate`` needs, on the model's device, and what is remembered of it.
+    """The inputs of one call of ``generate``, on the model's device, and its ids on the CPU.
 
     ``inputs`` has ``input_ids`` and ``attention_mask`` ``[1, T]`` and what else has a value per token; the media to
     read are in ``pieces``, which cover the tokens that the cache does not hold.
@@ -140,7 +140,7 @@ def _check_audio_length(processor: Any, recordings: Sequence[Any]) -> None:
 
 
 def fill(turn: Turn, encoded: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Put what a processor returned into ``turn``; what is left are the tensors of its media."""
+    """Put a processor's outputs into ``turn``; returns the remaining ones, the tensors of its media."""
     turn.ids = encoded.pop("input_ids")
     encoded.pop("attention_mask", None)
     turn.positions = {name: encoded[name] for name in POSITION_INPUTS if name in encoded}
@@ -241,7 +241,7 @@ def document_length(input_ids: torch.Tensor, config: Any) -> int:
 
 
 def is_per_token(value: Any, inputs: Mapping[str, Any]) -> bool:
-    """Whether one of the model's inputs has an entry a token, as ids and masks have."""
+    """Whether one of the model's inputs has one entry per token, as ids and masks have."""
     return isinstance(value, torch.Tensor) and value.shape == inputs["input_ids"].shape
 
 

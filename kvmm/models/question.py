@@ -1,4 +1,4 @@
-"""A question on its way to the model: its message, the prompt of all turns, and whether the window holds it."""
+"""Preparing a question: its message, the prompt of all turns in pieces, and the check against the context window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are compared start from the same place: what happens once a process happens before either is timed.
+"""Warming up: one-time work of a process is done before answers are timed and compared.
 
 The first answer of a process compiles kernels, reads weights from disk for the first time and fills the libraries'
 caches. Whichever side went first would pay for both. So each side first answers a short question about one medium of

@@ -144,7 +144,7 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) ->
     """Publish the endpoints of the current Blocks; ``models`` are the names that the app offers, its default first."""
 
     def ask(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = models[0]) -> dict:
-        """Ask a question about images, PDFs and recordings, with a KV cache of one to two bits a value.
+        """Ask a question about images, PDFs and recordings, with a KV cache of one to two bits per value.
 
         Args:
             files: images, PDF documents or recordings: uploads, or data URLs with base64, together below 6 MiB.
@@ -217,7 +217,7 @@ def connect_tools(app: Any) -> None:
     if server is None:
         return
     token = secrets.token_urlsafe(32)
-    app.tokens[token] = ":mcp"  # whose calls these are; no account has a colon in its name
+    app.tokens[token] = ":mcp"  # the user of these calls; no account has a colon in its name
     cookies = {f"access-token-unsecure-{app.cookie_id}": token}
     making = threading.Lock()
 
@@ -240,7 +240,7 @@ def connect_tools(app: Any) -> None:
 
 
 def norms_result(report: Any) -> dict[str, Any]:
-    """What ``analyze_norms`` returns: plain numbers, without the norm of every token."""
+    """The result of ``analyze_norms``: plain numbers, without the norm of every token."""
     modality = report.modality
     names = report.modalities()
     return {

@@ -151,7 +151,7 @@ def made_files(demo: gr.Blocks) -> Iterable[str]:
 
 
 def default_cache_budget(device: torch.device) -> int:
-    """Half of what is free on a GPU once the default model is there, a quarter of what is free on the CPU."""
+    """Half of a GPU's free memory once the default model is loaded, or a quarter of the CPU's."""
     return free_bytes(device) // (2 if device.type == "cuda" else 4)
 
 

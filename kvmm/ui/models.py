@@ -1,4 +1,4 @@
-"""The models an app offers: named by whoever starts it, loaded once at their first use, shared by all visitors."""
+"""The models of an app: named when it starts, loaded once at their first use, shared by all visitors."""
 
 from __future__ import annotations
 

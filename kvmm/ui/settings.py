@@ -1,4 +1,4 @@
-"""What a visitor has chosen in the sidebar."""
+"""The settings of the sidebar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Settings:
     Attributes:
         model: one of the app's model names.
         policy: a preset.
-        text, image, audio: presets whose specs replace the policy's for one modality.
+        text, image, audio: presets; their specs replace the policy's for this modality.
         num_sink_tokens, residual_length: tokens kept in full precision at the start and at the end.
         compare: also answer in full precision.
     """
@@ -68,7 +68,7 @@ class Settings:
         return " · ".join(parts)
 
     def cache_key(self, side: str, default_model: str) -> tuple[Any, ...]:
-        """What decides the bytes of one side's cache: answers with an equal key share a conversation."""
+        """The settings that determine one side's cache; answers with an equal key share a conversation."""
         model = self.model or default_model
         if side == "full":
             return (model,)

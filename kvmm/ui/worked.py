@@ -33,7 +33,7 @@ _TENSOR = "tensor"
 
 @dataclasses.dataclass(frozen=True)
 class WorkedSample:
-    """What was measured of one question about one bundled page.
+    """Measurements of one question about one bundled page.
 
     Attributes:
         command, model: how it was made, and with which model.
@@ -56,12 +56,12 @@ class WorkedSample:
 
     @property
     def reports(self) -> tuple[ErrorReport, ScoreReport]:
-        """What tab Errors draws."""
+        """The two reports of tab Errors."""
         return self.errors, self.scores
 
     @property
     def session(self) -> Any:
-        """What :func:`kvmm.ui.parts.token_view.token_html` needs of a session to show where a token is from."""
+        """A stand-in for the session that :func:`kvmm.ui.parts.token_view.token_html` reads locations from."""
         path = SAMPLES / self.file
         reports = {"grids": ([list(grid) for grid in self.grids], self.merge)}
         media = load_media(path) if path.is_file() else []

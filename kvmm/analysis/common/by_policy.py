@@ -1,4 +1,4 @@
-"""What reports share that measure several policies on one prompt."""
+"""The base of reports that measure several policies on one prompt."""
 
 from __future__ import annotations
 

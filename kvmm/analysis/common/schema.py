@@ -21,7 +21,7 @@ def fields_of(cls: type) -> dict[str, dict[str, str]]:
 
 
 def problems_of(hint: Any, value: Any, where: str, limits: Mapping[str, tuple[float, float]]) -> list[str]:
-    """What keeps a value read from JSON from being a ``hint`` (a dataclass or the type of a field), one line each.
+    """Reasons why a value read from JSON does not match ``hint`` (a dataclass or the type of a field), one line each.
 
     Checked are presence and type of every field, that numbers are finite, and that those whose field is named in
     ``limits`` lie between the two limits. ``where`` is how the lines call the value.

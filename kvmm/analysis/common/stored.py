@@ -19,7 +19,7 @@ from kvmm.policy import KVPolicy, get_policy
 
 @dataclass(frozen=True)
 class Pages:
-    """What was stored of one modality.
+    """The stored tensors of one modality.
 
     Attributes:
         modality: its code.
@@ -44,7 +44,7 @@ class LayerStorage:
     Attributes:
         name: the policy's.
         stored_as: what a policy that needs a calibration file stores instead where there is none, else the same name.
-        policy: what it comes to for this model: without a fit, what ``policy.uncalibrated`` says.
+        policy: the policy for this model; ``policy.uncalibrated`` if the model has no calibration.
 
     Raises:
         KVMMError: for an unknown policy, one that the model cannot have, or one with a budget, whose pages depend on
@@ -62,7 +62,7 @@ class LayerStorage:
         self.num_layers = len(cache.layers)
 
     def plan(self, modality: torch.Tensor) -> Plan:
-        """What is packed of a prompt: ``modality`` int8 ``[T]``, ``kvmm.modality.PADDING`` where a token is left out.
+        """The packed tokens of a prompt: ``modality`` int8 ``[T]``, ``kvmm.modality.PADDING`` where one is left out.
 
         ``plan.stay`` are the tokens that stay in full precision.
         """
@@ -71,7 +71,7 @@ class LayerStorage:
         return table.plan()
 
     def codec(self, layer: int, side: Side, modality: int) -> Codec:
-        """Who stores the keys or the values of a layer and modality."""
+        """The codec of the keys or the values of a layer and modality."""
         kv = self.policy.specs(modality, layer, self.num_layers)
         spec, sibling = (kv.key, kv.value) if side == "key" else (kv.value, kv.key)
         return build_codec(spec, side, Site(layer, modality, self.calibration, sibling))

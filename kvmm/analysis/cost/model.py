@@ -1,7 +1,7 @@
-"""What a KV cache costs before there is one: bytes by policy and context, and the longest context of a budget.
+"""The cost of a KV cache, computed without one: bytes by policy and context, and the longest context of a budget.
 
-Bytes are those that a cache holds whose prompt has just been packed, by the definition of :mod:`kvmm.cache.memory`:
-what buffers reserve beyond it is not among them. The token
+Bytes are those of a cache right after its prompt is packed, by the definition of :mod:`kvmm.cache.memory`; they do not
+include reserved but empty slots of buffers. The token
 rules (sinks, residual, page sizes) are those of :mod:`kvmm.cache.table`; what a codec stores is measured on its own
 store: a tensor of a few pages is encoded, and a second one of a period more, and the rest follows since stores grow by
 the same bytes every period. So a codec that is added needs nothing here.
@@ -100,10 +100,10 @@ class Split:
 
 
 def split_tokens(policy: KVPolicy, tokens: Mapping[str, int]) -> Split:
-    """What :meth:`kvmm.cache.table.TokenTable.plan` does with a prompt that begins with its text.
+    """The split of :meth:`kvmm.cache.table.TokenTable.plan` for a prompt that begins with its text.
 
     Args:
-        policy: whose ``num_sink_tokens`` and ``residual_length`` count.
+        policy: gives ``num_sink_tokens`` and ``residual_length``.
         tokens: tokens of one sequence by modality.
     """
     left, missing, sinks = {m: tokens.get(name, 0) for m, name in enumerate(MODALITY_NAMES)}, policy.num_sink_tokens, 0
@@ -125,7 +125,7 @@ class CostModel:
     Args:
         shape: the model's.
         policy: a preset's name, a YAML file, or a :class:`KVPolicy`.
-        calibration: what was fitted to the model; without it, policies that need one store what they store then.
+        calibration: the model's calibration; without it, policies that need one use their uncalibrated specs.
         dtype: of the model, which sliding windows keep; of 2 bytes in all tables.
 
     Raises:
@@ -179,7 +179,7 @@ class CostModel:
                 for name, nbytes in self._part(kv, layer, modality, page_size, count, batch).items():
                     component_nbytes[name] += layers * nbytes
                     packed += layers * nbytes
-        component_nbytes["page_table"] += batch * (length + 4 * slots)  # a modality a token, a position a slot
+        component_nbytes["page_table"] += batch * (length + 4 * slots)  # one modality per token, one position per slot
         if shape.num_sliding_layers:
             # what lies in memory once a token was decoded; a window's newest token makes the oldest leave
             window = (
@@ -198,7 +198,7 @@ class CostModel:
         )
 
     def longest_context(self, budget: int, media: Mapping[str, int] | None = None, batch: int = 1) -> int | None:
-        """The most tokens of one sequence that fit: the media, and text as far as there is room.
+        """The most tokens of one sequence that fit: all media, and as much text as fits beside them.
 
         Args:
             budget: bytes of the whole cache.
@@ -255,7 +255,7 @@ def store_nbytes(
         spec, side, site: as for :func:`kvmm.codecs.build_codec`.
         shape: KV heads and head_dim.
         dtype: of exact tokens.
-        page_size: tokens a page.
+        page_size: tokens per page.
         tokens: tokens that are appended at once.
     """
     period = lcm(_PERIOD, spec.group_size or 1, *(v for _, v in spec.options if type(v) is int and 32 <= v <= 4096))

@@ -10,9 +10,9 @@ decoding      ``qk``, ``pv``                              ``H_q D T`` each, in e
                                                           for all stores of one basis
               ``scale``                                   ``R`` times the scales and zero points that are stored
               ``norm``                                    ``R`` times the token norms (radii) that are stored
-packing       ``rotation``                                ``H D log2 D`` or ``H D^2`` a token, keys and values each
-              ``norm``                                    ``2 H D`` a token, of the sides that store one
-              ``quantize``                                ``3 H D`` a token, of the sides that store a zero point
+packing       ``rotation``                                ``H D log2 D`` or ``H D^2`` per token, keys and values each
+              ``norm``                                    ``2 H D`` per token, of the sides that store one
+              ``quantize``                                ``3 H D`` per token, of the sides that store a zero point
 ============  ==========================================  ==========================================================
 
 Keys that are rotated across heads (RotateKV) have longer queries: ``D`` times that length in place of ``D^2``. The
@@ -79,7 +79,7 @@ class PackOperations(_Counts):
 
     Attributes:
         rotation: of its keys and values.
-        norm: ``2 D`` a vector whose norm is stored: squares, and the division.
+        norm: ``2 D`` per vector whose norm is stored: squares, and the division.
         quantize: ``3 D`` a vector of an affine code: two comparisons for the range, one operation to the level.
             Searches in code books (codecs that store no zero point) are not counted.
     """

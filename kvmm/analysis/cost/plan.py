@@ -46,7 +46,7 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What :func:`make_plan` found.
+    """The result of :func:`make_plan`.
 
     Attributes:
         shape: of the model.
@@ -54,7 +54,7 @@ class PlanReport:
         batch: sequences.
         budget: bytes of memory, or None.
         weights: bytes of it that the model's weights take; 0 where the budget is the cache's alone.
-        rows: one a policy, in the order asked for.
+        rows: one per policy, in the order asked for.
     """
 
     shape: ModelShape
@@ -93,7 +93,7 @@ class PlanReport:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the table has to know, a sentence each."""
+        """Notes below the table, one sentence each."""
         shape, found = self.shape, []
         if self.budget is not None and self.weights:
             found.append(

@@ -89,7 +89,7 @@ def _held(components: Mapping[str, int], purpose: str) -> int:
 
 
 def _purpose(name: str) -> str:
-    """What a tensor is for; what is not listed holds codes."""
+    """The purpose of a tensor by its name; any other name holds codes."""
     return _PURPOSE_OF.get(name, "codes")
 
 

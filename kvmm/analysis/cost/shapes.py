@@ -13,7 +13,7 @@ _OF_HUB = "text configuration (config.json) of "
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What of a model's decoder the size and the work of its KV cache depend on.
+    """The dimensions of a decoder that determine the size of its KV cache and the work of its attention.
 
     Attributes:
         name: for tables.

@@ -106,7 +106,7 @@ class RefusalFlips:
 
 @dataclass(frozen=True)
 class PageAccuracy:
-    """Questions whose answer stands on page ``page`` (from 1) of ``pages``, and the shares answered."""
+    """Questions answered by page ``page`` (from 1) of ``pages``: their count, and the shares of right answers."""
 
     page: int
     pages: int

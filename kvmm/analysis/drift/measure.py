@@ -1,7 +1,7 @@
 """Logit drift: how far a packed cache moves the next-token distributions, the text being the same.
 
 The prompt is read exactly and packed; then a fixed continuation is read over the packed cache and over transformers'
-DynamicCache, and the two distributions after every token are compared. Nothing is sampled, so one number a position
+DynamicCache, and the two distributions after every token are compared. Nothing is sampled, so one number per position
 says what the policy changed, before one changed token changes all that follow. ``KL(full || policy)`` is the extra
 nats that the policy's distribution costs on text of the full-precision model. All statistics are float32 or wider.
 """
@@ -86,7 +86,7 @@ class LogitDrift:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Positions whose place lies in ``[start, end)``: a share of the continuation, or a number of tokens read."""
+    """Positions in ``[start, end)``, as a share of the continuation or as a number of tokens read."""
 
     start: float
     end: float
@@ -232,7 +232,7 @@ def measure_drift(
         continuation: int64 ``[1, n]``, the text that follows the prompt.
         packed: how many of the prompt's tokens are read exactly and packed. The rest is read over the packed cache.
             Default: everything up to the end of the last medium, or the whole prompt without media.
-        top_k: size of the sets whose overlap is measured.
+        top_k: size of the top-k sets that are compared.
 
     Returns:
         The drift at every position that predicts a token of the continuation, and the measured bits a value of the

@@ -18,7 +18,7 @@ _FLOOR = 1e-7  # nats: what rounding alone makes; a logarithmic axis has no zero
 
 
 def drift_by_bits(report: DriftReport) -> go.Figure:
-    """KL(full || policy) over the bits per value that the cache holds, one point a policy, with standard errors.
+    """KL(full || policy) over the bits per value that the cache holds, one point per policy, with standard errors.
 
     Bits are measured, of the whole cache, full-precision tokens included: lower left is better.
     """
@@ -58,7 +58,7 @@ def _label_side(places: Sequence[tuple[float, float]], index: int) -> str:
 
 
 def drift_by_position(report: DriftReport) -> go.Figure:
-    """Mean KL along the continuation, one line a policy: whether drift grows towards the end."""
+    """Mean KL along the continuation, one line per policy: whether drift grows towards the end."""
     figure = go.Figure()
     for index, one in enumerate(report.policies):
         buckets = [bucket for bucket in one.tail.by_position if bucket.positions]

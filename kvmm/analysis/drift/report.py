@@ -49,7 +49,7 @@ class Bits:
 
 @dataclass(frozen=True)
 class PolicyReport:
-    """What one policy did. Metrics that were not asked for, or have nothing to compare, are None.
+    """The results of one policy. Metrics that were not asked for, or have nothing to compare, are None.
 
     ``kl_error`` is the standard error of ``logits.kl_mean`` (None for one prompt); ``median_kl`` and ``median_top1``
     are medians over the prompts of each prompt's own mean.
@@ -178,7 +178,7 @@ def _answer_row(one: PolicyReport) -> tuple[str, ...]:
 
 
 def validate(report: Any) -> list[str]:
-    """What is wrong with a report read from JSON, one line each; empty for a sound one.
+    """Faults of a report read from JSON, one line each; empty for a valid one.
 
     Checked are the format and its version, the fields that the report states against those of this version, presence
     and type of every field, that numbers are finite, and that shares lie in [0, 1] and divergences are not negative.

@@ -58,7 +58,7 @@ class DriftPrompt:
 
 @dataclass
 class _Found:
-    """What is collected of one policy, or of full precision, over the prompts."""
+    """Measurements of one policy, or of full precision, over the prompts."""
 
     drift: list[PositionDrift] = field(default_factory=list)
     bits: list[dict[str, float]] = field(default_factory=list)
@@ -118,7 +118,7 @@ def run_drift(
         model, processor: as ``load_model`` returns them.
         prompts, policies: what to compare; policies by name (:func:`kvmm.models.caches.resolve_policies`).
         answers: also generate a greedy answer with every policy, for length drift, early stop and refusal flips.
-        seeds: sampled answers a prompt and policy, for seed sensitivity; 0 for none, else 2 or more.
+        seeds: sampled answers per prompt and policy, for seed sensitivity; 0 for none, else 2 or more.
         temperature: of the sampled answers.
         max_new_tokens: longest answer.
         refusals: answers that count as refusals.

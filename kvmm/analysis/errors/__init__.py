@@ -1,8 +1,8 @@
-"""What quantisation does to keys and values: errors by channel, token, head, layer and modality.
+"""Quantisation errors of keys and values, by channel, token, head, layer and modality.
 
 A prompt is read exactly, once. Every layer's keys (after RoPE) and values are stored by the policy's own codecs, in the
-pages that a cache would make of the prompt, and decoded: the error is that of what is stored. Sinks and the newest text
-stay in full precision and have no error; they are in no figure here.
+pages that a cache would make of the prompt, and decoded: the error is that of the stored tensors. Sinks and the newest
+text stay in full precision and have no error; they are in no figure here.
 
 Two measures, over the same elements: the *absolute* error is the mean of ``(decoded - exact)^2``; the *relative* error
 is that sum over the sum of ``exact^2``, the square of a ratio of Frobenius norms. A relative error of 1 is what storing

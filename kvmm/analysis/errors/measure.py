@@ -31,7 +31,7 @@ from kvmm.policy import CodecSpec, KVPolicy, spec
 
 
 class _Sums:
-    """What :class:`SideErrors` holds, row by row."""
+    """The rows of a :class:`SideErrors`, collected layer by layer."""
 
     def __init__(self, tokens: int):
         self.tokens = tokens
@@ -242,7 +242,7 @@ def measure_errors(
         inputs: of one prompt: what the processor, ``encode_question`` or ``Conversation.prompt_inputs`` returned.
         policies: presets, YAML files or :class:`KVPolicy` objects, without a budget.
         layers: decoder layers to measure; None for all of full attention.
-        max_outliers: at most so many outlier tokens a layer and side; 0 for none.
+        max_outliers: at most so many outlier tokens per layer and side; 0 for none.
         mixed_bits, mixed_group_size: the per-channel codes (KIVI's and OScaR's) that mixed and separate groups are
             compared with; the group is a number of tokens, 32, 64 or 128.
 

@@ -122,7 +122,7 @@ def outlier_layers(report: ErrorReport, policy: str, side: str = "key", relative
 def layer_errors(
     report: ErrorReport, side: str = "key", policies: Sequence[str] | None = None, relative: bool = True
 ) -> go.Figure:
-    """Error by layer, one line a policy; those that only round (``bf16``) have none: they would take half the axis."""
+    """Error by layer, one line per policy; none for those that only round (``bf16``): they would take half the axis."""
     figure = go.Figure()
     layers = [str(layer) for layer in report.layers]
     for index, name in enumerate(policies or [one.policy for one in report.policies]):
@@ -151,7 +151,7 @@ def token_errors(
     side: str = "value",
     relative: bool = True,
 ) -> go.Figure:
-    """Error by token in one layer, one line a policy, under a ribbon of modalities; outlier tokens are marked.
+    """Error by token in one layer, one line per policy, under a ribbon of modalities; outlier tokens are marked.
 
     Long prompts are shown as means of at most 512 spans. Tokens in full precision leave a gap.
     """
@@ -236,7 +236,7 @@ def _means(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def mixed_errors(report: ErrorReport, row: int | None = None) -> go.Figure:
-    """Key errors of per-channel codes whose groups hold one modality or several, by modality; a panel a code.
+    """Key errors by modality of per-channel codes with groups of one modality or of several; one panel per code.
 
     ``row`` of ``report.layers``; None takes all layers together. Empty for a prompt of one modality.
     """

@@ -32,7 +32,7 @@ def ratio(error: np.ndarray, energy: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SideErrors:
-    """Errors of the keys or of the values under one policy. Arrays have one row a layer measured.
+    """Errors of the keys or of the values under one policy. Arrays have one row per layer measured.
 
     Attributes:
         channel_error, channel_energy: scope -> float64 ``[L, H, D]``, sums over tokens of squared errors and squares.
@@ -126,7 +126,7 @@ class MixedErrors:
     """One per-channel code of the keys, with groups of one modality or of several.
 
     Attributes:
-        codec, bits, group_size: the code; ``group_size`` tokens share a scale a channel.
+        codec, bits, group_size: the code; ``group_size`` tokens share one scale per channel.
         error: arrangement (:data:`ARRANGEMENTS`) -> float64 ``[L, M]``, sums of squared errors by modality.
         energy: float64 ``[L, M]``, sums of squares.
         tokens: int64 ``[M]``, tokens by modality; the first :data:`MIXED_SINKS` of the prompt are left out.

@@ -82,13 +82,13 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class MethodsReport:
-    """What :func:`iter_methods` has found so far.
+    """The results of :func:`iter_methods` so far.
 
     Attributes:
         prompt_tokens, document_tokens: of the prompt, and of its part that is packed.
         answer: of full precision; ``answer_tokens``, ``answer_seconds``: its length and time.
         read_seconds: of reading the document; 0 if it was given.
-        rows: one a policy, in the order asked for.
+        rows: one per policy, in the order asked for.
         total: how many there will be.
         stopped: whether it was stopped before that.
     """
@@ -280,7 +280,7 @@ def question_inputs(
     """The inputs up to where the last answer begins.
 
     Args:
-        processor: whose chat template tells how answers begin.
+        processor: its chat template tells how answers begin.
         inputs: of one prompt, with or without an answer at its end.
         prompt_length: tokens of the prompt; None looks for the template's opening of an answer, and takes everything
             where there is none.

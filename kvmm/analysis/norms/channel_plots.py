@@ -67,7 +67,7 @@ def channel_stages(report: ChannelReport, kind: str = "key", head: int = 0) -> g
 
 
 def stage_boxes(report: ChannelReport, measure: str = "range") -> go.Figure:
-    """Box plots over the heads of the keys, grouped by modality, one panel a stage.
+    """Box plots over the heads of the keys, grouped by modality, one panel per stage.
 
     Args:
         measure: ``range`` (of a channel within a quantisation group, in units of the stage's root mean square: the

@@ -38,7 +38,7 @@ class StageSummary:
 
     Attributes:
         stage: one of :data:`STAGES`.
-        modality: whose tokens these are.
+        modality: the modality of the tokens.
         tokens: how many.
         range: mean range (maximum minus minimum) of a channel within a group, over the root mean square of all numbers
             of the stage; the step of a code is proportional to it.
@@ -139,7 +139,7 @@ class ChannelReport:
         return np.quantile(values, QUANTILES, axis=1).T
 
     def summary(self, kind: str = "key") -> list[StageSummary]:
-        """A row a modality and stage, for keys and values (queries are not coded)."""
+        """One row per modality and stage, for keys and values (queries are not coded)."""
         if kind == "query":
             raise KVMMError("queries are not coded: ask for the summary of keys or values")
         return [self._summary(kind, name, modality) for modality in self.modalities() for name in self.stages(kind)]
@@ -222,7 +222,7 @@ class ChannelReport:
 
 
 def _at_stage(codec: OScaR, pages: DensePages) -> DensePages:
-    """What the codec codes: the chain of :meth:`OScaR.encode`."""
+    """The tensor that the codec quantises, as :meth:`OScaR.encode` computes it."""
     pages = codec.rotated(pages)
     return pages if codec.norm == "none" else pages.divide(codec.token_norm(pages))
 

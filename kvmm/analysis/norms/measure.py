@@ -56,7 +56,7 @@ class NormReport:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What was recorded, of "key", "value" and "query"."""
+        """The recorded kinds, of "key", "value" and "query"."""
         return tuple(kind for kind in KINDS if getattr(self, kind) is not None)
 
     def norms(self, kind: str = "key") -> np.ndarray:
@@ -131,7 +131,7 @@ class NormReport:
     def outliers(
         self, kind: str, layer: int, *, count: int | None = 8, threshold: float = OUTLIER_SCORE
     ) -> list[dict[str, Any]]:
-        """Tokens of row ``layer`` whose log-norm is far from the layer's median, furthest first.
+        """Outlier tokens of row ``layer``: their log-norm is far from the layer's median. The furthest come first.
 
         Distance is the magnitude of :meth:`scores`. Each entry has ``position, token, modality, norm, ratio`` (to the
         median norm), ``score`` and ``attention`` (of the head that gives it most; None if not measured). ``count``
@@ -182,8 +182,8 @@ class NormReport:
             ``variation`` and ``variation_worst`` (:meth:`coefficient_of_variation`, mean over the heads: mean and
             maximum over the layers) with ``worst_layer``; ``variation_by_modality``, within each modality alone, mean
             over layers and heads; ``max_median_ratio`` (largest of all heads); ``gap`` (largest :meth:`modality_gap`)
-            with ``gap_layer``; ``outliers`` (mean tokens a layer), ``outliers_by_modality``, ``sinks`` (positions that
-            are one in any layer).
+            with ``gap_layer``; ``outliers`` (mean tokens per layer), ``outliers_by_modality``, ``sinks`` (positions
+            of sinks in any layer).
         """
         variation, gap = self.coefficient_of_variation(kind).mean(axis=1), self.modality_gap(kind)
         unusual = np.abs(self.scores(kind)) > OUTLIER_SCORE  # [L, T]

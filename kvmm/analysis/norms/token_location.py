@@ -1,4 +1,4 @@
-"""What a token is of: the patch of a page, the moment of a recording, the word of a text."""
+"""The location of a token in its input: the patch of a page, the moment of a recording, the word of a text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Word:
 def image_patch(
     modality: np.ndarray, position: int, image_grid_thw: Sequence[Sequence[int]], merge_size: int = 2
 ) -> Patch:
-    """Which patch of which image a token is, for models whose processor returns ``image_grid_thw`` (the Qwen families).
+    """The image and the patch of a token, for processors that return ``image_grid_thw`` (the Qwen families).
 
     Their image tokens come row by row, one for each ``merge_size x merge_size`` patches.
 

@@ -1,4 +1,4 @@
-"""Names beside the points of a scatter plot: all of them, none over another, on a phone and on a wide page alike.
+"""Labels of the points of a scatter plot: all of them, without overlaps, on narrow and on wide pages.
 
 A figure does not know how wide it will be drawn, and labels keep their size in pixels while points move apart. So a
 place counts as free only if it is free at every width of ``WIDTHS``. A name that finds no room beside its point goes

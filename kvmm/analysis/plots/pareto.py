@@ -53,7 +53,7 @@ def pareto_plot(
     place share one. The names say the method, and colours repeat it, so there is no legend.
 
     Args:
-        points: one a policy.
+        points: one per policy.
         front: names of the policies on the Pareto front.
         log_y: whether the quality is on a logarithmic axis too; then it is positive.
         least: what the axis of the quality spans at least (powers of ten on a logarithmic one), so that policies which

@@ -13,7 +13,7 @@ from kvmm.modality import MODALITY_NAMES
 
 
 def spans(starts: np.ndarray, count: int) -> list[str]:
-    """What every bin covers: ``"7"``, or ``"7-9"``."""
+    """The tokens of each bin: ``"7"``, or ``"7-9"``."""
     ends = np.append(starts[1:], count)
     return [f"{a}" if b - a == 1 else f"{a}-{b - 1}" for a, b in zip(starts, ends, strict=True)]
 

@@ -56,7 +56,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Written:
-    """What :func:`write_report` wrote; ``note`` is one line about what could not be written, or empty."""
+    """The files of :func:`write_report`; ``note`` is one line about files that could not be written, or empty."""
 
     json: Path
     html: Path

@@ -1,9 +1,9 @@
-"""What quantised keys do to attention: histograms of the scores, and how far each layer's attention moves.
+"""The effect of quantised keys on attention: histograms of the scores, and the divergence of each layer's attention.
 
 The queries of the last positions of a prompt (64 by default: a sample, so that nothing grows with the square of the
 prompt) meet the layer's exact keys and the keys that a policy would store, decoded, in the layer itself: keys, queries
-and values are those of the exact prefill, so errors do not add up over layers. What adds up is the drift of the
-next-token logits, which :mod:`kvmm.analysis.drift.measure` measures.
+and values are those of the exact prefill, so errors do not add up over layers. :mod:`kvmm.analysis.drift.measure`
+measures the drift of the next-token logits, in which they do.
 
 Scores are ``scaling * q . k`` before the softmax, of the keys that the query may see. Histograms count the keys that
 the policy packs: with the exact keys, with the decoded ones, and with CalibQuant's logit calibration (arXiv 2502.14882,
@@ -11,8 +11,8 @@ section 3.3) where the policy has one; that is what its figure 1 shows. Quantisa
 the softmax turns the right tail into attention that exact keys would not get; calibration pulls it back.
 
 ``KL(exact || policy)`` of the attention over all keys is in nats, a mean over queries and heads. It is the sum of a
-part *between* modalities (how much attention each gets) and a part *within* each (which of its tokens get it), none of
-which is below 0.
+part *between* modalities (how much attention each gets) and a part *within* each (which of its tokens get it). No part
+is negative.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MARGIN = 0.05
 
 @dataclass(frozen=True)
 class PolicyScores:
-    """Attention under one policy. Arrays have one row a layer measured.
+    """Attention under one policy. Arrays have one row per layer measured.
 
     Attributes:
         policy, stored_as: its name, and what a model without a calibration file stores instead, or the same name.
@@ -80,7 +80,7 @@ class PolicyScores:
         return counts / max(int(counts.sum()), 1)
 
     def modalities(self) -> list[str]:
-        """Modalities whose keys are packed and seen."""
+        """Modalities with keys that are packed and seen."""
         return [name for m, name in enumerate(MODALITY_NAMES) if self.counts["exact"][:, m].any()]
 
     def to_dict(self) -> dict[str, Any]:

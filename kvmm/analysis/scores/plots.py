@@ -60,7 +60,7 @@ def score_histogram(
 
 
 def attention_kl(report: ScoreReport, policies: Sequence[str] | None = None) -> go.Figure:
-    """KL(exact || policy) of the attention by layer, one line a policy; those that only round (``bf16``) have none."""
+    """KL(exact || policy) of the attention by layer, one line per policy that does more than round (``bf16``)."""
     figure = go.Figure()
     layers = [str(layer) for layer in report.layers]
     for index, name in enumerate(policies or [one.policy for one in report.policies]):

@@ -1,4 +1,4 @@
-"""What a run of ``kvmm eval`` found: policies beside full precision, paired question by question.
+"""The results of a run of ``kvmm eval``: each policy against full precision, paired by question.
 
 :func:`build_report` reads runs and computes; ``kvmm.eval.report.pages`` makes Markdown and HTML of the result.
 """

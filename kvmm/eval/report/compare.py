@@ -1,4 +1,4 @@
-"""Policies of a run side by side, as ``kvmm eval``, ``kvmm report`` and the app show them: the report's numbers."""
+"""The table of a task with its policies, as ``kvmm eval``, ``kvmm report`` and the app show it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table(run: Run, task: str) -> tuple[tuple[str, ...], list[tuple[str, ...]], 
 
 
 def caption(run: Run, task: str, result: TaskResult | None) -> str:
-    """What the columns are, and what the table leaves out: failed samples, items that could not be used, speed."""
+    """The caption: the meaning of the columns, failed samples, unusable items, and speed."""
     configs = [config for config in run.results["configs"].values() if config["task"] == task]
     parts = []
     if result is not None:

@@ -87,7 +87,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def legend(task: TaskResult) -> str:
-    """What the columns of a task's table are."""
+    """The meaning of the columns of a task's table."""
     compared = [one for one in task.policies if one.difference is not None]
     if not compared:
         missing = "more policies" if task.reference else "bf16 too"
@@ -113,7 +113,7 @@ def title_of(run: RunResult, task: TaskResult) -> str:
 
 
 def picture_key(run: RunResult, task: TaskResult, failure: Failure) -> tuple[str, str, str]:
-    """What tells the pictures of a failure from others of the report."""
+    """The key of a failure's pictures in the report."""
     return f"{run.model} {run.date}", task.task, failure.doc_id
 
 
@@ -131,7 +131,7 @@ def settings_of(run: RunResult) -> str:
 
 
 def parts_of(task: TaskResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Scores by type or group: a row a part, a column a policy; no rows where the task has no parts."""
+    """Scores by type or group: one row per part, one column per policy; no rows where the task has no parts."""
     names = list(dict.fromkeys(name for one in task.policies for name in one.parts or ()))
     columns = ("part", *(one.policy for one in task.policies))
     return columns, [(name, *(_points((one.parts or {}).get(name)) for one in task.policies)) for name in names]
@@ -148,7 +148,7 @@ SUMMARY_BITS = (
 
 
 def summary_of(run: RunResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """All tasks of a run in one table: a row a policy, in every task its score or the difference to the reference's."""
+    """All tasks of a run in one table: one row per policy, with its score or difference per task."""
     rows = []
     for name in dict.fromkeys(one.policy for task in run.tasks for one in task.policies):
         policy_results = [next((one for one in task.policies if one.policy == name), None) for task in run.tasks]
@@ -172,7 +172,7 @@ def _summary_cell(task: TaskResult, one: PolicyResult) -> str:
 
 
 def summary_legend(run: RunResult) -> str:
-    """What the cells of :func:`summary_of` are."""
+    """The meaning of the cells of :func:`summary_of`."""
     questions = ", ".join(f"{max(one.answered for one in task.policies)} of {task.task}" for task in run.tasks)
     metrics = ", ".join(dict.fromkeys(task.metric for task in run.tasks))
     compared = [task.reference for task in run.tasks if any(one.difference for one in task.policies)]

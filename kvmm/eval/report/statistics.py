@@ -1,6 +1,6 @@
-"""Whether a policy differs from full precision on the same questions, by more than the choice of questions explains.
+"""Paired tests: whether the difference of a policy to full precision exceeds the sampling error of the questions.
 
-Questions about one document are not independent: what makes a page hard is shared by all of them. Differences are
+Questions about one document are not independent, because they share the difficulty of the page. Differences are
 therefore resampled by document (cluster bootstrap), which widens the intervals where it matters.
 """
 

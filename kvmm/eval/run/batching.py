@@ -1,4 +1,4 @@
-"""Prompts side by side: documents read once, packed under any number of policies, questions decoded as a batch.
+"""Batches of prompts: documents are read once, packed under any number of policies, and questions decoded together.
 
 The rows of a batch are left-padded twice, documents to one length and what follows them to another, so that every
 document is packed before any question is read, as for a prompt that is alone::
@@ -35,7 +35,7 @@ _PADDED_MEDIA = ("input_features", "feature_attention_mask")  # recordings of un
 
 
 class Uncollatable(KVMMError):
-    """Prompts whose media have shapes that do not fit together; they are asked one by one."""
+    """The media of the prompts have shapes that cannot be batched; ask the prompts one by one."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class MeasuredAnswer:
         tokens: generated ids, the end token included if it came.
         ttft: seconds from the prompt to the first token: reading the document (also when it was read once for several
             policies and questions), packing it, reading the question. Of a batch: until the batch has its first tokens.
-        tpot: seconds a token after the first; None for a single token. Of a batch: a step of the batch.
+        tpot: seconds per token after the first; None for a single token. Of a batch: a step of the batch.
         kv_bytes: bytes of the cache that hold something (:mod:`kvmm.cache.memory`) after the answer's last step; of a
             batch's cache those of the prompt's own tokens and pages.
         kv_bytes_bf16: what the keys and values of the same tokens take in bf16.
@@ -115,7 +115,7 @@ class DocumentBatch(Document):
 
     Args:
         model: as ``load_model`` returns it.
-        prompts: one a document; all or none of them pack it before the question.
+        prompts: one per document; all or none of them pack it before the question.
 
     Raises:
         Uncollatable: their media cannot be put into one batch.

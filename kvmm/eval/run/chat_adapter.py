@@ -1,4 +1,4 @@
-"""Chats with images and recordings, answered as ``kvmm eval`` answers samples: for evaluators with their own tasks."""
+"""The adapter for other evaluators: chats with images and recordings, answered as ``kvmm eval`` answers samples."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def answer_chats(
 
     Args:
         policy: as :func:`kvmm.models.caches.resolve_policies` returns it.
-        chats: messages ``{"role": ..., "content": [...]}`` whose parts are ``{"type": "text", "text": ...}``, or
+        chats: messages ``{"role": ..., "content": [...]}`` with parts ``{"type": "text", "text": ...}``, or
             ``"image"`` and ``"audio"`` with their source as ``"url"``; or functions that return the messages, which are
             called when it is their turn.
         batch_size: chats decoded together.
@@ -114,7 +114,7 @@ def answer_chats(
 
 
 class _Unscored:
-    """Stands for the task: whoever brings the chats scores the answers."""
+    """A task without scores: the caller scores the answers."""
 
     name = "chat"
 
@@ -124,7 +124,7 @@ class _Unscored:
 
 
 class _ChatRunner(SampleRunner):
-    """An :class:`SampleRunner` whose prompts come from messages."""
+    """A :class:`SampleRunner` with prompts from messages."""
 
     def __init__(self, model: Any, processor: Any, policy: str | KVPolicy, settings: Settings):
         name = policy if isinstance(policy, str) else policy.name
@@ -179,16 +179,16 @@ def _without_source(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def image_source(source: Any) -> Any:
-    """What :func:`load_image` takes, of what data sets hold: paths, Pillow images, ``{"bytes": ..., "path": ...}``."""
+    """The argument of :func:`load_image` for a data set's path, Pillow image, or ``{"bytes": ..., "path": ...}``."""
     if isinstance(source, Mapping):
         return source.get("bytes") or source.get("path")
     return source
 
 
 def audio_source(source: Any) -> Any:
-    """What :func:`load_audio` takes, from what data sets hold.
+    """The argument of :func:`load_audio` for a recording of a data set.
 
-    That is paths, ``{"array": ..., "sampling_rate": ...}`` with ``[n]`` or ``[channels, n]`` samples,
+    Data sets hold paths, ``{"array": ..., "sampling_rate": ...}`` with ``[n]`` or ``[channels, n]`` samples,
     ``{"bytes": ..., "path": ...}``, and decoders with ``get_all_samples()``.
     """
     if hasattr(source, "get_all_samples"):

@@ -1,4 +1,4 @@
-"""Runs: a task under several policies, its rows written as they come, scored at the end, gone on with after a crash."""
+"""Run a task under several policies: write rows as they come, score at the end, resume after a crash."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def run(
 ) -> Run:
     """Answer and score a task under several policies, and write the files of the run.
 
-    Samples whose rows are in the files already are skipped, those that failed too unless ``retry_failed`` asks for
-    them. The files are right after every row.
+    Samples that have a row in the files are skipped, failed ones too unless ``retry_failed`` is set. The files are
+    valid after every row.
 
     Args:
         samples: what ``task.load`` returned; a plain list when nothing was left out.
@@ -61,10 +61,10 @@ def run(
         fresh: start a run beside those that are there.
         retry_failed: ask again what could not be answered when the run was begun.
         settings: further settings of the task for the results file: ``dataset_path``, ``split``, ``limit``.
-        machine: what to say of the machines when it is not this one that answers.
+        machine: the description of the machines, when others than this one answer.
         share: which of how many processes this is; each answers its share of the documents.
         wait: returns when all processes have called it.
-        answer: what yields the rows instead of :func:`answer_samples`, with its arguments.
+        answer: replaces :func:`answer_samples`; takes its arguments and yields rows.
         progress: called after every row.
         stop: once it is set, the run ends; it can be gone on with later.
         locked: the caller holds the run's lock already (:meth:`RunFiles.locked`).
@@ -204,7 +204,7 @@ def describe(model: Any, processor: Any, model_name: str, settings: Settings, wo
 
 
 def pixel_budget(processor: Any) -> dict[str, Any] | None:
-    """What decides how many tokens an image becomes, and with it scores and bytes; None without images."""
+    """The settings that determine the number of tokens per image, and with it scores and bytes; None without images."""
     images = getattr(processor, "image_processor", None)
     if images is None:
         return None

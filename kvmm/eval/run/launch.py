@@ -1,4 +1,4 @@
-"""``kvmm eval`` without its terminal: what is run, in how many processes, and what happens, as events."""
+"""``kvmm eval`` without its terminal: options, processes, and the progress as events."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EvalOptions:
 
     @property
     def model_name(self) -> str:
-        """What the results call the model."""
+        """The name of the model in the results."""
         if self.model is None:
             return EMBEDDED_MODEL
         return Path(self.model).resolve().name if Path(self.model).is_dir() else self.model
@@ -183,7 +183,7 @@ def execute(options: EvalOptions, processes: Processes) -> Iterator[Loaded | Row
 
 
 def _sources(options: EvalOptions, tasks: Sequence[Task]) -> list[str]:
-    """What each task is loaded from."""
+    """The source of each task."""
     if options.data:
         if len(options.data) not in (1, len(tasks)):
             raise KVMMError(

@@ -56,7 +56,7 @@ class Cluster:
         """Join the cluster at an address ("auto" finds one), or start one of this machine's cores and GPUs.
 
         Args:
-            workers: actors; default one a GPU, or one.
+            workers: actors; default one per GPU, or one.
 
         Raises:
             KVMMError: Ray is missing, there is no such cluster, or it has fewer GPUs than ``workers``.
@@ -95,7 +95,7 @@ class Cluster:
         return GPU_BATCH if self.gpus else 1
 
     def describe(self) -> dict[str, Any]:
-        """What the results file says of the machines."""
+        """The description of the machines for the results file."""
         return {"device": "cuda" if self.gpus else "cpu", "engine": "ray", "processes": self.workers}
 
     def runner(self, model: str | None, device: str | None, dtype: str | None) -> Callable[..., Iterator[Row]]:
@@ -140,7 +140,7 @@ class Cluster:
         context.enable_progress_bars = False
         context.print_on_execution_start = False
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        # a block a unit: what is done again when an actor dies, and what comes back as soon as it is there
+        # one block per unit: Ray repeats a block when its actor dies, and returns it as soon as it is done
         data = ray.data.from_items(
             [{"unit": ray.cloudpickle.dumps(unit)} for unit in work], override_num_blocks=len(work)
         )

@@ -1,4 +1,4 @@
-"""The files of a run: one line a sample, written so that a crash at any time costs the sample in hand and no more.
+"""The files of a run: one line per sample. A crash loses the current sample at most.
 
 ``{out}/{model}/{date}_samples_{task}_{policy}.jsonl`` holds the answers, ``{date}_results.json`` the settings and the
 scores; both follow lmms-eval's schemas and add what a KV cache is measured by. Lines are only ever appended, each with
@@ -52,7 +52,7 @@ def repetition_rate(tokens: Sequence[int], n: int = NGRAM) -> float:
 
 
 def sample_hash(question: str, answers: Sequence[str]) -> str:
-    """What tells whether a recorded line belongs to the sample of that id in the data of now."""
+    """A hash that tells whether a recorded line belongs to the sample with that id in the present data."""
     return hashlib.sha256(json.dumps([question, list(answers)], ensure_ascii=False).encode()).hexdigest()[:16]
 
 
@@ -319,7 +319,7 @@ def git_hash() -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """What :func:`read_run` finds.
+    """The result of :func:`read_run`.
 
     Attributes:
         folder: where the files are.

@@ -213,7 +213,7 @@ class SampleRunner:
             return
         left = {name: wanted[name] - given[name] for name in self.policies}
         batch = None  # its caches are freed before the next attempt
-        # what one policy cannot do another may: what fails while it is read fails under all
+        # an error under one policy concerns that policy; an error while documents are read concerns all
         failed = self.policies if name is None else (name,)
         for _, sample in samples:
             if len(samples) > 1:

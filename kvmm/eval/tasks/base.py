@@ -1,4 +1,4 @@
-"""What a benchmark is: samples, the set of them, and the task that loads and scores them.
+"""The parts of a benchmark: samples, sets of samples, and the task that loads and scores them.
 
 A task turns a source (a file, a folder, a data set's id) into samples, and predictions into scores. It never sees a
 model. Whatever is wrong with a single item ends in ``SampleSet.skipped`` with a reason; only a source that cannot be

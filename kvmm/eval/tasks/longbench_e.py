@@ -89,7 +89,7 @@ def bucket(length: int) -> str:
 
 
 class LongBenchE(Task):
-    """JSON lines with the official fields, one file a task (``qasper_e.jsonl`` ...) or all in one; or parquet.
+    """JSON lines with the official fields, one file per task (``qasper_e.jsonl`` ...) or all in one; or parquet.
 
     Prompts are given whole. The benchmark's script cuts them in the middle to what the model was trained for: leave
     out longer ones for models of a short context.

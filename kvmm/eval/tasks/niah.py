@@ -1,6 +1,6 @@
 """A needle in a haystack: one sentence hidden in a long text, or on one page of a long document.
 
-Which sentence, where and in which text follows from the options and the seed alone, so that two runs ask the same.
+Sentence, depth and text follow from the options and the seed alone, so that two runs ask the same questions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One item of a source, and its media: where they are, never what they hold.
+"""One item of a source with references to its media, which are loaded when asked for.
 
 A row hands out a path or a function that reads one cell, so that a set of many gigabytes is never held in memory.
 """
@@ -108,7 +108,7 @@ class Row:
         return texts
 
     def image(self, *names: str) -> Any:
-        """The source of an image, whose first bytes have been read."""
+        """The source of an image, checked by its first bytes."""
         source = self._medium("image", names)
         check_image(source)
         return source

@@ -1,4 +1,4 @@
-"""Opening what a benchmark comes in: JSON and JSON lines, parquet, data set ids, the bundled mini sets."""
+"""Opening the formats of benchmarks: JSON and JSON lines, parquet, data set ids, the bundled mini sets."""
 
 from __future__ import annotations
 

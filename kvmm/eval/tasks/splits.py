@@ -1,4 +1,4 @@
-"""Which file or shards of a folder are the wanted split."""
+"""The file or the shards of a split in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One page of one visitor: the conversations, the one that is open here, and what is waited for.
+"""One page of one visitor: the conversations, which of them is open, and the answers that are due.
 
 Nothing here knows Gradio, so the flow can be tested without a browser. Conversations live in the server's memory only.
 The pages (tabs) of one browser share the list of conversations; each has its own open one. Another visitor shares
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Desk:
-    """What the pages of one visitor share.
+    """The state that the pages of one visitor share.
 
     Attributes:
         talks: the conversations, the newest last.
@@ -114,7 +114,7 @@ class Session:
 
     @property
     def chats(self) -> dict[str, list[dict[str, Any]]]:
-        """What the open conversation shows, by side."""
+        """The messages of the open conversation, by side."""
         return self.talk.chats
 
     @property

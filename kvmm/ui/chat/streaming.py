@@ -1,4 +1,4 @@
-"""One answer on its way: written in a thread of its own, watched by any number of pages.
+"""One answer that is being generated: a thread of its own writes it, any number of pages watch it.
 
 A page that is reloaded or closed does not end it; the page that comes back goes on watching.
 """
@@ -27,7 +27,7 @@ from kvmm.ui.server.arenas import return_memory
 from kvmm.ui.settings import Settings
 
 WAITING_NBYTES = 256 * 2**20  # of decoded pictures of all questions that wait for the model
-_WAITING: weakref.WeakSet[Answer] = weakref.WeakSet()  # whose files have been read
+_WAITING: weakref.WeakSet[Answer] = weakref.WeakSet()  # waiting answers with files in memory
 _WAITING_GUARD = threading.Lock()
 _ALONE = threading.Lock()  # held by the one answer that goes on without its page
 TEXT_SECONDS = 0.06  # between two updates of the text
@@ -136,7 +136,7 @@ class Answer:
         return WAITING_NBYTES - sum(item.nbytes for item in decoded.values())
 
     def _hold_earlier(self) -> None:
-        """Decode earlier pictures that have to be read again, as far as there is room for them."""
+        """Decode earlier pictures that have to be read again, until the memory for waiting answers is full."""
         with decoding.owned_by(self.talk.owner), decoding.stopped_by(self.stop):
             for item in self.talk.media_to_read_again(self.settings):
                 if item.nbytes:  # it is there, or another question holds it
@@ -183,7 +183,7 @@ class Answer:
             time.sleep(TEXT_SECONDS)
 
     def updates(self) -> Iterator[AnswerUpdate]:
-        """Answer here and now; raises what goes wrong. When it ends or is closed, the chat shows what came of it."""
+        """Answer in this thread; errors are raised. At the end, or when it is closed, the chat shows the result."""
         self._begun = self._answers = True
         for side in self._sides:
             self._show(side, note("Reading" if self.message.files else "Answering", "", pending=True))
@@ -252,7 +252,7 @@ class Answer:
         self.exchange.tails[side] = [message for message in tail if message]
 
     def _tail(self, side: str, text: str) -> list[dict[str, Any] | None]:
-        """The messages of one side, whose answer is ``text`` as Markdown."""
+        """The messages of one side; its answer is ``text`` as Markdown."""
         progress, reread = self.last[side], self._reasons[side]
         before = note(READ_AGAIN, reread) if reread else None
         if progress.stopped:

@@ -1,4 +1,4 @@
-"""One conversation as a visitor sees it: every question with what was shown after it, the media, both caches.
+"""One conversation as a visitor sees it: every question with the messages after it, the media, both caches.
 
 The quantised side and its full-precision twin are conversations of their own. A side that has not followed (another
 policy or model, comparison just switched on) takes over all that was said and reads it again in one prefill.
@@ -42,7 +42,7 @@ _STOPPED = Progress("", 0, 0.0, None, 0.0, None, done=True, stopped=True)
 
 @dataclass(frozen=True)
 class UserMessage:
-    """What a visitor sent: text and the paths of the uploaded files; ``media`` once they have been read."""
+    """A visitor's message: text and the paths of the uploaded files; ``media`` once the files have been read."""
 
     question: str
     files: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class UserMessage:
 
 @dataclass
 class Exchange:
-    """A question, and what was shown after it on either side.
+    """A question, and the messages after it on either side.
 
     Attributes:
         message: the question and its files.
@@ -71,7 +71,7 @@ class Exchange:
     _sent: tuple[bool, list[dict[str, Any]]] | None = field(default=None, repr=False, compare=False)
 
     def messages(self, side: str) -> list[dict[str, Any]]:
-        """What one side's chat shows of it. The question's own are made once: each frame of an answer asks for them."""
+        """The messages of one side's chat. Those of the question are made once, since every frame needs them."""
         if self._sent is None or self._sent[0] != self.as_links:
             sent = user_messages(self.message.question, self.message.files, links=self.as_links)
             self._sent = self.as_links, sent
@@ -140,7 +140,7 @@ class Talk:
 
     @property
     def conversations(self) -> list[Conversation]:
-        """Both sides, as far as they exist."""
+        """The conversations of the sides that have one."""
         return list(self._conversations.values())
 
     @property
@@ -154,7 +154,7 @@ class Talk:
         return [item for each in self.exchanges if each.answered for item in each.media]
 
     def media_to_read_again(self, settings: Settings) -> list[Media]:
-        """What was sent earlier and the next question reads once more, because a side has no cache of it."""
+        """Earlier media that the next question reads again, because a side has no cache of them."""
         for side in SIDES if settings.compare else ("kvmm",):
             conversation = self._conversations.get(side)
             if (

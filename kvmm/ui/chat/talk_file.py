@@ -1,4 +1,4 @@
-"""Conversations of the app in files: all that is shown, with the files that were sent, beside the packed cache."""
+"""Conversations of the app in files: the messages and the sent files, beside the packed cache."""
 
 from __future__ import annotations
 

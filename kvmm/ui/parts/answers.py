@@ -1,4 +1,4 @@
-"""What the Ask tab shows beside the chat: the note on memory, figures, the verdict, thumbnails."""
+"""HTML of the Ask tab beside the chat: the note on memory, figures, the verdict, thumbnails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two answers to one question beside each other: the words that differ are marked."""
+"""Mark the words in which two answers to one question differ."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from itertools import chain
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)$")
 _LANGUAGE = re.compile(r"[A-Za-z0-9+#.-]{1,20}")
-_DRAWN = frozenset({"mermaid"})  # languages whose blocks Gradio draws instead of showing them
+_DRAWN = frozenset({"mermaid"})  # Gradio draws blocks of these languages instead of showing their text
 _LITERAL = re.compile(r"[\\*_{}\]>#|~$&]")
 # tags, links, code, addresses; at the start of a line: code, lists, headings that are underlined
 _REFERRED = re.compile(
@@ -90,7 +90,7 @@ def _code_block(opening: re.Match[str], lines: Iterator[str]) -> str:
 
 
 def _indented_block(first: str, lines: Iterator[str]) -> tuple[str, list[str]]:
-    """The block of code whose first line is indented by four, and the line that was read after it."""
+    """An indented block of code from its first line, and the line that was read after the block."""
     content, after = [first], []
     for line in lines:
         if line.strip() and (_FENCE.match(line) or not _INDENTED.match(line)):
@@ -132,7 +132,7 @@ def _plain(text: str) -> str:
 
 
 def _references(text: str) -> str:
-    """``text`` whose markup is in references; a backslash that made it plain already goes."""
+    """``text`` with its markup as character references; backslashes before markup are dropped."""
     return re.sub(r"(\\\\)|\\?([`<\[])", lambda one: one[1] or f"&#{ord(one[2])};", text)
 
 

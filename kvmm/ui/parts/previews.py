@@ -22,7 +22,7 @@ SHOWN = 4  # pictures in a bubble; the others are counted
 SIDE = 1100  # pixels of the longer side: small in the bubble, readable when enlarged
 QUALITY = 60  # of WebP: 10 to 30 KiB for a page of text
 SECONDS = 10  # that a file has for them; one that takes longer is a link
-KEPT_FILES = 64  # whose previews are kept in memory, about 100 KiB each
+KEPT_FILES = 64  # files with previews in memory, about 100 KiB each
 
 
 def previews_html(paths: Sequence[str]) -> str:

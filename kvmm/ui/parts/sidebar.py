@@ -72,11 +72,11 @@ class Sidebar:
     num_sink_tokens: gr.Number
     residual_length: gr.Number
     compare: gr.Checkbox
-    counted: gr.State  # the policy whose numbers of exact tokens are shown
+    counted: gr.State  # the policy of the shown numbers of exact tokens
 
     @property
     def inputs(self) -> list[Any]:
-        """The components whose values :func:`settings_of` takes."""
+        """The components that :func:`settings_of` takes values of."""
         return list(vars(self).values())[:-1]
 
     @property
@@ -115,7 +115,7 @@ def followed(policy: str, shown_for: str, *counts: float | None) -> tuple[int, .
     """The numbers of exact tokens after a change of policy: the new policy's, but what the visitor typed stays.
 
     Args:
-        policy, shown_for: the preset that is chosen now, and the one whose numbers are shown.
+        policy, shown_for: the preset that is chosen now, and the preset of the shown numbers.
         counts: first and newest tokens as they are in the fields; None for an empty field.
     """
     before, after = exact_tokens(shown_for), exact_tokens(policy)

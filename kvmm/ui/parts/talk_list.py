@@ -49,7 +49,7 @@ class TalkList:
 
     @property
     def outputs(self) -> list[Any]:
-        """The components whose values :func:`listing` returns."""
+        """The components that :func:`listing` returns values of."""
         return [self.talks, self.name]
 
 
@@ -102,7 +102,7 @@ def connect_talk_list(
         watch: continues an event by following the open conversation's answer, if one is being written.
 
     Returns:
-        the components whose values :func:`redraw` returns.
+        the components that :func:`redraw` returns values of.
     """
     outputs = [session, *shown, box, *parts.outputs]
     events = _Events(visitors, sidebar, outputs)
@@ -208,7 +208,7 @@ def save_file(visitors: Visitors, session: Session, key: bytes) -> Path:
 
 
 def too_large(path: Path, limit: int | None) -> str:
-    """What a visitor should know about a saved file that this app would not take back; empty if it does.
+    """A warning about a saved file that is too large for this app to open again; empty if it is not.
 
     Args:
         path: the file.

@@ -8,12 +8,12 @@ import gradio as gr
 
 
 def warn(message: object, seconds: float = 6) -> None:
-    """Show a warning to the visitor whose event is running."""
+    """Show a warning to the visitor of the running event."""
     gr.Warning(html.escape(str(message), quote=False), duration=seconds)
 
 
 def failure(error: Exception) -> gr.Error:
-    """What to raise so that an event ends and its visitor sees why."""
+    """An exception that ends an event and shows its reason to the visitor."""
     return gr.Error(html.escape(str(error), quote=False), duration=6, print_exception=False)
 
 

@@ -30,7 +30,7 @@ _AROUND = 0.5  # seconds played before and after an audio token
 
 
 def token_html(session: Session, report: NormReport, kind: str, row: int, position: int) -> str:
-    """What token ``position`` is and where it is from, with its norm in row ``row``.
+    """Token ``position``: its modality, its location in the input, and its norm in row ``row``.
 
     Raises:
         KVMMError: there is no such token.
@@ -156,7 +156,7 @@ def _wav(samples: np.ndarray) -> str:
     return f"data:audio/wav;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-# Clicks on a row's button, and on points of figures whose horizontal axis counts tokens, choose a token.
+# A click on a row's button, or on a point of a figure with tokens on its horizontal axis, chooses a token.
 def click_script(*figures: str) -> str:
     """JavaScript of an HTML component that triggers ``select`` with a token as index."""
     places = ", ".join(f"#{name} .js-plotly-plot" for name in figures)

@@ -1,4 +1,4 @@
-"""What the Ask tab shows of a conversation: as it stands, and frame by frame while an answer is on its way."""
+"""Values of the Ask tab's components: for a conversation at rest, and frame by frame during an answer."""
 
 from __future__ import annotations
 

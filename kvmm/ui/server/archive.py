@@ -104,7 +104,7 @@ def _unpack(path: Path, folder: Path, name: str) -> dict[str, int]:
 
 
 class _Budget:
-    """What the files of one upload may still hold."""
+    """The bytes and values that one upload may still unpack."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -129,7 +129,7 @@ class _Budget:
 
 
 def _directory_bytes(path: Path) -> int:
-    """How long the list of files at the end of a .zip is, as far as it says so."""
+    """Bytes of the central directory of a .zip, as its end record states them; 0 without one."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - _TAIL, 0))

@@ -1,4 +1,4 @@
-"""Memory that questions leave behind goes back to the next ones."""
+"""Limit glibc's malloc arenas and return their free memory, so that later questions can use it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who sends a request, as far as the server can know without a cookie: an address, and how much of it is let through.
+"""The client of a request, known by its address, and a rate limit per address.
 
 Behind a proxy the address is the one it forwards (``X-Forwarded-For``), which uvicorn believes from ``127.0.0.1`` and
-from ``FORWARDED_ALLOW_IPS`` alone; of a proxy that forwards none, all visitors have one address.
+from ``FORWARDED_ALLOW_IPS`` alone. Behind a proxy that forwards none, all visitors share one address.
 """
 
 from __future__ import annotations

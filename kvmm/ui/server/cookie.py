@@ -1,7 +1,7 @@
-"""The token by which the server knows a browser again after a reload.
+"""The cookie by which the server recognises a browser after a reload.
 
-It is a cookie that scripts cannot read, never part of an address: 32 random bytes that nobody can guess, and the mark
-of this installation. Tokens that others made up are replaced when a page is loaded.
+Scripts cannot read it and it is never part of an address. It holds 32 random bytes and a keyed digest of this
+installation; tokens without a valid digest are replaced when a page is loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages that are open say so every few seconds, and count as heard of."""
+"""Heartbeats: open pages send one every few seconds, and count as open while they do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATH = f"{API}/heartbeat/"
 class Heartbeats:
     """ASGI middleware: what Gradio sends on a page's heartbeat connection tells the visitors that the page is there.
 
-    A page whose connection was interrupted is open again with the next one.
+    After an interrupted connection, the next heartbeat opens the page again.
     """
 
     def __init__(self, app: Any) -> None:

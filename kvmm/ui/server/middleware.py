@@ -1,4 +1,4 @@
-"""What every request passes before Gradio sees it: the login, limits of its body, headers that protect the page.
+"""ASGI middlewares in front of Gradio: the login, limits of request bodies, security headers.
 
 Gradio parses bodies before it asks who sent them, holds a JSON body whole whatever its size, and leaves some routes
 (MCP, heartbeats, cancelling) open when a login is set. These are ASGI middlewares, so streams pass through untouched.
@@ -317,7 +317,7 @@ class _Bounded:
 
 
 def too_large(path: str, limit: int) -> str:
-    """One line for a visitor whose request has more than ``limit`` bytes."""
+    """One line for a visitor who sent a request of more than ``limit`` bytes."""
     if path == UPLOAD:
         return f"These files are larger than the {limit / 2**20:.0f} MiB that this app takes at once: send fewer."
     return f"This request is larger than {limit / 2**20:.1f} MiB: upload files instead of sending them inside it."

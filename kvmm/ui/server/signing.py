@@ -1,8 +1,8 @@
-"""Marks on saved conversations: an app opens only files that it has written itself.
+"""Signatures of saved conversations: an app opens only files that it has written itself.
 
-What a file says is trusted once it is loaded, so no visitor's own file may get that far. An app therefore puts a keyed
-digest (HMAC-SHA256) over all bytes of a file into its header, made with a key that stays on the server, and checks it
-before anything of the file is parsed. The file remains a safetensors file that ``Conversation.load`` reads.
+A loaded file is trusted, so a visitor must not be able to make one. An app therefore puts a keyed digest (HMAC-SHA256)
+over all bytes of a file into its header, made with a key that stays on the server, and checks it before anything of the
+file is parsed. The file remains a safetensors file that ``Conversation.load`` reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = "signature"
 _BEFORE = b'{"__metadata__":{"signature":"'  # what the header of a signed file begins with; then the digest
 _DIGEST = 64  # hexadecimal digits
 _PURPOSE = b"saved conversation 2"  # cookies are marked with the same key
-# Digests of the versions before are over the parsed header, so whoever sends a file of those has it parsed.
+# Digests of earlier versions cover the parsed header, so their files are parsed before they are checked.
 _OLD_HEADER = 16 * 2**20
 _OLD_ITEMS = 200_000  # of all its lists and objects, about 1 us each
 _HAS_MODES = hasattr(os, "getuid")  # Windows has none

@@ -1,8 +1,8 @@
-"""Gradio's state of every open page, bounded: what nobody needs goes, and never that of a page with a conversation.
+"""A bound on Gradio's states of open pages, which never drops the state of a page with a conversation.
 
-A state is about 0.3 MB, and Gradio keeps the newest 10 000 whoever they belong to. A page without a conversation loses
-nothing with its state: the next event makes another one like it. Making one takes the event loop 15 ms, in which nobody
-else is served, so one client makes only so many in a second.
+A state is about 0.3 MB, and Gradio keeps the newest 10 000 of all visitors. A page without a conversation loses
+nothing with its state: the next event makes another one like it. Making one blocks the event loop for 15 ms, so the
+rate per client is limited.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SessionStates(StateHolder):
 
         Raises:
             KVMMError: ``MAX_STATES`` pages are open, each with a conversation.
-            HTTPException: 429, the client whose request this is opens pages too fast.
+            HTTPException: 429, the client of this request opens pages too fast.
         """
         with self.lock:
             if session_id not in self.session_data:

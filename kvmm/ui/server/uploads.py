@@ -1,7 +1,7 @@
-"""Uploads: every one in a folder of its own, so that what one visitor sends and deletes is never another's.
+"""Uploads: each has a folder of its own, so that no visitor can delete the upload of another.
 
-Gradio names an upload by its content and keeps it beside the files that its pages show: whoever sends a copy of such a
-file and deletes it takes it from everybody. Here nobody can guess the folder of somebody else, and an upload that
+Gradio names an upload by its content and keeps it beside the files that its pages show: a visitor who sends a copy of
+such a file and deletes it, deletes it for everybody. Here the names of folders cannot be guessed, and an upload that
 fails or is cut off leaves nothing behind.
 """
 
@@ -40,7 +40,7 @@ PREFIX = "kvmm-"  # of the folders of visitors: their uploads, and what is made 
 
 
 def new_folder(upload_folder: Path) -> Path:
-    """A new folder for files of one visitor, whose name cannot be guessed."""
+    """A new folder for files of one visitor; its name cannot be guessed."""
     folder = upload_folder / f"{PREFIX}{uuid.uuid4().hex}"
     folder.mkdir(parents=True, mode=0o700)
     return folder
@@ -163,7 +163,7 @@ class _Parts(GradioMultiPartParser):
 
 
 async def upload(request: Request) -> Response:
-    """What Gradio's own route does, into a new folder; answers with the paths of the files."""
+    """Gradio's upload route, into a new folder; responds with the paths of the files."""
     app, upload_id = request.app, request.query_params.get("upload_id")
     blocks = app.get_blocks()
     uploads = Path(app.uploaded_file_dir).resolve()
@@ -200,7 +200,7 @@ async def upload(request: Request) -> Response:
 
 
 def _refusal(new: Upload, blocks: Any, folder: Path) -> str:
-    """Why an upload is refused, if uploads that nobody sent and whose visitors are gone do not make room for it."""
+    """The reason to refuse an upload, if deleting unsent uploads of visitors who left does not make room for it."""
     why, old, missing = QUOTA.refusal(new, blocks.max_file_size, folder)
     if why and blocks.visitors.free_unsent(old, missing):
         why, _, _ = QUOTA.refusal(new, blocks.max_file_size, folder)

@@ -10,7 +10,7 @@ from kvmm.ui.chat.session import Desk, Session
 
 @dataclass(eq=False)
 class Visit:
-    """One visitor. ``pages``: session by open page; ``away``: by page whose connection ended, which may come back;
+    """One visitor. ``pages``: session by open page; ``away``: by page with an ended connection, which may come back;
     ``heard``: when either was last heard of; ``files``: times by path.
 
     ``saved``: the folder of the conversation that was saved last, which is in ``files``, too.

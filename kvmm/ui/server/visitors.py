@@ -1,4 +1,4 @@
-"""Several visitors at once: whose conversations are whose, how long they live, and with them their caches and files.
+"""The visitors of an app: their conversations, caches and files, and how long these live.
 
 A visitor is one browser. It carries a token that nobody can guess (:mod:`kvmm.ui.server.cookie`); the pages it has open
 share its conversations, and a page that is reloaded finds them again. They live as long as a page is open, and for a
@@ -101,7 +101,7 @@ class Visitors:
             return visit.pages[key]
 
     def find(self, key: str | None) -> Session | None:
-        """The session of a page, if it still exists; also of one whose connection ended."""
+        """The session of a page, if it still exists; also after its connection ended."""
         with self._guard:
             visit = self._visit_of(key or "")
             return None if visit is None else visit.sessions[key]
@@ -251,7 +251,7 @@ class Visitors:
                 visit.files.update({path: _time(path) for path in own_paths})
 
     def discard(self, session: Session, paths: Iterable[str]) -> None:
-        """Delete files of a conversation that was deleted, as far as no other one shows them."""
+        """Delete the files of a deleted conversation that no other conversation shows."""
         with self._guard:
             for visit in [visit for visit in self._visits if session in visit.sessions.values()]:
                 shown = {Path(path).resolve() for talk in visit.desk.talks for path in talk.files}
@@ -264,14 +264,14 @@ class Visitors:
                 self._delete(gone)
 
     def discard_upload(self, path: str | Path) -> None:
-        """Delete a file whose content has been read, unless it is one that others see, too."""
+        """Delete a file that has been read, unless other visitors see it, too."""
         with self._guard:
             resolved = Path(path).resolve()
             if self._is_own(resolved) and not any(resolved in self._living(visit) for visit in self._visits):
                 self._unlink(resolved)
 
     def free_unsent(self, uploads: Iterable[tuple[Path, str]], nbytes: int) -> int:
-        """Delete uploads that no conversation shows and whose visitor has no page open, until ``nbytes`` are free.
+        """Delete uploads that no conversation shows, of visitors without an open page, until ``nbytes`` are free.
 
         Args:
             uploads: paths, in the order in which they go, with their visitor's token.

@@ -26,7 +26,7 @@ from kvmm.ui.server.visitors import Visitors, session_of
 from kvmm.ui.settings import Settings
 
 FILE_TYPES = ["image", "audio", ".pdf"] + ["video"] * (importlib.util.find_spec("torchvision") is not None)
-READING = 8  # questions whose files are read at the same time
+READING = 8  # questions that read their files at the same time
 WELCOME = "### What is on your page?\nDrop an image, a PDF or a recording below and ask, or take one of these."
 CHAT_OPTIONS: dict[str, Any] = {
     "height": 520,
@@ -219,7 +219,7 @@ class _Events:
             self.visitors.keep_budget()
 
     def prepare(self, request: gr.Request) -> None:
-        """Read the files before it is this question's turn: who waits for the model does not wait for them."""
+        """Read the question's files while it waits for the model."""
         state = self.visitors.find(request.session_hash)
         answer = None if state is None else state.talk.answer
         if answer is not None:
@@ -259,7 +259,7 @@ class _Events:
         return *redraw(state, settings.compare), settings.model, *self.sidebar.values(settings), settings.compare
 
     def watch(self, event: Any) -> Any:
-        """Follow an answer that is being written already, or whose page was reloaded before its turn."""
+        """Follow an answer that is being generated, or that still waits after its page was reloaded."""
         tab = self.tab
         return event.then(self.stream, None, tab.shown, concurrency_limit=None, **HIDDEN).then(
             self.ready, tab.box, [tab.box, *tab.talks.outputs], **AT_ONCE

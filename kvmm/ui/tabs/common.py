@@ -1,4 +1,4 @@
-"""What the tabs that look at a prompt share: a sample that is one click away, and errors as one line."""
+"""Parts that several tabs share: their head with the sample question, long work, tables, errors as one line."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Page:
     Attributes:
         visitors: all sessions.
         session: the state that holds the visitor's.
-        sidebar: whose values are the settings.
+        sidebar: its values are the settings.
         sample: what "use the sample" asks; None without samples.
         chat: the components of the Ask tab, which follow an answer.
     """
@@ -172,7 +172,7 @@ class Head:
 
     @property
     def outputs(self) -> list[Any]:
-        """The components whose values ``worked``, ``waits`` and ``say`` return."""
+        """The components that ``worked``, ``waits`` and ``say`` return values of."""
         return [self.message, self.button]
 
 
@@ -187,7 +187,7 @@ class Earlier:
         self._held[session.talk] = report
 
     def of(self, session: Session | None) -> Any | None:
-        """What the open conversation showed last."""
+        """The last figures of the open conversation."""
         return None if session is None else self._held.get(session.talk)
 
 
@@ -217,7 +217,7 @@ def connect(
     *,
     triggers: Sequence[Any] = (),
 ) -> None:
-    """Show what there is when the tab is opened, and after its sample was asked; then measure what is not there yet.
+    """When the tab is opened, and after its sample was asked: show existing figures, then measure missing ones.
 
     Args:
         at_once: ``at_once(session, *inputs)`` returns values of ``outputs`` without the model, which may be answering.

@@ -71,7 +71,7 @@ def check_mini(task: Task) -> None:
 
 
 def sources_in(data_folder: Path | None) -> dict[str, Path | str]:
-    """What can be chosen as data: the mini set, and the files and folders of the server's data folder, by name."""
+    """The choices of data by name: the mini set, and the files and folders of the server's data folder."""
     sources: dict[str, Path | str] = {MINI: "mini"}
     if data_folder is not None:
         sources |= {path.name: path for path in sorted(data_folder.iterdir()) if not path.name.startswith(".")}
@@ -79,7 +79,7 @@ def sources_in(data_folder: Path | None) -> dict[str, Path | str]:
 
 
 def without_paths(samples: SampleSet, source: str) -> SampleSet:
-    """The same set as far as visitors are concerned: its files do not tell where things are on the server."""
+    """The same set without paths of the server, which visitors could read in the files of a run."""
     anonymous = [
         one if one.group is None else replace(one, group=hashlib.blake2b(one.group.encode(), digest_size=8).hexdigest())
         for one in samples
@@ -107,7 +107,7 @@ def _duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a visitor sent: its name in the list, the folder of the data files, and the folder to delete."""
+    """Data that a visitor sent: the name in the list, the folder of the files, and the folder to delete."""
 
     label: str
     data: Path
@@ -115,7 +115,7 @@ class Sent:
 
 
 class _Work:
-    """A run in a thread of its own, whose rows are read from a queue."""
+    """A run in a thread of its own, which puts its rows into a queue."""
 
     def __init__(self, stop: threading.Event, *arguments: Any, **options: Any) -> None:
         self.rows: queue.Queue[tuple[int, int, dict[str, Any]] | None] = queue.Queue()
@@ -172,12 +172,12 @@ class EvaluateTab:
 
     @property
     def inputs(self) -> list[Any]:
-        """What a visitor chooses."""
+        """The inputs of a run."""
         return [self.task, self.source, self.names, self.limit]
 
     @property
     def outcome(self) -> list[Any]:
-        """What a run changes."""
+        """The components that a run updates."""
         return [self.start, self.stop, self.line, self.table, self.files]
 
 
@@ -187,7 +187,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
     Args:
         models: what the sidebar offers.
         page: the parts of the page.
-        data_folder: whose files and folders visitors may choose as data; they never name paths.
+        data_folder: visitors may choose its files and folders as data, by name and never by path.
     """
     events = _Events(models, page, None if data_folder is None else Path(data_folder))
     tab = _lay_out(events.tasks, list(sources_in(events.data_folder)))
@@ -275,7 +275,7 @@ class _Events:
         return task, str(sources[source_name]), int(limit)
 
     def receive(self, path: str | None, state: Session | None, request: gr.Request) -> tuple[Any, ...]:
-        """Unpack what a visitor sends, which takes the place of what they sent before."""
+        """Unpack an upload, which replaces the visitor's previous one."""
         state = session_of(self.page.visitors, request)
         try:
             if path is None:
@@ -350,7 +350,7 @@ class _Events:
             self.long_work.end(state)
 
     def _sent(self, state: Session, source_name: str) -> Sent | None:
-        """What the visitor sent, if that is what ``source_name`` names."""
+        """The visitor's own data, if ``source_name`` names them."""
         return self.sent[state] if source_name not in sources_in(self.data_folder) else None
 
     def _load(self, state: Session, task: Task, data: str, source_name: str, count: int) -> SampleSet:

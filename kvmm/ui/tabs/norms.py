@@ -117,7 +117,7 @@ def channel_figure(report: ChannelReport, kind: str, stage: str, head: int) -> A
 
 @dataclass(frozen=True)
 class Subject:
-    """What the tab shows: a report, and the session whose tokens it is of.
+    """The subject of the tab: a report, and the session of its tokens.
 
     ``is_own`` says that it is of the visitor's prompt as it is now, so that more of it can be measured.
     """

@@ -103,7 +103,7 @@ def plan_html(report: PlanReport, refused: Sequence[str] = ()) -> str:
 
 
 def command_of(report: PlanReport, model: str, media: tuple[int, int, int]) -> str:
-    """The same on the command line; ``media`` are images, tokens an image and audio tokens."""
+    """The same on the command line; ``media`` are images, tokens per image and audio tokens."""
     images, image_tokens, audio_tokens = media
     parts = ["python -m kvmm plan", f"--model {model}", f"--context {sum(report.tokens.values())}"]
     parts += [f"--images {images} --image-tokens {image_tokens}"] if images else []
