@@ -62,14 +62,14 @@ def new_cache(model: Any, policy: str | KVPolicy) -> Cache:
 
 
 def copy_cache(cache: Cache) -> Cache:
-    """A cache that goes on by itself; packed pages are shared until one of the two adds to them."""
+    """An independent copy; it shares packed pages until one of the two adds to them."""
     if isinstance(cache, KVMMCache):
         return cache.fork()
     return copy_peer_cache(cache) if isinstance(cache, QuantizedCache) else copy.deepcopy(cache)
 
 
 def measured_bits(cache: Cache) -> dict[str, float]:
-    """Bits a value that a cache holds, from its tensors; empty for transformers' own.
+    """Bits per value of a cache, measured from its tensors; empty for transformers' own.
 
     ``bits`` counts everything and all tokens, ``packed_bits`` what is in packed pages; ``media_bits`` and
     ``media_packed_bits`` the same of images, video and audio, and are absent without any.
@@ -102,8 +102,8 @@ def cache_nbytes(cache: Cache | None) -> int:
     return sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
 
 
-def shortened(cache: Cache, count: int) -> Cache | None:
-    """``cache`` with its first ``count`` tokens, also after a pass that was stopped halfway; None if it cannot be."""
+def crop_cache(cache: Cache, count: int) -> Cache | None:
+    """Crop ``cache`` to its first ``count`` tokens, also after a stopped forward pass; None if that is impossible."""
     if not count:
         return None
     try:
@@ -117,7 +117,7 @@ def shortened(cache: Cache, count: int) -> Cache | None:
             if (surplus := layer.get_seq_length() - count) > 0:
                 layer.crop(-surplus)
         return cache
-    except (KVMMError, RuntimeError):  # a sliding window has dropped what would come back
+    except (KVMMError, RuntimeError):  # a sliding window has dropped the tokens before
         return None
 
 
@@ -125,9 +125,9 @@ __all__ = [
     "DYNAMIC",
     "cache_nbytes",
     "copy_cache",
+    "crop_cache",
     "measured_bits",
     "new_cache",
     "policy_config",
     "resolve_policies",
-    "shortened",
 ]

@@ -29,7 +29,7 @@ from kvmm.cache.key_norms import KeyNormRecorder
 from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import prompting
-from kvmm.models.caches import DYNAMIC, cache_nbytes, shortened
+from kvmm.models.caches import DYNAMIC, cache_nbytes, crop_cache
 from kvmm.models.conversation_file import SavedConversation, load_conversation, save_conversation
 from kvmm.models.families import family_of
 from kvmm.models.generation import (
@@ -97,7 +97,7 @@ class Conversation:
         """Forget everything: messages, media and cache."""
         self.cache: Cache | None = None
         self.messages: list[dict[str, Any]] = []
-        self.notes: dict[str, Any] = {}  # of whoever saved the conversation this one was loaded from ...
+        self.notes: dict[str, Any] = {}  # from the file this conversation was loaded from ...
         self.files: list[bytes] = []  # ... and files of theirs
         self._turns: list[Turn] = []
         self._held: tuple[torch.Tensor, tuple[Media, ...]] = (self._ids, ())  # what the cache was filled with
@@ -140,9 +140,9 @@ class Conversation:
         finally:
             self._asking.release()
 
-    def rewind(self, count: int) -> None:
-        """Take back all questions but the first ``count``. The cache stays: what the next prompt shares with it, such
-        as the pages before an edited question, is not read again.
+    def truncate(self, count: int) -> None:
+        """Remove all questions but the first ``count``. The cache stays, so that tokens which the next prompt shares
+        with it, such as the pages before an edited question, are not read again.
 
         Raises ``KVMMError`` while an answer is being written.
         """
@@ -150,12 +150,14 @@ class Conversation:
             self.messages, self._turns = self.messages[: 2 * count], self._turns[:count]
             self._memory, self._stopped_media = None, ()
 
-    def adopt(self, other: Conversation, stop: threading.Event | None = None) -> None:
-        """Take over what was said and shown in ``other`` after the questions that both were asked, in the same order.
+    rewind = truncate  # its former name
 
-        A question that only this conversation was asked is taken back, with what came after it. Nothing is read now:
-        the next question reads it in one prefill. The other conversation may have another policy, or another model,
-        whose answers are then tokenised anew and whose media are prepared anew; ``stop`` ends that.
+    def adopt(self, other: Conversation, stop: threading.Event | None = None) -> None:
+        """Copy the questions, answers and media of ``other`` that follow the questions common to both.
+
+        Later questions of this conversation are removed. Nothing is read now: the next question reads all in one
+        prefill. The other conversation may have another policy or another model; answers and media of another model
+        are tokenised and prepared again, and ``stop`` ends that.
 
         Raises ``KVMMError`` while an answer is being written, or when this model cannot read a medium, and
         ``Stopped``; nothing has changed then.
@@ -182,7 +184,7 @@ class Conversation:
             self.messages, self._turns = messages, turns
 
     def _shared_turns(self, other: Conversation) -> int:
-        """How many questions, from the first, both were asked; the answers may differ."""
+        """The number of leading questions that both have in common; their answers may differ."""
         same = 0
         for mine, its, asked, was_asked in zip(
             self._turns, other._turns, self.messages[::2], other.messages[::2], strict=False
@@ -193,11 +195,11 @@ class Conversation:
         return same
 
     def forget_stopped(self) -> None:
-        """Let the media of a stopped question not go with the next one."""
+        """Drop the media of a stopped question, so that the next question does not include them."""
         self._stopped_media = ()
 
     def fork(self, cache: Literal["copy", "share", "move"] = "copy") -> Conversation:
-        """A conversation that goes on from here on its own; packed pages are shared until one of the two adds to them.
+        """A branch of this conversation; it shares packed pages until one of the two adds to them.
 
         Args:
             cache: what becomes of one whose pages cannot be shared (full precision, or with room for a CUDA graph):
@@ -224,7 +226,7 @@ class Conversation:
 
     @property
     def is_current(self) -> bool:
-        """Whether the cache holds everything said so far, and nothing that was taken back."""
+        """Whether the cache holds all turns and no removed ones."""
         return self.cache is not None and self._held[0].equal(self._ids)
 
     def save(self, path: str | Path, notes: Mapping[str, Any] | None = None, files: Sequence[bytes] = ()) -> None:
@@ -246,10 +248,10 @@ class Conversation:
                 raise KVMMError(
                     "Only a conversation with a kvmm cache can be saved: choose another policy than 'dynamic'."
                 )
-            # a cache that is not current holds what was taken back since
+            # a cache that is not current holds tokens of removed questions
             cache = self.cache if self.is_current else None
             dropped = cache is None
-            if cache is None:  # an empty one says which model and policy it is
+            if cache is None:  # an empty cache records the model and the policy
                 cache = KVMMCache.for_model(self.model, policy=self.policy, **self.overrides)
             save_conversation(
                 SavedConversation(cache, dropped, self._turns, self.messages, dict(notes or {}), list(files)), path
@@ -356,7 +358,7 @@ class Conversation:
                     self._stopped_media = media
                 stop.set()
                 worker.join()
-                self.cache = shortened(worker.cache, past) if before is None else before
+                self.cache = crop_cache(worker.cache, past) if before is None else before
             self._asking.release()
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ class Conversation:
         return get_policy(self.policy, **{n: v for n, v in self.overrides.items() if n not in names}).budget is None
 
     def _with_room(self, tokens: int) -> Cache:
-        """The cache to go on with, or a new one; with a graph it gets room for ``tokens`` tokens in all."""
+        """The present cache or a new one; with a graph its capacity is ``tokens`` tokens."""
         if self.cache is None:
             return self._new_cache(tokens)
         if self.graph and isinstance(self.cache, KVMMCache):
@@ -382,9 +384,9 @@ class Conversation:
         return self.cache
 
     def _cut(self, count: int) -> None:
-        """Keep the first ``count`` tokens of the cache, or nothing where it cannot be shortened."""
+        """Crop the cache to its first ``count`` tokens, or drop it if it cannot be cropped."""
         if self.cache is not None and self.cache.get_seq_length() > count:
-            self.cache = shortened(self.cache, count)
+            self.cache = crop_cache(self.cache, count)
 
     def _twin(self) -> Cache | None:
         """The cache as it is now, to come back to. Packed pages are shared, so this copies the residual only."""
@@ -392,7 +394,7 @@ class Conversation:
 
     @property
     def _shares_pages(self) -> bool:
-        """Whether a fork of the cache costs next to nothing: with a graph, pages have room and would be copied."""
+        """Whether a fork of the cache shares its pages: static pages of a graph would be copied."""
         return isinstance(self.cache, KVMMCache) and not self.graph
 
     def _new_cache(self, tokens: int = 1) -> Cache:
@@ -421,6 +423,6 @@ class Conversation:
         self._stopped_media = ()
 
     def _hold(self, cache: Cache | None) -> None:
-        """Keep a cache that was filled with everything said and shown so far."""
+        """Keep a cache that holds all turns so far."""
         self.cache = cache
         self._held = (self._ids, tuple(item for turn in self._turns for item in turn.media))

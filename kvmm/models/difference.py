@@ -12,7 +12,7 @@ from kvmm.models.progress import Progress
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two answers part: ``index`` of the first differing token (from 1), None if they are identical.
+    """The difference of two answers: ``index`` of the first differing token (from 1), None if they are identical.
 
     ``tokens`` is how many full precision generated, the one that ends the answer included; ``full`` and ``kvmm`` are
     the texts of the differing tokens, empty where an answer ends; ``word`` is the first word (from 1) that differs,

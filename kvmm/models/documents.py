@@ -60,7 +60,7 @@ class Document:
         return cache
 
     def cache(self, policy: str | KVPolicy) -> Cache:
-        """A cache of ``policy`` that holds the document, packed; it is the caller's own."""
+        """A new cache of ``policy`` that holds the packed document."""
         if policy == DYNAMIC:
             return copy_cache(self._exact)
         if policy not in self._packed:

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class FairLock:
-    """A lock that is handed on in the order in which it was asked for.
+    """A lock that threads get in the order in which they asked for it.
 
     An evaluation takes the model again right after it gave it back; with a plain lock somebody's question could wait
     until all of it is over.
@@ -116,12 +116,12 @@ def model_lock(model: PreTrainedModel) -> FairLock:
 
 
 class Stopped(Exception):
-    """Somebody pressed Stop while something was being prepared or read."""
+    """The user stopped the preparation or the prefill of a prompt."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How far a prompt has been read: ``page`` of ``pages`` is the one being read, ``share`` of the tokens is done.
+    """Progress of a prefill: page ``page`` of ``pages`` is being read, and the share ``share`` of the tokens is done.
 
     ``pages`` is 0 for a prompt without pictures.
     """
@@ -132,7 +132,7 @@ class Reading:
 
 
 def unless_stopped(work: Callable[[], T], stop: threading.Event) -> T:
-    """``work()``, which must not change anything but what it returns, in a thread that is left alone at Stop.
+    """The result of ``work()``, run in a thread that is abandoned at Stop; ``work`` must have no side effects.
 
     Raises:
         Stopped: ``stop`` was set before it was done.
@@ -299,7 +299,7 @@ class Worker(threading.Thread):
         return {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
 
     def _tell(self, index: int) -> None:
-        """Say that a piece is about to be read."""
+        """Report that a piece is about to be read."""
         self._collect_norms()
         pieces = self.prompt.pieces
         pages = sum(piece.pages for piece in pieces)
@@ -330,7 +330,7 @@ class Worker(threading.Thread):
 
 
 class _Tokens(BaseStreamer):
-    """Passes generated tokens on; what ``generate`` puts first is the prompt."""
+    """Streams generated tokens to the worker; the first call of ``put`` brings the prompt and is ignored."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker, self._is_prompt = worker, True

@@ -76,7 +76,7 @@ def load_model(
 
 
 def default_model() -> Path:
-    """The folder that ``KVMM_DEFAULT_MODEL`` names, or that of the embedded model; it may be missing."""
+    """The folder in ``KVMM_DEFAULT_MODEL``, or the folder of the embedded model, which may be missing."""
     return Path(os.environ.get(DEFAULT_MODEL_ENV) or assets_folder() / EMBEDDED_MODEL)
 
 

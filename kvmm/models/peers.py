@@ -1,6 +1,6 @@
 """transformers' own quantised caches, as peers to compare with under the same prompts.
 
-They hold every token alike, whatever its modality. Both keep up to 128 newest tokens in full precision and quantise the
+They store all tokens alike, of any modality. Both keep up to 128 newest tokens in full precision and quantise the
 whole past anew when there are more, and both read it by rebuilding dense keys and values at every step.
 """
 

@@ -98,7 +98,7 @@ def shared_prefix(
     held_media: Sequence[Media],
     most: int,
 ) -> int:
-    """How many of the first tokens of a prompt a cache holds, with the same media behind them.
+    """The number of leading tokens of a prompt that a cache holds, with the same media.
 
     Args:
         ids, media, runs: the prompt ``[1, T]``, its media and where they are; None if that is not known.
@@ -181,7 +181,7 @@ def merge_inputs(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch
 
 
 def common_prefix(left: torch.Tensor, right: torch.Tensor) -> int:
-    """How many of the first tokens of ``left`` and ``right``, int64 ``[1, T]``, are the same."""
+    """The number of leading tokens that ``left`` and ``right``, int64 ``[1, T]``, have in common."""
     count = min(left.shape[1], right.shape[1])
     differs = (left[0, :count] != right[0, :count]).nonzero()
     return int(differs[0]) if differs.numel() else count

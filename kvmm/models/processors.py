@@ -72,7 +72,7 @@ def load_processor(folder: Path, family: Family, config: Any) -> ProcessorMixin 
 
 
 class NoVideoProcessor:
-    """Stands where transformers wants a video processor: it has the sizes some processors look up, and no video."""
+    """A stand-in for the video processor: it has the attributes that some processors look up, and refuses videos."""
 
     model_input_names: ClassVar[list[str]] = []
     _auto_class = None  # looked up when a processor is saved

@@ -129,7 +129,7 @@ def encode(processor: Any, text: str, media: Sequence[Media]) -> dict[str, torch
 
 
 def _check_audio_length(processor: Any, recordings: Sequence[Any]) -> None:
-    """Feature extractors cut what exceeds their chunk without a word; say so instead."""
+    """Feature extractors truncate recordings silently; raise an error instead."""
     extractor = processor.feature_extractor
     limit = extractor.n_samples / extractor.sampling_rate
     longest = max(len(recording) for recording in recordings) / SAMPLE_RATE
@@ -235,7 +235,7 @@ def encode_messages(
 
 
 def document_length(input_ids: torch.Tensor, config: Any) -> int:
-    """How many of the prompt's tokens ``[1, T]`` are the document; 1 for a prompt without media."""
+    """Tokens of the document in a prompt ``[1, T]``; 1 for a prompt without media."""
     media = (modality_of_ids(input_ids, config) != TEXT).nonzero()
     return int(media[-1, 1]) + 2 if len(media) else 1  # the marker that closes the last medium comes after it
 

@@ -48,7 +48,7 @@ def user_message(processor: Any, family: Family, question: str, media: tuple[Med
 
 
 def prompt_of(turns: Sequence[Turn], device: torch.device) -> Prompt:
-    """Everything said in ``turns``, on a device; without their media."""
+    """The prompt of ``turns`` on a device, without media."""
     ids, per_token = prompting.all_ids(turns), prompting.all_per_token(turns)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **per_token}
     history = merge_inputs([turn.positions for turn in turns])
@@ -61,7 +61,7 @@ def prompt_of(turns: Sequence[Turn], device: torch.device) -> Prompt:
 
 
 def media_inputs(processor: Any, turn: Turn) -> dict[str, torch.Tensor]:
-    """The pixels and sounds of a turn, as its model takes them."""
+    """The pixels and audio features of a turn."""
     return prompting.fill(Turn(turn.text, turn.media), prompting.encode(processor, turn.text, turn.media))
 
 
@@ -73,7 +73,7 @@ def prepare(
     held: tuple[torch.Tensor, tuple[Media, ...]],
     held_length: int,
 ) -> Prompt:
-    """The next call of ``generate``: all ids, but pixels and sounds only of what the cache does not hold.
+    """The prompt of the next ``generate`` call: all ids, and the media that the cache does not hold.
 
     Args:
         model, processor: of the conversation.
@@ -107,12 +107,12 @@ def prepare(
 
 
 def window_of(model: nn.Module) -> int:
-    """Tokens the model was made for, prompt and answer together."""
+    """The model's context window in tokens, for prompt and answer together."""
     return getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or 1 << 30
 
 
 def too_long(model: nn.Module, length: int, turn: Turn, earlier: Sequence[Turn]) -> KVMMError:
-    """Why ``turn`` behind ``earlier`` ones, ``length`` tokens in all, is refused, and what to do."""
+    """The error for a prompt of ``length`` tokens that exceeds the window, with advice on how to shorten it."""
     window = window_of(model)
     text = f"The prompt has {length} tokens and this model's window holds {window}: "
     pages = sum(item.kind == "image" for item in turn.media)

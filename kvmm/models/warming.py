@@ -23,7 +23,7 @@ _warm: WeakKeyDictionary[Any, set[tuple[Any, ...]]] = WeakKeyDictionary()  # mod
 def warm_up(
     conversations: Iterable[Conversation], media: Sequence[Media] = (), stop: threading.Event | None = None
 ) -> None:
-    """Warm every side up, in the order given, unless it was before with the same kinds of media.
+    """Warm every side up, in the order given, unless it is warm for these kinds of media.
 
     Args:
         conversations: the sides; nothing is added to them.
@@ -40,7 +40,7 @@ def warm_up(
 
 
 def is_warm(conversations: Iterable[Conversation], media: Sequence[Media] = ()) -> bool:
-    """Whether :func:`warm_up` with the same arguments has nothing to do."""
+    """Whether all sides are warm, so that :func:`warm_up` would do nothing."""
     return next(_cold(conversations, _first_of_each_kind(media)), None) is None
 
 
@@ -51,7 +51,7 @@ def _first_of_each_kind(media: Sequence[Media]) -> dict[str, Media]:
 def _cold(
     conversations: Iterable[Conversation], kinds: Iterable[str]
 ) -> Iterator[tuple[Conversation, tuple[Any, ...]]]:
-    """The sides that were not warmed up with these kinds of media, and by what they are known once they are."""
+    """The sides that are not warm for these kinds of media, each with its key in the record of warm sides."""
     kinds = frozenset(kinds)
     for side in conversations:
         key = (side.policy, frozenset(side.overrides.items()), kinds)

@@ -12,7 +12,7 @@ from kvmm.analysis.cost.shapes import shape_of
 from kvmm.analysis.errors import measure_errors
 from kvmm.analysis.norms.measure import record_norms
 from kvmm.calibration.heads import HeadShape, configured_heads, head_shapes, local_heads
-from kvmm.models.caches import shortened
+from kvmm.models.caches import crop_cache
 from kvmm.policy import get_policy
 from tests.tiny_models import NEW_TOKENS, gemma4, gemma4_inputs, generate
 
@@ -53,7 +53,7 @@ def test_a_cache_goes_back_within_the_window(shared):
     model, cache = gemma4(shared), None
     for cache in (KVMMCache.for_model(model, "kivi2"), DynamicCache(config=model.config)):
         model(input_ids=torch.arange(3, 13)[None], past_key_values=cache)
-        assert shortened(cache, 6) is cache and cache.get_seq_length() == 6
+        assert crop_cache(cache, 6) is cache and cache.get_seq_length() == 6
 
 
 @SHARED

@@ -380,7 +380,7 @@ def test_a_cache_that_cannot_be_shared_is_copied_left_or_moved(omni, invoice, po
         assert not lengths  # none of this reads anything
         for each in (twin, talk, moved):
             each.graph = False
-            each.rewind(0)
+            each.truncate(0)
             assert last(each.ask("What is the total?", [invoice], max_new_tokens=LENGTH)).text == expected
 
 

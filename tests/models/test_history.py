@@ -64,7 +64,7 @@ def test_questions_that_only_one_side_was_asked_are_taken_back(omni, invoice, re
     twin.adopt(talk)  # as many questions, and not the same
     assert twin.messages == talk.messages and twin._ids.equal(talk._ids)
     other = talk_about(omni, receipt)  # asked the same, about another page
-    twin.rewind(1)
+    twin.truncate(1)
     twin.adopt(other)
     assert twin.messages == other.messages and twin._turns[0].media == (receipt,)
 
@@ -94,7 +94,7 @@ def test_an_edited_question_does_not_read_the_page_again(omni, invoice, receipt,
     talk = talk_about(omni, invoice, policy, 3)
     page = int((talk._held[0] == omni[0].config.image_token_id).sum())
     for count, question, media in ((2, TURNS[1], []), (1, TURNS[2], []), (0, "What is the subtotal?", [invoice])):
-        talk.rewind(count)
+        talk.truncate(count)
         assert len(talk.messages) == 2 * count and not talk.is_current
         expected = None
         if policy in ("bf16", "dynamic"):
@@ -106,7 +106,7 @@ def test_an_edited_question_does_not_read_the_page_again(omni, invoice, receipt,
         assert expected is None or final.text == expected
         assert talk.is_current
         assert policy == "dynamic" or final.memory.by_modality["image"]["tokens"] == page
-    talk.rewind(0)  # another page of the same size is another page
+    talk.truncate(0)  # another page of the same size is another page
     with CountForwardedTokens(omni[0]) as lengths:
         final = last(talk.ask("What is the receipt number?", [receipt], max_new_tokens=LENGTH))
     assert max(lengths) > 60 and "9071" in final.text
@@ -116,7 +116,7 @@ def test_a_stopped_edit_leaves_what_was_there(omni, invoice):
     for policy in ("kivi4", "dynamic"):
         talk = talk_about(omni, invoice, policy, 2)
         held = talk.cache.get_seq_length()
-        talk.rewind(1)
+        talk.truncate(1)
         iterator = talk.ask(TURNS[2], max_new_tokens=200)
         next(iterator)
         iterator.close()
@@ -135,7 +135,7 @@ def test_a_conversation_without_its_cache_is_saved_with_all_that_was_said(omni, 
     assert loaded.messages == talk.messages and loaded.cache is None and loaded.files == [b"one", b""]
     assert loaded._ids.equal(talk._ids) and loaded.policy.name == "kivi4" and loaded.notes == {"mine": 1}
     assert last(loaded.ask(TURNS[0], max_new_tokens=LENGTH)).text == "$42.50"
-    loaded.rewind(1)  # the cache holds what was taken back
+    loaded.truncate(1)  # the cache holds what was taken back
     loaded.save(tmp_path / "b.kvmm")
     again = Conversation.load(tmp_path / "b.kvmm", *omni)
     assert len(again.messages) == 2 and again.cache is None

@@ -57,7 +57,7 @@ class DriftPrompt:
 
 
 @dataclass
-class _Found:
+class _Measurements:
     """Measurements of one policy, or of full precision, over the prompts."""
 
     drift: list[PositionDrift] = field(default_factory=list)
@@ -132,7 +132,7 @@ def run_drift(
         raise KVMMError("There is no prompt to measure drift on.")
     if seeds == 1:
         raise KVMMError("Seed sensitivity needs 2 or more seeds, or 0 to leave it out.")
-    measured = {name: _Found() for name in (DYNAMIC, *policies)}
+    measured = {name: _Measurements() for name in (DYNAMIC, *policies)}
     write = _Writer(model, processor, temperature)
     document: Document | None = None
     done = 0
@@ -208,8 +208,8 @@ class _Writer:
 
 def _policy_report(
     name: str,
-    one: _Found,
-    full: _Found,
+    one: _Measurements,
+    full: _Measurements,
     prompts: Sequence[DriftPrompt],
     temperature: float,
     refusals: Sequence[str],

@@ -61,7 +61,7 @@ class EncodedPrompt:
         return self.inputs["input_ids"].shape[1]
 
     def tokens_by_modality(self, config: Any) -> dict[str, int]:
-        """How many tokens each modality has; those without any are left out."""
+        """Token counts of the modalities present."""
         counts = Counter(modality_of_ids(self.inputs["input_ids"], config)[0].tolist())
         return {MODALITY_NAMES[code]: count for code, count in sorted(counts.items())}
 
@@ -87,7 +87,7 @@ def make_prompt(model: Any, inputs: Mapping[str, torch.Tensor], *, pack_first: b
 
 @dataclass(frozen=True)
 class MeasuredAnswer:
-    """One answer and what it took.
+    """One answer with its times and bytes.
 
     Attributes:
         tokens: generated ids, the end token included if it came.
@@ -140,7 +140,7 @@ class DocumentBatch(Document):
         self._values_per_token = sum(x.shape[1] * x.shape[3] for layer in layers for x in (layer.keys, layer.values))
 
     def cache(self, policy: str | KVPolicy) -> Cache:
-        """A cache of ``policy`` that holds the documents, packed if the prompts say so; it is the caller's own."""
+        """A new cache of ``policy`` that holds the documents, packed if the prompts have ``packs`` set."""
         if policy not in self._packed:
             begin = time.perf_counter()
             self._packed[policy] = self._make(policy)
@@ -225,13 +225,13 @@ class DocumentBatch(Document):
         tpot = (end - first) / (steps - 1) if steps > 1 else None
         if unended := [row for row in range(len(prompts)) if row not in sizes]:
             measure(unended)
-        by_modality = [self._held(prompt, len(one)) for prompt, one in zip(prompts, tokens, strict=True)]
+        by_modality = [self._cached_tokens(prompt, len(one)) for prompt, one in zip(prompts, tokens, strict=True)]
         return [
             MeasuredAnswer(one, ready + first - begin, tpot if len(one) > 1 else None, *sizes[row], by_modality[row])
             for row, one in enumerate(tokens)
         ]
 
-    def _held(self, prompt: EncodedPrompt, generated: int) -> dict[str, int]:
+    def _cached_tokens(self, prompt: EncodedPrompt, generated: int) -> dict[str, int]:
         """Tokens in the cache by modality: the last token of an answer is never read."""
         counts = prompt.tokens_by_modality(self.model.config)
         counts["text"] = counts.get("text", 0) + max(generated - 1, 0)
@@ -241,7 +241,7 @@ class DocumentBatch(Document):
 def _sizes(
     cache: Cache, tokens: Sequence[int], documents: int, values_per_token: int
 ) -> list[tuple[int, int, float | None]]:
-    """Bytes that each row of a cache holds, bytes of its keys and values in bf16, and bits a value of packed pages.
+    """Per row of a cache: its bytes, the bytes of its keys and values in bf16, and bits per value of packed pages.
 
     ``tokens``: how many each row holds, padding not counted.
     """
@@ -271,7 +271,7 @@ def _sizes(
 
 
 class _Clock(StoppingCriteria):
-    """Notes when the first tokens are there, has the rows measured that end, and ends generation when asked to."""
+    """Records the time of the first tokens, calls ``measure`` for rows that end, and stops generation at ``stop``."""
 
     def __init__(self, stop: threading.Event, end_tokens: set[int], measure: Callable[[Sequence[int]], None]):
         self.stop, self.end_tokens, self.measure = stop, end_tokens, measure

@@ -70,7 +70,7 @@ class Decoding:
         return cls(int(length), tuple(end for end in until if end), tuple(sampling.items()), ignored)
 
     def cut(self, text: str) -> str:
-        """An answer without what follows its end."""
+        """An answer up to its first stop text."""
         for end in self.until:
             text = text.split(end, 1)[0]
         return text.strip()
@@ -129,21 +129,21 @@ class _ChatRunner(SampleRunner):
     def __init__(self, model: Any, processor: Any, policy: str | KVPolicy, settings: Settings):
         name = policy if isinstance(policy, str) else policy.name
         super().__init__(model, processor, _Unscored(), {name: policy}, settings)
-        self._found: dict[str, EncodedPrompt | str] = {}
+        self._prompts: dict[str, EncodedPrompt | str] = {}
 
     def take(self, chats: Sequence[Any]) -> list[Sample]:
-        """Encode chats; those about the same document, to the token and the pixel, are of one group."""
-        self._found.clear()
+        """Encode chats; chats about the same document (equal tokens and pixels) get the same group."""
+        self._prompts.clear()
         samples = []
         for number, chat in enumerate(chats):
             messages = chat() if callable(chat) else chat
             sample = Sample(str(number), "", ())
             try:
-                prompt = self._found[sample.doc_id] = self._prompt(messages)
+                prompt = self._prompts[sample.doc_id] = self._prompt(messages)
             except _Unreadable as error:
                 raise KVMMError(str(error)) from error
             except (ValueError, OSError, MemoryError) as error:
-                self._found[sample.doc_id] = reason(error)
+                self._prompts[sample.doc_id] = reason(error)
             else:
                 if prompt.packs:
                     sample = replace(sample, group=_fingerprint(prompt))
@@ -163,11 +163,11 @@ class _ChatRunner(SampleRunner):
         return self.prompt(encode_messages(self.model, self.processor, bare, images, audios))
 
     def _encode(self, asked: Sequence[Sample]) -> list[EncodedPrompt | str]:
-        return [self._found[sample.doc_id] for sample in asked]
+        return [self._prompts[sample.doc_id] for sample in asked]
 
 
 class _Unreadable(KVMMError):
-    """A medium that no chat of the task can show to this model."""
+    """The model cannot read a medium of the task."""
 
 
 def _parts(content: str | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -203,7 +203,7 @@ def audio_source(source: Any) -> Any:
 
 
 def _fingerprint(prompt: EncodedPrompt) -> str:
-    """The same for equal documents only: of all inputs of the first tokens, media included."""
+    """A hash of all inputs of the document, media included; equal documents have equal hashes."""
     digest = hashlib.sha256()
     for name, value in sorted(first_tokens(prompt.inputs, prompt.shared).items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

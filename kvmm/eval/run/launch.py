@@ -60,7 +60,7 @@ class EvalOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's samples are there; ``line`` says how many and what was left out."""
+    """The samples of a task are loaded; ``line`` says how many, and how many were left out."""
 
     task: str
     line: str
@@ -68,7 +68,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class RowWritten:
-    """One more row; ``rate`` is the speed so far, for people, ``seconds_left`` what the rest takes at that speed."""
+    """One more row; ``rate`` is the speed so far as text, ``seconds_left`` the time of the rest at that speed."""
 
     done: int
     total: int
@@ -79,7 +79,7 @@ class RowWritten:
 
 @dataclass(frozen=True)
 class Done:
-    """A task is complete; ``run`` holds it and what the run held before."""
+    """A task is complete; ``run`` holds its results and those of earlier tasks."""
 
     task: str
     run: Run
@@ -124,7 +124,7 @@ class Processes:
         return box[0]
 
     def device(self, device: str | None) -> str | None:
-        """The device of this process: GPUs are dealt out."""
+        """The device of this process; every process gets its own GPU."""
         if self.world > 1 and device in (None, "cuda") and torch.cuda.is_available():
             return f"cuda:{self.local_rank % torch.cuda.device_count()}"
         return device
@@ -151,7 +151,7 @@ def execute(options: EvalOptions, processes: Processes) -> Iterator[Loaded | Row
         device, dtype, batch_size = processes.device(options.device), options.dtype, options.batch_size
         arguments: dict[str, Any] = {}
         if cluster is not None:
-            # this process only says what the model is; the actors have one each
+            # this process only describes the model; every actor loads its own
             device, dtype = "cpu", dtype or ("bfloat16" if cluster.gpus else None)
             batch_size = batch_size or cluster.batch_size
             arguments = {"answer": cluster.runner(options.model, options.device, dtype), "machine": cluster.describe()}
@@ -203,7 +203,7 @@ def _load(task: Task, source: str, options: EvalOptions) -> tuple[str, SampleSet
 
 
 def _rows_written(work: Any) -> Iterator[RowWritten]:
-    """Run in a thread, so that a generator can tell of every row; closing it stops the run."""
+    """Run in a thread and yield an event for every row; closing the generator stops the run."""
     events: queue.Queue[RowWritten | None] = queue.Queue()
     stop = threading.Event()
     problem: list[BaseException] = []

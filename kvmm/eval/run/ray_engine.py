@@ -27,8 +27,8 @@ from kvmm.models import load_model
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers without a GPU see what the user lets them see
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # what Ray Data does with its actors' arguments is no news to a user
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers without a GPU keep the user's CUDA_VISIBLE_DEVICES
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # hides Ray Data's warnings on the arguments of its actors
 }
 _OBJECT_STORE = 200 * 2**20  # of a cluster on this machine: samples go through it, and they hold paths
 
@@ -91,7 +91,7 @@ class Cluster:
 
     @property
     def batch_size(self) -> int:
-        """Samples decoded together when nothing else is said."""
+        """The default number of samples per batch."""
         return GPU_BATCH if self.gpus else 1
 
     def describe(self) -> dict[str, Any]:

@@ -102,12 +102,12 @@ class RowWriter:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The whole rows of a file; what a crash left of a line is passed over."""
+    """The complete rows of a file, without an incomplete last line that a crash left."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return
-    for line in data.split(b"\n")[:-1]:  # what follows the last newline is not whole
+    for line in data.split(b"\n")[:-1]:  # bytes after the last newline are an incomplete line
         try:
             row = json.loads(line)
         except ValueError:
@@ -201,7 +201,7 @@ class RunFiles:
         if fcntl is None:
             yield
             return
-        path = self.folder / f".{self.date}.lock"  # it stays: who waits for a file that is deleted locks another one
+        path = self.folder / f".{self.date}.lock"  # never deleted: two processes could then lock two files
         with _writing(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -395,7 +395,7 @@ def read_run(path: str | Path, date: str | None = None) -> Run:
 
 
 def count_failed(rows: Iterable[Mapping[str, Any]]) -> int:
-    """How many of the rows are of samples that could not be answered."""
+    """The number of rows of samples that failed."""
     return sum(row.get("error") is not None for row in rows)
 
 

@@ -30,7 +30,7 @@ GPU_BATCH = 8
 
 
 def default_batch_size(model: Any) -> int:
-    """How many samples are decoded together when nothing else is said."""
+    """The default number of samples per batch."""
     return GPU_BATCH if model.device.type == "cuda" else 1
 
 
@@ -57,7 +57,7 @@ class Settings:
 
 
 def units(samples: Sequence[Sample], batch_size: int) -> Iterator[list[list[Sample]]]:
-    """Samples in the order in which they are answered: lists of documents, each a list of its samples.
+    """Units of work in the order of answering: lists of documents, each a list of its samples.
 
     A document with at least ``batch_size`` questions is a unit of its own, which is decoded in several batches over one
     reading; documents with fewer are put together until they have ``batch_size`` questions.
@@ -76,7 +76,7 @@ def units(samples: Sequence[Sample], batch_size: int) -> Iterator[list[list[Samp
 
 
 def documents(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Neighbours of one group, together; a sample without a group is alone."""
+    """Samples by document: neighbours of one group together, samples without a group alone."""
     groups: list[list[Sample]] = []
     for sample in samples:
         if groups and sample.group is not None and groups[-1][0].group == sample.group:
@@ -110,7 +110,7 @@ class SampleRunner:
         self.model, self.processor, self.task, self.policies, self.settings = model, processor, task, policies, settings
         self.stop = stop or threading.Event()
         for policy in policies.values():
-            new_cache(model, policy)  # a policy that does not fit the model is an error now, not one of every sample
+            new_cache(model, policy)  # raises now for a policy that does not fit the model, instead of in every sample
         config = model.config.get_text_config(decoder=True)
         self.window = getattr(config, "max_position_embeddings", None) or 1 << 30
         self.input_modalities = family_of(model.config).modalities
@@ -126,7 +126,7 @@ class SampleRunner:
         for document in unit:
             asked = [sample for sample in document if sample.doc_id in needed]
             encoded = self._encode(asked)
-            if self.stop.is_set():  # what was being read then is no failure of its sample
+            if self.stop.is_set():  # an interrupted read is no failure of its sample
                 return
             for sample, prompt in zip(asked, encoded, strict=True):
                 if isinstance(prompt, EncodedPrompt):
@@ -145,7 +145,7 @@ class SampleRunner:
                 yield from self._answer(part, prompts, wanted)
 
     def _encode(self, asked: Sequence[Sample]) -> list[EncodedPrompt | str]:
-        """The prompts of one document's samples, or why there is none."""
+        """The prompts of one document's samples; an error line instead of a prompt that cannot be made."""
         if not asked:
             return []
         try:
@@ -178,7 +178,7 @@ class SampleRunner:
     def _answer(
         self, part: Sequence[Sequence[Sample]], prompts: Mapping[str, EncodedPrompt], wanted: Mapping[str, set[str]]
     ) -> Iterator[Row]:
-        """Rows of readable documents that are all packed first, or all not."""
+        """Rows of readable documents; all of them are packed before the question, or none is."""
         samples = [(number, sample) for number, document in enumerate(part) for sample in document]
         given: dict[str, set[str]] = {name: set() for name in self.policies}
         name: str | None = None  # the policy in hand
@@ -273,7 +273,7 @@ class SampleRunner:
 
 
 def reason(error: Exception) -> str:
-    """Why a sample has no answer, on one line.
+    """The error of a sample as one line.
 
     Raises:
         KVMMError: the GPU failed, after which it answers nothing.
@@ -323,7 +323,7 @@ def answer_samples(
 def make_settings(
     model: Any, task: Task, batch_size: int | None, max_new_tokens: int | None, pack_before_question: bool
 ) -> Settings:
-    """Settings with what was left open filled in."""
+    """Settings, with defaults for values that are None."""
     return Settings(
         batch_size or default_batch_size(model), max_new_tokens or task.max_new_tokens, pack_before_question
     )

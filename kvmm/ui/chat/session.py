@@ -87,7 +87,7 @@ class Session:
 
     @property
     def is_gone(self) -> bool:
-        """Whether what the page shows was deleted elsewhere, or forgotten. An empty one has nothing to lose."""
+        """Whether the shown conversation was deleted on another page or forgotten; False for an empty one."""
         return self._lost or (self._talk not in self.talks and not self._talk.is_empty)
 
     def lose(self) -> None:
@@ -194,7 +194,7 @@ class Session:
             return answer
 
     def ask(self, message: UserMessage, settings: Settings) -> Iterator[AnswerUpdate]:
-        """Answer in the open conversation, here and now; see :meth:`Talk.ask`."""
+        """Answer in the open conversation, in this thread; see :meth:`Talk.ask`."""
         answer = self.begin(message, settings)
         yield from answer.updates()
 
@@ -204,7 +204,7 @@ class Session:
             self.talk.answer.cancel()
 
     def go_on_alone(self) -> None:
-        """The page was closed: the questions it asked that wait for their turn are answered without it."""
+        """Answer the waiting questions of this page although the page was closed."""
         for answer in self._asked:
             answer.start(alone=True)
         self._asked.clear()
@@ -307,7 +307,7 @@ class Session:
         self._show(talk)
 
     def close(self) -> None:
-        """Forget everything; answers in progress stop."""
+        """Stop answers in progress and drop all conversations."""
         for talk in self.talks:
             talk.close()
         self.desk.talks[:] = [Talk(self.models, **self.options)]

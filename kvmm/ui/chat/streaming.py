@@ -130,7 +130,7 @@ class Answer:
             self._hold_earlier()
 
     def _left(self) -> int:
-        """Bytes that pictures of questions which wait may still take; inside ``_WAITING_GUARD``."""
+        """Bytes left for pictures of waiting questions; call it inside ``_WAITING_GUARD``."""
         waiting = [each for each in _WAITING if not (each._answers or each.done)]
         decoded = {id(item): item for each in waiting for item in (*(each.message.media or ()), *each._held)}
         return WAITING_NBYTES - sum(item.nbytes for item in decoded.values())
@@ -143,7 +143,7 @@ class Answer:
                     continue
                 try:
                     item.hold()
-                except KVMMError:  # what is wrong with it the answer will say
+                except KVMMError:  # the answer reports the error
                     return
                 with _WAITING_GUARD:
                     self._held.append(item)
@@ -153,7 +153,7 @@ class Answer:
                     return
 
     def cancel(self) -> None:
-        """Stop it. One that has not begun is over at once, and does not begin when its turn comes."""
+        """Stop the answer. One that has not begun ends at once and never begins."""
         self.stop.set()
         with self._changed:
             if self._begun or self.done:
@@ -161,7 +161,7 @@ class Answer:
             self.exchange.stopped = True
             self._finish()
             self.done = True
-            self._let_go()  # what was read is not needed
+            self._let_go()  # the decoded files are not needed
             self._tell()
 
     def _let_go(self) -> None:

@@ -78,14 +78,14 @@ class Exchange:
         return [*self._sent[1], *self.tails[side]]
 
     def again(self, question: str | None = None) -> UserMessage:
-        """The same files with another question; what was read of them stays the same, so that caches know it."""
+        """The same files with another question; media that were read stay the same objects, which caches match."""
         question = self.message.question if question is None else question
         return UserMessage(question, self.message.files, self.media or None)
 
 
 @dataclass(frozen=True)
 class AnswerUpdate:
-    """One moment of an answer: which side speaks and how far it is.
+    """The progress of an answer: the side that is answering, and its state.
 
     ``reread``: why earlier media were read again; ``waits_for``: what is done before either side reads.
     """
@@ -145,7 +145,7 @@ class Talk:
 
     @property
     def chats(self) -> dict[str, list[dict[str, Any]]]:
-        """Everything that is shown, by side."""
+        """All messages, by side."""
         return {side: [message for each in self.exchanges for message in each.messages(side)] for side in SIDES}
 
     @property
@@ -227,7 +227,7 @@ class Talk:
             self.same_start = len({talk.cache is None for talk in talks}) == 1
             if settings.compare and not is_warm(talks, media):
                 yield AnswerUpdate("kvmm", _WAITING, waits_for=WARMING)
-                with contextlib.suppress(KVMMError):  # such as a page that does not fit: the answer says so
+                with contextlib.suppress(KVMMError):  # such as a page that does not fit; the answer reports it
                     unless_stopped(lambda: warm_up(talks, media, stop), stop)
         except Stopped:
             exchange.stopped = True
@@ -285,7 +285,7 @@ class Talk:
         twin = self._twin(dict.fromkeys(SIDES, "move"))
         twin.exchanges = twin.exchanges[:index]
         for conversation in twin.conversations:
-            conversation.rewind(twin.answered)
+            conversation.truncate(twin.answered)
         twin.last, twin.verdict, twin.growth, twin.reports = {}, None, [], {}
         if not index and not self.renamed:
             twin.title = ""
@@ -323,11 +323,11 @@ class Talk:
                 del self.growth[:-1:2]
 
     def _take_back(self, said: int) -> None:
-        """The last question was not answered, so no side knows of it: full precision may have been done already."""
+        """Remove the last, unanswered question from both sides; full precision may have answered it already."""
         self.growth = [point for point in self.growth if point[0] <= said]
         for conversation in self.conversations:
             if len(conversation.messages) > 2 * self.answered:
-                conversation.rewind(self.answered)
+                conversation.truncate(self.answered)
 
     def _speaker(self, side: str, settings: Settings, policy: Any, stop: threading.Event) -> tuple[Conversation, str]:
         """The conversation of ``side``, which knows all that was said, and why it has to read that again, if it has.

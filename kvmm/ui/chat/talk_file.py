@@ -37,7 +37,7 @@ def save_talk(talk: Talk, path: str | Path) -> None:
         conversation = Conversation(*talk.models.get(settings.model), policy=settings.kv_policy())
     if len(conversation.messages) != 2 * talk.answered:
         conversation = conversation.fork()
-        conversation.rewind(talk.answered)
+        conversation.truncate(talk.answered)
     paths = shown_files(talk.exchanges)
     contents = {path: _content(path) for path in paths}
     there = [path for path in paths if contents[path] is not None]

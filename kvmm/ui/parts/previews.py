@@ -21,7 +21,7 @@ from kvmm.samples import kind_of
 SHOWN = 4  # pictures in a bubble; the others are counted
 SIDE = 1100  # pixels of the longer side: small in the bubble, readable when enlarged
 QUALITY = 60  # of WebP: 10 to 30 KiB for a page of text
-SECONDS = 10  # that a file has for them; one that takes longer is a link
+SECONDS = 10  # limit per file; a file that takes longer becomes a link
 KEPT_FILES = 64  # files with previews in memory, about 100 KiB each
 
 
@@ -77,7 +77,7 @@ def _preview(path: str, count: int) -> tuple[list[Image.Image], int]:
     timer = threading.Timer(SECONDS, late.set)
     timer.start()
     try:
-        with owned_by(__name__):  # those of all visitors together count as one's
+        with owned_by(__name__):  # previews of all visitors share one owner's slots
             return preview(path, count, SIDE, late)
     except OSError as error:
         raise KVMMError(f"{Path(path).name} cannot be opened: send it again.") from error

@@ -81,7 +81,7 @@ class Sidebar:
 
     @property
     def policies(self) -> list[Any]:
-        """Those that say what a cache stores."""
+        """The components that determine the contents of a cache."""
         return [*self.inputs[1:-1], self.counted]
 
     def values(self, settings: Settings) -> list[Any]:
@@ -101,7 +101,7 @@ def exact_tokens(policy: str) -> tuple[int, int]:
 
 
 def settings_of(*values: Any) -> Settings:
-    """... and make the settings from the values that arrive; what the policy does anyway is left to it."""
+    """... and make the settings from their values; values equal to the policy's own are left out."""
     model, policy, *modalities, sinks, residual, compare = values
     chosen = [None if value in (None, "", AS_POLICY) else value for value in modalities]
     counts = [None if value is None else int(value) for value in (sinks, residual)]

@@ -224,7 +224,7 @@ def too_large(path: Path, limit: int | None) -> str:
 
 
 def redraw(session: Session, compare: bool) -> tuple[Any, ...]:
-    """Everything on the page that belongs to the open conversation; what is typed in the box stays."""
+    """Values of all components of the open conversation; text in the box stays."""
     session.leave_deleted()
     busy = session.is_busy
     box = gr.MultimodalTextbox(submit_btn=not busy, stop_btn=busy)

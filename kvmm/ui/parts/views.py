@@ -35,7 +35,7 @@ def reading_html(reading: Reading | None, side: str = "kvmm") -> str:
 
 
 def view(talk: Talk, compare: bool) -> Frame:
-    """Everything that a conversation shows, as it stands."""
+    """Values of the components for a conversation at rest."""
     last = talk.last.get("kvmm")
     memory = None if last is None else last.memory
     verdict = verdict_html(talk.verdict)

@@ -40,7 +40,7 @@ def current_client() -> str | None:
 
 
 class ClientAddress:
-    """ASGI middleware by which :func:`current_client` knows the sender."""
+    """ASGI middleware that sets :func:`current_client`."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -59,7 +59,7 @@ class ClientAddress:
 
 
 class Rate:
-    """How often each client may do something.
+    """A rate limit per client (token bucket).
 
     Args:
         per_second: in the long run.
@@ -73,7 +73,7 @@ class Rate:
         self._lock = threading.Lock()
 
     def takes(self, client: str) -> bool:
-        """Whether ``client`` may once more, which counts if so."""
+        """Take a token of ``client``; False if it has none left."""
         with self._lock:
             left = self._left(client)
             if len(self._buckets) >= MAX_BUCKETS:

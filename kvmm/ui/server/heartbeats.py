@@ -10,7 +10,7 @@ PATH = f"{API}/heartbeat/"
 
 
 class Heartbeats:
-    """ASGI middleware: what Gradio sends on a page's heartbeat connection tells the visitors that the page is there.
+    """ASGI middleware that reports a page as open whenever Gradio sends on its heartbeat connection.
 
     After an interrupted connection, the next heartbeat opens the page again.
     """

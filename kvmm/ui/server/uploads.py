@@ -52,7 +52,7 @@ def file_name(name: str) -> str:
 
 
 def is_visitors_own(path: Path, upload_folder: Path) -> bool:
-    """Whether a resolved path is in the folder of a visitor, or is one; what all visitors see is elsewhere."""
+    """Whether a resolved path is in a visitor's folder, or is one. Files for all visitors are elsewhere."""
     return path.is_relative_to(upload_folder) and any(
         part.startswith(PREFIX) for part in path.relative_to(upload_folder).parts[:1]
     )
@@ -88,7 +88,7 @@ class Upload:
 
 
 class Quota:
-    """The uploads that exist, and how many bytes of them a visitor, an address and all together may have.
+    """The present uploads, with limits of bytes per visitor, per address and in all.
 
     A visitor who drops his cookie is another one to the server; his address stays.
     """

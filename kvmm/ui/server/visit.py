@@ -38,7 +38,7 @@ class Visit:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was said or sent, so that nothing is lost with it."""
+        """Whether the visitor has no messages and no files."""
         return not self.files and all(talk.is_empty for talk in self.desk.talks)
 
 

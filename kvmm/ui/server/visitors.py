@@ -135,7 +135,7 @@ class Visitors:
                 session.go_on_alone()
 
     def leave(self, session: Session | None) -> None:
-        """This visitor is gone for good: stop their answers, drop their caches, delete their files."""
+        """Remove a visitor: stop their answers, drop their caches, delete their files."""
         with self._guard:
             for visit in [visit for visit in self._visits if session in visit.sessions.values()]:
                 self._forget(visit)
@@ -153,7 +153,7 @@ class Visitors:
         return next((visit for visit in self._visits if token is not None and visit.token == token), None)
 
     def _remember_lost(self, visit: Visit, key: str) -> None:
-        """A page that shows something may be open still; when it is heard of again, it is told that this is gone."""
+        """Remember a page that may still show something, so that its next event can tell it that this is gone."""
         if not visit.away[key].talk.is_empty:
             self._forgotten[key] = self.now()
 
@@ -370,7 +370,7 @@ class Visitors:
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def cache_nbytes(self) -> int:
-        """Bytes of all caches of all visitors. What forks share counts for each of them."""
+        """Bytes of all caches of all visitors. Pages that forks share count once per fork."""
         return sum(conversation.cache_nbytes() for _, conversation in self._conversations())
 
     def media_nbytes(self) -> int:
