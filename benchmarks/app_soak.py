@@ -78,9 +78,9 @@ class Clock:
 def left_behind(demo: Any, clock: Clock, folder: Path) -> dict:
     """What the app holds three hours after its last visitor."""
     import psutil
-    from kvmm.ui.arenas import return_memory
 
     from kvmm.ui.demo import made_files
+    from kvmm.ui.server.arenas import return_memory
 
     until = time.monotonic() + 120  # answers go on without their pages
     while any(visit.is_working for visit in demo.visitors._visits) and time.monotonic() < until:
@@ -120,10 +120,10 @@ def soak(visitors: int, questions: int, seconds: float, *, hostile: bool = False
     """Run the app and its visitors; returns what is written to the result file."""
     import psutil
     import torch
-    from kvmm.ui.server.visitors import CLEAN_SECONDS
 
     from kvmm.ui import Models, build_demo, launch_options, share_arenas
     from kvmm.ui.demo import made_files
+    from kvmm.ui.server.visitors import CLEAN_SECONDS
 
     folder = tempfile.TemporaryDirectory(prefix="kvmm-soak-")  # uploads of other apps on this machine are not ours
     os.environ["GRADIO_TEMP_DIR"] = folder.name

@@ -100,7 +100,7 @@ class Conversation:
         self.notes: dict[str, Any] = {}  # from the file this conversation was loaded from ...
         self.files: list[bytes] = []  # ... and files of theirs
         self._turns: list[Turn] = []
-        self._held: tuple[torch.Tensor, tuple[Media, ...]] = (self._ids, ())  # what the cache was filled with
+        self._cached: tuple[torch.Tensor, tuple[Media, ...]] = (self._ids, ())  # what the cache was filled with
         self._memory: MemoryReport | None = None
         self._stopped_media: tuple[Media, ...] = ()
 
@@ -227,7 +227,7 @@ class Conversation:
     @property
     def is_current(self) -> bool:
         """Whether the cache holds all turns and no removed ones."""
-        return self.cache is not None and self._held[0].equal(self._ids)
+        return self.cache is not None and self._cached[0].equal(self._ids)
 
     def save(self, path: str | Path, notes: Mapping[str, Any] | None = None, files: Sequence[bytes] = ()) -> None:
         """Write history, packed cache and media to a file; see :mod:`kvmm.models.conversation_file`.
@@ -367,7 +367,7 @@ class Conversation:
     def _prepare(self, turn: Turn) -> Prompt:
         """The next call of ``generate``."""
         length = 0 if self.cache is None else self.cache.get_seq_length()
-        return prepare(self.model, self.processor, self._turns, turn, self._held, length)
+        return prepare(self.model, self.processor, self._turns, turn, self._cached, length)
 
     def _takes_graph(self) -> bool:
         if self.policy == DYNAMIC or self.model.device.type != "cuda" or self.overrides.get("offloading"):
@@ -425,4 +425,4 @@ class Conversation:
     def _hold(self, cache: Cache | None) -> None:
         """Keep a cache that holds all turns so far."""
         self.cache = cache
-        self._held = (self._ids, tuple(item for turn in self._turns for item in turn.media))
+        self._cached = (self._ids, tuple(item for turn in self._turns for item in turn.media))

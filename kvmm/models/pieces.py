@@ -94,24 +94,24 @@ def shared_prefix(
     ids: torch.Tensor,
     media: Sequence[Media],
     runs: Sequence[tuple[int, int]] | None,
-    held_ids: torch.Tensor,
-    held_media: Sequence[Media],
+    cached_ids: torch.Tensor,
+    cached_media: Sequence[Media],
     most: int,
 ) -> int:
     """The number of leading tokens of a prompt that a cache holds, with the same media.
 
     Args:
         ids, media, runs: the prompt ``[1, T]``, its media and where they are; None if that is not known.
-        held_ids, held_media: what the cache was filled with.
+        cached_ids, cached_media: what the cache was filled with.
         most: tokens it still has, or that may be taken from it.
 
     Returns:
         a number of tokens that ends in no medium.
     """
-    count = min(common_prefix(ids, held_ids), most)
-    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], zip(media, held_media, strict=False)))
+    count = min(common_prefix(ids, cached_ids), most)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], zip(media, cached_media, strict=False)))
     if runs is None:  # all of it or nothing
-        return count if same == len(held_media) and count >= held_ids.shape[1] - 1 else 0
+        return count if same == len(cached_media) and count >= cached_ids.shape[1] - 1 else 0
     for i, (start, end) in enumerate(runs):
         if start < count and (i >= same or end > count):
             return start

@@ -70,8 +70,8 @@ def prepare(
     processor: Any,
     earlier: Sequence[Turn],
     turn: Turn,
-    held: tuple[torch.Tensor, tuple[Media, ...]],
-    held_length: int,
+    cached: tuple[torch.Tensor, tuple[Media, ...]],
+    cached_length: int,
 ) -> Prompt:
     """The prompt of the next ``generate`` call: all ids, and the media that the cache does not hold.
 
@@ -79,8 +79,8 @@ def prepare(
         model, processor: of the conversation.
         earlier: its turns so far.
         turn: the question, which gets its tokens.
-        held: ids int64 ``[1, T]`` and media that the cache was filled with.
-        held_length: tokens it holds now; 0 without a cache.
+        cached: ids int64 ``[1, T]`` and media that the cache was filled with.
+        cached_length: tokens it holds now; 0 without a cache.
     """
     encoded = prompting.fill(turn, prompting.encode(processor, turn.text, turn.media))
     turns = [*earlier, turn]
@@ -88,8 +88,8 @@ def prepare(
     media = [item for each in turns for item in each.media]
     total = prompt.ids.shape[1]
     runs = placeholder_runs(prompt.ids, model.config, [item.kind for item in media])
-    if held_length:
-        prompt.past = shared_prefix(prompt.ids, media, runs, *held, min(held_length, total - MIN_PIECE))
+    if cached_length:
+        prompt.past = shared_prefix(prompt.ids, media, runs, *cached, min(cached_length, total - MIN_PIECE))
     size = PIECE_TOKENS.get(model.device.type, LARGE_PIECE_TOKENS)
 
     def tensors_of(each: Turn) -> dict[str, torch.Tensor]:

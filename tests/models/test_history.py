@@ -92,7 +92,7 @@ def test_another_model_gets_questions_answers_and_pages(omni, invoice, tone, tmp
 @pytest.mark.parametrize("policy", ["bf16", "kivi4", "balanced", "dynamic"])
 def test_an_edited_question_does_not_read_the_page_again(omni, invoice, receipt, policy):
     talk = talk_about(omni, invoice, policy, 3)
-    page = int((talk._held[0] == omni[0].config.image_token_id).sum())
+    page = int((talk._cached[0] == omni[0].config.image_token_id).sum())
     for count, question, media in ((2, TURNS[1], []), (1, TURNS[2], []), (0, "What is the subtotal?", [invoice])):
         talk.truncate(count)
         assert len(talk.messages) == 2 * count and not talk.is_current

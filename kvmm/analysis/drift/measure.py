@@ -236,7 +236,7 @@ def measure_drift(
 
     Returns:
         The drift at every position that predicts a token of the continuation, and the measured bits a value of the
-        packed document (:func:`kvmm.models.documents.measured_bits`).
+        packed document (:func:`kvmm.models.caches.measured_bits`).
 
     Raises:
         KVMMError: for several sequences, an unknown policy, or nothing to compare.

@@ -36,7 +36,7 @@ _LIMITS = dict.fromkeys(_SHARES, (0.0, 1.0)) | dict.fromkeys(_NOT_NEGATIVE, (0.0
 
 @dataclass(frozen=True)
 class Bits:
-    """Measured bits per value after packing, means over the prompts; see :func:`kvmm.models.documents.measured_bits`.
+    """Measured bits per value after packing, means over the prompts; see :func:`kvmm.models.caches.measured_bits`.
 
     ``bits`` is everything held, ``packed_bits`` the packed pages, ``media_*`` the same of images, video and audio.
     """

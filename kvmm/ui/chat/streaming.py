@@ -64,7 +64,7 @@ class Answer:
         self._watched = False  # by a page
         self._reading = threading.Lock()
         self._problem: Exception | None = None  # with the files
-        self._held: list[Media] = []  # earlier pictures, decoded for it
+        self._earlier_media: list[Media] = []  # earlier pictures, decoded for it
         for side in self._sides:
             self._show(side, note("Waiting for the model", "", pending=True))
 
@@ -132,7 +132,7 @@ class Answer:
     def _left(self) -> int:
         """Bytes left for pictures of waiting questions; call it inside ``_WAITING_GUARD``."""
         waiting = [each for each in _WAITING if not (each._answers or each.done)]
-        decoded = {id(item): item for each in waiting for item in (*(each.message.media or ()), *each._held)}
+        decoded = {id(item): item for each in waiting for item in (*(each.message.media or ()), *each._earlier_media)}
         return WAITING_NBYTES - sum(item.nbytes for item in decoded.values())
 
     def _hold_earlier(self) -> None:
@@ -146,7 +146,7 @@ class Answer:
                 except KVMMError:  # the answer reports the error
                     return
                 with _WAITING_GUARD:
-                    self._held.append(item)
+                    self._earlier_media.append(item)
                     is_needed = not (self._begun or self.done) and self._left() >= 0
                 if not is_needed:
                     item.release()
@@ -165,9 +165,9 @@ class Answer:
             self._tell()
 
     def _let_go(self) -> None:
-        for item in self._held:
+        for item in self._earlier_media:
             item.release()
-        self.message, self._held = replace(self.message, media=None), []
+        self.message, self._earlier_media = replace(self.message, media=None), []
 
     def watch(self) -> Iterator[None]:
         """Yield whenever something has changed, and at least once; ends with the answer."""

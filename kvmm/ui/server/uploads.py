@@ -95,7 +95,7 @@ class Quota:
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.now = now
-        self._held: dict[Path, Upload] = {}
+        self._uploads: dict[Path, Upload] = {}
 
     def refusal(self, new: Upload, largest: int | None, folder: Path) -> tuple[str, list[tuple[Path, str]], int]:
         """Why an upload is refused; an empty line if it is not.
@@ -109,9 +109,9 @@ class Quota:
             The line, and what would make room for it: the uploads, with their senders, of which some have to go, the
             oldest first, and the bytes that are missing.
         """
-        self._held = {path: one for path, one in self._held.items() if path.exists()}
-        of_sender = {path: one for path, one in self._held.items() if one.sender == new.sender}
-        of_address = {path: one for path, one in self._held.items() if one.address == new.address}
+        self._uploads = {path: one for path, one in self._uploads.items() if path.exists()}
+        of_sender = {path: one for path, one in self._uploads.items() if one.sender == new.sender}
+        of_address = {path: one for path, one in self._uploads.items() if one.address == new.address}
         if largest is not None:
             for uploads, times, whose in (
                 (of_sender, UPLOADS_OF_VISITOR, "Your files take the {:,.0f} MiB that a visitor has"),
@@ -123,23 +123,23 @@ class Quota:
                     return f"{line}: delete conversations, or wait an hour.", self._old(uploads), missing
         missing = new.nbytes + FREE_BYTES + self._arriving() - shutil.disk_usage(folder).free
         if largest is not None:
-            total = sum(one.nbytes for one in self._held.values())
+            total = sum(one.nbytes for one in self._uploads.values())
             missing = max(missing, total + new.nbytes - UPLOADS_OF_ALL * largest)
         if missing > 0:
             line = "The app has no room for more files at the moment: try again in an hour."
-            return line, self._old(self._held), missing
+            return line, self._old(self._uploads), missing
         return "", [], 0
 
     def add(self, path: Path, upload: Upload) -> None:
         """Count a file, or the folder of an upload that arrives."""
-        self._held[path] = upload
+        self._uploads[path] = upload
 
     def remove(self, path: Path) -> None:
         """An upload has arrived, or failed."""
-        self._held.pop(path, None)
+        self._uploads.pop(path, None)
 
     def _arriving(self) -> int:
-        return sum(one.nbytes for path, one in self._held.items() if path.is_dir())
+        return sum(one.nbytes for path, one in self._uploads.items() if path.is_dir())
 
     def _old(self, uploads: dict[Path, Upload]) -> list[tuple[Path, str]]:
         until = self.now() - UNSENT_SECONDS

@@ -180,15 +180,15 @@ class Earlier:
     """The last figures of each conversation, shown until those of its next prompt are there."""
 
     def __init__(self) -> None:
-        self._held: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._reports: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def keep(self, session: Session, report: Any) -> None:
         """``report`` is what the open conversation shows now."""
-        self._held[session.talk] = report
+        self._reports[session.talk] = report
 
     def of(self, session: Session | None) -> Any | None:
         """The last figures of the open conversation."""
-        return None if session is None else self._held.get(session.talk)
+        return None if session is None else self._reports.get(session.talk)
 
 
 def build_head(page: Page, name: str, meaning: str) -> Head:
