@@ -64,7 +64,7 @@ def test_questions_that_only_one_side_was_asked_are_taken_back(omni, invoice, re
     twin.adopt(talk)  # as many questions, and not the same
     assert twin.messages == talk.messages and twin._ids.equal(talk._ids)
     other = talk_about(omni, receipt)  # asked the same, about another page
-    twin.truncate(1)
+    twin.rewind(1)  # the former name of truncate
     twin.adopt(other)
     assert twin.messages == other.messages and twin._turns[0].media == (receipt,)
 
