@@ -110,7 +110,7 @@ def test_what_is_wrong_with_a_file_is_said_once_it_is_its_turn(house, invoice, t
     answer.prepare()
     assert not answer.done and session.is_busy
     with pytest.raises(KVMMError, match="64 pages of square"):
-        list(answer.steps())
+        list(answer.updates())
     assert "64 pages of square.pdf" in str(session.chats["kvmm"]) and not session.is_busy
     assert ask(session, invoice) > 0
 
@@ -226,7 +226,7 @@ def test_a_question_that_waits_holds_few_pixels(house, invoice, tmp_path, monkey
         answer.prepare()
     held = [[item.nbytes > 0 for item in answer.message.media] for answer in answers]
     assert held == [[True, False], [False, False]], "all that wait share it"
-    assert list(answers[0].steps())[-1].progress.done
+    assert list(answers[0].updates())[-1].progress.done
     other.stop()
     assert answers[1].message.media is None
 
@@ -239,14 +239,14 @@ def test_earlier_pictures_are_decoded_before_the_turn(house, invoice, monkeypatc
     plain = session.begin(UserMessage("And why?"), FAST)
     plain.prepare()
     assert item.nbytes == 0, "the cache has it"
-    list(plain.steps())
+    list(plain.updates())
     session.conversation.free_cache()
     decoded, own = [], media._items
     monkeypatch.setattr(media, "_items", lambda what, *rest, **more: decoded.append(what) or own(what, *rest, **more))
     answer = session.begin(UserMessage("And why?"), FAST)
     answer.prepare()
     assert item.nbytes > 0 and decoded == ["image"]
-    assert list(answer.steps())[-1].progress.done
+    assert list(answer.updates())[-1].progress.done
     assert decoded == ["image"] and item.nbytes == 0
 
     session.conversation.free_cache()
@@ -259,7 +259,7 @@ def test_earlier_pictures_are_decoded_before_the_turn(house, invoice, monkeypatc
     small = session.begin(UserMessage("And now?"), FAST)
     small.prepare()
     assert item.nbytes == 0
-    assert list(small.steps())[-1].progress.done
+    assert list(small.updates())[-1].progress.done
 
 
 # -- what is worked on is needed -------------------------------------------------------------------------------------

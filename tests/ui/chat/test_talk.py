@@ -73,7 +73,7 @@ def test_both_sides_forget_a_question_that_one_of_them_did_not_answer(session, m
     answer = session.begin(UserMessage(TAX), Settings(policy="kivi4", compare=True))
     if end == "error":
         monkeypatch.setattr("kvmm.models.conversation.Worker", worker_without_memory)
-    steps = answer.steps()
+    steps = answer.updates()
     with contextlib.suppress(KVMMError):
         for step in steps:
             if step.side == "kvmm" and end == "close":
@@ -264,7 +264,7 @@ def test_an_edit_branches_only_where_an_answer_would_be_lost(session, invoice, t
         session.ask_again(2, TAX, KIVI)
     held = session.conversation.cache.get_seq_length()
     with pytest.raises(KVMMError):
-        list(session.ask_again(1, "Again?", KIVI).steps())
+        list(session.ask_again(1, "Again?", KIVI).updates())
     assert len(session.talks) == 1 and session.talk.exchanges[1].message.question == "Again?"
     finish(session.ask_again(0, "What is the invoice number?", KIVI))
     first, second = session.talks
