@@ -2,10 +2,10 @@
 
     python -m benchmarks.decode_attention [--shapes 1x128k 32x8k ...] [--policies rd2 oscar2 ...] [--profile]
 
-What is timed is all that a layer does with a query: ``kvmm.kernels.decode.attend`` over a cache of so many text tokens:
-full pages of the policy's codec, written from random keys and values, and the rest in the model's dtype, which is the
-sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run in a
-CUDA graph of several calls, which leaves host time out, in turn on as many sets of data as the second-level cache
+What is timed is all that a layer does with a query: ``kvmm.kernels.attention.attend`` over a cache of so many text
+tokens: full pages of the policy's codec, written from random keys and values, and the rest in the model's dtype, which
+is the sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run
+in a CUDA graph of several calls, which leaves host time out, in turn on as many sets of data as the second-level cache
 cannot hold; ``no_graph_us`` is without one.
 
 Baselines: SDPA's flash and cuDNN kernels with ``enable_gqa``, and with the query heads of a KV head as rows
@@ -36,8 +36,8 @@ from kvmm import get_policy, policies
 from kvmm.cache.codecs import Codec, Packed, Site, build_codec
 from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.pages import PageStore, Part
-from kvmm.kernels.decode import attend
-from kvmm.kernels.decode.reference import attend as reference_attend
+from kvmm.kernels.attention import attend
+from kvmm.kernels.attention.backends.torch.reference import attend as reference_attend
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy
 
@@ -116,7 +116,7 @@ class View:
 
 @dataclass
 class Inputs:
-    """One set of inputs of :func:`kvmm.kernels.decode.attend`."""
+    """One set of inputs of :func:`kvmm.kernels.attention.attend`."""
 
     query: torch.Tensor
     parts: list[Part]

@@ -22,7 +22,7 @@ from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
 from kvmm.errors import KVMMError
 from kvmm.kernels.append import append_columns
-from kvmm.kernels.decode import attend
+from kvmm.kernels.attention import attend
 from kvmm.kernels.exact import exact_dtype, to_exact
 from kvmm.layer_graph import LayerGraph
 from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
@@ -446,7 +446,7 @@ class KVMMLayer(CacheLayerMixin):
             self.offload()
 
     def attend(self, query: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
-        """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`.
+        """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.attention.attend`.
 
         ``mask``: see :meth:`TokenTable.bias`. A captured step has none: the device knows what is padding.
         """

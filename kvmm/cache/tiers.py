@@ -27,7 +27,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class TierReader:
-    """How attention reads a store of entries: a codec to :func:`kvmm.kernels.decode.attend`, without state."""
+    """How attention reads a store of entries: a codec to :func:`kvmm.kernels.attention.attend`, without state."""
 
     def __init__(self, tiers: list[Codec]):
         self.tiers = tiers

@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 
 from kvmm import KVMMCache, KVMMError, get_policy, policies
 from kvmm.cache import storage
-from kvmm.kernels.decode import native, reference
+from kvmm.kernels.attention.backends.cpu import kernel as native
+from kvmm.kernels.attention.backends.torch import reference
 from kvmm.kernels.exact import exact_dtype, to_exact
 from kvmm.modality import IMAGE, PADDING, TEXT
 from kvmm.policy import KVPolicy, spec

@@ -15,8 +15,8 @@ from kvmm.cache.file_checks import check_store
 from kvmm.cache.pages import PageStore
 from kvmm.calibration.heads import head_shapes
 from kvmm.fields import Field, check_fields
-from kvmm.kernels.decode import native
-from kvmm.kernels.decode.native_inputs import readable
+from kvmm.kernels.attention.backends.cpu import kernel as native
+from kvmm.kernels.attention.backends.cpu.checks import readable
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.cache.harness import matrix_specs
 from tests.tiny_models import FAMILIES, build, generate, inputs

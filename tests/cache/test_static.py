@@ -18,7 +18,7 @@ from kvmm.cache import room, support
 from kvmm.cache.table import TokenTable
 from kvmm.errors import KVMMError
 from kvmm.graphs import StepGraph, install_dispatcher
-from kvmm.kernels.decode import native
+from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.modality import AUDIO, IMAGE, TEXT, install_hook
 from tests.cache.harness import Harness, layout
 from tests.cache.test_generation import MODES

@@ -18,8 +18,8 @@ import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.fields import Field
-from kvmm.kernels.decode import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
-from kvmm.kernels.decode.digits import Digits, Plane, pad_columns
+from kvmm.kernels.attention import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
+from kvmm.kernels.attention.format import Digits, Plane, pad_columns
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import (
     Pages,

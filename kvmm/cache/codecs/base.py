@@ -24,7 +24,7 @@ from kvmm.policy import CodecSpec
 if TYPE_CHECKING:
     from kvmm.cache.pages import PageStore
     from kvmm.calibration import Calibration, SiteSamples
-    from kvmm.kernels.decode.digits import Dense, Digits
+    from kvmm.kernels.attention.format import Dense, Digits
 
 Side = Literal["key", "value"]
 PAGE_SIZE = 128  # tokens
@@ -271,7 +271,7 @@ class Codec(ABC):
         raise KVMMError(f"Codec {self.name} does not store values.")
 
     def digits(self, packed: Packed) -> Digits | Dense | None:
-        """How kernels read ``packed`` in place (:mod:`kvmm.kernels.decode`); None: only ``scores`` and ``mix`` can."""
+        """How kernels read ``packed`` in place (:mod:`kvmm.kernels.attention`); None: by ``scores`` and ``mix``."""
         return None
 
     # -- single pages, for stores that lower or drop them one by one (``pages_stand_alone``) ------------------------

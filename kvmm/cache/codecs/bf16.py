@@ -8,7 +8,7 @@ import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, StoreShape
 from kvmm.fields import Field
-from kvmm.kernels.decode.digits import Dense
+from kvmm.kernels.attention.format import Dense
 from kvmm.kernels.exact import to_exact
 
 

@@ -19,8 +19,8 @@ from kvmm.cache.codecs.affine import AffineCodec
 from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
-from kvmm.kernels.decode import scores_per_channel, scores_second_digit
-from kvmm.kernels.decode.digits import Digits, Plane, digit_layout
+from kvmm.kernels.attention import scores_per_channel, scores_second_digit
+from kvmm.kernels.attention.format import Digits, Plane, digit_layout
 from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters, cut_pages, unpack_planes
 from kvmm.policy import CodecSpec
 

@@ -19,7 +19,7 @@ from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.cache.codecs.offset import add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
-from kvmm.kernels.decode.digits import Digits
+from kvmm.kernels.attention.format import Digits
 from kvmm.kernels.quantize import affine_parameters, cut_pages
 from kvmm.policy import CodecSpec
 

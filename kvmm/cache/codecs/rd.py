@@ -35,8 +35,8 @@ from kvmm.cache.codecs.transform import Transform, check_invertible, offline_tra
 from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
-from kvmm.kernels.decode import mix_per_channel, scores_per_channel
-from kvmm.kernels.decode.digits import Digits, Plane, digit_layout, digits_by_channel
+from kvmm.kernels.attention import mix_per_channel, scores_per_channel
+from kvmm.kernels.attention.format import Digits, Plane, digit_layout, digits_by_channel
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_keys, unpack_values
 from kvmm.policy import CodecSpec

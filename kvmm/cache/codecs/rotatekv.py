@@ -40,7 +40,7 @@ from kvmm.cache.codecs.outliers import (
 )
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
-from kvmm.kernels.decode.digits import Digits
+from kvmm.kernels.attention.format import Digits
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import Pages, cut_pages
 from kvmm.policy import CodecSpec

@@ -1,8 +1,8 @@
 """Decode attention in Triton, the pages: every split reads the packed codes of some pages of one store.
 
-Queries come from :mod:`kvmm.kernels.decode.triton_query` in the basis of the keys, with the channels' scales folded in
+Queries come from :mod:`kvmm.kernels.attention.backends.triton.query_kernels` in the basis of the keys, with the channels' scales folded in
 once a group of tokens (CalibQuant's post-scaling, arXiv 2502.14882, for any group);
-:mod:`kvmm.kernels.decode.triton_join` joins the splits by their log-sum-exp. Codes are the left operand of the tensor
+:mod:`kvmm.kernels.attention.backends.triton.reduce_kernels` joins the splits by their log-sum-exp. Codes are the left operand of the tensor
 cores, so that a few query rows waste nothing, and one shift and one mask turn packed bytes into operands.
 
 In int8 mode the query is two int8 numbers (a high and a low part, 15 bits together), and so are the probabilities; the

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from triton import next_power_of_2
 
-from kvmm.kernels.decode.digits import Dense, Digits, aligned
-from kvmm.kernels.decode.step import Columns, Partial, Step, pair_stride, paired
-from kvmm.kernels.decode.step_query import expand, interpreted
-from kvmm.kernels.decode.triton import split_kernel
+from kvmm.kernels.attention.backends.triton.call import Columns, Partial, Step, pair_stride, paired
+from kvmm.kernels.attention.backends.triton.page_kernels import split_kernel
+from kvmm.kernels.attention.backends.triton.query import expand, interpreted
+from kvmm.kernels.attention.format import Dense, Digits, aligned
 
 _SCORES, _INT8, _CHANNEL, _TOKEN, _DENSE, _NOTHING = range(6)
 _WARPS = 12  # that a multiprocessor is given

@@ -1,4 +1,4 @@
-"""``struct Arguments`` of the CUDA split kernel (``digits.cu``): what a launch hands it, in its order."""
+"""``struct Arguments`` of the CUDA split kernel (``attention.cu``): what a launch hands it, in its order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from kvmm.kernels.decode.cuda_inputs import DenseColumns, DenseSplits, Query, rows_of
+from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, rows_of
 
 
 class _Paged(ctypes.Structure):
@@ -18,7 +18,7 @@ class _Paged(ctypes.Structure):
     ]
 
 
-class Arguments(ctypes.Structure):  # struct Arguments of digits.cu
+class Arguments(ctypes.Structure):  # struct Arguments of attention.cu
     _fields_ = [
         ("query", ctypes.c_void_p),
         ("query_weight", ctypes.c_void_p),

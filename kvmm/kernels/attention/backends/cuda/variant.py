@@ -1,4 +1,4 @@
-"""What the CUDA split kernel (``digits.cu``) is compiled for: the variant of a case, and how it fits a GPU."""
+"""What the CUDA split kernel (``attention.cu``) is compiled for: the variant of a case, and how it fits a GPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kvmm.kernels.decode.cuda_inputs import DenseColumns, DigitKeys, Plane, Query, padded_digits, rows_of
-from kvmm.kernels.decode.digits import aligned
+from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DigitKeys, Plane, Query, padded_digits, rows_of
+from kvmm.kernels.attention.format import aligned
 
 PAGE_SIZES = (64, 128)
 MAX_DIGITS = 256  # of all planes together: 254 * high + low has to fit 31 bits
@@ -23,7 +23,7 @@ def _rounded(x: int, n: int) -> int:
 
 @dataclass(frozen=True)
 class Variant:
-    """What ``digits.cu`` has to know to be compiled; the names in upper case are its macros."""
+    """What ``attention.cu`` has to know to be compiled; the names in upper case are its macros."""
 
     page: int
     row_tiles: int  # tiles of four query rows a block takes
@@ -213,7 +213,7 @@ def variant_of(
     dense: DenseColumns | None = None,
     adjust: bool = False,
 ) -> Variant | None:
-    """The variant of ``digits.cu`` for a case, without warps and stages, or None if there is none.
+    """The variant of ``attention.cu`` for a case, without warps and stages, or None if there is none.
 
     Args:
         query: int8 ``[B, H, G, 2 * R, J]``, or :class:`Query`.

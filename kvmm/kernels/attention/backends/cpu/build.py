@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("native.c")
+SOURCE = Path(__file__).with_name("attention.c")
 FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-shared", "-fPIC")
 SANITIZE = "KVMM_SANITIZE"  # the variable: names of sanitizers, as -fsanitize takes them
 _SECONDS = 120  # for the compiler

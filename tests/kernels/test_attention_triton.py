@@ -15,7 +15,11 @@ from kvmm.cache.codecs import Codec, Site, build_codec
 from kvmm.cache.codecs.base import Packed
 from kvmm.cache.pages import PageStore, Part
 from kvmm.calibration.file import _read
-from kvmm.kernels.decode import driver, reference, step, step_join, step_triton
+from kvmm.kernels.attention import gpu as driver
+from kvmm.kernels.attention.backends.torch import reference
+from kvmm.kernels.attention.backends.triton import call as step
+from kvmm.kernels.attention.backends.triton import pages as step_triton
+from kvmm.kernels.attention.backends.triton import reduce as step_join
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs

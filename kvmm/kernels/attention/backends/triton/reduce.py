@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from triton import next_power_of_2
 
-from kvmm.kernels.decode.digits import Dense, Digits
-from kvmm.kernels.decode.step import LOG2E, Partial, Step, head_stride
-from kvmm.kernels.decode.step_query import multiplies_bf16
-from kvmm.kernels.decode.triton_join import combine_kernel, slopes_kernel
+from kvmm.kernels.attention.backends.triton.call import LOG2E, Partial, Step, head_stride
+from kvmm.kernels.attention.backends.triton.query import multiplies_bf16
+from kvmm.kernels.attention.backends.triton.reduce_kernels import combine_kernel, slopes_kernel
+from kvmm.kernels.attention.format import Dense, Digits
 
 
 def _reach(x: torch.Tensor) -> int:

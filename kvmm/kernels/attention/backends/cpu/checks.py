@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.kernels.decode.digits import Dense, Digits
+from kvmm.kernels.attention.format import Dense, Digits
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 

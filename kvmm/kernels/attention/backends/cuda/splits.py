@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.kernels.decode.cuda_inputs import DenseColumns, DenseSplits, Query, device_of, rows_of
-from kvmm.kernels.decode.cuda_variant import Variant
+from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, device_of, rows_of
+from kvmm.kernels.attention.backends.cuda.variant import Variant
 
 
 def num_splits(query: torch.Tensor | Query, keys, dense: DenseColumns | None = None, *, variant: Variant) -> int:
     """How many splits fill the GPU best for the pages that ``keys`` has room for.
 
     Args:
-        query, keys, dense: as in :func:`kvmm.kernels.decode.cuda.choose`.
+        query, keys, dense: as in :func:`kvmm.kernels.attention.backends.cuda.kernel.choose`.
         variant: what it returned.
     """
     pages, columns = keys.planes[0][0].shape[2], 0 if dense is None else dense.key.shape[2]

@@ -14,12 +14,20 @@ import pytest
 import torch
 
 from kvmm.errors import KVMMError
-from kvmm.kernels.decode import cuda, nvrtc
-from kvmm.kernels.decode.cuda_arguments import arguments_of
-from kvmm.kernels.decode.cuda_inputs import DenseColumns, DenseSplits, DigitKeys, DigitValues, Query, rows_of
-from kvmm.kernels.decode.cuda_splits import best_dense_splits, best_splits, grid_of
-from kvmm.kernels.decode.cuda_variant import variant_of
-from kvmm.kernels.decode.digits import aligned
+from kvmm.kernels.attention.backends.cuda import kernel as cuda
+from kvmm.kernels.attention.backends.cuda import nvrtc
+from kvmm.kernels.attention.backends.cuda.arguments import arguments_of
+from kvmm.kernels.attention.backends.cuda.inputs import (
+    DenseColumns,
+    DenseSplits,
+    DigitKeys,
+    DigitValues,
+    Query,
+    rows_of,
+)
+from kvmm.kernels.attention.backends.cuda.splits import best_dense_splits, best_splits, grid_of
+from kvmm.kernels.attention.backends.cuda.variant import variant_of
+from kvmm.kernels.attention.format import aligned
 from kvmm.kernels.quantize.reference import pack_planes, unpack_planes
 
 HALF = torch.float16
@@ -346,7 +354,7 @@ def outputs_of(q8, keys, values, splits):
 
 
 def library_of(variant, path):
-    """``digits.cu`` for a CPU, compiled to ``path``; it ends the process where lanes race."""
+    """``attention.cu`` for a CPU, compiled to ``path``; it ends the process where lanes race."""
     compiler = shutil.which("g++")
     if compiler is None or platform.system() != "Linux":
         pytest.skip("needs g++ on Linux")
@@ -538,7 +546,7 @@ def check_compiles(variant, capability):
     assert variant.blocks * (variant.shared_bytes + 1024) <= total * 1024
     # the program has to be new all the way down: from the caches on disk there is no log
     fresh = cuda._SOURCE.read_bytes() + f'\nextern "C" __device__ int unique_{uuid.uuid4().hex};\n'.encode()
-    program, log = nvrtc.compile_source(fresh, "digits.cu", variant.macros, capability)
+    program, log = nvrtc.compile_source(fresh, "attention.cu", variant.macros, capability)
     assert program[1:4] == b"ELF"
     assert int(re.search(r"(\d+) bytes spill stores", log).group(1)) <= 128
 

@@ -1,6 +1,6 @@
 """What the CUDA split kernel reads: keys, values, queries and dense columns as it has them in memory.
 
-:mod:`kvmm.kernels.decode.digits` describes a store for all kernels; these are the operands of one of them.
+:mod:`kvmm.kernels.attention.format` describes a store for all kernels; these are the operands of one of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvmm.kernels.decode.digits import aligned
+from kvmm.kernels.attention.format import aligned
 
 Plane = tuple[torch.Tensor, int]  # packed codes and their bits
 

@@ -9,9 +9,9 @@ import torch
 from triton import next_power_of_2
 from triton.runtime.interpreter import InterpretedFunction
 
-from kvmm.kernels.decode.digits import Digits, aligned
-from kvmm.kernels.decode.step import Step, head_stride, pair_stride, paired
-from kvmm.kernels.decode.triton_query import expand_kernel, transform_kernel
+from kvmm.kernels.attention.backends.triton.call import Step, head_stride, pair_stride, paired
+from kvmm.kernels.attention.backends.triton.query_kernels import expand_kernel, transform_kernel
+from kvmm.kernels.attention.format import Digits, aligned
 
 
 def interpreted() -> bool:

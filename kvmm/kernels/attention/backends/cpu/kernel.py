@@ -1,9 +1,9 @@
 """Decode attention on a CPU by a few hundred lines of C, where the machine has a C compiler.
 
 At the sizes a CPU decodes, a step in torch is mostly the calling of operations and the writing of unpacked codes. This
-is one call a layer that reads the digits (:mod:`kvmm.kernels.decode.digits`) in place. The library is compiled once a
-machine, with ``cc``, ``gcc`` or ``clang``, and kept in the user's cache folder; without a compiler nothing is lost but
-speed. Results agree with the reference to float32 rounding.
+is one call a layer that reads the format (:mod:`kvmm.kernels.attention.format`) in place. The library is compiled once
+a machine, with ``cc``, ``gcc`` or ``clang``, and kept in the user's cache folder; without a compiler nothing is lost
+but speed. Results agree with the reference to float32 rounding.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from kvmm.kernels.decode import build
-from kvmm.kernels.decode.digits import Dense, Digits
-from kvmm.kernels.decode.native_inputs import readable
+from kvmm.kernels.attention.backends.cpu import build
+from kvmm.kernels.attention.backends.cpu.checks import readable
+from kvmm.kernels.attention.format import Dense, Digits
 
 MAX_ROWS = 16  # rows of queries; for more, matrix products over unpacked codes are faster
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -245,8 +245,8 @@ def attend(
     scaling: float,
     dense_length: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
-    """:func:`kvmm.kernels.decode.attend` on the CPU, or None where the reference has to do it: many rows of queries, a
-    codec that is not digits, autograd, or no compiler.
+    """``attend`` of :mod:`kvmm.kernels.attention` on the CPU, or None where the reference has to do it: many rows of
+    queries, a codec that is not digits, autograd, or no compiler.
     """
     _, query_heads, length, dim = query.shape
     rows = query_heads // dense_key.shape[1] * length

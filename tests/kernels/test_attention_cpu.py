@@ -8,10 +8,12 @@ import subprocess
 import pytest
 import torch
 
-import kvmm.kernels.decode as decode
+import kvmm.kernels.attention as decode
 from kvmm.cache.codecs import build_codec
 from kvmm.cache.pages import PageStore, Part
-from kvmm.kernels.decode import build, native, reference
+from kvmm.kernels.attention.backends.cpu import build
+from kvmm.kernels.attention.backends.cpu import kernel as native
+from kvmm.kernels.attention.backends.torch import reference
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
 

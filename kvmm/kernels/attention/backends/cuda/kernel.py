@@ -1,4 +1,4 @@
-"""The split kernel of decode attention in CUDA C++ (``digits.cu``), for NVIDIA GPUs from compute capability 8.0.
+"""The split kernel of decode attention in CUDA C++ (``attention.cu``), for NVIDIA GPUs from compute capability 8.0.
 
 An optional fast path: :func:`supports` says whether it takes a case, and where it does not (another GPU, no NVRTC,
 a layout without a variant) the Triton kernel with the same contract does. NVRTC, which comes with torch, compiles a
@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 
 from kvmm.errors import KVMMError
-from kvmm.kernels.decode import nvrtc
-from kvmm.kernels.decode.cuda_arguments import arguments_of
-from kvmm.kernels.decode.cuda_inputs import DenseColumns, DenseSplits, Query, device_of
-from kvmm.kernels.decode.cuda_splits import grid_of
-from kvmm.kernels.decode.cuda_variant import Variant, variant_of
+from kvmm.kernels.attention.backends.cuda import nvrtc
+from kvmm.kernels.attention.backends.cuda.arguments import arguments_of
+from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, device_of
+from kvmm.kernels.attention.backends.cuda.splits import grid_of
+from kvmm.kernels.attention.backends.cuda.variant import Variant, variant_of
 
-_SOURCE = Path(__file__).with_name("digits.cu")
+_SOURCE = Path(__file__).with_name("attention.cu")
 
 
 @lru_cache(maxsize=256)
@@ -146,8 +146,8 @@ def split_digits(
 
 
 def compile_variant(variant: Variant, capability: tuple[int, int]) -> tuple[bytes, str]:
-    """Compile ``digits.cu`` for a GPU: the program and the compiler's log, as
-    :func:`kvmm.kernels.decode.nvrtc.compile_source` returns them.
+    """Compile ``attention.cu`` for a GPU: the program and the compiler's log, as
+    :func:`kvmm.kernels.attention.backends.cuda.nvrtc.compile_source` returns them.
     """
     return nvrtc.compile_source(_SOURCE.read_bytes(), _SOURCE.name, variant.macros, capability)
 

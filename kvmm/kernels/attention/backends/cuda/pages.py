@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.kernels.decode import cuda, cuda_splits
-from kvmm.kernels.decode.cuda_inputs import DenseColumns, DenseSplits, DigitKeys, DigitValues, Query
-from kvmm.kernels.decode.cuda_variant import Variant
-from kvmm.kernels.decode.digits import Dense, Digits, aligned
-from kvmm.kernels.decode.step import Columns, Partial, Step
-from kvmm.kernels.decode.step_join import slopes
-from kvmm.kernels.decode.step_query import basis, expand, transform
+from kvmm.kernels.attention.backends.cuda import kernel as cuda
+from kvmm.kernels.attention.backends.cuda import splits as cuda_splits
+from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, DigitKeys, DigitValues, Query
+from kvmm.kernels.attention.backends.cuda.variant import Variant
+from kvmm.kernels.attention.backends.triton.call import Columns, Partial, Step
+from kvmm.kernels.attention.backends.triton.query import basis, expand, transform
+from kvmm.kernels.attention.backends.triton.reduce import slopes
+from kvmm.kernels.attention.format import Dense, Digits, aligned
 
 _DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
 

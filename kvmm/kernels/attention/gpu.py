@@ -1,9 +1,9 @@
 """Decode attention on a GPU: chooses kernels for what is stored and joins their results.
 
-The same function as :func:`kvmm.kernels.decode.reference.attend`. A step of one layer is, for every part, one kernel
-that expands the queries, one that walks the pages and one that joins; the dense columns (sinks, residual) are read by
-the kernel of the first part, or are a store of their own, and share the first join. All grids depend on capacities
-only and lengths are read on the device, so a step can be captured in a CUDA graph.
+The same function as :func:`kvmm.kernels.attention.attend`. A step of one layer is, for every part, one kernel that
+expands the queries, one that walks the pages and one that joins; the dense columns (sinks, residual) are read by the
+kernel of the first part, or are a store of their own, and share the first join. All grids depend on capacities only and
+lengths are read on the device, so a step can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from kvmm.kernels.decode.digits import Dense, Digits
-from kvmm.kernels.decode.step import LOG2E, Columns, Partial, Step
-from kvmm.kernels.decode.step_cuda import cuda_split
-from kvmm.kernels.decode.step_join import combine, slopes
-from kvmm.kernels.decode.step_triton import dense_split, triton_split
+from kvmm.kernels.attention.backends.cuda.pages import cuda_split
+from kvmm.kernels.attention.backends.triton.call import LOG2E, Columns, Partial, Step
+from kvmm.kernels.attention.backends.triton.pages import dense_split, triton_split
+from kvmm.kernels.attention.backends.triton.reduce import combine, slopes
+from kvmm.kernels.attention.format import Dense, Digits
 
 
 def supports(parts: Sequence) -> bool:
@@ -35,7 +35,7 @@ def attend(
     scaling: float,
     dense_length: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """:func:`kvmm.kernels.decode.attend` by kernels; the arguments are its."""
+    """:func:`kvmm.kernels.attention.attend` by kernels; the arguments are its."""
     batch, query_heads, length, dim = query.shape
     heads = dense_key.shape[1]
     rows = query_heads // heads * length

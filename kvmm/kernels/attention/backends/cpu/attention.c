@@ -1,8 +1,8 @@
-/* Decode attention over digits on a CPU: what kernels/decode/digits.py describes, read in place, one head at a time.
+/* Decode attention over digits on a CPU: what kernels/attention/format.py describes, read in place, one head at a time.
  *
  * Scores are dot products of folded queries with bytes that are masked and converted in registers; a plane's place
  * (4^k, 2^k) is folded in too, so no code is shifted. Probabilities meet the values the same way. Everything else of a
- * step (basis, zero points, norms, softmax) is small and plain. kvmm/kernels/decode/native.py mirrors the structures.
+ * step (basis, zero points, norms, softmax) is small and plain. kernel.py mirrors the structures.
  */
 #include <math.h>
 #include <stdint.h>

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kvmm.kernels.decode.triton_query import split_in_two
+from kvmm.kernels.attention.backends.triton.query_kernels import split_in_two
 
 
 @triton.jit

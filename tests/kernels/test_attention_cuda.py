@@ -12,13 +12,17 @@ if not torch.cuda.is_available():
 
 from kvmm.cache.codecs import Site, rd
 from kvmm.calibration.file import _read
-from kvmm.kernels.decode import cuda, cuda_splits, step, step_cuda, step_triton
-from kvmm.kernels.decode.cuda_arguments import arguments_of
-from kvmm.kernels.decode.cuda_variant import Variant
+from kvmm.kernels.attention.backends.cuda import kernel as cuda
+from kvmm.kernels.attention.backends.cuda import pages as step_cuda
+from kvmm.kernels.attention.backends.cuda import splits as cuda_splits
+from kvmm.kernels.attention.backends.cuda.arguments import arguments_of
+from kvmm.kernels.attention.backends.cuda.variant import Variant
+from kvmm.kernels.attention.backends.triton import call as step
+from kvmm.kernels.attention.backends.triton import pages as step_triton
 from kvmm.modality import IMAGE
 from kvmm.policy import spec
-from tests.kernels.test_cuda import library_of
-from tests.kernels.test_decode_triton import ROOT, compare, make_parts
+from tests.kernels.test_attention_triton import ROOT, compare, make_parts
+from tests.kernels.test_cuda_kernel import library_of
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available() or not step_triton.interpreted(),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kvmm.kernels.decode import attend, mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
+from kvmm.kernels.attention import attend, mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
 
 B, H, P, N, D = 2, 3, 5, 32, 64
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from kvmm.kernels.decode import native, reference
-from kvmm.kernels.decode.reference import (
+from kvmm.kernels.attention.backends.cpu import kernel as native
+from kvmm.kernels.attention.backends.torch import reference
+from kvmm.kernels.attention.backends.torch.reference import (
     mix_per_channel,
     mix_per_token,
     scores_per_channel,
@@ -36,11 +37,12 @@ def attend(
 ) -> torch.Tensor:
     """Attention of new queries over packed parts and the tokens kept in full precision.
 
-    The arguments and the result are those of :func:`kvmm.kernels.decode.reference.attend`, which is the definition.
-    On a GPU kernels read the packed codes in place, where all parts let them; on a CPU with a C compiler as well.
+    The arguments and the result are those of :func:`kvmm.kernels.attention.backends.torch.reference.attend`, which is
+    the definition. On a GPU kernels read the packed codes in place, where all parts let them; on a CPU with a C
+    compiler as well.
     """
     if query.is_cuda:
-        from kvmm.kernels.decode import driver  # needs Triton, which not every platform has
+        from kvmm.kernels.attention import gpu as driver  # needs Triton, which not every platform has
 
         if driver.supports(parts):
             return driver.attend(query, parts, dense_key, dense_value, bias, scaling, dense_length)
