@@ -16,7 +16,7 @@ from kvmm.cache.pages import PageStore
 from kvmm.calibration.heads import head_shapes
 from kvmm.fields import Field, check_fields
 from kvmm.kernels.attention.backends.cpu import kernel as native
-from kvmm.kernels.attention.backends.cpu.checks import readable
+from kvmm.kernels.attention.backends.cpu.kernel import readable
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.cache.harness import matrix_specs
 from tests.tiny_models import FAMILIES, build, generate, inputs
@@ -276,10 +276,10 @@ def test_fields():
 def test_the_library_is_given_nothing_too_small(name):
     """A store that was changed after it was checked: the reference takes it, and raises."""
     store = store_of(spec("oscar", 2, 128), "key", ())
-    digits = store.codec.digits(store.packed)
+    digits = store.codec.packed_format(store.packed)
     assert readable(digits, True, 2, 2, 64)
     store.packed.tensors[name] = store.packed.tensors[name][:, :, :1].contiguous()
-    broken = store.codec.digits(store.packed)
+    broken = store.codec.packed_format(store.packed)
     whole = name == "codes"  # fewer pages of codes are a smaller store, whose scales are too many for it
     assert not readable(broken, True, 2, 2, 64) or whole
     assert not readable(digits, True, 2, 2, 32) and not readable(digits, True, 2, 3, 64)

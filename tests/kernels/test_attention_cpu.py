@@ -11,7 +11,7 @@ import torch
 import kvmm.kernels.attention as decode
 from kvmm.cache.codecs import build_codec
 from kvmm.cache.pages import PageStore, Part
-from kvmm.kernels.attention.backends.cpu import build
+from kvmm.kernels.attention.backends.cpu import build, structs
 from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.kernels.attention.backends.torch import reference
 from kvmm.policy import CodecSpec, spec
@@ -82,8 +82,8 @@ def check(parts, rtol=5e-6, **settings):
     arguments = inputs(parts, **settings)
     expected, found = exact(*arguments), native.attend(*arguments)
     if found is None:
-        values = [part.value.codec.digits(part.value.packed) for part in parts]
-        assert any(digits is None or getattr(digits, "inside", 0) > 1 for digits in values)
+        stores = [part.value.codec.packed_format(part.value.packed) for part in parts]
+        assert any(store is None or getattr(store, "groups_per_page", 0) > 1 for store in stores)
         pytest.skip("read by torch")
     query = arguments[0]
     assert found.dtype == query.dtype and found.shape == expected.shape
@@ -157,9 +157,12 @@ def test_buffers_with_room(name):
 def test_other_processors(monkeypatch, tmp_path, flags):
     """Narrower vectors than this machine may have, and nothing undefined."""
     target = tmp_path / "decode.so"
-    command = [shutil.which("cc") or "gcc", *build.FLAGS, *flags, "-o", str(target), str(build.SOURCE), "-lm"]
-    if subprocess.run(command, capture_output=True).returncode:
+    (tmp_path / structs.HEADER).write_text(structs.header_text())
+    command = [shutil.which("cc") or "gcc", *build.FLAGS, *flags, "-I", str(tmp_path), "-o", str(target)]
+    command += [str(build.SOURCE), "-lm"]
+    if subprocess.run([*command[:1], *flags, "-E", "-x", "c", "/dev/null"], capture_output=True).returncode:
         pytest.skip("the compiler does not take these flags")
+    subprocess.run(command, check=True)
     try:
         function = ctypes.CDLL(str(target)).kvmm_attend
     except OSError:

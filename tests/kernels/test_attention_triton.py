@@ -275,7 +275,7 @@ class Roomy:
 
 def roomy(pages: PageStore, room: int) -> Roomy:
     packed = pages.packed
-    count = pages.codec.digits(packed).pages
+    count = pages.codec.packed_format(packed).pages
     tensors = {}
     for name, tensor in packed.tensors.items():
         missing = room * (tensor.shape[2] // count if tensor.shape[2] >= count else 1)

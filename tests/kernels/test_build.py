@@ -201,7 +201,6 @@ def sanitized():
 OUT_OF_BOUNDS = """
 import torch
 from kvmm.kernels.attention.backends.cpu import kernel as native
-from kvmm.kernels.attention.backends.cpu import checks as native_inputs
 from tests.kernels.test_attention_cpu import KINDS, inputs, make_part
 part = make_part(KINDS["oscar2"], 500)
 arguments = inputs([part])

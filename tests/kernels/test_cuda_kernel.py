@@ -420,7 +420,7 @@ def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
 
 @pytest.mark.parametrize("name", ["two planes", "12 rows", "value groups by page", "pages of 64, 4 and 8 bits"])
 def test_sums_by_channel_on_a_cpu(name, tmp_path):
-    """Digits are added to channels where the block's warps are joined."""
+    """PackedFormat are added to channels where the block's warps are joined."""
     pages, splits = 5, 2
     q8, qw, qz, keys, values, bias = make(name, batch=1, pages=pages)
     generator = torch.Generator().manual_seed(3)

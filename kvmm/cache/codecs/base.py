@@ -24,7 +24,7 @@ from kvmm.policy import CodecSpec
 if TYPE_CHECKING:
     from kvmm.cache.pages import PageStore
     from kvmm.calibration import Calibration, SiteSamples
-    from kvmm.kernels.attention.format import Dense, Digits
+    from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 
 Side = Literal["key", "value"]
 PAGE_SIZE = 128  # tokens
@@ -270,7 +270,7 @@ class Codec(ABC):
         """``sum_t p_t v_t``: ``[B, H, Q, P * page_size]`` to ``[B, H, Q, D]`` in the codec's basis. For values."""
         raise KVMMError(f"Codec {self.name} does not store values.")
 
-    def digits(self, packed: Packed) -> Digits | Dense | None:
+    def packed_format(self, packed: Packed) -> PackedFormat | DenseFormat | None:
         """How kernels read ``packed`` in place (:mod:`kvmm.kernels.attention`); None: by ``scores`` and ``mix``."""
         return None
 

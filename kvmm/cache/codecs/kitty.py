@@ -20,7 +20,7 @@ from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
 from kvmm.kernels.attention import scores_per_channel, scores_second_digit
-from kvmm.kernels.attention.format import Digits, Plane, digit_layout
+from kvmm.kernels.attention.format import PackedFormat, Plane, plane_layout
 from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters, cut_pages, unpack_planes
 from kvmm.policy import CodecSpec
 
@@ -124,22 +124,22 @@ class Kitty(AffineCodec):
         units.scatter_add_(-1, index.unsqueeze(3).expand_as(high), high * step.unsqueeze(3))
         return units.flatten(2, 3).unflatten(2, (-1, packed.page_size))
 
-    def digits(self, packed: Packed) -> Digits | None:
-        digits = super().digits(packed)
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
+        store = super().packed_format(packed)
         if self.side == "value":
-            return digits
+            return store
         high = packed["high_codes"]
         if high.shape[3] * 4 != packed.page_size:
             return None  # several groups in a page have their planes one after the other
-        low = digits.planes[0]
+        low = store.planes[0]
         runs = (((0, low.width, 1.0),), ((0, high.shape[-1], 4.0),))
-        index, place = digit_layout(runs, high.device)
+        channel, weight = plane_layout(runs, high.device)
         return replace(
-            digits,
+            store,
             planes=(low, Plane(high, 2, high.shape[-1])),
-            index=index,
-            place=place,
-            group_index=packed["boosted"],
+            lane_channel=channel,
+            plane_weight=weight,
+            group_channel=packed["boosted"],
         )
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:

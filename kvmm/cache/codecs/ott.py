@@ -67,7 +67,7 @@ class OTT(AffineCodec):
     def decode(self, packed: Packed) -> torch.Tensor:
         return put_back(super().decode(packed), packed)
 
-    def digits(self, packed: Packed) -> None:
+    def packed_format(self, packed: Packed) -> None:
         return None  # what was taken out of the pages is not digits
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:

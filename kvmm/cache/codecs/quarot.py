@@ -19,7 +19,7 @@ from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.cache.codecs.offset import add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
-from kvmm.kernels.attention.format import Digits
+from kvmm.kernels.attention.format import PackedFormat
 from kvmm.kernels.quantize import affine_parameters, cut_pages
 from kvmm.policy import CodecSpec
 
@@ -79,8 +79,8 @@ class QuaRot(RotatedAffineCodec):
             pages = add_offset(pages, packed)
         return self.restored(pages).flatten(2, 3)
 
-    def digits(self, packed: Packed) -> Digits | None:
-        digits = super().digits(packed)
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
+        digits = super().packed_format(packed)
         return replace(digits, mean=packed["offset"], page_group=packed.page_group) if self.centred else digits
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:

@@ -36,7 +36,7 @@ from kvmm.cache.codecs.waterfill import waterfill
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
 from kvmm.kernels.attention import mix_per_channel, scores_per_channel
-from kvmm.kernels.attention.format import Digits, Plane, digit_layout, digits_by_channel
+from kvmm.kernels.attention.format import PackedFormat, Plane, lanes_by_channel, plane_layout
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_keys, unpack_values
 from kvmm.policy import CodecSpec
@@ -351,23 +351,24 @@ class RD(Codec):
             return (self.name, self.fit_kind, self.site.layer, self.side, self.site.modality)
         return "hadamard" if self.option("rotation") == "hadamard" else "identity"
 
-    def digits(self, packed: Packed) -> Digits | None:
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
         if self.fit_kind == "prompt":
             return None  # every sequence has a transform of its own
         zero_point = packed["zero_point"]
         dim, device = zero_point.shape[-1], zero_point.device
         transform = self.transform(dim, device)
         layout = self.layout(dim, transform)
-        extra = None
+        fallback = None
         if transform.deviation is not None:
-            extra = self._offline_levels(layout, transform)
+            fallback = self._offline_levels(layout, transform)
         page_group = packed.page_group
-        if extra is None and zero_point.shape[2] == 1:
+        if fallback is None and zero_point.shape[2] == 1:
             page_group = None
         elif packed.only_group == 0:
-            page_group, extra = None, None
-        index, place, *by_channel, matrix, digit_matrix = self._digit_tables(layout, transform)
-        return Digits(
+            page_group, fallback = None, None
+        fallback_scale, fallback_zero_point = fallback or (None, None)
+        channel, weight, *by_channel, matrix, lane_transform = self._lane_tables(layout, transform)
+        return PackedFormat(
             tuple(Plane(packed[n], DIGIT_BITS[n], w) for n, w in layout.widths.items() if n in packed.tensors),
             len(packed.page_group),
             packed.page_size,
@@ -375,32 +376,33 @@ class RD(Codec):
             zero_point,
             page_group=page_group,
             norm=packed.tensors.get("norm"),
-            index=index,
-            place=place,
+            lane_channel=channel,
+            plane_weight=weight,
             offset=transform.offset,
-            extra=extra,
-            channel_digits=by_channel[0],
-            channel_places=by_channel[1],
-            matrix=matrix,
-            digit_matrix=digit_matrix,
+            fallback_scale=fallback_scale,
+            fallback_zero_point=fallback_zero_point,
+            channel_lanes=by_channel[0],
+            channel_weights=by_channel[1],
+            transform=matrix,
+            lane_transform=lane_transform,
         )
 
-    def _digit_tables(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, ...]:
-        """``index``, ``place`` and all the tables that follow from them, of :class:`Digits`."""
+    def _lane_tables(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, ...]:
+        """``lane_channel``, ``plane_weight`` and all the tables that follow from them, of :class:`PackedFormat`."""
         device = transform.forward.device
         if device not in self._tables:
             runs = [tuple((0, n, 4.0**place) for place, n in layout.digits)] if layout.digits else []
             if layout.one_bit:
                 runs.append(((layout.one_bit.start, len(layout.one_bit), 1.0),))
-            index, place = digit_layout(tuple(runs), device)
+            channel, weight = plane_layout(tuple(runs), device)
             if self.side == "key":
-                digit_matrix = None
+                lane_transform = None
                 matrix = transform.inverse
             else:
                 matrix = transform.inverse.transpose(-1, -2)
-                digit_matrix = matrix.index_select(1, index) * (place != 0)[:, None]
-            by_channel = digits_by_channel(index, place, transform.forward.shape[-1])
-            self._tables[device] = index, place, *by_channel, matrix.contiguous(), digit_matrix
+                lane_transform = matrix.index_select(1, channel) * (weight != 0)[:, None]
+            by_channel = lanes_by_channel(channel, weight, transform.forward.shape[-1])
+            self._tables[device] = channel, weight, *by_channel, matrix.contiguous(), lane_transform
         return self._tables[device]
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,7 @@ from kvmm.cache.codecs.outliers import (
 )
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
-from kvmm.kernels.attention.format import Digits
+from kvmm.kernels.attention.format import PackedFormat
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import Pages, cut_pages
 from kvmm.policy import CodecSpec
@@ -192,9 +192,9 @@ class RotateKV(RotatedAffineCodec):
 
     # -- attention --------------------------------------------------------------------------------------------------
 
-    def digits(self, packed: Packed) -> Digits | None:
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
         # keys meet queries that span several heads, and pivots lie outside of the pages
-        return None if self.side == "key" or self.pivots else super().digits(packed)
+        return None if self.side == "key" or self.pivots else super().packed_format(packed)
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         heads, rows = query.shape[1:3]

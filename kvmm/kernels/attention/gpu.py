@@ -18,12 +18,14 @@ from kvmm.kernels.attention.backends.cuda.pages import cuda_split
 from kvmm.kernels.attention.backends.triton.call import LOG2E, Columns, Partial, Step
 from kvmm.kernels.attention.backends.triton.pages import dense_split, triton_split
 from kvmm.kernels.attention.backends.triton.reduce import combine, slopes
-from kvmm.kernels.attention.format import Dense, Digits
+from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 
 
 def supports(parts: Sequence) -> bool:
     """Whether the kernels can read all parts (their values; keys may bring logits of their own)."""
-    return all(not part.key.observes and part.value.codec.digits(part.value.packed) is not None for part in parts)
+    return all(
+        not part.key.observes and part.value.codec.packed_format(part.value.packed) is not None for part in parts
+    )
 
 
 def attend(
@@ -41,7 +43,7 @@ def attend(
     rows = query_heads // heads * length
     grouped = query.reshape(batch * heads, rows, dim).contiguous()
     step = Step(grouped, heads, length, scaling * LOG2E, bias)
-    values = [part.value.codec.digits(part.value.packed) for part in parts]
+    values = [part.value.codec.packed_format(part.value.packed) for part in parts]
     slots = [each.pages * each.page_size for each in values]
     columns = _columns(step, dense_key, dense_value, sum(slots), dense_length)
     aside = _side_stream(query.device) if parts and query.is_cuda and torch.cuda.is_current_stream_capturing() else None
@@ -75,11 +77,13 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def _part(step: Step, part: Any, values: Digits | Dense, start: int, columns: Columns | None = None) -> Partial:
+def _part(
+    step: Step, part: Any, values: PackedFormat | DenseFormat, start: int, columns: Columns | None = None
+) -> Partial:
     """All splits of one part, whose slots begin at ``start``, and those of ``columns`` if its kernel takes them."""
     codec, packed = part.key.codec, part.key.packed
-    keys = codec.digits(packed)
-    if isinstance(keys, Digits) and keys.group_index is not None and not step.int8:
+    keys = codec.packed_format(packed)
+    if isinstance(keys, PackedFormat) and keys.group_channel is not None and not step.int8:
         keys = None  # channels that differ by group cannot be gathered from a query once
     used = part.value.packed.num_pages
     pages = values.pages

@@ -1,70 +1,27 @@
-/* Decode attention over digits on a CPU: what kernels/attention/format.py describes, read in place, one head at a time.
+/* Decode attention over packed segments on a CPU, read in place, one head at a time.
  *
- * Scores are dot products of folded queries with bytes that are masked and converted in registers; a plane's place
- * (4^k, 2^k) is folded in too, so no code is shifted. Probabilities meet the values the same way. Everything else of a
- * step (basis, zero points, norms, softmax) is small and plain. kernel.py mirrors the structures.
+ * Scores are dot products of folded queries with bytes that are masked and converted in registers; the weight of the
+ * bits in a byte (4^k, 2^k) is folded in too, so no code is shifted. Probabilities meet the values the same way.
+ * Everything else of a step (transform, zero points, norms, softmax) is small and plain. The structures come from
+ * packed_format.h, which structs.py makes from the declaration of the format.
  */
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "packed_format.h"
 
 #if defined(__AVX512F__)
 #define VL 16
 #else
 #define VL 8
 #endif
-#define MAX_ROWS 16
 #define TILE 4 /* rows taken at once */
 #define RUN 1024 /* tokens whose probabilities stay in the first-level cache */
 
 typedef float vf __attribute__((vector_size(4 * VL)));
 typedef int32_t vi __attribute__((vector_size(4 * VL)));
 typedef uint8_t vb __attribute__((vector_size(VL)));
-
-enum { F32, F16, BF16 };
-enum { NOTHING, DIGITS, DENSE, LOGITS };
-
-typedef struct {
-    const void *data;
-    int64_t batch, head; /* strides in elements */
-    int64_t dtype;
-} array_t;
-
-typedef struct {
-    const uint8_t *codes;
-    int64_t batch, head; /* strides in bytes */
-    int64_t bits, width, stored; /* digits, and columns (keys) there is room for */
-} plane_t;
-
-typedef struct {
-    int64_t kind, planes, pages, page_size, dim; /* dim: channels of zero points */
-    plane_t plane[2];
-    int64_t by_token, inside, groups, channels, chunks, boosted, matrix_width, columns;
-    int64_t adjusts;
-    double tau1, tau2;
-    array_t scale, zero, norm, mean, group_index, offset, extra_scale, extra_zero, matrix, values;
-    const int32_t *page_group, *index;
-    const float *place;
-} side_t;
-
-typedef struct {
-    side_t key, value;
-    int64_t slots;       /* tokens there is room for */
-    const int32_t *used; /* pages in use; NULL: all */
-} part_t;
-
-typedef struct {
-    int64_t batch, heads, rows, length, dim, value_dim, num_parts, slots, dense; /* slots: of all parts */
-    float scaling;
-    const float *query; /* [B, H, rows, D] */
-    const float *bias;  /* [B, q or 1, slots + dense] */
-    int64_t bias_batch, bias_row;
-    array_t dense_key, dense_value; /* [B, H, n, D] */
-    float *out;                     /* [B, H, rows, value_dim] */
-    const int32_t *dense_used;      /* columns in use; NULL: all */
-    const part_t *parts;
-} call_t;
 
 /* -- small things ------------------------------------------------------------------------------------------------ */
 
@@ -302,16 +259,16 @@ static void times(const float *x, int64_t rows, int64_t n, const float *matrix, 
     }
 }
 
-/* scale [channels] and zero point [dim] of a group, the extra one among them; zero with the offset */
-static void group_parameters(const side_t *s, int64_t b, int64_t h, int64_t g, float *scale, float *zero) {
-    int64_t extra = s->extra_zero.data != NULL && (g < 0 || g >= s->groups);
+/* scale [channels] and zero point [dim] of a group, the fallback levels among them; zero with the offset */
+static void group_parameters(const format_t *s, int64_t b, int64_t h, int64_t g, float *scale, float *zero) {
+    int64_t fallback = s->fallback_zero_point.data != NULL && (g < 0 || g >= s->groups);
     if (g < 0) g = s->groups - 1;
-    if (extra) {
-        if (s->channels) to_float(&s->extra_scale, h * s->extra_scale.head, s->channels, scale);
-        to_float(&s->extra_zero, h * s->extra_zero.head, s->dim, zero);
+    if (fallback) {
+        if (s->channels) to_float(&s->fallback_scale, h * s->fallback_scale.head, s->channels, scale);
+        to_float(&s->fallback_zero_point, h * s->fallback_zero_point.head, s->dim, zero);
     } else {
         if (s->channels) to_float(&s->scale, b * s->scale.batch + h * s->scale.head + g * s->channels, s->channels, scale);
-        to_float(&s->zero, b * s->zero.batch + h * s->zero.head + g * s->dim, s->dim, zero);
+        to_float(&s->zero_point, b * s->zero_point.batch + h * s->zero_point.head + g * s->dim, s->dim, zero);
     }
     if (s->offset.data) {
         const float *offset = (const float *)s->offset.data + h * s->offset.head;
@@ -320,18 +277,18 @@ static void group_parameters(const side_t *s, int64_t b, int64_t h, int64_t g, f
 }
 
 /* The query in the digits of a group: folded [k][r][column] for plane k of its bytes, with the plane's place taken out. */
-static void fold(const side_t *s, const uint8_t *boosted, const float *z, int64_t width, int64_t rows, int64_t total,
+static void fold(const format_t *s, const uint8_t *boosted, const float *z, int64_t width, int64_t rows, int64_t total,
                  const float *scale, float *folded, int64_t k_stride) {
     int64_t column = 0;
-    for (int64_t n = 0; n < s->planes; n++) {
+    for (int64_t n = 0; n < s->num_planes; n++) {
         const plane_t *plane = &s->plane[n];
         for (int64_t r = 0; r < rows; r++) {
             float *to = folded + r * total + column;
             const float *from = z + r * width;
             for (int64_t j = 0; j < plane->width; j++) {
-                int64_t q = column + j, channel = n && boosted ? boosted[j] : s->index ? s->index[q] : q;
+                int64_t q = column + j, channel = n && boosted ? boosted[j] : s->lane_channel ? s->lane_channel[q] : q;
                 float x = from[channel];
-                if (s->place) x *= s->place[q];
+                if (s->plane_weight) x *= s->plane_weight[q];
                 to[j] = s->by_token ? x : x * scale[channel];
             }
             float worth = 1;
@@ -345,17 +302,17 @@ static void fold(const side_t *s, const uint8_t *boosted, const float *z, int64_
 }
 
 /* Scores of one store for the rows of one head, into scores [rows, stride]. */
-static void score_digits(const side_t *s, int64_t b, int64_t h, const float *query, int64_t rows, int64_t dim,
+static void score_planes(const format_t *s, int64_t b, int64_t h, const float *query, int64_t rows, int64_t dim,
                          float scaling, float *scores, int64_t stride, float *work) {
-    int64_t width = s->matrix.data ? s->matrix_width : dim, total = padded(s->columns) + VL;
-    int64_t tokens = s->page_size, inside = s->by_token || s->inside < 1 ? 1 : s->inside, unit = tokens / inside;
-    float *z = work, *folded = z + rows * width, *scale = folded + 8 * inside * rows * total, *zero = scale + 512;
-    int64_t chunks = s->by_token ? s->chunks : 1, last = INT64_MIN;
-    float *parameters = zero + 512 + VL, *bias = parameters + 2 * chunks * (tokens + VL);
+    int64_t width = s->transform.data ? s->transform_width : dim, total = padded(s->lanes) + VL;
+    int64_t tokens = s->page_size, inside = s->by_token || s->groups_per_page < 1 ? 1 : s->groups_per_page, unit = tokens / inside;
+    float *z = work, *folded = z + rows * width, *scale = folded + 8 * inside * rows * total, *zero = scale + MAX_CHANNELS;
+    int64_t chunks = s->by_token ? s->channel_groups : 1, last = INT64_MIN;
+    float *parameters = zero + MAX_CHANNELS + VL, *bias = parameters + 2 * chunks * (tokens + VL);
     float *sums_ = bias + inside * MAX_ROWS;
-    uint8_t *turned = (uint8_t *)(sums_ + chunks * MAX_ROWS); /* up to 512 columns of VL bytes */
-    if (s->matrix.data)
-        times(query, rows, dim, (const float *)s->matrix.data + h * s->matrix.head, width, z);
+    uint8_t *turned = (uint8_t *)(sums_ + chunks * MAX_ROWS); /* up to MAX_CHANNELS columns of VL bytes */
+    if (s->transform.data)
+        times(query, rows, dim, (const float *)s->transform.data + h * s->transform.head, width, z);
     else
         memcpy(z, query, 4 * rows * dim);
     for (int64_t i = 0; i < rows * width; i++) z[i] *= scaling;
@@ -368,7 +325,7 @@ static void score_digits(const side_t *s, int64_t b, int64_t h, const float *que
     memset(folded, 0, 4 * 8 * inside * rows * total);
     for (int64_t p = 0; p < s->pages; p++) {
         for (int64_t u = 0; u < inside; u++) {
-            int64_t g = s->page_group ? s->page_group[p] : s->by_token || !s->inside ? 0 : p * inside + u;
+            int64_t g = s->page_group ? s->page_group[p] : s->by_token || !s->groups_per_page ? 0 : p * inside + u;
             if (g == last) continue;
             last = g;
             int64_t own = g < 0 ? s->groups - 1 : g;
@@ -379,9 +336,9 @@ static void score_digits(const side_t *s, int64_t b, int64_t h, const float *que
             for (int64_t r = 0; r < rows; r++)
                 bias[u * rows + r] = !s->by_token || s->mean.data ? dot(z + r * width, zero, s->dim) : 0;
             const uint8_t *boosted = NULL;
-            if (s->group_index.data)
-                boosted = (const uint8_t *)s->group_index.data + b * s->group_index.batch + h * s->group_index.head +
-                          own * s->boosted;
+            if (s->group_channel.data)
+                boosted = (const uint8_t *)s->group_channel.data + b * s->group_channel.batch + h * s->group_channel.head +
+                          own * s->group_lanes;
             if (!s->by_token || p == 0)
                 fold(s, boosted, z, width, rows, total, scale, folded + u * rows * total, inside * rows * total);
         }
@@ -389,7 +346,7 @@ static void score_digits(const side_t *s, int64_t b, int64_t h, const float *que
             for (int64_t u = 0; u < inside; u++)
                 for (int64_t t = 0; t < unit; t++) scores[r * stride + p * tokens + u * unit + t] = bias[u * rows + r];
         int64_t column = 0;
-        for (int64_t n = 0; n < s->planes; n++) {
+        for (int64_t n = 0; n < s->num_planes; n++) {
             const plane_t *plane = &s->plane[n];
             int64_t count = 8 / plane->bits, run = tokens / count, wide = plane->width / chunks;
             int64_t most = VL == 16 ? (count == 8 ? 3 : TILE) : count == 8 ? 1 : count == 4 ? 3 : TILE;
@@ -400,7 +357,7 @@ static void score_digits(const side_t *s, int64_t b, int64_t h, const float *que
                     int64_t at = (p * chunks + c) * tokens;
                     float *own = parameters + 2 * c * (tokens + VL);
                     to_float(&s->scale, b * s->scale.batch + h * s->scale.head + at, tokens, own);
-                    to_float(&s->zero, b * s->zero.batch + h * s->zero.head + at, tokens, own + tokens + VL);
+                    to_float(&s->zero_point, b * s->zero_point.batch + h * s->zero_point.head + at, tokens, own + tokens + VL);
                 }
             for (int64_t i = 0; i < run; i += VL) {
                 int64_t lanes = run - i < VL ? run - i : VL;
@@ -482,33 +439,33 @@ static void score_dense(const array_t *a, int64_t b, int64_t h, int64_t count, i
 }
 
 /* CalibQuant's calibration: logits of [gamma, delta] go to [gamma - tau1, delta - tau2], where that line rises. */
-static void adjust(const side_t *s, float *scores, const float *bias, int64_t count) {
+static void calibrate(const format_t *s, float *scores, const float *bias, int64_t count) {
     float delta = -INFINITY, gamma = INFINITY;
     for (int64_t t = 0; t < count; t++) {
         float seen = bias ? scores[t] + bias[t] : scores[t];
         if (seen > delta) delta = seen;
         if (!(bias && bias[t] < -1e20f) && scores[t] < gamma) gamma = scores[t];
     }
-    float span = delta - gamma, slope = 1 + (float)(s->tau1 - s->tau2) / span;
+    float span = delta - gamma, slope = 1 + (float)(s->low_shift - s->high_shift) / span;
     if (!(slope > 0 && span > 0 && span < INFINITY)) return;
-    for (int64_t t = 0; t < count; t++) scores[t] = (scores[t] - gamma) * slope + (gamma - (float)s->tau1);
+    for (int64_t t = 0; t < count; t++) scores[t] = (scores[t] - gamma) * slope + (gamma - (float)s->low_shift);
 }
 
 /* -- values ------------------------------------------------------------------------------------------------------ */
 
 /* out [rows, dim] += what the probabilities p [rows, stride] take from one store. */
-static void mix_digits(const side_t *s, int64_t b, int64_t h, float *p, int64_t rows, int64_t stride, float *out,
+static void weigh_planes(const format_t *s, int64_t b, int64_t h, float *p, int64_t rows, int64_t stride, float *out,
                        int64_t dim, float *work) {
-    int64_t tokens = s->page_size, chunks = s->by_token ? s->chunks : 1;
+    int64_t tokens = s->page_size, chunks = s->by_token ? s->channel_groups : 1;
     int64_t batch_pages = RUN / tokens < 1 ? 1 : RUN / tokens, room = batch_pages * tokens + VL;
-    float *basis = work, *scale = basis + rows * (s->dim + VL), *zero = scale + 512, *norm = zero + 512 + VL;
+    float *basis = work, *scale = basis + rows * (s->dim + VL), *zero = scale + MAX_CHANNELS, *norm = zero + MAX_CHANNELS + VL;
     float *scaled = norm + 2 * (tokens + VL), found[16 + VL];
     memset(basis, 0, 4 * rows * s->dim);
     for (int64_t first = 0; first < s->pages;) {
         /* a run of pages of one group */
-        int64_t g = s->page_group && !s->by_token ? s->page_group[first] : s->inside == 1 ? first : 0, last = first + 1;
+        int64_t g = s->page_group && !s->by_token ? s->page_group[first] : s->groups_per_page == 1 ? first : 0, last = first + 1;
         while (last < s->pages && last - first < batch_pages &&
-               (s->by_token || (s->page_group ? s->page_group[last] == g : s->inside != 1)))
+               (s->by_token || (s->page_group ? s->page_group[last] == g : s->groups_per_page != 1)))
             last++;
         int64_t count = last - first, span = count * tokens;
         if (s->norm.data)
@@ -525,7 +482,7 @@ static void mix_digits(const side_t *s, int64_t b, int64_t h, float *p, int64_t 
             }
         }
         int64_t column = 0;
-        for (int64_t n = 0; n < s->planes; n++) {
+        for (int64_t n = 0; n < s->num_planes; n++) {
             const plane_t *plane = &s->plane[n];
             int64_t planes = 8 / plane->bits, run = tokens / planes, wide = plane->width / chunks;
             const uint8_t *codes = plane->codes + b * plane->batch + h * plane->head + first * plane->stored * run;
@@ -535,8 +492,8 @@ static void mix_digits(const side_t *s, int64_t b, int64_t h, float *p, int64_t 
                     if (s->by_token) {
                         int64_t at = b * s->scale.batch + h * s->scale.head + (page * chunks + c) * tokens;
                         to_float(&s->scale, at, tokens, norm);
-                        at = b * s->zero.batch + h * s->zero.head + (page * chunks + c) * tokens;
-                        to_float(&s->zero, at, tokens, norm + tokens);
+                        at = b * s->zero_point.batch + h * s->zero_point.head + (page * chunks + c) * tokens;
+                        to_float(&s->zero_point, at, tokens, norm + tokens);
                     }
                     for (int64_t r = 0; r < rows; r++) {
                         const float *own = p + r * stride + page * tokens;
@@ -559,10 +516,10 @@ static void mix_digits(const side_t *s, int64_t b, int64_t h, float *p, int64_t 
                         choose_mix(planes, own, several)(codes + j * run, count, plane->stored * run, run,
                                                          scaled + r0 * room, tokens, room, found);
                         for (int64_t x = 0; x < several; x++, j++) {
-                            int64_t q = column + j, channel = s->index ? s->index[q] : q;
+                            int64_t q = column + j, channel = s->lane_channel ? s->lane_channel[q] : q;
                             for (int64_t r = 0; r < own; r++) {
                                 float y = found[x * own + r];
-                                if (s->place) y *= s->place[q];
+                                if (s->plane_weight) y *= s->plane_weight[q];
                                 y = s->by_token ? y + offset[r0 + r] : y * scale[channel];
                                 basis[(r0 + r) * s->dim + channel] += y;
                             }
@@ -574,8 +531,8 @@ static void mix_digits(const side_t *s, int64_t b, int64_t h, float *p, int64_t 
         }
         first = last;
     }
-    if (s->matrix.data) {
-        const float *matrix = (const float *)s->matrix.data + h * s->matrix.head;
+    if (s->transform.data) {
+        const float *matrix = (const float *)s->transform.data + h * s->transform.head;
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < s->dim; c++) {
                 float a = basis[r * s->dim + c];
@@ -586,7 +543,7 @@ static void mix_digits(const side_t *s, int64_t b, int64_t h, float *p, int64_t 
     }
 }
 
-static void mix_dense(const array_t *a, int64_t b, int64_t h, int64_t count, int64_t dim, const float *p, int64_t rows,
+static void weigh_dense(const array_t *a, int64_t b, int64_t h, int64_t count, int64_t dim, const float *p, int64_t rows,
                       int64_t stride, float *out, float *work) {
     for (int64_t first = 0; first < count; first += 8) {
         int64_t own = count - first < 8 ? count - first : 8;
@@ -611,13 +568,13 @@ static void mix_dense(const array_t *a, int64_t b, int64_t h, int64_t count, int
 /* Heads [first, last) of all sequences; returns 0, or 1 without memory. */
 int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
     int64_t dense = c->dense_used ? *c->dense_used : c->dense, total = c->slots + dense, stride = padded(total) + VL, need = 0;
-    for (int64_t i = 0; i < c->num_parts; i++) {
-        const side_t *k = &c->parts[i].key, *v = &c->parts[i].value;
+    for (int64_t i = 0; i < c->num_segments; i++) {
+        const format_t *k = &c->segments[i].key, *v = &c->segments[i].value;
         int64_t tokens = v->page_size;
-        int64_t inside = k->inside < 1 ? 1 : k->inside;
-        int64_t keys = c->rows * (k->matrix_width + c->dim) + 8 * inside * c->rows * (padded(k->columns) + VL) +
-                       2 * (k->chunks + 1) * (tokens + VL) + (inside + k->chunks + 1) * MAX_ROWS +
-                       512 * VL / 4;
+        int64_t inside = k->groups_per_page < 1 ? 1 : k->groups_per_page;
+        int64_t keys = c->rows * (k->transform_width + c->dim) + 8 * inside * c->rows * (padded(k->lanes) + VL) +
+                       2 * (k->channel_groups + 1) * (tokens + VL) + (inside + k->channel_groups + 1) * MAX_ROWS +
+                       MAX_CHANNELS * VL / 4;
         int64_t batch = RUN / tokens < 1 ? 1 : RUN / tokens;
         int64_t values = c->rows * (v->dim + VL + batch * tokens + VL) + 4 * (tokens + VL);
         if (keys > need) need = keys;
@@ -630,12 +587,12 @@ int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
         int64_t b = at / c->heads, h = at % c->heads, start = 0;
         const float *query = c->query + at * c->rows * c->dim;
         float *out = c->out + at * c->rows * c->value_dim;
-        for (int64_t i = 0; i < c->num_parts; i++) {
-            side_t own = c->parts[i].key, *s = &own;
-            if (c->parts[i].used) own.pages = *c->parts[i].used;
-            int64_t count = s->pages * s->page_size, slots = c->parts[i].slots;
-            if (s->kind == DIGITS) {
-                score_digits(s, b, h, query, c->rows, c->dim, c->scaling, scores + start, stride, work);
+        for (int64_t i = 0; i < c->num_segments; i++) {
+            format_t own = c->segments[i].key, *s = &own;
+            if (c->segments[i].used) own.pages = *c->segments[i].used;
+            int64_t count = s->pages * s->page_size, slots = c->segments[i].slots;
+            if (s->kind == PLANES) {
+                score_planes(s, b, h, query, c->rows, c->dim, c->scaling, scores + start, stride, work);
             } else if (s->kind == DENSE) {
                 score_dense(&s->values, b, h, count, c->dim, query, c->rows, c->scaling, scores + start, stride, work);
             } else {
@@ -644,11 +601,11 @@ int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
             }
             for (int64_t r = 0; r < c->rows; r++)
                 for (int64_t t = count; t < slots; t++) scores[r * stride + start + t] = -INFINITY;
-            if (s->adjusts)
+            if (s->calibrates)
                 for (int64_t r = 0; r < c->rows; r++) {
                     const float *bias = c->bias;
                     if (bias) bias += b * c->bias_batch + r % c->length * c->bias_row + start;
-                    adjust(s, scores + r * stride + start, bias, count);
+                    calibrate(s, scores + r * stride + start, bias, count);
                 }
             start += slots;
         }
@@ -679,17 +636,17 @@ int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
         }
         memset(out, 0, 4 * c->rows * c->value_dim);
         start = 0;
-        for (int64_t i = 0; i < c->num_parts; i++) {
-            side_t own = c->parts[i].value, *s = &own;
-            if (c->parts[i].used) own.pages = *c->parts[i].used;
+        for (int64_t i = 0; i < c->num_segments; i++) {
+            format_t own = c->segments[i].value, *s = &own;
+            if (c->segments[i].used) own.pages = *c->segments[i].used;
             int64_t count = s->pages * s->page_size;
-            if (s->kind == DIGITS)
-                mix_digits(s, b, h, scores + start, c->rows, stride, out, c->value_dim, work);
+            if (s->kind == PLANES)
+                weigh_planes(s, b, h, scores + start, c->rows, stride, out, c->value_dim, work);
             else
-                mix_dense(&s->values, b, h, count, c->value_dim, scores + start, c->rows, stride, out, work);
-            start += c->parts[i].slots;
+                weigh_dense(&s->values, b, h, count, c->value_dim, scores + start, c->rows, stride, out, work);
+            start += c->segments[i].slots;
         }
-        mix_dense(&c->dense_value, b, h, dense, c->value_dim, scores + start, c->rows, stride, out, work);
+        weigh_dense(&c->dense_value, b, h, dense, c->value_dim, scores + start, c->rows, stride, out, work);
         for (int64_t r = 0; r < c->rows; r++)
             for (int64_t d = 0; d < c->value_dim; d++) out[r * c->value_dim + d] /= weight[r];
     }

@@ -21,6 +21,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from kvmm.kernels.attention.backends.cpu.structs import HEADER, header_text
+
 SOURCE = Path(__file__).with_name("attention.c")
 FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-shared", "-fPIC")
 SANITIZE = "KVMM_SANITIZE"  # the variable: names of sanitizers, as -fsanitize takes them
@@ -66,7 +68,8 @@ def library_in(folder: Path, compiler: str, tuned: tuple[str, ...]) -> Path:
     flags = (*FLAGS, *_sanitizer_flags(), *tuned)
     # what the compiler knows of the processor: a home folder may be shared by machines
     known = _run(compiler, *tuned, "-dM", "-E", "-x", "c", os.devnull)
-    key = hashlib.sha256(b"\0".join((SOURCE.read_bytes(), known, " ".join(flags).encode()))).hexdigest()[:24]
+    header = header_text().encode()
+    key = hashlib.sha256(b"\0".join((SOURCE.read_bytes(), header, known, " ".join(flags).encode()))).hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check_own(os.lstat(folder), folder, stat.S_ISDIR)
     for found in sorted(folder.glob(f"decode-{key}-*.so")):
@@ -77,7 +80,8 @@ def library_in(folder: Path, compiler: str, tuned: tuple[str, ...]) -> Path:
             found.unlink()  # damaged, or somebody else's
     with tempfile.TemporaryDirectory(dir=folder) as work:
         made = Path(work) / "decode.so"
-        _run(compiler, *flags, "-o", str(made), str(SOURCE), "-lm")
+        Path(work, HEADER).write_bytes(header)
+        _run(compiler, *flags, "-I", work, "-o", str(made), str(SOURCE), "-lm")
         made.chmod(0o700)
         library = folder / f"decode-{key}-{_digest(made.read_bytes())}.so"
         _sync(made)

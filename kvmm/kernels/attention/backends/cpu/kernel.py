@@ -22,76 +22,22 @@ from typing import Any
 import torch
 
 from kvmm.kernels.attention.backends.cpu import build
-from kvmm.kernels.attention.backends.cpu.checks import readable
-from kvmm.kernels.attention.format import Dense, Digits
+from kvmm.kernels.attention.backends.cpu.structs import (
+    CALL,
+    FORMAT,
+    KINDS,
+    MAX_CHANNELS,
+    MAX_ROWS,
+    SEGMENT,
+    Unsupported,
+    array,
+    describe,
+)
+from kvmm.kernels.attention.format import FLOATS, DenseFormat, PackedFormat, mismatch
 
-MAX_ROWS = 16  # rows of queries; for more, matrix products over unpacked codes are faster
-_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-_NOTHING, _DIGITS, _DENSE, _LOGITS = range(4)
-_MAX_CHANNELS = 512  # or digits of a plane, that the kernel has room for
 _SHARED_WORK = 1 << 22  # codes of a layer from which on several threads share its heads
 
 _lock = threading.Lock()
-
-
-class _Array(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), *((n, ctypes.c_int64) for n in ("batch", "head", "dtype")))
-
-
-class _Plane(ctypes.Structure):
-    _fields_ = (
-        ("codes", ctypes.c_void_p),
-        *((n, ctypes.c_int64) for n in ("batch", "head", "bits", "width", "stored")),
-    )
-
-
-class _Side(ctypes.Structure):
-    _fields_ = (
-        *((n, ctypes.c_int64) for n in ("kind", "planes", "pages", "page_size", "dim")),
-        ("plane", _Plane * 2),
-        *(
-            (n, ctypes.c_int64)
-            for n in (
-                *("by_token", "inside", "groups", "channels", "chunks", "boosted", "matrix_width", "columns"),
-                "adjusts",
-            )
-        ),
-        ("tau1", ctypes.c_double),
-        ("tau2", ctypes.c_double),
-        *(
-            (n, _Array)
-            for n in (
-                *("scale", "zero", "norm", "mean", "group_index", "offset", "extra_scale", "extra_zero", "matrix"),
-                "values",
-            )
-        ),
-        ("page_group", ctypes.c_void_p),
-        ("index", ctypes.c_void_p),
-        ("place", ctypes.c_void_p),
-    )
-
-
-class _Part(ctypes.Structure):
-    _fields_ = (("key", _Side), ("value", _Side), ("slots", ctypes.c_int64), ("used", ctypes.c_void_p))
-
-
-class _Call(ctypes.Structure):
-    _fields_ = (
-        *(
-            (n, ctypes.c_int64)
-            for n in ("batch", "heads", "rows", "length", "dim", "value_dim", "num_parts", "slots", "dense")
-        ),
-        ("scaling", ctypes.c_float),
-        ("query", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("bias_batch", ctypes.c_int64),
-        ("bias_row", ctypes.c_int64),
-        ("dense_key", _Array),
-        ("dense_value", _Array),
-        ("out", ctypes.c_void_p),
-        ("dense_used", ctypes.c_void_p),
-        ("parts", ctypes.POINTER(_Part)),
-    )
 
 
 # -- the library -------------------------------------------------------------------------------------------------------
@@ -110,7 +56,7 @@ def library() -> Any:
                     function = build.load(compiler, tuned).kvmm_attend
                 except (OSError, subprocess.SubprocessError):
                     continue
-                function.argtypes = (ctypes.POINTER(_Call), ctypes.c_int64, ctypes.c_int64)
+                function.argtypes = (ctypes.POINTER(CALL.ctype), ctypes.c_int64, ctypes.c_int64)
                 function.restype = ctypes.c_int
                 return function
     return None
@@ -124,91 +70,40 @@ def available() -> bool:
 # -- stores ------------------------------------------------------------------------------------------------------------
 
 
-class _Unsupported(Exception):
-    """The kernel does not take this case."""
-
-
 @dataclass(frozen=True)
 class _Known:
     """What was found out about a part."""
 
     packed: tuple[weakref.ref, weakref.ref]  # the packed keys and values it was found with
-    key: _Side | None
-    value: _Side
+    key: ctypes.Structure | None  # FORMAT
+    value: ctypes.Structure
     held: list  # tensors that are pointed to
 
 
 _known: dict[int, _Known] = {}  # by the identity of the packed keys, which live as long as their tensors do
 
 
-def _array(x: torch.Tensor | None, inner: int, held: list) -> _Array:
-    """``x`` ``[B, H, ...]`` whose last ``inner`` dimensions follow each other; ``held`` keeps what is pointed to."""
-    if x is None or not x.numel():
-        return _Array()
-    size = 1
-    for n, stride in zip(reversed(x.shape[-inner:]), reversed(x.stride()[-inner:]), strict=True):
-        if n != 1 and stride != size:
-            raise _Unsupported
-        size *= n
-    held.append(x)
-    batch = x.stride(0) if x.dim() == inner + 2 and x.shape[0] > 1 else 0
-    head = x.stride(-inner - 1) if x.shape[-inner - 1] > 1 else 0
-    return _Array(x.data_ptr(), batch, head, _DTYPES.get(x.dtype, 0))
-
-
-def _side(store: Digits | Dense, key: bool, held: list) -> _Side:
-    if isinstance(store, Dense):
-        values = _array(store.values, 3, held)
-        return _Side(kind=_DENSE, pages=store.pages, page_size=store.page_size, values=values)
-    if not key and store.inside > 1:
-        raise _Unsupported
-    made = _Side(kind=_DIGITS, pages=store.pages, page_size=store.page_size, planes=len(store.planes))
-    for number, plane in enumerate(store.planes):
-        codes = _array(plane.codes, 3, held)
-        made.plane[number] = _Plane(
-            codes.data, codes.batch, codes.head, plane.bits, plane.width, plane.codes.shape[-1 if key else -2]
-        )
-    made.columns = store.columns
-    made.by_token, made.inside = store.by_token, store.inside
-    made.scale = _array(store.scale, 3 if store.by_token else 2, held)
-    made.zero = _array(store.zero_point, 3 if store.by_token else 2, held)
-    made.norm = _array(store.norm, 2, held)
-    made.mean = _array(store.mean, 2, held)
-    made.group_index = _array(store.group_index, 2, held)
-    made.offset = _array(store.offset, 1, held)
-    made.matrix = _array(store.matrix, 2, held)
-    if store.by_token:
-        made.chunks = store.scale.shape[3]
-        made.groups = 1 if store.mean is None else store.mean.shape[2]
-        made.dim = made.matrix_width if store.mean is None else store.mean.shape[3]
-        if not key:
-            made.dim = store.planes[0].width
-    else:
-        made.groups, made.channels = store.zero_point.shape[2], store.scale.shape[3]
-        made.dim = store.zero_point.shape[3]
-    if store.group_index is not None:
-        made.boosted = store.group_index.shape[3]
-    if store.matrix is not None:
-        made.matrix_width = store.matrix.shape[-1]
-    if store.extra is not None:
-        made.extra_scale, made.extra_zero = (_array(x[0], 2, held) for x in store.extra)
-    for name in ("page_group", "index", "place"):
-        x = getattr(store, name)
-        if x is not None:
-            if x.dtype not in (torch.int32, torch.float32):
-                raise _Unsupported
-            held.append(x.contiguous())
-            setattr(made, name, held[-1].data_ptr())
-    if max(made.dim, made.channels, *(plane.width for plane in store.planes)) > _MAX_CHANNELS:
-        raise _Unsupported
-    return made
-
-
 def _length(x: torch.Tensor) -> int:
     """Where a length is, int32 ``[1]``: the kernel reads it."""
     if x.dtype != torch.int32:
-        raise _Unsupported
+        raise Unsupported
     return x.data_ptr()
+
+
+def readable(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: int, dim: int) -> bool:
+    """Whether all that the library reads of a store lies inside its tensors, and it knows what to do with it; a store
+    that is not is read by the reference, which raises an error where C would read what is not there.
+
+    Args as of :func:`kvmm.kernels.attention.format.mismatch`.
+    """
+    if mismatch(store, key, batch, heads, dim) is not None:
+        return False
+    if isinstance(store, DenseFormat):
+        return True
+    if not store.by_token:
+        return key or store.groups_per_page <= 1
+    plain = store.lane_channel is None and store.plane_weight is None
+    return len(store.planes) == 1 and plain and (key or store.mean is None)
 
 
 def _describe(part: Any, batch: int, heads: int, dim: int, value_dim: int) -> _Known:
@@ -219,17 +114,15 @@ def _describe(part: Any, batch: int, heads: int, dim: int, value_dim: int) -> _K
     known = _known.get(id(packed))
     if known is not None and known.packed[0]() is packed and known.packed[1]() is values:
         return known
-    codec, held = part.key.codec, []
-    digits = part.value.codec.digits(values)
-    if digits is None or not readable(digits, False, batch, heads, value_dim):
-        raise _Unsupported
-    value = _side(digits, False, held)
-    digits = codec.digits(packed)
-    if digits is not None and not readable(digits, True, batch, heads, dim):
-        raise _Unsupported
-    key = None if digits is None else _side(digits, True, held)
-    if key is not None and codec.adjusts_scores:
-        key.adjusts, key.tau1, key.tau2 = 1, *codec.tau
+    held: list = []
+    store = part.value.codec.packed_format(values)
+    if store is None or not readable(store, False, batch, heads, value_dim):
+        raise Unsupported
+    value = describe(store, False, held)
+    store = part.key.codec.packed_format(packed)
+    if store is not None and not readable(store, True, batch, heads, dim):
+        raise Unsupported
+    key = None if store is None else describe(store, True, held)
     name = id(packed)
     pair = weakref.ref(packed, lambda _: _known.pop(name, None)), weakref.ref(values)
     _known[name] = known = _Known(pair, key, value, held)
@@ -250,9 +143,9 @@ def attend(
     """
     _, query_heads, length, dim = query.shape
     rows = query_heads // dense_key.shape[1] * length
-    if rows > MAX_ROWS or dim > _MAX_CHANNELS or query.dtype not in _DTYPES:
+    if rows > MAX_ROWS or dim > MAX_CHANNELS or query.dtype not in FLOATS:
         return None
-    if dense_key.dtype not in _DTYPES or dense_value.dtype not in _DTYPES or query_heads % dense_key.shape[1]:
+    if dense_key.dtype not in FLOATS or dense_value.dtype not in FLOATS or query_heads % dense_key.shape[1]:
         return None
     if (torch.is_grad_enabled() and query.requires_grad) or torch.compiler.is_compiling():
         return None
@@ -261,7 +154,7 @@ def attend(
         return None
     try:
         return _attend(function, query, parts, dense_key, dense_value, bias, scaling, dense_length)
-    except _Unsupported:
+    except Unsupported:
         return None
 
 
@@ -279,14 +172,14 @@ def _attend(
     heads, value_dim = dense_key.shape[1], dense_value.shape[-1]
     rows = query_heads // heads * length
     if dense_key.shape != (batch, heads, dense_value.shape[2], dim) or dense_value.shape[:2] != (batch, heads):
-        raise _Unsupported
+        raise Unsupported
     grouped = query.float().reshape(batch, heads, rows, dim).contiguous()
     kept: list = [grouped]
-    described = (_Part * max(1, len(parts)))()
+    described = (SEGMENT.ctype * max(1, len(parts)))()
     slots = work = 0
     for number, part in enumerate(parts):
         if part.key.observes:
-            raise _Unsupported
+            raise Unsupported
         known = _describe(part, batch, heads, dim, value_dim)
         packed, codec, own = part.key.packed, part.key.codec, described[number]
         own.value = known.value
@@ -300,27 +193,27 @@ def _attend(
                 seen = seen if seen is None or seen.shape[2] == 1 else seen.repeat(1, 1, query_heads // heads, 1)
                 scores = codec.adjust_scores(scores, seen)
             kept.append(scores.contiguous())
-            own.key = _Side(kind=_LOGITS, pages=known.value.pages, page_size=known.value.page_size)
+            own.key = FORMAT.ctype(KINDS["LOGITS"], pages=known.value.pages, page_size=known.value.page_size)
             own.key.values.data = kept[-1].data_ptr()
         if packed.num_pages is not None:
             if known.key is None or codec.adjusts_scores:
-                raise _Unsupported
+                raise Unsupported
             own.used = _length(packed.num_pages)
         slots += count
         work += count * heads * batch * (dim + value_dim)
     out = torch.empty(batch, heads, rows, value_dim)
-    call = _Call(batch, heads, rows, length, dim, value_dim, len(parts), slots, dense_key.shape[2], scaling)
+    call = CALL.ctype(batch, heads, rows, length, dim, value_dim, len(parts), slots, dense_key.shape[2], scaling)
     call.query, call.out = grouped.data_ptr(), out.data_ptr()
     if bias is not None:
         if bias.shape[:3] not in ((b, 1, q) for b in (1, batch) for q in (1, length)):
-            raise _Unsupported
+            raise Unsupported
         if bias.stride(-1) != 1 or bias.dtype != torch.float32 or bias.shape[-1] != slots + dense_key.shape[2]:
-            raise _Unsupported
+            raise Unsupported
         call.bias = bias.data_ptr()
         call.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
         call.bias_row = bias.stride(2) if bias.shape[2] > 1 else 0
-    call.dense_key, call.dense_value = _array(dense_key, 2, kept), _array(dense_value, 2, kept)
-    call.parts = described
+    call.dense_key, call.dense_value = array(dense_key, 2, kept), array(dense_value, 2, kept)
+    call.segments = ctypes.addressof(described)
     if dense_length is not None:
         call.dense_used = _length(dense_length)
     pairs, threads = batch * heads, torch.get_num_threads()

@@ -46,8 +46,8 @@ class Arguments(ctypes.Structure):  # struct Arguments of attention.cu
         ("out_l", ctypes.c_void_p),
         ("out_acc", ctypes.c_void_p),
         ("out_zero", ctypes.c_void_p),
-        ("channel_digits", ctypes.c_void_p),
-        ("channel_places", ctypes.c_void_p),
+        ("channel_lanes", ctypes.c_void_p),
+        ("channel_weights", ctypes.c_void_p),
         ("channels", ctypes.c_int),
         ("terms", ctypes.c_int),
         ("bias_batch", ctypes.c_longlong),
@@ -164,7 +164,7 @@ def arguments_of(
     )
     if values.channels is not None:
         digits, places = values.channels
-        arguments.channel_digits, arguments.channel_places = digits.data_ptr(), places.data_ptr()
+        arguments.channel_lanes, arguments.channel_weights = digits.data_ptr(), places.data_ptr()
         arguments.terms, arguments.channels = digits.shape
     for i, (codes, _) in enumerate(keys.planes):
         arguments.keys[i] = _paged(codes)

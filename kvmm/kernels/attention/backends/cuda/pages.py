@@ -11,15 +11,15 @@ from kvmm.kernels.attention.backends.cuda.variant import Variant
 from kvmm.kernels.attention.backends.triton.call import Columns, Partial, Step
 from kvmm.kernels.attention.backends.triton.query import basis, expand, transform
 from kvmm.kernels.attention.backends.triton.reduce import slopes
-from kvmm.kernels.attention.format import Dense, Digits, aligned
+from kvmm.kernels.attention.format import DenseFormat, PackedFormat, aligned
 
 _DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
 
 
 def cuda_split(
     step: Step,
-    keys: Digits | Dense,
-    values: Digits | Dense,
+    keys: PackedFormat | DenseFormat,
+    values: PackedFormat | DenseFormat,
     used: torch.Tensor | None,
     bias: torch.Tensor | None,
     columns: Columns | None,
@@ -34,29 +34,29 @@ def cuda_split(
         columns: dense columns that may be read as well, or None.
         tau: what the smallest and the largest logit of a row are lowered by (:func:`slopes`), or None.
     """
-    if not isinstance(keys, Digits) or not isinstance(values, Digits):
+    if not isinstance(keys, PackedFormat) or not isinstance(values, PackedFormat):
         return None
-    if keys.by_token or keys.inside > 1 or values.inside or not keys.planes or not values.planes:
+    if keys.by_token or keys.groups_per_page > 1 or values.groups_per_page or not keys.planes or not values.planes:
         return None
     if values.by_token and values.scale.shape[3] > 1:
         return None
     if bias is not None and (bias.shape[2] > 1 or bias.stride(-1) != 1):
         return None
     batch = step.bh // step.heads
-    group = keys.page_group if keys.page_group is not None else "page" if keys.inside else "span"
+    group = keys.page_group if keys.page_group is not None else "page" if keys.groups_per_page else "span"
     k = DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
     planes = tuple((p.codes, p.bits) for p in values.planes)
-    places = values.index is not None and (values.channel_digits is None or len(values.channel_digits) > 1)
+    places = values.lane_channel is not None and (values.channel_lanes is None or len(values.channel_lanes) > 1)
     grouped = values.page_group is not None and values.groups > 1
     if values.by_token:
         v = DigitValues(planes, "token", values.scale, values.zero_point)
     elif grouped:
-        scale, zero_point = (x.contiguous() for x in values.spread())
+        scale, zero_point = (x.contiguous() for x in values.expand())
         v = DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm, places=places)
     else:
-        channels = (values.channel_digits, values.channel_places)
+        channels = (values.channel_lanes, values.channel_weights)
         # of many rows the kernel makes channels of the digits; of few the join does it with more programs
-        joins = not step.few and values.index is not None and values.channel_digits is not None
+        joins = not step.few and values.lane_channel is not None and values.channel_lanes is not None
         v = DigitValues(planes, norm=values.norm, channels=channels if joins else None, places=places)
     bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
     dense = None
@@ -74,11 +74,11 @@ def cuda_split(
     variant, inside = (None, None) if query is None else choose(query)
     early = False
     if variant is not None:
-        early = keys.matrix is not None and cuda.overlaps(step.query.device)
+        early = keys.transform is not None and cuda.overlaps(step.query.device)
         transform(step, keys, query.rows, early)
     else:  # another kernel expands the query
         groups = keys.groups if group != "span" else 1
-        query = step.empty(batch, step.heads, groups, 2 * step.rows, keys.columns, dtype=torch.int8)
+        query = step.empty(batch, step.heads, groups, 2 * step.rows, keys.lanes, dtype=torch.int8)
         variant, inside = choose(query)
         if variant is None:
             return None
@@ -111,11 +111,11 @@ def cuda_split(
     return Partial(m, l, acc, zero, grouped, v.channels is not None, found, early)
 
 
-def _foldable(step: Step, keys: Digits) -> Query | None:
+def _foldable(step: Step, keys: PackedFormat) -> Query | None:
     """The query of the CUDA kernel that folds the keys' scales itself; None where groups are not all alike."""
-    if keys.group_index is not None or (keys.extra is not None and keys.groups > 1):
+    if keys.group_channel is not None or (keys.fallback is not None and keys.groups > 1):
         return None
     scale, zero_point = keys.scale, keys.zero_point
-    if keys.extra is not None:
-        scale, zero_point = (x.expand(step.bh // step.heads, step.heads, -1, -1) for x in keys.extra)
-    return Query(basis(step, keys), step.scaling, scale, zero_point, keys.index, keys.place, keys.offset)
+    if keys.fallback is not None:
+        scale, zero_point = (x.expand(step.bh // step.heads, step.heads, -1, -1) for x in keys.fallback)
+    return Query(basis(step, keys), step.scaling, scale, zero_point, keys.lane_channel, keys.plane_weight, keys.offset)

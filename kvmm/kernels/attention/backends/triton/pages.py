@@ -11,7 +11,7 @@ from triton import next_power_of_2
 from kvmm.kernels.attention.backends.triton.call import Columns, Partial, Step, pair_stride, paired
 from kvmm.kernels.attention.backends.triton.page_kernels import split_kernel
 from kvmm.kernels.attention.backends.triton.query import expand, interpreted
-from kvmm.kernels.attention.format import Dense, Digits, aligned
+from kvmm.kernels.attention.format import DenseFormat, PackedFormat, aligned
 
 _SCORES, _INT8, _CHANNEL, _TOKEN, _DENSE, _NOTHING = range(6)
 _WARPS = 12  # that a multiprocessor is given
@@ -35,7 +35,7 @@ def _norm_strides(norm: torch.Tensor | None) -> tuple[int, int]:
     return (0, 0) if norm is None else (norm.stride(0), 0 if norm.shape[1] == 1 else norm.stride(1))
 
 
-def _side(store: Digits | Dense | None, key: bool) -> dict[str, Any]:
+def _side(store: PackedFormat | DenseFormat | None, key: bool) -> dict[str, Any]:
     """What ``split_kernel`` has to know of keys or values."""
     side: dict[str, Any] = dict.fromkeys(("C1", "C2", "scale", "zero", "group", "norm"))
     side |= {"mode": _SCORES, "B1": 0, "B2": 0, "J1": 0, "J2": 0, "P1": 16, "P2": 16, "bits": 0, "groups": 1}
@@ -43,7 +43,7 @@ def _side(store: Digits | Dense | None, key: bool) -> dict[str, Any]:
     if store is None:
         return side
     side["pages"] = store.pages
-    if isinstance(store, Dense):
+    if isinstance(store, DenseFormat):
         values = store.values if store.values.dim() == 4 else store.values.flatten(2, 3)
         width = values.shape[-1]
         return side | {
@@ -51,7 +51,7 @@ def _side(store: Digits | Dense | None, key: bool) -> dict[str, Any]:
             "columns": aligned(width),
         }  # fmt: skip
     planes = [(paired(p.codes), p.bits, p.codes.shape[-1 if key else -2]) for p in store.planes]
-    side |= {"mode": _TOKEN if store.by_token else _CHANNEL if planes else _NOTHING, "columns": store.columns}
+    side |= {"mode": _TOKEN if store.by_token else _CHANNEL if planes else _NOTHING, "columns": store.lanes}
     for number, (codes, bits, width) in enumerate(planes, 1):
         side |= {
             f"C{number}": codes, f"B{number}": bits, f"J{number}": width,
@@ -61,8 +61,8 @@ def _side(store: Digits | Dense | None, key: bool) -> dict[str, Any]:
     side["groups"] = store.groups
     if store.page_group is not None:
         side |= {"grouped": 2, "group": store.page_group}
-    elif store.inside:
-        side |= {"grouped": 1 if store.inside == 1 else 3, "inside": store.inside}
+    elif store.groups_per_page:
+        side |= {"grouped": 1 if store.groups_per_page == 1 else 3, "inside": store.groups_per_page}
     if store.by_token:
         side |= {"scale": paired(store.scale), "zero": paired(store.zero_point), "chunks": store.scale.shape[3]}
     if store.norm is not None:
@@ -77,14 +77,14 @@ def _splits(step: Step, tiles: int, warps: int) -> int:
 
 def dense_split(step: Step, columns: Columns) -> Partial:
     """All splits of the dense columns, by a kernel of their own."""
-    key, value = Dense(columns.key, _TILE), Dense(columns.value, _TILE)
+    key, value = DenseFormat(columns.key, _TILE), DenseFormat(columns.value, _TILE)
     return triton_split(step, key, value, columns.used, columns.bias, tokens=columns.key.shape[2])
 
 
 def triton_split(
     step: Step,
-    keys: Digits | Dense | None,
-    values: Digits | Dense,
+    keys: PackedFormat | DenseFormat | None,
+    values: PackedFormat | DenseFormat,
     used: torch.Tensor | None,
     bias: torch.Tensor | None,
     *,
@@ -108,10 +108,10 @@ def triton_split(
     coded = [side for side in (k, v) if side["mode"] not in (_DENSE, _NOTHING)]
     planes = [side[name] for side in coded for name in ("B1", "B2") if side[name]]
     unit = min([page * b // 8 for b in planes], default=min(page, _TILE))
-    if keys is not None and not isinstance(keys, Dense) and keys.inside > 1:
-        unit = min(unit, page // keys.inside)
-    if isinstance(values, Digits) and values.inside > 1:
-        unit = min(unit, page // values.inside)
+    if keys is not None and not isinstance(keys, DenseFormat) and keys.groups_per_page > 1:
+        unit = min(unit, page // keys.groups_per_page)
+    if isinstance(values, PackedFormat) and values.groups_per_page > 1:
+        unit = min(unit, page // values.groups_per_page)
     pages = tokens if tokens is not None else v["pages"]
     pages_a_tile = 1 if tokens is not None else max(1, 32 // unit)
     warps = 4
@@ -130,17 +130,19 @@ def triton_split(
     if keys is None:
         k["mode"] = _SCORES
         q = {"Q": None, "QW": None, "QZ": None, "QS": None, "kgroups": 1}
-    elif isinstance(keys, Dense):
+    elif isinstance(keys, DenseFormat):
         same = keys.values.dtype == step.query.dtype
         weight = _constant(step.bh, step.rows, step.scaling, step.query.device)
         q = {"Q": step.query if same else step.query.float(), "QW": weight, "QZ": None, "QS": None, "kgroups": 1}
     else:
         q = expand(step, keys, k["mode"] == _INT8)
     if k["mode"] == _CHANNEL:
-        k["scale"] = keys.spread()[0].contiguous()
-    grouped_values = isinstance(values, Digits) and not values.by_token and (v["mode"] == _CHANNEL or v["grouped"])
+        k["scale"] = keys.expand()[0].contiguous()
+    grouped_values = (
+        isinstance(values, PackedFormat) and not values.by_token and (v["mode"] == _CHANNEL or v["grouped"])
+    )
     if grouped_values:
-        v["scale"], v["zero"] = (x.contiguous() for x in values.spread())
+        v["scale"], v["zero"] = (x.contiguous() for x in values.expand())
     token_int8 = v["mode"] == _INT8 and values.by_token
     norm = v["norm"]
     vdz = v["zero"].shape[-1] if grouped_values else 1 if token_int8 or norm is not None else 0

@@ -8,7 +8,7 @@ from triton import next_power_of_2
 from kvmm.kernels.attention.backends.triton.call import LOG2E, Partial, Step, head_stride
 from kvmm.kernels.attention.backends.triton.query import multiplies_bf16
 from kvmm.kernels.attention.backends.triton.reduce_kernels import combine_kernel, slopes_kernel
-from kvmm.kernels.attention.format import Dense, Digits
+from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 
 
 def _reach(x: torch.Tensor) -> int:
@@ -43,7 +43,7 @@ def slopes(step: Step, largest: torch.Tensor, smallest: torch.Tensor, tau1: floa
 def combine(
     step: Step,
     partial: Partial | None,
-    values: Digits | Dense | None,
+    values: PackedFormat | DenseFormat | None,
     dense: Partial | None,
     state: tuple[torch.Tensor, ...] | None,
     out: torch.Tensor,
@@ -57,25 +57,25 @@ def combine(
     if not last:
         rows = (step.bh, step.rows)
         following = step.empty(*rows), step.empty(*rows), step.empty(*rows, dim)
-    digits = values if isinstance(values, Digits) else None
-    scale = zero = offset = matrix = digit_matrix = index = place = columns = places = None
+    digits = values if isinstance(values, PackedFormat) else None
+    scale = zero = offset = matrix = lane_transform = index = place = columns = places = None
     kind, vdz = 0, 0
     # few rows: share the channels out among more programs; many: load the matrix for several rows at once
     few = step.few
     by_channel = False
     if digits is not None:
-        matrix = digits.matrix
+        matrix = digits.transform
         by_channel = matrix is not None and not few  # digits become channels before they leave the basis
-        gathers = digits.index is not None and not partial.by_channel
-        by_channel = by_channel and not (gathers and digits.channel_digits is None)
+        gathers = digits.lane_channel is not None and not partial.by_channel
+        by_channel = by_channel and not (gathers and digits.channel_lanes is None)
         if partial.by_channel:
-            digit_matrix = None if by_channel else matrix
+            lane_transform = None if by_channel else matrix
         elif digits.planes:
             if matrix is None or by_channel:
-                columns, places = digits.channel_digits, digits.channel_places
+                columns, places = digits.channel_lanes, digits.channel_weights
             else:
-                index, place = digits.index, digits.place
-                digit_matrix = matrix if index is None else digits.digit_matrix
+                index, place = digits.lane_channel, digits.plane_weight
+                lane_transform = matrix if index is None else digits.lane_transform
         vdz = 0 if partial.zero is None else partial.zero.shape[-1]
         if digits.by_token:
             kind = 3 if vdz else 0
@@ -85,8 +85,8 @@ def combine(
         else:
             kind = 1
             scale, zero, offset = digits.scale, digits.zero_point, digits.offset
-            if digits.extra is not None and digits.scale.shape[2] == 0:
-                scale, zero = (x.expand(step.bh // step.heads, -1, -1, -1) for x in digits.extra)
+            if digits.fallback is not None and digits.scale.shape[2] == 0:
+                scale, zero = (x.expand(step.bh // step.heads, -1, -1, -1) for x in digits.fallback)
             scale = scale if digits.planes else None
     splits = 1 if partial is None else partial.m.shape[1]
     splits0 = 1 if dense is None else dense.m.shape[1]
@@ -103,14 +103,14 @@ def combine(
     combine_kernel[step.heads, -(-batch * step.rows // together), -(-dim // chunk)](
         None if partial is None else partial.m, None if partial is None else partial.l,
         None if partial is None else partial.acc, None if partial is None else partial.zero,
-        scale, index, place, columns, places, zero, offset, matrix, digit_matrix,
+        scale, index, place, columns, places, zero, offset, matrix, lane_transform,
         None if dense is None else dense.m, None if dense is None else dense.l,
         None if dense is None else dense.acc,
         *before, after[0], after[1], out if last else after[2],
         step.heads, batch, step.rows, splits, splits0,
         *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
         0 if offset is None or offset.shape[0] == 1 else offset.shape[-1], head_stride(matrix),
-        head_stride(digit_matrix),
+        head_stride(lane_transform),
         0 if partial is None else partial.acc.shape[-1], 0 if scale is None else scale.shape[-1], dim,
         D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)),
         JP=width, VDZ=vdz, SP=next_power_of_2(splits),

@@ -141,7 +141,7 @@ def combine_kernel(
                         SCALE + b[:, None] * scale_b + h * scale_h + channel[None, :],
                         mask=live[:, None] & (held & (channel < C))[None, :], other=0.0,
                     ).to(tl.float32)  # fmt: skip
-                digit_matrix = tl.load(
+                lane_transform = tl.load(
                     DIGIT_MATRIX + h * digit_head + j[:, None] * D + d[None, :],
                     mask=(held & (j < digit_rows))[:, None] & dl[None, :], other=0.0,
                 )  # fmt: skip
@@ -246,7 +246,7 @@ def combine_kernel(
             out += _leave_basis(digits, matrix, RB, HALF)
         elif HAS_DIGITS:
             if HAS_MATRIX:
-                out += _leave_basis(digits * factor, digit_matrix, RB, HALF)
+                out += _leave_basis(digits * factor, lane_transform, RB, HALF)
             else:
                 if HAS_SCALE:
                     digits *= tl.load(
