@@ -16,7 +16,7 @@ import torch
 from kvmm.errors import KVMMError
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
 from kvmm.kernels.attention.backends.cuda import nvrtc
-from kvmm.kernels.attention.backends.cuda.arguments import arguments_of
+from kvmm.kernels.attention.backends.cuda.arguments import arguments_of, header_text
 from kvmm.kernels.attention.backends.cuda.inputs import (
     DenseColumns,
     DenseSplits,
@@ -243,11 +243,11 @@ def expanded(q8, qw, qz):
     channels = z[..., : zero.shape[-1]]
     if q8.offset is not None:
         zero = zero + q8.offset.double()[:, None]
-    if q8.index is None:
+    if q8.lane_channel is None:
         digits = z[..., : scale.shape[-1]]
     else:
-        digits = z[..., q8.index.long()]
-        scale = scale[..., q8.index.long()] * q8.place.double()
+        digits = z[..., q8.lane_channel.long()]
+        scale = scale[..., q8.lane_channel.long()] * q8.plane_weight.double()
     return digits * scale.unsqueeze(3), (channels * zero.unsqueeze(3)).sum(-1)
 
 
@@ -359,11 +359,13 @@ def library_of(variant, path):
     if compiler is None or platform.system() != "Linux":
         pytest.skip("needs g++ on Linux")
     source = Path(__file__).with_name("warps_on_a_cpu.cpp")
-    macros = [f"-D{name}={value}" for name, value in variant.macros.items()]
+    folder = path.with_suffix(".headers")
+    folder.mkdir(exist_ok=True)
+    (folder / cuda.HEADER).write_text(header_text(variant))
     flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-fPIC", f'-DSOURCE="{cuda._SOURCE}"']
     flags += ["-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]  # but not linked to its library
     compiled = path.with_suffix(".o")
-    subprocess.run([compiler, *flags, *macros, "-c", "-o", compiled, source], check=True)
+    subprocess.run([compiler, *flags, "-I", folder, "-c", "-o", compiled, source], check=True)
     subprocess.run([compiler, "-shared", "-o", path, compiled], check=True)
     return ctypes.CDLL(str(path))
 
@@ -544,9 +546,10 @@ def check_compiles(variant, capability):
     variant = variant.fitted(block * 1024, total * 1024)
     assert variant is not None
     assert variant.blocks * (variant.shared_bytes + 1024) <= total * 1024
+    headers = {cuda.HEADER: header_text(variant).encode()}
     # the program has to be new all the way down: from the caches on disk there is no log
     fresh = cuda._SOURCE.read_bytes() + f'\nextern "C" __device__ int unique_{uuid.uuid4().hex};\n'.encode()
-    program, log = nvrtc.compile_source(fresh, "attention.cu", variant.macros, capability)
+    program, log = nvrtc.compile_source(fresh, "attention.cu", headers, capability)
     assert program[1:4] == b"ELF"
     assert int(re.search(r"(\d+) bytes spill stores", log).group(1)) <= 128
 

@@ -1,6 +1,7 @@
 """The packed format: one declaration, which C compilers lay out as ctypes does, and which every store is held to."""
 
 import ctypes
+import re
 import shutil
 import subprocess
 from dataclasses import fields, replace
@@ -12,6 +13,8 @@ from kvmm.cache.codecs import Site, build_codec
 from kvmm.cache.pages import PageStore
 from kvmm.calibration.file import _read
 from kvmm.kernels.attention.backends.cpu import structs as cpu
+from kvmm.kernels.attention.backends.cuda import arguments as cuda
+from kvmm.kernels.attention.backends.cuda.variant import Variant
 from kvmm.kernels.attention.format import TENSORS, DenseFormat, PackedFormat, axis_sizes, mismatch, tensors_of
 from kvmm.kernels.attention.structs import INT, INT64, Member, Struct
 from kvmm.modality import IMAGE
@@ -20,16 +23,18 @@ from tests.cache.harness import matrix_specs
 from tests.kernels.test_attention_triton import ROOT
 
 BATCH, HEADS, DIM = 3, 2, 64
+VARIANT = Variant(128, 1, (128, 0), (2, 0), (128, 0), (2, 0))
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 
-def offsets_in_c(header, structs, folder):
-    """Offsets of all members, by structure, as gcc lays a header's structures out."""
+def offsets_in_c(header, structs, folder, suffix="c"):
+    """Offsets of all members, by structure, as gcc lays a header's structures out in a language."""
     names = [(struct.name, member.name) for struct in structs for member in struct.members]
     prints = "\n".join(f'printf("{s} {m} %zu\\n", offsetof({s}, {m}));' for s, m in names)
     prints += "\n".join(f'printf("{s.name} sizeof %zu\\n", sizeof({s.name}));' for s in structs)
-    (folder / "offsets.c").write_text(f"#include <stdio.h>\n{header}\nint main(void) {{ {prints} }}\n")
-    subprocess.run(["gcc", "-o", folder / "offsets", folder / "offsets.c"], check=True)
+    source, program = folder / f"offsets.{suffix}", folder / "offsets"
+    source.write_text(f"#include <stddef.h>\n#include <stdio.h>\n{header}\nint main(void) {{ {prints} }}\n")
+    subprocess.run(["g++" if suffix == "cpp" else "gcc", "-o", program, source], check=True)
     lines = subprocess.run([folder / "offsets"], check=True, capture_output=True, text=True).stdout.split("\n")
     return {(s, m): int(at) for s, m, at in (line.split() for line in lines if line)}
 
@@ -45,16 +50,32 @@ def test_the_cpu_header_is_laid_out_as_ctypes_has_it(tmp_path):
     assert offsets_in_c(cpu.header_text(), structs, tmp_path) == offsets_in_python(structs)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_cuda_header_is_laid_out_as_ctypes_has_it(tmp_path):
+    structs = [cuda.PAGED, cuda.ARGUMENTS]
+    assert offsets_in_c(cuda.header_text(VARIANT), structs, tmp_path, "cpp") == offsets_in_python(structs)
+
+
+def test_every_field_of_a_variant_is_a_macro():
+    text = cuda.header_text(replace(VARIANT, key_digits=(96, 32), warps=6))
+    defined = dict(re.findall(r"#define (\w+) (\d+) //", text))
+    assert (defined["KEY_DIGITS_0"], defined["KEY_DIGITS_1"], defined["WARPS"]) == ("96", "32", "6")
+    names = {f"{entry.name.upper()}{pair}" for entry in fields(Variant) for pair in ("", "_0", "_1")}
+    assert set(defined) - names == {"WARP_BYTES"}
+    assert all(any(f"{entry.name.upper()}{pair}" in defined for pair in ("", "_0")) for entry in fields(Variant))
+
+
 @needs_gcc
-@pytest.mark.parametrize("cuda", [False, True])
-def test_a_compiler_that_lays_out_otherwise_refuses(tmp_path, cuda):
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_a_compiler_that_lays_out_otherwise_refuses(tmp_path, language):
     struct = Struct("two_t", (Member("small", INT), Member("large", INT64, count=2)))
     other = Struct("two_t", (Member("small", INT64), Member("large", INT64, count=2)))
-    wrong = other.text(cuda).replace("int64_t small", "int small").replace("int64_t large[2]", "int large[2]")
+    right, wrong = (x.text(cuda=language == "c++") for x in (struct, other))
+    wrong = wrong.replace("int64_t small", "int small").replace("int64_t large[2]", "int large[2]")
     compiled = []
-    for text in (struct.text(cuda), wrong):
+    for text in (right, wrong):
         (tmp_path / "x.c").write_text(f"#include <stddef.h>\n#include <stdint.h>\n{text}")
-        command = ["gcc", "-x", "c++" if cuda else "c", "-fsyntax-only", tmp_path / "x.c"]
+        command = ["gcc", "-x", language, "-fsyntax-only", tmp_path / "x.c"]
         compiled.append(subprocess.run(command, capture_output=True, text=True))
     assert compiled[0].returncode == 0
     assert compiled[1].returncode and "two_t.large" in compiled[1].stderr

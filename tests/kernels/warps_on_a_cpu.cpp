@@ -3,6 +3,8 @@
 // what they will overwrite is spoilt when they are asked for, so that a missing wait shows. In what order warps run is
 // not tried: races_on_a_cpu.h finds where it matters.
 
+#include "variant.cuh"
+
 #include <ucontext.h>
 
 #include <algorithm>
@@ -16,7 +18,6 @@
 using std::max;
 using std::min;
 
-typedef unsigned char Byte;
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };

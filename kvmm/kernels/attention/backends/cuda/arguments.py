@@ -1,86 +1,108 @@
-"""``struct Arguments`` of the CUDA split kernel (``attention.cu``): what a launch hands it, in its order."""
+"""What a launch hands the CUDA split kernel (``attention.cu``), and the header that declares it to the compiler."""
 
 from __future__ import annotations
 
-import ctypes
+from typing import Any
 
 import torch
 
 from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, rows_of
+from kvmm.kernels.attention.backends.cuda.variant import Variant
+from kvmm.kernels.attention.format import MAX_PLANES, TENSORS
+from kvmm.kernels.attention.structs import FLOAT, INT, LONG_LONG, Member, Struct, header, pointer
+
+PAGED = Struct(
+    "Paged",
+    (
+        Member("data", pointer("const Byte")),
+        Member("batch", LONG_LONG),
+        Member("head", LONG_LONG),
+        Member("page", LONG_LONG, "below 2 ** 32"),
+    ),
+    "Page i of sequence b and head h starts at data + b * batch + h * head + i * page. Bytes.",
+)
 
 
-class _Paged(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("batch", ctypes.c_longlong),
-        ("head", ctypes.c_longlong),
-        ("page", ctypes.c_longlong),
-    ]
+def _axes(name: str) -> str:
+    """What a tensor of the format is, for a comment."""
+    declared = TENSORS[name]
+    forms = [declared.axes, *(axes for axes in (declared.by_token, declared.values_axes) if axes)]
+    return f"{name} " + " or ".join(f"[{', '.join(axes.split())}]" for axes in forms)
 
 
-class Arguments(ctypes.Structure):  # struct Arguments of attention.cu
-    _fields_ = [
-        ("query", ctypes.c_void_p),
-        ("query_weight", ctypes.c_void_p),
-        ("query_zero", ctypes.c_void_p),
-        ("key_scale", _Paged),
-        ("key_zero", _Paged),
-        ("digit_channel", ctypes.c_void_p),
-        ("digit_place", ctypes.c_void_p),
-        ("key_offset", ctypes.c_void_p),
-        ("offset_head", ctypes.c_longlong),
-        ("keys", _Paged * 2),
-        ("values", _Paged * 2),
-        ("key_norm", _Paged),
-        ("value_norm", _Paged),
-        ("value_scale", _Paged),
-        ("value_zero", _Paged),
-        ("bias", ctypes.c_void_p),
-        ("adjust", ctypes.c_void_p),
-        ("group_scale", ctypes.c_void_p),
-        ("group_zero", ctypes.c_void_p),
-        ("num_pages", ctypes.c_void_p),
-        ("key_group", ctypes.c_void_p),
-        ("value_group", ctypes.c_void_p),
-        ("out_m", ctypes.c_void_p),
-        ("out_l", ctypes.c_void_p),
-        ("out_acc", ctypes.c_void_p),
-        ("out_zero", ctypes.c_void_p),
-        ("channel_lanes", ctypes.c_void_p),
-        ("channel_weights", ctypes.c_void_p),
-        ("channels", ctypes.c_int),
-        ("terms", ctypes.c_int),
-        ("bias_batch", ctypes.c_longlong),
-        ("dense_query", ctypes.c_void_p),
-        ("dense_keys", _Paged),
-        ("dense_values", _Paged),
-        ("dense_bias", ctypes.c_void_p),
-        ("dense_length", ctypes.c_void_p),
-        ("dense_m", ctypes.c_void_p),
-        ("dense_l", ctypes.c_void_p),
-        ("dense_acc", ctypes.c_void_p),
-        ("dense_bias_batch", ctypes.c_longlong),
-        ("dense_columns", ctypes.c_int),
-        ("dense_splits", ctypes.c_int),
-        ("dense_start", ctypes.c_int),
-        ("dense_scaling", ctypes.c_float),
-        ("pages", ctypes.c_int),
-        ("heads", ctypes.c_int),
-        ("rows", ctypes.c_int),
-        ("splits", ctypes.c_int),
-        ("key_groups", ctypes.c_int),
-        ("value_groups", ctypes.c_int),
-        ("query_width", ctypes.c_int),
-        ("key_channels", ctypes.c_int),
-        ("scaling", ctypes.c_float),
-    ]
+# The order is that in which the kernel was measured: where a member lies shows in the machine code.
+ARGUMENTS = Struct(
+    "Arguments",
+    (
+        Member("query", pointer("const Byte"), "int8 [B, H, G, 2 * rows, L]; QUERY_TYPE: [B, H, rows, query_width]"),
+        Member("query_weight", pointer("const float"), "[B, H, G, rows], without QUERY_TYPE"),
+        Member("query_zero", pointer("const float")),
+        Member("key_scale", PAGED, f"with QUERY_TYPE: rows of KEY_SCALE, a page is a group; {_axes('scale')}"),
+        Member("key_zero", PAGED, _axes("zero_point")),
+        Member("lane_channel", pointer("const int"), f"{_axes('lane_channel')}, or null: lane j is channel j"),
+        Member("plane_weight", pointer("const float"), f"{_axes('plane_weight')}, or null: 1"),
+        Member("key_offset", pointer("const float"), f"{_axes('offset')}, or null"),
+        Member("offset_head", LONG_LONG, "floats"),
+        Member("keys", PAGED, "codes of the planes", MAX_PLANES),
+        Member("values", PAGED, count=MAX_PLANES),
+        Member("key_norm", PAGED, _axes("norm")),
+        Member("value_norm", PAGED, _axes("norm")),
+        Member("value_scale", PAGED, f"with VALUE_TOKEN; {_axes('scale')}"),
+        Member("value_zero", PAGED, _axes("zero_point")),
+        Member("bias", pointer("const float"), "[B, slots]"),
+        Member("adjust", pointer("const float"), "with ADJUST: [B, H, rows, 2], slope and shift of a row's logits"),
+        Member("group_scale", pointer("const float"), "with VALUE_GROUPS: [B, H, value_groups, VALUE_WIDTH]"),
+        Member("group_zero", pointer("const float"), "[B, H, value_groups, VALUE_ZEROS]"),
+        Member("num_pages", pointer("const int"), "pages in use, or null: all"),
+        Member("key_group", pointer("const int"), f"{_axes('page_group')}, or null: the page's index"),
+        Member("value_group", pointer("const int")),
+        Member("out_m", pointer("float"), "[B, H, splits, rows]"),
+        Member("out_l", pointer("float")),
+        Member("out_acc", pointer("float"), "by lane, or with channel_lanes by channel"),
+        Member("out_zero", pointer("float")),
+        Member("channel_lanes", pointer("const int"), f"{_axes('channel_lanes')}, or null"),
+        Member("channel_weights", pointer("const float"), _axes("channel_weights")),
+        Member("channels", INT),
+        Member("terms", INT, "M"),
+        Member("bias_batch", LONG_LONG),
+        Member(
+            "dense_query", pointer("const Byte"), "with DENSE, columns in the model's dtype: [B, H, rows, DENSE_KEYS]"
+        ),
+        Member("dense_keys", PAGED, "a page is a column"),
+        Member("dense_values", PAGED),
+        Member("dense_bias", pointer("const float"), "[B, dense_columns]"),
+        Member("dense_length", pointer("const int"), "columns in use, or null: dense_columns"),
+        Member("dense_m", pointer("float")),
+        Member("dense_l", pointer("float")),
+        Member("dense_acc", pointer("float")),
+        Member("dense_bias_batch", LONG_LONG),
+        Member("dense_columns", INT, "that there is room for"),
+        Member("dense_splits", INT),
+        Member("dense_start", INT, "the first block that has some of them"),
+        Member("dense_scaling", FLOAT),
+        *(Member(name, INT) for name in ("pages", "heads", "rows", "splits", "key_groups", "value_groups")),
+        Member("query_width", INT),
+        Member("key_channels", INT),
+        Member("scaling", FLOAT),
+    ),
+    "What a launch hands the kernel.",
+)
+Arguments = ARGUMENTS.ctype
+_Paged = PAGED.ctype
+
+
+def header_text(variant: Variant) -> str:
+    """The header of ``attention.cu``: what it is compiled for, and the structures it is launched with."""
+    lines = ["#ifndef KVMM_VARIANT", "#define KVMM_VARIANT", "typedef unsigned char Byte;", ""]
+    lines += [f"#define {name} {value} // {comment}" for name, (value, comment) in variant.macros.items()]
+    return "\n".join([*lines, "", header(ARGUMENTS, cuda=True), "#endif", ""])
 
 
 def _pointer(x: torch.Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-def _paged(x: torch.Tensor | None) -> _Paged:
+def _paged(x: torch.Tensor | None) -> Any:
     if x is None:
         return _Paged()
     batch, head, page = (
@@ -100,8 +122,8 @@ def _query_arguments(query: torch.Tensor | Query, weight, zero) -> dict:
         "key_groups": query.scale.shape[2],
         "key_scale": _paged(query.scale),
         "key_zero": _paged(query.zero_point),
-        "digit_channel": _pointer(query.index),
-        "digit_place": _pointer(query.place),
+        "lane_channel": _pointer(query.lane_channel),
+        "plane_weight": _pointer(query.plane_weight),
         "key_offset": _pointer(offset),
         "offset_head": 0 if offset is None or offset.shape[0] == 1 else offset.stride(0),
         "query_width": query.rows.shape[-1],
@@ -133,7 +155,7 @@ def _dense_arguments(dense: DenseColumns | None, out: DenseSplits | None, splits
 
 def arguments_of(
     query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense=None, dense_out=None, adjust=None
-) -> Arguments:
+) -> Any:
     heads, pages = keys.planes[0][0].shape[1:3]
     by_token = values.axis == "token"
     group_scale = None if by_token else values.scale

@@ -1,4 +1,4 @@
-// Split kernel of decode attention over packed digits, on int8 tensor cores. Compiled at run time; see cuda.py.
+// Split kernel of decode attention over packed digits, on int8 tensor cores. Compiled at run time; see kernel.py.
 //
 // One warp takes whole pages of one sequence and KV head, one after the other. Codes are the left operand of
 // mma.m16n8k32: a tile of scores is 16 tokens by 8 columns, the high and the low int8 part of four query heads, so no
@@ -17,7 +17,7 @@
 // Logits that are calibrated take two passes: one (EXTENT) finds how far each row's logits reach, the other takes them
 // through the line that follows from it (ADJUST).
 
-typedef unsigned char Byte;
+#include "variant.cuh"  // what is known when the kernel is compiled, and its Arguments; see arguments.py
 
 #ifdef __CUDACC__
 #define DEVICE __device__ __forceinline__
@@ -127,51 +127,6 @@ DEVICE void fetch_wait() {
 }
 #endif
 
-// Page i of sequence b and head h starts at data + b * batch + h * head + i * page. Bytes.
-struct Paged {
-    const Byte* data;
-    long long batch, head, page;  // page: below 2 ** 32
-};
-
-struct Arguments {
-    const Byte* query;  // int8 [B, H, G, 2 * rows, J]; with QUERY_TYPE [B, H, rows, query_width] of that type
-    const float* query_weight;  // [B, H, G, rows], without QUERY_TYPE
-    const float* query_zero;
-    Paged key_scale, key_zero;  // with QUERY_TYPE: rows of KEY_SCALE, a page here is a group
-    const int* digit_channel;  // [KEY_WIDTH], or null: digit j is channel j
-    const float* digit_place;  // [KEY_WIDTH], or null: 1
-    const float* key_offset;  // a head's, added to the zero point, or null
-    long long offset_head;  // floats
-    Paged keys[2], values[2];
-    Paged key_norm, value_norm, value_scale, value_zero;
-    const float* bias;  // [B, slots]
-    const float* adjust;  // with ADJUST: [B, H, rows, 2], slope and shift that a row's logits are taken through
-    // with VALUE_GROUPS: [B, H, value_groups, VALUE_WIDTH] and [B, H, value_groups, VALUE_ZEROS]
-    const float *group_scale, *group_zero;
-    const int* num_pages;
-    const int* key_group;  // [pages], or null: the page's index
-    const int* value_group;
-    float *out_m, *out_l, *out_acc, *out_zero;
-    // null: out_acc is by digit; or channel c is the sum over k of digit channel_digits[k, c] times
-    // channel_places[k, c]
-    const int* channel_digits;  // [terms, channels]
-    const float* channel_places;
-    int channels, terms;
-    long long bias_batch;
-    // with DENSE: columns in the model's dtype; splits of their own
-    const Byte* dense_query;  // [B, H, rows, DENSE_KEYS]
-    Paged dense_keys, dense_values;  // a page here is a column
-    const float* dense_bias;  // [B, dense_columns]
-    const int* dense_length;  // or null: dense_columns
-    float *dense_m, *dense_l, *dense_acc;
-    long long dense_bias_batch;
-    int dense_columns, dense_splits, dense_start;  // room for columns; the first block that has some of them
-    float dense_scaling;
-    int pages, heads, rows, splits, key_groups, value_groups;
-    int query_width, key_channels;
-    float scaling;
-};
-
 extern __shared__ __align__(128) Byte shared[];
 
 // The compiler is to keep this sum in a register and to put constants into the instruction.
@@ -179,19 +134,6 @@ DEVICE unsigned kept(unsigned x) {
     asm volatile("" : "+r"(x));
     return x;
 }
-
-// --- what is known when the kernel is compiled
-// PAGE, ROW_TILES (of four heads)
-// KEY_DIGITS_0/1, KEY_BITS_0/1, VALUE_DIGITS_0/1, VALUE_BITS_0/1: of both planes, 0 if there is no second one
-// KEY_GROUPS, VALUE_GROUPS: 0 or 1; VALUE_PLACES: 1: channels of values have several digits
-// QUERY_TYPE: 0: int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, scales of type KEY_SCALE are folded
-// in here
-// KEY_ZEROS, VALUE_ZEROS: zero points that a group of keys, of values has
-// KEY_NORM, VALUE_NORM, VALUE_TOKEN: 0: none, 1: float16, 2: float32
-// BIAS: 0, 1, or 2: aligned to 16 bytes
-// ADJUST: 0 or 1; EXTENT: 1: only a row's largest and smallest logit are wanted
-// DENSE: 0: no dense columns, 1: float16, 3: bfloat16; DENSE_KEYS, DENSE_VALUES: their channels
-// WARPS, STAGES, BLOCKS (a multiprocessor), WARP_BYTES
 
 DEVICE constexpr int ceil_to(int x, int n) { return (x + n - 1) / n * n; }
 DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
@@ -639,8 +581,8 @@ DEVICE void load_scales(const Arguments& args, int batch, int head) {
     for (int i = 0; i < KEY_WIDTH; i += THREADS) {
         const int j = i + threadIdx.x;
         if (j >= KEY_WIDTH) break;
-        const int channel = args.digit_channel ? args.digit_channel[j] : j;
-        const float place = args.digit_place ? args.digit_place[j] : 1.0f;
+        const int channel = args.lane_channel ? args.lane_channel[j] : j;
+        const float place = args.plane_weight ? args.plane_weight[j] : 1.0f;
         // digits that only pad have no channel
         factor[j] = channel < args.key_channels ? load_number<KEY_SCALE>(scale, channel) * place : 0.0f;
     }
@@ -662,7 +604,7 @@ DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row
 #pragma unroll
     for (int n = 0; n < SHARE; n++) {
         const int j = (n * THREADS + threadIdx.x) % KEY_WIDTH;
-        column[n] = args.digit_channel ? args.digit_channel[j] : j;
+        column[n] = args.lane_channel ? args.lane_channel[j] : j;
     }
     wait_for_query();
     float* const folded = (float*)(shared + FOLDED_AT);
@@ -1341,7 +1283,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 #pragma unroll
             for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[row * SUM_STRIDE + digit];
         }
-        if (digit < VALUE_WIDTH && args.channel_digits)
+        if (digit < VALUE_WIDTH && args.channel_lanes)
             ((float*)shared)[row * SUM_STRIDE + digit] = sum;  // where the first warp's was, which is no longer needed
         else if (digit < VALUE_WIDTH)
             args.out_acc[(out_row + row) * VALUE_WIDTH + digit] = sum;
@@ -1362,7 +1304,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         args.out_l[out_row + row] = block_total;
         if (WEIGHTS && !VALUE_ZEROS && args.out_zero) args.out_zero[out_row + row] = block_zero;
     }
-    if (args.channel_digits) {
+    if (args.channel_lanes) {
         __syncthreads();
         for (int i = threadIdx.x; i < rows * args.channels; i += WARPS * 32) {
             const int row = i / args.channels, channel = i % args.channels;
@@ -1370,8 +1312,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 #pragma unroll 2
             for (int k = 0; k < args.terms; k++) {
                 const int at = k * args.channels + channel;
-                const float digit = ((const float*)shared)[row * SUM_STRIDE + args.channel_digits[at]];
-                sum = fmaf(digit, args.channel_places[at], sum);
+                const float digit = ((const float*)shared)[row * SUM_STRIDE + args.channel_lanes[at]];
+                sum = fmaf(digit, args.channel_weights[at], sum);
             }
             args.out_acc[(out_row + row) * args.channels + channel] = sum;
         }

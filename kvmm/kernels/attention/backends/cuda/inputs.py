@@ -79,8 +79,8 @@ class Query:
         scaling: what multiplies every logit.
         scale: float16 or float32 ``[B, H, G, C]``, a channel's in every group that :class:`DigitKeys` names.
         zero_point: of the same type ``[B, H, G, D]``.
-        index: int32 ``[J]``, the channel of each digit, or None if digit ``j`` is channel ``j``.
-        place: float32 ``[J]``, what a step of each digit is worth in steps of its channel, or None.
+        lane_channel: int32 ``[J]``, the channel of each lane, or None if lane ``j`` is channel ``j``.
+        plane_weight: float32 ``[J]``, what a step of each lane is worth in steps of its channel, or None.
         offset: float32 ``[H or 1, D]``, added to every zero point, or None.
     """
 
@@ -88,8 +88,8 @@ class Query:
     scaling: float
     scale: torch.Tensor
     zero_point: torch.Tensor
-    index: torch.Tensor | None = None
-    place: torch.Tensor | None = None
+    lane_channel: torch.Tensor | None = None
+    plane_weight: torch.Tensor | None = None
     offset: torch.Tensor | None = None
 
 

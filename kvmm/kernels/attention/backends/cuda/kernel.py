@@ -16,12 +16,13 @@ import torch
 
 from kvmm.errors import KVMMError
 from kvmm.kernels.attention.backends.cuda import nvrtc
-from kvmm.kernels.attention.backends.cuda.arguments import arguments_of
+from kvmm.kernels.attention.backends.cuda.arguments import arguments_of, header_text
 from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, device_of
 from kvmm.kernels.attention.backends.cuda.splits import grid_of
 from kvmm.kernels.attention.backends.cuda.variant import Variant, variant_of
 
 _SOURCE = Path(__file__).with_name("attention.cu")
+HEADER = "variant.cuh"
 
 
 @lru_cache(maxsize=256)
@@ -149,7 +150,8 @@ def compile_variant(variant: Variant, capability: tuple[int, int]) -> tuple[byte
     """Compile ``attention.cu`` for a GPU: the program and the compiler's log, as
     :func:`kvmm.kernels.attention.backends.cuda.nvrtc.compile_source` returns them.
     """
-    return nvrtc.compile_source(_SOURCE.read_bytes(), _SOURCE.name, variant.macros, capability)
+    headers = {HEADER: header_text(variant).encode()}
+    return nvrtc.compile_source(_SOURCE.read_bytes(), _SOURCE.name, headers, capability)
 
 
 _functions: dict[tuple[Variant, int], ctypes.c_void_p] = {}

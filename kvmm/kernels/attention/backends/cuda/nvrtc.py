@@ -57,14 +57,14 @@ def check_driver(result: int) -> None:
 
 
 def compile_source(
-    source: bytes, name: str, macros: Mapping[str, int], capability: tuple[int, int]
+    source: bytes, name: str, headers: Mapping[str, bytes], capability: tuple[int, int]
 ) -> tuple[bytes, str]:
     """Compile CUDA C++ for a GPU.
 
     Args:
-        source: the source, without includes.
+        source: the source.
         name: of the source in messages.
-        macros: what is defined.
+        headers: what it includes, by name.
         capability: compute capability, such as ``(9, 0)``. A GPU newer than NVRTC gets PTX, which its driver compiles.
 
     Returns:
@@ -82,18 +82,19 @@ def compile_source(
     machine = target in list(known)
     target = target if machine else max(arch for arch in known if arch < target)
     options = [f"--gpu-architecture={'sm' if machine else 'compute'}_{target}", "--std=c++17"]
-    options += [f"-D{macro}={value}" for macro, value in macros.items()]
     if machine:
         options.append("--ptxas-options=-v")
     program = ctypes.c_void_p()
-    _check_nvrtc(library.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 0, None, None))
+    texts = (ctypes.c_char_p * len(headers))(*headers.values())
+    names = (ctypes.c_char_p * len(headers))(*(header.encode() for header in headers))
+    _check_nvrtc(library.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), len(headers), texts, names))
     try:
         encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
         result = library.nvrtcCompileProgram(program, len(options), encoded)
         log = _nvrtc_text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
         log = log.rstrip(b"\0").decode(errors="replace")
         if result:
-            raise RuntimeError(f"{name} does not compile with {dict(macros)}:\n{log}")
+            raise RuntimeError(f"{name} does not compile:\n{log}")
         if machine:
             return _nvrtc_text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program), log
         return _nvrtc_text(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program), log

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 
@@ -21,35 +22,40 @@ def _rounded(x: int, n: int) -> int:
     return -(-x // n) * n
 
 
+def _macro(comment: str, **default: object) -> Any:
+    """A field that is a macro of its name in upper case, with what it says."""
+    return field(metadata={"comment": comment}, **default)
+
+
 @dataclass(frozen=True)
 class Variant:
-    """What ``attention.cu`` has to know to be compiled; the names in upper case are its macros."""
+    """What ``attention.cu`` has to know to be compiled: every field is a macro, a pair is two, for both planes."""
 
-    page: int
-    row_tiles: int  # tiles of four query rows a block takes
-    key_digits: tuple[int, int]
-    key_bits: tuple[int, int]
-    value_digits: tuple[int, int]
-    value_bits: tuple[int, int]
-    key_groups: bool = False
-    value_groups: bool = False
-    value_places: bool = False  # whether channels of values have several digits
-    value_zeros: int = 0  # zero points a group of values
-    key_norm: int = 0  # 0: none, 1: float16, 2: float32
-    value_norm: int = 0
-    value_token: int = 0
-    query_type: int = 0  # 0: int8 with the scales in it, 1: float16, 2: float32, 3: bfloat16
-    key_scale: int = 0  # with a query type, of scales and zero points: 1: float16, 2: float32
-    key_zeros: int = 0
-    bias: int = 0  # 0: none, 1: any, 2: aligned to 16 bytes
-    adjust: bool = False  # whether logits are taken through a line of their row
-    extent: bool = False  # whether only each row's largest and smallest logit are wanted
-    dense: int = 0  # 0: no dense columns, 1: float16, 3: bfloat16
-    dense_keys: int = 0  # channels
-    dense_values: int = 0
-    warps: int = 8
-    stages: int = 1
-    blocks: int = 2  # a multiprocessor
+    page: int = _macro("tokens a page")
+    row_tiles: int = _macro("tiles of four query rows that a block takes")
+    key_digits: tuple[int, int] = _macro("lanes of a plane of keys, 0: there is none")
+    key_bits: tuple[int, int] = _macro("bits of its codes")
+    value_digits: tuple[int, int] = _macro("lanes of a plane of values")
+    value_bits: tuple[int, int] = _macro("bits of its codes")
+    key_groups: bool = _macro("whether pages of keys have groups of their own", default=False)
+    value_groups: bool = _macro("whether pages of values have", default=False)
+    value_places: bool = _macro("whether channels of values have several lanes", default=False)
+    value_zeros: int = _macro("zero points that a group of values has", default=0)
+    key_norm: int = _macro("norms of keys: 0: none, 1: float16, 2: float32", default=0)
+    value_norm: int = _macro("norms of values", default=0)
+    value_token: int = _macro("scales by token of values", default=0)
+    query_type: int = _macro("0: int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, without", default=0)
+    key_scale: int = _macro("with QUERY_TYPE, scales and zero points: 1: float16, 2: float32", default=0)
+    key_zeros: int = _macro("with QUERY_TYPE, zero points that a group of keys has", default=0)
+    bias: int = _macro("0: none, 1: any, 2: aligned to 16 bytes", default=0)
+    adjust: bool = _macro("whether logits are taken through a line of their row", default=False)
+    extent: bool = _macro("whether only each row's largest and smallest logit are wanted", default=False)
+    dense: int = _macro("0: no dense columns, 1: float16, 3: bfloat16", default=0)
+    dense_keys: int = _macro("their channels", default=0)
+    dense_values: int = _macro("their values' channels", default=0)
+    warps: int = _macro("warps a block", default=8)
+    stages: int = _macro("pages that a warp has under way", default=1)
+    blocks: int = _macro("blocks a multiprocessor", default=2)
 
     @property
     def stage_bytes(self) -> int:
@@ -89,15 +95,16 @@ class Variant:
         return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded + 512 * stores
 
     @property
-    def macros(self) -> dict[str, int]:
-        pairs = ("key_digits", "key_bits", "value_digits", "value_bits")
-        singles = (
-            "page row_tiles key_groups value_groups value_places value_zeros key_norm value_norm value_token "
-            "query_type key_scale key_zeros bias adjust extent dense dense_keys dense_values warps stages blocks "
-            "warp_bytes"
-        )
-        macros = {f"{name.upper()}_{i}": getattr(self, name)[i] for name in pairs for i in (0, 1)}
-        return macros | {name.upper(): int(getattr(self, name)) for name in singles.split()}
+    def macros(self) -> dict[str, tuple[int, str]]:
+        """Values and comments of all macros, by name."""
+        found = {}
+        for entry in fields(self):
+            value, comment, name = getattr(self, entry.name), entry.metadata["comment"], entry.name.upper()
+            if isinstance(value, tuple):
+                found |= {f"{name}_{plane}": (number, comment) for plane, number in enumerate(value)}
+            else:
+                found[name] = int(value), comment
+        return found | {"WARP_BYTES": (self.warp_bytes, "shared memory of a warp")}
 
     @property
     def first_pass(self) -> Variant:
@@ -188,7 +195,7 @@ def _folds(query: Query, keys: DigitKeys, columns: int) -> bool:
     if not _groups(keys.group, scale.shape[2]):
         return all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (scale, zero_point))
     # scales of a page as they are in memory, next to a query whose columns are the channels
-    plain = query.index is query.place is query.offset is None
+    plain = query.lane_channel is query.plane_weight is query.offset is None
     if not plain or scale.shape[-1] != columns or zero_point.shape[-1] != columns or query.rows.shape[-1] < columns:
         return False
     return _laid_out(scale, zero_point, inner=1) and _near(scale, zero_point)
