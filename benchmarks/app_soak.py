@@ -86,7 +86,7 @@ def left_behind(demo: Any, clock: Clock, folder: Path) -> dict:
     return {
         "files": sorted(str(path.relative_to(folder)) for path in files),
         "folders": len([path for path in folder.glob("kvmm-*")]),
-        "visitors": len(demo.visitors.sessions),
+        "visitors": len(demo.visitors._visits),
         "states": len(demo.state_holder.session_data),
         "cache_bytes": demo.visitors.cache_nbytes(),
     }

@@ -87,14 +87,17 @@ def upload(client: httpx.Client, name: str, data: bytes) -> str:
 
 
 def begin(page: Page, question: str, name: str, data: bytes) -> dict[str, Any]:
-    """Ask with a file; returns the event that streams the answer."""
+    """Ask with a file, which is read; returns the event that streams the answer."""
     path = upload(page.client, name, data)
     file = {"path": path, "orig_name": name, "meta": {"_type": "gradio.FileData"}}
     asked = page.event("ask-box", "submit")
     for message in page.run(asked, page.inputs(asked, {"text": question, "files": [file]})):
         if message["msg"] == "process_completed" and not message["success"]:
             raise RuntimeError(str(message["output"])[:200])
-    return page.after(asked)
+    read = page.after(asked)
+    for _ in page.run(read, []):
+        pass
+    return page.after(read)
 
 
 def answer(page: Page, streams: dict[str, Any]) -> str:
@@ -105,6 +108,8 @@ def answer(page: Page, streams: dict[str, Any]) -> str:
             shown += json.dumps(message.get("output"), ensure_ascii=False)
             if message["msg"] == "process_completed" and not message["success"]:
                 raise RuntimeError(shown[-200:])
+    if '"kvmm' not in shown and "KV " not in shown:
+        raise RuntimeError(f"no answer: {shown[-200:]}")
     return shown
 
 

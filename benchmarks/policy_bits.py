@@ -14,8 +14,8 @@ from kvmm import policies
 from kvmm.memory_text import memory_text
 from kvmm.models import load_model
 from kvmm.policy_costs import BITS_PATH
+from kvmm.samples import Sample, load_samples
 from kvmm.ui.models import Models
-from kvmm.ui.samples import Sample, load_samples
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 

@@ -14,7 +14,7 @@ from kvmm.analysis import compare_methods, measure_errors, measure_scores, recor
 from kvmm.media import load_media
 from kvmm.models import Conversation, load_model
 from kvmm.presets import PRESETS
-from kvmm.ui.samples import SAMPLES, load_samples
+from kvmm.samples import SAMPLES, load_samples
 from kvmm.ui.worked import PATH, WorkedSample, write
 
 POLICY = "balanced"

@@ -7,6 +7,7 @@ from kvmm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvmm.cache import KVMMCache, MemoryReport
+    from kvmm.cache.codecs import register_codec
     from kvmm.models import load_model
     from kvmm.policy import KVPolicy, RetentionSettings, get_policy, policies
 
@@ -21,6 +22,7 @@ __all__ = [
     "get_policy",
     "load_model",
     "policies",
+    "register_codec",
 ]
 
 # torch takes seconds to import: names that need it are imported when they are used
@@ -34,5 +36,6 @@ __getattr__, __dir__ = lazy_names(
         "get_policy": "kvmm.policy",
         "load_model": "kvmm.models",
         "policies": "kvmm.policy",
+        "register_codec": "kvmm.cache.codecs",
     },
 )

@@ -244,6 +244,50 @@ def _gemma3() -> Any:
     return tf.Gemma3ForConditionalGeneration(config)
 
 
+def gemma4(shared_layers: int = 0) -> Any:
+    """A Gemma 4 whose layers differ: full attention has half the KV heads, of twice the length, and values that are the
+    keys before RoPE; the last ``shared_layers`` read the keys and values of earlier ones.
+    """
+    torch.manual_seed(0)
+    text = _text(
+        num_hidden_layers=4,
+        head_dim=16,
+        global_head_dim=32,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        num_kv_shared_layers=shared_layers,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCAB,
+        tie_word_embeddings=False,
+    )
+    vision = {
+        **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "pooling_kernel_size": 2},
+    }
+    config = tf.Gemma4Config(
+        text_config=text,
+        vision_config={**vision, "position_embedding_size": 64},
+        audio_config=None,
+        image_token_id=IMAGE,
+        video_token_id=VIDEO,
+        audio_token_id=AUDIO,
+        tie_word_embeddings=False,
+    )
+    return tf.Gemma4ForConditionalGeneration(config).eval()
+
+
+def gemma4_inputs(seed: int = 0) -> dict[str, Any]:
+    """Arguments of ``generate`` for :func:`gemma4`: text, a picture of 2 x 3 tokens, text."""
+    generator = torch.Generator().manual_seed(seed)
+    before, after = torch.randint(3, 110, (2, 25), generator=generator).tolist()
+    patches = torch.tensor([[[x, y] for y in range(4) for x in range(6)]])
+    media = {"pixel_values": torch.rand(1, 24, 48, generator=generator), "image_position_ids": patches}
+    given = _arguments("gemma4", [[1, *before, *[IMAGE] * 6, *after]], media)
+    return {**given, "mm_token_type_ids": (given["input_ids"] == IMAGE).long()}
+
+
 _BUILDERS: dict[str, Callable[[], Any]] = {
     "llama": _llama,
     "qwen3": _qwen3,

@@ -12,10 +12,10 @@ import argparse
 from pathlib import Path
 
 from training import wordings
-from training.dataset import PAGE_SHAPES, absent_facts
+from training.dataset import absent_facts
 from training.heldout.pages import DOCUMENT_SHAPES, pick_facts
 from training.heldout.writer import Writer, turn
-from training.pages import Page, Rng, make_page
+from training.pages import PAGE_SHAPES, Page, Rng, make_page
 from training.speech import SAMPLE_RATE, degrade, place, speak
 from training.utterances import spoken_question, utter
 

@@ -26,8 +26,6 @@ NOTHING_ADDED = "Please add a page, a picture or a recording."
 TRANSCRIBE_AUDIO = ("", "", "", "What is being said?", "Transcribe this.", "Read it to me.", "Transcribe.")
 CHARACTERS_A_FRAME = 0.2  # faster speech than any voice's: longer texts need not be tried
 
-PAGE_SHAPES = ((560, 448), (756, 532), (812, 588), (448, 560), (784, 308), (504, 784), (616, 560), (336, 616))
-
 
 @dataclass(frozen=True)
 class Spec:

@@ -26,8 +26,7 @@ _PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|[\r\n]+|\s+"
 
 def corpus(pages: int = 9000) -> Iterator[str]:
     """Pages, questions, answers and spoken texts, as training sees them."""
-    from training.dataset import PAGE_SHAPES
-    from training.pages import Rng, make_page
+    from training.pages import PAGE_SHAPES, Rng, make_page
     from training.utterances import utter
     from training.wordings import NOT_STATED, TRANSCRIBE, ask
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from math import lcm
+from math import lcm, prod
 from typing import Any
 
 import torch
@@ -180,7 +180,9 @@ class CostModel:
         found["page_table"] += batch * (length + 4 * slots)  # a modality a token, a position a slot
         if shape.num_sliding_layers:
             # what lies in memory once a token was decoded; a window's newest token makes the oldest leave
-            window = min(length, shape.sliding_window) * batch * shape.num_sliding_layers * vector
+            window = (
+                min(length, shape.sliding_window) * batch * shape.num_sliding_layers * 2 * prod(shape.sliding_heads)
+            )
             found["sliding"] = window * width
         nbytes_dense = 2 * batch * shape.num_layers * vector * length
         nbytes_dense += 2 * found["sliding"] // width

@@ -101,7 +101,7 @@ def decode_operations(model: CostModel, tokens: Mapping[str, int]) -> DecodeOper
     heads, dim = shape.num_attention_heads, shape.head_dim
     group = heads // shape.num_key_value_heads
     window = min(length, shape.sliding_window)
-    product = heads * dim * (shape.num_layers * length + shape.num_sliding_layers * window)
+    product = heads * (dim * shape.num_layers * length + shape.sliding_heads[1] * shape.num_sliding_layers * window)
     rotation = scale = norm = 0
     for index in shape.layer_indices:
         bases: dict[Any, int] = {}  # stores of equal basis share one transform

@@ -27,6 +27,7 @@ class ModelShape:
         source: where the numbers come from.
         parameters: of the whole model (of the thinker, for Omni models), towers included; 0 if nobody counted.
         window: the most tokens the model reads (``max_position_embeddings``); 0 if unknown.
+        sliding_key_value_heads, sliding_head_dim: of the layers with a window; 0 where they are as in the others.
     """
 
     name: str
@@ -41,6 +42,8 @@ class ModelShape:
     source: str = ""
     parameters: int = 0
     window: int = 0
+    sliding_key_value_heads: int = 0
+    sliding_head_dim: int = 0
 
     @property
     def total_layers(self) -> int:
@@ -51,6 +54,11 @@ class ModelShape:
     def layer_indices(self) -> tuple[int, ...]:
         """Index of every full-attention layer in the decoder."""
         return self.full_layers or tuple(range(self.num_layers))
+
+    @property
+    def sliding_heads(self) -> tuple[int, int]:
+        """KV heads and channels of a head in the layers with a window."""
+        return self.sliding_key_value_heads or self.num_key_value_heads, self.sliding_head_dim or self.head_dim
 
     @property
     def hub_id(self) -> str:
@@ -77,6 +85,8 @@ def shape_of(config: Any, name: str = "", source: str = "configuration") -> Mode
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+    from kvmm.calibration.heads import HeadShape, configured_heads  # reads torch
+
     config = getattr(config, "thinker_config", None) or config
     text = config.get_text_config(decoder=True)
     if not getattr(text, "num_attention_heads", None) or hasattr(text, "v_head_dim"):
@@ -88,19 +98,28 @@ def shape_of(config: Any, name: str = "", source: str = "configuration") -> Mode
     sliding = [layer for layer in layers if type(layer) is DynamicSlidingWindowLayer]
     if not full or len(full) + len(sliding) != len(layers):
         raise KVMMError(f"A plan counts layers of full and sliding attention only: {type(config).__name__} has others.")
-    heads = text.num_attention_heads
+    shapes = configured_heads(text)
+    packed, windows = {shapes[i] for i in full}, {shapes[i] for i in range(len(layers)) if i not in full}
+    if len(packed) > 1 or len(windows) > 1:
+        raise KVMMError(
+            f"A plan needs heads of one shape in all full-attention layers, and one in all layers with a sliding "
+            f"window: those of {type(config).__name__} differ."
+        )
+    (shape,), other = packed, next(iter(windows - packed), HeadShape(0, 0, 0))
     return ModelShape(
         name or getattr(config, "model_type", "") or type(config).__name__,
         len(full),
-        heads,
-        getattr(text, "num_key_value_heads", None) or heads,
-        getattr(text, "head_dim", None) or text.hidden_size // heads,
+        text.num_attention_heads,
+        shape.heads,
+        shape.key_dim,
         text.hidden_size,
         len(sliding),
         sliding[0].sliding_window if sliding else 0,
         full if sliding else (),
         source,
         window=getattr(text, "max_position_embeddings", None) or 0,
+        sliding_key_value_heads=other.heads,
+        sliding_head_dim=other.key_dim,
     )
 
 

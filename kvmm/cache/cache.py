@@ -26,6 +26,7 @@ from kvmm.cache.storage import load_cache, save_cache
 from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
 from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, load_calibration, without_fit
+from kvmm.calibration.heads import configured_heads
 from kvmm.errors import KVMMError
 from kvmm.graphs import StepGraph, install_dispatcher, remove_dispatcher
 from kvmm.modality import TEXT, install_hook, placeholder_ids, remove_hook
@@ -105,9 +106,9 @@ class KVMMCache(ContractMixin):
                 "cache for this model."
             )
         check_value_rotation(self.policy, text_config)
-        if not hasattr(text_config, "v_head_dim"):  # with it, keys and values have lengths of their own
-            heads = text_config.num_attention_heads
-            check_head_dim(self.policy, getattr(text_config, "head_dim", None) or text_config.hidden_size // heads)
+        shapes = configured_heads(text_config)
+        for head_dim in sorted({shapes[i].key_dim for i in self.packed_layers} - {None}):
+            check_head_dim(self.policy, head_dim)
         # without CUDA there is nothing to offload from, and transformers would make a stream all the same
         super().__init__(layers=layers, offloading=offloading and torch.cuda.is_available())
         self.calibration = calibration

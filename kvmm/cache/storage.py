@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
+from transformers import cache_utils
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from kvmm.bounded_json import MAX_CHARACTERS, parse_json
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 FORMAT = "kvmm-cache"
 FORMAT_VERSION = 1
 Tensors = dict[str, torch.Tensor]
+_HOLDS_NOTHING = getattr(cache_utils, "DummyLayer", ())  # reads the keys and values of another layer
 _RETENTION = ("pins", "steps", "runs", "last", "counts")  # what the controller of a budget has to remember
 
 
@@ -291,14 +293,16 @@ def _layer_state(layer: Any, index: int) -> tuple[dict[str, Any], Tensors]:
         if not layer.is_initialized:
             return {}, {}
         return {"seen": layer.cumulative_length}, {"keys": layer.keys, "values": layer.values}
+    if isinstance(layer, _HOLDS_NOTHING):
+        return {}, {}
     raise KVMMError(f"Layer {index} is a {type(layer).__name__}, which is not kept in a file.")
 
 
 def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors, table: TokenTable, shape: HeadShape) -> None:
     """Check what a file has of a layer, then take it."""
-    if not table.length:
+    if not table.length or isinstance(layer, _HOLDS_NOTHING):
         if values or tensors:
-            raise KVMMError("dense_key: a cache without tokens has none")
+            raise KVMMError("dense_key: a cache without tokens, or a layer that holds none, has none")
         return
     if not isinstance(layer, KVMMLayer):
         file_checks.check_window(values, tensors, table, shape, layer.sliding_window)

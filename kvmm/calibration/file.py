@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from kvmm.bounded_json import parse_json
-from kvmm.calibration.heads import HeadShape, head_shapes, local_heads, num_layers
+from kvmm.calibration.heads import HeadShape, head_shapes, layer_configs, local_heads, num_layers
 from kvmm.errors import KVMMError, one_line
 from kvmm.modality import IMAGE, MODALITY_NAMES, VIDEO
 from kvmm.policy import KVPolicy, KVSpec, get_policy
@@ -202,7 +202,10 @@ def model_fingerprint(model: nn.Module) -> str:
     config = model.config.get_text_config(decoder=True)
     digest = hashlib.sha256()
     geometry = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")
-    digest.update(json.dumps([str(getattr(config, name, None)) for name in geometry]).encode())
+    layers = layer_configs(config)
+    values = [list(dict.fromkeys(str(getattr(layer, name, None)) for layer in layers)) for name in geometry]
+    # a value that all layers share stands alone, as files of models without values by layer have it
+    digest.update(json.dumps([one[0] if len(one) == 1 else one for one in values]).encode())
     for name, weight in sorted(model.named_parameters()):
         if name.endswith(("k_proj.weight", "v_proj.weight", "qkv_proj.weight")) and weight.is_floating_point():
             if hasattr(weight, "full_tensor"):  # a DTensor, split over processes, which all come here

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from kvmm.analysis.drift import ForcedText
+from kvmm.cache.codecs import codec_class, codec_names
 from kvmm.cache.codecs.calibquant import TAU, TAU_GRID, CalibQuant
 from kvmm.calibration.collect import TEMPERATURE, Collector
 from kvmm.calibration.file import Calibration, SiteSamples, model_fingerprint, site_name
@@ -135,8 +137,6 @@ def search_tau(model: Any, processor: Any, examples: Sequence[Example]) -> dict[
     """CalibQuant's logit calibration (section 3.3): the pair of the grid that drifts least at one bit, for each kind of
     levels: ``{levels: [tau1, tau2]}``; empty without media.
     """
-    from kvmm.analysis.drift import ForcedText
-
     media = [example for example in examples if example.images or example.audio is not None]
     step = max(1, len(media) // TAU_EXAMPLES)
     texts = []
@@ -165,8 +165,6 @@ def fit_codecs(
     samples: Mapping[tuple[int, str, int], SiteSamples], codecs: Sequence[str] | None = None
 ) -> dict[str, torch.Tensor]:
     """What codecs (default: all that are registered) make of every site: the tensors of a calibration file."""
-    from kvmm.cache.codecs import codec_class, codec_names
-
     tensors = {}
     for codec in codecs or codec_names():
         for (layer, side, modality), site in samples.items():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -25,11 +28,36 @@ def head_shapes(model: nn.Module) -> dict[int, HeadShape]:
     for module in model.get_decoder().modules():
         index, dim = getattr(module, "layer_idx", None), getattr(module, "head_dim", None)
         width, value_width = (getattr(getattr(module, n, None), "out_features", None) for n in ("k_proj", "v_proj"))
+        if getattr(module, "v_proj", module) is None:  # the projection of the keys gives the values too
+            value_width = width
         if not isinstance(index, int) or not isinstance(dim, int) or not width or not value_width or width % dim:
             continue
         heads = width // dim
         if value_width % heads == 0:
             shapes[index] = HeadShape(heads, dim, value_width // heads)
+    return shapes
+
+
+def layer_configs(config: Any) -> Sequence[Any]:
+    """A text configuration as each of its decoder layers sees it, by layer.
+
+    Layers may differ: Gemma 4's have another ``head_dim`` and number of KV heads with full attention than with a
+    sliding window, and its configuration refuses to name one for all.
+    """
+    return getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers
+
+
+def configured_heads(config: Any) -> list[HeadShape]:
+    """The KV heads of every decoder layer as a text configuration names them, by layer.
+
+    ``key_dim`` and ``value_dim`` are None where keys and values have lengths of their own (``v_head_dim``).
+    """
+    shapes = []
+    for layer in layer_configs(config):
+        heads = layer.num_attention_heads
+        dim = getattr(layer, "head_dim", None) or layer.hidden_size // heads
+        dim = None if hasattr(layer, "v_head_dim") else dim
+        shapes.append(HeadShape(getattr(layer, "num_key_value_heads", None) or heads, dim, dim))
     return shapes
 
 
@@ -42,17 +70,22 @@ def local_heads(model: nn.Module) -> tuple[int, int] | None:
     """Which KV heads a process of a tensor-parallel model holds: the first and the one after the last; None for all."""
     model = getattr(model, "thinker", model)
     config = model.config.get_text_config(decoder=True)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    shapes, types = configured_heads(config), getattr(config, "layer_types", None) or ()
     for name, weight in model.named_parameters():
-        # of vision towers, which may be split too, nothing is cached
-        if name.endswith("self_attn.k_proj.weight") and weight.shape[0] == config.num_key_value_heads * head_dim:
+        found = re.search(r"layers\.(\d+)\.self_attn\.k_proj\.weight$", name)
+        index = int(found[1]) if found else len(shapes)
+        # of vision towers, which may be split too, nothing is cached, and nothing packed of sliding windows
+        if index >= len(shapes) or (index < len(types) and types[index] == "sliding_attention"):
+            continue
+        shape = shapes[index]
+        if shape.key_dim is not None and weight.shape[0] == shape.heads * shape.key_dim:
             split = [i for i, placement in enumerate(getattr(weight, "placements", ())) if placement.is_shard(0)]
             if not split:
                 return None
             rank, parts = weight.device_mesh.get_coordinate()[split[0]], weight.device_mesh.size(split[0])
-            each = -(-config.num_key_value_heads // parts)
-            return rank * each, min((rank + 1) * each, config.num_key_value_heads)
+            each = -(-shape.heads // parts)
+            return rank * each, min((rank + 1) * each, shape.heads)
     return None
 
 
-__all__ = ["HeadShape", "head_shapes", "local_heads", "num_layers"]
+__all__ = ["HeadShape", "configured_heads", "head_shapes", "layer_configs", "local_heads", "num_layers"]

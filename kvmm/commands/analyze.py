@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table as RichTable
 
+from kvmm.analysis.shapes import find_shape, shape_of
 from kvmm.commands import drift as drift_command
 from kvmm.commands import plan
 from kvmm.commands.inputs import Given, Prompt, check_output, one_prompt, quiet_transformers
@@ -30,6 +33,7 @@ from kvmm.commands.options import (
 )
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
+from kvmm.policy import get_policy
 
 if TYPE_CHECKING:
     from kvmm.analysis.figures import Figure, Table
@@ -128,7 +132,6 @@ def errors(
         from kvmm.analysis.pages import error_figures, error_tables
         from kvmm.analysis.scores import measure_scores
         from kvmm.models.conversation import model_lock
-        from kvmm.policy import get_policy
 
         chosen = [get_policy(name) for name in policy or _ERROR_POLICIES]
         given = Given(image or (), pdf or (), audio, text, question)
@@ -250,7 +253,6 @@ def cost(
         steps.say("Counting bytes and operations")
         from kvmm.analysis.pages import cost_page
         from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
-        from kvmm.analysis.shapes import find_shape, shape_of
         from kvmm.models.loading import default_model
 
         room = None if budget is None else plan.parse_bytes(budget)
@@ -344,8 +346,6 @@ def _write(
     intro: str = "",
 ) -> None:
     """Write the files, print the tables, and say where the files are; ``png`` is the scale of pictures, 0 for none."""
-    from rich.console import Console
-    from rich.table import Table as RichTable
 
     from kvmm.analysis.figures import write_report
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from kvmm import decoding
 from kvmm.commands.inputs import quiet_transformers
@@ -15,6 +17,7 @@ from kvmm.commands.options import Device, Dtype, Images, Json, MaxNewTokens, Mod
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
+from kvmm.policy import get_policy
 
 if TYPE_CHECKING:
     from kvmm.cache import MemoryReport
@@ -95,7 +98,6 @@ def command(
 def _check_policy(policy: str, overrides: Mapping[str, Any]) -> None:
     # Importing torch takes seconds: help and usage errors come before it.
     from kvmm.models.conversation import DYNAMIC
-    from kvmm.policy import get_policy
 
     if policy != DYNAMIC:
         get_policy(policy, **overrides)
@@ -215,8 +217,6 @@ def _show_text(media: Sequence[Media]) -> None:
 
 def _show(name: str, final: Progress) -> None:
     """The memory table of one answer."""
-    from rich.console import Console
-    from rich.table import Table
 
     rate = f"{final.tokens_per_second:.1f} tokens/s" if final.tokens_per_second else f"{final.tokens} token"
     ttft = f"first token after {final.ttft:.2f} s" if final.ttft is not None else "no token"

@@ -81,7 +81,7 @@ def _questions(data: Path | None) -> list[Example]:
     """Examples of a file of JSON lines; without one, of the samples."""
     from kvmm.analysis.drift_prompts import read_lines
     from kvmm.calibration.fit import examples_of_lines, examples_of_samples
-    from kvmm.ui.samples import load_samples
+    from kvmm.samples import load_samples
 
     if data is None:
         return examples_of_samples((sample.files, sample.question) for sample in load_samples())

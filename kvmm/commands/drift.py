@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from kvmm.analysis.witness import REFUSALS
 from kvmm.commands.inputs import Given, check_output, check_senses, quiet_transformers, sample_media
 from kvmm.commands.options import (
     Audio,
@@ -110,7 +113,6 @@ def measure(
         steps.say("Reading the files")
         # Importing torch takes seconds: help and usage errors come before it.
         from kvmm.analysis.drift_run import make_report, resolve_policies
-        from kvmm.analysis.witness import REFUSALS
         from kvmm.models import load_model
 
         given.check()
@@ -173,8 +175,6 @@ def _prompt(network: Any, processor: Any, question: str, media: dict[str, Any], 
 
 def show(report: DriftReport) -> None:
     """Print its tables."""
-    from rich.console import Console
-    from rich.table import Table
 
     from kvmm.analysis.drift_report import tables
 

@@ -10,12 +10,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
 from typer.core import TyperCommand
 
 from kvmm.commands.inputs import quiet_transformers
 from kvmm.commands.options import Device, Dtype, Model, Quiet, complete_policy
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
+from kvmm.eval.records import count_failed
 
 _SAY_EVERY = 30.0  # seconds between lines on the progress where there is no terminal to draw a bar on
 SEVERAL = ("--policies", "--cache", "--data")  # options that take every word up to the next option
@@ -134,7 +145,6 @@ def command(
 
 def _show(plan: Any, processes: Any, steps: Steps, quiet: bool) -> None:
     """Run the plan with a progress bar on stderr; tables come on stdout, after each task."""
-    from rich.console import Console
 
     from kvmm.eval import launch
 
@@ -170,14 +180,6 @@ def _show(plan: Any, processes: Any, steps: Steps, quiet: bool) -> None:
 
 
 def _progress(console: Any) -> Any:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     return Progress(
         TextColumn("{task.description}"),
@@ -193,11 +195,8 @@ def _progress(console: Any) -> Any:
 
 
 def _report(done: Any) -> None:
-    from rich.console import Console
-    from rich.table import Table
 
     from kvmm.eval import compare
-    from kvmm.eval.records import count_failed
 
     console = Console()
     columns, rows, caption = compare.table(done.run, done.task)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.ui.samples import Sample
+    from kvmm.samples import Sample
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def sample_media(network: Any) -> list[tuple[Sample, dict[str, Any]]]:
     """
     from kvmm.media import load_media
     from kvmm.models import family_of
-    from kvmm.ui.samples import load_samples
+    from kvmm.samples import load_samples
 
     senses = family_of(network.config).modalities
     found = []

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from kvmm.analysis.shapes import find_shape
 from kvmm.commands.options import Json, Policies, complete_shape
 from kvmm.errors import KVMMError
 
@@ -46,7 +49,6 @@ def command(
     """Plan a cache: its size by policy, and the longest context that fits a budget."""
     # Importing torch takes seconds: help and usage errors come before it.
     from kvmm.analysis.plan import PLAN_POLICIES, count_tokens, make_plan
-    from kvmm.analysis.shapes import find_shape
 
     room = None if budget is None else parse_bytes(budget)
     tokens = count_tokens(context, {"image": images * image_tokens, "video": video_tokens, "audio": audio_tokens})
@@ -82,8 +84,6 @@ def calibration_in(model: str) -> Calibration | None:
 
 
 def _show(report: PlanReport) -> None:
-    from rich.console import Console
-    from rich.table import Table
 
     shape = report.shape
     layers = f"{shape.num_layers} layers"

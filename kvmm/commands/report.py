@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from kvmm.commands.options import Quiet
 from kvmm.commands.progress import Steps
@@ -64,8 +66,6 @@ def _tables(report: EvaluationReport, name: str) -> list[str]:
 
 
 def _show(report: EvaluationReport) -> None:
-    from rich.console import Console
-    from rich.table import Table
 
     from kvmm.eval.compare import shown
     from kvmm.eval.report_pages import title_of

@@ -15,53 +15,15 @@ Linux has what this takes; elsewhere, and inside :func:`in_process`, files are d
 limits of time. Video is decoded in the calling process everywhere.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import contextlib
-import sys
-from collections.abc import Iterator
-from contextvars import ContextVar
+from kvmm.decoding.context import in_process, is_in_process, owned_by, owner
+from kvmm.lazy import lazy_names
 
-_HERE: ContextVar[bool] = ContextVar("here", default=not sys.platform.startswith("linux"))
-_OWNER: ContextVar[str | None] = ContextVar("owner", default=None)
-
-
-@contextlib.contextmanager
-def in_process() -> Iterator[None]:
-    """Decode in the calling process: for files that you trust, or where no other process may be started."""
-    token = _HERE.set(True)
-    try:
-        yield
-    finally:
-        _HERE.reset(token)
-
-
-def is_in_process() -> bool:
-    """Whether files are decoded in the calling process."""
-    return _HERE.get()
-
-
-@contextlib.contextmanager
-def owned_by(owner: str | None) -> Iterator[None]:
-    """Decode files as those of ``owner``, who takes few of the places in which files are decoded; None has no limit."""
-    token = _OWNER.set(owner)
-    try:
-        yield
-    finally:
-        _OWNER.reset(token)
-
-
-def owner() -> str | None:
-    """Whose files are decoded; see :func:`owned_by`."""
-    return _OWNER.get()
-
-
-def start() -> None:
-    """Start what reads files, so that the first file does not wait for it; it imports beside what the caller does."""
-    if not is_in_process():
-        from kvmm.decoding import client
-
-        client.PARENT.start()
-
+if TYPE_CHECKING:
+    from kvmm.decoding.client import start
 
 __all__ = ["in_process", "is_in_process", "owned_by", "owner", "start"]
+
+# the process that decodes imports this package, too, and needs no client
+__getattr__, __dir__ = lazy_names(__name__, {"start": "kvmm.decoding.client"})

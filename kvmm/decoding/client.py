@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-import kvmm
-from kvmm.decoding import limits, owner
+from kvmm.decoding import limits
+from kvmm.decoding.context import is_in_process, owner
 from kvmm.decoding.files import Source, name_of, open_file
 from kvmm.decoding.read import Item
 from kvmm.decoding.slots import Slots
@@ -71,7 +71,7 @@ class Parent:
             self._control.close()
         with _starting():
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = str(Path(kvmm.__file__).resolve().parents[1])
+        root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         # threads of a decoder would not survive the fork
         tuned = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -332,4 +332,10 @@ def _fill(file: io.FileIO, view: memoryview, offset: int) -> None:
         view, offset = view[count:], offset + count
 
 
-__all__ = ["PARENT", "Item", "Stopped", "decode"]
+def start() -> None:
+    """Start what reads files, so that the first file does not wait for it; it imports beside what the caller does."""
+    if not is_in_process():
+        PARENT.start()
+
+
+__all__ = ["PARENT", "Item", "Stopped", "decode", "start"]

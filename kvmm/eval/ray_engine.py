@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from kvmm.errors import KVMMError
 from kvmm.eval.answering import GPU_BATCH, Answerer, make_settings, units
 from kvmm.eval.records import Row
@@ -172,8 +174,6 @@ class Worker:
     """An actor with a model, which answers one unit a call."""
 
     def __init__(self, arguments: bytes):
-        import torch
-
         given = pickle.loads(arguments)  # from the process that started this one
         if not torch.cuda.is_available():
             torch.set_num_threads(1)  # an actor has one core

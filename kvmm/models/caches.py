@@ -27,11 +27,12 @@ def shortened(cache: Cache, count: int) -> Cache | None:
         return None
     try:
         if isinstance(cache, KVMMCache):
-            if len({layer.get_seq_length() for layer in cache.layers}) > 1:  # stopped halfway: no token table fits
+            lengths = {layer.get_seq_length() for layer in cache.layers if hasattr(layer, "get_seq_length")}
+            if len(lengths) > 1:  # stopped halfway: no token table fits
                 return None
             cache.crop(count - cache.get_seq_length())
             return cache
-        for layer in cache.layers:
+        for layer in (layer for layer in cache.layers if hasattr(layer, "get_seq_length")):
             if (surplus := layer.get_seq_length() - count) > 0:
                 layer.crop(-surplus)
         return cache

@@ -31,6 +31,7 @@ from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import prompting
 from kvmm.models.caches import cache_nbytes, shortened
+from kvmm.models.conversation_file import SavedConversation, load_conversation, save_conversation
 from kvmm.models.families import family_of
 from kvmm.models.generation import (
     OUT_OF_MEMORY,
@@ -258,19 +259,55 @@ class Conversation:
         return self.cache is not None and self._held[0].equal(self._ids)
 
     def save(self, path: str | Path, notes: Mapping[str, Any] | None = None, files: Sequence[bytes] = ()) -> None:
-        """Write history, packed cache and media to a file; see :mod:`kvmm.models.conversation_file`."""
-        from kvmm.models.conversation_file import save_conversation
+        """Write history, packed cache and media to a file; see :mod:`kvmm.models.conversation_file`.
 
-        save_conversation(self, path, notes, files)
+        Args:
+            path: the file; one of that name is replaced once the new one is complete.
+            notes: JSON values of your own, found again in the loaded conversation's ``notes``.
+            files: contents of your own, found again in its ``files``.
+
+        Raises:
+            KVMMError: nothing has been answered and there are no notes, the cache is transformers' own, a video was
+                shown, an answer is being written, or the file cannot be written.
+        """
+        with self.idle():
+            if not self.messages and not notes:
+                raise KVMMError("There is nothing to save yet: ask a question first.")
+            if self.policy == DYNAMIC:
+                raise KVMMError(
+                    "Only a conversation with a kvmm cache can be saved: choose another policy than 'dynamic'."
+                )
+            # a cache that is not current holds what was taken back since
+            cache = self.cache if self.is_current else None
+            dropped = cache is None
+            if cache is None:  # an empty one says which model and policy it is
+                cache = KVMMCache.for_model(self.model, policy=self.policy, **self.overrides)
+            save_conversation(
+                SavedConversation(cache, dropped, self._turns, self.messages, dict(notes or {}), list(files)), path
+            )
 
     @classmethod
     def load(
         cls, path: str | Path, model: PreTrainedModel, processor: ProcessorMixin | PreTrainedTokenizerBase
     ) -> Conversation:
-        """Read a conversation that :meth:`save` wrote with the same model; questions go on without reading again."""
-        from kvmm.models.conversation_file import load_conversation
+        """Read a conversation that :meth:`save` wrote; questions go on without reading again.
 
-        return load_conversation(path, model, processor)
+        Args:
+            path: the file.
+            model: the same model in the same dtype, on any device.
+            processor: its processor.
+
+        Raises:
+            KVMMError: the file is missing, damaged, no conversation, or belongs to another model or dtype.
+        """
+        saved = load_conversation(path, model, processor)
+        conversation = cls(model, processor, saved.cache.policy, graph=False)
+        conversation.messages, conversation.notes, conversation.files = saved.messages, saved.notes, saved.files
+        conversation._turns = saved.turns
+        if not saved.dropped:
+            conversation._hold(saved.cache)
+            conversation._memory = saved.cache.memory()
+        return conversation
 
     def prompt_inputs(self) -> dict[str, torch.Tensor]:
         """Everything said and shown so far, answers included, as the arguments of one forward pass.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,70 +25,67 @@ from kvmm.cache import KVMMCache
 from kvmm.cache.storage import save_cache
 from kvmm.errors import KVMMError, one_line
 from kvmm.media import SAMPLE_RATE, Media, load_audio, load_image
-from kvmm.models.conversation import DYNAMIC, Conversation
 from kvmm.models.conversation_checks import check_conversation
-from kvmm.models.prompting import Turn, all_per_token, encode, fill
+from kvmm.models.prompting import Turn, all_ids, all_per_token, encode, fill
 
 VERSION = 1
 PREFIX = "conversation"
 _MEDIA_FIELDS = ("kind", "name", "page", "text", "text_length")
 
 
-def save_conversation(
-    conversation: Conversation,
-    path: str | Path,
-    notes: Mapping[str, Any] | None = None,
-    files: Sequence[bytes] = (),
-) -> None:
-    """Write a conversation to a file.
+@dataclass(frozen=True)
+class SavedConversation:
+    """What a file holds of a conversation.
 
-    Args:
-        conversation: one with a policy of kvmm; without an answer only with notes.
-        path: the file; one of that name is replaced once the new one is complete.
-        notes: JSON values of your own, found again in the loaded conversation's ``notes``.
-        files: contents of your own, found again in its ``files``.
+    Attributes:
+        cache: filled with everything said and shown, or an empty one of the same model and policy.
+        dropped: whether it is that empty one.
+        turns: questions with their media and tokens.
+        messages: the history in chat-template form, two a turn.
+        notes, files: JSON values and contents of whoever saved it.
+    """
+
+    cache: KVMMCache
+    dropped: bool
+    turns: list[Turn]
+    messages: list[dict[str, Any]]
+    notes: dict[str, Any]
+    files: list[bytes]
+
+
+def save_conversation(saved: SavedConversation, path: str | Path) -> None:
+    """Write a conversation to a file; one of that name is replaced once the new one is complete.
 
     Raises:
-        KVMMError: nothing has been answered and there are no notes, the cache is transformers' own, a video was shown,
-            or the file cannot be written.
+        KVMMError: a video was shown, or the file cannot be written.
     """
-    with conversation.idle():
-        if not conversation.messages and not notes:
-            raise KVMMError("There is nothing to save yet: ask a question first.")
-        if conversation.policy == DYNAMIC:
-            raise KVMMError("Only a conversation with a kvmm cache can be saved: choose another policy than 'dynamic'.")
-        cache = conversation.cache
-        if cache is not None and not conversation.is_current:  # it holds what was taken back since
-            cache = None
-        tensors = {"ids": conversation._ids}
-        tensors |= {f"per_token.{name}": value for name, value in all_per_token(conversation._turns).items()}
-        tensors |= {f"file.{k}": _bytes_tensor(content) for k, content in enumerate(files)}
-        turns = []
-        for i, turn in enumerate(conversation._turns):
-            tensors |= {f"turn.{i}.{name}": value for name, value in turn.positions.items()}
-            tensors |= {f"media.{i}.{k}": _packed(item) for k, item in enumerate(turn.media)}
-            media = [{name: getattr(item, name) for name in _MEDIA_FIELDS} for item in turn.media]
-            lengths = {"length": turn.ids.shape[1], "answer": len(turn.answer), "per_token": list(turn.per_token)}
-            turns.append({"text": turn.text, "media": media, "positions": list(turn.positions), **lengths})
-        values = {
-            "version": VERSION,
-            "messages": conversation.messages,
-            "turns": turns,
-            "per_token": [name.removeprefix("per_token.") for name in tensors if name.startswith("per_token.")],
-            "notes": dict(notes or {}),
-            "files": len(files),
-            "dropped": cache is None,
-        }
-        metadata = {PREFIX: values} | {f"{PREFIX}.{name}": tensor for name, tensor in tensors.items()}
-        if cache is None:  # an empty one says which model and policy it is
-            cache = KVMMCache.for_model(conversation.model, policy=conversation.policy, **conversation.overrides)
-        save_cache(cache, path, metadata, empty=cache.table.modality is None)
+    tensors = {"ids": all_ids(saved.turns)}
+    tensors |= {f"per_token.{name}": value for name, value in all_per_token(saved.turns).items()}
+    tensors |= {f"file.{k}": _bytes_tensor(content) for k, content in enumerate(saved.files)}
+    turns = []
+    for i, turn in enumerate(saved.turns):
+        tensors |= {f"turn.{i}.{name}": value for name, value in turn.positions.items()}
+        tensors |= {f"media.{i}.{k}": _packed(item) for k, item in enumerate(turn.media)}
+        media = [{name: getattr(item, name) for name in _MEDIA_FIELDS} for item in turn.media]
+        lengths = {"length": turn.ids.shape[1], "answer": len(turn.answer), "per_token": list(turn.per_token)}
+        turns.append({"text": turn.text, "media": media, "positions": list(turn.positions), **lengths})
+    values = {
+        "version": VERSION,
+        "messages": saved.messages,
+        "turns": turns,
+        "per_token": [name.removeprefix("per_token.") for name in tensors if name.startswith("per_token.")],
+        "notes": saved.notes,
+        "files": len(saved.files),
+        "dropped": saved.dropped,
+    }
+    metadata = {PREFIX: values} | {f"{PREFIX}.{name}": tensor for name, tensor in tensors.items()}
+    save_cache(saved.cache, path, metadata, empty=saved.cache.table.modality is None)
 
 
 def load_conversation(
     path: str | Path, model: PreTrainedModel, processor: ProcessorMixin | PreTrainedTokenizerBase
-) -> Conversation:
-    """Read a conversation that :func:`save_conversation` wrote.
+) -> SavedConversation:
+    """Read what :func:`save_conversation` wrote.
 
     Args:
         path: the file.
@@ -129,13 +127,7 @@ def load_conversation(
     seen = cache.get_seq_length()
     if ids.shape != (1, at) or len(messages) != 2 * len(turns) or not (seen <= at if seen else dropped):
         raise KVMMError(f"{Path(path).name} holds other tokens than its cache; save the conversation again.")
-    conversation = Conversation(model, processor, cache.policy, graph=False)
-    conversation.messages, conversation.notes, conversation.files = messages, notes, files
-    conversation._turns = turns
-    if not dropped:
-        conversation._hold(cache)
-        conversation._memory = cache.memory()
-    return conversation
+    return SavedConversation(cache, dropped, turns, messages, notes, files)
 
 
 def _find_turns(turns: Sequence[Turn], ids: torch.Tensor, processor: Any) -> int:
@@ -186,4 +178,4 @@ def _unpacked(tensor: torch.Tensor, item: Mapping[str, Any]) -> Media:
     raise ValueError(f"a medium of kind {kind!r}")
 
 
-__all__ = ["load_conversation", "save_conversation"]
+__all__ = ["SavedConversation", "load_conversation", "save_conversation"]

@@ -10,10 +10,10 @@ import gradio as gr
 from gradio.context import Context
 
 from kvmm.errors import KVMMError
+from kvmm.samples import Sample
 from kvmm.ui.answers import stats_html
 from kvmm.ui.bubbles import unescape_markdown
-from kvmm.ui.cookie import session_of, token_of_request, visitor_key
-from kvmm.ui.samples import Sample
+from kvmm.ui.cookie import token_of_request, visitor_key
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.sidebar import Sidebar, settings_of
@@ -21,7 +21,7 @@ from kvmm.ui.talk import Talk
 from kvmm.ui.talk_list import build_talk_list, connect_talk_list, listing, redraw
 from kvmm.ui.toasts import warn
 from kvmm.ui.views import FRAME_SIZE, Frame, frames
-from kvmm.ui.visitors import Visitors
+from kvmm.ui.visitors import Visitors, session_of
 
 FILE_TYPES = ["image", "audio", ".pdf"] + ["video"] * (importlib.util.find_spec("torchvision") is not None)
 READING = 8  # questions whose files are read at the same time

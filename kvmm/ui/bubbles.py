@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
+from kvmm.samples import kind_of
 from kvmm.ui.previews import previews_html
-from kvmm.ui.samples import kind_of
 
 NOT_ASKED = "*not asked*"
 

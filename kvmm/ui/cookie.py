@@ -12,14 +12,10 @@ import hmac
 import http.cookies
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvmm.ui.middleware import path_of
 from kvmm.ui.signing import app_key
-
-if TYPE_CHECKING:
-    from kvmm.ui.session import Session
-    from kvmm.ui.visitors import Visitors
 
 NAME = "kvmm-visitor"
 MAX_AGE_SECONDS = 7 * 24 * 60 * 60  # of the cookie; how long conversations live is the server's matter
@@ -29,11 +25,6 @@ MAX_AGE_SECONDS = 7 * 24 * 60 * 60  # of the cookie; how long conversations live
 def visitor_key() -> bytes:
     """The key behind the marks, the same in all of this process."""
     return app_key()
-
-
-def session_of(visitors: Visitors, request: Any) -> Session:
-    """The session of the page that sent a Gradio request."""
-    return visitors.session(request.session_hash, token_of_request(request, visitor_key()))
 
 
 def new_token(key: bytes) -> str:
@@ -109,4 +100,4 @@ class VisitorCookie:
         await self.app(scope, receive, send_with_cookie)
 
 
-__all__ = ["VisitorCookie", "is_token", "new_token", "session_of", "token_of", "token_of_request", "visitor_key"]
+__all__ = ["VisitorCookie", "is_token", "new_token", "token_of", "token_of_request", "visitor_key"]

@@ -21,6 +21,7 @@ from kvmm import decoding
 from kvmm.errors import KVMMError
 from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
+from kvmm.samples import SAMPLES, load_samples
 from kvmm.ui.api import build_api, connect_tools
 from kvmm.ui.ask import build_ask
 from kvmm.ui.cookie import VisitorCookie
@@ -32,8 +33,8 @@ from kvmm.ui.middleware import BodyLimit, LoginRequired, SecurityHeaders
 from kvmm.ui.models import Models
 from kvmm.ui.norms import build_norms
 from kvmm.ui.planner import build_planner
+from kvmm.ui.previews import icon_of
 from kvmm.ui.prompts import Page
-from kvmm.ui.samples import SAMPLES, icon_of, load_samples
 from kvmm.ui.session import Session
 from kvmm.ui.sidebar import build_sidebar, policy_headings_css
 from kvmm.ui.states import bound_states

@@ -22,6 +22,8 @@ from kvmm.errors import KVMMError
 from kvmm.eval import compare
 from kvmm.eval.answering import resolve_policies
 from kvmm.eval.records import Run, RunFiles, safe_name
+from kvmm.eval.report import build_report
+from kvmm.eval.report_files import write_report as write_report_files
 from kvmm.eval.runner import run
 from kvmm.eval.tasks import SampleSet, Task, get_task, task_names
 from kvmm.eval.tasks.rows import media_inside_folder
@@ -29,10 +31,10 @@ from kvmm.eval.tasks.sources import mini_folder
 from kvmm.policy import policies
 from kvmm.presets import policy_groups
 from kvmm.ui.archive import DATA_ENDINGS, unpack_benchmark
-from kvmm.ui.cookie import session_of
 from kvmm.ui.models import Models
 from kvmm.ui.prompts import AT_ONCE, LONG, PRIVATE, STOPPED, WAITING, LongWork, Page, hint, problem, table_html
 from kvmm.ui.session import Session
+from kvmm.ui.visitors import session_of
 
 MINI = "bundled mini set"
 YOURS = "yours: "
@@ -349,10 +351,7 @@ def build_evaluate(models: Models, page: Page, data_folder: str | Path | None = 
 
 def write_report(finished: Run, folder: Path) -> Path:
     """The report of a run as one HTML file that needs nothing else."""
-    from kvmm.eval.report import build_report
-    from kvmm.eval.report_files import write_report as write
-
-    files = write(folder / "report", build_report([finished]), [finished])
+    files = write_report_files(folder / "report", build_report([finished]), [finished])
     return next(path for path in files if path.suffix == ".html")
 
 

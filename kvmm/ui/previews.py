@@ -1,4 +1,4 @@
-"""Small pictures of the pages and images in a question's bubble; a click shows one large (``kvmmEnlarge``)."""
+"""Small pictures of files: in a question's bubble, where a click shows one large (``kvmmEnlarge``), and of samples."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from PIL import Image
 
 from kvmm.decoding import owned_by
 from kvmm.errors import KVMMError
-from kvmm.media import preview
-from kvmm.ui.samples import kind_of
+from kvmm.media import load_pdf, preview
+from kvmm.samples import kind_of
 
 SHOWN = 4  # pictures in a bubble; the others are counted
 SIDE = 1100  # pixels of the longer side: small in the bubble, readable when enlarged
@@ -85,4 +85,22 @@ def _preview(path: str, count: int) -> tuple[list[Image.Image], int]:
         timer.cancel()
 
 
-__all__ = ["SHOWN", "previews_html"]
+def icon_of(path: Path, kind: str, folder: Path) -> str:
+    """A picture for the example: the file itself, the first page of a PDF, or a drawn wave for a recording."""
+    if kind == "image":
+        return str(path)
+    target = folder / f"{path.stem}-{kind}.{'png' if kind == 'pdf' else 'svg'}"
+    if kind == "pdf":
+        page = load_pdf(path)[0].copy()
+        page.thumbnail((320, 320))
+        page.save(target)
+    else:
+        bars = "".join(
+            f'<rect x="{8 + 7 * i}" y="{32 - h}" width="4" height="{2 * h}" rx="2" fill="#009E73"/>'
+            for i, h in enumerate((5, 11, 20, 13, 24, 15, 8))
+        )
+        target.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64">{bars}</svg>', encoding="utf-8")
+    return str(target)
+
+
+__all__ = ["SHOWN", "icon_of", "previews_html"]

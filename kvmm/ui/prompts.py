@@ -11,13 +11,12 @@ from typing import Any
 
 import gradio as gr
 
+from kvmm.samples import Sample
 from kvmm.ui.ask import begin
-from kvmm.ui.cookie import session_of
-from kvmm.ui.samples import Sample
 from kvmm.ui.session import Desk, Session
 from kvmm.ui.sidebar import Sidebar, settings_of
 from kvmm.ui.views import frames, view
-from kvmm.ui.visitors import Visitors
+from kvmm.ui.visitors import Visitors, session_of
 from kvmm.ui.worked import worked_sample
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}

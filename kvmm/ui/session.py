@@ -205,7 +205,7 @@ class Session:
     def go_on_alone(self) -> None:
         """The page was closed: the questions it asked that wait for their turn are answered without it."""
         for answer in self._asked:
-            answer.start()
+            answer.start(alone=True)
         self._asked.clear()
 
     def reset(self) -> None:

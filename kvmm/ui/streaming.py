@@ -27,6 +27,7 @@ from kvmm.ui.talk import SIDES, Step, Talk, Turn
 WAITING_NBYTES = 256 * 2**20  # of decoded pictures of all questions that wait for the model
 _WAITING: weakref.WeakSet[Answer] = weakref.WeakSet()  # whose files have been read
 _WAITING_GUARD = threading.Lock()
+_ALONE = threading.Lock()  # held by the one answer that goes on without its page
 TEXT_SECONDS = 0.06  # between two updates of the text
 READ_AGAIN = "Earlier pages read again"
 FAILED = "⚠️ The server could not answer this. The conversation is kept; try again."
@@ -56,7 +57,9 @@ class Answer:
         self._reasons: dict[str, str] = {}
         self._changed = threading.Condition()
         self._version = 0
-        self._begun = False
+        self._begun = False  # it has a thread, or answers
+        self._answers = False  # it holds what it has read, and works on it
+        self._watched = False  # by a page
         self._reading = threading.Lock()
         self._problem: Exception | None = None  # with the files
         for side in self._sides:
@@ -81,13 +84,19 @@ class Answer:
         """How far the prompt has been read, while it is."""
         return None if self.done or self.side not in self.last else self.last[self.side].reading
 
-    def start(self) -> None:
-        """Begin, in a thread of its own; once."""
+    def start(self, *, alone: bool = False) -> None:
+        """Begin, in a thread of its own; once.
+
+        Args:
+            alone: no page watches. Of these one answers at a time, however many pages were closed: each holds its
+                pictures and prompt, and comes before a question that somebody waits for once.
+        """
         with self._changed:  # several pages may watch it
+            self._watched |= not alone
             if self._begun or self.done:
                 return
             self._begun = True
-        threading.Thread(target=self._run, name="kvmm-answer", daemon=True).start()
+        threading.Thread(target=self._run_alone if alone else self._run, name="kvmm-answer", daemon=True).start()
 
     def prepare(self) -> None:
         """Read the files now, before it begins; what is wrong with them is raised by :meth:`steps`.
@@ -107,7 +116,7 @@ class Answer:
             if self.done:
                 return
             with _WAITING_GUARD:
-                waiting = [each for each in _WAITING if not (each._begun or each.done)]
+                waiting = [each for each in _WAITING if not (each._answers or each.done)]
                 left = WAITING_NBYTES - sum(item.nbytes for each in waiting for item in each.turn.media or ())
                 for item in media:
                     if item.nbytes > left:
@@ -143,7 +152,7 @@ class Answer:
 
     def steps(self) -> Iterator[Step]:
         """Answer here and now; raises what goes wrong. When it ends or is closed, the chat shows what came of it."""
-        self._begun = True
+        self._begun = self._answers = True
         for side in self._sides:
             self._show(side, note("Reading" if self.turn.files else "Answering", "", pending=True))
         self._tell()
@@ -192,6 +201,15 @@ class Answer:
             pass
         except Exception:
             logger.exception("an answer failed")
+
+    def _run_alone(self) -> None:
+        while not _ALONE.acquire(timeout=0.2):
+            if self.stop.is_set() or self._watched:  # its visitor came back
+                return self._run()
+        try:
+            self._run()
+        finally:
+            _ALONE.release()
 
     def _tell(self) -> None:
         with self._changed:

@@ -13,13 +13,12 @@ import gradio as gr
 from gradio.context import LocalContext
 
 from kvmm.errors import KVMMError
-from kvmm.ui.cookie import session_of
 from kvmm.ui.session import Session
 from kvmm.ui.sidebar import Sidebar
 from kvmm.ui.signing import app_key, check_signature, sign
 from kvmm.ui.toasts import failure, warn
 from kvmm.ui.views import view
-from kvmm.ui.visitors import Visitors
+from kvmm.ui.visitors import Visitors, session_of
 
 NEW = "New conversation"
 DOWNLOAD = """(file) => {

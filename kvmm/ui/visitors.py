@@ -18,10 +18,12 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kvmm.errors import KVMMError
 from kvmm.media import media_nbytes
 from kvmm.models.conversation import Conversation
+from kvmm.ui.cookie import token_of_request, visitor_key
 from kvmm.ui.session import LOST, Desk, Session
 from kvmm.ui.talk import Talk
 from kvmm.ui.uploads import delete_file, is_visitors_own, new_folder
@@ -409,4 +411,9 @@ def _time(path: Path) -> int:
         return 0
 
 
-__all__ = ["Visitors"]
+def session_of(visitors: Visitors, request: Any) -> Session:
+    """The session of the page that sent a Gradio request."""
+    return visitors.session(request.session_hash, token_of_request(request, visitor_key()))
+
+
+__all__ = ["Visitors", "session_of"]

@@ -24,7 +24,7 @@ from kvmm.analysis.methods import MethodsReport
 from kvmm.analysis.norms import NormReport
 from kvmm.analysis.scores import ScoreReport
 from kvmm.media import load_media
-from kvmm.ui.samples import SAMPLES
+from kvmm.samples import SAMPLES
 
 PATH = Path(__file__).with_name("worked_sample.safetensors")
 FORMAT_VERSION = 1

@@ -19,15 +19,13 @@ NOT_PRINTED = {
 
 @pytest.fixture(scope="module")
 def pages(train_assets):
-    from training.dataset import PAGE_SHAPES
-    from training.pages import make_page
+    from training.pages import PAGE_SHAPES, make_page
 
     return [make_page(seed, *PAGE_SHAPES[seed % len(PAGE_SHAPES)]) for seed in range(48)]
 
 
 def test_pages_are_reproducible(pages):
-    from training.dataset import PAGE_SHAPES
-    from training.pages import make_page
+    from training.pages import PAGE_SHAPES, make_page
 
     again = make_page(7, *PAGE_SHAPES[7])
     assert np.array_equal(again.ink, pages[7].ink) and again.facts == pages[7].facts

@@ -11,12 +11,12 @@ import pytest
 
 from kvmm.errors import KVMMError
 from kvmm.models.difference import Difference
+from kvmm.samples import load_samples
 from kvmm.ui import Models
 from kvmm.ui.answers import stats_html, verdict_html
 from kvmm.ui.bubbles import escape_markdown
 from kvmm.ui.compare import mark_words
 from kvmm.ui.prompts import LongWork
-from kvmm.ui.samples import load_samples
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 

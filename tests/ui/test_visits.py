@@ -150,6 +150,41 @@ def test_a_question_whose_page_closes_before_its_turn_is_answered(house):
     assert [talk.answered for talk in session.talks] == [1, 1] and not any(talk.is_busy for talk in session.talks)
 
 
+def test_questions_of_closed_pages_are_answered_one_at_a_time(house, monkeypatch):
+    """Each holds its pages and its prompt while it answers: a thousand closed pages hold what one does."""
+    guard, now, most = threading.Lock(), [], []
+    go = threading.Event()
+    ask_talk = Talk.ask
+
+    def counted(self, *args, **kwargs):
+        with guard:
+            now.append(self)
+            most.append(len(now))
+        go.wait(60)
+        try:
+            yield from ask_talk(self, *args, **kwargs)
+        finally:
+            with guard:
+                now.remove(self)
+
+    monkeypatch.setattr(Talk, "ask", counted)
+    settings, answers = Settings(None, "balanced", None, None), []
+    for n in range(5):
+        session = house.visitors.session(f"page-{n}", f"visitor-{n}")
+        answers.append(session.begin(Turn(TOTAL), settings))
+        house.visitors.closed(f"page-{n}")
+    answers[1].cancel()  # that one waits, and so do others
+    answers[2].start()  # its page is open again
+    until = time.monotonic() + 30
+    while not answers[1].done and time.monotonic() < until:
+        time.sleep(0.02)
+        go.set() if len(most) >= 3 else None
+    while not all(answer.done for answer in answers) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert all(answer.done for answer in answers) and answers[1].exchange.stopped
+    assert max(most) <= 3  # one alone, the one that is stopped, the one that is watched
+
+
 def test_a_page_without_a_token_is_gone_when_it_closes(house, invoice):
     page = house.upload(invoice, "page")
     session = house.visitors.session("page-1")

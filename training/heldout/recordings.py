@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from training import wordings
-from training.dataset import PAGE_SHAPES, absent_facts
+from training.dataset import absent_facts
 from training.heldout.pages import pick_facts
 from training.heldout.writer import Writer, turn
-from training.pages import Rng, make_page
+from training.pages import PAGE_SHAPES, Rng, make_page
 from training.speech import SAMPLE_RATE, degrade, place, speak
 from training.utterances import spoken_question, utter
 

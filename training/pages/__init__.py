@@ -13,8 +13,9 @@ from training.pages.kinds import appendix
 from training.pages.sheets import sheet
 from training.pages.values import Rng
 
-__all__ = ["Fact", "Page", "Rng", "make_page"]
+__all__ = ["PAGE_SHAPES", "Fact", "Page", "Rng", "make_page"]
 
+PAGE_SHAPES = ((560, 448), (756, 532), (812, 588), (448, 560), (784, 308), (504, 784), (616, 560), (336, 616))
 KINDS = {**SIMPLE_KINDS, "sheet": (sheet, 34)}
 
 

@@ -1,6 +1,12 @@
-"""The codecs, one file a method. To add one: write its file, then add one line to ``_CODECS``."""
+"""The codecs, one file a method. To add one: write its file, then add one line to ``_CODECS``.
+
+A codec of another package is added by :func:`register_codec`.
+"""
 
 from __future__ import annotations
+
+import inspect
+import re
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
 from kvmm.cache.codecs.bf16 import BF16
@@ -30,6 +36,34 @@ _CODECS: dict[str, type[Codec]] = {
     "turboquant": TurboQuant,
     "rd": RD,
 }
+
+
+def register_codec(codec: type[Codec]) -> type[Codec]:
+    """Register a codec under its ``name``: policies, policy files, saved caches and the test matrix then know it.
+
+    A class decorator. A class that its own module defines again, as a notebook's cell does, replaces the older one.
+
+    Args:
+        codec: a subclass of :class:`Codec` without abstract methods.
+
+    Returns:
+        ``codec``.
+
+    Raises:
+        KVMMError: if it is no codec, or its name is not a lowercase word or another codec's.
+    """
+    if not (inspect.isclass(codec) and issubclass(codec, Codec)):
+        raise KVMMError(f"register_codec takes a subclass of kvmm's Codec, not {codec!r}.")
+    name = codec.__dict__.get("name")
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
+        raise KVMMError(f"{codec.__name__} needs a name of its own, such as name = {codec.__name__.lower()!r}.")
+    if missing := sorted(codec.__abstractmethods__):
+        raise KVMMError(f"Codec {name} does not define {', '.join(missing)}.")
+    known = _CODECS.get(name)
+    if known is not None and (known.__module__, known.__qualname__) != (codec.__module__, codec.__qualname__):
+        raise KVMMError(f"There is a codec {name!r} already ({known.__module__}.{known.__qualname__}); rename yours.")
+    _CODECS[name] = codec
+    return codec
 
 
 def codec_names() -> tuple[str, ...]:
@@ -66,4 +100,5 @@ __all__ = [
     "check_spec",
     "codec_class",
     "codec_names",
+    "register_codec",
 ]

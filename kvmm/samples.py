@@ -53,21 +53,4 @@ def load_samples(folder: Path = SAMPLES) -> list[Sample]:
     return samples
 
 
-def icon_of(path: Path, kind: str, folder: Path) -> str:
-    """A picture for the example: the file itself, the first page of a PDF, or a drawn wave for a recording."""
-    if kind == "image":
-        return str(path)
-    target = folder / f"{path.stem}-{kind}.{'png' if kind == 'pdf' else 'svg'}"
-    if kind == "pdf":
-        from kvmm.media import load_pdf
-
-        page = load_pdf(path)[0].copy()
-        page.thumbnail((320, 320))
-        page.save(target)
-    else:
-        bars = "".join(
-            f'<rect x="{8 + 7 * i}" y="{32 - h}" width="4" height="{2 * h}" rx="2" fill="#009E73"/>'
-            for i, h in enumerate((5, 11, 20, 13, 24, 15, 8))
-        )
-        target.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 64 64">{bars}</svg>', encoding="utf-8")
-    return str(target)
+__all__ = ["SAMPLES", "Sample", "kind_of", "load_samples"]
