@@ -37,7 +37,8 @@ from kvmm.cache.codecs import Codec, Packed, Site, build_codec
 from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.pages import PageStore, Part
 from kvmm.kernels.attention import attend
-from kvmm.kernels.attention.backends.torch.reference import attend as reference_attend
+from kvmm.kernels.attention.backends.torch import reference
+from kvmm.kernels.attention.call import AttentionCall
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy
 
@@ -350,10 +351,14 @@ def measure(
     return found
 
 
+def _by_torch(query: torch.Tensor, segments: Sequence[Part], *rest: Any, dense_length: Any = None) -> torch.Tensor:
+    return reference.attend(AttentionCall(query, *rest, dense_length), segments)
+
+
 def distance(inputs: Inputs) -> float:
     """Relative distance between the measured path and the reference on the same pages."""
-    ours, reference = inputs.attend().float(), inputs.attend(reference_attend).float()
-    return float((ours - reference).norm() / reference.norm())
+    ours, expected = inputs.attend().float(), inputs.attend(_by_torch).float()
+    return float((ours - expected).norm() / expected.norm())
 
 
 def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse.Namespace) -> None:

@@ -36,6 +36,7 @@ class _View:
     codec: Codec
     packed: Packed
     observes: ClassVar[bool] = False
+    observes_all: ClassVar[bool] = False
 
 
 class KVMMLayer(CacheLayerMixin):

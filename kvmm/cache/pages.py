@@ -65,7 +65,8 @@ class PageStore:
     """
 
     rewinds = True  # whether the last appends can be taken back
-    observes = False  # whether ``observe`` wants to see queries and probabilities
+    observes = False  # whether ``observe`` wants to see queries and the probabilities of its slots
+    observes_all = False  # whether it wants to see those of all slots besides
     dropped = False  # whether some of the pages are gone
 
     def __init__(self, codec: Codec, page_size: int):

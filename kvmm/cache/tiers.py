@@ -114,6 +114,16 @@ class TieredStore(PageStore):
         """The store of a codec under a policy's settings."""
         return cls(codec, page_size, settings.decay, settings.margin_gate, settings.backing == "host")
 
+    @property
+    def observes_all(self) -> bool:
+        """Whether :meth:`observe` has to see the probabilities of all slots: margins are between any two of them."""
+        return self.gated
+
+    @property
+    def slots(self) -> int:
+        """Tokens of all pages."""
+        return self.num_pages * self.page_size
+
     # -- contents ---------------------------------------------------------------------------------------------------
 
     def tier(self, tier: int) -> tuple[torch.Tensor, Packed]:
@@ -274,7 +284,8 @@ class TieredStore(PageStore):
 
         Args:
             query: ``[1, H, Q, D]``, multiplied by the softmax scale.
-            probabilities: ``[1, H, Q, N]`` over all slots of the layer, of which ``start`` to ``end`` are this store's.
+            probabilities: ``[1, H, Q, N]`` over all slots of the layer, or without :attr:`observes_all` over some of
+                them, of which ``start`` to ``end`` are this store's.
         """
         own = probabilities[0, :, :, start:end]
         mass = own.mean(1).unflatten(-1, (self.num_pages, -1)).sum(-1).T

@@ -17,6 +17,7 @@ from kvmm.kernels.exact import exact_dtype, to_exact
 from kvmm.modality import IMAGE, PADDING, TEXT
 from kvmm.policy import KVPolicy, spec
 from tests.cache.harness import Harness, layout, uniform
+from tests.kernels.calls import attend_with
 from tests.tiny_models import build, generate, inputs
 
 FIELDS = {"residual_length": 16, "num_sink_tokens": 2}
@@ -123,7 +124,7 @@ def test_kernels_read_columns_of_another_dtype(asked, kept):
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 6, 1, 64, generator=generator).to(asked)
     key, value = (torch.randn(2, 2, 37, 64, generator=generator).to(kept) for _ in range(2))
-    expected = reference.attend(query, [], key, value, None, 0.125)
+    expected = attend_with(reference, query, [], key, value, None, 0.125)
     exact = torch.nn.functional.scaled_dot_product_attention(
         query.float(), *(x.float().repeat_interleave(3, 1) for x in (key, value)), scale=0.125
     )
@@ -131,7 +132,7 @@ def test_kernels_read_columns_of_another_dtype(asked, kept):
     tolerance = 4 * torch.finfo(asked).eps
     torch.testing.assert_close(expected.float(), exact, atol=tolerance, rtol=tolerance)
     if native.available():
-        found = native.attend(query, [], key, value, None, 0.125)
+        found = attend_with(native, query, [], key, value, None, 0.125)
         assert found.dtype == asked
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 

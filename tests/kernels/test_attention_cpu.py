@@ -16,6 +16,7 @@ from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.kernels.attention.backends.torch import reference
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
+from tests.kernels.calls import attend_with
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no C compiler")
 
@@ -80,7 +81,7 @@ def distance(found, expected):
 
 def check(parts, rtol=5e-6, **settings):
     arguments = inputs(parts, **settings)
-    expected, found = exact(*arguments), native.attend(*arguments)
+    expected, found = exact(*arguments), attend_with(native, *arguments)
     if found is None:
         stores = [part.value.codec.packed_format(part.value.packed) for part in parts]
         assert any(store is None or getattr(store, "groups_per_page", 0) > 1 for store in stores)
@@ -95,7 +96,7 @@ def test_every_codec(kv):
     part = make_part(kv, 170)
     check([part])
     arguments = inputs([part])
-    assert distance(reference.attend(*arguments), exact(*arguments)) < 1e-5
+    assert distance(attend_with(reference, *arguments), exact(*arguments)) < 1e-5
 
 
 @pytest.mark.parametrize("kv", matrix_specs(), ids=str)
@@ -148,7 +149,9 @@ def test_buffers_with_room(name):
         store.packed.num_pages = torch.tensor([3], dtype=torch.int32)
     length = torch.tensor([17], dtype=torch.int32)
     arguments = (query, [part], key, value, None, scaling, length)
-    torch.testing.assert_close(native.attend(*arguments), reference.attend(*arguments), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        attend_with(native, *arguments), attend_with(reference, *arguments), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,20 +181,20 @@ def test_other_processors(monkeypatch, tmp_path, flags):
 def test_a_copy_reads_its_own_pages():
     part = make_part(KINDS["oscar2"], 200)
     arguments = inputs([part])
-    before = native.attend(*arguments)
+    before = attend_with(native, *arguments)
     twin = copy.deepcopy(part)
     for store in part.stores:
         for tensor in store.packed.tensors.values():
             tensor.zero_()
-    assert torch.equal(native.attend(arguments[0], [twin], *arguments[2:]), before)
+    assert torch.equal(attend_with(native, arguments[0], [twin], *arguments[2:]), before)
 
 
 def test_what_the_kernel_does_not_take(monkeypatch):
     part = make_part(KINDS["oscar2"], 200)
     query, *rest = inputs([part])
-    assert native.attend(query.double(), *rest) is None
-    assert native.attend(query.clone().requires_grad_(), *rest) is None
-    assert native.attend(*inputs([part], length=20)) is None
+    assert attend_with(native, query.double(), *rest) is None
+    assert attend_with(native, query.clone().requires_grad_(), *rest) is None
+    assert attend_with(native, *inputs([part], length=20)) is None
     monkeypatch.setattr(native, "library", lambda: None)
-    assert native.attend(query, *rest) is None
-    assert torch.equal(decode.attend(query, *rest), reference.attend(query, *rest))
+    assert attend_with(native, query, *rest) is None
+    assert torch.equal(decode.attend(query, *rest), attend_with(reference, query, *rest))

@@ -23,6 +23,7 @@ from kvmm.kernels.attention.backends.triton import reduce as step_join
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
+from tests.kernels.calls import attend_with
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() and not step_triton.interpreted(),
@@ -100,8 +101,8 @@ def compare(
     if holes:
         empty = torch.rand(batch, 1, length, slots, generator=generator) < holes
         bias = torch.where(empty, -1e30, 0.0).to(DEVICE)
-    expected = reference.attend(query, parts, key, value, bias, dim**-0.5).double()
-    found = driver.attend(query, parts, key, value, bias, dim**-0.5)
+    expected = attend_with(reference, query, parts, key, value, bias, dim**-0.5).double()
+    found = attend_with(driver, query, parts, key, value, bias, dim**-0.5)
     assert found.dtype == dtype
     found = found.double()
     assert found.isfinite().all()
@@ -129,7 +130,7 @@ def test_several_parts_of_vectors_that_are_padded(name, dim):
 @pytest.mark.parametrize("kv", matrix_specs(), ids=str)
 def test_every_codec(kv: CodecSpec) -> None:
     parts = make_parts([(kv, kv)], [170])
-    if not driver.supports(parts):
+    if not all(driver.supports(part, None) for part in parts):
         pytest.skip("read by torch")
     assert compare(parts) < 2e-3
 
@@ -138,7 +139,7 @@ def test_every_codec(kv: CodecSpec) -> None:
 def test_many_rows_and_holes(kv: CodecSpec) -> None:
     """A second turn or a draft: more rows than int8 takes, small pages, two sequences, slots without tokens."""
     parts = make_parts([(kv, kv)], [70], batch=2, page_size=32, more=40)
-    if not driver.supports(parts):
+    if not all(driver.supports(part, None) for part in parts):
         pytest.skip("read by torch")
     assert compare(parts, batch=2, length=7, holes=0.3) < 3e-3
 
@@ -231,7 +232,7 @@ def test_replays(name: str) -> None:
     length = torch.tensor([132], dtype=torch.int32, device=DEVICE)
 
     def call() -> torch.Tensor:
-        return driver.attend(query, [part], key, value, None, 128**-0.5, length)
+        return attend_with(driver, query, [part], key, value, None, 128**-0.5, length)
 
     call()
     graph = torch.cuda.CUDAGraph()
@@ -298,10 +299,10 @@ def test_lengths_on_the_device(name: str) -> None:
     parts = [SimpleNamespace(key=roomy(part.key, 5), value=roomy(part.value, 5)) for part in exact]
     query = torch.randn(1, 6, 1, 64, device=DEVICE)
     key, value = torch.randn(2, 1, 2, 100, 64, device=DEVICE)
-    expected = driver.attend(query, exact, key[:, :, :30], value[:, :, :30], None, 0.125)
+    expected = attend_with(driver, query, exact, key[:, :, :30], value[:, :, :30], None, 0.125)
     length = torch.tensor([30], dtype=torch.int32, device=DEVICE)
     key[:, :, 30:] = value[:, :, 30:] = float("nan")
-    found = driver.attend(query, parts, key, value, None, 0.125, length)
+    found = attend_with(driver, query, parts, key, value, None, 0.125, length)
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)  # a low digit of the query may round differently
 
 

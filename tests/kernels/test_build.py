@@ -155,6 +155,7 @@ def test_where_there_is_no_home(monkeypatch, given):
 NOBODY = """
 import os, pathlib
 from kvmm.kernels.attention.backends.cpu import kernel as native
+from tests.kernels.calls import attend_with
 from tests.kernels.test_attention_cpu import KINDS, inputs, make_part
 arguments = inputs([make_part(KINDS["oscar2"], 200)])
 os.setgid(54321), os.setuid(54321)
@@ -162,7 +163,7 @@ try:
     raise SystemExit(f"there is a home: {pathlib.Path.home()}")
 except RuntimeError:
     pass
-assert native.attend(*arguments) is not None
+assert attend_with(native, *arguments) is not None
 print("works")
 """
 
@@ -201,15 +202,16 @@ def sanitized():
 OUT_OF_BOUNDS = """
 import torch
 from kvmm.kernels.attention.backends.cpu import kernel as native
+from tests.kernels.calls import attend_with
 from tests.kernels.test_attention_cpu import KINDS, inputs, make_part
 part = make_part(KINDS["oscar2"], 500)
 arguments = inputs([part])
-assert native.attend(*arguments) is not None
+assert attend_with(native, *arguments) is not None
 native.readable = lambda *sizes: True  # nobody looks
 tensors = part.key.packed.tensors
 tensors["codes"] = tensors["codes"][:, :, :, :1].clone()
 native._known.clear()
-native.attend(*arguments)
+attend_with(native, *arguments)
 """
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Side = Literal["key", "value"]
 PAGE_SIZE = 128  # tokens
 _MIN_PAGE_SIZE = 32
+PAGED = ("codes", "values")  # tensors with one row a page: a codec without ``page_group`` stores one of them
 
 
 @dataclass
@@ -55,6 +56,13 @@ class Packed:
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
+
+    @property
+    def slots(self) -> int:
+        """Tokens that there is room for in the pages."""
+        if self.page_group is not None:
+            return len(self.page_group) * self.page_size
+        return next(self.tensors[name] for name in PAGED if name in self.tensors).shape[2] * self.page_size
 
     @cached_property
     def only_group(self) -> int | None:

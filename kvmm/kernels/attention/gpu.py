@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -18,46 +17,63 @@ from kvmm.kernels.attention.backends.cuda.pages import cuda_split
 from kvmm.kernels.attention.backends.triton.call import LOG2E, Columns, Partial, Step
 from kvmm.kernels.attention.backends.triton.pages import dense_split, triton_split
 from kvmm.kernels.attention.backends.triton.reduce import combine, slopes
+from kvmm.kernels.attention.call import AttentionCall, KVSegment, format_of
 from kvmm.kernels.attention.format import DenseFormat, PackedFormat
+from kvmm.kernels.attention.merge import AttentionState
 
 
-def supports(parts: Sequence) -> bool:
-    """Whether the kernels can read all parts (their values; keys may bring logits of their own)."""
-    return all(
-        not part.key.observes and part.value.codec.packed_format(part.value.packed) is not None for part in parts
-    )
+def takes(call: AttentionCall) -> bool:
+    """Whether the kernels take a call: any."""
+    return True
 
 
-def attend(
-    query: torch.Tensor,
-    parts: Sequence,
-    dense_key: torch.Tensor,
-    dense_value: torch.Tensor,
-    bias: torch.Tensor | None,
-    scaling: float,
-    dense_length: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """:func:`kvmm.kernels.attention.attend` by kernels; the arguments are its."""
-    batch, query_heads, length, dim = query.shape
-    heads = dense_key.shape[1]
-    rows = query_heads // heads * length
+def supports(segment: KVSegment, call: AttentionCall) -> bool:
+    """Whether the kernels read a segment: at least its values, for whose keys the codec may make the logits."""
+    return not segment.key.observes and format_of(segment.value) is not None
+
+
+def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
+    """The whole call ``[B, H_q, q, D]``, of segments that :func:`supports` accepts."""
+    out, _ = _attend(call, segments, True)
+    return out.view(*call.query.shape[:3], -1)
+
+
+def partial(call: AttentionCall, segments: Sequence[KVSegment]) -> AttentionState:
+    """The segments (at least one) and the residual tokens, to be joined with what others read."""
+    _, (largest, total, out) = _attend(call, segments, False)
+    shape = (call.query.shape[0], call.heads, call.rows)
+    there = total > 0
+    out = torch.where(there.unsqueeze(-1), out / total.unsqueeze(-1), 0.0)
+    lse = torch.where(there, (largest + total.log2()) / LOG2E, -torch.inf)
+    return AttentionState(out.view(*shape, -1), lse.view(shape))
+
+
+def _attend(
+    call: AttentionCall, segments: Sequence[KVSegment], last: bool
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...] | None]:
+    """The output ``[B * H_kv, rows, D_v]`` where nothing else is ``last``; else the state of ``combine``: the largest
+    logit in units of log 2 and the sum of exponentials above it, ``[B * H_kv, rows]``, and the sums of values.
+    """
+    query, dense_key, dense_value = call.query, call.dense_key, call.dense_value
+    batch, _, length, dim = query.shape
+    heads, rows = call.heads, call.rows
     grouped = query.reshape(batch * heads, rows, dim).contiguous()
-    step = Step(grouped, heads, length, scaling * LOG2E, bias)
-    values = [part.value.codec.packed_format(part.value.packed) for part in parts]
+    step = Step(grouped, heads, length, call.scaling * LOG2E, call.bias)
+    values = [format_of(segment.value) for segment in segments]
     slots = [each.pages * each.page_size for each in values]
-    columns = _columns(step, dense_key, dense_value, sum(slots), dense_length)
-    aside = _side_stream(query.device) if parts and query.is_cuda and torch.cuda.is_current_stream_capturing() else None
+    columns = _columns(step, dense_key, dense_value, sum(slots), call.dense_length)
+    capturing = segments and query.is_cuda and torch.cuda.is_current_stream_capturing()
+    aside = _side_stream(query.device) if capturing else None
     if aside is not None:
         begin = torch.cuda.current_stream().record_event()
     out = torch.empty(batch * heads, rows, dense_value.shape[-1], device=query.device, dtype=query.dtype)
-    if not parts:
+    if not segments:
         combine(step, None, None, dense_split(step, columns), None, out)
     state, start = None, 0
-    for part, each, count in zip(parts, values, slots, strict=True):
-        first = part is parts[0]
-        partial = _part(step, part, each, start, columns if first else None)
+    for number, (segment, each, count) in enumerate(zip(segments, values, slots, strict=True)):
+        partial = _part(step, segment, each, start, columns if number == 0 else None)
         dense = partial.dense
-        if first and dense is None:
+        if number == 0 and dense is None:
             if aside is None:
                 dense = dense_split(step, columns)
                 partial.early = False  # that kernel is not the last
@@ -67,9 +83,9 @@ def attend(
                     dense = dense_split(step, columns)
                 torch.cuda.current_stream().wait_stream(aside)
                 partial.early = False
-        state = combine(step, partial, each, dense, state, out, last=part is parts[-1])
+        state = combine(step, partial, each, dense, state, out, last=last and number == len(segments) - 1)
         start += count
-    return out.view(batch, query_heads, length, -1)
+    return out, state
 
 
 @lru_cache(maxsize=16)
@@ -78,7 +94,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _part(
-    step: Step, part: Any, values: PackedFormat | DenseFormat, start: int, columns: Columns | None = None
+    step: Step, part: KVSegment, values: PackedFormat | DenseFormat, start: int, columns: Columns | None = None
 ) -> Partial:
     """All splits of one part, whose slots begin at ``start``, and those of ``columns`` if its kernel takes them."""
     codec, packed = part.key.codec, part.key.packed
@@ -88,25 +104,25 @@ def _part(
     used = part.value.packed.num_pages
     pages = values.pages
     bias = None if step.bias is None else step.bias[..., start : start + pages * values.page_size]
-    adjusts = codec.adjusts_scores
+    calibration = keys.logit_calibration if isinstance(keys, PackedFormat) else None
     logits = None
     if keys is None:
         query = step.query.view(-1, step.heads, step.rows, step.dim).float() * (step.scaling / LOG2E)
         scores = codec.scores(codec.transform_query(query), packed)
-        if adjusts:
+        if codec.adjusts_scores:
             by_row = bias is not None and bias.shape[2] > 1
             repeated = bias.repeat(1, 1, step.rows // step.length, 1) if by_row else bias
             scores = codec.adjust_scores(scores, repeated)
-        logits, adjusts = (scores * LOG2E).contiguous(), False
+        logits = (scores * LOG2E).contiguous()
     elif step.int8:
-        found = cuda_split(step, keys, values, used, bias, columns, codec.tau if adjusts else None)
+        found = cuda_split(step, keys, values, used, bias, columns, calibration)
         if found is not None:
             return found
     adjust = None
-    if adjusts:
+    if calibration is not None:
         logits = step.empty(step.bh, step.rows, pages * values.page_size)
         found = triton_split(step, keys, values, used, bias, logits=logits, write=True)
-        adjust = slopes(step, found.m, found.l, *codec.tau)
+        adjust = slopes(step, found.m, found.l, calibration)
         keys = None
     return triton_split(step, keys, values, used, bias, logits=logits, adjust=adjust)
 

@@ -633,6 +633,7 @@ int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
                 all += y;
             }
             weight[r] = sum(all);
+            if (c->lse) c->lse[at * c->rows + r] = maximum + logf(weight[r]);
         }
         memset(out, 0, 4 * c->rows * c->value_dim);
         start = 0;

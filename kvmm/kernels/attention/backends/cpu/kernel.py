@@ -33,7 +33,9 @@ from kvmm.kernels.attention.backends.cpu.structs import (
     array,
     describe,
 )
+from kvmm.kernels.attention.call import AttentionCall, KVSegment, format_of
 from kvmm.kernels.attention.format import FLOATS, DenseFormat, PackedFormat, mismatch
+from kvmm.kernels.attention.merge import AttentionState
 
 _SHARED_WORK = 1 << 22  # codes of a layer from which on several threads share its heads
 
@@ -72,7 +74,7 @@ def available() -> bool:
 
 @dataclass(frozen=True)
 class _Known:
-    """What was found out about a part."""
+    """What was found out about a segment."""
 
     packed: tuple[weakref.ref, weakref.ref]  # the packed keys and values it was found with
     key: ctypes.Structure | None  # FORMAT
@@ -83,11 +85,9 @@ class _Known:
 _known: dict[int, _Known] = {}  # by the identity of the packed keys, which live as long as their tensors do
 
 
-def _length(x: torch.Tensor) -> int:
-    """Where a length is, int32 ``[1]``: the kernel reads it."""
-    if x.dtype != torch.int32:
-        raise Unsupported
-    return x.data_ptr()
+def _rows_follow(x: torch.Tensor) -> bool:
+    """Whether the tokens of a head ``[B, H, n, D]`` follow each other."""
+    return not x.numel() or ((x.stride(3) == 1 or x.shape[3] == 1) and (x.stride(2) == x.shape[3] or x.shape[2] == 1))
 
 
 def readable(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: int, dim: int) -> bool:
@@ -106,21 +106,25 @@ def readable(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: in
     return len(store.planes) == 1 and plain and (key or store.mean is None)
 
 
-def _describe(part: Any, batch: int, heads: int, dim: int, value_dim: int) -> _Known:
-    """The description of one part, for a step of these sizes. Without keys' digits it has none of keys: their logits
-    come from the codec.
+def _describe(segment: KVSegment, call: AttentionCall) -> _Known:
+    """The description of one segment, for calls of these sizes. Without a format of the keys it has none of them: their
+    logits come from the codec.
+
+    Raises:
+        Unsupported: the library does not read the segment.
     """
-    packed, values = part.key.packed, part.value.packed
+    batch, heads = call.query.shape[0], call.heads
+    packed, values = segment.key.packed, segment.value.packed
     known = _known.get(id(packed))
     if known is not None and known.packed[0]() is packed and known.packed[1]() is values:
         return known
     held: list = []
-    store = part.value.codec.packed_format(values)
-    if store is None or not readable(store, False, batch, heads, value_dim):
+    store = format_of(segment.value)
+    if store is None or not readable(store, False, batch, heads, call.dense_value.shape[-1]):
         raise Unsupported
     value = describe(store, False, held)
-    store = part.key.codec.packed_format(packed)
-    if store is not None and not readable(store, True, batch, heads, dim):
+    store = format_of(segment.key)
+    if store is not None and not readable(store, True, batch, heads, call.query.shape[-1]):
         raise Unsupported
     key = None if store is None else describe(store, True, held)
     name = id(packed)
@@ -129,65 +133,77 @@ def _describe(part: Any, batch: int, heads: int, dim: int, value_dim: int) -> _K
     return known
 
 
-def attend(
-    query: torch.Tensor,
-    parts: Sequence,
-    dense_key: torch.Tensor,
-    dense_value: torch.Tensor,
-    bias: torch.Tensor | None,
-    scaling: float,
-    dense_length: torch.Tensor | None = None,
-) -> torch.Tensor | None:
-    """``attend`` of :mod:`kvmm.kernels.attention` on the CPU, or None where the reference has to do it: many rows of
-    queries, a codec that is not digits, autograd, or no compiler.
-    """
-    _, query_heads, length, dim = query.shape
-    rows = query_heads // dense_key.shape[1] * length
-    if rows > MAX_ROWS or dim > MAX_CHANNELS or query.dtype not in FLOATS:
-        return None
-    if dense_key.dtype not in FLOATS or dense_value.dtype not in FLOATS or query_heads % dense_key.shape[1]:
-        return None
-    if (torch.is_grad_enabled() and query.requires_grad) or torch.compiler.is_compiling():
-        return None
-    function = library()
-    if function is None:
-        return None
-    try:
-        return _attend(function, query, parts, dense_key, dense_value, bias, scaling, dense_length)
-    except Unsupported:
-        return None
+# -- the backend -------------------------------------------------------------------------------------------------------
 
 
-def _attend(
-    function: Any,
-    query: torch.Tensor,
-    parts: Sequence,
-    dense_key: torch.Tensor,
-    dense_value: torch.Tensor,
-    bias: torch.Tensor | None,
-    scaling: float,
-    dense_length: torch.Tensor | None,
-) -> torch.Tensor:
+def takes(call: AttentionCall) -> bool:
+    """Whether the library takes a call: few rows of queries, no autograd, a compiler."""
+    query, key, value = call.query, call.dense_key, call.dense_value
     batch, query_heads, length, dim = query.shape
-    heads, value_dim = dense_key.shape[1], dense_value.shape[-1]
-    rows = query_heads // heads * length
-    if dense_key.shape != (batch, heads, dense_value.shape[2], dim) or dense_value.shape[:2] != (batch, heads):
-        raise Unsupported
+    if query_heads % call.heads or call.rows > MAX_ROWS or dim > MAX_CHANNELS:
+        return False
+    if any(x.dtype not in FLOATS or not _rows_follow(x) for x in (key, value)) or query.dtype not in FLOATS:
+        return False
+    if key.shape != (batch, call.heads, value.shape[2], dim) or value.shape[:2] != key.shape[:2]:
+        return False
+    if (torch.is_grad_enabled() and query.requires_grad) or torch.compiler.is_compiling():
+        return False
+    if call.dense_length is not None and call.dense_length.dtype != torch.int32:
+        return False
+    bias = call.bias
+    if bias is not None:
+        if bias.shape[:3] not in ((b, 1, q) for b in (1, batch) for q in (1, length)):
+            return False
+        if bias.stride(-1) != 1 or bias.dtype != torch.float32:
+            return False
+    return library() is not None
+
+
+def supports(segment: KVSegment, call: AttentionCall) -> bool:
+    """Whether the library reads a segment: at least its values, for whose keys the codec may make the logits."""
+    if segment.key.observes:
+        return False
+    try:
+        known = _describe(segment, call)
+    except Unsupported:
+        return False
+    used = segment.key.packed.num_pages
+    if used is None:
+        return True
+    # what a codec makes logits of, or calibrates, is all that there is room for
+    return used.dtype == torch.int32 and known.key is not None and not known.key.calibrates
+
+
+def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
+    """The whole call ``[B, H_q, q, D]``, of segments that :func:`supports` accepts."""
+    out = _attend(call, segments, None)
+    return out.view(*call.query.shape[:3], -1).to(call.query.dtype)
+
+
+def partial(call: AttentionCall, segments: Sequence[KVSegment]) -> AttentionState:
+    """The segments and the residual tokens, to be joined with what others read."""
+    lse = torch.empty(call.query.shape[0], call.heads, call.rows)
+    return AttentionState(_attend(call, segments, lse), lse)
+
+
+def _attend(call: AttentionCall, segments: Sequence[KVSegment], lse: torch.Tensor | None) -> torch.Tensor:
+    """float32 ``[B, H_kv, rows, D_v]``; ``lse`` gets the log-sum-exp."""
+    function, query, bias = library(), call.query, call.bias
+    batch, query_heads, length, dim = query.shape
+    heads, rows, value_dim = call.heads, call.rows, call.dense_value.shape[-1]
     grouped = query.float().reshape(batch, heads, rows, dim).contiguous()
     kept: list = [grouped]
-    described = (SEGMENT.ctype * max(1, len(parts)))()
+    described = (SEGMENT.ctype * max(1, len(segments)))()
     slots = work = 0
-    for number, part in enumerate(parts):
-        if part.key.observes:
-            raise Unsupported
-        known = _describe(part, batch, heads, dim, value_dim)
-        packed, codec, own = part.key.packed, part.key.codec, described[number]
+    for number, segment in enumerate(segments):
+        known = _describe(segment, call)
+        packed, codec, own = segment.key.packed, segment.key.codec, described[number]
         own.value = known.value
         own.slots = count = known.value.pages * known.value.page_size
         if known.key is not None:
             own.key = known.key
         else:
-            scores = codec.scores(codec.transform_query(grouped * scaling), packed)
+            scores = codec.scores(codec.transform_query(grouped * call.scaling), packed)
             if codec.adjusts_scores:
                 seen = None if bias is None else bias[..., slots : slots + count]
                 seen = seen if seen is None or seen.shape[2] == 1 else seen.repeat(1, 1, query_heads // heads, 1)
@@ -196,36 +212,34 @@ def _attend(
             own.key = FORMAT.ctype(KINDS["LOGITS"], pages=known.value.pages, page_size=known.value.page_size)
             own.key.values.data = kept[-1].data_ptr()
         if packed.num_pages is not None:
-            if known.key is None or codec.adjusts_scores:
-                raise Unsupported
-            own.used = _length(packed.num_pages)
+            own.used = packed.num_pages.data_ptr()
         slots += count
         work += count * heads * batch * (dim + value_dim)
     out = torch.empty(batch, heads, rows, value_dim)
-    call = CALL.ctype(batch, heads, rows, length, dim, value_dim, len(parts), slots, dense_key.shape[2], scaling)
-    call.query, call.out = grouped.data_ptr(), out.data_ptr()
+    dense = call.dense_key.shape[2]
+    made = CALL.ctype(batch, heads, rows, length, dim, value_dim, len(segments), slots, dense, call.scaling)
+    made.query, made.out = grouped.data_ptr(), out.data_ptr()
+    made.lse = None if lse is None else lse.data_ptr()
     if bias is not None:
-        if bias.shape[:3] not in ((b, 1, q) for b in (1, batch) for q in (1, length)):
-            raise Unsupported
-        if bias.stride(-1) != 1 or bias.dtype != torch.float32 or bias.shape[-1] != slots + dense_key.shape[2]:
-            raise Unsupported
-        call.bias = bias.data_ptr()
-        call.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
-        call.bias_row = bias.stride(2) if bias.shape[2] > 1 else 0
-    call.dense_key, call.dense_value = array(dense_key, 2, kept), array(dense_value, 2, kept)
-    call.segments = ctypes.addressof(described)
-    if dense_length is not None:
-        call.dense_used = _length(dense_length)
+        if bias.shape[-1] != slots + dense:
+            raise ValueError(f"a bias of {bias.shape[-1]} slots for {slots + dense}")
+        made.bias = bias.data_ptr()
+        made.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
+        made.bias_row = bias.stride(2) if bias.shape[2] > 1 else 0
+    made.dense_key, made.dense_value = array(call.dense_key, 2, kept), array(call.dense_value, 2, kept)
+    made.segments = ctypes.addressof(described)
+    if call.dense_length is not None:
+        made.dense_used = call.dense_length.data_ptr()
     pairs, threads = batch * heads, torch.get_num_threads()
     if threads == 1 or pairs == 1 or work < _SHARED_WORK:
-        failed = function(ctypes.byref(call), 0, pairs)
+        failed = function(ctypes.byref(made), 0, pairs)
     else:
         edges = [pairs * i // min(threads, pairs) for i in range(min(threads, pairs) + 1)]
-        run = _pool(threads).map(lambda i: function(ctypes.byref(call), edges[i], edges[i + 1]), range(len(edges) - 1))
+        run = _pool(threads).map(lambda i: function(ctypes.byref(made), edges[i], edges[i + 1]), range(len(edges) - 1))
         failed = any(run)
     if failed:
         raise MemoryError("not enough memory for a decode step")
-    return out.view(batch, query_heads, length, value_dim).to(query.dtype)
+    return out
 
 
 @lru_cache(maxsize=4)

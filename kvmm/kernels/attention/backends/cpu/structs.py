@@ -104,6 +104,7 @@ CALL = Struct(
         Member("dense_key", ARRAY, "[B, H, n, D]"),
         Member("dense_value", ARRAY),
         Member("out", pointer("float"), "[B, H, rows, value_dim]"),
+        Member("lse", pointer("float"), "[B, H, rows], the log-sum-exp of the scores; NULL: not wanted"),
         Member("dense_used", pointer("const int32_t"), "residual tokens in use; NULL: all"),
         Member("segments", pointer("const segment_t")),
     ),

@@ -11,7 +11,7 @@ from kvmm.kernels.attention.backends.cuda.variant import Variant
 from kvmm.kernels.attention.backends.triton.call import Columns, Partial, Step
 from kvmm.kernels.attention.backends.triton.query import basis, expand, transform
 from kvmm.kernels.attention.backends.triton.reduce import slopes
-from kvmm.kernels.attention.format import DenseFormat, PackedFormat, aligned
+from kvmm.kernels.attention.format import DenseFormat, LogitCalibration, PackedFormat, aligned
 
 _DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
 
@@ -23,7 +23,7 @@ def cuda_split(
     used: torch.Tensor | None,
     bias: torch.Tensor | None,
     columns: Columns | None,
-    tau: tuple[float, float] | None = None,
+    calibration: LogitCalibration | None = None,
 ) -> Partial | None:
     """The splits by the CUDA kernel, those of ``columns`` with them where it can, or None where it does not take
     the case.
@@ -32,7 +32,7 @@ def cuda_split(
         used: int32 ``[1]`` on the device, pages in use, or None for all.
         bias: float32 ``[B or 1, 1, 1 or q, slots]`` or None.
         columns: dense columns that may be read as well, or None.
-        tau: what the smallest and the largest logit of a row are lowered by (:func:`slopes`), or None.
+        calibration: of the keys' logits, or None.
     """
     if not isinstance(keys, PackedFormat) or not isinstance(values, PackedFormat):
         return None
@@ -65,10 +65,10 @@ def cuda_split(
         dense = DenseColumns(step.query, columns.key, columns.value, step.scaling, added, columns.used)
 
     def choose(query: torch.Tensor | Query) -> tuple[Variant | None, DenseColumns | None]:
-        with_dense = None if dense is None else cuda.choose(query, k, v, bias, dense, tau is not None)
+        with_dense = None if dense is None else cuda.choose(query, k, v, bias, dense, calibration is not None)
         if with_dense is not None:
             return with_dense, dense
-        return cuda.choose(query, k, v, bias, adjust=tau is not None), None
+        return cuda.choose(query, k, v, bias, adjust=calibration is not None), None
 
     query, weight, offset = _foldable(step, keys), None, None
     variant, inside = (None, None) if query is None else choose(query)
@@ -98,9 +98,9 @@ def cuda_split(
         shape = (step.bh, count, step.rows)
         found = Partial(step.empty(*shape), step.empty(*shape), step.empty(*shape, aligned(columns.value.shape[-1])))
     adjust = None
-    if tau is not None:
+    if calibration is not None:
         cuda.split_digits(query, weight, offset, k, v, m, l, None, used, bias, variant=variant.first_pass, early=early)
-        adjust, early = slopes(step, m, l, *tau), False
+        adjust, early = slopes(step, m, l, calibration), False
     cuda.split_digits(
         query, weight, offset, k, v, m, l, acc, used, bias, zero, dense=inside,
         dense_out=None if found is None else DenseSplits(found.m, found.l, found.acc, apart),

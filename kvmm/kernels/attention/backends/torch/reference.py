@@ -1,4 +1,4 @@
-"""Decode attention over packed parts, the reference and the CPU path.
+"""Decode attention over packed segments in torch: the definition, and what reads segments that no kernel does.
 
 Nothing is dequantised for a few queries: scales are folded into the query (or the probabilities) once a group and the
 product runs over bare codes,
@@ -15,9 +15,13 @@ Shapes: queries ``[B, H, Q, D]`` with ``Q = R * q`` rows a KV head; key codes ``
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
+
+from kvmm.kernels.attention.call import AttentionCall, KVSegment, Reader
+from kvmm.kernels.attention.merge import AttentionState
 
 MASKED = -1e30  # finite, so that a row without any visible key gives no NaN
 
@@ -209,87 +213,106 @@ def _behind(capacity: int, used: torch.Tensor) -> torch.Tensor:
     return torch.where(slot < used, 0.0, MASKED)
 
 
-def attend(
-    query: torch.Tensor,
-    parts: Sequence,
-    dense_key: torch.Tensor,
-    dense_value: torch.Tensor,
-    bias: torch.Tensor | None,
-    scaling: float,
-    dense_length: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Attention of new queries over packed parts and the tokens kept in full precision.
-
-    Buffers may be longer than what they hold: ``packed.num_pages`` and ``dense_length`` then say, on the device, how
-    much counts. What lies behind may be anything finite.
-
-    Args:
-        query: ``[B, H_q, q, D]``.
-        parts: packed stores in slot order. Each has ``key`` and ``value``, and each of these ``codec`` and
-            ``packed``; see :mod:`kvmm.cache.codecs.base` for what a codec answers.
-        dense_key, dense_value: ``[B, H_kv, n, D]`` in any dtype, sinks and residual, the new tokens last.
-        bias: float32 ``[B, 1, q or 1, N]`` added to the scores of all ``N`` slots (packed, then dense), or None.
-        scaling: the softmax scale.
-        dense_length: int32 ``[1]``, how many of the ``n`` columns are in use, or None if all are.
+def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
+    """Attention over packed segments and the residual tokens; see :func:`kvmm.kernels.attention.dispatch.attend`.
 
     Returns:
         ``[B, H_q, q, D]`` (the values' ``D``) in the query's dtype.
     """
-    batch, query_heads, length, dim = query.shape
-    heads = dense_key.shape[1]
-    rows = query_heads // heads * length
-    grouped = query.float().mul(scaling).reshape(batch, heads, rows, dim)
-    if bias is not None and bias.shape[2] > 1:
-        bias = bias.repeat(1, 1, query_heads // heads, 1)
+    query, grouped = call.query, _grouped(call)
+    scores = _scores(call, segments, grouped)
+    probabilities = _joined(call, scores).softmax(-1)
+    start = 0
+    for segment, own in zip(segments, scores, strict=False):
+        end = start + own.shape[-1]
+        if segment.key.observes:
+            segment.key.observe(grouped, probabilities, start, end)
+        start = end
+    output = _weighted_values(call, segments, probabilities.split([own.shape[-1] for own in scores], -1))
+    return output.reshape(*query.shape[:3], -1).to(query.dtype)
 
+
+def partial(call: AttentionCall, segments: Sequence[KVSegment]) -> AttentionState:
+    """:func:`attend` over some of a layer's slots, to be joined with the rest of them."""
+    grouped = _grouped(call)
+    scores = _scores(call, segments, grouped)
+    joined = _joined(call, scores)
+    pieces = joined.split([own.shape[-1] for own in scores], -1)
+    observers = []
+    for segment, own in zip(segments, pieces, strict=False):
+        if segment.key.observes:
+            observers.append(functools.partial(_observe, segment.key, grouped, own))
+    lse = joined.logsumexp(-1)
+    probabilities = (joined - lse.unsqueeze(-1)).exp()
+    output = _weighted_values(call, segments, probabilities.split([own.shape[-1] for own in scores], -1))
+    return AttentionState(output, lse, tuple(observers))
+
+
+def _observe(key: Reader, query: torch.Tensor, scores: torch.Tensor, lse: torch.Tensor) -> None:
+    key.observe(query, (scores - lse.unsqueeze(-1)).exp(), 0, scores.shape[-1])
+
+
+def _grouped(call: AttentionCall) -> torch.Tensor:
+    """Scaled queries float32 ``[B, H_kv, rows, D]``."""
+    batch, dim = call.query.shape[0], call.query.shape[-1]
+    return call.query.float().mul(call.scaling).reshape(batch, call.heads, call.rows, dim)
+
+
+def _bias_by_row(call: AttentionCall) -> torch.Tensor | None:
+    bias = call.bias
+    return bias if bias is None or bias.shape[2] == 1 else bias.repeat(1, 1, call.query.shape[1] // call.heads, 1)
+
+
+def _scores(call: AttentionCall, segments: Sequence[KVSegment], grouped: torch.Tensor) -> list[torch.Tensor]:
+    """The scores ``[B, H_kv, rows, slots]`` of every segment, and of the residual tokens, without the bias."""
+    rows, bias = call.rows, _bias_by_row(call)
     # of three or seven rows BLAS makes more work than of four or eight
     asked = torch.nn.functional.pad(grouped, (0, 0, 0, 1)) if rows in (3, 7) else grouped
     transformed: dict = {}  # one transform of the query serves all stores of a codec
     scores, start = [], 0
-    for part in parts:
-        codec = part.key.codec
+    for segment in segments:
+        codec, packed = segment.key.codec, segment.key.packed
         if codec.basis not in transformed:
             transformed[codec.basis] = codec.transform_query(asked)
-        part_scores = codec.scores(transformed[codec.basis], part.key.packed)[:, :, :rows]
-        end = start + part_scores.shape[-1]
+        found = codec.scores(transformed[codec.basis], packed)[:, :, :rows]
+        end = start + found.shape[-1]
         own = None if bias is None else bias[..., start:end]
-        packed = part.key.packed
         # a store with tiers reads itself, and counts its pages in an int
         pages = packed.num_pages if isinstance(packed.num_pages, torch.Tensor) else None
         if pages is not None:
             behind = _behind(end - start, pages * packed.page_size)
             own = behind if own is None else own + behind
         if codec.adjusts_scores:
-            part_scores = codec.adjust_scores(part_scores, own)
-        scores.append(part_scores if pages is None else part_scores + behind)
+            found = codec.adjust_scores(found, own)
+        scores.append(found if pages is None else found + behind)
         start = end
-    flat = grouped.flatten(0, 1)
-    dense_scores = torch.bmm(flat, dense_key.float().flatten(0, 1).transpose(1, 2)).view(batch, heads, rows, -1)
-    if dense_length is not None:
-        dense_scores = dense_scores + _behind(dense_key.shape[2], dense_length)
-    scores.append(dense_scores)
-    joined = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
-    if bias is not None:
-        joined += bias
-    probabilities = joined.softmax(-1)
+    keys = call.dense_key.float().flatten(0, 1).transpose(1, 2)
+    dense = torch.bmm(grouped.flatten(0, 1), keys).view(*grouped.shape[:3], -1)
+    if call.dense_length is not None:
+        dense = dense + _behind(call.dense_key.shape[2], call.dense_length)
+    return [*scores, dense]
 
-    start = 0
-    for part, part_scores in zip(parts, scores, strict=False):
-        end = start + part_scores.shape[-1]
-        if part.key.observes:
-            part.key.observe(grouped, probabilities, start, end)
-        start = end
-    sizes = [part.shape[-1] for part in scores]
-    pieces = probabilities.split(sizes, -1)
-    output = torch.bmm(pieces[-1].flatten(0, 1), dense_value.float().flatten(0, 1)).view(batch, heads, rows, -1)
+
+def _joined(call: AttentionCall, scores: list[torch.Tensor]) -> torch.Tensor:
+    joined = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
+    bias = _bias_by_row(call)
+    return joined if bias is None else joined.add_(bias)
+
+
+def _weighted_values(
+    call: AttentionCall, segments: Sequence[KVSegment], pieces: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """``sum_t p_t v_t`` over all segments and the residual tokens, float32 ``[B, H_kv, rows, D_v]``."""
+    residual = pieces[-1]
+    output = torch.bmm(residual.flatten(0, 1), call.dense_value.float().flatten(0, 1)).view(*residual.shape[:3], -1)
     mixed: dict = {}  # sums of values, one a basis
-    for part, piece in zip(parts, pieces[:-1], strict=True):
-        codec = part.value.codec
-        result = codec.mix(piece, part.value.packed)
+    for segment, piece in zip(segments, pieces[:-1], strict=True):
+        codec = segment.value.codec
+        result = codec.mix(piece, segment.value.packed)
         if codec.basis in mixed:
             mixed[codec.basis] = (codec, mixed[codec.basis][1] + result)
         else:
             mixed[codec.basis] = (codec, result)
     for codec, result in mixed.values():
         output = output + codec.restore_output(result)
-    return output.reshape(batch, query_heads, length, -1).to(query.dtype)
+    return output

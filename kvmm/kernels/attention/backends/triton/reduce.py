@@ -8,7 +8,7 @@ from triton import next_power_of_2
 from kvmm.kernels.attention.backends.triton.call import LOG2E, Partial, Step, head_stride
 from kvmm.kernels.attention.backends.triton.query import multiplies_bf16
 from kvmm.kernels.attention.backends.triton.reduce_kernels import combine_kernel, slopes_kernel
-from kvmm.kernels.attention.format import DenseFormat, PackedFormat
+from kvmm.kernels.attention.format import DenseFormat, LogitCalibration, PackedFormat
 
 
 def _reach(x: torch.Tensor) -> int:
@@ -23,18 +23,18 @@ def _room(count: int) -> int:
     return power if power.bit_length() % 2 else 2 * power
 
 
-def slopes(step: Step, largest: torch.Tensor, smallest: torch.Tensor, tau1: float, tau2: float) -> torch.Tensor:
-    """What CalibQuant's calibration (section 3.3) does to every row's logits, slope and shift: ``[BH, rows, 2]``.
+def slopes(step: Step, largest: torch.Tensor, smallest: torch.Tensor, calibration: LogitCalibration) -> torch.Tensor:
+    """What a calibration does to every row's logits, slope and shift: ``[BH, rows, 2]``.
 
     Args:
         largest, smallest: each split's logits ``[BH, splits, rows]``, in units of log 2.
-        tau1, tau2: what the smallest and the largest logit of a row are lowered by, in units of e.
+        calibration: of the store.
     """
     splits, out = largest.shape[1], step.empty(step.bh, step.rows, 2)
     room = _room(splits)
     together = min(64, _room(step.rows), max(1, 8192 // room))
     slopes_kernel[step.bh, -(-step.rows // together)](
-        largest, smallest, out, step.rows, splits, tau1 * LOG2E, tau2 * LOG2E,
+        largest, smallest, out, step.rows, splits, calibration.low_shift * LOG2E, calibration.high_shift * LOG2E,
         SP=room, RB=together, num_warps=1,
     )  # fmt: skip
     return out
