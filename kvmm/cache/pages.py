@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
+from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
     from kvmm.cache.room import NextPage
 
 _SLACK_PAGES = 8
-_GROUPED = ("offset", "mean", "scale")  # what ``page_group`` points into: the first of these that a codec stores
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,10 @@ class PageStore:
     @property
     def _grouped(self) -> str:
         """The tensor that ``page_group`` points into."""
-        return next(name for name in _GROUPED if name in self.sizes)
+        for name, stored in self.codec.stored.items():
+            if stored.rows == "group" and name in self.sizes:
+                return name
+        raise KVMMError(f"Codec {self.codec.name} groups pages and declares no tensor whose rows are groups (stored).")
 
     def _remember(self) -> None:
         grouped = 0 if self.page_group is None else len(self.page_group)
@@ -199,13 +202,14 @@ class PageStore:
         if not self._past:
             self._shared_group = first.shared_group  # what the first page will say
         with torch.inference_mode(False):
-            buffers = {}
+            buffers, stored = {}, self.codec.stored
             for name, tensor in first.tensors.items():
                 used = self.sizes.setdefault(name, 0)
                 rows = more[name] * (pages - held) + (used if held else max(0, tensor.shape[2] - more[name]))
                 buffers[name] = buffer = tensor.new_zeros(*tensor.shape[:2], rows, *tensor.shape[3:])
-                if name == "outlier_slot":  # rows to come count for nothing: they name the last slot, which stays empty
-                    buffer.fill_(pages * self.page_size - 1)
+                fill = stored[name].fill if name in stored else 0
+                if fill:
+                    buffer.fill_(pages * self.page_size - 1 if fill == "last slot" else fill)
                 if held:
                     buffer[:, :, :used] = self.buffers.pop(name)[:, :, :used]
             if first.page_group is not None:

@@ -205,7 +205,7 @@ class TieredStore(PageStore):
         fresh: Tensors = {}
         buffers = dict(self.buffers)
         for name, tensor in new.tensors.items():
-            if new.page_group is not None and name in codec.span_tensors:
+            if new.page_group is not None and name in codec.shared_tensors:
                 _extend(buffers, f"span.{name}", tensor)
                 continue
             if tensor.shape[1] != heads or tensor.shape[2] % pages:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, Stored, StoreShape
 from kvmm.cache.codecs.bf16 import BF16
 from kvmm.cache.codecs.calibquant import CalibQuant
 from kvmm.cache.codecs.kitty import Kitty
@@ -96,6 +96,7 @@ __all__ = [
     "Side",
     "Site",
     "StoreShape",
+    "Stored",
     "build_codec",
     "check_spec",
     "codec_class",

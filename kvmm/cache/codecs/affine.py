@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, Stored, StoreShape
 from kvmm.fields import Field
 from kvmm.kernels.attention import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
 from kvmm.kernels.attention.format import PackedFormat, Plane, pad_lanes
@@ -44,13 +44,16 @@ class AffineCodec(Codec):
     """
 
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {"parameters": ("float16", "float32")}
-    span_tensors = ("scale", "zero_point")
     integer_zero = False
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
         self.axis: Axis = "channel" if side == "key" else "token"
         self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
+
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        return dict.fromkeys(("scale", "zero_point"), Stored("group")) if self.axis == "channel" else {}
 
     # -- parameters -------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,24 @@ _MIN_PAGE_SIZE = 32
 PAGED = ("codes", "values")  # tensors with one row a page: a codec without ``page_group`` stores one of them
 
 
+Rows = Literal["page", "group", "span", "token"]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a page store has to know of a tensor ``[B, H, n, ...]`` that a codec stores.
+
+    Attributes:
+        rows: what its ``n`` rows belong to: ``page`` (as many to every page), ``group`` (one a group of pages, which
+            ``page_group`` points into), ``span`` (one for all pages) or ``token`` (to single tokens).
+        fill: what rows hold that there is room for and that are not in use: a number, or ``last slot``, the number of
+            the last slot that there is room for, which stays empty.
+    """
+
+    rows: Rows = "page"
+    fill: int | Literal["last slot"] = 0
+
+
 @dataclass
 class Packed:
     """What ``encode`` returns and a page store keeps.
@@ -160,7 +178,7 @@ class Codec(ABC):
     needs_queries: bool = False  # whether ``encode`` wants the prompt's query moments
     wants_calibration: bool = False  # whether a policy had better use another codec where there is no fit
     pages_stand_alone: bool = False  # whether a page of one head can be read without the others
-    span_tensors: tuple[str, ...] = ()  # tensors that pages share, by ``page_group`` where there is one
+    stored: Mapping[str, Stored] = {}  # of the tensors that are not of rows by page
     # whether ``encode`` of a page behind others is the same work for every page, so that it can be captured: it asks
     # the device nothing, and reads of ``previous`` only tensors that such a page adds nothing to
     static_encode: bool = False
@@ -195,6 +213,11 @@ class Codec(ABC):
     @classmethod  # noqa: B027 - most codecs take any
     def check_model(cls, spec: CodecSpec, head_dim: int) -> None:
         """Raise :class:`KVMMError` if the codec cannot store vectors of ``head_dim`` channels."""
+
+    @property
+    def shared_tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that pages share, by ``page_group`` where there is one."""
+        return tuple(name for name, stored in self.stored.items() if stored.rows in ("group", "span"))
 
     def option(self, name: str) -> Any:
         """An option's value, or its default."""

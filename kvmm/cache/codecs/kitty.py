@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import AffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, Stored, StoreShape
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
 from kvmm.kernels.attention import scores_per_channel, scores_second_digit
@@ -43,7 +43,6 @@ class Kitty(AffineCodec):
     bits = (2,)
     pages_stand_alone = True
     static_encode = True
-    span_tensors = (*AffineCodec.span_tensors, "boosted")
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **AffineCodec.options,
         "boost": (0.125,),
@@ -55,6 +54,10 @@ class Kitty(AffineCodec):
         self.boost = self.option("boost")
         self.score = self.option("score")
         self.needs_queries = side == "key" and self.score == "query_range"
+
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        return super().stored | {"boosted": Stored("group")}
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:

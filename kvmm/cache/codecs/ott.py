@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import AffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, Stored, StoreShape
 from kvmm.cache.codecs.outliers import (
+    OUTLIERS,
     find_outliers,
     num_outliers,
     outlier_fields,
@@ -44,6 +45,10 @@ class OTT(AffineCodec):
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
         self.pool, self.window = self.option("pool"), self.option("window")
+
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        return super().stored | OUTLIERS
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:

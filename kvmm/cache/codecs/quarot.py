@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import RotatedAffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
-from kvmm.cache.codecs.offset import add_offset, offset_fields, offset_scores, subtract_offset
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, Stored, StoreShape
+from kvmm.cache.codecs.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
 from kvmm.kernels.attention.format import PackedFormat
@@ -34,7 +34,7 @@ class QuaRot(RotatedAffineCodec):
 
     name = "quarot"
     pages_stand_alone = True
-    span_tensors = ("offset",)
+    stored: ClassVar[Mapping[str, Stored]] = OFFSET
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **RotatedAffineCodec.options,
         "clip": (0.95,),

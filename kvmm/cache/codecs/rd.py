@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, Stored, StoreShape
 from kvmm.cache.codecs.klt import coding_loss, klt
 from kvmm.cache.codecs.layout import DIGIT_BITS, Layout, check_bits, layout_of
 from kvmm.cache.codecs.transform import Transform, check_invertible, offline_transform, rotation
@@ -73,7 +73,10 @@ class RD(Codec):
         "norm": ("auto", "l2", "none"),
         "parameters": ("float16", "float32"),
     }
-    span_tensors = ("scale", "zero_point", "transform", "bits")
+    stored: ClassVar[Mapping[str, Stored]] = {
+        **dict.fromkeys(("scale", "zero_point"), Stored("group")),
+        **dict.fromkeys(("transform", "bits"), Stored("span")),
+    }
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)

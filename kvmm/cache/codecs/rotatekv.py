@@ -27,9 +27,10 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.cache.codecs.affine import RotatedAffineCodec
-from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, StoreShape
-from kvmm.cache.codecs.offset import add_offset, offset_fields, offset_scores, subtract_offset
+from kvmm.cache.codecs.base import EncodeContext, Packed, Side, Site, Stored, StoreShape
+from kvmm.cache.codecs.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.cache.codecs.outliers import (
+    OUTLIERS,
     find_outliers,
     num_outliers,
     outlier_fields,
@@ -62,7 +63,7 @@ class RotateKV(RotatedAffineCodec):
     """
 
     name = "rotatekv"
-    span_tensors = ("offset", "channel_order")
+    stored: ClassVar[Mapping[str, Stored]] = {**OFFSET, "channel_order": Stored("span"), **OUTLIERS}
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **RotatedAffineCodec.options,
         "head_group": (2,),

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, Stored, StoreShape
 from kvmm.cache.codecs.rates import (
     HIGH,
     LOW,
@@ -76,7 +76,7 @@ class Spherical(Codec):
     name = "spherical"
     bits = tuple(RATES)
     pages_stand_alone = True
-    span_tensors = ("mean", "deviation")
+    stored: ClassVar[Mapping[str, Stored]] = dict.fromkeys(("mean", "deviation"), Stored("group"))
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "group": (None,),
         "index_bits": (None, 1, 2, 3, 4, 5, 6, 7, 8),
@@ -336,7 +336,7 @@ class Spherical(Codec):
     def page_recode(self, x: torch.Tensor, packed: Packed, heads: torch.Tensor) -> dict[str, torch.Tensor]:
         span = {
             n: packed[n].index_select(2, packed.page_group).unsqueeze(3)
-            for n in self.span_tensors
+            for n in self.shared_tensors
             if n in packed.tensors
         }
         return self._encode_pages(x.unflatten(2, (-1, packed.page_size)), span, heads)

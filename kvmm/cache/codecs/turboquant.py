@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, StoreShape
-from kvmm.cache.codecs.offset import add_offset, offset_fields, offset_scores, subtract_offset
+from kvmm.cache.codecs.base import Codec, EncodeContext, Packed, Side, Site, Stored, StoreShape
+from kvmm.cache.codecs.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
 from kvmm.kernels.quantize import DensePages, pack_planes, paged, slot_weight, unpack_planes
@@ -109,7 +109,7 @@ class TurboQuant(Codec):
     name = "turboquant"
     bits = (2, 2.5, 3, 4)
     pages_stand_alone = True
-    span_tensors = ("offset",)
+    stored: ClassVar[Mapping[str, Stored]] = OFFSET
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "seed": (0,),
         "offset": ("mean", "none"),
