@@ -33,9 +33,9 @@ from benchmarks.report import Report, add_common_options, attempt, table
 from benchmarks.synthetic import main_modality, make_calibration, random_vectors
 from benchmarks.timing import bandwidth, free_memory, kernel_times, l2_bytes, time_calls
 from kvmm import get_policy, policies
-from kvmm.cache.codecs import Codec, Packed, Site, build_codec
-from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.pages import PageStore, Part
+from kvmm.codecs import Codec, Packed, Site, build_codec
+from kvmm.codecs.base import page_size_for
 from kvmm.kernels.attention import attend
 from kvmm.kernels.attention.backends.torch import reference
 from kvmm.kernels.attention.call import AttentionCall

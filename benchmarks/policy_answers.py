@@ -1,6 +1,6 @@
 """Count, from the committed evaluation of the mini sets, how many right answers every preset keeps.
 
-python -m benchmarks.policy_answers     # reads benchmarks/results/mini/report.json, writes kvmm/policy_answers.json
+python -m benchmarks.policy_answers     # reads benchmarks/results/mini/report.json, writes kvmm/policy/answers.json
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
-from kvmm.policy_costs import ANSWERS_PATH
+from kvmm.policy.costs import ANSWERS_PATH
 
 REPORT = Path(__file__).parent / "results" / "mini" / "report.json"
 TASKS = ("docvqa", "mp-docvqa")  # questions about one page, and about several

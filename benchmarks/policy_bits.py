@@ -2,7 +2,7 @@
 
 The question is asked as the app asks it, and the cache is measured after the answer, as the app shows it.
 
-python -m benchmarks.policy_bits     # writes kvmm/ui/policy_bits.json
+python -m benchmarks.policy_bits     # writes kvmm/policy/bits.json
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from kvmm import policies
 from kvmm.memory_text import memory_text
 from kvmm.models import load_model
-from kvmm.policy_costs import BITS_PATH
+from kvmm.policy.costs import BITS_PATH
 from kvmm.samples import Sample, load_samples
 from kvmm.ui.models import Models
 from kvmm.ui.session import Session, Turn

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, Qwen3Config
 from transformers.cache_utils import Cache
 
-from kvmm.calibration import FILE_NAME, Calibration, model_fingerprint, site_name
+from kvmm.calibration import FILE_NAME, Calibration, model_fingerprint, read_calibration, site_name
 from kvmm.modality import IMAGE, TEXT
 from kvmm.models import assets_folder
 from kvmm.policy import KVPolicy
@@ -85,7 +85,7 @@ def kv_shape(model: nn.Module) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=1)
 def _measured() -> Calibration:
-    return Calibration.load(assets_folder() / "tiny-omni" / FILE_NAME)
+    return read_calibration(assets_folder() / "tiny-omni" / FILE_NAME)
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from typing import Any
 from kvmm.analysis import compare_methods, measure_errors, measure_scores, record_norms
 from kvmm.media import load_media
 from kvmm.models import Conversation, load_model
-from kvmm.presets import PRESETS
+from kvmm.policy.presets import PRESETS
 from kvmm.samples import SAMPLES, load_samples
 from kvmm.ui.worked import PATH, WorkedSample, write
 

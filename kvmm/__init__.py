@@ -7,9 +7,9 @@ from kvmm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvmm.cache import KVMMCache, MemoryReport
-    from kvmm.cache.codecs import register_codec
+    from kvmm.codecs import register_codec
     from kvmm.models import load_model
-    from kvmm.policy import KVPolicy, RetentionSettings, get_policy, policies
+    from kvmm.policy import KVPolicy, RetentionSettings, get_policy, policies, register_policy
 
 __version__ = "0.1.0"
 
@@ -23,6 +23,7 @@ __all__ = [
     "load_model",
     "policies",
     "register_codec",
+    "register_policy",
 ]
 
 # torch takes seconds to import: names that need it are imported when they are used
@@ -36,6 +37,7 @@ __getattr__, __dir__ = lazy_names(
         "get_policy": "kvmm.policy",
         "load_model": "kvmm.models",
         "policies": "kvmm.policy",
-        "register_codec": "kvmm.cache.codecs",
+        "register_codec": "kvmm.codecs.registry",
+        "register_policy": "kvmm.policy",
     },
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,13 +19,25 @@ from transformers import AttentionInterface
 
 from kvmm.errors import KVMMError
 
-if TYPE_CHECKING:
-    from kvmm.cache.layer import KVMMLayer
-
 OWN_ATTENTION = (
     "The model's attention does not go through transformers' AttentionInterface, which is where kvmm reads packed "
     "pages; use a version of the model that does, or transformers' own cache."
 )
+
+
+class Layer(Protocol):
+    """A layer of a cache as attention knows it: :class:`kvmm.cache.layer.KVMMLayer`, or a probe."""
+
+    packed: bool
+
+    def observe(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Exact keys and values ``[B, H, T, D]``, after a look at the prompt's queries."""
+
+    def decoded(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values ``[B, H, T, D]`` of packed pages, in the order of the sequence."""
+
+    def attend(self, query: torch.Tensor, attention_mask: Any, scaling: float) -> torch.Tensor:
+        """Attention over packed pages ``[B, H_q, q, D]``."""
 
 
 class PackedHandle:
@@ -33,7 +45,7 @@ class PackedHandle:
     for a codec that weighs channels by them, during the prompt.
     """
 
-    def __init__(self, layer: KVMMLayer):
+    def __init__(self, layer: Layer):
         self.layer = layer
 
     def __getattr__(self, name: str) -> Any:

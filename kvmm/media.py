@@ -84,6 +84,10 @@ class Media:
         (item,) = _items(what, self.content, None, name=self.name, **options)
         return item.data
 
+    def hold(self) -> None:
+        """Decode pixels that were released, and keep them until :meth:`release`."""
+        self._data = self.data
+
     def release(self) -> None:
         """Let the pixels go where the file is at hand; who uses ``data`` again waits for its decoding."""
         if self.content is not None:
@@ -201,6 +205,7 @@ def _items(
 ) -> Iterator[Media | int]:
     """What :func:`~kvmm.decoding.read.read_here` yields, from another process unless ``decoding.in_process`` holds."""
     name, page, count = name or _name(source), 1, None
+    stop = decoding.current_stop() if stop is None else stop
     try:
         found = read_here(what, source, **options) if decoding.is_in_process() else None
         for item in client.decode(what, source, stop, name=name, **options) if found is None else found:

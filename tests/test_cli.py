@@ -18,8 +18,8 @@ from reportlab.pdfgen import canvas
 
 import kvmm
 from kvmm.cli import main
-from kvmm.policy_costs import measured_on, plain_cost
-from kvmm.presets import policy_groups
+from kvmm.policy.costs import measured_on, plain_cost
+from kvmm.policy.presets import policy_groups
 
 ROOT = Path(__file__).resolve().parents[1]
 

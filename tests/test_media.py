@@ -24,7 +24,7 @@ from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfgen import canvas
 
 from kvmm import decoding, media, pdf
-from kvmm.decoding import images, read
+from kvmm.decoding import images, limits, read
 from kvmm.errors import KVMMError
 from kvmm.media import load_audio, load_document, load_image, load_media, load_pdf, preview
 
@@ -440,15 +440,15 @@ def test_damaged_recordings():
 # -- video -----------------------------------------------------------------------------------------------------------
 
 
-def mp4(frames: int = 8) -> bytes:
+def mp4(frames: int = 8, form: str = "mp4") -> bytes:
     import av
 
     out = io.BytesIO()
-    with av.open(out, "w", format="mp4") as container:
+    with av.open(out, "w", format=form) as container:
         track = container.add_stream("mpeg4", rate=4)
         track.width, track.height, track.pix_fmt = 64, 64, "yuv420p"
         for index in range(frames):
-            picture = np.full((64, 64, 3), 30 * index, np.uint8)
+            picture = np.full((64, 64, 3), 30 * index % 256, np.uint8)
             for packet in track.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")):
                 container.mux(packet)
         for packet in track.encode(None):
@@ -464,6 +464,25 @@ def test_video_is_recognised_and_names_what_it_needs(tmp_path: Path, monkeypatch
     refused(load_media, mp4(), match="save it and give its path")
     monkeypatch.setitem(sys.modules, "qwen_vl_utils", None)  # as when torchvision is missing
     refused(media.load_video, path, match=r'pip install "kvmm\[video\]"')
+
+
+@pytest.mark.parametrize("form", ["mp4", "matroska"])  # which says how many frames it has, and which does not
+def test_a_video_of_too_many_pixels_is_refused_before_its_reader_sees_it(tmp_path: Path, monkeypatch, form):
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(mp4(8, form))
+    monkeypatch.setattr(limits, "VIDEO_PIXELS", 8 * 64 * 64)
+    assert load_media(path)[0].kind == "video"
+    monkeypatch.setattr(limits, "VIDEO_PIXELS", 8 * 64 * 64 - 1)
+    refused(load_media, path, match=r"clip.mp4 has 8 frames or more, of 4,096 pixels each, and a video may have")
+
+
+def test_a_damaged_video_is_refused_and_a_short_one_is_not(tmp_path: Path):
+    path, whole = tmp_path / "clip.mkv", mp4(40, "matroska")
+    path.write_bytes(whole[: len(whole) * 3 // 4])
+    assert load_media(path)[0].kind == "video"
+    start = whole.index(b"\x1f\x43\xb6\x75")  # the first cluster: the frames
+    path.write_bytes(whole[:start])
+    refused(load_media, path, match="damaged or cut off|no frames that can be decoded")
 
 
 def test_video_goes_through_qwen_vl_utils(tmp_path: Path, monkeypatch):

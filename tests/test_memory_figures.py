@@ -24,7 +24,7 @@ from kvmm.eval.report_pages import HEAD, _row
 from kvmm.eval.runner import means
 from kvmm.memory_text import PACKED, WHOLE, bits_text, memory_text, ratio_text
 from kvmm.models import Conversation, load_model
-from kvmm.policy_costs import bits_of, plain_cost
+from kvmm.policy.costs import bits_of, plain_cost
 from kvmm.ui.answers import memory_note, stats_html
 from kvmm.ui.api import _result
 from kvmm.ui.methods import methods_html

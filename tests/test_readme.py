@@ -1,9 +1,7 @@
-"""What the README promises: its commands, its Python, its tables."""
+"""What the README promises: its commands, its Python, its tables; ``tests/docs`` has its links, limits and models."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import stat
 import subprocess
@@ -11,21 +9,27 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-import pytest
+import torch
 
 import kvmm
-from kvmm.models.families import FAMILIES
+from benchmarks.answer_tables import SHORT, committed_run, digest, drawn_of, marked, table
+from kvmm.codecs import EncodeContext, build_codec, registry
+from kvmm.policy import spec
+from kvmm.policy.presets import PRESETS, policy_groups
+from tests.docs.pages import blocks as docs_blocks
+from tests.docs.pages import results, rows, text_of
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return docs_blocks(README, language)
 
 
 def test_the_python_block_runs_and_answers():
     (code,) = blocks("python")
+    assert [code] == docs_blocks(text_of("docs/python.md"), "python")
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     answer, _, modality = result.stdout.strip().rpartition(" {")
@@ -45,77 +49,70 @@ def test_the_two_commands():
     assert [line for line in README.splitlines() if re.search(pattern, line)] == commands[1:]
 
 
-def test_the_example_commands_parse():
-    examples = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("python -m kvmm ask")]
-    assert len(examples) >= 4
-    help_text = subprocess.run(
-        [sys.executable, "-m", "kvmm", "ask", "--help"],
-        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}, timeout=120,
-    ).stdout  # fmt: skip
-    for option in {option for line in examples for option in re.findall(r"--[a-z-]+", line)}:
-        assert option in help_text, option
+def test_it_is_short():
+    assert len(README.encode()) < 10_000, "details belong to a page of docs/"
 
 
-def test_the_policy_table_is_the_registry():
-    rows = re.findall(r"^\| `([^`]+)` \| ([^|]*) \|$", README, re.MULTILINE)
-    assert dict(rows) == kvmm.policies()
+def test_answers_are_rows_of_the_whole_table():
+    assert marked(README) == table(committed_run(), SHORT)
+    whole = marked(text_of("docs/results.md")).splitlines()
+    assert [line for line in marked(README).splitlines() if line not in whole] == []
+    assert len(SHORT) == 5 and len(committed_run().tasks) == 4
+    assert drawn_of() == digest(), "run python -m benchmarks.answer_tables"
 
 
-def results(name: str) -> dict[str, dict]:
-    rows = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))["results"]
-    return {row["name"]: row for row in rows}
+def test_speed_is_of_the_tables_of_the_gpu():
+    found = list(rows(README, "| What is measured |").values())
+    generate = results("generate")["1x32k balanced"]
+    attention = results("decode_attention")["32x8k rd2"]
+    step = results("decode_step")["1x128k rd2 compile"]
+    assert found == [
+        [
+            f"{generate['dynamic']['tokens_per_second']:.0f}, `DynamicCache`",
+            f"{generate['kvmm']['tokens_per_second']:.0f} ({generate['ratio']:.1f}x), `balanced`, uncalibrated",
+        ],
+        [
+            f"{attention['baseline_us']:.0f}, the fastest SDPA kernel in bf16",
+            f"{attention['us']:.0f} ({attention['ratio']:.1f}x), `rd2`",
+        ],
+        [
+            f"{step['baseline_ms']:.1f}, transformers' fastest cache",
+            f'{step["ms"]:.1f}, `rd2` with `graph="compile"`',
+        ],
+    ]
 
 
-def cells(start: str) -> list[str]:
-    """The cells of the table row that begins with ``start``, behind it."""
-    (line,) = [line for line in README.splitlines() if line.startswith(f"| {start} | ")]
-    return [cell.strip() for cell in line[len(start) + 4 :].strip("| ").split("|")]
+def test_the_policies_to_use_are_what_they_are_said_to_be():
+    table = rows(README, "| You want |")
+    named = {name for cells in table.values() for name in re.findall(r"`([a-z0-9.-]+)`", cells[0])}
+    assert {"balanced", "small", "oscar4-2", "kivi2", "spherical-high", "bf16"} == named <= set(kvmm.policies())
+
+    def stored(name: str) -> tuple[str, float, float]:
+        both = kvmm.get_policy(name).image
+        assert both.key.codec == both.value.codec
+        return both.key.codec, both.key.bits, both.value.bits
+
+    assert stored("balanced") == ("rd", 2, 2) and kvmm.get_policy("balanced").uncalibrated == "oscar4-2"
+    assert stored("small") == ("rd", 1, 1) and kvmm.get_policy("small").uncalibrated == "oscar2"
+    assert stored("oscar4-2") == ("oscar", 4, 2) and stored("oscar2")[1:] == stored("kivi2")[1:] == (2, 2)
+    methods = {group.source for group in policy_groups() if group.source}
+    assert f"{len(kvmm.policies())} presets cover {['nine', 'ten'][len(methods) - 9]} published methods" in README
 
 
-@pytest.mark.parametrize(
-    ("start", "shape"),
-    [
-        ("1 x 131072 | 126", "1x128k"),
-        ("32 x 8192", "32x8k"),
-        ("64 x 4096", "64x4k"),
-        ("1 x 131072, 7 query heads a KV head", "1x128k-r7"),
-        ("1 x 131072, 64 channels", "1x128k-d64"),
-    ],
-)
-def test_the_table_of_attention_is_the_results(start: str, shape: str):
-    rows = [results("decode_attention")[f"{shape} {policy}"] for policy in ("rd2", "oscar2", "calibquant1-mean")]
-    expected = [f"{row['us']:.0f} ({row['ratio']:.1f}x" for row in rows]
-    baseline = f"{rows[0]['baseline_us']:.0f}"
-    found = [*start.split(" | ")[1:], *cells(start)]
-    assert found[0] == baseline
-    assert [re.sub(r"( faster)?\)$", "", cell) for cell in found[1:]] == expected
-
-
-@pytest.mark.parametrize(
-    ("start", "shape"),
-    [("1 x 131072 | 67.0", "1x128k"), ("1 x 32768 | 33.3", "1x32k"), ("32 x 4096", "32x4k")],
-)
-def test_the_table_of_steps_is_the_results(start: str, shape: str):
-    rd2, oscar2 = (results("decode_step")[f"{shape} {policy} compile"] for policy in ("rd2", "oscar2"))
-    expected = [rd2["baseline_ms"], rd2["floor_bf16_ms"], rd2["ms"], oscar2["ms"]]
-    assert [*start.split(" | ")[1:], *cells(start)] == [f"{ms:.1f}" for ms in expected]
-
-
-@pytest.mark.parametrize(("start", "shape"), [("1 x 4096", "1x4k"), ("1 x 32768 | 34", "1x32k")])
-def test_the_table_of_generate_is_the_results(start: str, shape: str):
-    policies = ("balanced", "balanced+file", "oscar2", "kivi2", "kitty")
-    rows = [results("generate")[f"{shape} {policy}"] for policy in policies]
-    expected = [f"{rows[0]['dynamic']['tokens_per_second']:.0f}"]
-    expected += [f"{row['kvmm']['tokens_per_second']:.0f} ({row['ratio']:.1f}x)" for row in rows]
-    assert [*start.split(" | ")[1:], *cells(start)] == expected
-
-
-def test_what_readme_says_of_generate_is_the_results():
-    rows = results("generate").values()
-    assert f"at most {100 * (max(row['first_ratio'] for row in rows) - 1):.0f} % later" in README
-    for name, text in (("short_ratio", "{} to {} % of its"), ("host_ratio", "{} to {} % of the host time")):
-        found = [round(100 * row[name]) for row in rows]
-        assert text.format(min(found), max(found)) in " ".join(README.split()), name
+def test_the_codec_is_that_of_its_page(monkeypatch):
+    monkeypatch.setattr(registry, "_CODECS", dict(registry._CODECS))
+    monkeypatch.setitem(PRESETS, "clipped2", None)  # so that there is none afterwards
+    del PRESETS["clipped2"]
+    x = torch.randn(1, 2, 300, 64, generator=torch.Generator().manual_seed(0))
+    encoded = []
+    for text in (blocks("py")[0], docs_blocks(text_of("docs/adding-a-codec.md"), "python")[0]):
+        exec(compile(text, "README.md", "exec"), {"__name__": "elsewhere"})
+        both = [build_codec(spec("clipped", 2, 32), side).encode(x, EncodeContext(128)) for side in ("key", "value")]
+        encoded.append([tensor for packed in both for tensor in packed.tensors.values()])
+    assert all(torch.equal(one, other) for one, other in zip(*encoded, strict=True))
+    clipped = build_codec(spec("clipped", 2, 32), "key").encode(x, EncodeContext(128))["scale"][:, :, :8].float()
+    kivi = build_codec(spec("kivi", 2, 32), "key").encode(x, EncodeContext(128))["scale"][:, :, :8].float()
+    torch.testing.assert_close(clipped, 0.9 * kivi, rtol=2e-3, atol=0)  # groups behind the 8th are padding
 
 
 def test_requirements_are_exact_and_without_torchvision():
@@ -131,23 +128,3 @@ def test_requirements_are_exact_and_without_torchvision():
 def test_versions_of_this_environment_are_in_the_supported_range():
     major, minor = map(int, version("transformers").split(".")[:2])
     assert (major, minor) >= (5, 17)
-
-
-@pytest.mark.parametrize("limit", ["MAX_PDF_PAGES", "MAX_IMAGE_SIDE", "MAX_IMAGE_PIXELS", "MAX_AUDIO_SECONDS"])
-def test_the_limits_are_those_of_the_code(limit: str):
-    from kvmm import media
-
-    words = {
-        "MAX_PDF_PAGES": f"{media.MAX_PDF_PAGES} pages",
-        "MAX_IMAGE_SIDE": f"{media.MAX_IMAGE_SIDE // 1000} 000 a side",
-        "MAX_IMAGE_PIXELS": f"{media.MAX_IMAGE_PIXELS // 10**6} million pixels",
-        "MAX_AUDIO_SECONDS": f"{media.MAX_AUDIO_SECONDS // 60} minutes",
-    }
-    assert words[limit] in README
-
-
-def test_every_family_is_named():
-    said = re.sub(r"[^a-z0-9]", "", README.lower())
-    for name in FAMILIES:
-        short = re.sub(r"(thinker|moe|[^a-z0-9])", "", name)
-        assert short in said, name

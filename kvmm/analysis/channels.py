@@ -18,9 +18,9 @@ import torch
 
 from kvmm.analysis.norms import QUANTILES, _plain
 from kvmm.analysis.recording import Enough, Seen, kept_tokens, observe, token_strings
-from kvmm.cache.codecs import Site, build_codec
-from kvmm.cache.codecs.base import EncodeContext, page_size_for
-from kvmm.cache.codecs.oscar import OScaR
+from kvmm.codecs import Site, build_codec
+from kvmm.codecs.base import EncodeContext, page_size_for
+from kvmm.codecs.oscar import OScaR
 from kvmm.errors import KVMMError
 from kvmm.kernels.quantize import DensePages
 from kvmm.modality import MODALITY_NAMES, modality_of_ids

@@ -22,16 +22,16 @@ from typing import Any
 import torch
 
 from kvmm.analysis.shapes import ModelShape
-from kvmm.cache.codecs import Site, build_codec
-from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import text_page_size
 from kvmm.calibration import Calibration
-from kvmm.calibration.file import wants_fit, without_fit
+from kvmm.codecs import Site, build_codec
+from kvmm.codecs.base import page_size_for
 from kvmm.errors import KVMMError
 from kvmm.kernels.exact import exact_dtype
 from kvmm.modality import MODALITY_NAMES, TEXT
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec, check_head_dim, check_layers, get_policy
+from kvmm.policy.calibrated import wants_fit, without_fit
 
 _PERIOD = 512  # tokens: a multiple of every page size
 LONGEST = 1 << 30  # tokens; no search goes beyond
@@ -250,7 +250,7 @@ def store_nbytes(
     """Bytes of a codec's store of ``tokens`` tokens of one sequence, by tensor.
 
     Args:
-        spec, side, site: as for :func:`kvmm.cache.codecs.build_codec`.
+        spec, side, site: as for :func:`kvmm.codecs.build_codec`.
         shape: KV heads and head_dim.
         dtype: of exact tokens.
         page_size: tokens a page.

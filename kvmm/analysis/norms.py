@@ -312,7 +312,7 @@ def record_norms(
         row: which sequence of the batch to report.
 
     Raises:
-        KVMMError: there are no ``input_ids``, no such row, or the model keeps no key-value cache.
+        KVMMError: there are no ``input_ids``, no such row, or the model keeps no key-value cache or layers that differ.
     """
     if inputs.get("input_ids") is None:
         raise KVMMError("record_norms needs input_ids: pass what the processor returned")
@@ -323,6 +323,10 @@ def record_norms(
     layers = tuple(sorted(found["key"]))
     if not layers:
         raise KVMMError(f"{type(model).__name__} wrote no keys to the cache: pick a model with attention layers")
+    if len({one.shape for one in found["key"].values()}) > 1:
+        raise KVMMError(
+            f"The layers of {type(model).__name__} have different numbers of KV heads, which this view cannot show."
+        )
 
     def stack(kind: str) -> np.ndarray | None:  # -> [L, H, T]
         return torch.stack([found[kind][i] for i in layers]).numpy() if found[kind] else None

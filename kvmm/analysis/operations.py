@@ -34,7 +34,7 @@ import torch
 
 from kvmm.analysis.cost import CostModel, split_tokens, store_nbytes
 from kvmm.analysis.shapes import ModelShape
-from kvmm.cache.codecs import Codec, EncodeContext, Site, build_codec
+from kvmm.codecs import Codec, EncodeContext, Site, build_codec
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import CodecSpec
 

@@ -53,6 +53,8 @@ class Enough(Exception):
     """An observer raises this when it has seen what it wants: the rest of the pass is skipped."""
 
 
+# models leave out the queries of such layers but for the tokens whose logits are asked for
+_SHARED = "This model has layers that read the keys and values of other layers, which an analysis cannot show."
 Observer = Callable[[Seen], None]
 _OBSERVER: ContextVar[tuple[Observer, PassThroughCache]] = ContextVar("observer")
 
@@ -74,6 +76,9 @@ class _MaskRows:
 
     def __init__(self, arguments: dict[str, Any]):
         self.arguments = arguments
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        raise KVMMError(_SHARED)
 
     def __call__(self, start: int, stop: int) -> torch.Tensor:
         offset = self.arguments.get("q_offset", 0) + start
@@ -117,6 +122,8 @@ def _forward(
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
         raise KVMMError("Attention with capped logits or learned sinks cannot be recorded: pick another model.")
     observer, cache = _OBSERVER.get()
+    if query.shape[2] != key.shape[2]:
+        raise KVMMError(_SHARED)
     if isinstance(attention_mask, torch.Tensor):
         rows = _tensor_rows(attention_mask)
     else:

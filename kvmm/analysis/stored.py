@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from kvmm.cache import KVMMCache
-from kvmm.cache.codecs import Codec, Side, Site, build_codec
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import Plan, TokenTable
+from kvmm.codecs import Codec, Side, Site, build_codec
 from kvmm.errors import KVMMError
 from kvmm.kernels.exact import exact_dtype
 from kvmm.policy import KVPolicy, get_policy

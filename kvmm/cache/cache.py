@@ -25,12 +25,13 @@ from kvmm.cache.room import Room
 from kvmm.cache.storage import load_cache, save_cache
 from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
 from kvmm.cache.table import TokenTable
-from kvmm.calibration import Calibration, load_calibration, without_fit
+from kvmm.calibration import Calibration
 from kvmm.calibration.heads import configured_heads
+from kvmm.cuda_graphs.decode import StepGraph, install_dispatcher, remove_dispatcher
 from kvmm.errors import KVMMError
-from kvmm.graphs import StepGraph, install_dispatcher, remove_dispatcher
 from kvmm.modality import TEXT, install_hook, placeholder_ids, remove_hook
 from kvmm.policy import KVPolicy, check_head_dim, check_layers, get_policy
+from kvmm.policy.calibrated import load_calibration, without_fit
 
 
 class KVMMCache(ContractMixin):
@@ -460,7 +461,7 @@ class KVMMCache(ContractMixin):
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, *, calibration: str | Path | None = None) -> KVMMCache:
         """Read a cache that :meth:`save` wrote for the same model; see :func:`kvmm.cache.storage.load_cache`."""
-        return load_cache(path, model, calibration=calibration)
+        return load_cache(path, model, cls._prepared, calibration=calibration)
 
     @property
     def model(self) -> nn.Module | None:

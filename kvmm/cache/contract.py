@@ -11,9 +11,8 @@ from transformers.cache_utils import Cache
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.cache.retention import RetentionController
     from kvmm.cache.table import TokenTable
-    from kvmm.graphs import StepGraph
+    from kvmm.cuda_graphs.decode import StepGraph
 
 
 class ContractMixin(Cache):
@@ -21,7 +20,7 @@ class ContractMixin(Cache):
 
     table: TokenTable
     graph: StepGraph | None
-    retention: RetentionController | None
+    retention: Any  # a RetentionController, or None without a budget
     packed_layers: list[int]
     _pending: Any
     _explicit: Any

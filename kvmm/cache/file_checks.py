@@ -2,7 +2,7 @@
 
 Attention reads packed pages where they lie, by shapes and by indices that are stored beside them. What a file says is
 therefore compared with the model (heads, channels), with the token table (sequences, tokens, pages) and with what each
-codec declares of its tensors (:meth:`kvmm.cache.codecs.Codec.fields`).
+codec declares of its tensors (:meth:`kvmm.codecs.Codec.fields`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from kvmm.cache.codecs import StoreShape
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import TokenTable
 from kvmm.cache.tiers import TieredStore
 from kvmm.calibration.heads import HeadShape, head_shapes, local_heads
+from kvmm.codecs import StoreShape
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields, whole_number
 from kvmm.modality import MODALITY_NAMES, PADDING

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from kvmm.cache.codecs import build_codec
 from kvmm.calibration import forget_fingerprint
+from kvmm.codecs import build_codec
 from kvmm.errors import KVMMError
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec

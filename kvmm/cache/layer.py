@@ -12,19 +12,20 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from kvmm.attention import PackedHandle
-from kvmm.cache.codecs import Codec, Packed, Site, build_codec
 from kvmm.cache.columns import growth, in_order, take_columns, with_capacity
 from kvmm.cache.pages import Growth, PageStore, Part
 from kvmm.cache.queries import PromptQueries
-from kvmm.cache.room import NextPage, Room
+from kvmm.cache.room import Room
 from kvmm.cache.table import Cut, Plan, TokenTable
 from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
+from kvmm.codecs import Codec, Packed, Site, build_codec
+from kvmm.cuda_graphs.layer import LayerGraph
+from kvmm.cuda_graphs.next_page import NextPage
 from kvmm.errors import KVMMError
 from kvmm.kernels.append import append_columns
 from kvmm.kernels.attention import attend
 from kvmm.kernels.exact import exact_dtype, to_exact
-from kvmm.layer_graph import LayerGraph
 from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
 from kvmm.policy import KVPolicy
 

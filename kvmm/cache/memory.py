@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvmm.cache.layer import KVMMLayer
+from kvmm.cache.state import CacheState
 from kvmm.modality import MODALITY_NAMES
-
-if TYPE_CHECKING:
-    from kvmm.cache.cache import KVMMCache
 
 _LOSSLESS = "values"  # the tensor of pages that keep tokens as they are
 
@@ -85,7 +83,7 @@ class _Counts:
         return {m: self.dense[m] + self.packed.get(m, 0) for m in self.dense}
 
 
-def measure(cache: KVMMCache) -> MemoryReport:
+def measure(cache: CacheState) -> MemoryReport:
     """Measure a cache; works before and after packing."""
     table = cache.table
     table.clear_bias()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
+from kvmm.codecs.base import Codec, EncodeContext, Packed
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.cache.room import NextPage
+    from kvmm.cuda_graphs.next_page import NextPage
 
 _SLACK_PAGES = 8
 
@@ -87,8 +87,8 @@ class PageStore:
 
     @classmethod
     def for_codec(cls, codec: Codec, page_size: int) -> PageStore:
-        """The store of a codec: its own class if it has one."""
-        return (codec.store_class or cls)(codec, page_size)
+        """The store of a codec."""
+        return cls(codec, page_size)
 
     def append(
         self,

@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvmm.cache.layer import KVMMLayer
+from kvmm.cache.state import CacheState
 from kvmm.cache.tiers import TieredStore
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy, RetentionSettings
 
 if TYPE_CHECKING:
-    from kvmm.cache.cache import KVMMCache
     from kvmm.cache.pages import Part
 
 _LAST_RESORT = 9  # the class of steps that nothing but the budget can force
@@ -188,7 +188,7 @@ class RetentionController:
 
     # -- when -------------------------------------------------------------------------------------------------------
 
-    def after_step(self, cache: KVMMCache, new_tokens: int) -> None:
+    def after_step(self, cache: CacheState, new_tokens: int) -> None:
         """Run if it is time, or if the cache has outgrown its budget; a prompt being read is left alone."""
         if new_tokens > self.settings.interval or not cache.is_packed:
             return
@@ -196,7 +196,7 @@ class RetentionController:
         if self.steps % self.settings.interval == 0 or resident_nbytes(cache) > self.policy.budget:
             self.run(cache)
 
-    def run(self, cache: KVMMCache) -> None:
+    def run(self, cache: CacheState) -> None:
         """Plan and carry out; afterwards the budget holds."""
         self.runs += 1
         members = list(_members(cache))
@@ -220,7 +220,7 @@ class RetentionController:
 
     # -- what the plan sees -----------------------------------------------------------------------------------------
 
-    def _choices(self, cache: KVMMCache, layer: int, modality: int, part: Part) -> Choices:
+    def _choices(self, cache: CacheState, layer: int, modality: int, part: Part) -> Choices:
         settings, key = self.settings, part.key
         positions = cache.table.stores[modality][0].cpu().numpy().reshape(key.num_pages, -1)
         tier = key.tier_map()
@@ -267,7 +267,7 @@ class RetentionController:
 
     # -- report -----------------------------------------------------------------------------------------------------
 
-    def report(self, cache: KVMMCache) -> dict[str, Any]:
+    def report(self, cache: CacheState) -> dict[str, Any]:
         """What the controller did and where things stand, for JSON; see :meth:`KVMMCache.retention_report`."""
         entries, shares, distortion, held = [], [], 0.0, 0
         by_layer: dict[int, np.ndarray] = {}
@@ -315,7 +315,7 @@ class RetentionController:
         }
 
 
-def _members(cache: KVMMCache) -> Iterator[tuple[int, int, Part]]:
+def _members(cache: CacheState) -> Iterator[tuple[int, int, Part]]:
     """Layer, modality and part of everything that has tiers."""
     for index in cache.packed_layers:
         for modality, part in cache.layers[index].parts.items():
@@ -323,7 +323,7 @@ def _members(cache: KVMMCache) -> Iterator[tuple[int, int, Part]]:
                 yield index, modality, part
 
 
-def resident_nbytes(cache: KVMMCache) -> int:
+def resident_nbytes(cache: CacheState) -> int:
     """Bytes of :meth:`KVMMCache.memory` without the backing in host memory."""
     total = cache.table.nbytes()
     for layer in cache.layers:

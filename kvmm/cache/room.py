@@ -11,19 +11,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
-from kvmm.layer_graph import GraphPool
+from kvmm.cuda_graphs.layer import GraphPool
 from kvmm.modality import TEXT
-
-if TYPE_CHECKING:
-    from kvmm.cache.table import TokenTable
+from kvmm.policy import KVPolicy
 
 MASKED = -1e30  # as in the token table
 _SLACK = 8  # columns
 _STEP, _LARGEST_STEP = 512, 2048  # tokens that the capacity grows by, in between an eighth of what there is
+
+
+class Slots(Protocol):
+    """What capacities follow from: a :class:`kvmm.cache.table.TokenTable`."""
+
+    policy: KVPolicy
+    length: int
+    modality: torch.Tensor | None
+    dense: torch.Tensor | None
+    stores: dict[int, torch.Tensor]
+    page_sizes: dict[int, int]
+    num_sinks: int
 
 
 @dataclass
@@ -52,37 +62,6 @@ class Counters:
         """One token more in every sequence; on the device, so that it can be captured."""
         self.position.add_(1)
         self.dense_length.add_(1)
-
-
-class NextPage:
-    """Where the next page of text goes, by the device's own count of pages, so that the same captured kernels write
-    every page.
-
-    Args:
-        num_pages: int32 ``[1]``, text pages in use.
-        held: the same number, as the host knows it while kernels are launched.
-    """
-
-    def __init__(self, num_pages: torch.Tensor, held: int):
-        self._num_pages = num_pages
-        self._held = held
-        # all layers ask for the same few
-        self._numbers: dict[tuple[int, int], torch.Tensor] = {}
-        self._rows: dict[tuple[int, int], torch.Tensor] = {}
-
-    def number(self, used: int, step: int) -> torch.Tensor:
-        """int32 ``[1]``: ``used`` of something that there are ``step`` more of with every page."""
-        key = used - self._held * step, step
-        if key not in self._numbers:
-            self._numbers[key] = self._num_pages * step + key[0]
-        return self._numbers[key]
-
-    def rows(self, used: int, count: int) -> torch.Tensor:
-        """int64 ``[count]``: the rows behind the ``used`` ones of a tensor that every page adds ``count`` rows to."""
-        key = used - self._held * count, count
-        if key not in self._rows:
-            self._rows[key] = self.number(used, count) + torch.arange(count, device=self._num_pages.device)
-        return self._rows[key]
 
 
 class Room:
@@ -128,7 +107,7 @@ class Room:
         twin.text_pages, twin.page_size, twin.dense_columns = self.text_pages, self.page_size, self.dense_columns
         return twin
 
-    def lay_out(self, table: TokenTable, turn: bool = False) -> None:
+    def lay_out(self, table: Slots, turn: bool = False) -> None:
         """Decide capacities for what a packed table holds and the tokens that may still come.
 
         Args:
@@ -155,7 +134,7 @@ class Room:
         if not columns <= self.dense_columns <= 2 * columns:
             self.dense_columns = columns
 
-    def slots(self, table: TokenTable) -> list[tuple[torch.Tensor | None, int]]:
+    def slots(self, table: Slots) -> list[tuple[torch.Tensor | None, int]]:
         """Positions int32 ``[B, n]`` in use (None: nothing) and slots there are, for each store and the columns."""
         found = []
         for modality in sorted({TEXT, *table.stores}):
@@ -164,7 +143,7 @@ class Room:
             found.append((used, size))
         return [*found, (table.dense, self.dense_columns)]
 
-    def on(self, device: torch.device, table: TokenTable) -> Counters:
+    def on(self, device: torch.device, table: Slots) -> Counters:
         """The counters of a device, made on first use."""
         if device not in self._counters:
             with torch.inference_mode(False):
@@ -178,13 +157,13 @@ class Room:
         for counters in self._counters.values():
             counters.advance()
 
-    def sync(self, table: TokenTable) -> None:
+    def sync(self, table: Slots) -> None:
         """Write the host's numbers to all devices, after anything but a step of one token."""
         bias = self._bias(table) if self._counters else None
         for counters in self._counters.values():
             self._write(counters, table, bias)
 
-    def _write(self, counters: Counters, table: TokenTable, bias: torch.Tensor | None) -> None:
+    def _write(self, counters: Counters, table: Slots, bias: torch.Tensor | None) -> None:
         width = table.dense.shape[1]
         counters.position.fill_(width - 1)
         counters.dense_length.fill_(width)
@@ -197,7 +176,7 @@ class Room:
             with torch.inference_mode(False):
                 counters.bias = bias.to(counters.position.device, copy=True)
 
-    def _bias(self, table: TokenTable) -> torch.Tensor | None:
+    def _bias(self, table: Slots) -> torch.Tensor | None:
         """float32 ``[B, 1, 1, N]`` on the CPU, or None if every slot in use holds a token."""
         layout = self.slots(table)
         if all(used is None or bool((used >= 0).all()) for used, _ in layout):
@@ -217,6 +196,6 @@ class Room:
         return sum(t.nbytes for t in tensors)
 
 
-def _slots(table: TokenTable, modality: int) -> int:
+def _slots(table: Slots, modality: int) -> int:
     store = table.stores.get(modality)
     return 0 if store is None else store.shape[1]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -27,26 +27,26 @@ from kvmm.bounded_json import MAX_CHARACTERS, parse_json
 from kvmm.cache import file_checks
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.pages import Part
+from kvmm.cache.state import CacheState
 from kvmm.cache.table import TokenTable
-from kvmm.calibration import Calibration, load_calibration, model_fingerprint
+from kvmm.calibration import Calibration, model_fingerprint
 from kvmm.calibration.heads import HeadShape
 from kvmm.errors import KVMMError, one_line
 from kvmm.kernels.exact import exact_dtype
 from kvmm.policy import KVPolicy
+from kvmm.policy.calibrated import load_calibration
 from kvmm.tensor_file import read_tensor_file
-
-if TYPE_CHECKING:
-    from kvmm.cache.cache import KVMMCache
 
 FORMAT = "kvmm-cache"
 FORMAT_VERSION = 1
 Tensors = dict[str, torch.Tensor]
+Loaded = TypeVar("Loaded", bound=CacheState)
 _HOLDS_NOTHING = getattr(cache_utils, "DummyLayer", ())  # reads the keys and values of another layer
 _RETENTION = ("pins", "steps", "runs", "last", "counts")  # what the controller of a budget has to remember
 
 
 def save_cache(
-    cache: KVMMCache, path: str | Path, metadata: Mapping[str, Any] | None = None, *, empty: bool = False
+    cache: CacheState, path: str | Path, metadata: Mapping[str, Any] | None = None, *, empty: bool = False
 ) -> None:
     """Write a cache to a file; a file of that name is replaced once the new one is complete.
 
@@ -106,12 +106,19 @@ def save_cache(
         unfinished.unlink(missing_ok=True)
 
 
-def load_cache(path: str | Path, model: nn.Module, *, calibration: str | Path | None = None) -> KVMMCache:
+def load_cache(
+    path: str | Path,
+    model: nn.Module,
+    prepare: Callable[[nn.Module, KVPolicy, Calibration | None], Loaded],
+    *,
+    calibration: str | Path | None = None,
+) -> Loaded:
     """Read a cache that :func:`save_cache` wrote; generation goes on where it stopped.
 
     Args:
         path: the file.
         model: the same model, on any device, in the same dtype.
+        prepare: makes an empty cache for a model, a policy and its calibration.
         calibration: the calibration file the cache was packed with, if it is no longer where it was.
 
     Raises:
@@ -128,7 +135,7 @@ def load_cache(path: str | Path, model: nn.Module, *, calibration: str | Path | 
         raise KVMMError(f"{path} is damaged (its checksum differs); save the cache again.")
     state = parse_json(text, str(path))
     try:
-        return _rebuilt(path, model, state, tensors, calibration)
+        return _rebuilt(path, model, prepare, state, tensors, calibration)
     except _Damaged as error:
         raise KVMMError(f"{path} does not hold a whole cache ({one_line(error)}); save it again.") from None
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
@@ -151,10 +158,13 @@ def _checking(where: str) -> Iterator[None]:
 
 
 def _rebuilt(
-    path: Path, model: nn.Module, state: dict[str, Any], tensors: Tensors, calibration: str | Path | None
-) -> KVMMCache:
-    from kvmm.cache.cache import KVMMCache
-
+    path: Path,
+    model: nn.Module,
+    prepare: Callable[[nn.Module, KVPolicy, Calibration | None], Loaded],
+    state: dict[str, Any],
+    tensors: Tensors,
+    calibration: str | Path | None,
+) -> Loaded:
     dtype = str(model.dtype).removeprefix("torch.")
     if state["dtype"] != dtype:
         raise KVMMError(f"{path} was written in {state['dtype']} and this model is in {dtype}; load it in the same.")
@@ -171,7 +181,7 @@ def _rebuilt(
         fitted = load_calibration(model, policy)
         if _digest(fitted) != state["calibration"]:
             raise KVMMError(f"{path} was packed with another calibration file; pass it as calibration=.")
-    cache = KVMMCache._prepared(model, policy, fitted)
+    cache = prepare(model, policy, fitted)
     _check_names(tensors, len(cache.layers))
     # a table beside static buffers lies in host memory
     device = model.device if cache.table.room is None else torch.device("cpu")
@@ -252,7 +262,7 @@ def _prefixed(tensors: Tensors, prefix: str, device: torch.device) -> Tensors:
 # -- the parts of a cache ---------------------------------------------------------------------------------------------
 
 
-def _table_state(cache: KVMMCache) -> tuple[Tensors, dict[str, Any]]:
+def _table_state(cache: CacheState) -> tuple[Tensors, dict[str, Any]]:
     table = cache.table
     tensors = {}
     if table.modality is not None:
@@ -262,7 +272,7 @@ def _table_state(cache: KVMMCache) -> tuple[Tensors, dict[str, Any]]:
     return tensors, {**values, "page_sizes": {str(m): size for m, size in table.page_sizes.items()}}
 
 
-def _restore_table(cache: KVMMCache, values: dict[str, Any], tensors: Tensors) -> None:
+def _restore_table(cache: CacheState, values: dict[str, Any], tensors: Tensors) -> None:
     table = cache.table
     table.length, table.num_sinks, table.packed = values["length"], values["num_sinks"], values["packed"]
     if table.length:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import create_mask
 
-from kvmm.cache.codecs.base import page_size_for
 from kvmm.cache.columns import growth
 from kvmm.cache.room import Room
+from kvmm.codecs.base import page_size_for
 from kvmm.errors import KVMMError
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT, VIDEO
 from kvmm.policy import KVPolicy
@@ -279,6 +279,9 @@ class TokenTable:
             mask = mask[:, 0, 0]
         if mask.dim() != 2 or mask.shape[1] != self.length:
             return True
+        # without padding one look suffices; on a GPU a second one would wait for the device again
+        if not mask.is_cuda and not (bool(mask.any()) if mask.is_floating_point() else not bool(mask.all())):
+            return False
         visible = mask == 0 if mask.is_floating_point() else mask.bool()
         padding = self.modality[:, : self.length] == PADDING
         return not bool((visible.to(padding.device) | padding).all())

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvmm.cache.codecs.base import Codec, EncodeContext, Packed
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import MASKED
+from kvmm.codecs.base import Codec, EncodeContext, Packed
 from kvmm.errors import KVMMError
 from kvmm.policy import RetentionSettings
 

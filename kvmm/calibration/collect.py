@@ -17,7 +17,7 @@ from torch import nn
 from transformers.cache_utils import Cache, DynamicLayer
 
 from kvmm.attention import PackedHandle, install_attention
-from kvmm.calibration.file import SiteSamples
+from kvmm.calibration import SiteSamples
 from kvmm.eval.asking import DYNAMIC, Document, read_on
 from kvmm.modality import modality_of_ids
 

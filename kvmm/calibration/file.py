@@ -11,125 +11,37 @@ import json
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from kvmm.bounded_json import parse_json
+from kvmm.calibration.data import FORMAT, FORMAT_VERSION, Calibration
 from kvmm.calibration.heads import HeadShape, head_shapes, layer_configs, local_heads, num_layers
+from kvmm.codecs import codec_class, codec_names
 from kvmm.errors import KVMMError, one_line
-from kvmm.modality import IMAGE, MODALITY_NAMES, VIDEO
-from kvmm.policy import KVPolicy, KVSpec, get_policy
+from kvmm.modality import MODALITY_NAMES
 from kvmm.tensor_file import read_tensor_file
 
-FORMAT = "kvmm-calibration"
-FORMAT_VERSION = 1
 _NAME = re.compile(rf"\w+\.\d{{1,5}}\.(key|value)\.({'|'.join(MODALITY_NAMES)})\.[\w.-]+")
 _fingerprints: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 FILE_NAME = "kvmm_calibration.safetensors"  # in a model's folder, found without being asked for
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
-    """Fitted tensors of one model.
+def read_calibration(path: str | Path) -> Calibration:
+    """Read a calibration file; one that was read before and has not changed is the same object.
 
-    Attributes:
-        fingerprint: :func:`model_fingerprint` of the model.
-        tensors: by name, on the CPU.
-        metadata: how they were made: model, data, versions.
-        heads: the first KV head of this process and the one after its last, where a model is split over several; None
-            for all. Tensors are of all heads everywhere, so that all processes give channels the same bits.
+    Raises:
+        KVMMError: if it is missing, damaged, no calibration or of another format version.
     """
-
-    fingerprint: str
-    tensors: Mapping[str, torch.Tensor]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    heads: tuple[int, int] | None = None
-
-    def __deepcopy__(self, memo: dict) -> Calibration:
-        return self  # immutable, shared by every cache of the model
-
-    def own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The part of a tensor ``[H_kv, ...]`` that belongs to the heads of this process."""
-        return tensor if self.heads is None else tensor[self.heads[0] : self.heads[1]]
-
-    def site(self, codec: str, layer: int, side: str, modality: int) -> dict[str, torch.Tensor]:
-        """The tensors of one codec for the keys or values of one layer and modality; empty if there are none.
-
-        Frames of a video are images: without a fit of their own they take that of images.
-        """
-        for kind in (modality, IMAGE) if modality == VIDEO else (modality,):
-            if found := self._by_site.get(site_name(codec, layer, side, kind)):
-                return dict(found)
-        return {}
-
-    def sites(self, codec: str, modality: int) -> list[tuple[int, str]]:
-        """``(layer, side)`` of every site that :meth:`site` has tensors for, in order."""
-        split = [site.split(".") for site in self._by_site]
-        layers = sorted({(int(layer), side) for name, layer, side, *_ in split if name == codec})
-        return [pair for pair in layers if self.site(codec, *pair, modality)]
-
-    @cached_property
-    def _by_site(self) -> dict[str, dict[str, torch.Tensor]]:
-        """The tensors of every site, by :func:`site_name`: each new cache of a model asks for all of them."""
-        sites: dict[str, dict[str, torch.Tensor]] = {}
-        for name, tensor in self.tensors.items():
-            *site, rest = name.split(".", 4)
-            sites.setdefault(".".join([*site, ""]), {})[rest] = tensor
-        return sites
-
-    def save(self, path: str | Path) -> None:
-        """Write the file."""
-        header = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "fingerprint": self.fingerprint}
-        metadata = header | {"metadata": json.dumps(dict(self.metadata))}
-        save_file({name: t.contiguous() for name, t in self.tensors.items()}, path, metadata)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Calibration:
-        """Read a file.
-
-        Raises:
-            KVMMError: if it is missing, damaged, no calibration or of another format version.
-        """
-        path = Path(path)
-        if not path.is_file():
-            raise KVMMError(f"No calibration file {path}; make one with: python -m kvmm calibrate --out {path}")
-        return _read(path, path.stat().st_mtime_ns)
-
-
-@dataclass(frozen=True, eq=False)
-class SiteSamples:
-    """What a calibration run saw of the keys or the values of one layer and modality; codecs fit themselves to it.
-
-    Attributes:
-        side: ``key`` or ``value``.
-        vectors: float32 ``[H_kv, n, D]``, a sample of the tokens (keys after RoPE).
-        mean: float32 ``[H_kv, D]``, of all tokens seen.
-        covariance: float32 ``[H_kv, D, D]``, of all tokens seen.
-        importance: float32 ``[H_kv, D, D]``: the mean of ``g g^T`` over tokens, with ``g`` the gradient of the answers'
-            loss with respect to the token's vector; what an error there costs, in the same unit everywhere. None if no
-            gradients were taken.
-        query_moment: float32 ``[H_kv, D, D]``, the mean of ``q q^T`` over queries (keys), or the output projection's
-            ``W_o^T W_o`` over the head's group (values); None where it is not known.
-    """
-
-    side: str
-    vectors: torch.Tensor
-    mean: torch.Tensor
-    covariance: torch.Tensor
-    importance: torch.Tensor | None
-    query_moment: torch.Tensor | None
-
-
-def site_name(codec: str, layer: int, side: str, modality: int) -> str:
-    """The prefix of a site's tensors in a file."""
-    return f"{codec}.{layer}.{side}.{MODALITY_NAMES[modality]}."
+    path = Path(path)
+    if not path.is_file():
+        raise KVMMError(f"No calibration file {path}; make one with: python -m kvmm calibrate --out {path}")
+    return _read(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
@@ -166,8 +78,6 @@ def _check(calibration: Calibration, shapes: Mapping[int, HeadShape] | None = No
     Raises:
         KVMMError: with the name of what is wrong.
     """
-    from kvmm.cache.codecs import codec_class, codec_names
-
     for name in calibration.tensors:
         if not _NAME.fullmatch(name):
             raise KVMMError(f"{name!r}: is no name of the form codec.layer.side.modality.tensor")
@@ -226,17 +136,16 @@ def forget_fingerprint(model: nn.Module) -> None:
     _fingerprints.pop(getattr(model, "thinker", model), None)
 
 
-def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
-    """The calibration of a policy for a model: the file it names, else the one in the model's folder, else None.
+def calibration_of(model: nn.Module, path: str | None = None) -> Calibration | None:
+    """The calibration of a model: the file at ``path``, else the one in the model's folder, else None.
 
     Raises:
-        KVMMError: if the file is damaged, or the one that the policy names was fitted to another model.
+        KVMMError: if the file is damaged, or the one at ``path`` was fitted to another model.
     """
-    path = policy.calibration
     found = Path(getattr(model, "name_or_path", "") or "") / FILE_NAME
     if path is None and not found.is_file():
         return None
-    calibration = Calibration.load(path or found)
+    calibration = read_calibration(path or found)
     if calibration.fingerprint == model_fingerprint(model):
         if shapes := head_shapes(model):
             try:
@@ -254,42 +163,4 @@ def load_calibration(model: nn.Module, policy: KVPolicy) -> Calibration | None:
     return None
 
 
-def without_fit(policy: KVPolicy, calibration: Calibration | None) -> KVPolicy:
-    """The policy for a model with this calibration: modalities that their codec was not fitted to are stored as the
-    preset ``policy.uncalibrated`` says, in all layers.
-    """
-    if policy.uncalibrated is None:
-        return policy
-    other, changes = get_policy(policy.uncalibrated), {}
-    for modality, name in enumerate(MODALITY_NAMES):
-        kv = getattr(policy, name)
-        if any(calibration is None or not calibration.sites(codec, modality) for codec in _fitted_codecs(kv)):
-            changes[name] = getattr(other, name)
-    return replace(policy, uncalibrated=None, **changes)
-
-
-def wants_fit(policy: KVPolicy, calibration: Calibration | None) -> bool:
-    """Whether some modality's codec is fitted to a model and this calibration (None: there is none) has no fit."""
-    return any(
-        calibration is None or not calibration.sites(codec, modality)
-        for modality, name in enumerate(MODALITY_NAMES)
-        for codec in _fitted_codecs(getattr(policy, name))
-    )
-
-
-def _fitted_codecs(kv: KVSpec) -> set[str]:
-    from kvmm.cache.codecs import codec_class
-
-    return {one.codec for one in (kv.key, kv.value) if codec_class(one.codec).wants_calibration}
-
-
-__all__ = [
-    "FILE_NAME",
-    "Calibration",
-    "SiteSamples",
-    "forget_fingerprint",
-    "load_calibration",
-    "model_fingerprint",
-    "site_name",
-    "wants_fit",
-]
+__all__ = ["FILE_NAME", "calibration_of", "forget_fingerprint", "model_fingerprint", "read_calibration"]

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from kvmm.analysis.drift import ForcedText
-from kvmm.cache.codecs import codec_class, codec_names
-from kvmm.cache.codecs.calibquant import TAU, TAU_GRID, CalibQuant
+from kvmm.calibration import Calibration, SiteSamples, model_fingerprint, site_name
 from kvmm.calibration.collect import TEMPERATURE, Collector
-from kvmm.calibration.file import Calibration, SiteSamples, model_fingerprint, site_name
+from kvmm.codecs import codec_class, codec_names
+from kvmm.codecs.calibquant import TAU, TAU_GRID, CalibQuant
 from kvmm.errors import KVMMError
 from kvmm.eval.asking import DYNAMIC, Document, answer_tokens, encode_question
 from kvmm.media import load_audio, load_image, load_media

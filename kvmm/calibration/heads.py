@@ -28,8 +28,6 @@ def head_shapes(model: nn.Module) -> dict[int, HeadShape]:
     for module in model.get_decoder().modules():
         index, dim = getattr(module, "layer_idx", None), getattr(module, "head_dim", None)
         width, value_width = (getattr(getattr(module, n, None), "out_features", None) for n in ("k_proj", "v_proj"))
-        if getattr(module, "v_proj", module) is None:  # the projection of the keys gives the values too
-            value_width = width
         if not isinstance(index, int) or not isinstance(dim, int) or not width or not value_width or width % dim:
             continue
         heads = width // dim

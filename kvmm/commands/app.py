@@ -17,7 +17,7 @@ import typer
 
 from kvmm.commands.options import Device, Dtype, MaxNewTokens, Models, Policy
 from kvmm.errors import KVMMError
-from kvmm.policy_file import parse_bytes
+from kvmm.policy.files import parse_bytes
 
 
 def command(

@@ -13,7 +13,7 @@ import typer
 
 from kvmm.analysis.shapes import SHAPES, ModelShape
 from kvmm.policy import policies
-from kvmm.policy_file import is_policy_file
+from kvmm.policy.files import is_policy_file
 
 
 def complete_policy(incomplete: str) -> Iterator[tuple[str, str]]:

@@ -77,10 +77,10 @@ def parse_bytes(text: str) -> int:
 
 def calibration_in(model: str) -> Calibration | None:
     """The calibration file in the model's folder, if there is one."""
-    from kvmm.calibration import FILE_NAME, Calibration
+    from kvmm.calibration import FILE_NAME, read_calibration
 
     path = Path(model) / FILE_NAME
-    return Calibration.load(path) if path.is_file() else None
+    return read_calibration(path) if path.is_file() else None
 
 
 def _show(report: PlanReport) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from kvmm.policy import policies
-from kvmm.policy_costs import measured_on, plain_cost
-from kvmm.presets import policy_groups
+from kvmm.policy.costs import measured_on, plain_cost
+from kvmm.policy.presets import policy_groups
 
 
 def command() -> None:

@@ -12,18 +12,19 @@ A fork that dies is one ``KVMMError`` for that file. It is killed when the calle
 with this process. Nothing of one file is left for the next.
 
 Linux has what this takes; elsewhere, and inside :func:`in_process`, files are decoded in the calling process, without
-limits of time. Video is decoded in the calling process everywhere.
+limits of time. Video is decoded twice: to see what it holds (:mod:`~kvmm.decoding.video`), and by the reader of the
+model's family in the calling process.
 """
 
 from typing import TYPE_CHECKING
 
-from kvmm.decoding.context import in_process, is_in_process, owned_by, owner
+from kvmm.decoding.context import current_stop, in_process, is_in_process, owned_by, owner, stopped_by
 from kvmm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvmm.decoding.client import start
 
-__all__ = ["in_process", "is_in_process", "owned_by", "owner", "start"]
+__all__ = ["current_stop", "in_process", "is_in_process", "owned_by", "owner", "start", "stopped_by"]
 
 # the process that decodes imports this package, too, and needs no client
 __getattr__, __dir__ = lazy_names(__name__, {"start": "kvmm.decoding.client"})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 
 _HERE: ContextVar[bool] = ContextVar("here", default=not sys.platform.startswith("linux"))
+_STOP: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 _OWNER: ContextVar[str | None] = ContextVar("owner", default=None)
 
 
@@ -41,4 +43,19 @@ def owner() -> str | None:
     return _OWNER.get()
 
 
-__all__ = ["in_process", "is_in_process", "owned_by", "owner"]
+@contextlib.contextmanager
+def stopped_by(stop: threading.Event | None) -> Iterator[None]:
+    """Once ``stop`` is set, what is being decoded is dropped: a ``KVMMError`` for that file, and for any later one."""
+    token = _STOP.set(stop)
+    try:
+        yield
+    finally:
+        _STOP.reset(token)
+
+
+def current_stop() -> threading.Event | None:
+    """What ends decoding; see :func:`stopped_by`."""
+    return _STOP.get()
+
+
+__all__ = ["current_stop", "in_process", "is_in_process", "owned_by", "owner", "stopped_by"]

@@ -12,6 +12,8 @@ MEMORY = 2**30  # bytes of private memory: 100 million pixels with alpha take 40
 IMAGE_SECONDS = 20  # of CPU: 100 million pixels of PNG take 3
 PAGE_SECONDS = 10  # of CPU, each page of a PDF: a page of print takes 0.1, a dense map 2
 AUDIO_SECONDS = 60  # of CPU: half an hour takes 5
+VIDEO_SECONDS = 60  # of CPU: VIDEO_PIXELS of H.264 take 10
+VIDEO_PIXELS = 2**30  # of all frames of a video together: 3 GB, as its reader holds them; 39 seconds of 720p at 30 Hz
 FILE_SECONDS = 120  # of CPU, all pages together
 WALL_SECONDS = 1200  # of time, each page or file: ends what hangs without using CPU, such as a read from a lost server
 PROCESSES = 4  # files that are decoded at the same time; others wait
@@ -19,7 +21,10 @@ PROCESSES_PER_OWNER = 2  # of them of one visitor
 RESERVED_PROCESSES = 1  # of them for what no visitor's files may keep waiting
 STOP_SECONDS = 0.1  # between two looks at whether it should stop
 
-_SENT = ("MEMORY", "IMAGE_SECONDS", "PAGE_SECONDS", "AUDIO_SECONDS", "FILE_SECONDS", "WALL_SECONDS")
+_SENT = (
+    *("MEMORY", "IMAGE_SECONDS", "PAGE_SECONDS", "AUDIO_SECONDS", "VIDEO_SECONDS", "VIDEO_PIXELS"),
+    *("FILE_SECONDS", "WALL_SECONDS"),
+)
 
 
 def sent() -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from kvmm.decoding.audio import read_audio
 from kvmm.decoding.files import OpenFile, Source, kind_of, name_of, open_file, what_else
 from kvmm.decoding.images import MAX_SHOWN_PIXELS, read_image
+from kvmm.decoding.video import check_video
 from kvmm.errors import KVMMError
 
 MAX_PDF_BYTES = 200 * 2**20
@@ -52,6 +53,7 @@ def read_here(what: str, source: Source, **options: Any) -> Iterator[Item | int]
         yield Item("audio", read_audio(source))
     elif what == "video":
         video_path(source)
+        check_video(source)
         yield Item("video", None)
     elif what == "preview" and kind != "pdf":
         picture = read_image(source, MAX_SHOWN_PIXELS)

@@ -195,7 +195,7 @@ def _decode(out: socket.socket, file: OpenFile, request: dict[str, Any]) -> None
     try:
         from kvmm.decoding.read import read_here  # imported by the parent already, unless this is its first request
 
-        seconds = {"pdf": limits.PAGE_SECONDS, "audio": limits.AUDIO_SECONDS}
+        seconds = {"pdf": limits.PAGE_SECONDS, "audio": limits.AUDIO_SECONDS, "video": limits.VIDEO_SECONDS}
         allowed = seconds.get(kind_of(file), limits.IMAGE_SECONDS)
         _allow(allowed)
         for item in read_here(request["what"], file, **request["options"]):

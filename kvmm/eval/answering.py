@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from kvmm import decoding
 from kvmm.errors import KVMMError
 from kvmm.eval.asking import DYNAMIC, encode_question, new_cache
 from kvmm.eval.batching import Answer, DocumentBatch, Prompt, make_prompt
@@ -152,7 +153,10 @@ class Answerer:
         prompts: dict[str, Prompt] = {}
         for document in unit:
             asked = [sample for sample in document if sample.doc_id in needed]
-            for sample, found in zip(asked, self._encode(asked), strict=True):
+            encoded = self._encode(asked)
+            if self.stop.is_set():  # what was being read then is no failure of its sample
+                return
+            for sample, found in zip(asked, encoded, strict=True):
                 if isinstance(found, Prompt):
                     prompts[sample.doc_id] = found
                     continue
@@ -173,7 +177,8 @@ class Answerer:
         if not asked:
             return []
         try:
-            images, audio = asked[0].load_images(), asked[0].load_audio()
+            with decoding.stopped_by(self.stop):
+                images, audio = asked[0].load_images(), asked[0].load_audio()
             for kind, present in (("image", bool(images)), ("audio", audio is not None)):
                 if present and kind not in self.senses:
                     raise KVMMError(f"the model reads {', '.join(('text', *self.senses))}, not {kind}")

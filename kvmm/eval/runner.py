@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from kvmm.calibration.file import model_fingerprint
+from kvmm.calibration import model_fingerprint
 from kvmm.errors import KVMMError
 from kvmm.eval.answering import (
     Settings,

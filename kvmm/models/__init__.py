@@ -1,9 +1,10 @@
 """Models: which families are supported, how they are loaded, and conversations with them."""
 
-from kvmm.models.conversation import Conversation, Progress
+from kvmm.models.conversation import Conversation
 from kvmm.models.families import FAMILIES, Family, family_of
 from kvmm.models.loading import assets_folder, load_model
 from kvmm.models.processors import load_processor
+from kvmm.models.progress import Progress
 
 __all__ = [
     "FAMILIES",

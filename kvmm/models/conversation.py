@@ -17,7 +17,6 @@ import copy
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,7 +25,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from kvmm.cache import KVMMCache, MemoryReport
-from kvmm.cache.key_norms import KeyNormRecorder, KeyNorms
+from kvmm.cache.key_norms import KeyNormRecorder
 from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import prompting
@@ -35,7 +34,6 @@ from kvmm.models.conversation_file import SavedConversation, load_conversation, 
 from kvmm.models.families import family_of
 from kvmm.models.generation import (
     OUT_OF_MEMORY,
-    Reading,
     Stopped,
     Worker,
     kept_rope_deltas,
@@ -43,45 +41,17 @@ from kvmm.models.generation import (
     positions,
     unless_stopped,
 )
-from kvmm.models.prompting import MIN_PIECE, Piece, Prompt, Turn
+from kvmm.models.progress import Progress, progress_of
+from kvmm.models.prompting import Prompt, Turn
+from kvmm.models.question import MIN_ANSWER_TOKENS, media_inputs, prepare, prompt_of, too_long, user_message, window_of
 from kvmm.policy import get_policy
-from kvmm.policy_file import is_policy_file
+from kvmm.policy.files import is_policy_file
 
 if TYPE_CHECKING:
     from transformers import Cache
 
 BUSY = "This conversation is still answering: wait for the answer or stop it first."
 DYNAMIC = "dynamic"  # transformers' own cache: the reference that needs no kvmm code
-MIN_ANSWER_TOKENS = 16  # a prompt that leaves less room than this is refused
-# Tokens after which reading pauses to see whether it should stop. On a CPU that is about a page; a GPU reads as much
-# as fills it.
-PIECE_TOKENS = {"cpu": 512}
-LARGE_PIECE_TOKENS = 8192
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far an answer has come.
-
-    ``text`` is the whole answer so far; ``tokens`` how many were generated; ``seconds`` the time since the question;
-    ``ttft`` the time to the first token, in seconds, None before it; ``tokens_per_second`` the rate after the first
-    token, 0.0 until there are two. ``memory`` is None while the cache is empty, and for "dynamic", which is not
-    measured. ``token_ids`` are all generated tokens, the one that ends the answer included. ``reading`` says how far
-    the prompt has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the
-    conversation records them.
-    """
-
-    text: str
-    tokens: int
-    seconds: float
-    ttft: float | None
-    tokens_per_second: float
-    memory: MemoryReport | None
-    done: bool
-    stopped: bool
-    token_ids: tuple[int, ...] = ()
-    reading: Reading | None = None
-    key_norms: KeyNorms | None = None
 
 
 class Conversation:
@@ -200,7 +170,7 @@ class Conversation:
             for i, turn in enumerate(other._turns[len(turns) :], start=len(turns)):
                 message, answer = other.messages[2 * i : 2 * i + 2]
                 if other.processor is not self.processor:
-                    message = self._message(prompting.text_of(message), turn.media)
+                    message = user_message(self.processor, self.family, prompting.text_of(message), turn.media)
                     text = prompting.text_of(answer)
                     tokenizer = getattr(self.processor, "tokenizer", self.processor)
                     turn = Turn(prompting.render(self.processor, messages, message), turn.media)
@@ -317,8 +287,8 @@ class Conversation:
         """
         if not self._turns:
             raise KVMMError("There is no prompt yet: ask a question first.")
-        prompt = self._prompt(self._turns)
-        media = prompting.merge_inputs([self._media_inputs(turn) for turn in self._turns])
+        prompt = prompt_of(self._turns, self.model.device)
+        media = prompting.merge_inputs([media_inputs(self.processor, turn) for turn in self._turns])
         device, dtype = self.model.device, self.model.dtype
         media = {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
         with model_lock(self.model), kept_rope_deltas(self.model):
@@ -352,12 +322,12 @@ class Conversation:
         committed = False
         media = (*self._stopped_media, *(item for item in media if item not in self._stopped_media))
         try:
-            message = self._message(question, media)
+            message = user_message(self.processor, self.family, question, media)
             turn = Turn(prompting.render(self.processor, self.messages, message), media)
             prompt = unless_stopped(lambda: self._prepare(turn), stop)
-            room = self._window() - prompt.ids.shape[1]
+            room = window_of(self.model) - prompt.ids.shape[1]
             if room < MIN_ANSWER_TOKENS:
-                raise self._too_long(prompt.ids.shape[1], turn)
+                raise too_long(self.model, prompt.ids.shape[1], turn, self._turns)
             budget = max(1, min(max_new_tokens, room))
             before, past = self._twin(), prompt.past
             self._cut(past)
@@ -367,7 +337,7 @@ class Conversation:
             if worker.error is not None:
                 raise worker.error
             stopped = stop.is_set() and not worker.finished
-            final = self._progress(worker, begin, done=True, stopped=stopped)
+            final = progress_of(worker, self.processor, begin, self._key_norms, done=True, stopped=stopped)
             if not stopped:
                 self._commit(turn, message, final.text, worker)
                 committed = True
@@ -391,66 +361,12 @@ class Conversation:
             self._asking.release()
 
     # ----------------------------------------------------------------------------------------------------------------
-    # The prompt
-
-    def _message(self, question: str, media: tuple[Media, ...]) -> dict[str, Any]:
-        for kind in ("image", "audio", "video"):
-            if any(item.kind == kind for item in media) and kind not in self.family.modalities:
-                senses = ", ".join(("text", *self.family.modalities))
-                raise KVMMError(f"This model reads {senses}, not {kind}: leave that file out or load another model.")
-        if not question.strip() and not any(item.kind == "audio" for item in media):
-            raise KVMMError("There is no question: write one, or record it.")
-        if prompting.ANSWER in question:
-            raise KVMMError("The question holds characters that cannot be asked: remove them.")
-        return prompting.user_message(self.processor, question, media)
-
-    def _render(self, message: dict[str, Any]) -> str:
-        return prompting.render(self.processor, self.messages, message)
-
-    def _prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """Everything said in ``turns``, on the model's device; without their media."""
-        ids, per_token = prompting.all_ids(turns), prompting.all_per_token(turns)
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **per_token}
-        history = prompting.merge_inputs([turn.positions for turn in turns])
-        device = self.model.device
-        return Prompt(
-            {name: value.to(device) for name, value in inputs.items()},
-            {name: value.to(device) for name, value in history.items()},
-            ids,
-            per_token,
-        )
+    # The answer
 
     def _prepare(self, turn: Turn) -> Prompt:
-        """The next call of ``generate``: all ids, but pixels and sounds only of what the cache does not hold."""
-        encoded = prompting.fill(turn, prompting.encode(self.processor, turn.text, turn.media))
-        turns = [*self._turns, turn]
-        prompt = self._prompt(turns)
-        media = [item for each in turns for item in each.media]
-        total = prompt.ids.shape[1]
-        runs = prompting.placeholder_runs(prompt.ids, self.model.config, [item.kind for item in media])
-        if self.cache is not None:
-            most = min(self.cache.get_seq_length(), total - MIN_PIECE)
-            prompt.past = prompting.shared_prefix(prompt.ids, media, runs, *self._held, most)
-        size = PIECE_TOKENS.get(self.model.device.type, LARGE_PIECE_TOKENS)
-
-        def tensors_of(each: Turn) -> dict[str, torch.Tensor]:
-            return encoded if each is turn else self._media_inputs(each)
-
-        pieces = None if runs is None else prompting.divide_turns(turns, runs, tensors_of, prompt.past, total, size)
-        if pieces is None:  # one piece: the media of all turns, or of this one
-            if prompt.past < total - turn.ids.shape[1] - 1:
-                prompt.past = 0
-            parts = [self._media_inputs(earlier) for earlier in self._turns] if prompt.past == 0 else []
-            pages = sum(item.kind == "image" for each in (turns if parts else [turn]) for item in each.media)
-            pieces = [Piece(prompt.past, total, pages, prompting.merge_inputs([*parts, encoded]))]
-        prompt.pieces = pieces
-        return prompt
-
-    def _media_inputs(self, turn: Turn) -> dict[str, torch.Tensor]:
-        return prompting.fill(Turn(turn.text, turn.media), prompting.encode(self.processor, turn.text, turn.media))
-
-    # ----------------------------------------------------------------------------------------------------------------
-    # The answer
+        """The next call of ``generate``."""
+        length = 0 if self.cache is None else self.cache.get_seq_length()
+        return prepare(self.model, self.processor, self._turns, turn, self._held, length)
 
     def _takes_graph(self) -> bool:
         if self.policy == DYNAMIC or self.model.device.type != "cuda" or self.overrides.get("offloading"):
@@ -491,29 +407,7 @@ class Conversation:
     def _stream(self, worker: Worker, begin: float) -> Iterator[Progress]:
         worker.start()
         while worker.wait():
-            yield self._progress(worker, begin, done=False, stopped=False)
-
-    def _progress(self, worker: Worker, begin: float, *, done: bool, stopped: bool) -> Progress:
-        times = worker.times
-        spread = times[-1] - times[0] if len(times) > 1 else 0.0
-        text = self._decode(worker.tokens)
-        return Progress(
-            text=text if done else text.rstrip("\ufffd"),  # a character still waiting for its last bytes
-            tokens=len(worker.tokens),
-            seconds=time.perf_counter() - begin,
-            ttft=times[0] - begin if times else None,
-            tokens_per_second=(len(times) - 1) / spread if spread > 0 else 0.0,
-            memory=worker.memory,
-            done=done,
-            stopped=stopped,
-            token_ids=tuple(worker.tokens),
-            reading=None if done else worker.reading,
-            key_norms=None if self._key_norms is None else self._key_norms.norms,
-        )
-
-    def _decode(self, tokens: list[int]) -> str:
-        tokenizer = getattr(self.processor, "tokenizer", self.processor)
-        return tokenizer.decode(tokens, skip_special_tokens=True).strip()
+            yield progress_of(worker, self.processor, begin, self._key_norms)
 
     def _commit(self, turn: Turn, message: dict[str, Any], answer: str, worker: Worker) -> None:
         tokens = list(worker.tokens)
@@ -531,23 +425,3 @@ class Conversation:
         """Keep a cache that was filled with everything said and shown so far."""
         self.cache = cache
         self._held = (self._ids, tuple(item for turn in self._turns for item in turn.media))
-
-    # ----------------------------------------------------------------------------------------------------------------
-    # The window
-
-    def _window(self) -> int:
-        """Tokens the model was made for, prompt and answer together."""
-        return getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None) or 1 << 30
-
-    def _too_long(self, length: int, turn: Turn) -> KVMMError:
-        window = self._window()
-        text = f"The prompt has {length} tokens and this model's window holds {window}: "
-        pages = sum(item.kind == "image" for item in turn.media)
-        if pages > 1:
-            past = self._ids.shape[1]
-            fit = int((window - MIN_ANSWER_TOKENS - past) / ((length - past) / pages))
-            if fit >= 1:
-                return KVMMError(f"{text}about {fit} of the {pages} pages fit, so ask about fewer at a time.")
-        if self._turns:
-            return KVMMError(f"{text}start a new conversation.")
-        return KVMMError(f"{text}shorten the question or send less.")

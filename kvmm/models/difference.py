@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from kvmm.models.conversation import Progress
+from kvmm.models.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 from kvmm.analysis.plots import format_bytes
 from kvmm.media import SAMPLE_RATE, Media
 from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
-from kvmm.models.conversation import Progress
 from kvmm.models.difference import Difference
+from kvmm.models.progress import Progress
 from kvmm.ui.bubbles import note
 from kvmm.ui.page_text import page_text_html
 from kvmm.ui.strip import strip_html

@@ -24,7 +24,7 @@ from gradio_client.utils import python_type_to_json_schema
 
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
-from kvmm.models.conversation import Progress
+from kvmm.models.progress import Progress
 from kvmm.policy import policies
 from kvmm.ui.middleware import JSON_BYTES
 from kvmm.ui.session import Session, Turn, check_size

@@ -12,8 +12,8 @@ from gradio.context import Context
 from kvmm.errors import KVMMError
 from kvmm.samples import Sample
 from kvmm.ui.answers import stats_html
-from kvmm.ui.bubbles import unescape_markdown
 from kvmm.ui.cookie import token_of_request, visitor_key
+from kvmm.ui.markdown import literal_text
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
 from kvmm.ui.sidebar import Sidebar, settings_of
@@ -67,7 +67,7 @@ def edited_text(value: Any) -> str:
         value = next((block for block in value if not isinstance(block, dict) or block.get("type") == "text"), "")
     if isinstance(value, dict):
         value = value.get("text") or ""
-    return unescape_markdown(str(value))
+    return literal_text(str(value))
 
 
 def build_ask(

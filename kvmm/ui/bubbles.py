@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import mimetypes
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
 from kvmm.samples import kind_of
+from kvmm.ui.markdown import literal_markdown
 from kvmm.ui.previews import previews_html
 
 NOT_ASKED = "*not asked*"
-
-
-def escape_markdown(text: str) -> str:
-    """``text`` so that a chat bubble shows it as it is: names and messages are data, not markup."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~$&])", r"\\\1", text)
-
-
-def unescape_markdown(text: str) -> str:
-    """The text that :func:`escape_markdown` was given."""
-    return re.sub(r"\\([\\`*_{}\[\]<>#|~$&])", r"\1", text)
 
 
 def user_messages(question: str, files: Sequence[str], *, links: bool = False) -> list[dict[str, Any]]:
@@ -47,7 +37,7 @@ def user_messages(question: str, files: Sequence[str], *, links: bool = False) -
         }
         messages.append({"role": "user", "content": [{"type": "file", "file": file}]})
     if question:
-        messages.append({"role": "user", "content": [{"type": "text", "text": escape_markdown(question)}]})
+        messages.append({"role": "user", "content": [{"type": "text", "text": literal_markdown(question)}]})
     return messages
 
 
@@ -69,4 +59,4 @@ def note(title: str, text: str, *, pending: bool = False) -> dict[str, Any]:
     }
 
 
-__all__ = ["NOT_ASKED", "bubble", "escape_markdown", "note", "unescape_markdown", "user_messages"]
+__all__ = ["NOT_ASKED", "bubble", "note", "user_messages"]

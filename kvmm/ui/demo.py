@@ -24,6 +24,7 @@ from kvmm.policy import policies
 from kvmm.samples import SAMPLES, load_samples
 from kvmm.ui.api import build_api, connect_tools
 from kvmm.ui.ask import build_ask
+from kvmm.ui.clients import ClientAddress
 from kvmm.ui.cookie import VisitorCookie
 from kvmm.ui.errors import build_errors
 from kvmm.ui.evaluate import build_evaluate
@@ -174,6 +175,7 @@ def launch_options(samples_folder: Path = SAMPLES, max_file_mib: int = MAX_FILE_
                 Middleware(BodyLimit, max_upload=max_file_mib * 2**20),
                 Middleware(VisitorCookie),
                 Middleware(Heartbeats),
+                Middleware(ClientAddress),
             ],
         },
     }

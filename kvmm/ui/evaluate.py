@@ -29,7 +29,7 @@ from kvmm.eval.tasks import SampleSet, Task, get_task, task_names
 from kvmm.eval.tasks.rows import media_inside_folder
 from kvmm.eval.tasks.sources import mini_folder
 from kvmm.policy import policies
-from kvmm.presets import policy_groups
+from kvmm.policy.presets import policy_groups
 from kvmm.ui.archive import DATA_ENDINGS, unpack_benchmark
 from kvmm.ui.models import Models
 from kvmm.ui.prompts import AT_ONCE, LONG, PRIVATE, STOPPED, WAITING, LongWork, Page, hint, problem, table_html

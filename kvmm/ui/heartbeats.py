@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-PATH = "/gradio_api/heartbeat/"
+from kvmm.ui.middleware import API, path_of
+
+PATH = f"{API}/heartbeat/"
 
 
 class Heartbeats:
@@ -17,7 +19,7 @@ class Heartbeats:
         self.app = app
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        path = path_of(scope)
         if scope["type"] != "http" or not path.startswith(PATH):
             await self.app(scope, receive, send)
             return

@@ -16,6 +16,13 @@ from itertools import chain
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)$")
 _LANGUAGE = re.compile(r"[A-Za-z0-9+#.-]{1,20}")
 _DRAWN = frozenset({"mermaid"})  # languages whose blocks Gradio draws instead of showing them
+_LITERAL = re.compile(r"[\\*_{}\]>#|~$&]")
+# tags, links, code, addresses; at the start of a line: code, lists, headings that are underlined
+_REFERRED = re.compile(
+    r"[`<\[@]|:(?=//)|(?i:(?<=www)\.)|^[ \t](?=[ \t]*\S)|^[-+](?=[\s-]|$)|^=(?==*[ \t]*$)", re.MULTILINE
+)
+_NUMBER = re.compile(r"^(\d{1,9})([.)])(?=\s|$)", re.MULTILINE)  # of a list
+_MARKS = frozenset("`<[@:. \t-+=)")  # of which literal_markdown makes references
 _SPAN = re.compile(r"(?<![`\\~])(`{1,2})(?!`)([^`\n]+)\1(?!`)")  # code in a line; after "~" not all readers see it
 
 
@@ -49,9 +56,23 @@ def safe_markdown(text: str) -> str:
 
 
 def literal_markdown(text: str) -> str:
-    """``text`` so that a chat shows every character of it as it is: names and messages are data, not markup."""
-    marks = r"[\\`*_{}\[\]<>#|~$&@]|:(?=//)|(?<=www)\."
-    return re.sub(marks, lambda one: f"&#{ord(one[0])};", text, flags=re.IGNORECASE)
+    """``text`` so that a chat shows every character of it as it is: names and messages are data, not markup.
+
+    What is rare in plain text, or would be taken for an answer's markup, becomes a reference; the rest gets a
+    backslash, which its author reads more easily when editing it. :func:`literal_text` takes both back.
+    """
+    text = _NUMBER.sub(lambda one: f"{one[1]}&#{ord(one[2])};", _LITERAL.sub(r"\\\g<0>", text))
+    return _REFERRED.sub(lambda one: f"&#{ord(one[0])};", text)
+
+
+def literal_text(markdown: str) -> str:
+    """The text that :func:`literal_markdown` was given."""
+
+    def mark(one: re.Match[str]) -> str:
+        found = one[1] or chr(int(one[2]))
+        return found if one[1] or found in _MARKS else one[0]
+
+    return re.sub(rf"\\({_LITERAL.pattern})|&#(\d{{1,3}});", mark, markdown)
 
 
 def _code_block(opening: re.Match[str], lines: Iterator[str]) -> str:
@@ -115,4 +136,4 @@ def _references(text: str) -> str:
     return re.sub(r"(\\\\)|\\?([`<\[])", lambda one: one[1] or f"&#{ord(one[2])};", text)
 
 
-__all__ = ["literal_markdown", "safe_markdown"]
+__all__ = ["literal_markdown", "literal_text", "safe_markdown"]

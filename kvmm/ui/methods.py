@@ -18,8 +18,8 @@ from kvmm.analysis.plots.methods import method_seconds, pareto
 from kvmm.errors import KVMMError
 from kvmm.memory_text import PACKED, WHOLE
 from kvmm.policy import policies
-from kvmm.policy_costs import measured_on, short_cost
-from kvmm.presets import PolicyGroup, policy_groups
+from kvmm.policy.costs import measured_on, short_cost
+from kvmm.policy.presets import PolicyGroup, policy_groups
 from kvmm.ui.prompts import (
     AT_ONCE,
     BUSY,

@@ -16,8 +16,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import cookie_parser
+
+from kvmm.ui.clients import address_of
 
 API = "/gradio_api"
 UPLOAD = f"{API}/upload"
@@ -71,7 +74,7 @@ Scope = dict[str, Any]
 
 def path_of(scope: Scope) -> str:
     """The path of a request below the app's root, without a slash at its end; ``/`` for the page."""
-    path, root = scope.get("path", ""), scope.get("root_path", "").rstrip("/")
+    path, root = scope.get("path", ""), urlsplit(scope.get("root_path", "")).path.rstrip("/")  # Gradio's may be a URL
     if f"{path}/".startswith(f"{root}/"):  # a proxy may have taken it away
         path = path[len(root) :]
     return path.rstrip("/") or "/"
@@ -229,7 +232,7 @@ class BodyLimit:
 
     async def _buffered(self, scope: Scope, receive: Any, send: Any, limit: int) -> None:
         body, counted, more, paced = bytearray(), 0, True, _Paced(receive, self.now)
-        client = (scope.get("client") or ("",))[0]
+        client = address_of(scope)
         try:
             while more:
                 try:

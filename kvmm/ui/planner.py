@@ -14,9 +14,10 @@ from kvmm.analysis.plan import PLAN_POLICIES, PlanReport, count_tokens, make_pla
 from kvmm.analysis.plots.cost import cost_components
 from kvmm.analysis.plots.plan import plan_contexts
 from kvmm.analysis.shapes import SHAPES, ModelShape, find_shape, shape_of
-from kvmm.calibration import Calibration, load_calibration
+from kvmm.calibration import Calibration
 from kvmm.errors import KVMMError
 from kvmm.policy import get_policy, policies
+from kvmm.policy.calibrated import load_calibration
 from kvmm.ui.models import Models
 
 FIRST_MODEL = "Qwen2.5-VL-7B-Instruct"

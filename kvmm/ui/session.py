@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from kvmm.analysis import NormReport, record_norms
 from kvmm.errors import KVMMError
-from kvmm.models.conversation import Conversation, Progress, model_lock
+from kvmm.models.conversation import Conversation, model_lock
+from kvmm.models.progress import Progress
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
 from kvmm.ui.streaming import Answer

@@ -10,8 +10,8 @@ import gradio as gr
 
 from kvmm.memory_text import ratio_text
 from kvmm.policy import get_policy, policies
-from kvmm.policy_costs import SHORT_LEGEND, bits_table, measured_on, plain_cost, short_cost
-from kvmm.presets import policy_groups
+from kvmm.policy.costs import SHORT_LEGEND, bits_table, measured_on, plain_cost, short_cost
+from kvmm.policy.presets import policy_groups
 from kvmm.ui.models import Models
 from kvmm.ui.settings import MAX_EXACT_TOKENS, MODALITIES, Settings
 

@@ -1,7 +1,8 @@
 """Gradio's state of every open page, bounded: what nobody needs goes, and never that of a page with a conversation.
 
 A state is about 0.3 MB, and Gradio keeps the newest 10 000 whoever they belong to. A page without a conversation loses
-nothing with its state: the next event makes another one like it.
+nothing with its state: the next event makes another one like it. Making one takes the event loop 15 ms, in which nobody
+else is served, so one client makes only so many in a second.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from gradio.state_holder import SessionState, StateHolder
+from starlette.exceptions import HTTPException
 
 from kvmm.errors import KVMMError
+from kvmm.ui.clients import Rate, current_client
 
 MAX_STATES = 1000
 MAX_SPARE_STATES = 100  # of pages without a conversation
 UNUSED_SECONDS = 10 * 60  # after which the state of a page without a conversation goes
+NEW_PER_SECOND = 3  # states that one client makes ...
+NEW_AT_ONCE = 60  # ... and after it was quiet: a class that opens the page together, behind one address
 
 
 class SessionStates(StateHolder):
@@ -30,6 +35,7 @@ class SessionStates(StateHolder):
     def __init__(self, needed: Callable[[], tuple[Collection[str], Collection[str]]], now: Callable[[], float]) -> None:
         super().__init__()
         self.needed, self.now = needed, now
+        self._new = Rate(NEW_PER_SECOND, NEW_AT_ONCE, now)
         self._used: dict[str, float] = {}  # when, by page; those used longest ago first
 
     def __getitem__(self, session_id: str) -> SessionState:
@@ -37,9 +43,13 @@ class SessionStates(StateHolder):
 
         Raises:
             KVMMError: ``MAX_STATES`` pages are open, each with a conversation.
+            HTTPException: 429, the client whose request this is opens pages too fast.
         """
         with self.lock:
             if session_id not in self.session_data:
+                client = current_client()
+                if client is not None and not self._new.takes(client):
+                    raise HTTPException(429, "Too many pages are opened from your address: try again in a few seconds.")
                 if len(self.session_data) >= MAX_SPARE_STATES:
                     self._make_room()
                 self.session_data[session_id] = SessionState(self.blocks)

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from kvmm import decoding
 from kvmm.errors import KVMMError
-from kvmm.models.conversation import Progress
+from kvmm.media import Media
 from kvmm.models.generation import Reading, Stopped, unless_stopped
+from kvmm.models.progress import Progress
 from kvmm.ui.answers import memory_note
 from kvmm.ui.arenas import return_memory
 from kvmm.ui.bubbles import NOT_ASKED, bubble, note
@@ -62,6 +64,7 @@ class Answer:
         self._watched = False  # by a page
         self._reading = threading.Lock()
         self._problem: Exception | None = None  # with the files
+        self._held: list[Media] = []  # earlier pictures, decoded for it
         for side in self._sides:
             self._show(side, note("Waiting for the model", "", pending=True))
 
@@ -101,7 +104,8 @@ class Answer:
     def prepare(self) -> None:
         """Read the files now, before it begins; what is wrong with them is raised by :meth:`steps`.
 
-        Pictures beyond ``WAITING_NBYTES`` are decoded once more when they are used: many questions may wait.
+        Earlier pictures that have to be read again are decoded now, too: not in the turn that others wait for. Pictures
+        beyond ``WAITING_NBYTES`` are decoded once more when they are used: many questions may wait.
         """
         with self._reading:
             if self._begun or self.done or self._problem is not None or self.turn.media is not None:
@@ -115,15 +119,38 @@ class Answer:
                 return
             if self.done:
                 return
+            self.turn = replace(self.turn, media=tuple(media))
             with _WAITING_GUARD:
-                waiting = [each for each in _WAITING if not (each._answers or each.done)]
-                left = WAITING_NBYTES - sum(item.nbytes for each in waiting for item in each.turn.media or ())
+                left = self._left()
+                _WAITING.add(self)
                 for item in media:
                     if item.nbytes > left:
                         item.release()
                     left -= item.nbytes
-                self.turn = replace(self.turn, media=tuple(media))
-                _WAITING.add(self)
+            self._hold_earlier()
+
+    def _left(self) -> int:
+        """Bytes that pictures of questions which wait may still take; inside ``_WAITING_GUARD``."""
+        waiting = [each for each in _WAITING if not (each._answers or each.done)]
+        held = {id(item): item for each in waiting for item in (*(each.turn.media or ()), *each._held)}
+        return WAITING_NBYTES - sum(item.nbytes for item in held.values())
+
+    def _hold_earlier(self) -> None:
+        """Decode earlier pictures that have to be read again, as far as there is room for them."""
+        with decoding.owned_by(self.talk.owner), decoding.stopped_by(self.stop):
+            for item in self.talk.media_to_read_again(self.settings):
+                if item.nbytes:  # it is there, or another question holds it
+                    continue
+                try:
+                    item.hold()
+                except KVMMError:  # what is wrong with it the answer will say
+                    return
+                with _WAITING_GUARD:
+                    self._held.append(item)
+                    is_needed = not (self._begun or self.done) and self._left() >= 0
+                if not is_needed:
+                    item.release()
+                    return
 
     def cancel(self) -> None:
         """Stop it. One that has not begun is over at once, and does not begin when its turn comes."""
@@ -134,8 +161,13 @@ class Answer:
             self.exchange.stopped = True
             self._finish()
             self.done = True
-            self.turn = replace(self.turn, media=None)  # what was read is not needed
+            self._let_go()  # what was read is not needed
             self._tell()
+
+    def _let_go(self) -> None:
+        for item in self._held:
+            item.release()
+        self.turn, self._held = replace(self.turn, media=None), []
 
     def watch(self) -> Iterator[None]:
         """Yield whenever something has changed, and at least once; ends with the answer."""
@@ -187,7 +219,7 @@ class Answer:
         finally:
             for item in self.exchange.media:
                 item.release()
-            self.turn = replace(self.turn, media=None)
+            self._let_go()
             if self.exchange.media:
                 return_memory()
             self.done = True

@@ -19,9 +19,10 @@ from kvmm import decoding
 from kvmm.cache import MemoryReport
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media
-from kvmm.models.conversation import DYNAMIC, Conversation, Progress
+from kvmm.models.conversation import DYNAMIC, Conversation
 from kvmm.models.difference import Difference, difference_of
 from kvmm.models.generation import Stopped, unless_stopped
+from kvmm.models.progress import Progress
 from kvmm.models.warming import is_warm, warm_up
 from kvmm.ui.bubbles import user_messages
 from kvmm.ui.models import Models
@@ -150,6 +151,18 @@ class Talk:
     def media(self) -> list[Media]:
         """Everything that the conversation holds."""
         return [item for each in self.exchanges if each.answered for item in each.media]
+
+    def media_to_read_again(self, settings: Settings) -> list[Media]:
+        """What was sent earlier and the next question reads once more, because a side has no cache of it."""
+        for side in SIDES if settings.compare else ("kvmm",):
+            known = self._conversations.get(side)
+            if (
+                known is None
+                or known.cache is None
+                or self._keys[side] != settings.cache_key(side, self.models.default)
+            ):
+                return self.media
+        return []
 
     @property
     def files(self) -> list[str]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
-from kvmm.models.conversation import Conversation, Progress
+from kvmm.models.conversation import Conversation
 from kvmm.models.difference import Difference
+from kvmm.models.progress import Progress
 from kvmm.models.prompting import text_of
 from kvmm.ui.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.compare import MARK
@@ -17,6 +18,7 @@ from kvmm.ui.markdown import safe_markdown
 from kvmm.ui.models import Models
 from kvmm.ui.settings import Settings
 from kvmm.ui.talk import TITLE_LENGTH, Exchange, Talk, Turn, shown_files
+from kvmm.ui.uploads import file_name
 
 _KEPT = ("\ue000", "\ue001")  # the app's own marks while a text is read
 
@@ -150,7 +152,7 @@ def _name(name: Any, index: Any, count: int) -> tuple[str, int | None]:
         raise ValueError("no such file")
     if not isinstance(name, str):
         raise TypeError("a name is text")
-    name = Path(name.replace("\\", "/").replace("\0", "")).name.encode(errors="replace").decode()
+    name = file_name(name).encode(errors="replace").decode()
     stem, suffix = Path(name).stem[:60], Path(name).suffix[:20]
     return ("file" if name in ("", ".", "..") else f"{stem}{suffix}"), index
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +25,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from kvmm.ui.clients import address_of
 from kvmm.ui.cookie import token_of_request, visitor_key
 from kvmm.ui.middleware import UPLOAD, UPLOAD_EXTRA, too_large
 
 MAX_FILES = 64  # of one upload
 MAX_FIELD_BYTES = 64 * 2**10  # of a form's field that is no file
 UPLOADS_OF_VISITOR = 20  # times the largest upload, that the files of one visitor may take
+UPLOADS_OF_ADDRESS = 60  # times it, that those from one address take, whatever their visitors' cookies
 UPLOADS_OF_ALL = 200  # times it, that those of all take
+UNSENT_SECONDS = 15 * 60  # after which an upload that no conversation shows and no open page has makes room for others
 FREE_BYTES = 2**28  # of the disk that no upload takes
 PREFIX = "kvmm-"  # of the folders of visitors: their uploads, and what is made for them
 
@@ -38,6 +44,11 @@ def new_folder(upload_folder: Path) -> Path:
     folder = upload_folder / f"{PREFIX}{uuid.uuid4().hex}"
     folder.mkdir(parents=True, mode=0o700)
     return folder
+
+
+def file_name(name: str) -> str:
+    """A file's own name, without the folders that its sender's system or a saved file puts before it."""
+    return Path(name.replace("\\", "/").replace("\0", "")).name
 
 
 def is_visitors_own(path: Path, upload_folder: Path) -> bool:
@@ -63,48 +74,77 @@ def delete_file(path: Path, upload_folder: Path) -> None:
             return
 
 
+@dataclass(frozen=True)
+class Upload:
+    """A file that was uploaded, or the folder of one that arrives.
+
+    ``sender``: a visitor's token, or the address of a caller without one; ``when``: in seconds since the epoch.
+    """
+
+    sender: str
+    address: str
+    nbytes: int
+    when: float
+
+
 class Quota:
-    """The bytes of uploads that exist, by sender: a visitor's token, or the address of a caller without one."""
+    """The uploads that exist, and how many bytes of them a visitor, an address and all together may have.
 
-    def __init__(self) -> None:
-        self._files: dict[str, dict[Path, int]] = {}
+    A visitor who drops his cookie is another one to the server; his address stays.
+    """
 
-    def refusal(self, sender: str, nbytes: int, largest: int | None, folder: Path) -> str:
-        """Why ``sender`` may not upload ``nbytes`` more into ``folder``; empty if they may.
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.now = now
+        self._held: dict[Path, Upload] = {}
+
+    def refusal(self, new: Upload, largest: int | None, folder: Path) -> tuple[str, list[tuple[Path, str]], int]:
+        """Why an upload is refused; an empty line if it is not.
 
         Args:
-            sender: whose they are.
-            nbytes: of the upload.
+            new: the upload.
             largest: bytes that one upload may have, None without a limit.
             folder: where uploads arrive.
+
+        Returns:
+            The line, and what would make room for it: the uploads, with their senders, of which some have to go, the
+            oldest first, and the bytes that are missing.
         """
-        self._forget_deleted()
-        total = {name: sum(files.values()) for name, files in self._files.items()}
-        if largest is not None and total.get(sender, 0) + nbytes > UPLOADS_OF_VISITOR * largest:
-            most = UPLOADS_OF_VISITOR * largest / 2**20
-            return f"Your files take the {most:,.0f} MiB that a visitor has: delete conversations, or wait an hour."
-        is_full = largest is not None and sum(total.values()) + nbytes > UPLOADS_OF_ALL * largest
-        if is_full or shutil.disk_usage(folder).free - self._arriving() - nbytes < FREE_BYTES:
-            return "The app has no room for more files at the moment: try again in an hour."
-        return ""
+        self._held = {path: one for path, one in self._held.items() if path.exists()}
+        of_sender = {path: one for path, one in self._held.items() if one.sender == new.sender}
+        of_address = {path: one for path, one in self._held.items() if one.address == new.address}
+        if largest is not None:
+            for held, times, whose in (
+                (of_sender, UPLOADS_OF_VISITOR, "Your files take the {:,.0f} MiB that a visitor has"),
+                (of_address, UPLOADS_OF_ADDRESS, "Files from your address take the {:,.0f} MiB that one has"),
+            ):
+                missing = sum(one.nbytes for one in held.values()) + new.nbytes - times * largest
+                if missing > 0:
+                    line = whose.format(times * largest / 2**20)
+                    return f"{line}: delete conversations, or wait an hour.", self._old(held), missing
+        missing = new.nbytes + FREE_BYTES + self._arriving() - shutil.disk_usage(folder).free
+        if largest is not None:
+            total = sum(one.nbytes for one in self._held.values())
+            missing = max(missing, total + new.nbytes - UPLOADS_OF_ALL * largest)
+        if missing > 0:
+            line = "The app has no room for more files at the moment: try again in an hour."
+            return line, self._old(self._held), missing
+        return "", [], 0
 
-    def add(self, sender: str, sizes: dict[Path, int]) -> None:
-        """Count files, or the folder of an upload that arrives."""
-        self._files.setdefault(sender, {}).update(sizes)
+    def add(self, path: Path, upload: Upload) -> None:
+        """Count a file, or the folder of an upload that arrives."""
+        self._held[path] = upload
 
-    def remove(self, sender: str, path: Path) -> None:
+    def remove(self, path: Path) -> None:
         """An upload has arrived, or failed."""
-        self._files.get(sender, {}).pop(path, None)
+        self._held.pop(path, None)
 
     def _arriving(self) -> int:
-        return sum(size for files in self._files.values() for path, size in files.items() if path.is_dir())
+        return sum(one.nbytes for path, one in self._held.items() if path.is_dir())
 
-    def _forget_deleted(self) -> None:
-        self._files = {
-            sender: there
-            for sender, files in self._files.items()
-            if (there := {path: size for path, size in files.items() if path.exists()})
-        }
+    def _old(self, held: dict[Path, Upload]) -> list[tuple[Path, str]]:
+        until = self.now() - UNSENT_SECONDS
+        old = [(one.when, path, one.sender) for path, one in held.items() if one.when < until and path.is_file()]
+        return [(path, sender) for _, path, sender in sorted(old)]
 
 
 QUOTA = Quota()
@@ -128,14 +168,14 @@ async def upload(request: Request) -> Response:
     blocks = app.get_blocks()
     uploads = Path(app.uploaded_file_dir).resolve()
     uploads.mkdir(parents=True, exist_ok=True)
-    sender = token_of_request(SimpleNamespace(request=request, headers=request.headers), visitor_key())
-    sender = sender or (request.client.host if request.client else "")
+    address = address_of(request.scope)
+    sender = token_of_request(SimpleNamespace(request=request, headers=request.headers), visitor_key()) or address
     announced = request.headers.get("content-length", "")
     nbytes = int(announced) if announced.isdecimal() else blocks.max_file_size or 0
-    if why := QUOTA.refusal(sender, max(0, nbytes - UPLOAD_EXTRA), blocks.max_file_size, uploads):
+    if why := _refusal(Upload(sender, address, max(0, nbytes - UPLOAD_EXTRA), QUOTA.now()), blocks, uploads):
         return PlainTextResponse(why, status_code=507)
     folder = new_folder(uploads)
-    QUOTA.add(sender, {folder: nbytes})
+    QUOTA.add(folder, Upload(sender, address, nbytes, QUOTA.now()))
     paths: list[str] = []
     try:
         paths = await _receive(request, folder, blocks.max_file_size, upload_id)
@@ -148,14 +188,23 @@ async def upload(request: Request) -> Response:
     except (OSError, ValueError):  # a name or a text that cannot be, or a full disk
         return PlainTextResponse("This upload cannot be kept.", status_code=400)
     finally:
-        QUOTA.remove(sender, folder)
-        QUOTA.add(sender, {path: path.stat().st_size for path in map(Path, paths)})
+        QUOTA.remove(folder)
+        for path in map(Path, paths):
+            QUOTA.add(path, Upload(sender, address, path.stat().st_size, QUOTA.now()))
         if not paths:  # refused, cut off or cancelled
             shutil.rmtree(folder, ignore_errors=True)
             if upload_id:
                 file_upload_statuses.stop_tracking(upload_id)
     blocks.upload_file_set.update(paths)
     return JSONResponse(paths)
+
+
+def _refusal(new: Upload, blocks: Any, folder: Path) -> str:
+    """Why an upload is refused, if uploads that nobody sent and whose visitors are gone do not make room for it."""
+    why, old, missing = QUOTA.refusal(new, blocks.max_file_size, folder)
+    if why and blocks.visitors.free_unsent(old, missing):
+        why, _, _ = QUOTA.refusal(new, blocks.max_file_size, folder)
+    return why
 
 
 async def _receive(request: Request, folder: Path, max_file_size: int | None, upload_id: str | None) -> list[str]:
@@ -185,7 +234,7 @@ async def _receive(request: Request, folder: Path, max_file_size: int | None, up
     paths, received = [], [one for one in form.getlist("files") if not isinstance(one, str)]
     for index, one in enumerate(received):
         one.file.close()
-        name = strip_invalid_filename_characters(Path(one.filename or "").name) or "file"
+        name = strip_invalid_filename_characters(file_name(one.filename or "")) or "file"
         target = folder / str(index) / name
         target.parent.mkdir()
         os.rename(one.file.name, target)
@@ -203,4 +252,4 @@ def upload_routes() -> list[Any]:
     return [Route(path, upload, methods=["POST"]) for path in (UPLOAD, f"{UPLOAD}/")]
 
 
-__all__ = ["PREFIX", "delete_file", "is_visitors_own", "new_folder", "upload_routes"]
+__all__ = ["PREFIX", "delete_file", "file_name", "is_visitors_own", "new_folder", "upload_routes"]

@@ -16,6 +16,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from kvmm.models.conversation import Conversation
 from kvmm.ui.cookie import token_of_request, visitor_key
 from kvmm.ui.session import LOST, Desk, Session
 from kvmm.ui.talk import Talk
-from kvmm.ui.uploads import delete_file, is_visitors_own, new_folder
+from kvmm.ui.uploads import PREFIX, delete_file, is_visitors_own, new_folder
 
 GRACE_SECONDS = 30 * 60  # from the moment the last page closed until everything goes
 IDLE_SECONDS = 30 * 60  # without a question, after which a conversation's caches are dropped
@@ -101,6 +102,7 @@ class Visitors:
         self._visits: list[Visit] = []
         self._forgotten: dict[str, float] = {}  # when, by page
         self._guard = threading.RLock()
+        self._deleting = ThreadPoolExecutor(1, thread_name_prefix="kvmm-delete")
 
     # -- visitors and pages --------------------------------------------------------------------------------------------
 
@@ -248,12 +250,13 @@ class Visitors:
                 if now - talk.used > IDLE_SECONDS:
                     conversation.free_cache()
             living = {path for visit in self._visits for path in self._living(visit)} | self.kept
-            for path in (Path(p).resolve() for p in made):
-                unused = self._is_own(path) and not any(p in living for p in (path, *path.parents))
-                if unused and now - _time(path) / 1e9 > FILE_SECONDS:
-                    self._unlink(path)
+        for path in (Path(p).resolve() for p in made):
+            unused = self._is_own(path) and not any(p in living for p in (path, *path.parents))
+            if unused and now - _time(path) / 1e9 > FILE_SECONDS:
+                self._unlink(path)
         for also in self.at_clean_up:
             also()
+        self._deleting.submit(bool).result()  # until all that went is deleted
 
     def clean_up_regularly(self, made: Callable[[], Iterable[str | Path]], seconds: float = CLEAN_SECONDS) -> None:
         """Run :meth:`clean_up` every so often, in a thread that ends when these visitors are no longer needed."""
@@ -300,6 +303,31 @@ class Visitors:
             found = Path(path).resolve()
             if self._is_own(found) and not any(found in self._living(visit) for visit in self._visits):
                 self._unlink(found)
+
+    def free_unsent(self, uploads: Iterable[tuple[Path, str]], nbytes: int) -> int:
+        """Delete uploads that no conversation shows and whose visitor has no page open, until ``nbytes`` are free.
+
+        Args:
+            uploads: paths, in the order in which they go, with their visitor's token.
+            nbytes: that are wanted.
+
+        Returns:
+            The bytes that were freed.
+        """
+        with self._guard:
+            open_tokens = {visit.token for visit in self._visits if visit.pages}
+            living = {path for visit in self._visits for path in self._living(visit)} | self.kept
+        freed = 0
+        for path, token in uploads:
+            found = path.resolve()
+            if freed >= nbytes:
+                break
+            if token in open_tokens or not self._is_own(found) or any(p in living for p in (found, *found.parents)):
+                continue
+            size = found.stat().st_size if found.is_file() else 0
+            self._unlink(found)
+            freed += 0 if found.exists() else size
+        return freed
 
     def uploaded(self, path: str | Path) -> Path:
         """The path of a file that was sent to this app.
@@ -348,9 +376,18 @@ class Visitors:
             if path in others or not self._is_own(path):
                 continue
             if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
+                self._remove_folder(path)
             elif _time(path) == when:
                 self._unlink(path)
+
+    def _remove_folder(self, path: Path) -> None:
+        """Take a folder away now, and delete what is in it in a thread: that takes time, and others need the lock."""
+        gone = self.upload_folder / f"{PREFIX}{uuid.uuid4().hex}"
+        try:
+            path.rename(gone)
+        except OSError:  # it is gone, or the file system refuses
+            gone = path
+        self._deleting.submit(shutil.rmtree, gone, ignore_errors=True)
 
     def _is_own(self, path: Path) -> bool:
         return is_visitors_own(path, self.upload_folder)

@@ -19,8 +19,8 @@ from kvmm.analysis.plots import (
     stage_boxes,
     stage_summary,
 )
-from kvmm.cache.codecs import build_codec
-from kvmm.cache.codecs.base import EncodeContext
+from kvmm.codecs import build_codec
+from kvmm.codecs.base import EncodeContext
 from kvmm.errors import KVMMError
 from kvmm.kernels.hadamard import rotate
 from kvmm.policy import spec

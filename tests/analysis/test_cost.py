@@ -14,7 +14,7 @@ from kvmm import KVMMCache, policies
 from kvmm.analysis.cost import CostModel, split_tokens
 from kvmm.analysis.plan import PLAN_POLICIES, make_plan
 from kvmm.analysis.shapes import SHAPES, ModelShape, count_parameters, find_shape, shape_of
-from kvmm.calibration import FILE_NAME, Calibration
+from kvmm.calibration import FILE_NAME, Calibration, read_calibration
 from kvmm.errors import KVMMError
 from kvmm.memory_text import memory_text, ratio_text
 from kvmm.modality import MODALITY_NAMES
@@ -130,7 +130,7 @@ def test_a_policy_without_its_calibration_says_what_it_stores():
 def test_bytes_of_a_calibrated_model_are_exact(policy):
     """Every layer of a calibrated model may store its own number of bits."""
     folder = Path(__file__).resolve().parents[2] / "assets" / "tiny-omni"
-    calibration, config = Calibration.load(folder / FILE_NAME), AutoConfig.from_pretrained(folder)
+    calibration, config = read_calibration(folder / FILE_NAME), AutoConfig.from_pretrained(folder)
     shape, tokens = find_shape(folder), {"text": 300, "image": 1800, "audio": 90}
     model = CostModel(shape, policy, calibration)
     assert model.stored_as == policy
@@ -239,7 +239,7 @@ def test_a_plan_leads_with_what_is_recommended_and_marks_what_needs_calibration(
     without = make_plan(shape, names, tokens)
     assert [row.label for row in without.rows] == ["balanced*", "rd2*", "kivi2"]
     assert "Until then balanced stores oscar4-2, rd2 stores unfitted codes." in without.notes[-1]
-    fitted = make_plan(shape, names, tokens, calibration=Calibration.load(folder / FILE_NAME))
+    fitted = make_plan(shape, names, tokens, calibration=read_calibration(folder / FILE_NAME))
     assert not any(row.needs_calibration for row in fitted.rows) and not fitted.notes
 
 

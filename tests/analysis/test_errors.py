@@ -10,7 +10,8 @@ import torch
 
 from kvmm import KVMMError
 from kvmm.analysis import measure_errors
-from kvmm.analysis.errors import ARRANGEMENTS, MIXED_SINKS, SCOPES, _Meter
+from kvmm.analysis.errors.measure import _Meter
+from kvmm.analysis.errors.report import ARRANGEMENTS, MIXED_SINKS, SCOPES
 from kvmm.analysis.recording import Seen
 from kvmm.analysis.stored import LayerStorage
 from kvmm.eval.asking import DYNAMIC, Document

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from benchmarks.hostile_visitor import Page
+from kvmm.ui.states import NEW_AT_ONCE, NEW_PER_SECOND
 from tests.attack.attacked import MAX_UPLOAD_MIB, PAGE, USER
 
 pytestmark = pytest.mark.alone
@@ -207,7 +208,10 @@ def test_sessions_by_the_thousand_hold_no_memory(victim, retry):
                 fn, data = (policy, ["kivi4", "balanced", 4, 128]) if n % 4 else (fresh, [False])
                 return victim.call(client, fn, data).status_code
 
+            begin = time.monotonic()
             with ThreadPoolExecutor(4) as pool:
-                assert set(pool.map(call, range(300))) == {200}
+                found = list(pool.map(call, range(300)))
+            most = NEW_AT_ONCE + NEW_PER_SECOND * (time.monotonic() - begin) + 2  # the others cost nobody anything
+            assert set(found) <= {200, 429} and 0 < found.count(200) <= most
 
     retry(attack)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.cache.codecs import EncodeContext, build_codec
+from kvmm.codecs import EncodeContext, build_codec
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec
 from tests.cache.harness import Harness

@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig
 
 from kvmm import KVMMCache
-from kvmm.cache.codecs import codec_class, codec_names
+from kvmm.codecs import codec_class, codec_names
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.modality import PADDING
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec, spec

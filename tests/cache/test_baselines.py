@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvmm.cache.codecs import EncodeContext, build_codec
-from kvmm.cache.codecs.turboquant import code_levels, lloyd_max, random_rotation
 from kvmm.cache.pages import PageStore
 from kvmm.cache.tiers import TieredStore
+from kvmm.codecs import EncodeContext, build_codec
+from kvmm.codecs.turboquant import code_levels, lloyd_max, random_rotation
 from kvmm.errors import KVMMError
 from kvmm.modality import IMAGE, TEXT
 from kvmm.policy import CodecSpec, get_policy, spec

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from kvmm import KVMMCache
-from kvmm.graphs import _Dispatcher
+from kvmm.cuda_graphs.decode import _Dispatcher
 from kvmm.modality import PADDING, TEXT
 from kvmm.policy import spec
 from tests.cache.harness import Harness, layout, uniform

@@ -2,8 +2,8 @@
 
 import torch
 
-from kvmm.cache.codecs import build_codec
 from kvmm.cache.table import MASKED
+from kvmm.codecs import build_codec
 from kvmm.modality import IMAGE, TEXT
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.cache.harness import Harness, layout

@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 
 from kvmm import KVMMCache, KVMMError
 from kvmm.cache import storage
-from kvmm.cache.codecs import StoreShape, build_codec, codec_class, codec_names
 from kvmm.cache.file_checks import check_store
 from kvmm.cache.pages import PageStore
 from kvmm.calibration.heads import head_shapes
+from kvmm.codecs import StoreShape, build_codec, codec_class, codec_names
 from kvmm.fields import Field, check_fields
 from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.kernels.attention.backends.cpu.kernel import readable

@@ -8,6 +8,8 @@ from transformers import DynamicCache, LlamaConfig
 
 from kvmm import KVMMCache, KVMMError
 from kvmm.analysis.cost import CostModel
+from kvmm.analysis.errors import measure_errors
+from kvmm.analysis.norms import record_norms
 from kvmm.analysis.shapes import shape_of
 from kvmm.calibration.heads import HeadShape, configured_heads, head_shapes, local_heads
 from kvmm.models.caches import shortened
@@ -67,7 +69,8 @@ def test_a_head_dim_that_a_codec_cannot_store_is_one_line(shared):
 def test_heads_are_those_of_each_layer():
     model = gemma4()
     assert [(one.heads, one.key_dim) for one in configured_heads(model.config.text_config)] == [(2, 16), (1, 32)] * 2
-    assert head_shapes(model) == dict(enumerate(configured_heads(model.config.text_config)))
+    described = head_shapes(model)  # not the layers without a projection of values
+    assert sorted(described) == [0, 2] and described[0] == configured_heads(model.config.text_config)[0]
     assert local_heads(model) is None
     plain = LlamaConfig(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3)
     assert configured_heads(plain) == [HeadShape(2, 16, 16)] * 3
@@ -87,3 +90,15 @@ def test_a_plan_counts_the_bytes_of_both_kinds_of_layers():
     assert planned.by_component["sliding"] * (window - 1) == cache.memory().by_component["sliding"] * window
     with pytest.raises(KVMMError, match="full and sliding"):
         shape_of(gemma4(2).config)
+
+
+def test_what_cannot_be_analysed_is_one_line():
+    given = gemma4_inputs()
+    with pytest.raises(KVMMError, match="different numbers of KV heads"):
+        record_norms(gemma4(), given)
+    short = {"input_ids": given["input_ids"][:, :10]}  # without a mask
+    for one in (given, short):
+        with pytest.raises(KVMMError, match="read the keys and values of other layers"):
+            record_norms(gemma4(2), one)
+    for shared, layers in ((0, (1, 3)), (2, (1,))):
+        assert measure_errors(gemma4(shared), given, ["kivi2"]).layers == layers

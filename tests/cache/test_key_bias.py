@@ -11,8 +11,8 @@ import torch
 from transformers import DynamicCache
 
 from kvmm import KVMMCache, policies
-from kvmm.cache import codecs
-from kvmm.cache.codecs.kivi import KIVI
+from kvmm.codecs import registry
+from kvmm.codecs.kivi import KIVI
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.tiny_models import build, inputs
 
@@ -95,7 +95,7 @@ def test_float16_keeps_what_bfloat16_rounds_away():
 
 def test_a_scale_a_token_would_collapse(monkeypatch):
     """The measure tells: four bits are fine without a bias and lose everything with it."""
-    monkeypatch.setitem(codecs._CODECS, "per-token", PerToken)
+    monkeypatch.setitem(registry._CODECS, "per-token", PerToken)
     kv = KVSpec(spec("per-token", 4, 32), spec("bf16"))
     found = loss(KVPolicy("per-token", text=kv, image=kv, video=kv, audio=kv))
     assert found["plain"][0] < 0.1

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from kvmm import KVMMCache, policies
-from kvmm.cache.codecs import Codec
 from kvmm.calibration import Calibration
+from kvmm.codecs import Codec
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
 from kvmm.policy import get_policy, spec
 from tests.cache.harness import Harness, layout, uniform

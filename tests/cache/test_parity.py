@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kvmm.cache.codecs import EncodeContext, build_codec
+from kvmm.codecs import EncodeContext, build_codec
 from kvmm.policy import spec
 
 VECTORS = Path(__file__).parents[1] / "data" / "vectors" / "codecs_d64.safetensors"

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kvmm.cache.codecs import build_codec
 from kvmm.cache.pages import PageStore
 from kvmm.cache.table import TokenTable, _run
+from kvmm.codecs import build_codec
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
 from kvmm.policy import CodecSpec, get_policy, spec
 

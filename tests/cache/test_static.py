@@ -13,11 +13,12 @@ import weakref
 import pytest
 import torch
 
-from kvmm import KVMMCache, graphs, policies
+from kvmm import KVMMCache, policies
 from kvmm.cache import room, support
 from kvmm.cache.table import TokenTable
+from kvmm.cuda_graphs import decode as graphs
+from kvmm.cuda_graphs.decode import StepGraph, install_dispatcher
 from kvmm.errors import KVMMError
-from kvmm.graphs import StepGraph, install_dispatcher
 from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.modality import AUDIO, IMAGE, TEXT, install_hook
 from tests.cache.harness import Harness, layout

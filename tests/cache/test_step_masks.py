@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvmm import KVMMCache
 from kvmm.cache import layer as layer_module
@@ -135,3 +136,32 @@ def test_block_masks_of_padding_take_the_step_in_place(monkeypatch, own):
     assert len(fast) == (0 if own else len(cache.layers))
     assert len(written) == 1
     assert torch.equal(found, expected)
+
+
+class Operations(TorchDispatchMode):
+    """Count what PyTorch computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("form", ["float", "bool"])
+def test_the_look_at_a_mask_without_padding_is_one_operation(form):
+    """A step of a small model takes as long as some twenty of them."""
+    for batch, most in ((1, 2), (2, 12)):  # of the padded batch the table is asked, too
+        _, cache, mask = prefilled("sdpa", batch)
+        table = cache.table
+        mask = mask[:, : table.length].bool()[:, None, None]
+        mask = torch.where(mask, 0.0, torch.finfo(torch.float32).min) if form == "float" else mask
+        with Operations() as seen:
+            assert table.beyond_padding(mask, 1) is None
+        assert len([name for name in seen.names if "view" not in name and "select" not in name]) <= most, seen.names
+        assert table.beyond_padding(mask, 1) is None  # known by now
+        hiding = mask.clone()
+        hiding[:, :, :, -3] = torch.finfo(torch.float32).min if form == "float" else False
+        assert table.beyond_padding(hiding, 1) is not None

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kvmm.cache.codecs import Codec, Packed, StoreShape, build_codec
 from kvmm.cache.pages import PageStore
+from kvmm.codecs import Codec, Packed, StoreShape, build_codec
 from kvmm.errors import KVMMError
 from kvmm.policy import spec
 from tests.cache.test_file_checks import SPECS, store_of

@@ -10,14 +10,15 @@ from safetensors.torch import save_file
 from transformers import DynamicCache
 
 from kvmm import KVMMCache, KVMMError, get_policy
-from kvmm.cache.codecs import Site, build_codec
-from kvmm.cache.codecs.calibquant import TAU
-from kvmm.calibration import FILE_NAME, Calibration, load_calibration, model_fingerprint
+from kvmm.calibration import FILE_NAME, Calibration, model_fingerprint, read_calibration
 from kvmm.calibration.collect import Collector, output_moment
 from kvmm.calibration.fit import fit_codecs
+from kvmm.codecs import Site, build_codec
+from kvmm.codecs.calibquant import TAU
 from kvmm.eval.asking import Document
 from kvmm.modality import AUDIO, IMAGE, TEXT, modality_of_ids
 from kvmm.policy import spec
+from kvmm.policy.calibrated import load_calibration
 from tests.tiny_models import build, generate, inputs
 
 ANSWER = torch.tensor([5, 9, 4, 11, 3])
@@ -124,7 +125,7 @@ def test_a_file_serves_its_model_and_no_other(collected, tmp_path):
     policy = get_policy("rd2", calibration=path)
     read = load_calibration(model, policy)
     assert set(read.tensors) == set(made.tensors)
-    assert Calibration.load(path) is read  # read once
+    assert read_calibration(path) is read  # read once
     cache = KVMMCache.for_model(model, policy)
     assert cache.layers[0].codecs[IMAGE][0].site.calibration is read
     assert copy.deepcopy(cache).layers[0].codecs[IMAGE][0].site.calibration is read
@@ -155,18 +156,18 @@ def test_fingerprint_ignores_dtype_and_sees_weights():
 def test_damaged_files(tmp_path):
     path = tmp_path / "a.safetensors"
     with pytest.raises(KVMMError, match="kvmm calibrate"):
-        Calibration.load(path)
+        read_calibration(path)
     path.write_bytes(b"nothing of the sort")
     with pytest.raises(KVMMError, match="not a complete"):
-        Calibration.load(path)
+        read_calibration(path)
     other = tmp_path / "b.safetensors"
     save_file({"x": torch.zeros(1)}, other)
     with pytest.raises(KVMMError, match="not a calibration file"):
-        Calibration.load(other)
+        read_calibration(other)
     old = tmp_path / "c.safetensors"
     save_file({"x": torch.zeros(1)}, old, {"format": "kvmm-calibration", "format_version": "0", "fingerprint": ""})
     with pytest.raises(KVMMError, match="format 0"):
-        Calibration.load(old)
+        read_calibration(old)
 
 
 def test_no_warning_for_a_model_without_a_file():
@@ -205,7 +206,6 @@ def test_calibquant_reads_its_grid_search_from_the_file():
 
 def test_the_grid_search_finds_what_drifts_least(monkeypatch):
     """Drifts made up for every pair: the search must return the least, for each kind of levels."""
-    from kvmm.analysis import drift
     from kvmm.calibration import fit
 
     seen = set()
@@ -222,7 +222,7 @@ def test_the_grid_search_finds_what_drifts_least(monkeypatch):
             wanted = {"paper": (1, 2), "mean": (3, 0)}[levels]
             return SimpleNamespace(kl=torch.tensor([abs(pair[0] - wanted[0]) + abs(pair[1] - wanted[1]) + 0.5] * 2))
 
-    monkeypatch.setattr(drift, "ForcedText", Text)
+    monkeypatch.setattr(fit, "ForcedText", Text)
     monkeypatch.setattr(fit, "Document", lambda *arguments: None)
     monkeypatch.setattr(fit, "_encoded", lambda *arguments: ({}, torch.arange(4), None))
     found = fit.search_tau(None, None, [fit.Example("q", images=("a.png",), answer="b")] * 3)

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
-from kvmm.cache.codecs import transform
-from kvmm.calibration import Calibration, load_calibration, model_fingerprint
+from kvmm import KVMMCache
+from kvmm.calibration import Calibration, model_fingerprint
 from kvmm.calibration.heads import head_shapes
+from kvmm.codecs.common import transform
 from kvmm.errors import KVMMError
+from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import get_policy
+from kvmm.policy.calibrated import load_calibration
 from tests.fuzz.calibrations import fitted
 from tests.tiny_models import build
 
@@ -66,3 +69,27 @@ def test_every_transform_is_checked_once(tmp_path, monkeypatch):
     for _ in range(2):
         load_calibration(model, policy)
     assert len(inverted) == sum(name.endswith(".transform") for name in tensors) > 0
+
+
+@pytest.mark.parametrize("policy", ["rd2", "balanced"])
+def test_every_transform_is_inverted_once(tmp_path, monkeypatch, policy):
+    """By the check that it can be; the codecs take what that found, bit for bit, and nothing keeps it for them."""
+    model = build.__wrapped__("llama")
+    tensors = dict(fitted(model).tensors)
+    saved(model, tensors, tmp_path / "fits")
+    policy = get_policy(policy, calibration=str(tmp_path / "fits"), residual_length=0)
+    inverted, own, given = [], torch.linalg.inv, torch.randint(3, 110, (1, 300))
+    monkeypatch.setattr(torch.linalg, "inv", lambda x: inverted.append(x) or own(x))
+    expected = {n: own(t.float()) for n, t in tensors.items() if n.endswith("text.transform")}
+    for times in (1, 2):
+        transform._offline_transforms.clear()
+        cache = KVMMCache.for_model(model, policy)
+        with torch.no_grad():
+            model(given, past_key_values=cache)
+        cache.pack()
+        fits = [x for x in inverted if x.shape[0] == 2]  # of KV heads; rotations have none
+        assert len(fits) == (0 if times == 1 else len(expected)) or not cache.calibration.sites("rd", 0)
+        for (_, layer, side, modality, _), one in transform._offline_transforms[cache.calibration].items():
+            if one is not None:
+                name = f"rd.{layer}.{side}.{MODALITY_NAMES[modality]}.transform"
+                assert torch.equal(one.inverse, expected[name])

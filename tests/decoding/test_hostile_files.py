@@ -137,6 +137,25 @@ def test_a_page_has_its_seconds_and_others_do_not_wait_for_it(tmp_path, monkeypa
     assert errors == ["Page 1 of strokes.pdf takes too long to read: save it as plain pictures, or in a smaller size."]
 
 
+def test_a_video_that_takes_too_long_ends_the_process_that_tries(tmp_path, monkeypatch):
+    import av
+
+    with av.open(str(tmp_path / "long.mp4"), "w") as container:
+        track = container.add_stream("mpeg4", rate=30)
+        track.width = track.height = 2048
+        track.pix_fmt = "yuv420p"
+        (packet,) = [*track.encode(av.VideoFrame(2048, 2048, "yuv420p")), *track.encode(None)]
+        for number in range(1000):  # 45 MB of the same picture again and again
+            packet.pts = packet.dts = number * packet.duration
+            container.mux(packet)
+            packet.stream = track
+    monkeypatch.setattr(limits, "VIDEO_SECONDS", 1)
+    monkeypatch.setattr(limits, "VIDEO_PIXELS", 2**40)
+    assert refusal(load_media, tmp_path / "long.mp4").startswith("long.mp4 takes too long to read")
+    monkeypatch.setattr(limits, "VIDEO_PIXELS", 2**30)
+    assert "1,000 frames or more, of 4,194,304 pixels each" in refusal(load_media, tmp_path / "long.mp4")
+
+
 def test_the_clock_leaves_time_for_the_seconds_of_a_busy_machine():
     """The seconds of a page are CPU time; nothing ends it within minutes because others use the cores."""
 

@@ -15,14 +15,15 @@ from safetensors.torch import save_file
 
 from benchmarks import multi_gpu
 from kvmm import KVMMCache
-from kvmm.cache.codecs import EncodeContext, Site, build_codec
 from kvmm.cache.table import Move, Plan
-from kvmm.calibration import FILE_NAME, load_calibration
+from kvmm.calibration import FILE_NAME, Calibration, model_fingerprint
 from kvmm.calibration.collect import Collector
-from kvmm.calibration.file import Calibration, local_heads, model_fingerprint
 from kvmm.calibration.fit import fit_codecs
+from kvmm.calibration.heads import local_heads
+from kvmm.codecs import EncodeContext, Site, build_codec
 from kvmm.modality import TEXT
 from kvmm.policy import get_policy, spec
+from kvmm.policy.calibrated import load_calibration
 from tests.distributed import worker
 from tests.tiny_models import build, inputs
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from kvmm import KVMMCache
-from kvmm.calibration.file import local_heads
+from kvmm.calibration.heads import local_heads
 
 POLICIES = ("bf16", "oscar2", "rd2", "kitty")
 FIELDS = {"residual_length": 16}

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from kvmm import KVMMError, KVPolicy
-from tests.docs.pages import ROOT, blocks, text_of
+from kvmm.codecs import Codec
+from tests.docs.pages import ROOT, blocks, rows, text_of
 
 PAGE = text_of("docs/adding-a-codec.md")
 CODEC, PROGRAM = blocks(PAGE, "python")
@@ -51,9 +52,22 @@ def test_the_command_line_knows_the_codec(package):
     (code,) = re.findall(r'`python -c "([^"]+)" ask', PAGE)
     policy = package / "clipped.yaml"
     policy.write_text("base: bf16\nimage: {codec: clipped, bits: 4, group_size: 32}\n", encoding="utf-8")
-    plan = ["plan", "--model", "Qwen2.5-VL-7B", "--policy", str(policy), "--context", "4096", "--images", "4", "--json"]
+    listed = run(["-c", code, "policies"], package).stdout
+    assert re.search(r"^Added\n  clipped2 +Clipped ranges, 2 bits, groups of 32\.$", listed, re.MULTILINE), listed
+    plan = ["plan", "--model", "Qwen2.5-VL-7B", "--context", "4096", "--images", "4", "--json"]
+    plan += ["--policy", str(policy), "--policy", "clipped2"]
     done = run(["-c", code, *plan], package)
     assert done.returncode == 0, done.stderr
-    assert 5 < json.loads(done.stdout)["policies"][0]["packed_bits_per_value"] < 5.1
+    planned = json.loads(done.stdout)["policies"]
+    assert [one["policy"] for one in planned] == ["clipped", "clipped2"]
+    assert [int(one["packed_bits_per_value"]) for one in planned] == [5, 3]  # with 32 bits per group of 32
     with pytest.raises(KVMMError, match="Unknown codec 'clipped'"):
         KVPolicy.from_file(policy)
+
+
+@pytest.mark.parametrize("head", ["| Define |", "| Optional |"])
+def test_what_a_codec_may_define_is_there(head):
+    names = [name for cell in rows(PAGE, head) for name in re.findall(r"`(\w+)", cell)]
+    assert len(names) >= 5 and [name for name in names if not hasattr(Codec, name)] == []
+    if head == "| Define |":
+        assert Codec.__abstractmethods__ <= set(names)

@@ -7,12 +7,11 @@ import re
 import pytest
 
 import kvmm
+from benchmarks.answer_tables import committed_run, marked, table
 from kvmm import KVPolicy, media
-from kvmm.eval.report import PolicyResult, RunResult, TaskResult
-from kvmm.eval.report_pages import summary_table
-from kvmm.eval.statistics import Difference
+from kvmm.eval.report_pages import summary_of
 from kvmm.models.families import FAMILIES
-from kvmm.presets import PAPERS, PRESETS, tier_of
+from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import blocks, results, rows, text_of
 
 GPU, RESULTS, POLICIES, RETENTION = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "retention"))
@@ -76,52 +75,78 @@ def test_what_is_said_of_generate():
         assert text.format(min(found), max(found)) in said, name
 
 
+def test_what_is_said_of_budgets():
+    said, measured = " ".join(GPU.split()), results("memory_budget")
+    for tokens, text in ((3328, "decodes {} to {} times as many"), (8192, "and {} to {} times with 8192")):
+        ratios = [row["ratio"] for row in measured.values() if row.get("visual_tokens") == tokens]
+        assert text.format(f"{min(ratios):.1f}", f"{max(ratios):.1f}") in said
+    batch = {name: measured[f"largest {name}"]["batch"] for name in ("bf16", "rd2", "rd1")}
+    assert (
+        f"{batch['bf16']} sequences of 4096 tokens in bf16, {batch['rd2']} with `rd2` and {batch['rd1']} with" in said
+    )
+
+
+def test_what_is_said_of_packing_a_prompt():
+    said, measured = " ".join(GPU.split()), results("prompt_packing").values()
+    shares = [100 * row["share"] for row in measured]
+    assert f"takes {min(shares):.1f} to {max(shares):.1f} % of the time of reading it" in said
+    assert f"at most {100 * max(row['extra_layers'] for row in measured):.0f} % of one layer's" in said
+
+
+def test_what_is_said_of_several_devices():
+    said, measured = " ".join(GPU.split()), results("multi_gpu")
+    rates = {name: [one["tokens_per_second"] for one in row["policies"].values()] for name, row in measured.items()}
+    low, high = min(rates["qwen3 tp_plan x2"]), max(rates["qwen3 tp_plan x2"])
+    assert f"{low:.0f} to {high:.0f} per second ({max(rates['qwen3 alone x1']):.0f} on one" in said
+    assert f"no graph can span, {max(rates['qwen3 device_map x2']):.0f} " in said
+
+
+# -- python.md -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_said_of_upstream_tests():
+    lossless = [row for row in results("upstream_suites")["rows"] if row["policy"] == "bf16"]
+    said = " ".join(text_of("docs/python.md").split())
+    assert (
+        f"{sum(row['passed'] for row in lossless)} of transformers' own tests of {len(lossless)} families pass" in said
+    )
+
+
 # -- results.md ------------------------------------------------------------------------------------------------------
 
 
-def _run(values: dict) -> RunResult:
-    """A run of ``report.json``, with what the summary reads of it."""
-    tasks = []
-    for task in values["tasks"]:
-        policies = tuple(
-            # a run that is older than a field has none of it
-            PolicyResult(
-                **{
-                    "packed_bits_per_value": None,
-                    **one,
-                    "difference": one["difference"] and Difference(**one["difference"]),
-                }
-            )
-            for one in task["policies"]
-        )
-        tasks.append(TaskResult(**{**task, "policies": policies, "failures": ()}))
-    return RunResult(**{**values, "tasks": tuple(tasks)})
-
-
-def _table(text: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
-
-
-def mini_table() -> list[list[str]]:
-    """The cells of ``kvmm report --table summary`` of the committed run."""
-    (values,) = results("mini/report")["runs"]
-    return _table(summary_table(_run(values)))
-
-
 def test_the_table_of_answers_is_the_committed_run():
-    (marked,) = re.findall(r"<!-- kvmm report --table summary [^>]*begin -->\n(.*?)<!-- end -->", RESULTS, re.DOTALL)
-    found, expected = _table(marked), mini_table()
-    assert [row[0] for row in found[2:]] == [row[0] for row in expected[2:]] == list(PRESETS)
-    assert found[0][2:] == expected[0][2:] and found[2:] == expected[2:]
+    run = committed_run()
+    assert marked(RESULTS) == table(run)
+    assert [one.policy for one in run.tasks[0].policies] == list(PRESETS)
+
+
+def test_what_is_said_of_the_table_is_in_it():
+    """Every figure of the text is one of the table: bits, also to one place, or a difference without its sign."""
+    _, summary = summary_of(committed_run())
+    bits = {name: float(cells[0]) for name, *cells in summary}
+    lost = {cell.split(" ")[0].lstrip("+-") for _, _, *cells in summary for cell in cells}
+    text = RESULTS.partition("## What the table says")[2].partition("\n## ")[0]
+    figures = set(re.findall(r"\d+\.\d+", re.sub(r"`[^`]*`", "", text)))
+    assert len(figures) > 10
+    known = lost | {f"{value:.2f}" for value in bits.values()} | {f"{value:.1f}" for value in bits.values()}
+    assert figures - known == set()
+    more = [f"{100 * (bits[name] / bits['rd2'] - 1):.0f}" for name in ("oscar2", "kivi2")]
+    assert re.findall(r"with (\d+) % more", text) == more
+    for page in ("README.md", "docs/results.md"):
+        for value in re.findall(r"`bf16` reads (\S+) here", " ".join(text_of(page).split())):
+            assert value == f"{bits['bf16']:.2f}"
 
 
 def test_questions_are_those_of_the_run():
-    (values,) = results("mini/report")["runs"]
-    counts = [max(one["answered"] for one in task["policies"]) for task in values["tasks"]]
+    counts = [max(one.answered for one in task.policies) for task in committed_run().tasks]
+    said = " ".join(RESULTS.split())
     for count, what in zip(
         counts, ("questions of pages", "of the ten", "about recordings", "of documents"), strict=True
     ):
-        assert f"{count} {what}" in " ".join(RESULTS.split())
+        assert f"{count} {what}" in said
+    for page in ("README.md", "docs/evaluation.md"):
+        assert f"{sum(counts)} questions" in " ".join(text_of(page).split())
 
 
 def test_cpu_steps():
@@ -138,6 +163,19 @@ def test_cpu_steps():
             assert low == f"{min(ratios[n] for n in names):.{digits}f}"
             assert high == f"{max(ratios[n] for n in names):.{digits}f}"
         assert torch_only[column] == f"{steps[dtype]['rd2']['torch_ratio']:.1f} times"
+
+
+def test_what_is_said_of_a_question_on_a_cpu():
+    said, answers = " ".join(RESULTS.split()), results("ask_policies")["results"]
+    mib = {name: answers[name]["memory"]["nbytes"] / 2**20 for name in ("bf16", "balanced", "small")}
+    whole = f"{mib['bf16']:.1f} MiB in full precision, {mib['balanced']:.1f} under `balanced`, {mib['small']:.1f} under"
+    assert whole in said
+    shares = [row["share_of_reading"] for row in results("packing")["results"].values()]
+    assert f"Packing adds at most {100 * max(shares):.1f} %" in said
+    both = results("cpu_decode")["results"].values()
+    ratios = [row["ratio"] for one in both for row in one["questions"].values()]
+    assert f"{min(ratios):.2f} to {max(ratios):.2f} times under the five policies timed" in said
+    assert all(len(one["questions"]) == 5 for one in both)
 
 
 def test_what_is_said_of_divergence():
@@ -173,7 +211,7 @@ def test_retention():
 # -- models.md and policies.md ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["docs/models.md"])
+@pytest.mark.parametrize("page", ["docs/models.md", "README.md"])
 def test_limits_are_those_of_the_code(page: str):
     said = " ".join(text_of(page).split())
     assert f"images up to {media.MAX_IMAGE_PIXELS // 10**6} million pixels" in said
@@ -182,7 +220,7 @@ def test_limits_are_those_of_the_code(page: str):
     assert f"recordings up to {media.MAX_AUDIO_SECONDS // 60} minutes" in said
 
 
-@pytest.mark.parametrize("page", ["docs/models.md"])
+@pytest.mark.parametrize("page", ["docs/models.md", "README.md"])
 def test_every_family_is_named(page: str):
     said = re.sub(r"[^a-z0-9]", "", text_of(page).lower())
     for name in FAMILIES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from kvmm.eval.report import task_result
 from kvmm.eval.runner import run
 from kvmm.eval.tasks import Sample, get_task
 from kvmm.models import load_model
+from tests.decoding.hostile import deep_png
+from tests.decoding.processes import held, parent
 
 POLICIES = ("bf16", "rd2", "kivi2")
 
@@ -254,6 +257,26 @@ def test_a_run_that_was_killed_counts_in_the_throughput(loaded, task, samples, t
     assert float(whole.results["total_evaluation_time_seconds"]) == pytest.approx(throughput["total_elapsed_time"])
     again = run(*loaded, task, samples, ("bf16", "rd2"), tmp_path, max_new_tokens=4)
     assert again.results["throughput"] == throughput  # no part counts twice
+
+
+def test_a_stopped_run_waits_for_no_picture(loaded, task, samples, tmp_path):
+    """The picture that is being decoded then is no failure of its question, which is asked again later."""
+    (tmp_path / "deep.png").write_bytes(deep_png())
+    given = [replace(samples[0], images=(tmp_path / "deep.png",)), samples[1]]
+    stop, ended = threading.Event(), []
+
+    def answer() -> None:
+        ended.append(run(*loaded, task, given, ("bf16",), tmp_path / "out", max_new_tokens=2, stop=stop))
+
+    pid, thread = parent(), threading.Thread(target=answer)
+    thread.start()
+    with held(pid):  # it would never end
+        stop.set()
+        begin = time.monotonic()
+        thread.join(20)
+        assert not thread.is_alive() and time.monotonic() - begin < 1
+    assert not any(ended[0].samples["docvqa"].values())
+    assert ended[0].results["complete"] is False
 
 
 def test_a_stopped_run_goes_on(loaded, task, samples, tmp_path):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
            torch.bool, torch.float64)  # fmt: skip
@@ -36,6 +38,17 @@ def mutated_tensors(rng: random.Random, tensors: dict[str, torch.Tensor]) -> dic
         else:
             out[name] = _revalued(rng, out[name])
     return {name: t.clone(memory_format=torch.contiguous_format) for name, t in out.items()}
+
+
+def read_whole(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The tensors and the header of a safetensors file that nobody has broken."""
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+def broken_value(rng: random.Random, header: dict[str, str]) -> None:
+    """Replace a value of a header by one that no writer makes."""
+    header[rng.choice(sorted(header))] = rng.choice(("", "0", "é" * 3000, "[" * 5000, "9" * 5000))
 
 
 def _renamed(rng: random.Random, name: str) -> str:

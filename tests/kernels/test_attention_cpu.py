@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import kvmm.kernels.attention as decode
-from kvmm.cache.codecs import build_codec
 from kvmm.cache.pages import PageStore, Part
+from kvmm.codecs import build_codec
 from kvmm.kernels.attention.backends.cpu import build, structs
 from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.kernels.attention.backends.torch import reference

@@ -10,8 +10,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from kvmm.cache.codecs import Site, rd
 from kvmm.calibration.file import _read
+from kvmm.codecs import Site, rd
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
 from kvmm.kernels.attention.backends.cuda import pages as step_cuda
 from kvmm.kernels.attention.backends.cuda import splits as cuda_splits

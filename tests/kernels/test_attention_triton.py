@@ -11,10 +11,10 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from kvmm.cache.codecs import Codec, Site, build_codec
-from kvmm.cache.codecs.base import Packed
 from kvmm.cache.pages import PageStore, Part
 from kvmm.calibration.file import _read
+from kvmm.codecs import Codec, Site, build_codec
+from kvmm.codecs.base import Packed
 from kvmm.kernels.attention import gpu as driver
 from kvmm.kernels.attention.backends.torch import reference
 from kvmm.kernels.attention.backends.triton import call as step

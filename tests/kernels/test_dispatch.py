@@ -8,9 +8,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from kvmm.cache.codecs import build_codec
 from kvmm.cache.pages import Part
 from kvmm.cache.tiers import TieredStore
+from kvmm.codecs import build_codec
 from kvmm.kernels.attention import dispatch
 from kvmm.kernels.attention.backends.cpu import kernel as cpu
 from kvmm.kernels.attention.backends.torch import reference

@@ -9,9 +9,9 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from kvmm.cache.codecs import Site, build_codec
 from kvmm.cache.pages import PageStore
 from kvmm.calibration.file import _read
+from kvmm.codecs import Site, build_codec
 from kvmm.kernels.attention.backends.cpu import structs as cpu
 from kvmm.kernels.attention.backends.cuda import arguments as cuda
 from kvmm.kernels.attention.backends.cuda.variant import Variant

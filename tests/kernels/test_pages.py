@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvmm.cache.codecs import EncodeContext, Site, build_codec
-from kvmm.cache.codecs.layout import Layout
 from kvmm.cache.pages import PageStore
 from kvmm.calibration import Calibration, site_name
+from kvmm.codecs import EncodeContext, Site, build_codec
 from kvmm.kernels.hadamard import reference
 from kvmm.kernels.hadamard import triton as rotation
 from kvmm.kernels.hadamard.triton import launch
 from kvmm.kernels.quantize import DensePages, tiles, triton_statistics
 from kvmm.kernels.quantize import triton as kernels
+from kvmm.kernels.quantize.layout import Layout
 from kvmm.kernels.quantize.tiles import TilePages
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
@@ -355,8 +355,8 @@ def test_codecs(kv, side, monkeypatch):
     moment = torch.eye(64, device=DEVICE).expand(2, 2, 64, 64)
     stores = []
     for cut in (DensePages.cut, TilePages):
-        for module in ("affine", "oscar", "kitty", "quarot", "rotatekv", "ott", "rd"):
-            monkeypatch.setattr(f"kvmm.cache.codecs.{module}.cut_pages", cut, raising=False)
+        for module in ("affine", "oscar", "kitty", "quarot", "rotatekv", "ott", "rd.codec"):
+            monkeypatch.setattr(f"kvmm.codecs.{module}.cut_pages", cut, raising=False)
         store = PageStore(build_codec(kv, side, site), 64)
         store.append(x, valid, moment, keys if side == "value" else None)
         store.append(later)
@@ -425,7 +425,7 @@ def test_calibrated_pages_cost_the_host_little(side, monkeypatch):
     """Once a site is known, packing it launches kernels and asks for memory: nothing is computed in small steps on the
     way, copied to the device or read from it."""
     fitted = calibration(2, 64)
-    monkeypatch.setattr("kvmm.cache.codecs.rd.cut_pages", TilePages)
+    monkeypatch.setattr("kvmm.codecs.rd.codec.cut_pages", TilePages)
     for module in (kernels, triton_statistics, rotation):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             monkeypatch.setattr(module, name, Silent(name))

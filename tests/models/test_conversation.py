@@ -12,7 +12,9 @@ from transformers import DynamicCache, StoppingCriteria
 
 from kvmm.errors import KVMMError
 from kvmm.media import Media
-from kvmm.models.conversation import MIN_ANSWER_TOKENS, Conversation, Turn, model_lock
+from kvmm.models.conversation import Conversation, model_lock
+from kvmm.models.prompting import Turn, render
+from kvmm.models.question import MIN_ANSWER_TOKENS, user_message
 
 LENGTH = 12
 
@@ -237,7 +239,7 @@ def test_pages_are_labelled_when_there_are_several(omni, invoice, receipt):
 
     def texts(media):
         talk = Conversation(model, processor, "dynamic")
-        message = talk._message("Why?", tuple(media))
+        message = user_message(processor, talk.family, "Why?", tuple(media))
         return [block.get("text", block["type"]) for block in message["content"]]
 
     assert texts(pages) == ["Page 1\n", "image", "Page 2\n", "image", "Why?"]
@@ -276,8 +278,8 @@ def test_more_tokens_than_the_window_is_refused_before_running(omni, invoice, mo
     monkeypatch.undo()
 
     def prompt_tokens(count):
-        message = talk._message("What is the total?", tuple(pages[:count]))
-        return talk._prepare(Turn(talk._render(message), tuple(pages[:count]))).ids.shape[1]
+        message = user_message(processor, talk.family, "What is the total?", tuple(pages[:count]))
+        return talk._prepare(Turn(render(processor, talk.messages, message), tuple(pages[:count]))).ids.shape[1]
 
     one_page = prompt_tokens(1)
     assert abs(window - MIN_ANSWER_TOKENS - prompt_tokens(fit)) < one_page

@@ -11,9 +11,9 @@ import torch
 from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import FAMILIES, Conversation, load_model
-from kvmm.models.conversation import PIECE_TOKENS
 from kvmm.models.generation import Stopped, stoppable, unless_stopped
 from kvmm.models.prompting import divide
+from kvmm.models.question import PIECE_TOKENS
 from tests import tiny_models as tiny
 from tests.models import checkpoints
 from tests.models.conftest import draw_page

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gradio_client import Client, handle_file
 
+from kvmm import media
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media, media_nbytes
 from kvmm.ui.heartbeats import Heartbeats
@@ -206,6 +207,37 @@ def test_a_question_that_waits_holds_few_pixels(house, invoice, tmp_path, monkey
     assert answers[1].turn.media is None
 
 
+def test_earlier_pictures_are_decoded_before_the_turn(house, invoice, monkeypatch):
+    """Where a cache was dropped, all is read again: the pictures are there when the model is."""
+    session = house.visitors.session("a")
+    list(session.ask(Turn(QUESTION, (str(invoice),)), FAST))
+    (item,) = session.talk.media
+    plain = session.begin(Turn("And why?"), FAST)
+    plain.prepare()
+    assert item.nbytes == 0, "the cache has it"
+    list(plain.steps())
+    session.conversation.free_cache()
+    decoded, own = [], media._items
+    monkeypatch.setattr(media, "_items", lambda what, *rest, **more: decoded.append(what) or own(what, *rest, **more))
+    answer = session.begin(Turn("And why?"), FAST)
+    answer.prepare()
+    assert item.nbytes > 0 and decoded == ["image"]
+    assert list(answer.steps())[-1].progress.done
+    assert decoded == ["image"] and item.nbytes == 0
+
+    session.conversation.free_cache()
+    waiting = session.begin(Turn("And now?"), FAST)
+    waiting.prepare()
+    assert item.nbytes > 0
+    session.stop()
+    assert item.nbytes == 0, "it is over before its turn"
+    monkeypatch.setattr("kvmm.ui.streaming.WAITING_NBYTES", 100)
+    small = session.begin(Turn("And now?"), FAST)
+    small.prepare()
+    assert item.nbytes == 0
+    assert list(small.steps())[-1].progress.done
+
+
 # -- what is worked on is needed -------------------------------------------------------------------------------------
 
 
@@ -232,7 +264,7 @@ def test_an_open_page_is_heard_of(house):
     answers = house.visitors.folder(session) / "answers.jsonl"
     answers.write_text("{}\n")
 
-    async def beat(path: str) -> None:
+    async def beat(path: str, root: str = "") -> None:
         async def gradio(scope, receive, send):
             await send({"type": "http.response.start", "status": 200})
             await send({"type": "http.response.body", "body": b"data: ALIVE\n\n", "more_body": True})
@@ -241,7 +273,8 @@ def test_an_open_page_is_heard_of(house):
             sent.append(message)
 
         app = SimpleNamespace(get_blocks=lambda: SimpleNamespace(visitors=house.visitors))
-        await Heartbeats(gradio)({"type": "http", "path": path, "app": app}, None, send)
+        scope = {"type": "http", "path": path, "root_path": root, "app": app}
+        await Heartbeats(gradio)(scope, None, send)
 
     for _ in range(2):
         house.wait(15 * 60)
@@ -253,6 +286,16 @@ def test_an_open_page_is_heard_of(house):
     event_loop.run(beat("/gradio_api/heartbeat/page"))
     house.wait(60)
     assert answers.is_file() and session in house.visitors.sessions
+    # below a path of a proxy, which may take that path away, and Gradio's own root may be a URL
+    for path, root in (
+        ("/kvmm/gradio_api/heartbeat/page", "/kvmm"),
+        ("/gradio_api/heartbeat/page", "/kvmm/"),
+        ("/kvmm/gradio_api/heartbeat/page", "https://host.invalid/kvmm"),
+        ("/gradio_api/heartbeat/page", "/"),
+    ):
+        house.visitors.closed("page")
+        event_loop.run(beat(path, root))
+        assert session in house.visitors.sessions, root
     event_loop.run(beat("/gradio_api/heartbeat/nobody"))
     house.visitors.closed("page")
     house.wait(60)

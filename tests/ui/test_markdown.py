@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import random
 import re
 
 import pytest
 from markdown_it import MarkdownIt
 
-from kvmm.ui.bubbles import bubble, note
+from kvmm.ui.ask import edited_text
+from kvmm.ui.bubbles import bubble, note, user_messages
 from kvmm.ui.compare import MARK
-from kvmm.ui.markdown import literal_markdown, safe_markdown
+from kvmm.ui.markdown import literal_markdown, literal_text, safe_markdown
 from kvmm.ui.talk_file import _safe
 
 READER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
@@ -179,14 +181,41 @@ def test_a_span_that_another_reader_may_part_holds_no_tag(text):  # "marked", wh
     assert "<" not in safe_markdown(text)
 
 
-def test_literal_text_shows_every_character():
-    text = "[1] <b>*x*</b> | `a` & ~b~ $c$ #d_e http://host www.host a@b.c"
-    assert not addresses(literal_markdown(text))
-    assert (
-        READER.renderInline(literal_markdown(text)).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-        == text
-    )
-    assert safe_markdown(literal_markdown(text)) == literal_markdown(text)
+LITERAL = [
+    *ATTACKS,
+    "[1] <b>*x*</b> | `a` & ~b~ $c$ #d_e http://host www.host a@b.c",
+    "[a](b) <i> *c* &#60; &amp; \\& \\\\ \\&#60;",
+    "- a\n+ b\n* c\n\n1. d\n2) e\n\n---\n- - -\n",
+    "heading\n===\n\nother\n---\n\n# third\n> quoted",
+    "    code\n\n\tcode\n  - item\n   1. item",
+    "| a | b |\n|---|---|\n| 1 | 2 |",
+    "-5 and 1.5 and (2) = 7 - 3 + 1",
+    "~~~\ncode\n~~~\n\n```py\ncode\n```",
+]
+
+
+@pytest.mark.parametrize("text", LITERAL)
+def test_literal_text_shows_every_character(text):
+    literal = literal_markdown(text)
+    assert not addresses(literal)
+    assert kinds(literal) <= {"paragraph_open", "paragraph_close", "inline", "text", "text_special", "softbreak"}
+    shown = html.unescape(re.sub(r"</?p>", "", READER.render(literal)))
+    assert shown.split() == text.split()
+    assert literal_text(literal) == text
+    assert safe_markdown(literal).split() == literal.split()
+
+
+@pytest.mark.parametrize("text", LITERAL)
+def test_a_question_shows_as_it_was_written(text):
+    """Questions come from whoever writes them, and from conversations that others saved: no links, no markup."""
+    (message,) = user_messages(text, ())
+    assert message["content"][0]["text"] == literal_markdown(text)
+    assert edited_text(message["content"]) == text
+
+
+def test_what_an_author_writes_while_editing_stays():
+    for text in (r"\d+\.", "&#169; &#8364;", "5 < 6 [x]"):
+        assert literal_text(text) == text
 
 
 def test_a_saved_answer_of_an_earlier_version_is_made_safe_and_keeps_its_marks():

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from kvmm import media
+from kvmm.decoding import limits
 from kvmm.ui import demo, middleware, session, states, uploads, visitors
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving-others.md").read_text(encoding="utf-8")
@@ -21,6 +22,9 @@ def test_limits_are_those_of_the_code():
     assert row("one upload") == f"`--max-upload` MiB ({demo.MAX_FILE_MIB}), {uploads.MAX_FILES} files"
     most = uploads.UPLOADS_OF_VISITOR * demo.MAX_FILE_MIB
     assert row("uploads of a visitor") == f"{uploads.UPLOADS_OF_VISITOR} times `--max-upload` ({most:,} MiB)"
+    assert row("uploads from one address") == f"{uploads.UPLOADS_OF_ADDRESS} times `--max-upload`"
+    assert f"are {uploads.UNSENT_SECONDS // MINUTE} minutes old, were never sent" in " ".join(PAGE.split())
+    assert row("pages that one address") == f"{states.NEW_PER_SECOND} a second, {states.NEW_AT_ONCE} at once; then 429"
     assert row("uploads of all").startswith(f"{uploads.UPLOADS_OF_ALL} times `--max-upload`; ")
     assert f"{uploads.FREE_BYTES // MIB} MiB of the disk" in row("uploads of all")
     assert row("any other body").startswith(f"{middleware.JSON_BYTES // MIB} MiB or a third more than `--max-upload`")
@@ -35,6 +39,8 @@ def test_limits_are_those_of_the_code():
     assert row("conversations of a visitor") == str(session.MAX_TALKS)
     assert row("pages of a PDF") == f"`--max-pages` ({media.MAX_PDF_PAGES})"
     assert row("a recording") == f"{media.MAX_AUDIO_SECONDS // MINUTE} minutes"
+    seconds = limits.VIDEO_PIXELS / (1280 * 720 * 30)
+    assert row("a video") == f"{limits.VIDEO_PIXELS:,} pixels in all its frames: {seconds:.0f} seconds of 720p at 30 Hz"
     assert f"{demo.QUEUE_SIZE} wait" in PAGE
 
 

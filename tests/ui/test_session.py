@@ -14,7 +14,6 @@ from kvmm.models.difference import Difference
 from kvmm.samples import load_samples
 from kvmm.ui import Models
 from kvmm.ui.answers import stats_html, verdict_html
-from kvmm.ui.bubbles import escape_markdown
 from kvmm.ui.compare import mark_words
 from kvmm.ui.prompts import LongWork
 from kvmm.ui.session import Session, Turn
@@ -40,10 +39,6 @@ def test_the_verdict_shows_words_as_text():
     assert "<code>&lt;b&gt;</code>" in html and "<code>&amp;</code>" in html
     assert "Identical" in verdict_html(Difference(1, None))
     assert verdict_html(None) == "" and "measured" in stats_html(None)
-
-
-def test_markdown_is_escaped():
-    assert escape_markdown("[a](b) <i> *c*") == r"\[a\](b) \<i\> \*c\*"
 
 
 def test_samples_with_missing_files_are_left_out(samples_folder, tmp_path):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvmm.policy import get_policy, policies
-from kvmm.policy_costs import plain_cost, short_cost
-from kvmm.presets import policy_groups
+from kvmm.policy.costs import plain_cost, short_cost
+from kvmm.policy.presets import policy_groups
 from kvmm.ui.sidebar import AS_POLICY, followed, policy_choices, policy_headings_css, policy_html, settings_of
 
 sync_api = pytest.importorskip("playwright.sync_api")

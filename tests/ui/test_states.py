@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import gradio as gr
 import pytest
+from starlette.exceptions import HTTPException
 
 from kvmm.errors import KVMMError
 from kvmm.ui import Models
+from kvmm.ui.clients import MAX_BUCKETS, ClientAddress, Rate, address_of
 from kvmm.ui.session import Session, Turn
 from kvmm.ui.settings import Settings
-from kvmm.ui.states import MAX_SPARE_STATES, MAX_STATES, UNUSED_SECONDS, SessionStates
+from kvmm.ui.states import MAX_SPARE_STATES, MAX_STATES, NEW_AT_ONCE, NEW_PER_SECOND, UNUSED_SECONDS, SessionStates
 from kvmm.ui.visitors import GRACE_SECONDS, IDLE_SECONDS, MAX_IDLE_VISITS, MAX_PAGES, Visitors
+from tests.ui import event_loop
 
 
 class House:
@@ -100,3 +105,59 @@ def test_pages_of_one_visitor_are_bounded(house):
     (visit,) = house.visitors._visits
     assert len(visit.heard) == len(visit.sessions) == MAX_PAGES and first.talk in visit.desk.talks
     assert house.visitors.session("page-0", "token").is_gone  # it is told, and goes to the newest conversation
+
+
+def test_one_client_opens_only_so_many_pages_in_a_second(house):
+    def calls(address: str, count: int, keys: str = "page") -> list[int]:
+        async def gradio(scope, receive, send):
+            for n in range(count):
+                try:
+                    house.states[f"{keys} {address} {n}"]
+                    statuses.append(200)
+                except HTTPException as error:
+                    assert "\n" not in error.detail and "try again" in error.detail
+                    statuses.append(error.status_code)
+            later.append(asyncio.create_task(worker()))
+
+        async def worker():  # of the queue: goes on after the request that started it
+            await started.wait()
+            house.states[f"{keys} {address} of the queue"]
+
+        async def request():
+            nonlocal started
+            started = asyncio.Event()
+            await ClientAddress(gradio)({"type": "http", "client": (address, 1)}, None, None)
+            started.set()
+            await asyncio.gather(*later)
+
+        statuses, later, started = [], [], None
+        event_loop.run(request())
+        return statuses
+
+    found = calls("10.0.0.1", NEW_AT_ONCE + 20)
+    assert found == [200] * NEW_AT_ONCE + [429] * 20
+    assert calls("10.0.0.1", NEW_AT_ONCE) == [200] * NEW_AT_ONCE  # its pages are known
+    assert calls("10.0.0.2", 20) == [200] * 20
+    house.time += 2
+    assert calls("10.0.0.1", 2 * NEW_PER_SECOND + 1, "new") == [200] * 2 * NEW_PER_SECOND + [429]
+    house.time += 3600
+    assert calls("10.0.0.1", NEW_AT_ONCE + 1, "later") == [200] * NEW_AT_ONCE + [429]
+
+
+def test_clients_that_are_quiet_are_forgotten():
+    clock = [0.0]
+    rate = Rate(1.0, 2, lambda: clock[0])
+    for n in range(10 * MAX_BUCKETS):
+        clock[0] += 0.01
+        assert rate.takes(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}")
+        assert len(rate._buckets) <= MAX_BUCKETS
+    assert not all(rate.takes("10.0.0.1") for _ in range(3))
+
+
+def test_an_address_is_a_client():
+    def of(host: str) -> str:
+        return address_of({"client": (host, 5)})
+
+    assert of("10.1.2.3") == of("::ffff:10.1.2.3") == "10.1.2.3"
+    assert of("2001:db8::1") == of("2001:db8::ffff:1%eth0") != of("2001:db8:0:1::1")
+    assert of("::1") == "::1" and of("testclient") == "testclient" and address_of({"client": None}) == ""

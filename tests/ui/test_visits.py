@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -287,3 +288,25 @@ def test_a_file_that_cannot_be_deleted_does_not_keep_the_others(house, invoice, 
     house.visitors.keep_until_left(session, [stuck, third])
     house.visitors.leave(session)
     assert stuck.exists() and not third.exists()
+
+
+def test_nobody_waits_while_the_files_of_others_are_deleted(house, monkeypatch):
+    """Large folders are deleted outside the lock and the event loop; they are gone at once all the same."""
+    inside, over, deleted = threading.Event(), threading.Event(), []
+
+    def slow(path, ignore_errors=False):
+        inside.set()
+        assert over.wait(20)
+        deleted.append(threading.current_thread())
+
+    monkeypatch.setattr("kvmm.ui.visitors.shutil.rmtree", slow)
+    session = house.visitors.session("page", "token")
+    folder = house.visitors.folder(session)
+    (folder / "answers.jsonl").write_text("{}")
+    house.visitors.leave(session)  # returns before anything is deleted
+    assert inside.wait(20) and not folder.exists() and not deleted
+    with ThreadPoolExecutor(1) as pool:  # another visitor, served by another thread
+        assert pool.submit(house.visitors.session, "other", "another").result(20)
+    over.set()
+    house.visitors._deleting.shutdown()
+    assert deleted and deleted[0] is not threading.current_thread()

@@ -15,7 +15,7 @@ class Reader(Protocol):
     """The keys or the values of a segment.
 
     Attributes:
-        codec: what made them; see :mod:`kvmm.cache.codecs.base` for what it answers.
+        codec: what made them; see :mod:`kvmm.codecs.base` for what it answers.
         packed: what is stored, with ``slots``, the tokens that it has room for, and ``num_pages``.
         observes: whether ``observe(query, probabilities, start, end)`` is told what attention the keys get.
         observes_all: whether it wants to see the probabilities of all slots besides, and not only its own.

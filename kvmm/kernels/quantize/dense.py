@@ -18,7 +18,7 @@ from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.reference import affine_codes, fit_levels, pack_planes, uniform_codes
 
 if TYPE_CHECKING:
-    from kvmm.cache.codecs.layout import Layout
+    from kvmm.kernels.quantize.layout import Layout
 
 
 def paged(x: torch.Tensor, page_size: int) -> torch.Tensor:

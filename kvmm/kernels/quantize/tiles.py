@@ -24,7 +24,7 @@ from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP
 from kvmm.kernels.quantize.triton_source import Source
 
 if TYPE_CHECKING:
-    from kvmm.cache.codecs.layout import Layout
+    from kvmm.kernels.quantize.layout import Layout
 
 _MATRIX_PARTS = 2  # 16 bits of mantissa, all of a stored (fp16) transform's
 _PART = 1 << 22  # elements of the runs of pages that do get a float32 copy

@@ -1,0 +1,101 @@
+"""CalibQuant (arXiv 2502.14882): per-channel codes over the whole visual span, for keys and values.
+
+One scale and zero point a sequence, KV head and channel serve the whole span of one modality, so the metadata all but
+vanishes; post-scaling (section 3.2) folds the scale into the query. Tokens that come later form a span of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+
+from kvmm.codecs.affine import AffineCodec
+from kvmm.codecs.base import Packed
+from kvmm.codecs.spec import CodecSpec, Side, Site
+from kvmm.errors import KVMMError
+from kvmm.kernels.attention.format import LogitCalibration, PackedFormat
+from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters
+
+TAU = "calibquant_tau"  # in a calibration file's metadata: {levels: [tau1, tau2]}, searched at one bit
+TAU_GRID = (0, 1, 2, 3)
+_SHRINK = {"key": 0.5, "value": 0.3}  # the authors' code at 1 bit
+
+
+def _is_shift(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e6
+
+
+class CalibQuant(AffineCodec):
+    """Span-wide per-channel codes.
+
+    Options:
+        levels: ``paper`` (minimum and maximum are the outer levels), ``code`` (both shrunk about zero, by 0.5 for keys
+            and 0.3 for values, as the authors' code does at 1 bit), or ``mean`` (least-squares levels: at 1 bit the two
+            conditional means of the channel; same storage).
+        calibration: ``(tau1, tau2)``: logits of the span, which lie in ``[gamma, delta]``, are mapped linearly onto
+            ``[gamma - tau1, delta - tau2]`` before the softmax (section 3.3). Where that line would not rise
+            (``delta - gamma <= tau2 - tau1``) it would turn the ranking of tokens around, so such rows are left alone.
+            ``file`` takes what ``kvmm calibrate`` found best for the model on the paper's grid, if there is a file.
+    """
+
+    name = "calibquant"
+    pages_stand_alone = True
+    static_encode = True
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **AffineCodec.options,
+        "levels": ("paper", "code", "mean"),
+        "calibration": (None,),  # or "file", or a pair
+    }
+
+    def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
+        super().__init__(spec, side, site)
+        self.axis = "channel"
+        self.levels = self.option("levels")
+        self.tau = self.option("calibration")
+        if self.tau == "file":
+            found = {} if self.site.calibration is None else self.site.calibration.metadata.get(TAU, {})
+            self.tau = tuple(found[self.levels]) if self.levels in found else None
+        self.adjusts_scores = side == "key" and self.tau is not None
+
+    @classmethod
+    def check(cls, spec: CodecSpec) -> None:
+        super().check(spec)
+        tau: Any = spec.option("calibration")
+        if tau not in (None, "file") and not (isinstance(tau, tuple) and len(tau) == 2 and all(map(_is_shift, tau))):
+            raise KVMMError(f"Codec calibquant: calibration is None, 'file' or (tau1, tau2), both >= 0, not {tau!r}.")
+
+    @classmethod
+    def check_metadata(cls, metadata: Mapping[str, Any]) -> None:
+        found = metadata.get(TAU, {})
+        pairs = found.values() if isinstance(found, Mapping) else [None]
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not all(map(_is_shift, pair)):
+                raise KVMMError(f"{TAU}: must have two numbers of at least 0 per kind of levels")
+
+    def channel_parameters(self, pages: Pages, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.levels == "mean":
+            limit = torch.finfo(self.parameter_dtype).max
+            fitted = pages.fit_levels(torch.full((pages.shape[-1],), self.spec.bits), groups)
+            return tuple(p.clamp(-limit, limit).to(self.parameter_dtype) for p in fitted)
+        low, high = pages.channel_ranges(groups)
+        if self.levels == "code" and self.spec.bits == 1:
+            low, high = low * _SHRINK[self.side], high * _SHRINK[self.side]
+        return affine_parameters(low, high, self.spec.bits, dtype=self.parameter_dtype)
+
+    def packed_format(self, packed: Packed) -> PackedFormat:
+        store = super().packed_format(packed)
+        return replace(store, logit_calibration=LogitCalibration(*self.tau)) if self.adjusts_scores else store
+
+    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        tau1, tau2 = self.tau
+        seen = scores if bias is None else scores + bias
+        delta = seen.amax(-1, keepdim=True)
+        gamma = (scores if bias is None else torch.where(bias < -1e20, torch.inf, scores)).amin(-1, keepdim=True)
+        span = delta - gamma
+        slope = 1 + (tau1 - tau2) / span
+        rises = (slope > 0) & (span > 0) & span.isfinite()
+        mapped = (scores - gamma) * slope + (gamma - tau1)
+        return torch.where(rises, mapped, scores)

@@ -1,0 +1,1 @@
+"""What several codecs are made of."""

@@ -1,0 +1,435 @@
+"""rd: rate-distortion transform coding of keys and values, kvmm's own codec.
+
+An affine code of a linear transform, with the transform and the bits chosen for what an error costs:
+
+1. *Transform.* With ``M`` the importance of a site (one layer's keys or values of one modality), an error ``e`` costs
+   ``e^T M e``. ``z = U^T M^(1/2) (x - mean)``, with ``U`` the eigenvectors of the covariance of ``M^(1/2) x``, makes
+   the channels uncorrelated and their errors cost the same (the Karhunen-Loeve transform of the weighted vector).
+2. *Bits.* Reverse water-filling gives bits to channels of the whole model, keys and values together: a layer that does
+   not matter for this modality gets next to none (:mod:`kvmm.codecs.common.waterfill`).
+3. *Levels.* Least-squares scale and offset a channel over the whole span of a modality, so that metadata vanish and the
+   scale folds into the query.
+
+``M`` is the mean of ``g g^T`` over tokens, ``g`` being the gradient of the answers' loss with respect to a key or a
+value (a Fisher matrix), from ``kvmm calibrate``; or, without gradients, ``E[q q^T]`` for keys and ``W_o^T W_o`` for
+values. Without a calibration file the transform is a Hadamard rotation, or is fitted to the prompt (``fit="prompt"``).
+
+Stored tensors: ``codes`` uint8, two-bit digits, keys ``[B, H, P, N / 4, J2]``, values ``[B, H, P, J2, N / 4]``;
+``codes_1bit`` uint8 in the same way with ``N / 8``; ``scale`` ``[B, H, G, C]`` of the channels that have bits;
+``zero_point`` ``[B, H, G, D]``; ``norm`` ``[B, H, P, N]`` where norms are divided out; ``transform``
+``[B, H, 1, D, D]`` and ``bits`` uint8 ``[B, H, 1, D]`` where they are fitted to the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
+from kvmm.codecs.common.transform import Transform, check_invertible, offline_transform, rotation
+from kvmm.codecs.common.waterfill import waterfill
+from kvmm.codecs.rd.fit import fit_to_prompt, fit_transform, pooled_bits
+from kvmm.codecs.spec import CodecSpec, Side, Site
+from kvmm.errors import KVMMError
+from kvmm.fields import Field, check_fields
+from kvmm.kernels.attention import mix_per_channel, scores_per_channel
+from kvmm.kernels.attention.format import PackedFormat, Plane, lanes_by_channel, plane_layout
+from kvmm.kernels.hadamard import hadamard_matrix
+from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_keys, unpack_values
+from kvmm.kernels.quantize.layout import DIGIT_BITS, Layout, check_bits, layout_of
+
+if TYPE_CHECKING:
+    from kvmm.calibration import SiteSamples
+
+SHORT_SPAN = 128  # tokens up to which levels of its own cost a span more than they gain
+
+
+class RD(Codec):
+    """Rate-distortion transform coding. ``bits`` is the average a channel, such as 1.5 or 2.25, codes only.
+
+    Options:
+        fit: ``auto`` (the calibration file if it has this site, else a rotation), ``offline`` (the file or an error),
+            ``prompt`` (to the keys, values and queries of the prompt; the transform is stored with the pages), or
+            ``none`` (a rotation).
+        rotation: without a fit, ``hadamard`` or ``identity``.
+        pool: who shares the bits: ``model`` (all layers, keys and values), ``side`` (all layers' keys, all layers'
+            values), ``site`` (each layer's keys, each layer's values), or ``auto``: the widest for which costs have one
+            unit, which is ``model`` if the importance comes from gradients and both sides ask for the same average.
+        norm: divide token norms out first: ``auto`` (where calibration found that it pays), ``l2`` or ``none``.
+        parameters: ``float16`` or ``float32`` scales, zero points and norms.
+    """
+
+    name = "rd"
+    wants_calibration = True
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "fit": ("auto", "offline", "prompt", "none"),
+        "rotation": ("hadamard", "identity"),
+        "pool": ("auto", "model", "side", "site"),
+        "norm": ("auto", "l2", "none"),
+        "parameters": ("float16", "float32"),
+    }
+    stored: ClassVar[Mapping[str, Stored]] = {
+        **dict.fromkeys(("scale", "zero_point"), Stored("group")),
+        **dict.fromkeys(("transform", "bits"), Stored("span")),
+    }
+
+    def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
+        super().__init__(spec, side, site)
+        self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
+        self.fit_kind = self.option("fit")
+        self.needs_queries = self.fit_kind == "prompt" and side == "key"
+        self.static_encode = self.fit_kind != "prompt"  # where bits are stored with the pages
+        self.token_dim = -2 if side == "key" else -1
+        self._layouts: dict[int, Layout] = {}
+        self._tables: dict[torch.device, tuple[torch.Tensor, ...]] = {}  # what kernels know of the digits
+        self._gaussian: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}  # levels of short spans
+
+    @classmethod
+    def check(cls, spec: CodecSpec) -> None:
+        if not isinstance(spec.bits, (int, float)) or not 0 < spec.bits <= 8:
+            raise KVMMError(f"Codec rd stores an average of more than 0 and at most 8 bits, not {spec.bits!r}.")
+        if spec.group_size is not None:
+            raise KVMMError("Codec rd has no group_size: levels belong to the whole span of a modality.")
+        cls.check_options(spec)
+
+    @classmethod
+    def check_model(cls, spec: CodecSpec, head_dim: int) -> None:
+        if spec.option("rotation", "hadamard") == "hadamard":
+            hadamard_matrix(head_dim)
+
+    @classmethod
+    def matrix_specs(cls) -> list[CodecSpec]:
+        return [
+            CodecSpec("rd", 1),
+            CodecSpec("rd", 1.5, None, (("norm", "l2"),)),
+            CodecSpec("rd", 2.25, None, (("fit", "prompt"),)),
+            CodecSpec("rd", 3, None, (("rotation", "identity"),)),
+            CodecSpec("rd", 8),
+        ]
+
+    # -- offline --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def fit(cls, samples: SiteSamples) -> dict[str, torch.Tensor]:
+        """The transform of one site, its channels' deviations and costs, and whether token norms pay.
+
+        ``transform`` float16 ``[H, D, D]`` maps to channels in the order of falling variance and cost; ``mean``
+        float32 ``[H, D]``; ``variance`` float32 ``[H, D]``, the cost of a channel without bits; ``norm`` uint8 ``[1]``.
+        """
+        return fit_transform(samples)
+
+    @classmethod
+    def check_fit(
+        cls, tensors: Mapping[str, torch.Tensor], side: str, heads: int | str, dim: int | str, where: str
+    ) -> None:
+        fields = {
+            "transform": Field(torch.float16, (heads, dim, dim)),
+            "mean": Field(torch.float32, (heads, dim)),
+            "variance": Field(torch.float32, (heads, dim), 0),
+            "norm": Field(torch.uint8, (1,), 0, 2),
+        }
+        check_fields(tensors, fields, where, closed=False)
+        check_invertible(tensors["transform"], f"{where}transform", keep=True)
+
+    # -- transform and bits -----------------------------------------------------------------------------------------
+
+    def transform(self, dim: int, device: torch.device) -> Transform:
+        """The transform of this site for vectors of ``dim`` channels, without the prompt."""
+        fitted = None
+        if self.fit_kind in ("auto", "offline") and self.site.calibration is not None:
+            site = self.site
+            fitted = offline_transform(site.calibration, self.name, site.layer, self.side, site.modality, device)
+        if fitted is None and self.fit_kind == "offline":
+            raise KVMMError(
+                "Codec rd with fit='offline' needs a calibration file with this layer and modality; make one with "
+                "`kvmm calibrate`, or use fit='auto'."
+            )
+        return rotation(self.option("rotation"), dim, device) if fitted is None else fitted
+
+    def uses_norm(self, transform: Transform) -> bool:
+        """Whether token norms are divided out."""
+        norm = self.option("norm")
+        return transform.norm if norm == "auto" else norm == "l2"
+
+    def layout(self, dim: int, transform: Transform) -> Layout:
+        """The bits of this site's channels."""
+        if dim not in self._layouts:
+            sibling = self.site.sibling
+            same = sibling is not None and (sibling.codec, sibling.bits) == (self.name, self.spec.bits)
+            key = (float(self.spec.bits), self.option("pool"), self.fit_kind, same)
+            if key not in transform.layouts:
+                transform.layouts[key] = Layout(self._bits(transform, same))
+            self._layouts[dim] = transform.layouts[key]
+        return self._layouts[dim]
+
+    def _bits(self, transform: Transform, same: bool) -> torch.Tensor:
+        """Bits of the channels; ``same``: the other side asks for the same average."""
+        average, calibration, pool = float(self.spec.bits), self.site.calibration, self.option("pool")
+        offline = transform.deviation is not None and self.fit_kind in ("auto", "offline")
+        if not offline:
+            return waterfill(transform.variance, average)
+        comparable = calibration.metadata.get("importance") == "gradient"
+        if pool == "auto":
+            pool = "site" if not comparable else "model" if same else "side"
+        if pool == "site":
+            return waterfill(transform.variance, average)
+        side = None if pool == "model" else self.side
+        shared = pooled_bits(calibration, self.name, self.site.modality, average, side)
+        return shared[self.site.layer, self.side]
+
+    # -- encode and decode ------------------------------------------------------------------------------------------
+
+    def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
+        pages = cut_pages(x, context.page_size, context.valid)
+        dim, tensors = pages.shape[-1], {}
+        transform = self.transform(dim, x.device)
+        if self.uses_norm(transform):
+            tensors["norm"] = pages.divisors(self.parameter_dtype)
+            pages = pages.divide(tensors["norm"])
+        if self.fit_kind == "prompt":
+            if context.previous is None:
+                moment = context.query_moment if self.side == "key" else None
+                tensors |= fit_to_prompt(pages, moment, float(self.spec.bits))
+            forward = (context.previous or tensors)["transform"][:, :, 0].float()
+            pages = pages.transform(forward)
+            layout = _stored_layout(tensors, context.previous)
+        else:
+            pages = pages.transform(transform.forward[None], transform.known).subtract(transform.offset[None])
+            layout = self.layout(dim, transform)
+        scale, zero_point, group = self._levels(pages, layout, transform, context)
+        room = layout.room(x.device, context.previous and context.previous.tensors, self.token_dim)
+        tensors |= pages.digit_codes(scale, zero_point, layout, self.side == "value", room)
+        if group is None:
+            tensors |= {"scale": scale, "zero_point": zero_point}
+        elif context.previous is None:
+            tensors |= {"scale": scale[:, :, :0], "zero_point": zero_point[:, :, :0]}
+        page_group = torch.full((pages.shape[2],), group or 0, dtype=torch.int32, device=x.device)
+        return Packed(tensors, context.page_size, page_group, shared_group=group or 0)
+
+    def _levels(
+        self, pages: Pages, layout: Layout, transform: Transform, context: EncodeContext
+    ) -> tuple[torch.Tensor, torch.Tensor, int | None]:
+        """Scale ``[B, H, 1, C]``, zero point ``[B, H, 1, D]`` and which group they are; None is a new one."""
+        held = 0 if context.previous is None else context.previous["scale"].shape[2]
+        batch, heads, count, page_size, _ = pages.shape
+        if count * page_size <= SHORT_SPAN:
+            if held:  # also what keeps the pages of an answer in one group, which kernels read fastest
+                previous = context.previous
+                return previous["scale"][:, :, -1:], previous["zero_point"][:, :, -1:], -1
+            if transform.deviation is not None and self.fit_kind != "prompt":
+                scale, zero_point = self._offline_levels(layout, transform)
+                shape = (batch, heads, 1, -1)
+                return scale.expand(shape), zero_point.expand(shape), -1
+        return *pages.fit_levels(layout.bits, pages.groups(None), self.parameter_dtype, layout.coded), None
+
+    def _offline_levels(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale ``[1, H, 1, C]`` and zero point ``[1, H, 1, D]`` of a Gaussian with the calibrated deviations."""
+        device = transform.forward.device
+        if device not in self._gaussian:
+            bits = layout.bits
+            half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits.tolist()], device=device)
+            scale = 2 * half * transform.deviation
+            zero_point = -scale * (2**bits - 1).to(scale) / 2
+            scale, zero_point = (p.to(self.parameter_dtype)[None, :, None] for p in (scale, zero_point))
+            self._gaussian[device] = scale[..., : layout.coded].contiguous(), zero_point  # kernels want whole rows
+        return self._gaussian[device]
+
+    def _parameters(self, packed: Packed, transform: Transform, layout: Layout) -> tuple[Any, Any, Any]:
+        """Scale and zero point ``[B, H, G, ...]`` float32 with the transform's offset, and each page's group."""
+        levels, group, one = (packed["scale"], packed["zero_point"]), packed.page_group, packed.only_group
+        if one is not None and one >= 0:
+            levels, group = tuple(own[:, :, one : one + 1] for own in levels), None
+        elif transform.deviation is not None and self.fit_kind != "prompt":
+            offline = [
+                other.expand(*own.shape[:2], 1, -1)
+                for own, other in zip(levels, self._offline_levels(layout, transform), strict=True)
+            ]
+            if one is not None:
+                levels, group = offline, None
+            else:
+                levels = [torch.cat((own, other), 2) for own, other in zip(levels, offline, strict=True)]
+                group = torch.where(group < 0, levels[0].shape[2] - 1, group)
+        scale, zero_point = (p.float() for p in levels)
+        if self.fit_kind != "prompt":
+            zero_point = zero_point + _heads(transform.offset, 4)
+        return scale, zero_point, group
+
+    def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+        batch, heads, pages, dim = store.batch, store.heads, store.pages, store.dim
+        transform, fields = self.transform(dim, store.device), {}
+        if self.fit_kind == "prompt":
+            fields["transform"] = Field(torch.float16, (batch, heads, 1, dim, dim))
+            fields["bits"] = Field(torch.uint8, (batch, heads, 1, dim), 0, 9)
+            check_fields(tensors, fields, closed=False)
+            check_bits(tensors["bits"])
+            check_invertible(tensors["transform"], "transform")
+            layout = _stored_layout(tensors)
+        else:
+            layout = self.layout(dim, transform)
+        extra = transform.deviation is not None and self.fit_kind != "prompt"  # levels that no store holds
+        fields["page_group"] = Field(torch.int32, (pages,), -1 if extra else 0, "groups")
+        fields["scale"] = Field(self.parameter_dtype, (batch, heads, "groups", layout.coded))
+        fields["zero_point"] = Field(self.parameter_dtype, (batch, heads, "groups", dim))
+        if self.uses_norm(transform):
+            fields["norm"] = Field(self.parameter_dtype, (batch, heads, pages, store.page_size))
+        for name, widths in layout.stored_widths().items():
+            rows = store.page_size * DIGIT_BITS[name] // 8
+            shape = (rows, widths) if self.side == "key" else (widths, rows)
+            fields[name] = Field(torch.uint8, (batch, heads, pages, *shape))
+        return fields
+
+    def decode(self, packed: Packed) -> torch.Tensor:
+        transform, layout, codes = self._unpacked(packed)
+        if self.side == "value":
+            codes = codes.transpose(-1, -2)
+        scale, zero_point, group = self._parameters(packed, transform, layout)
+        if group is not None:
+            scale, zero_point = (p.index_select(2, group) for p in (scale, zero_point))
+        pages = zero_point.unsqueeze(3).expand(-1, -1, codes.shape[2], codes.shape[3], -1).clone()
+        pages[..., : layout.coded] += codes * scale.unsqueeze(3)
+        inverse = self._inverse(packed, transform)
+        x = pages.flatten(2, 3) @ inverse.transpose(-1, -2)
+        return x * packed["norm"].float().flatten(2).unsqueeze(-1) if "norm" in packed.tensors else x
+
+    def _layout_of(self, packed: Packed) -> tuple[Transform, Layout]:
+        dim = packed["zero_point"].shape[-1]
+        transform = self.transform(dim, packed["zero_point"].device)
+        return transform, _stored_layout(packed.tensors) if self.fit_kind == "prompt" else self.layout(dim, transform)
+
+    def _unpacked(self, packed: Packed) -> tuple[Transform, Layout, torch.Tensor]:
+        transform, layout = self._layout_of(packed)
+        if not layout.coded:
+            return transform, layout, _no_codes(packed, self.token_dim)
+        return transform, layout, layout.unpack(packed.tensors, self.token_dim)
+
+    def _inverse(self, packed: Packed, transform: Transform) -> torch.Tensor:
+        """``[B or 1, H or 1, D, D]``."""
+        if self.fit_kind == "prompt":
+            return torch.linalg.inv(packed["transform"][:, :, 0].float())
+        return transform.inverse[None]
+
+    # -- attention --------------------------------------------------------------------------------------------------
+
+    @property
+    def basis(self) -> Hashable:
+        if self.fit_kind == "prompt":
+            return "identity"
+        if self.fit_kind != "none" and self.site.calibration is not None:
+            return (self.name, self.fit_kind, self.site.layer, self.side, self.site.modality)
+        return "hadamard" if self.option("rotation") == "hadamard" else "identity"
+
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
+        if self.fit_kind == "prompt":
+            return None  # every sequence has a transform of its own
+        zero_point = packed["zero_point"]
+        dim, device = zero_point.shape[-1], zero_point.device
+        transform = self.transform(dim, device)
+        layout = self.layout(dim, transform)
+        fallback = None
+        if transform.deviation is not None:
+            fallback = self._offline_levels(layout, transform)
+        page_group = packed.page_group
+        if fallback is None and zero_point.shape[2] == 1:
+            page_group = None
+        elif packed.only_group == 0:
+            page_group, fallback = None, None
+        fallback_scale, fallback_zero_point = fallback or (None, None)
+        channel, weight, *by_channel, matrix, lane_transform = self._lane_tables(layout, transform)
+        return PackedFormat(
+            tuple(Plane(packed[n], DIGIT_BITS[n], w) for n, w in layout.widths.items() if n in packed.tensors),
+            len(packed.page_group),
+            packed.page_size,
+            packed["scale"],
+            zero_point,
+            page_group=page_group,
+            norm=packed.tensors.get("norm"),
+            lane_channel=channel,
+            plane_weight=weight,
+            offset=transform.offset,
+            fallback_scale=fallback_scale,
+            fallback_zero_point=fallback_zero_point,
+            channel_lanes=by_channel[0],
+            channel_weights=by_channel[1],
+            transform=matrix,
+            lane_transform=lane_transform,
+        )
+
+    def _lane_tables(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, ...]:
+        """``lane_channel``, ``plane_weight`` and all the tables that follow from them, of :class:`PackedFormat`."""
+        device = transform.forward.device
+        if device not in self._tables:
+            runs = [tuple((0, n, 4.0**place) for place, n in layout.digits)] if layout.digits else []
+            if layout.one_bit:
+                runs.append(((layout.one_bit.start, len(layout.one_bit), 1.0),))
+            channel, weight = plane_layout(tuple(runs), device)
+            if self.side == "key":
+                lane_transform = None
+                matrix = transform.inverse
+            else:
+                matrix = transform.inverse.transpose(-1, -2)
+                lane_transform = matrix.index_select(1, channel) * (weight != 0)[:, None]
+            by_channel = lanes_by_channel(channel, weight, transform.forward.shape[-1])
+            self._tables[device] = channel, weight, *by_channel, matrix.contiguous(), lane_transform
+        return self._tables[device]
+
+    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
+        if self.fit_kind == "prompt":
+            return query
+        return query @ self.transform(query.shape[-1], query.device).inverse
+
+    def restore_output(self, output: torch.Tensor) -> torch.Tensor:
+        if self.fit_kind == "prompt":
+            return output
+        return output @ self.transform(output.shape[-1], output.device).inverse.transpose(-1, -2)
+
+    def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
+        transform, layout = self._layout_of(packed)
+        scale, zero_point, group = self._parameters(packed, transform, layout)
+        if self.fit_kind == "prompt":
+            query = query @ self._inverse(packed, transform)
+        scores = query @ zero_point.transpose(-1, -2)  # [B, H, Q, G]
+        if group is not None:
+            scores = scores.index_select(-1, group).repeat_interleave(packed.page_size, -1)
+        for name, bits, channel, place in layout.planes(query.device):
+            codes = unpack_keys(packed[name], bits)[..., : len(channel)]
+            steps = scale.index_select(-1, channel) * place
+            scores = scores_per_channel(query.index_select(-1, channel), codes, steps, None, group).add_(scores)
+        if not layout.coded and group is None:
+            scores = scores.expand(-1, -1, -1, len(packed.page_group) * packed.page_size)
+        return scores * packed["norm"].flatten(2).unsqueeze(2) if "norm" in packed.tensors else scores
+
+    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+        transform, layout = self._layout_of(packed)
+        scale, zero_point, group = self._parameters(packed, transform, layout)
+        if "norm" in packed.tensors:
+            probabilities = probabilities * packed["norm"].flatten(2).unsqueeze(2)
+        if group is None:
+            output = probabilities.sum(-1, keepdim=True) * zero_point
+        else:
+            by_page = probabilities.unflatten(-1, (-1, packed.page_size)).sum(-1)  # [B, H, Q, P]
+            output = by_page @ zero_point.index_select(2, group)
+        for name, bits, channel, place in layout.planes(probabilities.device):
+            codes = unpack_values(packed[name], bits)[:, :, : len(channel)]
+            steps = scale.index_select(-1, channel) * place
+            digits = mix_per_channel(probabilities, codes, steps, None, group)
+            output = output.scatter_add(-1, channel.expand(digits.shape), digits)
+        return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
+
+
+def _no_codes(packed: Packed, dim: int) -> torch.Tensor:
+    """What :meth:`Layout.unpack` would return without a coded channel."""
+    pages = (*packed["zero_point"].shape[:2], len(packed.page_group), packed.page_size)
+    empty = packed["zero_point"].new_zeros(*pages, 0, dtype=torch.float32)
+    return empty if dim == -2 else empty.transpose(-1, -2)
+
+
+def _stored_layout(tensors: Mapping[str, torch.Tensor], previous: Packed | None = None) -> Layout:
+    bits = tensors["bits"] if previous is None else previous["bits"]
+    return layout_of(tuple(bits[0, 0, 0].tolist()))
+
+
+def _heads(x: torch.Tensor, dims: int) -> torch.Tensor:
+    """``[H or 1, D]`` with dimensions put between, to meet ``[B, H, ..., D]`` of ``dims`` dimensions."""
+    return x.reshape(1, x.shape[0], *[1] * (dims - 3), x.shape[1])

@@ -1,0 +1,83 @@
+"""Where the transforms of :class:`kvmm.codecs.rd.RD` and the bits of their channels come from."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from kvmm.codecs.common.klt import coding_loss, klt
+from kvmm.codecs.common.waterfill import waterfill
+from kvmm.kernels.quantize import Pages
+
+if TYPE_CHECKING:
+    from kvmm.calibration import Calibration, SiteSamples
+
+_TRIAL_BITS = 2.0  # at which calibration tries whether token norms pay
+_NORM_BITS = 16  # what a stored norm costs a token and head
+
+
+def fit_transform(samples: SiteSamples) -> dict[str, torch.Tensor]:
+    """The tensors of a site's calibration, as :meth:`kvmm.codecs.rd.RD.fit` describes them."""
+    importance = samples.importance if samples.importance is not None else samples.query_moment
+    plain = klt(samples.mean, samples.covariance, importance)
+    length = torch.linalg.vector_norm(samples.vectors.float(), dim=-1, keepdim=True).clamp_min(1e-6)
+    unit = samples.vectors.float() / length
+    mean = unit.mean(1)
+    covariance = (unit.transpose(1, 2) @ unit) / unit.shape[1] - mean[:, :, None] * mean[:, None, :]
+    weight = None if importance is None else importance * length.square().mean(1, keepdim=True)
+    normed = klt(mean, covariance, weight)
+    # at equal bits: what a norm costs is taken from the codes
+    less = _TRIAL_BITS - _NORM_BITS / unit.shape[-1]
+    loss = coding_loss(plain, samples.vectors, None, importance, _TRIAL_BITS)
+    found = normed if coding_loss(normed, unit, length, importance, less) < loss else plain
+    return found | {"norm": torch.tensor([found is normed], dtype=torch.uint8)}
+
+
+def fit_to_prompt(pages: Pages, query_moment: torch.Tensor | None, average: float) -> dict[str, torch.Tensor]:
+    """A transform fitted to the first span of a prompt; later spans use the same.
+
+    Args:
+        pages: of the span ``[B, H, P, N, D]``.
+        query_moment: float32 ``[B, H, D, D]`` of the queries that meet them (keys), or None.
+        average: bits a channel.
+
+    Returns:
+        ``transform`` float16 ``[B, H, 1, D, D]`` and ``bits`` uint8 ``[B, H, 1, D]``, to be stored.
+    """
+    mean = pages.mean()
+    total, count = 0.0, 0.0
+    for part in pages.parts():
+        centred = part.values.flatten(2, 3) - mean.unsqueeze(2)
+        if part.weight is None:
+            count = count + centred.shape[2]
+        else:
+            share = part.weight.flatten(2, 3)
+            centred = centred * share
+            count = count + share.sum(2, keepdim=True)
+        total = total + centred.transpose(-1, -2) @ centred
+    if isinstance(count, torch.Tensor):
+        count = count.clamp_min(1)
+    fitted = klt(mean, total / count, query_moment)
+    bits = waterfill(fitted["variance"].sum((0, 1)).cpu(), average)
+    return {
+        "transform": fitted["transform"].unsqueeze(2),
+        "bits": bits.to(mean.device, torch.uint8).expand(*mean.shape[:2], 1, -1).contiguous(),
+    }
+
+
+@lru_cache(maxsize=32)
+def pooled_bits(
+    calibration: Calibration, codec: str, modality: int, average: float, side: str | None
+) -> dict[tuple[int, str], torch.Tensor]:
+    """Bits of every site of a modality that share one budget: ``{(layer, side): int64 [D]}``."""
+    sites = {}
+    for layer, other in calibration.sites(codec, modality):
+        if side in (None, other):
+            sites[layer, other] = calibration.site(codec, layer, other, modality)["variance"].sum(0)
+    bits = waterfill(torch.cat(list(sites.values())), average)
+    return dict(zip(sites, bits.split([len(v) for v in sites.values()]), strict=True))
+
+
+__all__ = ["fit_to_prompt", "fit_transform", "pooled_bits"]

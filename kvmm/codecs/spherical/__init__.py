@@ -1,0 +1,5 @@
+"""Spherical KV: keys as angles of a sphere and a length."""
+
+from kvmm.codecs.spherical.codec import Spherical
+
+__all__ = ["Spherical"]

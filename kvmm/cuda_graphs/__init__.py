@@ -1,0 +1,1 @@
+"""Decode steps and packing as CUDA graphs."""

@@ -1,0 +1,69 @@
+"""A cache as the graphs of its steps know it: the cache owns its graphs, so they do not import it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from kvmm.cuda_graphs.next_page import NextPage
+
+
+class CapturedMove(Protocol):
+    """Columns that go into pages: a :class:`kvmm.cache.table.Move`."""
+
+    modality: int
+    index: torch.Tensor
+    valid: torch.Tensor | None
+    page_size: int
+
+
+class CapturedPlan(Protocol):
+    """What one packing does in every layer: a :class:`kvmm.cache.table.Plan`."""
+
+    moves: Sequence[CapturedMove]
+    stay: torch.Tensor
+    num_sinks: int
+
+    def to(self, device: torch.device) -> CapturedPlan:
+        """The plan with what layers read of it on ``device``."""
+
+
+class CapturedLayer(Protocol):
+    """A :class:`kvmm.cache.layer.KVMMLayer`; ``parts`` have stores by modality."""
+
+    device: torch.device
+    is_initialized: bool
+    parts: dict[int, Any]
+
+    def addresses(self) -> Any:
+        """What identifies where its buffers lie."""
+
+    def writes_pages(self, page_size: int, held: int) -> bool:
+        """Whether the next page can be written by the device's own count of pages."""
+
+    def write_page(self, plan: CapturedPlan, place: NextPage) -> tuple[Any, Any]:
+        """Write the next page; how its stores of keys and values have grown."""
+
+
+class CapturedCache(Protocol):
+    """A :class:`kvmm.KVMMCache`; ``table`` is its :class:`kvmm.cache.table.TokenTable`, ``graph`` its step graph."""
+
+    table: Any
+    graph: Any
+    layers: list[Any]
+    packed_layers: list[int]
+    model: nn.Module | None
+    batch_size: int
+
+    def begin_replay(self) -> None:
+        """Do the host's part of a step of one token, whose captured part follows."""
+
+    def replaying(self) -> AbstractContextManager[None]:
+        """Inside, a forward pass does the device's part of a step only."""
+
+
+__all__ = ["CapturedCache", "CapturedLayer", "CapturedMove", "CapturedPlan"]

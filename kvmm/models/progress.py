@@ -1,0 +1,75 @@
+"""How far an answer has come: what a conversation yields while it is written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from kvmm.cache import MemoryReport
+from kvmm.cache.key_norms import KeyNormRecorder, KeyNorms
+from kvmm.models.generation import Reading, Worker
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an answer has come.
+
+    ``text`` is the whole answer so far; ``tokens`` how many were generated; ``seconds`` the time since the question;
+    ``ttft`` the time to the first token, in seconds, None before it; ``tokens_per_second`` the rate after the first
+    token, 0.0 until there are two. ``memory`` is None while the cache is empty, and for "dynamic", which is not
+    measured. ``token_ids`` are all generated tokens, the one that ends the answer included. ``reading`` says how far
+    the prompt has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the
+    conversation records them.
+    """
+
+    text: str
+    tokens: int
+    seconds: float
+    ttft: float | None
+    tokens_per_second: float
+    memory: MemoryReport | None
+    done: bool
+    stopped: bool
+    token_ids: tuple[int, ...] = ()
+    reading: Reading | None = None
+    key_norms: KeyNorms | None = None
+
+
+def progress_of(
+    worker: Worker,
+    processor: Any,
+    begin: float,
+    key_norms: KeyNormRecorder | None = None,
+    *,
+    done: bool = False,
+    stopped: bool = False,
+) -> Progress:
+    """What a worker has generated so far.
+
+    Args:
+        worker: of the answer.
+        processor: of the model; the tokenizer for a text-only one.
+        begin: the time of the question, of ``time.perf_counter``.
+        key_norms: the recorder of the conversation, if it has one.
+        done, stopped: whether this is the last one, and whether the answer was stopped.
+    """
+    times, tokenizer = worker.times, getattr(processor, "tokenizer", processor)
+    spread = times[-1] - times[0] if len(times) > 1 else 0.0
+    text = tokenizer.decode(worker.tokens, skip_special_tokens=True).strip()
+    return Progress(
+        text=text if done else text.rstrip("\ufffd"),  # a character still waiting for its last bytes
+        tokens=len(worker.tokens),
+        seconds=time.perf_counter() - begin,
+        ttft=times[0] - begin if times else None,
+        tokens_per_second=(len(times) - 1) / spread if spread > 0 else 0.0,
+        memory=worker.memory,
+        done=done,
+        stopped=stopped,
+        token_ids=tuple(worker.tokens),
+        reading=None if done else worker.reading,
+        key_norms=None if key_norms is None else key_norms.norms,
+    )
+
+
+__all__ = ["Progress", "progress_of"]
