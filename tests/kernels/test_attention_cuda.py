@@ -11,7 +11,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from kvmm.calibration.file import _read
-from kvmm.codecs import Site, rd
+from kvmm.codecs import Site
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
 from kvmm.kernels.attention.backends.cuda import pages as step_cuda
 from kvmm.kernels.attention.backends.cuda import splits as cuda_splits
@@ -19,6 +19,7 @@ from kvmm.kernels.attention.backends.cuda.arguments import arguments_of
 from kvmm.kernels.attention.backends.cuda.variant import Variant
 from kvmm.kernels.attention.backends.triton import call as step
 from kvmm.kernels.attention.backends.triton import pages as step_triton
+from kvmm.kernels.quantize import layout as plane_layouts
 from kvmm.modality import IMAGE
 from kvmm.policy import spec
 from tests.kernels.test_attention_triton import ROOT, compare, make_parts
@@ -58,7 +59,7 @@ def variants(monkeypatch, folder, dense_splits):
     def room(layout, device, previous, dim):  # as on a GPU
         return {name: -(-width // 16) * 16 for name, width in layout.widths.items()}
 
-    monkeypatch.setattr(rd.Layout, "room", room)
+    monkeypatch.setattr(plane_layouts.Layout, "room", room)
     monkeypatch.setattr(cuda, "available", lambda device: True)
     monkeypatch.setattr(cuda, "_fitted", lambda variant, device: replace(variant, warps=2, stages=1))
     monkeypatch.setattr(cuda_splits, "num_splits", lambda *arguments, **more: 2)
