@@ -91,7 +91,7 @@ class Kitty(AffineCodec):
         boosted = scores.topk(round(self.boost * x.shape[-1]), -1).indices.sort(-1).values  # [B, H, G, K]
         bits = torch.full_like(low, 2).scatter_(-1, boosted, 4)
         scale, zero_point = affine_parameters(low, high, bits, dtype=self.parameter_dtype)
-        codes, high_codes = pages.boosted_codes(scale, zero_point, groups, boosted)
+        codes, high_codes = pages.two_plane_codes(scale, zero_point, groups, boosted)
         tensors = {
             "codes": codes,
             "high_codes": high_codes,

@@ -200,7 +200,7 @@ class RD(Codec):
             layout = self.layout(dim, transform)
         scale, zero_point, group = self._levels(pages, layout, transform, context)
         room = layout.room(x.device, context.previous and context.previous.tensors, self.token_dim)
-        tensors |= pages.digit_codes(scale, zero_point, layout, self.side == "value", room)
+        tensors |= pages.plane_codes(scale, zero_point, layout, self.side == "value", room)
         if group is None:
             tensors |= {"scale": scale, "zero_point": zero_point}
         elif context.previous is None:
