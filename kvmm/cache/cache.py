@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -423,36 +422,7 @@ class KVMMCache(ContractMixin):
         """Whether the prompt has been packed."""
         return self.table.packed
 
-    # -- copies and files -------------------------------------------------------------------------------------------
-
-    def fork(self) -> KVMMCache:
-        """A cache that goes on from here on its own; the packed past is shared until one of the two adds to it.
-
-        Sinks, residual and sliding windows are copied. Adding to the pages of a modality copies those pages, so a fork
-        that asks another question about the same document shares the document's pages for good.
-        """
-        twin = type(self).__new__(type(self))
-        vars(twin).update(vars(self))  # copy.copy would leave out the model, as a pickle does
-        twin.table = self.table.fork()
-        twin.layers = [
-            layer.fork(twin.table) if isinstance(layer, KVMMLayer) else copy.deepcopy(layer) for layer in self.layers
-        ]
-        twin.graph = copy.deepcopy(self.graph)
-        twin.metadata = dict(self.metadata)
-        twin.retention = copy.deepcopy(self.retention)
-        return twin
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> KVMMCache:
-        twin = memo[id(self)] = type(self).__new__(type(self))
-        vars(twin).update(copy.deepcopy(vars(self), memo))  # a reference to a model is not followed
-        return twin
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_model": None}  # a pickled cache belongs to no model: see attach()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        install_attention()
+    # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
         """Write the cache to a file, packed as it is; see :func:`kvmm.cache.storage.save_cache`."""

@@ -1,13 +1,16 @@
-"""What transformers documents of a cache beside ``update``: length, batch, iteration."""
+"""What transformers documents of a cache beside ``update``: length, batch, iteration, copies."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from transformers.cache_utils import Cache
 
+from kvmm.attention import install_attention
+from kvmm.cache.layer import KVMMLayer
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ class ContractMixin(Cache):
     graph: StepGraph | None
     retention: Any  # a RetentionController, or None without a budget
     packed_layers: list[int]
+    metadata: dict[str, Any]
     _pending: Any
     _explicit: Any
     _announced: Any
@@ -127,3 +131,34 @@ class ContractMixin(Cache):
         for index, layer in enumerate(self.layers):
             if index not in self.packed_layers:
                 layer.batch_select_indices(indices)
+
+    # -- copies -----------------------------------------------------------------------------------------------------
+
+    def fork(self) -> Self:
+        """A cache that goes on from here on its own; the packed past is shared until one of the two adds to it.
+
+        Sinks, residual and sliding windows are copied. Adding to the pages of a modality copies those pages, so a fork
+        that asks another question about the same document shares the document's pages for good.
+        """
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))  # copy.copy would leave out the model, as a pickle does
+        twin.table = self.table.fork()
+        twin.layers = [
+            layer.fork(twin.table) if isinstance(layer, KVMMLayer) else copy.deepcopy(layer) for layer in self.layers
+        ]
+        twin.graph = copy.deepcopy(self.graph)
+        twin.metadata = dict(self.metadata)
+        twin.retention = copy.deepcopy(self.retention)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        vars(twin).update(copy.deepcopy(vars(self), memo))  # a reference to a model is not followed
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_model": None}  # a pickled cache belongs to no model: see attach()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        install_attention()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from transformers.cache_utils import CacheLayerMixin
 
 from kvmm.attention import PackedHandle
 from kvmm.cache.columns import growth, in_order, take_columns, with_capacity
+from kvmm.cache.layer_contract import LayerContract
 from kvmm.cache.pages import Growth, PageStore, Part
 from kvmm.cache.queries import PromptQueries
 from kvmm.cache.room import Room
@@ -40,7 +38,7 @@ class _View:
     observes_all: ClassVar[bool] = False
 
 
-class KVMMLayer(CacheLayerMixin):
+class KVMMLayer(LayerContract):
     """Keys and values of one layer.
 
     Until it is packed, a layer is a dense cache: ``update`` returns the exact keys and values, so that a prompt is read
@@ -50,10 +48,6 @@ class KVMMLayer(CacheLayerMixin):
     With static buffers text pages and columns then have room (:mod:`kvmm.cache.room`): a step of one token writes and
     reads whole buffers, at places that the device knows, and its Python may as well run only once, to be captured.
     """
-
-    is_compileable = False
-    is_croppable = True
-    is_sliding = False
 
     def __init__(
         self,
@@ -126,29 +120,7 @@ class KVMMLayer(CacheLayerMixin):
     def seen(self, value: int) -> None:
         self._seen = value
 
-    # -- the transformers contract --------------------------------------------------------------------------------
-
-    @property
-    def keys(self) -> torch.Tensor | None:
-        """The keys ``[B, H, T, D]`` in the order of the sequence; decoded if packed, so do not read it in a loop."""
-        return self.dense()[0] if self.is_initialized else None
-
-    @property
-    def values(self) -> torch.Tensor | None:
-        """The values, like :attr:`keys`."""
-        return self.dense()[1] if self.is_initialized else None
-
-    @keys.setter
-    def keys(self, value: None) -> None:
-        self._refuse(value)
-
-    @values.setter
-    def values(self, value: None) -> None:
-        self._refuse(value)
-
-    def _refuse(self, value: None) -> None:
-        if value is not None:
-            raise AttributeError("the keys and values of a packed layer are written by update()")
+    # -- new tokens ------------------------------------------------------------------------------------------------
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
@@ -181,80 +153,6 @@ class KVMMLayer(CacheLayerMixin):
         self._awaits_query = True
         handle = PackedHandle(self)
         return handle, handle
-
-    def get_seq_length(self) -> int:
-        return self.seen
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.seen + query_length, 0
-
-    def get_max_length(self) -> int:
-        return -1  # buffers grow
-
-    @property
-    def batch_size(self) -> int:
-        """Number of sequences, -1 before the first update."""
-        return self.dense_key.shape[0] if self.is_initialized else -1
-
-    def reset(self) -> None:
-        self._clear()
-
-    # one table says for all layers which token lies where
-
-    def crop(self, tokens_to_remove: int) -> None:
-        self._refuse_alone("crop")
-
-    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        self._refuse_alone("reorder_cache")
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        self._refuse_alone("batch_repeat_interleave")
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        self._refuse_alone("batch_select_indices")
-
-    def _refuse_alone(self, name: str) -> None:
-        raise KVMMError(f"The layers of a KVMMCache share their tokens: call {name}() of the cache, not of a layer.")
-
-    def offload(self) -> None:
-        """Move what is stored to the CPU, packed as it is; while a handle waits for its queries, after they came."""
-        self.offloaded = self.is_initialized and self.device.type != "cpu"
-        if self.offloaded and not self._awaits_query:
-            self._move("cpu")
-
-    def prefetch(self) -> None:
-        """Move what was offloaded back to the layer's device."""
-        if self.offloaded:
-            self._move(self.device)
-            self.offloaded = False
-
-    def _move(self, device: torch.device | str) -> None:
-        self.dense_key, self.dense_value = self.dense_key.to(device), self.dense_value.to(device)
-        self.queries.to(device)
-        for part in self.parts.values():
-            for store in part.stores:
-                store.to(device)
-
-    @contextmanager
-    def _on_device(self) -> Iterator[None]:
-        """What is stored is on the layer's device inside, and goes back to the CPU if it was offloaded.
-
-        The device is also the current one, on which kernels are launched: a model may be spread over several.
-        """
-        offloaded = self.offloaded
-        self.prefetch()
-        try:
-            with self._current_device():
-                yield
-        finally:
-            if offloaded:
-                self.offload()
-
-    def _current_device(self) -> AbstractContextManager[Any]:
-        """Inside, the layer's device is the current one."""
-        if self.device.type != "cuda" or self.device.index == torch.cuda.current_device():
-            return nullcontext()
-        return torch.cuda.device(self.device)
 
     # -- storage --------------------------------------------------------------------------------------------------
 

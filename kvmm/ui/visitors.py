@@ -17,7 +17,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from kvmm.ui.cookie import token_of_request, visitor_key
 from kvmm.ui.session import LOST, Desk, Session
 from kvmm.ui.talk import Talk
 from kvmm.ui.uploads import PREFIX, delete_file, is_visitors_own, new_folder
+from kvmm.ui.visit import Visit
 
 GRACE_SECONDS = 30 * 60  # from the moment the last page closed until everything goes
 IDLE_SECONDS = 30 * 60  # without a question, after which a conversation's caches are dropped
@@ -38,40 +38,6 @@ MAX_IDLE_VISITS = 1000  # visitors who have said nothing; above, those heard of 
 MAX_PAGES = 64  # of one visitor; above, those heard of longest ago are
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class Visit:
-    """One visitor. ``pages``: session by open page; ``away``: by page whose connection ended, which may come back;
-    ``heard``: when either was last heard of; ``files``: times by path.
-
-    ``saved``: the folder of the conversation that was saved last, which is in ``files``, too.
-    """
-
-    token: str | None
-    desk: Desk = field(default_factory=Desk)
-    pages: dict[str, Session] = field(default_factory=dict)
-    away: dict[str, Session] = field(default_factory=dict)
-    heard: dict[str, float] = field(default_factory=dict)
-    left: float = 0.0  # when the last page closed
-    files: dict[Path, int] = field(default_factory=dict)
-    saved: Path | None = None
-
-    @property
-    def sessions(self) -> dict[str, Session]:
-        """Of all pages, open or away."""
-        return self.away | self.pages
-
-    @property
-    def is_working(self) -> bool:
-        """Whether a question is being answered, or long work such as an evaluation is done."""
-        answers = [talk.answer for talk in self.desk.talks if talk.answer is not None]
-        return self.desk.long_works > 0 or any(answer.is_running for answer in answers)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was said or sent, so that nothing is lost with it."""
-        return not self.files and all(talk.is_empty for talk in self.desk.talks)
 
 
 class Visitors:
