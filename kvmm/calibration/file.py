@@ -22,7 +22,7 @@ from torch import nn
 from kvmm.bounded_json import parse_json
 from kvmm.calibration.data import FORMAT, FORMAT_VERSION, Calibration
 from kvmm.calibration.heads import HeadShape, head_shapes, layer_configs, local_heads, num_layers
-from kvmm.codecs import codec_class, codec_names
+from kvmm.codecs.registry import codec_class, codec_names
 from kvmm.errors import KVMMError, one_line
 from kvmm.modality import MODALITY_NAMES
 from kvmm.tensor_file import read_tensor_file

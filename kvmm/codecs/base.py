@@ -21,7 +21,7 @@ from kvmm.fields import Field
 from kvmm.kernels.quantize import BITS
 
 if TYPE_CHECKING:
-    from kvmm.calibration import SiteSamples
+    from kvmm.calibration.data import SiteSamples
     from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 
 PAGE_SIZE = 128  # tokens

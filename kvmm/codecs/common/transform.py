@@ -15,7 +15,7 @@ from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.kernels.quantize.layout import Layout
 
 if TYPE_CHECKING:
-    from kvmm.calibration import Calibration
+    from kvmm.calibration.data import Calibration
 
 
 class Transform:

@@ -41,7 +41,7 @@ from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_k
 from kvmm.kernels.quantize.layout import DIGIT_BITS, Layout, check_bits, layout_of
 
 if TYPE_CHECKING:
-    from kvmm.calibration import SiteSamples
+    from kvmm.calibration.data import SiteSamples
 
 SHORT_SPAN = 128  # tokens up to which levels of its own cost a span more than they gain
 

@@ -12,7 +12,7 @@ from kvmm.codecs.common.waterfill import waterfill
 from kvmm.kernels.quantize import Pages
 
 if TYPE_CHECKING:
-    from kvmm.calibration import Calibration, SiteSamples
+    from kvmm.calibration.data import Calibration, SiteSamples
 
 _TRIAL_BITS = 2.0  # at which calibration tries whether token norms pay
 _NORM_BITS = 16  # what a stored norm costs a token and head

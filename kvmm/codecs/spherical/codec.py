@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from kvmm.calibration import Calibration, SiteSamples
+from kvmm.calibration.data import Calibration, SiteSamples
 from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.spec import CodecSpec, Side, Site, spec
 from kvmm.codecs.spherical.rates import (
