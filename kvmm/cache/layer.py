@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.attention import PackedHandle
-from kvmm.cache.columns import growth, in_order, take_columns, with_capacity
+from kvmm.cache.buffers import DynamicBuffer, ResidualBuffer
+from kvmm.cache.columns import in_order, take_columns
 from kvmm.cache.layer_contract import LayerContract
 from kvmm.cache.pages import Growth, PageStore, Part
 from kvmm.cache.queries import PromptQueries
-from kvmm.cache.room import Room
 from kvmm.cache.table import Cut, Plan, TokenTable
 from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
@@ -42,11 +42,11 @@ class KVMMLayer(LayerContract):
     """Keys and values of one layer.
 
     Until it is packed, a layer is a dense cache: ``update`` returns the exact keys and values, so that a prompt is read
-    with exact attention. Afterwards it holds sinks and residual (``dense_key``, ``dense_value``, in
-    :attr:`exact_dtype`) and one :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
+    with exact attention. Afterwards it holds sinks and residual (``residual``, in :attr:`exact_dtype`) and one
+    :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
 
-    With static buffers text pages and columns then have room (:mod:`kvmm.cache.room`): a step of one token writes and
-    reads whole buffers, at places that the device knows, and its Python may as well run only once, to be captured.
+    With static buffers (:mod:`kvmm.cache.buffers`) text pages and residual then have room: a step of one token writes
+    and reads whole buffers, at places that the device knows, and its Python may as well run only once, to be captured.
     """
 
     def __init__(
@@ -73,13 +73,9 @@ class KVMMLayer(LayerContract):
         self._clear()
 
     def _clear(self) -> None:
-        self.dense_key: torch.Tensor | None = None  # [B, H, capacity, D]
-        self.dense_value: torch.Tensor | None = None
-        self._num_dense = 0
-        self._seen = 0
+        self.residual: ResidualBuffer | None = None  # the exact tokens, from the first ones on
         self.parts: dict[int, Part] = {}
         self._spare: Part | None = None  # room for text of which no page exists yet
-        self._columns: tuple[torch.Tensor, torch.Tensor] | None = None  # keys and values with room, once packed
         self.queries = PromptQueries(keep_last=self.retains)
         self.packed = False
         self.offloaded = False
@@ -93,41 +89,22 @@ class KVMMLayer(LayerContract):
         self._graph = LayerGraph('graph="never"')
 
     @property
-    def room(self) -> Room | None:
-        """The cache's room, once this layer's buffers are laid out."""
-        return self.table.room if self._columns is not None else None
-
-    @property
     def exact_dtype(self) -> torch.dtype:
         """What a packed layer keeps exact tokens in; see ``KVPolicy.exact_dtype``."""
         return exact_dtype(self.policy.exact_dtype, self.dtype)
-
-    @property
-    def num_dense(self) -> int:
-        """Full-precision columns in use. With room the table counts for all layers: a captured step runs no Python."""
-        return self._num_dense if self._columns is None else self.table.dense.shape[1]
-
-    @num_dense.setter
-    def num_dense(self, value: int) -> None:
-        self._num_dense = value
-
-    @property
-    def seen(self) -> int:
-        """Tokens so far, padding included."""
-        return self._seen if self._columns is None else self.table.length
-
-    @seen.setter
-    def seen(self, value: int) -> None:
-        self._seen = value
 
     # -- new tokens ------------------------------------------------------------------------------------------------
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
-        batch, heads, _, dim = key_states.shape
-        self.dense_key = key_states.new_empty(batch, heads, 0, dim)
-        self.dense_value = value_states.new_empty(batch, value_states.shape[1], 0, value_states.shape[-1])
+        self.residual = DynamicBuffer.empty(key_states, value_states)
         self.is_initialized = True
+
+    def restore(self, key: torch.Tensor, value: torch.Tensor, dtype: torch.dtype, seen: int, packed: bool) -> None:
+        """Take the exact tokens ``[B, H, n, D]`` of a file, into an empty layer of a model in ``dtype``."""
+        self.lazy_initialization(key, value)
+        self.dtype = dtype  # exact tokens may be in another
+        self.residual, self.packed = DynamicBuffer(key, value, seen), packed
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -145,7 +122,7 @@ class KVMMLayer(LayerContract):
             self._new = key_states, value_states  # goes with the query
         else:
             with self._current_device():
-                self._append(key_states, value_states)
+                self.residual.append(key_states, value_states)
         if not self.packed and not self.needs_queries:
             return self.dense()
         if self.table.reads_decoded:
@@ -156,56 +133,23 @@ class KVMMLayer(LayerContract):
 
     # -- storage --------------------------------------------------------------------------------------------------
 
-    def _append(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        if self.room is not None:
-            self._append_with_room(key, value)
-            return
-        end = self.num_dense + key.shape[2]
-        if end > self.dense_key.shape[2]:
-            # a prompt is stored without slack, a decode step leaves room for the next ones
-            room = 0 if self.num_dense == 0 else growth(end)
-            self.dense_key = with_capacity(self.dense_key, self.num_dense, end + room)
-            self.dense_value = with_capacity(self.dense_value, self.num_dense, end + room)
-        self.dense_key[:, :, self.num_dense : end] = to_exact(key, self.dense_key.dtype)
-        self.dense_value[:, :, self.num_dense : end] = to_exact(value, self.dense_value.dtype)
-        self.num_dense = end
-        self.seen += key.shape[2]
-
     def _steps(self, new: torch.Tensor) -> bool:
         """Whether new keys or queries ``[B, H, q, D]`` are of a step of one token in buffers that stay in place."""
-        return self._columns is not None and new.shape[2] == 1 and self.dense_key is self._columns[0]
+        return self.residual.in_place and new.shape[2] == 1
 
     def _settle(self) -> None:
         """Append a new token whose query has not come."""
         if self._new is not None:
             new, self._new = self._new, None
             with self._current_device():
-                self._append(*new)
-
-    def _append_with_room(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        count, end = key.shape[2], self.num_dense  # the table has counted the new tokens already
-        if self._steps(key):
-            position = self.table.room.on(self.device, self.table).position
-            append_columns(self.dense_key, self.dense_value, key, value, position)
-            return
-        if end > self.dense_key.shape[2]:  # a long turn leaves the room until it is packed
-            self.dense_key = with_capacity(self.dense_key, end - count, end)
-            self.dense_value = with_capacity(self.dense_value, end - count, end)
-        self.dense_key[:, :, end - count : end] = to_exact(key, self.dense_key.dtype)
-        self.dense_value[:, :, end - count : end] = to_exact(value, self.dense_value.dtype)
+                self.residual.append(*new)
 
     def reserve(self) -> None:
         """Lay out buffers with the room that the table's :class:`Room` says, where they are not yet; once packed."""
         room = self.table.room
-        before = () if self._columns is None else self.addresses()
+        before = self.addresses()
         with self._on_device(), torch.inference_mode(False):
-            if self._columns is None or self._columns[0].shape[2] != room.dense_columns:
-                self._num_dense, self._seen = self.num_dense, self.seen
-                self._columns = tuple(
-                    x.new_zeros(*x.shape[:2], room.dense_columns, x.shape[3])
-                    for x in (self.dense_key, self.dense_value)
-                )
-                self._write_columns(self.dense_key[:, :, : self._num_dense], self.dense_value[:, :, : self._num_dense])
+            self.residual = self.residual.allocate(self.table, room.dense_columns)
             part = self.parts.get(TEXT) or self._spare
             if part is None or part.key.page_size != room.page_size:
                 part = self._spare = Part(*(self.new_store(codec, room.page_size) for codec in self.codecs[TEXT]))
@@ -214,12 +158,6 @@ class KVMMLayer(LayerContract):
             part.value.reserve(room.text_pages, held, self.dense_value)
         if before != self.addresses():
             self._graph.drop()  # which would keep the buffers that it read
-
-    def _write_columns(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Put columns at the beginning of the buffers with room, and go on with those."""
-        for buffer, columns in zip(self._columns, (key, value), strict=True):
-            buffer[:, :, : columns.shape[2]] = columns
-        self.dense_key, self.dense_value = self._columns
 
     def addresses(self) -> tuple[int, ...]:
         """What a captured step would read of this layer."""
@@ -232,11 +170,6 @@ class KVMMLayer(LayerContract):
         """All parts in order; where there is room, text among them whether or not it has pages."""
         return self.parts if self._spare is None else dict(sorted((self.parts | {TEXT: self._spare}).items()))
 
-    def dense_buffers(self) -> list[torch.Tensor]:
-        """The tensors that hold full-precision columns, or have room for them."""
-        found = [self.dense_key, self.dense_value]
-        return found if self._columns is None or self._columns[0] is self.dense_key else [*found, *self._columns]
-
     def apply(self, plan: Plan) -> None:
         """Carry out a packing plan of the token table."""
         if not self.is_initialized:
@@ -247,7 +180,7 @@ class KVMMLayer(LayerContract):
             mass, moment = None, self.queries.moment
             if self.queries.last is not None:
                 used = self.num_dense
-                mass = self.queries.attention_mass(self.dense_key[:, :, :used], self.table.dense[:, :used] < 0)
+                mass = self.queries.attention_mass(self.residual.pair[0], self.table.dense[:, :used] < 0)
             for move in plan.moves:
                 part = self.parts.get(move.modality)
                 if part is None and move.modality == TEXT and self._spare is not None:
@@ -265,7 +198,6 @@ class KVMMLayer(LayerContract):
                 part.value.append(value, move.valid, moment)
             self.parts = dict(sorted(self.parts.items()))
             self._keep(plan.stay)
-            self.num_dense = plan.stay.shape[1]
             self.packed = True
             self.queries.clear()  # have served: codecs keep what they need of them
 
@@ -273,14 +205,11 @@ class KVMMLayer(LayerContract):
         """Move the columns ``stay`` int64 ``[B, n]`` to the front, in :attr:`exact_dtype` from now on."""
         kept = (take_columns(x, stay) for x in (self.dense_key, self.dense_value))
         key, value = (to_exact(x, self.exact_dtype) for x in kept)
-        if self._columns is not None and key.shape[2] <= self._columns[0].shape[2]:
-            self._write_columns(key, value)
-        else:
-            self.dense_key, self.dense_value = key, value
+        self.residual.keep(key, value)
 
     def writes_pages(self, page_size: int, held: int) -> bool:
         """Whether :meth:`write_page` can add a page of text behind ``held`` pages."""
-        if self._columns is None or self.dense_key is not self._columns[0] or TEXT not in self.parts:
+        if not self.residual.in_place or TEXT not in self.parts:
             return False
         return not self.queries and all(store.writes_pages(page_size, held) for store in self.parts[TEXT].stores)
 
@@ -309,7 +238,7 @@ class KVMMLayer(LayerContract):
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
         self._settle()
         with self._on_device():
-            key, value = self.dense_key[:, :, : self.num_dense], self.dense_value[:, :, : self.num_dense]
+            key, value = self.residual.pair
             if not self.packed:
                 return key, value
             slots = self.table.slots().to(self.device)[:, None, :, None]
@@ -361,8 +290,7 @@ class KVMMLayer(LayerContract):
             output = attend(
                 query,
                 list(self.parts.values()),
-                self.dense_key[:, :, : self.num_dense],
-                self.dense_value[:, :, : self.num_dense],
+                *self.residual.pair,
                 self.table.bias(mask, query.shape[2], self.device),
                 scaling,
             )
@@ -397,13 +325,7 @@ class KVMMLayer(LayerContract):
             return
         self._settle()
         with self._on_device():
-            key, value = self.dense_key.index_select(0, index), self.dense_value.index_select(0, index)
-            if self._columns is None:
-                self.dense_key, self.dense_value = key, value
-            elif len(key) == len(self._columns[0]) and self.dense_key is self._columns[0]:
-                self._write_columns(key, value)
-            else:
-                self._columns = self.dense_key, self.dense_value = key, value
+            self.residual.index_batch(index)
             self.queries.index_batch(index)
             for part in self.all_parts().values():
                 for store in part.stores:
@@ -414,8 +336,7 @@ class KVMMLayer(LayerContract):
         if not self.is_initialized:
             return
         self._new = None  # was read, or is cut off
-        self.num_dense = cut.width
-        self.seen = self.table.length
+        self.residual.crop(cut.width, self.table.length)
         for modality, appends in cut.appends.items():
             if not appends:
                 del self.parts[modality]
@@ -431,12 +352,7 @@ class KVMMLayer(LayerContract):
         twin.table = table
         twin.queries = copy.copy(self.queries)
         if self.is_initialized:
-            twin.dense_key, twin.dense_value = self.dense_key.clone(), self.dense_value.clone()
-        if self._columns is not None:
-            if self.dense_key is self._columns[0]:
-                twin._columns = twin.dense_key, twin.dense_value
-            else:
-                twin._columns = tuple(x.clone() for x in self._columns)
+            twin.residual = self.residual.fork(table)
         twin._spare = None if self._spare is None else self._spare.fork()
         twin.parts = {modality: part.fork() for modality, part in self.parts.items()}
         return twin

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from kvmm.cache.buffers import ResidualBuffer
 from kvmm.cache.pages import Part
 from kvmm.cache.queries import PromptQueries
 from kvmm.errors import KVMMError
@@ -18,8 +19,7 @@ class LayerContract(CacheLayerMixin):
     """The calls of transformers on one layer; :class:`kvmm.cache.layer.KVMMLayer` has the rest.
 
     Attributes:
-        seen: tokens so far, padding included.
-        dense_key, dense_value: full-precision columns ``[B, H, capacity, D]``.
+        residual: the exact tokens, from the first ones on.
         parts: packed pages by modality.
         queries: of the prompt.
         offloaded: whether what is stored waits on the CPU.
@@ -29,9 +29,7 @@ class LayerContract(CacheLayerMixin):
     is_croppable = True
     is_sliding = False
 
-    seen: int
-    dense_key: torch.Tensor | None
-    dense_value: torch.Tensor | None
+    residual: ResidualBuffer | None
     parts: dict[int, Part]
     queries: PromptQueries
     offloaded: bool
@@ -43,6 +41,26 @@ class LayerContract(CacheLayerMixin):
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence."""
         raise NotImplementedError
+
+    @property
+    def dense_key(self) -> torch.Tensor | None:
+        """Exact keys ``[B, H, capacity, D]``, of which :attr:`num_dense` tokens are in use."""
+        return None if self.residual is None else self.residual.key
+
+    @property
+    def dense_value(self) -> torch.Tensor | None:
+        """Exact values, like :attr:`dense_key`."""
+        return None if self.residual is None else self.residual.value
+
+    @property
+    def num_dense(self) -> int:
+        """Exact tokens in use."""
+        return 0 if self.residual is None else self.residual.length
+
+    @property
+    def seen(self) -> int:
+        """Tokens so far, padding included."""
+        return 0 if self.residual is None else self.residual.seen
 
     @property
     def keys(self) -> torch.Tensor | None:
@@ -113,7 +131,7 @@ class LayerContract(CacheLayerMixin):
             self.offloaded = False
 
     def _move(self, device: torch.device | str) -> None:
-        self.dense_key, self.dense_value = self.dense_key.to(device), self.dense_value.to(device)
+        self.residual.to(device)
         self.queries.to(device)
         for part in self.parts.values():
             for store in part.stores:

@@ -174,7 +174,7 @@ def _storage(tensor: Any) -> int:
 
 def _measure_layer(layer: KVMMLayer, counts: _Counts) -> tuple[int, int]:
     """Add what one layer holds to the counts; returns the bytes of its tensors, and those that hold something."""
-    total = sum(_storage(x) for x in layer.dense_buffers())
+    total = sum(_storage(x) for x in layer.residual.tensors())
     column = sum(x.shape[1] * x.shape[3] * x.element_size() for x in (layer.dense_key, layer.dense_value))
     held = sum(counts.dense.values()) * column
     sinks = counts.sinks * column

@@ -287,8 +287,7 @@ def _layer_state(layer: Any, index: int) -> tuple[dict[str, Any], Tensors]:
         if not layer.is_initialized:
             return {}, {}
         tensors = {
-            "dense_key": layer.dense_key[:, :, : layer.num_dense],
-            "dense_value": layer.dense_value[:, :, : layer.num_dense],
+            **dict(zip(("dense_key", "dense_value"), layer.residual.pair, strict=True)),
         }
         tensors |= layer.queries.state()
         parts: dict[str, Any] = {}
@@ -323,11 +322,8 @@ def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors, table: 
     dtype, shapes = file_checks.check_layer(values, tensors, table, shape, exact, layer.retains)
     file_checks.check_parts(values, table)
     key, value = tensors["dense_key"], tensors["dense_value"]
-    layer.lazy_initialization(key, value)
-    layer.dtype = dtype  # exact tokens may be in another
-    layer.dense_key, layer.dense_value, layer.num_dense = key, value, key.shape[2]
+    layer.restore(key, value, dtype, values["seen"], values["packed"])
     layer.queries.restore(tensors)
-    layer.seen, layer.packed = values["seen"], values["packed"]
     for modality, sides in sorted((int(m), sides) for m, sides in values["parts"].items()):
         size = table.page_sizes[modality]
         pages = table.stores[modality].shape[1] // size

@@ -152,10 +152,10 @@ def test_copies_go_on_by_themselves(how):
     ids = generate(model, arguments, past_key_values=cache, max_new_tokens=60)
     twin = cache.fork() if how == "fork" else copy.deepcopy(cache)
     assert twin.graph is not cache.graph
-    written = {t.data_ptr() for layer in cache.layers for t in layer.dense_buffers()}
+    written = {t.data_ptr() for layer in cache.layers for t in layer.residual.tensors()}
     written |= {b.data_ptr() for layer in cache.layers for s in layer.parts[TEXT].stores for b in s.buffers.values()}
     written |= {c.position.data_ptr() for c in cache.table.room._counters.values()}
-    theirs = {t.data_ptr() for layer in twin.layers for t in layer.dense_buffers()}
+    theirs = {t.data_ptr() for layer in twin.layers for t in layer.residual.tensors()}
     theirs |= {b.data_ptr() for layer in twin.layers for s in layer.parts[TEXT].stores for b in s.buffers.values()}
     assert not written & theirs
     addresses = [layer.addresses() for layer in cache.layers]
@@ -242,7 +242,7 @@ def test_layer_with_room_reads_like_dynamic():
     worst = 0.0
     for _ in range(100):
         h.feed([[TEXT], [TEXT]])
-        assert h.layer.room is not None
+        assert h.layer.residual.in_place
         worst = max(worst, h.compare(1))
     assert worst < 1e-4
     assert h.cache.table.stores[TEXT].shape[1] > 32
@@ -400,7 +400,7 @@ def test_a_long_turn_leaves_no_room_behind(graph):
         found.append(generate(model, {"input_ids": ids}, past_key_values=each, max_new_tokens=40))
     assert torch.equal(*found)
     columns = cache.layers[0].dense_key.shape[2]
-    assert cache.layers[0].dense_key is cache.layers[0]._columns[0]
+    assert cache.layers[0].residual.in_place
     assert columns == cache.table.room.dense_columns
     assert columns <= 2 + 16 + 2 * cache.table.page_sizes[TEXT] + 8  # sinks, residual, two pages, slack
 

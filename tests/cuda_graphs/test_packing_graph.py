@@ -276,7 +276,7 @@ def work_without_effect(cache, work):
     """What capturing does: the work's Python runs, its kernels do not."""
     kept = [(s, {name: b.clone() for name, b in s.buffers.items()}, s._group_buffer) for s in stores(cache)]
     groups = [None if g is None else g.clone() for *_, g in kept]
-    columns = [[c.clone() for c in cache.layers[i]._columns] for i in cache.packed_layers]
+    columns = [[c.clone() for c in cache.layers[i].residual.tensors()] for i in cache.packed_layers]
     result = work()
     for (store, buffers, group), old in zip(kept, groups, strict=True):
         for name, buffer in buffers.items():
@@ -284,7 +284,7 @@ def work_without_effect(cache, work):
         if old is not None:
             group.copy_(old)
     for i, old in zip(cache.packed_layers, columns, strict=True):
-        for mine, before in zip(cache.layers[i]._columns, old, strict=True):
+        for mine, before in zip(cache.layers[i].residual.tensors(), old, strict=True):
             mine.copy_(before)
     return result
 
