@@ -128,7 +128,7 @@ class Inputs:
     def __post_init__(self) -> None:
         pages = None if self.in_use is None else self.in_use[0]
         self._views = [
-            Part(*(View(s.codec, s.packed if pages is None else s.roomy(pages)) for s in part.stores))
+            Part(*(View(s.codec, s.packed if pages is None else s.at_capacity(pages)) for s in part.stores))
             for part in self.parts
         ]
 
@@ -143,7 +143,7 @@ class Inputs:
         held = -(-tokens // self.parts[0].key.page_size)
         for part in self.parts:
             for one in part.stores:
-                one.reserve(held + 3, held, self.dense_key[:, :, :1])
+                one.allocate(held + 3, held, self.dense_key[:, :, :1])
         columns = self.dense_key.shape[2]
         dense = (F.pad(x, (0, 0, 0, _ROOM)) for x in (self.dense_key, self.dense_value))
         counts = (torch.full((1,), n, dtype=torch.int32, device=self.query.device) for n in (held, columns))

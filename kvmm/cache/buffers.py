@@ -11,7 +11,8 @@ Two kinds of buffer stand behind one interface, :class:`ResidualBuffer`, as tran
   packing brings the buffer back in place.
 
 When a prompt is packed and the cache wants static buffers, :meth:`ResidualBuffer.allocate` turns the first kind into
-the second. The capacities, and the lengths on every device, are one :class:`kvmm.cache.room.Room` a cache.
+the second. The capacities, and the lengths on every device, are those of
+:mod:`kvmm.cache.capacity`, one for the whole cache.
 
 What a captured graph relies on, and no change may break: while :attr:`ResidualBuffer.in_place` holds, ``key`` and
 ``value`` are the same tensor objects (graphs compare identities as well as addresses), a step of one token is appended
@@ -22,22 +23,15 @@ before values.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
 
 import torch
 
+from kvmm.cache.capacity import CountingTable
 from kvmm.cache.columns import growth, with_capacity
-from kvmm.cache.room import Room, Slots
 from kvmm.kernels.append import append_columns
 from kvmm.kernels.exact import to_exact
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-
-
-class CountingTable(Slots, Protocol):
-    """A :class:`kvmm.cache.table.TokenTable`, which counts the tokens of all layers."""
-
-    room: Room | None
 
 
 class ResidualBuffer(ABC):
@@ -192,7 +186,7 @@ class StaticBuffer(ResidualBuffer):
     def append(self, key: torch.Tensor, value: torch.Tensor) -> None:
         count, end = key.shape[2], self.length  # the table has counted the new tokens already
         if count == 1 and self.in_place:
-            position = self._table.room.on(self.key.device, self._table).position
+            position = self._table.static.lengths_on(self.key.device, self._table).position
             append_columns(self.key, self.value, key, value, position)
             return
         if end > self.key.shape[2]:  # a long turn leaves the buffer until it is packed

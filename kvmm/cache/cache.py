@@ -14,13 +14,13 @@ from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from kvmm.attention import install_attention
+from kvmm.cache.capacity import StaticCapacity
 from kvmm.cache.contract import ContractMixin
 from kvmm.cache.fuse import check_value_rotation
 from kvmm.cache.labels import label_call
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
-from kvmm.cache.room import Room
 from kvmm.cache.storage import load_cache, save_cache
 from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
 from kvmm.cache.table import TokenTable
@@ -78,7 +78,7 @@ class KVMMCache(ContractMixin):
         check_options(self.policy, max_length, None if graph == "auto" else graph, offloading)
         captures = graph not in (None, False, "never")
         static = static or captures or max_length is not None
-        self.table = TokenTable(self.policy, Room(max_length) if static else None)
+        self.table = TokenTable(self.policy, StaticCapacity(max_length) if static else None)
         self.graph = StepGraph(graph) if captures else None
         self.retention = None if self.policy.budget is None else RetentionController(self.policy)
         self.placeholders = placeholder_ids(config)
@@ -283,32 +283,32 @@ class KVMMCache(ContractMixin):
         if self.retention is not None and batch > 1:
             raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
         if count == 1:
-            self._make_room()
+            self._grow_static()
         self._decodes = bool(self.table.length) and (count == 1 or self._settled)
         if self._decodes:
             self._pack()
         self._settled = False
         self.table.append(codes.to(key_states.device))
-        room = self.table.room
-        if room is None or not self.table.packed:
+        static = self.table.static
+        if static is None or not self.table.packed:
             return
-        if count == 1 and self._has_columns(0) and bool((self.table.dense[:, -1] >= 0).all()):
-            room.advance()
+        if count == 1 and self._fits(0) and bool((self.table.dense[:, -1] >= 0).all()):
+            static.advance()
         else:
             self._changed(turn=count > 1)
 
-    def _has_columns(self, count: int) -> bool:
-        """Whether there is room for ``count`` further full-precision columns."""
-        return self.table.dense.shape[1] + count <= self.table.room.dense_columns
+    def _fits(self, count: int) -> bool:
+        """Whether ``count`` further exact tokens fit into the static buffers."""
+        return self.table.dense.shape[1] + count <= self.table.static.exact_tokens
 
     def begin_replay(self) -> None:
         """The host's part of a step of one token of text in every sequence, whose captured part follows."""
-        self._make_room()
+        self._grow_static()
         self._announced = self._pending = None
         self._decodes = True
         self._pack()
         self._settled = False
-        if not self._has_columns(1):
+        if not self._fits(1):
             self._changed()
         self.table.append(torch.full((self.batch_size, 1), TEXT, dtype=torch.int8))
 
@@ -339,7 +339,7 @@ class KVMMCache(ContractMixin):
             return
         if self.graph is not None and self.graph.packing.run(self, plan):
             self.table.commit(plan)
-            self.table.room.sync(self.table)
+            self.table.static.sync(self.table)
             self.graph.look_again()
             return
         for index in self.packed_layers:
@@ -348,27 +348,27 @@ class KVMMCache(ContractMixin):
         self._changed()
 
     def _changed(self, turn: bool = False) -> None:
-        """After anything but a step to replay: buffers get their room, and the device the host's numbers.
+        """After anything but a step to replay: static buffers get their capacity, the device the host's numbers.
 
-        ``turn``: the newest tokens are a turn, which does not stay in the columns.
+        ``turn``: the newest tokens are a turn, which does not stay among the exact tokens.
         """
-        room = self.table.room
-        if room is None or not self.table.packed:
+        static = self.table.static
+        if static is None or not self.table.packed:
             return
-        room.lay_out(self.table, turn)
+        static.allocate(self.table, turn)
         for index in self.packed_layers:
             if self.layers[index].is_initialized:
-                self.layers[index].reserve()
-                room.on(self.layers[index].device, self.table)
-        if self._has_columns(0):  # else a turn waits for packing, and no step reads the counters until then
-            room.sync(self.table)
+                self.layers[index].allocate()
+                static.lengths_on(self.layers[index].device, self.table)
+        if self._fits(0):  # else a turn waits for packing, and no step reads the counters until then
+            static.sync(self.table)
         if self.graph is not None:
             self.graph.check()
 
-    def _make_room(self) -> None:
+    def _grow_static(self) -> None:
         """Before a step of one token: buffers in place that are full get space for it, and for more to come."""
-        room = self.table.room
-        if room is not None and room.ready and self.table.length >= room.capacity:
+        static = self.table.static
+        if static is not None and static.ready and self.table.length >= static.capacity:
             self._changed()
 
     def extend(self, max_length: int) -> None:
@@ -376,7 +376,7 @@ class KVMMCache(ContractMixin):
 
         A cache whose buffers are not kept in place (on a CPU, without ``max_length``) grows by itself anyway.
         """
-        if self.table.room is not None and self.table.room.ask(max_length):
+        if self.table.static is not None and self.table.static.ask(max_length):
             self._changed()
 
     def pack(self) -> KVMMCache:

@@ -1,4 +1,4 @@
-"""Columns of tensors ``[B, H, T, D]``: more room for them, some of them, all of them in the order of the sequence."""
+"""Columns of tensors ``[B, H, T, D]``: more space for them, some of them, all of them in the order of the sequence."""
 
 from __future__ import annotations
 

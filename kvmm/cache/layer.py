@@ -10,6 +10,7 @@ import torch
 
 from kvmm.attention import PackedHandle
 from kvmm.cache.buffers import DynamicBuffer, ResidualBuffer
+from kvmm.cache.capacity import PageCursor
 from kvmm.cache.columns import in_order, take_columns
 from kvmm.cache.layer_contract import LayerContract
 from kvmm.cache.pages import Growth, PageStore, Part
@@ -19,7 +20,6 @@ from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
 from kvmm.codecs import Codec, Packed, Site, build_codec
 from kvmm.cuda_graphs.layer import LayerGraph
-from kvmm.cuda_graphs.next_page import NextPage
 from kvmm.errors import KVMMError
 from kvmm.kernels.append import append_columns
 from kvmm.kernels.attention import attend
@@ -45,8 +45,9 @@ class KVMMLayer(LayerContract):
     with exact attention. Afterwards it holds sinks and residual (``residual``, in :attr:`exact_dtype`) and one
     :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
 
-    With static buffers (:mod:`kvmm.cache.buffers`) text pages and residual then have room: a step of one token writes
-    and reads whole buffers, at places that the device knows, and its Python may as well run only once, to be captured.
+    With static buffers (:mod:`kvmm.cache.buffers`) text pages and residual then have capacity: a step of one token
+    writes and reads whole buffers, at places that the device knows, and its Python may as well run only once, to be
+    captured.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class KVMMLayer(LayerContract):
     def _clear(self) -> None:
         self.residual: ResidualBuffer | None = None  # the exact tokens, from the first ones on
         self.parts: dict[int, Part] = {}
-        self._spare: Part | None = None  # room for text of which no page exists yet
+        self._spare: Part | None = None  # capacity for text of which no page exists yet
         self.queries = PromptQueries(keep_last=self.retains)
         self.packed = False
         self.offloaded = False
@@ -144,18 +145,18 @@ class KVMMLayer(LayerContract):
             with self._current_device():
                 self.residual.append(*new)
 
-    def reserve(self) -> None:
-        """Lay out buffers with the room that the table's :class:`Room` says, where they are not yet; once packed."""
-        room = self.table.room
+    def allocate(self) -> None:
+        """Give static buffers the capacities that the table says, where they have not; once packed."""
+        static = self.table.static
         before = self.addresses()
         with self._on_device(), torch.inference_mode(False):
-            self.residual = self.residual.allocate(self.table, room.dense_columns)
+            self.residual = self.residual.allocate(self.table, static.exact_tokens)
             part = self.parts.get(TEXT) or self._spare
-            if part is None or part.key.page_size != room.page_size:
-                part = self._spare = Part(*(self.new_store(codec, room.page_size) for codec in self.codecs[TEXT]))
-            held = self.table.stores[TEXT].shape[1] // room.page_size if TEXT in self.parts else 0
-            part.key.reserve(room.text_pages, held, self.dense_key)
-            part.value.reserve(room.text_pages, held, self.dense_value)
+            if part is None or part.key.page_size != static.page_size:
+                part = self._spare = Part(*(self.new_store(codec, static.page_size) for codec in self.codecs[TEXT]))
+            held = self.table.stores[TEXT].shape[1] // static.page_size if TEXT in self.parts else 0
+            part.key.allocate(static.text_pages, held, self.dense_key)
+            part.value.allocate(static.text_pages, held, self.dense_value)
         if before != self.addresses():
             self._graph.drop()  # which would keep the buffers that it read
 
@@ -167,7 +168,7 @@ class KVMMLayer(LayerContract):
         return tuple(found)
 
     def all_parts(self) -> dict[int, Part]:
-        """All parts in order; where there is room, text among them whether or not it has pages."""
+        """All parts in order; with static buffers text is among them whether or not it has pages."""
         return self.parts if self._spare is None else dict(sorted((self.parts | {TEXT: self._spare}).items()))
 
     def apply(self, plan: Plan) -> None:
@@ -213,15 +214,15 @@ class KVMMLayer(LayerContract):
             return False
         return not self.queries and all(store.writes_pages(page_size, held) for store in self.parts[TEXT].stores)
 
-    def write_page(self, plan: Plan, place: NextPage) -> tuple[Growth, Growth]:
-        """The device's part of :meth:`apply` of one page of text where there is room, to be captured.
+    def write_page(self, plan: Plan, cursor: PageCursor) -> tuple[Growth, Growth]:
+        """The device's part of :meth:`apply` of one page of text in static buffers, to be captured.
 
         Returns:
             what the key store and the value store grew by, for :meth:`PageStore.note`.
         """
         move, part = plan.moves[0], self.parts[TEXT]
         columns = [take_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value)]
-        grown = tuple(store.write_page(x, place) for store, x in zip(part.stores, columns, strict=True))
+        grown = tuple(store.write_page(x, cursor) for store, x in zip(part.stores, columns, strict=True))
         self._keep(plan.stay)
         return grown
 
@@ -300,23 +301,23 @@ class KVMMLayer(LayerContract):
     def _step(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
         """:meth:`attend` of a step of one token, which is appended first; everything stays in place."""
         new, self._new = self._new, None
-        counters = self.table.room.on(self.device, self.table)
+        lengths = self.table.static.lengths_on(self.device, self.table)
         stores = [store for part in self.all_parts().values() for store in part.stores]
-        views = [store.roomy(counters.num_pages) if store.reserved else store.packed for store in stores]
+        views = [store.at_capacity(lengths.num_pages) for store in stores]
 
         def work(query: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
             if new:
-                append_columns(self.dense_key, self.dense_value, *new, counters.position)
+                append_columns(self.dense_key, self.dense_value, *new, lengths.position)
             sides = [_View(store.codec, view) for store, view in zip(stores, views, strict=True)]
             parts = [Part(*pair) for pair in zip(sides[::2], sides[1::2], strict=True)]
-            bias, used = counters.bias, counters.dense_length
+            bias, used = lengths.bias, lengths.dense_length
             return attend(query, parts, self.dense_key, self.dense_value, bias, scaling, dense_length=used)
 
         inputs = (query, *(new or ()))
         output = None
         if query.is_cuda and new is not None:
-            reads = (counters, counters.bias, self.dense_key, self.dense_value, scaling, *views)
-            output = self._graph.run(inputs, reads, counters.pool, work)
+            reads = (lengths, lengths.bias, self.dense_key, self.dense_value, scaling, *views)
+            output = self._graph.run(inputs, reads, lengths.pool, work)
         return work(*inputs) if output is None else output
 
     def index_batch(self, index: torch.Tensor) -> None:

@@ -184,7 +184,7 @@ def _measure_layer(layer: KVMMLayer, counts: _Counts) -> tuple[int, int]:
         counts.by_modality[modality] += n * column
     for modality, part in layer.all_parts().items():
         for store in part.stores:
-            empty = store.room_nbytes()
+            empty = store.reserved_nbytes()
             for name, nbytes in store.nbytes().items():
                 total += nbytes
                 nbytes -= empty.get(name, 0)

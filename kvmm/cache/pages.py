@@ -14,7 +14,7 @@ from kvmm.codecs.base import Codec, EncodeContext, Packed
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.cuda_graphs.next_page import NextPage
+    from kvmm.cache.capacity import PageCursor
 
 _SLACK_PAGES = 8
 
@@ -57,8 +57,8 @@ class PageStore:
     behind it into buffers that grow by an eighth, of a few pages at most: copying the codes of all pages once in so
     many pages is a small part of what attention reads of them in the steps between.
 
-    With :meth:`reserve` the buffers have room for a number of pages and are written in place, so that their addresses
-    hold.
+    With :meth:`allocate` the buffers have capacity for a number of pages and are written in place, so that their
+    addresses hold.
 
     Forks share buffers. A subclass that writes into ``buffers`` calls :meth:`own` first, and one whose appends do more
     than add behind what is there sets ``rewinds`` to False.
@@ -77,11 +77,11 @@ class PageStore:
         self.sizes: dict[str, int] = {}
         self.page_group: torch.Tensor | None = None
         self.num_groups = 0
-        self.reserved = 0  # pages there is room for; 0: the buffers grow
-        self._group_buffer: torch.Tensor | None = None  # with room; ``page_group`` is its part in use
+        self.capacity = 0  # pages that the buffers stay in place for; 0: they grow
+        self._group_buffer: torch.Tensor | None = None  # at capacity; ``page_group`` is its part in use
         self._shared_group: int | None = None  # of all pages, where it is known
         self._view: Packed | None = None
-        self._roomy: Packed | None = None
+        self._at_capacity: Packed | None = None
         self._past: list[tuple[dict[str, int], int, int]] = []  # sizes, groups and grouped pages after each append
         self._peers: _Peers | None = None
 
@@ -114,7 +114,7 @@ class PageStore:
                     grown = buffer.new_zeros(shape)
                     grown[:, :, :used] = buffer[:, :, :used]
                     self.buffers[name] = buffer = grown
-                    self._roomy = None
+                    self._at_capacity = None
                 buffer[:, :, used:needed] = tensor
         if new.page_group is not None:
             self._append_groups(new.page_group + self.num_groups if self.num_groups else new.page_group)
@@ -139,7 +139,7 @@ class PageStore:
             self._group_buffer[used:end] = groups
         else:
             self.page_group = groups if self.page_group is None else torch.cat((self.page_group, groups))
-            self._group_buffer = self._roomy = None
+            self._group_buffer = self._at_capacity = None
 
     def note(self, growth: Growth) -> None:
         """The host's part of an append, whose tensors have been written."""
@@ -150,8 +150,8 @@ class PageStore:
                 self.page_group = self._group_buffer[: len(self.page_group) + growth.pages]
             shared = None if growth.shared_group is None else growth.shared_group + self.num_groups
             self._shared_group = shared if not self._past or shared == self._shared_group else None
-            if self._roomy is not None and self._roomy.shared_group != self._shared_group:
-                self._roomy = None  # kernels may have been chosen for pages that share one group
+            if self._at_capacity is not None and self._at_capacity.shared_group != self._shared_group:
+                self._at_capacity = None  # kernels may have been chosen for pages that share one group
             self.num_groups = self.sizes[self._grouped]
         self._remember()
         self._view = None
@@ -180,23 +180,23 @@ class PageStore:
             self.page_group = self._group_buffer[:grouped]
         elif self.page_group is not None:
             self.page_group = self.page_group[:grouped].clone() if grouped else None
-        if self.reserved:  # the room stays
+        if self.capacity:  # the capacity stays
             return
         buffers = {name: self.buffers[name][:, :, :size] for name, size in sizes.items()}
         # copying frees the rest, unless another fork holds it
         self.buffers = buffers if self.shared else {name: buffer.clone() for name, buffer in buffers.items()}
 
-    # -- room -----------------------------------------------------------------------------------------------------
+    # -- capacity -----------------------------------------------------------------------------------------------------
 
-    def reserve(self, pages: int, held: int, like: torch.Tensor) -> None:
-        """Make room for ``pages`` pages in all, of which ``held`` are in use.
+    def allocate(self, pages: int, held: int, like: torch.Tensor) -> None:
+        """Have space for ``pages`` pages in all, of which ``held`` are in use, in buffers that stay in place.
 
         Args:
             pages: more than ``held``.
             held: what is in the store; 0 if nothing was appended yet.
             like: ``[B, H, n, D]`` of the shape, dtype and device of what will be appended.
         """
-        if self.reserved >= pages:
+        if self.capacity >= pages:
             return
         first, more = self._rows_of_a_page(like)
         if not self._past:
@@ -219,7 +219,7 @@ class PageStore:
                     groups[:grouped] = self.page_group
                 self._group_buffer, self.page_group = groups, groups[:grouped]
         self._replace(buffers)
-        self.reserved = pages
+        self.capacity = pages
 
     def _rows_of_a_page(self, like: torch.Tensor) -> tuple[Packed, dict[str, int]]:
         """What the next page appended stores, and how many rows of each tensor the one after it adds, by trial."""
@@ -236,33 +236,39 @@ class PageStore:
     def _context(self, previous: Packed | None = None) -> EncodeContext:
         return EncodeContext(self.page_size, previous=previous, exact_dtype=self.exact_dtype)
 
-    def roomy(self, num_pages: torch.Tensor) -> Packed:
-        """The whole room, of which ``num_pages`` (int32 ``[1]``, on the device) are in use; for attention only."""
-        if self._roomy is None or self._roomy.num_pages is not num_pages:
-            self._roomy = Packed(dict(self.buffers), self.page_size, self._group_buffer, num_pages, self._shared_group)
-        return self._roomy
+    def at_capacity(self, num_pages: torch.Tensor) -> Packed:
+        """What a step that may be captured reads: of a static store all pages that there is capacity for, of which
+        ``num_pages`` (int32 ``[1]``, on the device) are in use; for attention only. A store that grows (media, to which
+        no step adds) is read as it is.
+        """
+        if not self.capacity:
+            return self.packed
+        if self._at_capacity is None or self._at_capacity.num_pages is not num_pages:
+            tensors, groups = dict(self.buffers), self._group_buffer
+            self._at_capacity = Packed(tensors, self.page_size, groups, num_pages, self._shared_group)
+        return self._at_capacity
 
     def writes_pages(self, page_size: int, held: int) -> bool:
         """Whether :meth:`write_page` can add a page of so many tokens behind ``held`` pages."""
         plain = type(self) is PageStore and self.codec.static_encode and not self.shared
-        return plain and self.page_size == page_size and 0 < held < self.reserved
+        return plain and self.page_size == page_size and 0 < held < self.capacity
 
-    def write_page(self, x: torch.Tensor, place: NextPage) -> Growth:
-        """The device's part of appending one page where there is room, to be captured: what it writes does not depend
+    def write_page(self, x: torch.Tensor, cursor: PageCursor) -> Growth:
+        """The device's part of appending one page within the capacity, to be captured: what it writes does not depend
         on numbers of the host's that change from page to page. :meth:`note` is the host's part.
 
         Args:
             x: ``[B, H, page_size, D]``, a token in every slot.
-            place: where the page goes.
+            cursor: where the page goes.
         """
         new = self._encode(x)
         for name, tensor in new.tensors.items():
             if rows := tensor.shape[2]:
-                self.buffers[name].index_copy_(2, place.rows(self.sizes[name], rows), tensor)
+                self.buffers[name].index_copy_(2, cursor.rows(self.sizes[name], rows), tensor)
         growth = Growth.of(new)
         if growth.pages:
-            groups = new.page_group + place.number(self.num_groups, growth.rows.get(self._grouped, 0))
-            self._group_buffer.index_copy_(0, place.rows(len(self.page_group), 1), groups)
+            groups = new.page_group + cursor.number(self.num_groups, growth.rows.get(self._grouped, 0))
+            self._group_buffer.index_copy_(0, cursor.rows(len(self.page_group), 1), groups)
         return growth
 
     def origins(self, growth: Growth, held: int) -> tuple[int, ...]:
@@ -273,7 +279,7 @@ class PageStore:
             found += [len(self.page_group) - held, self.num_groups - held * growth.rows.get(self._grouped, 0)]
         return tuple(found)
 
-    def room_nbytes(self) -> dict[str, int]:
+    def reserved_nbytes(self) -> dict[str, int]:
         """The part of :meth:`nbytes` that buffers have grown to, or were given, and that holds no page yet."""
         empty = {name: b.nbytes - b[:, :, : self.sizes[name]].nbytes for name, b in self.buffers.items()}
         if self._group_buffer is not None:
@@ -316,7 +322,7 @@ class PageStore:
     def fork(self) -> PageStore:
         """A store that reads the same buffers; whichever of the two writes first copies them.
 
-        Buffers with room are for writing, so they are copied at once.
+        Static buffers are for writing, so they are copied at once.
         """
         twin = copy.copy(self)
         for name, value in vars(self).items():
@@ -324,8 +330,8 @@ class PageStore:
                 setattr(twin, name, value.clone())
             elif isinstance(value, (dict, list, np.ndarray)):
                 setattr(twin, name, value.copy())
-        twin._view = twin._roomy = None
-        if self.reserved:
+        twin._view = twin._at_capacity = None
+        if self.capacity:
             twin.buffers, twin._peers = {name: buffer.clone() for name, buffer in self.buffers.items()}, None
             if twin._group_buffer is not None:
                 twin.page_group = twin._group_buffer[: len(self.page_group)]
@@ -351,7 +357,7 @@ class PageStore:
         if self._peers is not None:
             self._peers.stores.discard(self)
             self._peers = None
-        self._view = self._roomy = None
+        self._view = self._at_capacity = None
 
     def to(self, device: torch.device | str) -> None:
         """Move everything to ``device``."""

@@ -43,7 +43,7 @@ class CacheState(Protocol):
         """Whether the prompt has been packed."""
 
     def _changed(self, turn: bool = False) -> None:
-        """Give buffers their room, and the device the host's numbers."""
+        """Give static buffers their capacity, and the device the host's numbers."""
 
 
 __all__ = ["CacheState"]

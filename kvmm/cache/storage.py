@@ -184,7 +184,7 @@ def _rebuilt(
     cache = prepare(model, policy, fitted)
     _check_names(tensors, len(cache.layers))
     # a table beside static buffers lies in host memory
-    device = model.device if cache.table.room is None else torch.device("cpu")
+    device = model.device if cache.table.static is None else torch.device("cpu")
     with _checking("table."):
         table = _prefixed(tensors, "table.", device)
         file_checks.check_table(state["table"], table, policy.num_sink_tokens)

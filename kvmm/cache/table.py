@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import create_mask
 
+from kvmm.cache.capacity import StaticCapacity
 from kvmm.cache.columns import growth
-from kvmm.cache.room import Room
 from kvmm.codecs.base import page_size_for
 from kvmm.errors import KVMMError
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT, VIDEO
@@ -109,13 +109,13 @@ def _fill(positions: torch.Tensor, valid: torch.Tensor | None, width: int) -> to
 class TokenTable:
     """Positions and modalities of all tokens a cache holds.
 
-    With a ``room`` (static buffers) the table's tensors lie in host memory, so that a step is planned without asking a
-    device, and ``room`` says how much of the cache's buffers is in use.
+    With ``static`` buffers the table's tensors lie in host memory, so that a step is planned without asking a device,
+    and ``static`` says how large the buffers are and how much of them is in use.
     """
 
-    def __init__(self, policy: KVPolicy, room: Room | None = None):
+    def __init__(self, policy: KVPolicy, static: StaticCapacity | None = None):
         self.policy = policy
-        self.room = room
+        self.static = static
         self.replays = False  # inside a captured step: the host has done its part
         self.reads_decoded = False  # layers give decoded keys and values
         self.clear()
@@ -132,15 +132,15 @@ class TokenTable:
         self.appends: dict[int, list[int]] = {}  # modality -> slots after each append to its pages
         self._next_check = 0
         self.clear_bias()
-        if self.room is not None:
-            self.room.clear()
+        if self.static is not None:
+            self.static.clear()
 
     # -- new tokens ---------------------------------------------------------------------------------------------
 
     def append(self, modality: torch.Tensor) -> None:
         """Add new tokens at the end: ``modality`` int8 ``[B, q]``, ``PADDING`` where there is none."""
         batch, count = modality.shape
-        if self.room is not None:
+        if self.static is not None:
             modality = modality.cpu()
         start, end = self.length, self.length + count
         if self.modality is None:
@@ -375,7 +375,7 @@ class TokenTable:
         twin.appends = {modality: list(sizes) for modality, sizes in self.appends.items()}
         if self.modality is not None:
             twin.modality = self.modality.clone()  # the only tensor that is written in place
-        twin.room = None if self.room is None else self.room.fork()
+        twin.static = None if self.static is None else self.static.fork()
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
@@ -388,10 +388,10 @@ class TokenTable:
         return {m: int((modality == m).sum()) for m in (TEXT, IMAGE, VIDEO, AUDIO)}
 
     def nbytes(self) -> int:
-        """Bytes of the table's tensors, those of its room included."""
+        """Bytes of the table's tensors, the lengths on devices included."""
         tensors = [self.modality, self.dense, *self.stores.values()]
         own = sum(t.untyped_storage().nbytes() for t in tensors if t is not None)
-        return own + (0 if self.room is None else self.room.nbytes())
+        return own + (0 if self.static is None else self.static.nbytes())
 
     def slack_nbytes(self) -> int:
         """The part of :meth:`nbytes` that the table has grown to and not filled yet, or no longer uses."""

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from kvmm.cuda_graphs.next_page import NextPage
+
+class NextPage(Protocol):
+    """Where the next page goes, by the device's own count: a :class:`kvmm.cache.capacity.PageCursor`."""
 
 
 class CapturedMove(Protocol):
@@ -45,7 +47,7 @@ class CapturedLayer(Protocol):
     def writes_pages(self, page_size: int, held: int) -> bool:
         """Whether the next page can be written by the device's own count of pages."""
 
-    def write_page(self, plan: CapturedPlan, place: NextPage) -> tuple[Any, Any]:
+    def write_page(self, plan: CapturedPlan, cursor: NextPage) -> tuple[Any, Any]:
         """Write the next page; how its stores of keys and values have grown."""
 
 
@@ -66,4 +68,4 @@ class CapturedCache(Protocol):
         """Inside, a forward pass does the device's part of a step only."""
 
 
-__all__ = ["CapturedCache", "CapturedLayer", "CapturedMove", "CapturedPlan"]
+__all__ = ["CapturedCache", "CapturedLayer", "CapturedMove", "CapturedPlan", "NextPage"]

@@ -6,9 +6,9 @@ transformers launches some hundred small kernels a step, each from Python; a gra
 its inputs into static buffers and replays; everything else goes to the model's own ``forward``. Graphs and buffers
 belong to the cache, so many caches serve one model and a graph goes with its cache.
 
-What changes from step to step lies on the device (:mod:`kvmm.cache.room`), so the same captured kernels serve all
+What changes from step to step lies on the device (:mod:`kvmm.cache.capacity`), so the same captured kernels serve all
 steps. A full residual page is packed between two replays, by a graph of its own (:mod:`kvmm.cuda_graphs.packing`).
-Only what moves a buffer (another batch size, a turn that needs more room) makes the next steps capture anew. Without
+Only what moves a buffer (another batch size, a turn that needs more space) makes the next steps capture anew. Without
 CUDA the same step runs uncaptured.
 """
 
@@ -63,10 +63,9 @@ class _Unchanged:
     """What identifies the addresses that a captured graph reads."""
 
     def __init__(self, model: nn.Module, cache: CapturedCache, inputs: tuple[torch.Tensor, ...]):
-        table = cache.table
-        counters = [c for c in table.room._counters.values()]
-        found: list[Any] = [t.data_ptr() for c in counters for t in (c.position, c.num_pages)]
-        found += [None if c.bias is None else (c.bias.data_ptr(), c.bias.numel()) for c in counters]
+        lengths = list(cache.table.static.lengths.values())
+        found: list[Any] = [one.addresses() for one in lengths]
+        found += [None if one.bias is None else (one.bias.data_ptr(), one.bias.numel()) for one in lengths]
         found += [cache.layers[index].addresses() for index in cache.packed_layers]
         found += [t.data_ptr() for t in inputs]
         found.append(next(model.parameters()).data_ptr())
@@ -195,7 +194,7 @@ class StepGraph:
             stack.enter_context(_own_frequencies(self._ropes, self._frequencies))
             if self.mode == "compile":
                 stack.enter_context(_compiled_layers(model, type(cache)))
-            cache.table.room.advance()
+            cache.table.static.advance()
             return forward(
                 input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, return_dict=True
             )

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from kvmm import KVMMCache, policies
-from kvmm.cache import room, support
+from kvmm.cache import capacity, support
 from kvmm.cache.table import TokenTable
 from kvmm.cuda_graphs import decode as graphs
 from kvmm.cuda_graphs.decode import StepGraph, install_dispatcher
@@ -154,7 +154,7 @@ def test_copies_go_on_by_themselves(how):
     assert twin.graph is not cache.graph
     written = {t.data_ptr() for layer in cache.layers for t in layer.residual.tensors()}
     written |= {b.data_ptr() for layer in cache.layers for s in layer.parts[TEXT].stores for b in s.buffers.values()}
-    written |= {c.position.data_ptr() for c in cache.table.room._counters.values()}
+    written |= {c.position.data_ptr() for c in cache.table.static.lengths.values()}
     theirs = {t.data_ptr() for layer in twin.layers for t in layer.residual.tensors()}
     theirs |= {b.data_ptr() for layer in twin.layers for s in layer.parts[TEXT].stores for b in s.buffers.values()}
     assert not written & theirs
@@ -358,30 +358,30 @@ def test_model_is_not_kept_alive():
 @pytest.mark.parametrize("max_length", [None, 20, 70])
 def test_buffers_grow(max_length, graph, monkeypatch):
     """With a hint that is too small, or none; the tokens are those of a cache that was large enough."""
-    monkeypatch.setattr(room, "_STEP", 24)
+    monkeypatch.setattr(capacity, "_STEP", 24)
     model, arguments = build("qwen3"), inputs("qwen3", 2)
     expected = make(model, graph=graph)
     tokens = generate(model, arguments, past_key_values=expected, max_new_tokens=TOKENS)
     cache = make(model, max_length=max_length, graph=graph) if max_length or graph else static(model)
     addresses = []
-    monkeypatch.setattr(cache.layers[0], "reserve", lambda own=cache.layers[0].reserve: addresses.append(own()))
+    monkeypatch.setattr(cache.layers[0], "allocate", lambda own=cache.layers[0].allocate: addresses.append(own()))
     assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=TOKENS), tokens)
     assert cache.get_max_length() == -1
-    assert cache.table.room.capacity >= cache.table.length
-    assert cache.table.room.capacity <= cache.table.length + 24
+    assert cache.table.static.capacity >= cache.table.length
+    assert cache.table.static.capacity <= cache.table.length + 24
     assert len(addresses) >= 3  # grew more than once
     torch.testing.assert_close(cache.layers[1].keys, expected.layers[1].keys, atol=1e-4, rtol=1e-4)
 
 
 def test_growth_is_bounded():
     """A long answer moves its buffers seldom, and never has space for many tokens that may not come."""
-    table = TokenTable(KVMMCache.for_model(build("qwen3"), "oscar2").policy, room.Room())
+    table = TokenTable(KVMMCache.for_model(build("qwen3"), "oscar2").policy, capacity.StaticCapacity())
     table.append(torch.zeros(1, 4096, dtype=torch.int8))
     layouts = []
     while table.length < 40_000:
-        if table.length >= table.room.capacity:
-            table.room.lay_out(table)
-            layouts.append(table.room.capacity)
+        if table.length >= table.static.capacity:
+            table.static.allocate(table)
+            layouts.append(table.static.capacity)
         table.length += 1
     assert len(layouts) < 26
     assert all(new - old <= 2048 + 1 for old, new in itertools.pairwise([4096, *layouts]))
@@ -401,7 +401,7 @@ def test_a_long_turn_leaves_no_room_behind(graph):
     assert torch.equal(*found)
     columns = cache.layers[0].dense_key.shape[2]
     assert cache.layers[0].residual.in_place
-    assert columns == cache.table.room.dense_columns
+    assert columns == cache.table.static.exact_tokens
     assert columns <= 2 + 16 + 2 * cache.table.page_sizes[TEXT] + 8  # sinks, residual, two pages, slack
 
 
@@ -444,7 +444,7 @@ def test_extend_is_a_hint():
     before = cache.layers[0].addresses()
     cache.extend(100)
     assert cache.layers[0].addresses() == before
-    assert cache.table.room.capacity == 3000
+    assert cache.table.static.capacity == 3000
 
 
 # -- what a GPU user types first --------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_default_leaves_out_what_cannot_stay(gpu):
     for options in ({"offloading": True}, {"budget": 10**6}):
         cache = KVMMCache.for_model(model, "oscar2", **options)
         assert cache.graph is None
-        assert cache.table.room is None
+        assert cache.table.static is None
 
 
 def test_tensor_parallel_models_are_asked(gpu, monkeypatch):
@@ -480,7 +480,7 @@ def test_tensor_parallel_models_are_asked(gpu, monkeypatch):
     monkeypatch.setattr(model, "_tp_size", 2, raising=False)
     cache = KVMMCache.for_model(model, "oscar2")
     assert cache.graph is None
-    assert cache.table.room is not None
+    assert cache.table.static is not None
     assert KVMMCache.for_model(model, "oscar2", graph=True).graph is not None
 
 
@@ -532,7 +532,7 @@ def test_memory_counts_room(batch):
     assert report.nbytes == sum(x["nbytes"] for x in report.by_layer) + cache.table.nbytes()
     assert 0 < report.reserved_nbytes < report.nbytes
     # what it holds is what a cache that grows holds, and the counters of the device
-    assert report.held_nbytes - cache.table.room.nbytes() == other.memory().held_nbytes
+    assert report.held_nbytes - cache.table.static.nbytes() == other.memory().held_nbytes
     for name, mine in report.by_modality.items():
         assert mine["packed_bits_per_value"] == other.memory().by_modality[name]["packed_bits_per_value"]
 

@@ -35,7 +35,7 @@ def test_room_for_outliers_names_the_last_slot():
     store = PageStore(build_codec(spec("ott", 2, 32, pool=3, window=128), "key"), 128)
     store.append(torch.randn(2, 2, 300, 64, generator=torch.Generator().manual_seed(0)))
     held = store.packed["outlier_slot"].clone()
-    store.reserve(10, 3, torch.zeros(2, 2, 1, 64))
+    store.allocate(10, 3, torch.zeros(2, 2, 1, 64))
     kept, to_come = store.buffers["outlier_slot"].split((held.shape[2], 3 * 7), 2)
     assert torch.equal(kept, held) and bool((to_come == 10 * 128 - 1).all())
     assert not any(b[:, :, store.sizes[n] :].any() for n, b in store.buffers.items() if n != "outlier_slot")

@@ -85,7 +85,7 @@ def assert_same(cache, other):
         assert mine.num_dense == width
         assert torch.equal(mine.dense_key[:, :, :width], theirs.dense_key[:, :, :width])
         assert torch.equal(mine.dense_value[:, :, :width], theirs.dense_value[:, :, :width])
-    counters, others = (list(c.table.room._counters.values()) for c in (cache, other))
+    counters, others = (list(c.table.static.lengths.values()) for c in (cache, other))
     assert [int(c.num_pages) for c in counters] == [int(c.num_pages) for c in others]
     assert cache.memory() == other.memory()
 
