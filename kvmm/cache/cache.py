@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from kvmm.cache.labels import label_call
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
+from kvmm.cache.step_state import StepState
 from kvmm.cache.storage import load_cache, save_cache
 from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
 from kvmm.cache.table import TokenTable
@@ -79,6 +80,7 @@ class KVMMCache(ContractMixin):
         captures = graph not in (None, False, "never")
         static = static or captures or max_length is not None
         self.table = TokenTable(self.policy, StaticCapacity(max_length) if static else None)
+        self.step = StepState()
         self.graph = StepGraph(graph) if captures else None
         self.retention = None if self.policy.budget is None else RetentionController(self.policy)
         self.placeholders = placeholder_ids(config)
@@ -87,7 +89,7 @@ class KVMMCache(ContractMixin):
         # DynamicCache knows which layer is what (sliding, linear, full) in every version of transformers
         layers = DynamicCache(config=text_config).layers
         layers = [
-            KVMMLayer(self.policy, self.table, index, len(layers), calibration)
+            KVMMLayer(self.policy, self.table, self.step, index, len(layers), calibration)
             if type(layer) is DynamicLayer
             else layer
             for index, layer in enumerate(layers)
@@ -120,11 +122,6 @@ class KVMMCache(ContractMixin):
         self.metadata: dict[str, Any] = {}
         self._model: weakref.ref[nn.Module] | None = None
         self._first_layer = self.packed_layers[0] if self.packed_layers else with_keys[0]
-        self._explicit: torch.Tensor | None = None
-        self._pending: torch.Tensor | None = None
-        self._announced: dict[str, Any] | None = None  # the call's inputs, from which ``_pending`` can still be made
-        self._settled = False  # cropped since the last tokens came: they are no part of a prompt that goes on
-        self._decodes = False  # the step that runs is one of decoding, of one token or with a draft
 
     @classmethod
     def for_model(
@@ -215,7 +212,7 @@ class KVMMCache(ContractMixin):
 
     def set_modality(self, modality: Any) -> None:
         """Give the modality map of the next call yourself: integer ``[B, T]``, one code a new token, -1 for padding."""
-        self._explicit = torch.as_tensor(modality)
+        self.step.given_modality = torch.as_tensor(modality)
 
     def announce(
         self,
@@ -240,17 +237,16 @@ class KVMMCache(ContractMixin):
         given = inputs_embeds if input_ids is None else input_ids
         if given is None:
             return
-        if self.graph is not None and self._explicit is None and given.shape[1] == 1 and input_ids is not None:
-            # most likely a step to replay, which needs no map: looked at only if it is not
-            self._announced, self._pending = call, None
+        step = self.step
+        if self.graph is not None and step.given_modality is None and given.shape[1] == 1 and input_ids is not None:
+            step.defer(call)  # most likely a step to replay, which needs no map: looked at only if it is not
             return
-        self._pending = self._codes(call)
+        step.modality = self._codes(call)
 
     def _codes(self, call: dict[str, Any]) -> torch.Tensor:
         """The modality map int8 ``[B, q]`` of a call."""
-        explicit, self._explicit = self._explicit, None
         options = {"model": self.model, "same_codecs": self._same_codecs}
-        return label_call(call, self.placeholders, explicit=explicit, **options)
+        return label_call(call, self.placeholders, explicit=self.step.take_given_modality(), **options)
 
     # -- update and packing -----------------------------------------------------------------------------------------
 
@@ -258,21 +254,18 @@ class KVMMCache(ContractMixin):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any]:
         """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns."""
-        if layer_idx == self._first_layer and not self.table.replays:
+        if layer_idx == self._first_layer and not self.step.replaying:
             self._begin(key_states)
             self.offloading = self.offloading and key_states.device.type != "cpu"
         updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if self.retention is not None and layer_idx == self.packed_layers[-1]:
-            self.retention.after_step(self, 1 if self._decodes else key_states.shape[2])
+            self.retention.after_step(self, 1 if self.step.decoding else key_states.shape[2])
         return updated
 
     def _begin(self, key_states: torch.Tensor) -> None:
         """Once a forward pass, before the first full-attention layer: pack what is due, note the new tokens."""
         batch, _, count, _ = key_states.shape
-        if self._announced is not None:
-            call, self._announced = self._announced, None
-            self._pending = self._codes(call)
-        codes, self._pending = self._pending, None
+        codes = self.step.take_modality(self._codes)
         if codes is None:  # the decoder was called without its top-level model: text without padding
             codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=key_states.device)
         if tuple(codes.shape) != (batch, count):
@@ -284,10 +277,10 @@ class KVMMCache(ContractMixin):
             raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
         if count == 1:
             self._grow_static()
-        self._decodes = bool(self.table.length) and (count == 1 or self._settled)
-        if self._decodes:
+        self.step.decoding = bool(self.table.length) and (count == 1 or self.step.cropped)
+        if self.step.decoding:
             self._pack()
-        self._settled = False
+        self.step.cropped = False
         self.table.append(codes.to(key_states.device))
         static = self.table.static
         if static is None or not self.table.packed:
@@ -304,34 +297,24 @@ class KVMMCache(ContractMixin):
     def begin_replay(self) -> None:
         """The host's part of a step of one token of text in every sequence, whose captured part follows."""
         self._grow_static()
-        self._announced = self._pending = None
-        self._decodes = True
+        self.step.forget_inputs()
+        self.step.decoding = True
         self._pack()
-        self._settled = False
+        self.step.cropped = False
         if not self._fits(1):
             self._changed()
         self.table.append(torch.full((self.batch_size, 1), TEXT, dtype=torch.int8))
 
-    @contextmanager
-    def replaying(self) -> Iterator[None]:
+    def replaying(self) -> AbstractContextManager[None]:
         """Inside, a forward pass does the device's part of a step only."""
-        self.table.replays = True
-        try:
-            yield
-        finally:
-            self.table.replays = False
+        return self.step.replay()
 
-    @contextmanager
-    def reading_decoded(self) -> Iterator[None]:
+    def reading_decoded(self) -> AbstractContextManager[None]:
         """Inside, packed layers give decoded keys and values to the model's own attention: the same up to rounding.
 
         Slower, and what packed kernels are compared with. Pages that a budget has dropped cannot be read so.
         """
-        before, self.table.reads_decoded = self.table.reads_decoded, True
-        try:
-            yield
-        finally:
-            self.table.reads_decoded = before
+        return self.step.read_decoded()
 
     def _pack(self) -> None:
         plan = self.table.plan() if self.packed_layers else None

@@ -15,6 +15,7 @@ from kvmm.cache.columns import in_order, take_columns
 from kvmm.cache.layer_contract import LayerContract
 from kvmm.cache.pages import Growth, PageStore, Part
 from kvmm.cache.queries import PromptQueries
+from kvmm.cache.step_state import StepState
 from kvmm.cache.table import Cut, Plan, TokenTable
 from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
@@ -54,6 +55,7 @@ class KVMMLayer(LayerContract):
         self,
         policy: KVPolicy,
         table: TokenTable,
+        step: StepState,
         index: int = 0,
         num_layers: int = 1,
         calibration: Calibration | None = None,
@@ -61,6 +63,7 @@ class KVMMLayer(LayerContract):
         super().__init__()
         self.policy = policy
         self.table = table
+        self.step = step
         self.index = index
         self.codecs = {}  # modality -> (key codec, value codec)
         for modality in range(len(MODALITY_NAMES)):
@@ -126,7 +129,7 @@ class KVMMLayer(LayerContract):
                 self.residual.append(key_states, value_states)
         if not self.packed and not self.needs_queries:
             return self.dense()
-        if self.table.reads_decoded:
+        if self.step.reads_decoded:
             return self.decoded()
         self._awaits_query = True
         handle = PackedHandle(self)
@@ -280,7 +283,7 @@ class KVMMLayer(LayerContract):
 
         ``mask``: see :meth:`TokenTable.bias`. A captured step has none: the device knows what is padding.
         """
-        mask = None if self.table.replays else self.table.beyond_padding(mask, query.shape[2])
+        mask = None if self.step.replaying else self.table.beyond_padding(mask, query.shape[2])
         if mask is None and self._steps(query):
             with self._current_device():
                 output = self._step(query, scaling)
@@ -345,12 +348,12 @@ class KVMMLayer(LayerContract):
             for store in self.parts[modality].stores:
                 store.rewind(appends)
 
-    def fork(self, table: TokenTable) -> KVMMLayer:
-        """A layer of its own that shares the packed parts; ``table`` is the fork's."""
+    def fork(self, table: TokenTable, step: StepState) -> KVMMLayer:
+        """A layer of its own that shares the packed parts; ``table`` and ``step`` are the fork's."""
         self._settle()
         twin = copy.copy(self)
         twin._graph = self._graph.fork()
-        twin.table = table
+        twin.table, twin.step = table, step
         twin.queries = copy.copy(self.queries)
         if self.is_initialized:
             twin.residual = self.residual.fork(table)

@@ -116,8 +116,6 @@ class TokenTable:
     def __init__(self, policy: KVPolicy, static: StaticCapacity | None = None):
         self.policy = policy
         self.static = static
-        self.replays = False  # inside a captured step: the host has done its part
-        self.reads_decoded = False  # layers give decoded keys and values
         self.clear()
 
     def clear(self) -> None:
@@ -379,8 +377,8 @@ class TokenTable:
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle holds: not what the call or the block that runs now does with the table."""
-        return vars(self) | {"replays": False, "reads_decoded": False, "_bias": {}, "_seen_mask": None}
+        """What a copy or a pickle holds: not the mask of the call that runs now."""
+        return vars(self) | {"_bias": {}, "_seen_mask": None}
 
     def counts(self, positions: torch.Tensor) -> dict[int, int]:
         """Tokens by modality among slots ``positions`` int32 ``[B, n]``."""

@@ -52,9 +52,12 @@ class CapturedLayer(Protocol):
 
 
 class CapturedCache(Protocol):
-    """A :class:`kvmm.KVMMCache`; ``table`` is its :class:`kvmm.cache.table.TokenTable`, ``graph`` its step graph."""
+    """A :class:`kvmm.KVMMCache`; ``table`` is its :class:`kvmm.cache.table.TokenTable`, ``step`` its
+    :class:`kvmm.cache.step_state.StepState`, ``graph`` its step graph.
+    """
 
     table: Any
+    step: Any
     graph: Any
     layers: list[Any]
     packed_layers: list[int]

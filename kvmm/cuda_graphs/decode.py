@@ -267,7 +267,7 @@ class StepGraph:
                 return f"the argument {name}="
         if len(cache.packed_layers) != len(cache.layers):
             return "layers with a sliding window or without keys and values"
-        if cache.table.reads_decoded:
+        if cache.step.reads_decoded:
             return "pages are read decoded"
         text_config = model.config.get_text_config(decoder=True)
         if text_config.output_attentions:

@@ -296,7 +296,7 @@ def test_other_calls_run_as_usual(change, reason):
         mask[:, 5:9] = 0
         call["attention_mask"] = mask if change["mask"] == "own" else mask[:, None, None].bool()
     elif "attention" in change:
-        cache.table.reads_decoded = change["attention"] == "decoded"
+        cache.step.reads_decoded = change["attention"] == "decoded"
         config._output_attentions = change["attention"] == "weights"
     else:
         call |= change
@@ -304,7 +304,7 @@ def test_other_calls_run_as_usual(change, reason):
         with torch.no_grad():
             found, expected = (model(**call, past_key_values=c) for c in (cache, twin))
     finally:
-        cache.table.reads_decoded = config._output_attentions = False
+        cache.step.reads_decoded = config._output_attentions = False
     torch.testing.assert_close(found[0], expected[0], atol=1e-4, rtol=1e-4)
     assert reason in cache.graph.reason
     with torch.no_grad():
