@@ -191,7 +191,7 @@ def sanitized():
         environment = os.environ | build.sanitized_environment() | {"OMP_NUM_THREADS": "1"}
     except OSError as error:
         pytest.skip(str(error))
-    probe = "from kvmm.kernels.attention import native; assert native.available()"
+    probe = "from kvmm.kernels.attention.backends.cpu import kernel; assert kernel.available()"
     if subprocess.run(
         [sys.executable, "-c", probe], env=environment, cwd=ROOT, capture_output=True, timeout=200
     ).returncode:
