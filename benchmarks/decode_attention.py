@@ -23,7 +23,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,11 +34,11 @@ from benchmarks.synthetic import main_modality, make_calibration, random_vectors
 from benchmarks.timing import bandwidth, free_memory, kernel_times, l2_bytes, time_calls
 from kvmm import get_policy, policies
 from kvmm.cache.pages import PageStore, Part
-from kvmm.codecs import Codec, Packed, Site, build_codec
+from kvmm.codecs import Site, build_codec
 from kvmm.codecs.base import page_size_for
 from kvmm.kernels.attention import attend
 from kvmm.kernels.attention.backends.torch import reference
-from kvmm.kernels.attention.call import AttentionCall
+from kvmm.kernels.attention.call import AttentionCall, PackedReader
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy
 
@@ -107,15 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @dataclass
-class View:
-    """What attention reads of a store."""
-
-    codec: Codec
-    packed: Packed
-    observes: ClassVar[bool] = False
-
-
-@dataclass
 class Inputs:
     """One set of inputs of :func:`kvmm.kernels.attention.attend`."""
 
@@ -128,7 +119,7 @@ class Inputs:
     def __post_init__(self) -> None:
         pages = None if self.in_use is None else self.in_use[0]
         self._views = [
-            Part(*(View(s.codec, s.packed if pages is None else s.at_capacity(pages)) for s in part.stores))
+            Part(*(PackedReader(s.codec, s.packed if pages is None else s.at_capacity(pages)) for s in part.stores))
             for part in self.parts
         ]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -19,24 +18,15 @@ from kvmm.cache.step_state import StepState
 from kvmm.cache.table import Cut, Plan, TokenTable
 from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
-from kvmm.codecs import Codec, Packed, Site, build_codec
+from kvmm.codecs import Codec, Site, build_codec
 from kvmm.cuda_graphs.layer import LayerGraph
 from kvmm.errors import KVMMError
 from kvmm.kernels.append import append_columns
 from kvmm.kernels.attention import attend
+from kvmm.kernels.attention.call import PackedReader
 from kvmm.kernels.exact import exact_dtype, to_exact
 from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
 from kvmm.policy import KVPolicy
-
-
-@dataclass
-class _View:
-    """One store as attention reads it."""
-
-    codec: Codec
-    packed: Packed
-    observes: ClassVar[bool] = False
-    observes_all: ClassVar[bool] = False
 
 
 class KVMMLayer(LayerContract):
@@ -311,7 +301,7 @@ class KVMMLayer(LayerContract):
         def work(query: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
             if new:
                 append_columns(self.dense_key, self.dense_value, *new, lengths.position)
-            sides = [_View(store.codec, view) for store, view in zip(stores, views, strict=True)]
+            sides = [PackedReader(store.codec, view) for store, view in zip(stores, views, strict=True)]
             parts = [Part(*pair) for pair in zip(sides[::2], sides[1::2], strict=True)]
             bias, used = lengths.bias, lengths.dense_length
             return attend(query, parts, self.dense_key, self.dense_value, bias, scaling, dense_length=used)

@@ -12,6 +12,7 @@ import torch
 
 from kvmm.codecs.base import Codec, EncodeContext, Packed
 from kvmm.errors import KVMMError
+from kvmm.kernels.attention.call import Reader
 
 if TYPE_CHECKING:
     from kvmm.cache.capacity import PageCursor
@@ -50,7 +51,7 @@ class _Peers:
         return None  # a deep copy has copied the buffers
 
 
-class PageStore:
+class PageStore(Reader):
     """The pages of one tensor (keys or values), all of one codec.
 
     The first append keeps the encoder's tensors as they are, so a prompt is stored without slack; later ones write
@@ -65,8 +66,6 @@ class PageStore:
     """
 
     rewinds = True  # whether the last appends can be taken back
-    observes = False  # whether ``observe`` wants to see queries and the probabilities of its slots
-    observes_all = False  # whether it wants to see those of all slots besides
     dropped = False  # whether some of the pages are gone
 
     def __init__(self, codec: Codec, page_size: int):

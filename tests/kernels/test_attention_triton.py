@@ -1,7 +1,7 @@
 """The Triton path of decode attention against the reference, under the interpreter (on a GPU: natively)."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +20,7 @@ from kvmm.kernels.attention.backends.torch import reference
 from kvmm.kernels.attention.backends.triton import call as step
 from kvmm.kernels.attention.backends.triton import pages as step_triton
 from kvmm.kernels.attention.backends.triton import reduce as step_join
+from kvmm.kernels.attention.call import PackedReader
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
@@ -265,16 +266,8 @@ def test_calibrated_transforms(layer: int) -> None:
         assert compare(parts, length=8) < 3e-3
 
 
-@dataclass
-class Roomy:
+def roomy(pages: PageStore, room: int) -> PackedReader:
     """A store whose buffers are longer than what it holds."""
-
-    codec: Codec
-    packed: Packed
-    observes: bool = False
-
-
-def roomy(pages: PageStore, room: int) -> Roomy:
     packed = pages.packed
     count = pages.codec.packed_format(packed).pages
     tensors = {}
@@ -288,7 +281,7 @@ def roomy(pages: PageStore, room: int) -> Roomy:
     group = packed.page_group
     group = None if group is None else torch.cat((group, group.new_zeros(room)))
     held = torch.tensor([count], dtype=torch.int32, device=DEVICE)
-    return Roomy(pages.codec, Packed(tensors, packed.page_size, group, held))
+    return PackedReader(pages.codec, Packed(tensors, packed.page_size, group, held))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,32 +11,86 @@ import torch
 from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 
 
-class Reader(Protocol):
-    """The keys or the values of a segment.
+class Reader:
+    """The keys or the values of a segment, as backends read them.
+
+    What is stored in one code is read through its codec, which is what these methods do. A store that is more than that
+    (tiers of several codes) reads itself and says so in methods of its own.
 
     Attributes:
-        codec: what made them; see :mod:`kvmm.codecs.base` for what it answers.
-        packed: what is stored, with ``slots``, the tokens that it has room for, and ``num_pages``.
+        codec: what made the codes; see :mod:`kvmm.codecs.base`.
+        packed: the codes.
         observes: whether ``observe(query, probabilities, start, end)`` is told what attention the keys get.
         observes_all: whether it wants to see the probabilities of all slots besides, and not only its own.
     """
 
     codec: Any
     packed: Any
-    observes: bool
-    observes_all: bool
+    observes: bool = False
+    observes_all: bool = False
+
+    @property
+    def format(self) -> PackedFormat | DenseFormat | None:
+        """How kernels read the codes in place; None: only :meth:`scores` and :meth:`weighted_values` do."""
+        return self.codec.packed_format(self.packed)
+
+    @property
+    def slots(self) -> int:
+        """Tokens that there is space for."""
+        return self.packed.slots
+
+    @property
+    def pages_in_use(self) -> torch.Tensor | None:
+        """int32 ``[1]`` on the device, how many of the pages count; None if all do."""
+        return self.packed.num_pages
+
+    @property
+    def basis(self) -> Hashable:
+        """Readers of equal bases share one :meth:`transform_query`, or one :meth:`restore_output`."""
+        return self.codec.basis
+
+    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
+        """Take queries ``[B, H, Q, D]`` into the basis in which keys are stored."""
+        return self.codec.transform_query(query)
+
+    def scores(self, query: torch.Tensor) -> torch.Tensor:
+        """``q . k``: transformed queries ``[B, H, Q, D]`` to ``[B, H, Q, slots]``. For keys."""
+        return self.codec.scores(query, self.packed)
+
+    @property
+    def adjusts_scores(self) -> bool:
+        """Whether :meth:`adjust_scores` does anything."""
+        return self.codec.adjusts_scores
+
+    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Adjust the scaled scores ``[B, H, Q, slots]`` before the softmax.
+
+        ``bias`` is ``[B, 1, q or 1, slots]``, very negative at slots that hold no token, or None.
+        """
+        return self.codec.adjust_scores(scores, bias)
+
+    def weighted_values(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """``sum_t p_t v_t``: ``[B, H, Q, slots]`` to ``[B, H, Q, D]`` in the basis of the store. For values."""
+        return self.codec.mix(probabilities, self.packed)
+
+    def restore_output(self, output: torch.Tensor) -> torch.Tensor:
+        """Take weighted values ``[B, H, Q, D]`` back from the basis in which they are stored."""
+        return self.codec.restore_output(output)
+
+
+@dataclass
+class PackedReader(Reader):
+    """A reader of codes that lie somewhere else than in a store, or of a store at its capacity."""
+
+    codec: Any
+    packed: Any
 
 
 class KVSegment(Protocol):
-    """Some slots of a layer: keys and values, each of one codec."""
+    """Some slots of a layer: keys and values."""
 
     key: Reader
     value: Reader
-
-
-def format_of(side: Reader) -> PackedFormat | DenseFormat | None:
-    """How kernels read keys or values in place; None: only their codec can read them."""
-    return side.codec.packed_format(side.packed)
 
 
 @dataclass(frozen=True)

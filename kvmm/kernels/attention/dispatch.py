@@ -70,7 +70,7 @@ def run(call: AttentionCall, segments: Sequence[KVSegment], fast: ModuleType | N
     chosen = {way: [s for s, read in zip(segments, reads, strict=True) if read == way] for way in (True, False)}
     calls = {True: call, False: call.without_dense()}
     if call.bias is not None:
-        sizes = [segment.value.packed.slots for segment in segments]
+        sizes = [segment.value.slots for segment in segments]
         *pieces, dense = call.bias.split((*sizes, call.dense_key.shape[2]), -1)
         for way, one in calls.items():
             own = [piece for piece, read in zip(pieces, reads, strict=True) if read == way]

@@ -17,7 +17,7 @@ from kvmm.kernels.attention.backends.cuda.pages import cuda_split
 from kvmm.kernels.attention.backends.triton.call import LOG2E, Columns, Partial, Step
 from kvmm.kernels.attention.backends.triton.pages import dense_split, triton_split
 from kvmm.kernels.attention.backends.triton.reduce import combine, slopes
-from kvmm.kernels.attention.call import AttentionCall, KVSegment, format_of
+from kvmm.kernels.attention.call import AttentionCall, KVSegment
 from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 from kvmm.kernels.attention.merge import AttentionState
 
@@ -29,7 +29,7 @@ def takes(call: AttentionCall) -> bool:
 
 def supports(segment: KVSegment, call: AttentionCall) -> bool:
     """Whether the kernels read a segment: at least its values, for whose keys the codec may make the logits."""
-    return not segment.key.observes and format_of(segment.value) is not None
+    return not segment.key.observes and segment.value.format is not None
 
 
 def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
@@ -59,7 +59,7 @@ def _attend(
     heads, rows = call.heads, call.rows
     grouped = query.reshape(batch * heads, rows, dim).contiguous()
     step = Step(grouped, heads, length, call.scaling * LOG2E, call.bias)
-    values = [format_of(segment.value) for segment in segments]
+    values = [segment.value.format for segment in segments]
     slots = [each.pages * each.page_size for each in values]
     columns = _columns(step, dense_key, dense_value, sum(slots), call.dense_length)
     capturing = segments and query.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -97,22 +97,21 @@ def _part(
     step: Step, part: KVSegment, values: PackedFormat | DenseFormat, start: int, columns: Columns | None = None
 ) -> Partial:
     """All splits of one part, whose slots begin at ``start``, and those of ``columns`` if its kernel takes them."""
-    codec, packed = part.key.codec, part.key.packed
-    keys = codec.packed_format(packed)
+    keys = part.key.format
     if isinstance(keys, PackedFormat) and keys.group_channel is not None and not step.int8:
         keys = None  # channels that differ by group cannot be gathered from a query once
-    used = part.value.packed.num_pages
+    used = part.value.pages_in_use
     pages = values.pages
     bias = None if step.bias is None else step.bias[..., start : start + pages * values.page_size]
     calibration = keys.logit_calibration if isinstance(keys, PackedFormat) else None
     logits = None
     if keys is None:
         query = step.query.view(-1, step.heads, step.rows, step.dim).float() * (step.scaling / LOG2E)
-        scores = codec.scores(codec.transform_query(query), packed)
-        if codec.adjusts_scores:
+        scores = part.key.scores(part.key.transform_query(query))
+        if part.key.adjusts_scores:
             by_row = bias is not None and bias.shape[2] > 1
             repeated = bias.repeat(1, 1, step.rows // step.length, 1) if by_row else bias
-            scores = codec.adjust_scores(scores, repeated)
+            scores = part.key.adjust_scores(scores, repeated)
         logits = (scores * LOG2E).contiguous()
     elif step.int8:
         found = cuda_split(step, keys, values, used, bias, columns, calibration)

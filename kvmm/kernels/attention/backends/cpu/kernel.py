@@ -33,7 +33,7 @@ from kvmm.kernels.attention.backends.cpu.structs import (
     array,
     describe,
 )
-from kvmm.kernels.attention.call import AttentionCall, KVSegment, format_of
+from kvmm.kernels.attention.call import AttentionCall, KVSegment
 from kvmm.kernels.attention.format import FLOATS, DenseFormat, PackedFormat, mismatch
 from kvmm.kernels.attention.merge import AttentionState
 
@@ -119,11 +119,11 @@ def _describe(segment: KVSegment, call: AttentionCall) -> _Known:
     if known is not None and known.packed[0]() is packed and known.packed[1]() is values:
         return known
     held: list = []
-    store = format_of(segment.value)
+    store = segment.value.format
     if store is None or not readable(store, False, batch, heads, call.dense_value.shape[-1]):
         raise Unsupported
     value = describe(store, False, held)
-    store = format_of(segment.key)
+    store = segment.key.format
     if store is not None and not readable(store, True, batch, heads, call.query.shape[-1]):
         raise Unsupported
     key = None if store is None else describe(store, True, held)
@@ -167,7 +167,7 @@ def supports(segment: KVSegment, call: AttentionCall) -> bool:
         known = _describe(segment, call)
     except Unsupported:
         return False
-    used = segment.key.packed.num_pages
+    used = segment.key.pages_in_use
     if used is None:
         return True
     # what a codec makes logits of, or calibrates, is all that there is room for
@@ -197,22 +197,22 @@ def _attend(call: AttentionCall, segments: Sequence[KVSegment], lse: torch.Tenso
     slots = work = 0
     for number, segment in enumerate(segments):
         known = _describe(segment, call)
-        packed, codec, own = segment.key.packed, segment.key.codec, described[number]
+        key, own = segment.key, described[number]
         own.value = known.value
         own.slots = count = known.value.pages * known.value.page_size
         if known.key is not None:
             own.key = known.key
         else:
-            scores = codec.scores(codec.transform_query(grouped * call.scaling), packed)
-            if codec.adjusts_scores:
+            scores = key.scores(key.transform_query(grouped * call.scaling))
+            if key.adjusts_scores:
                 seen = None if bias is None else bias[..., slots : slots + count]
                 seen = seen if seen is None or seen.shape[2] == 1 else seen.repeat(1, 1, query_heads // heads, 1)
-                scores = codec.adjust_scores(scores, seen)
+                scores = key.adjust_scores(scores, seen)
             kept.append(scores.contiguous())
             own.key = FORMAT.ctype(KINDS["LOGITS"], pages=known.value.pages, page_size=known.value.page_size)
             own.key.values.data = kept[-1].data_ptr()
-        if packed.num_pages is not None:
-            own.used = packed.num_pages.data_ptr()
+        if key.pages_in_use is not None:
+            own.used = key.pages_in_use.data_ptr()
         slots += count
         work += count * heads * batch * (dim + value_dim)
     out = torch.empty(batch, heads, rows, value_dim)

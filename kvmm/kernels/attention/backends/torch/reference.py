@@ -271,19 +271,18 @@ def _scores(call: AttentionCall, segments: Sequence[KVSegment], grouped: torch.T
     transformed: dict = {}  # one transform of the query serves all stores of a codec
     scores, start = [], 0
     for segment in segments:
-        codec, packed = segment.key.codec, segment.key.packed
-        if codec.basis not in transformed:
-            transformed[codec.basis] = codec.transform_query(asked)
-        found = codec.scores(transformed[codec.basis], packed)[:, :, :rows]
+        key, basis = segment.key, segment.key.basis
+        if basis not in transformed:
+            transformed[basis] = key.transform_query(asked)
+        found = key.scores(transformed[basis])[:, :, :rows]
         end = start + found.shape[-1]
         own = None if bias is None else bias[..., start:end]
-        # a store with tiers reads itself, and counts its pages in an int
-        pages = packed.num_pages if isinstance(packed.num_pages, torch.Tensor) else None
+        pages = key.pages_in_use
         if pages is not None:
-            behind = _behind(end - start, pages * packed.page_size)
+            behind = _behind(end - start, pages * key.packed.page_size)
             own = behind if own is None else own + behind
-        if codec.adjusts_scores:
-            found = codec.adjust_scores(found, own)
+        if key.adjusts_scores:
+            found = key.adjust_scores(found, own)
         scores.append(found if pages is None else found + behind)
         start = end
     keys = call.dense_key.float().flatten(0, 1).transpose(1, 2)
@@ -307,12 +306,9 @@ def _weighted_values(
     output = torch.bmm(residual.flatten(0, 1), call.dense_value.float().flatten(0, 1)).view(*residual.shape[:3], -1)
     mixed: dict = {}  # sums of values, one a basis
     for segment, piece in zip(segments, pieces[:-1], strict=True):
-        codec = segment.value.codec
-        result = codec.mix(piece, segment.value.packed)
-        if codec.basis in mixed:
-            mixed[codec.basis] = (codec, mixed[codec.basis][1] + result)
-        else:
-            mixed[codec.basis] = (codec, result)
-    for codec, result in mixed.values():
-        output = output + codec.restore_output(result)
+        value, basis = segment.value, segment.value.basis
+        result = value.weighted_values(piece)
+        mixed[basis] = (value, mixed[basis][1] + result) if basis in mixed else (value, result)
+    for value, result in mixed.values():
+        output = output + value.restore_output(result)
     return output
