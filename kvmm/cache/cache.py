@@ -250,10 +250,14 @@ class KVMMCache(ContractMixin):
 
     # -- update and packing -----------------------------------------------------------------------------------------
 
+    @torch.compiler.disable
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any]:
-        """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns."""
+        """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns.
+
+        To ``torch.compile`` a call like any other: it is not traced.
+        """
         if layer_idx == self._first_layer and not self.step.replaying:
             self._begin(key_states)
             self.offloading = self.offloading and key_states.device.type != "cpu"

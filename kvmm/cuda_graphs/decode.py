@@ -28,7 +28,6 @@ import torch
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from kvmm import attention
 from kvmm.cuda_graphs.capture import beside, capture, first_line
 from kvmm.cuda_graphs.captured import CapturedCache
 from kvmm.cuda_graphs.packing import PackingGraph
@@ -193,7 +192,7 @@ class StepGraph:
             stack.enter_context(cache.replaying())
             stack.enter_context(_own_frequencies(self._ropes, self._frequencies))
             if self.mode == "compile":
-                stack.enter_context(_compiled_layers(model, type(cache)))
+                stack.enter_context(_compiled_layers(model))
             cache.table.static.advance()
             return forward(
                 input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, return_dict=True
@@ -401,25 +400,18 @@ def _own_frequencies(ropes: list[nn.Module], frequencies: list[torch.Tensor]) ->
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(layer_class: type[nn.Module], cache_class: type[CapturedCache]) -> Callable:
-    _make_opaque(cache_class)
+def _compiled(layer_class: type[nn.Module]) -> Callable:
     # with tuning, inductor writes matrix-vector products itself, fused and nearer to the bandwidth than cuBLAS
     options = {"coordinate_descent_tuning": True} if BACKEND == "inductor" else None
     return torch.compile(layer_class.forward, backend=BACKEND, options=options)
 
 
-@functools.cache
-def _make_opaque(cache_class: type[CapturedCache]) -> None:
-    """Have ``torch.compile`` call the cache and its attention as they are; they do the same as before."""
-    attention.read_packed = torch.compiler.disable(attention.read_packed)
-    cache_class.update = torch.compiler.disable(cache_class.update)
-
-
 @contextmanager
-def _compiled_layers(model: nn.Module, cache_class: type[CapturedCache]) -> Iterator[None]:
+def _compiled_layers(model: nn.Module) -> Iterator[None]:
     """Inside, the decoder's layers run compiled: their norms, rotary embeddings and activations as one kernel each.
 
-    Attention and the cache break the compiled graph and run as they are. Layers that something else has wrapped are
+    Attention and the cache break the compiled graph and run as they are (``torch.compiler.disable`` where they are
+    defined). Layers that something else has wrapped are
     left alone.
     """
     import torch._dynamo.config as config
@@ -428,7 +420,7 @@ def _compiled_layers(model: nn.Module, cache_class: type[CapturedCache]) -> Iter
     # one compiled form serves all layers although each knows its index
     with config.patch(allow_unspec_int_on_nn_module=True, recompile_limit=64):
         for layer in layers:
-            layer.forward = types.MethodType(_compiled(type(layer), cache_class), layer)
+            layer.forward = types.MethodType(_compiled(type(layer)), layer)
         try:
             yield
         finally:

@@ -13,7 +13,7 @@ import weakref
 import pytest
 import torch
 
-from kvmm import KVMMCache, policies
+from kvmm import KVMMCache, attention, policies
 from kvmm.cache import capacity, support
 from kvmm.cache.table import TokenTable
 from kvmm.cuda_graphs import decode as graphs
@@ -562,11 +562,13 @@ def test_compiled_layers(family, monkeypatch):
     model, arguments = build(family), inputs(family, 2)
     tokens = generate(model, arguments, past_key_values=dynamic(model), max_new_tokens=60)
     cache = make(model, graph="compile")
+    functions = KVMMCache.update, attention.read_packed
     try:
         assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=60), tokens)
     finally:
         graphs._compiled.cache_clear()
     assert cache.graph.report()["eager"] == 59
+    assert (KVMMCache.update, attention.read_packed) == functions
     assert 3 <= counters["stats"]["unique_graphs"] <= 6
     assert all("forward" not in layer.__dict__ for layer in graphs.decoder_layers(model))
     before = counters["stats"]["calls_captured"]
