@@ -14,6 +14,10 @@ When a prompt is packed and the cache wants static buffers, :meth:`ResidualBuffe
 the second. The capacities, and the lengths on every device, are those of
 :mod:`kvmm.cache.capacity`, one for the whole cache.
 
+A step of one token into a buffer in place launches nothing by itself: its keys and values wait for the query, because
+appending and attending are captured together. Attention takes them with :meth:`ResidualBuffer.take_pending`; who reads
+or moves the tokens in any other way calls :meth:`ResidualBuffer.flush` first.
+
 What a captured graph relies on, and no change may break: while :attr:`ResidualBuffer.in_place` holds, ``key`` and
 ``value`` are the same tensor objects (graphs compare identities as well as addresses), a step of one token is appended
 by :func:`kvmm.kernels.append.append_columns` at the device's position, and :meth:`ResidualBuffer.keep` writes keys
@@ -58,7 +62,15 @@ class ResidualBuffer(ABC):
 
     @abstractmethod
     def append(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Add keys and values ``[B, H, q, D]`` in any float dtype behind those in use."""
+        """Add keys and values ``[B, H, q, D]`` in any float dtype behind those in use, at once or when flushed."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write a token that waits for its query, which did not come."""
+
+    @abstractmethod
+    def take_pending(self) -> Pair | None:
+        """The token ``[B, H, 1, D]`` that waits for its query, for a step that writes it itself."""
 
     @abstractmethod
     def keep(self, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -120,6 +132,12 @@ class DynamicBuffer(ResidualBuffer):
         self.length = end
         self.seen += key.shape[2]
 
+    def flush(self) -> None:
+        """Nothing waits: every token is written at once."""
+
+    def take_pending(self) -> None:
+        return None
+
     def keep(self, key: torch.Tensor, value: torch.Tensor) -> None:
         self.key, self.value = key, value
         self.length = key.shape[2]
@@ -155,6 +173,7 @@ class StaticBuffer(ResidualBuffer):
         self._table = table
         self._static: Pair = tuple(x.new_zeros(*x.shape[:2], capacity, x.shape[3]) for x in (key, value))
         self._overflow: Pair | None = None  # what holds the tokens while they are more than fit
+        self._pending: Pair | None = None  # the newest token, until its query comes
         self._write(key, value)
 
     @property
@@ -184,8 +203,22 @@ class StaticBuffer(ResidualBuffer):
         return self._static[0].shape[2]
 
     def append(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        if self.in_place and key.shape[2] == 1:
+            self._pending = key, value
+        else:
+            self._append(key, value)
+
+    def flush(self) -> None:
+        if (pending := self.take_pending()) is not None:
+            self._append(*pending)
+
+    def take_pending(self) -> Pair | None:
+        pending, self._pending = self._pending, None
+        return pending
+
+    def _append(self, key: torch.Tensor, value: torch.Tensor) -> None:
         count, end = key.shape[2], self.length  # the table has counted the new tokens already
-        if count == 1 and self.in_place:
+        if self.in_place and count == 1:
             position = self._table.static.lengths_on(self.key.device, self._table).position
             append_columns(self.key, self.value, key, value, position)
             return
@@ -210,7 +243,8 @@ class StaticBuffer(ResidualBuffer):
         self._overflow = None
 
     def crop(self, length: int, seen: int) -> None:
-        """Nothing to do: the table counts."""
+        """The table counts; a token that waits was read, or is cut off."""
+        self._pending = None
 
     def index_batch(self, index: torch.Tensor) -> None:
         key, value = self.key.index_select(0, index), self.value.index_select(0, index)
@@ -220,11 +254,16 @@ class StaticBuffer(ResidualBuffer):
             self._static, self._overflow = (key, value), None
 
     def allocate(self, table: CountingTable, capacity: int) -> StaticBuffer:
-        return self if capacity == self.capacity else StaticBuffer(table, *self.pair, capacity)
+        if capacity == self.capacity:
+            return self
+        moved = StaticBuffer(table, *self.pair, capacity)
+        moved._pending = self._pending
+        return moved
 
     def fork(self, table: CountingTable) -> StaticBuffer:
         twin = type(self).__new__(type(self))
         twin._table = table
+        twin._pending = self._pending
         twin._static = tuple(x.clone() for x in self._static)
         twin._overflow = None if self._overflow is None else tuple(x.clone() for x in self._overflow)
         return twin

@@ -74,7 +74,6 @@ class KVMMLayer(LayerContract):
         self.packed = False
         self.offloaded = False
         self._awaits_query = False  # a handle was given out and has not been read yet
-        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # the newest token's, until it is appended
         self._graph = self._graph.fork() if hasattr(self, "_graph") else LayerGraph()
         self.is_initialized = False
 
@@ -112,11 +111,8 @@ class KVMMLayer(LayerContract):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.prefetch()
-        if self._steps(key_states):
-            self._new = key_states, value_states  # goes with the query
-        else:
-            with self._current_device():
-                self.residual.append(key_states, value_states)
+        with self._current_device():
+            self.residual.append(key_states, value_states)
         if not self.packed and not self.needs_queries:
             return self.dense()
         if self.step.reads_decoded:
@@ -127,16 +123,10 @@ class KVMMLayer(LayerContract):
 
     # -- storage --------------------------------------------------------------------------------------------------
 
-    def _steps(self, new: torch.Tensor) -> bool:
-        """Whether new keys or queries ``[B, H, q, D]`` are of a step of one token in buffers that stay in place."""
-        return self.residual.in_place and new.shape[2] == 1
-
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         """Append a new token whose query has not come."""
-        if self._new is not None:
-            new, self._new = self._new, None
-            with self._current_device():
-                self.residual.append(*new)
+        with self._current_device():
+            self.residual.flush()
 
     def allocate(self) -> None:
         """Give static buffers the capacities that the table says, where they have not; once packed."""
@@ -168,7 +158,7 @@ class KVMMLayer(LayerContract):
         """Carry out a packing plan of the token table."""
         if not self.is_initialized:
             return
-        self._settle()
+        self._flush()
         plan = plan.to(self.device)
         with self._on_device():
             mass, moment = None, self.queries.moment
@@ -230,7 +220,7 @@ class KVMMLayer(LayerContract):
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
-        self._settle()
+        self._flush()
         with self._on_device():
             key, value = self.residual.pair
             if not self.packed:
@@ -274,12 +264,12 @@ class KVMMLayer(LayerContract):
         ``mask``: see :meth:`TokenTable.bias`. A captured step has none: the device knows what is padding.
         """
         mask = None if self.step.replaying else self.table.beyond_padding(mask, query.shape[2])
-        if mask is None and self._steps(query):
+        if mask is None and query.shape[2] == 1 and self.residual.in_place:
             with self._current_device():
                 output = self._step(query, scaling)
             self._was_read()
             return output
-        self._settle()
+        self._flush()
         with self._on_device():
             output = attend(
                 query,
@@ -293,7 +283,7 @@ class KVMMLayer(LayerContract):
 
     def _step(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
         """:meth:`attend` of a step of one token, which is appended first; everything stays in place."""
-        new, self._new = self._new, None
+        new = self.residual.take_pending()
         lengths = self.table.static.lengths_on(self.device, self.table)
         stores = [store for part in self.all_parts().values() for store in part.stores]
         views = [store.at_capacity(lengths.num_pages) for store in stores]
@@ -317,7 +307,7 @@ class KVMMLayer(LayerContract):
         """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
         if not self.is_initialized:
             return
-        self._settle()
+        self._flush()
         with self._on_device():
             self.residual.index_batch(index)
             self.queries.index_batch(index)
@@ -329,7 +319,6 @@ class KVMMLayer(LayerContract):
         """Carry out what the table decided, once it has the new length."""
         if not self.is_initialized:
             return
-        self._new = None  # was read, or is cut off
         self.residual.crop(cut.width, self.table.length)
         for modality, appends in cut.appends.items():
             if not appends:
@@ -340,12 +329,12 @@ class KVMMLayer(LayerContract):
 
     def fork(self, table: TokenTable, step: StepState) -> KVMMLayer:
         """A layer of its own that shares the packed parts; ``table`` and ``step`` are the fork's."""
-        self._settle()
         twin = copy.copy(self)
         twin._graph = self._graph.fork()
         twin.table, twin.step = table, step
         twin.queries = copy.copy(self.queries)
         if self.is_initialized:
+            self._flush()
             twin.residual = self.residual.fork(table)
         twin._spare = None if self._spare is None else self._spare.fork()
         twin.parts = {modality: part.fork() for modality, part in self.parts.items()}
