@@ -87,7 +87,7 @@ class ContractMixin(Cache):
                     ) from error
         if count:
             layers = [self.layers[index] for index in self.packed_layers]
-            stores = [store for layer in layers for part in layer.parts.values() for store in part.stores]
+            stores = [store for layer in layers for store in layer.segments.stores]
             cut = self.table.crop(count, all(store.rewinds for store in stores))
             for layer in layers:
                 layer.shorten(cut)

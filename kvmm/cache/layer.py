@@ -12,13 +12,13 @@ from kvmm.cache.buffers import DynamicBuffer, ResidualBuffer
 from kvmm.cache.capacity import PageCursor
 from kvmm.cache.columns import in_order, take_columns
 from kvmm.cache.layer_contract import LayerContract
-from kvmm.cache.pages import Growth, PageStore, Part
+from kvmm.cache.pages import Growth, Part
 from kvmm.cache.queries import PromptQueries
+from kvmm.cache.segments import Segments
 from kvmm.cache.step_state import StepState
 from kvmm.cache.table import Cut, Plan, TokenTable
-from kvmm.cache.tiers import TieredStore
 from kvmm.calibration import Calibration
-from kvmm.codecs import Codec, Site, build_codec
+from kvmm.codecs import Site, build_codec
 from kvmm.cuda_graphs.layer import LayerGraph
 from kvmm.errors import KVMMError
 from kvmm.kernels.append import append_columns
@@ -68,8 +68,7 @@ class KVMMLayer(LayerContract):
 
     def _clear(self) -> None:
         self.residual: ResidualBuffer | None = None  # the exact tokens, from the first ones on
-        self.parts: dict[int, Part] = {}
-        self._spare: Part | None = None  # capacity for text of which no page exists yet
+        self.segments = Segments(self.codecs, self.policy.retention if self.retains else None)
         self.queries = PromptQueries(keep_last=self.retains)
         self.packed = False
         self.offloaded = False
@@ -90,14 +89,15 @@ class KVMMLayer(LayerContract):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.residual = DynamicBuffer.empty(key_states, value_states)
+        self.residual, self.segments.exact_dtype = DynamicBuffer.empty(key_states, value_states), self.exact_dtype
         self.is_initialized = True
 
     def restore(self, key: torch.Tensor, value: torch.Tensor, dtype: torch.dtype, seen: int, packed: bool) -> None:
         """Take the exact tokens ``[B, H, n, D]`` of a file, into an empty layer of a model in ``dtype``."""
         self.lazy_initialization(key, value)
         self.dtype = dtype  # exact tokens may be in another
-        self.residual, self.packed = DynamicBuffer(key, value, seen), packed
+        self.residual, self.segments.exact_dtype = DynamicBuffer(key, value, seen), self.exact_dtype
+        self.packed = packed
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -134,25 +134,15 @@ class KVMMLayer(LayerContract):
         before = self.addresses()
         with self._on_device(), torch.inference_mode(False):
             self.residual = self.residual.allocate(self.table, static.exact_tokens)
-            part = self.parts.get(TEXT) or self._spare
-            if part is None or part.key.page_size != static.page_size:
-                part = self._spare = Part(*(self.new_store(codec, static.page_size) for codec in self.codecs[TEXT]))
             held = self.table.stores[TEXT].shape[1] // static.page_size if TEXT in self.parts else 0
-            part.key.allocate(static.text_pages, held, self.dense_key)
-            part.value.allocate(static.text_pages, held, self.dense_value)
+            self.segments.allocate(static, held, self.dense_key)
         if before != self.addresses():
             self._graph.drop()  # which would keep the buffers that it read
 
     def addresses(self) -> tuple[int, ...]:
         """What a captured step would read of this layer."""
-        found = [self.dense_key.data_ptr(), self.dense_key.numel(), self.dense_value.data_ptr()]
-        for part in self.all_parts().values():
-            found += [x for store in part.stores for x in store.addresses()]
-        return tuple(found)
-
-    def all_parts(self) -> dict[int, Part]:
-        """All parts in order; with static buffers text is among them whether or not it has pages."""
-        return self.parts if self._spare is None else dict(sorted((self.parts | {TEXT: self._spare}).items()))
+        found = self.dense_key.data_ptr(), self.dense_key.numel(), self.dense_value.data_ptr()
+        return (*found, *self.segments.addresses())
 
     def apply(self, plan: Plan) -> None:
         """Carry out a packing plan of the token table."""
@@ -166,21 +156,11 @@ class KVMMLayer(LayerContract):
                 used = self.num_dense
                 mass = self.queries.attention_mass(self.residual.pair[0], self.table.dense[:, :used] < 0)
             for move in plan.moves:
-                part = self.parts.get(move.modality)
-                if part is None and move.modality == TEXT and self._spare is not None:
-                    if self._spare.key.page_size == move.page_size:
-                        part = self.parts[TEXT] = self._spare
-                    self._spare = None
-                if part is None:
-                    key, value = self.codecs[move.modality]
-                    part = self.parts[move.modality] = Part(
-                        self.new_store(key, move.page_size), self.new_store(value, move.page_size)
-                    )
+                part = self.segments.open(move.modality, move.page_size)
                 known = {} if mass is None else {"mass": mass.index_select(2, move.index[0])}
                 key, value = (take_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
                 part.key.append(key, move.valid, moment, **known)
                 part.value.append(value, move.valid, moment)
-            self.parts = dict(sorted(self.parts.items()))
             self._keep(plan.stay)
             self.packed = True
             self.queries.clear()  # have served: codecs keep what they need of them
@@ -209,15 +189,6 @@ class KVMMLayer(LayerContract):
         self._keep(plan.stay)
         return grown
 
-    def new_store(self, codec: Codec, page_size: int) -> PageStore:
-        """An empty store for one of the layer's codecs."""
-        if self.retains:
-            store = TieredStore.for_settings(codec, page_size, self.policy.retention)
-        else:
-            store = PageStore.for_codec(codec, page_size)
-        store.exact_dtype = self.exact_dtype
-        return store
-
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
         self._flush()
@@ -237,7 +208,7 @@ class KVMMLayer(LayerContract):
         Raises:
             KVMMError: if pages were dropped.
         """
-        if any(store.dropped for part in self.parts.values() for store in part.stores):
+        if any(store.dropped for store in self.segments.stores):
             raise KVMMError(
                 "Pages were dropped to meet the budget, which leaves no keys for attention weights or decoded reads: "
                 "leave budget= out."
@@ -285,7 +256,7 @@ class KVMMLayer(LayerContract):
         """:meth:`attend` of a step of one token, which is appended first; everything stays in place."""
         new = self.residual.take_pending()
         lengths = self.table.static.lengths_on(self.device, self.table)
-        stores = [store for part in self.all_parts().values() for store in part.stores]
+        stores = self.segments.allocated_stores
         views = [store.at_capacity(lengths.num_pages) for store in stores]
 
         def work(query: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
@@ -311,21 +282,14 @@ class KVMMLayer(LayerContract):
         with self._on_device():
             self.residual.index_batch(index)
             self.queries.index_batch(index)
-            for part in self.all_parts().values():
-                for store in part.stores:
-                    store.index_batch(index)
+            self.segments.index_batch(index)
 
     def shorten(self, cut: Cut) -> None:
         """Carry out what the table decided, once it has the new length."""
         if not self.is_initialized:
             return
         self.residual.crop(cut.width, self.table.length)
-        for modality, appends in cut.appends.items():
-            if not appends:
-                del self.parts[modality]
-                continue
-            for store in self.parts[modality].stores:
-                store.rewind(appends)
+        self.segments.crop(cut)
 
     def fork(self, table: TokenTable, step: StepState) -> KVMMLayer:
         """A layer of its own that shares the packed parts; ``table`` and ``step`` are the fork's."""
@@ -336,6 +300,5 @@ class KVMMLayer(LayerContract):
         if self.is_initialized:
             self._flush()
             twin.residual = self.residual.fork(table)
-        twin._spare = None if self._spare is None else self._spare.fork()
-        twin.parts = {modality: part.fork() for modality, part in self.parts.items()}
+        twin.segments = self.segments.fork()
         return twin

@@ -12,6 +12,7 @@ from transformers.cache_utils import CacheLayerMixin
 from kvmm.cache.buffers import ResidualBuffer
 from kvmm.cache.pages import Part
 from kvmm.cache.queries import PromptQueries
+from kvmm.cache.segments import Segments
 from kvmm.errors import KVMMError
 
 
@@ -20,7 +21,7 @@ class LayerContract(CacheLayerMixin):
 
     Attributes:
         residual: the exact tokens, from the first ones on.
-        parts: packed pages by modality.
+        segments: the packed pages.
         queries: of the prompt.
         offloaded: whether what is stored waits on the CPU.
     """
@@ -30,7 +31,7 @@ class LayerContract(CacheLayerMixin):
     is_sliding = False
 
     residual: ResidualBuffer | None
-    parts: dict[int, Part]
+    segments: Segments
     queries: PromptQueries
     offloaded: bool
     _awaits_query: bool
@@ -41,6 +42,11 @@ class LayerContract(CacheLayerMixin):
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence."""
         raise NotImplementedError
+
+    @property
+    def parts(self) -> dict[int, Part]:
+        """Packed pages by modality."""
+        return self.segments.parts
 
     @property
     def dense_key(self) -> torch.Tensor | None:
@@ -133,9 +139,7 @@ class LayerContract(CacheLayerMixin):
     def _move(self, device: torch.device | str) -> None:
         self.residual.to(device)
         self.queries.to(device)
-        for part in self.parts.values():
-            for store in part.stores:
-                store.to(device)
+        self.segments.to(device)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:

@@ -182,7 +182,7 @@ def _measure_layer(layer: KVMMLayer, counts: _Counts) -> tuple[int, int]:
     counts.components["residual"] += held - sinks
     for modality, n in counts.dense.items():
         counts.by_modality[modality] += n * column
-    for modality, part in layer.all_parts().items():
+    for modality, part in layer.segments.allocated.items():
         for store in part.stores:
             empty = store.reserved_nbytes()
             for name, nbytes in store.nbytes().items():

@@ -26,7 +26,6 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 from kvmm.bounded_json import MAX_CHARACTERS, parse_json
 from kvmm.cache import file_checks
 from kvmm.cache.layer import KVMMLayer
-from kvmm.cache.pages import Part
 from kvmm.cache.state import CacheState
 from kvmm.cache.table import TokenTable
 from kvmm.calibration import Calibration, model_fingerprint
@@ -327,13 +326,11 @@ def _restore_layer(layer: Any, values: dict[str, Any], tensors: Tensors, table: 
     for modality, sides in sorted((int(m), sides) for m, sides in values["parts"].items()):
         size = table.page_sizes[modality]
         pages = table.stores[modality].shape[1] // size
-        codecs = dict(zip(("key", "value"), layer.codecs[modality], strict=True))
-        stores = {}
-        for (side, codec), of_side in zip(codecs.items(), shapes, strict=True):
+        part = layer.segments.new_part(modality, size)
+        for side, store, of_side in zip(("key", "value"), part.stores, shapes, strict=True):
             prefix = f"{modality}.{side}."
             found = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-            stores[side] = layer.new_store(codec, size)
             with _checking(prefix):
-                file_checks.check_store(stores[side], replace(of_side, pages=pages, page_size=size), found, sides[side])
-            stores[side].restore(found, sides[side])
-        layer.parts[modality] = Part(**stores)
+                file_checks.check_store(store, replace(of_side, pages=pages, page_size=size), found, sides[side])
+            store.restore(found, sides[side])
+        layer.segments.add(modality, part)

@@ -64,7 +64,7 @@ def prompts(family, batch):
 
 
 def stores(cache):
-    return [s for i in cache.packed_layers for part in cache.layers[i].all_parts().values() for s in part.stores]
+    return [s for i in cache.packed_layers for s in cache.layers[i].segments.allocated_stores]
 
 
 def assert_same(cache, other):
