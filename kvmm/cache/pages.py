@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from kvmm.cache.page_groups import PageGroups
 from kvmm.codecs.base import Codec, EncodeContext, Packed
 from kvmm.errors import KVMMError
 from kvmm.kernels.attention.call import Reader
@@ -74,15 +75,23 @@ class PageStore(Reader):
         self.page_size = page_size
         self.buffers: dict[str, torch.Tensor] = {}
         self.sizes: dict[str, int] = {}
-        self.page_group: torch.Tensor | None = None
+        self.groups: PageGroups | None = None  # None: no group is longer than a page
         self.num_groups = 0
         self.capacity = 0  # pages that the buffers stay in place for; 0: they grow
-        self._group_buffer: torch.Tensor | None = None  # at capacity; ``page_group`` is its part in use
         self._shared_group: int | None = None  # of all pages, where it is known
         self._view: Packed | None = None
         self._at_capacity: Packed | None = None
         self._past: list[tuple[dict[str, int], int, int]] = []  # sizes, groups and grouped pages after each append
         self._peers: _Peers | None = None
+
+    @property
+    def page_group(self) -> torch.Tensor | None:
+        """Integer ``[P]``, the group of each page; None if no group is longer than a page."""
+        return None if self.groups is None else self.groups.in_use
+
+    @page_group.setter
+    def page_group(self, groups: torch.Tensor | None) -> None:
+        self.groups = None if groups is None else PageGroups(groups)
 
     @classmethod
     def for_codec(cls, codec: Codec, page_size: int) -> PageStore:
@@ -132,21 +141,17 @@ class PageStore(Reader):
         )
 
     def _append_groups(self, groups: torch.Tensor) -> None:
-        used = 0 if self.page_group is None else len(self.page_group)
-        end = used + len(groups)
-        if self._group_buffer is not None and end <= len(self._group_buffer):
-            self._group_buffer[used:end] = groups
-        else:
-            self.page_group = groups if self.page_group is None else torch.cat((self.page_group, groups))
-            self._group_buffer = self._at_capacity = None
+        if self.groups is None:
+            self.groups = PageGroups(groups, 0)
+        elif not self.groups.write(groups):
+            self._at_capacity = None
 
     def note(self, growth: Growth) -> None:
         """The host's part of an append, whose tensors have been written."""
         for name, rows in growth.rows.items():
             self.sizes[name] = self.sizes.get(name, 0) + rows
         if growth.pages:
-            if self._group_buffer is not None:
-                self.page_group = self._group_buffer[: len(self.page_group) + growth.pages]
+            self.groups.used += growth.pages
             shared = None if growth.shared_group is None else growth.shared_group + self.num_groups
             self._shared_group = shared if not self._past or shared == self._shared_group else None
             if self._at_capacity is not None and self._at_capacity.shared_group != self._shared_group:
@@ -164,7 +169,7 @@ class PageStore(Reader):
         raise KVMMError(f"Codec {self.codec.name} groups pages and declares no tensor whose rows are groups (stored).")
 
     def _remember(self) -> None:
-        grouped = 0 if self.page_group is None else len(self.page_group)
+        grouped = 0 if self.groups is None else self.groups.used
         self._past.append((dict(self.sizes), self.num_groups, grouped))
 
     def rewind(self, appends: int) -> None:
@@ -175,12 +180,11 @@ class PageStore(Reader):
         sizes, self.num_groups, grouped = self._past[-1]
         self.sizes = dict(sizes)
         self._view = None
-        if self._group_buffer is not None:
-            self.page_group = self._group_buffer[:grouped]
-        elif self.page_group is not None:
-            self.page_group = self.page_group[:grouped].clone() if grouped else None
-        if self.capacity:  # the capacity stays
+        if self.capacity:  # which stays
+            if self.groups is not None:
+                self.groups.used = grouped
             return
+        self.groups = None if self.groups is None else self.groups.cut(grouped)
         buffers = {name: self.buffers[name][:, :, :size] for name, size in sizes.items()}
         # copying frees the rest, unless another fork holds it
         self.buffers = buffers if self.shared else {name: buffer.clone() for name, buffer in buffers.items()}
@@ -212,11 +216,7 @@ class PageStore(Reader):
                 if held:
                     buffer[:, :, :used] = self.buffers.pop(name)[:, :, :used]
             if first.page_group is not None:
-                groups = first.page_group.new_zeros(pages)
-                grouped = 0 if self.page_group is None else len(self.page_group)
-                if grouped:
-                    groups[:grouped] = self.page_group
-                self._group_buffer, self.page_group = groups, groups[:grouped]
+                self.groups = (self.groups or PageGroups(first.page_group, 0)).allocate(pages)
         self._replace(buffers)
         self.capacity = pages
 
@@ -243,7 +243,7 @@ class PageStore(Reader):
         if not self.capacity:
             return self.packed
         if self._at_capacity is None or self._at_capacity.num_pages is not num_pages:
-            tensors, groups = dict(self.buffers), self._group_buffer
+            tensors, groups = dict(self.buffers), None if self.groups is None else self.groups.buffer
             self._at_capacity = Packed(tensors, self.page_size, groups, num_pages, self._shared_group)
         return self._at_capacity
 
@@ -267,7 +267,7 @@ class PageStore(Reader):
         growth = Growth.of(new)
         if growth.pages:
             groups = new.page_group + cursor.number(self.num_groups, growth.rows.get(self._grouped, 0))
-            self._group_buffer.index_copy_(0, cursor.rows(len(self.page_group), 1), groups)
+            self.groups.buffer.index_copy_(0, cursor.rows(self.groups.used, 1), groups)
         return growth
 
     def origins(self, growth: Growth, held: int) -> tuple[int, ...]:
@@ -275,20 +275,19 @@ class PageStore(Reader):
         :meth:`write_page` counts from."""
         found = [self.sizes[name] - held * rows for name, rows in growth.rows.items()]
         if growth.pages:
-            found += [len(self.page_group) - held, self.num_groups - held * growth.rows.get(self._grouped, 0)]
+            found += [self.groups.used - held, self.num_groups - held * growth.rows.get(self._grouped, 0)]
         return tuple(found)
 
     def reserved_nbytes(self) -> dict[str, int]:
         """The part of :meth:`nbytes` that buffers have grown to, or were given, and that holds no page yet."""
         empty = {name: b.nbytes - b[:, :, : self.sizes[name]].nbytes for name, b in self.buffers.items()}
-        if self._group_buffer is not None:
-            empty["page_table"] = self._group_buffer.nbytes - self.page_group.nbytes
+        if self.groups is not None:
+            empty["page_table"] = self.groups.buffer.nbytes - self.groups.in_use.nbytes
         return empty
 
     def addresses(self) -> tuple[int | None, ...]:
         """What a captured step would read: where the buffers lie, how long they are, and what pages share."""
-        groups = self.page_group if self._group_buffer is None else self._group_buffer
-        tensors = [*self.buffers.values()] if groups is None else [*self.buffers.values(), groups]
+        tensors = [*self.buffers.values()] if self.groups is None else [*self.buffers.values(), self.groups.buffer]
         return (self._shared_group, *(x for t in tensors for x in (t.data_ptr(), t.numel())))
 
     # -- contents -------------------------------------------------------------------------------------------------
@@ -329,11 +328,10 @@ class PageStore(Reader):
                 setattr(twin, name, value.clone())
             elif isinstance(value, (dict, list, np.ndarray)):
                 setattr(twin, name, value.copy())
+        twin.groups = None if self.groups is None else self.groups.fork()
         twin._view = twin._at_capacity = None
         if self.capacity:
             twin.buffers, twin._peers = {name: buffer.clone() for name, buffer in self.buffers.items()}, None
-            if twin._group_buffer is not None:
-                twin.page_group = twin._group_buffer[: len(self.page_group)]
             return twin
         if self._peers is None:
             self._peers = twin._peers = _Peers()
@@ -363,8 +361,8 @@ class PageStore(Reader):
         device = torch.device(device)
         if any(buffer.device != device for buffer in self.buffers.values()):
             self._replace({name: buffer.to(device) for name, buffer in self.buffers.items()})
-        if self.page_group is not None:
-            self.page_group = self.page_group.to(device)
+        if self.groups is not None:
+            self.groups.to(device)
 
     # -- files --------------------------------------------------------------------------------------------------
 
@@ -389,9 +387,8 @@ class PageStore(Reader):
     def nbytes(self) -> dict[str, int]:
         """Bytes of every tensor that exists, by name."""
         sizes = {name: buffer.nbytes for name, buffer in self.buffers.items()}
-        groups = self.page_group if self._group_buffer is None else self._group_buffer
-        if groups is not None:
-            sizes["page_table"] = groups.nbytes
+        if self.groups is not None:
+            sizes["page_table"] = self.groups.buffer.nbytes
         return sizes
 
     def shared_nbytes(self) -> int:

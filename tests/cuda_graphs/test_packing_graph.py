@@ -274,7 +274,10 @@ def imitate(monkeypatch, waits=(), fails=False):
 
 def work_without_effect(cache, work):
     """What capturing does: the work's Python runs, its kernels do not."""
-    kept = [(s, {name: b.clone() for name, b in s.buffers.items()}, s._group_buffer) for s in stores(cache)]
+    kept = [
+        (s, {name: b.clone() for name, b in s.buffers.items()}, None if s.groups is None else s.groups.buffer)
+        for s in stores(cache)
+    ]
     groups = [None if g is None else g.clone() for *_, g in kept]
     columns = [[c.clone() for c in cache.layers[i].residual.tensors()] for i in cache.packed_layers]
     result = work()
