@@ -91,7 +91,7 @@ class PageStore(Reader):
 
     @page_group.setter
     def page_group(self, groups: torch.Tensor | None) -> None:
-        self.groups = None if groups is None else PageGroups(groups)
+        self.groups = None if groups is None else PageGroups.of(groups)
 
     @classmethod
     def for_codec(cls, codec: Codec, page_size: int) -> PageStore:
@@ -141,9 +141,9 @@ class PageStore(Reader):
         )
 
     def _append_groups(self, groups: torch.Tensor) -> None:
-        if self.groups is None:
-            self.groups = PageGroups(groups, 0)
-        elif not self.groups.write(groups):
+        before = self.groups
+        self.groups = PageGroups(groups, 0) if before is None else before.written(groups)
+        if self.groups is not before:
             self._at_capacity = None
 
     def note(self, growth: Growth) -> None:
@@ -151,7 +151,7 @@ class PageStore(Reader):
         for name, rows in growth.rows.items():
             self.sizes[name] = self.sizes.get(name, 0) + rows
         if growth.pages:
-            self.groups.used += growth.pages
+            self.groups = self.groups.counting(self.groups.used + growth.pages)
             shared = None if growth.shared_group is None else growth.shared_group + self.num_groups
             self._shared_group = shared if not self._past or shared == self._shared_group else None
             if self._at_capacity is not None and self._at_capacity.shared_group != self._shared_group:
@@ -181,8 +181,7 @@ class PageStore(Reader):
         self.sizes = dict(sizes)
         self._view = None
         if self.capacity:  # which stays
-            if self.groups is not None:
-                self.groups.used = grouped
+            self.groups = None if self.groups is None else self.groups.counting(grouped)
             return
         self.groups = None if self.groups is None else self.groups.cut(grouped)
         buffers = {name: self.buffers[name][:, :, :size] for name, size in sizes.items()}
@@ -216,7 +215,7 @@ class PageStore(Reader):
                 if held:
                     buffer[:, :, :used] = self.buffers.pop(name)[:, :, :used]
             if first.page_group is not None:
-                self.groups = (self.groups or PageGroups(first.page_group, 0)).allocate(pages)
+                self.groups = (self.groups or PageGroups(first.page_group, 0)).allocated(pages)
         self._replace(buffers)
         self.capacity = pages
 
@@ -361,8 +360,7 @@ class PageStore(Reader):
         device = torch.device(device)
         if any(buffer.device != device for buffer in self.buffers.values()):
             self._replace({name: buffer.to(device) for name, buffer in self.buffers.items()})
-        if self.groups is not None:
-            self.groups.to(device)
+        self.groups = None if self.groups is None else self.groups.to(device)
 
     # -- files --------------------------------------------------------------------------------------------------
 
