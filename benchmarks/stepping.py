@@ -206,7 +206,7 @@ def replay_seconds(cache: KVMMCache, runs: int = 60) -> float | None:
     if graph is None:
         return None
     static, table = cache.table.static, cache.table
-    spare = static.exact_tokens - table.dense.shape[1] - 1
+    spare = static.residual_tokens - table.dense.shape[1] - 1
     seconds: list[float] = []
     while len(seconds) < runs and spare > 1:
         seconds += step_times(graph.replay, min(spare, runs - len(seconds) + 1), "cuda")[1:]

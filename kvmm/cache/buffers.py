@@ -1,4 +1,4 @@
-"""Where a layer keeps its exact tokens: the sinks, the residual, and a turn that waits to be packed.
+"""Where a layer keeps its residual tokens: the sinks, the newest ones, and a turn that waits to be packed.
 
 Two kinds of buffer stand behind one interface, :class:`ResidualBuffer`, as transformers' ``DynamicLayer`` and
 ``StaticLayer`` do. A layer asks its buffer and never which kind it is.
@@ -20,7 +20,7 @@ or moves the tokens in any other way calls :meth:`ResidualBuffer.flush` first.
 
 What a captured graph relies on, and no change may break: while :attr:`ResidualBuffer.in_place` holds, ``key`` and
 ``value`` are the same tensor objects (graphs compare identities as well as addresses), a step of one token is appended
-by :func:`kvmm.kernels.append.append_columns` at the device's position, and :meth:`ResidualBuffer.keep` writes keys
+by :func:`kvmm.kernels.append.append_tokens` at the device's position, and :meth:`ResidualBuffer.keep` writes keys
 before values.
 """
 
@@ -31,15 +31,15 @@ from abc import ABC, abstractmethod
 import torch
 
 from kvmm.cache.capacity import CountingTable
-from kvmm.cache.columns import growth, with_capacity
-from kvmm.kernels.append import append_columns
+from kvmm.cache.tokens import growth, with_capacity
+from kvmm.kernels.append import append_tokens
 from kvmm.kernels.exact import to_exact
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class ResidualBuffer(ABC):
-    """Exact keys and values of one layer.
+    """Keys and values of one layer's residual tokens.
 
     Attributes:
         key, value: ``[B, H, capacity, D]``, of which the first :attr:`length` tokens are in use.
@@ -102,7 +102,7 @@ class ResidualBuffer(ABC):
 
 
 class DynamicBuffer(ResidualBuffer):
-    """A buffer that grows by an eighth, 8 to 128 tokens (:func:`kvmm.cache.columns.growth`), so that its tensors move.
+    """A buffer that grows by an eighth, 8 to 128 tokens (:func:`kvmm.cache.tokens.growth`), so that its tensors move.
 
     Args:
         key, value: ``[B, H, n, D]`` that it begins with, all in use.
@@ -220,7 +220,7 @@ class StaticBuffer(ResidualBuffer):
         count, end = key.shape[2], self.length  # the table has counted the new tokens already
         if self.in_place and count == 1:
             position = self._table.static.lengths_on(self.key.device, self._table).position
-            append_columns(self.key, self.value, key, value, position)
+            append_tokens(self.key, self.value, key, value, position)
             return
         if end > self.key.shape[2]:  # a long turn leaves the buffer until it is packed
             self._overflow = (

@@ -295,8 +295,8 @@ class KVMMCache(ContractMixin):
             self._changed(turn=count > 1)
 
     def _fits(self, count: int) -> bool:
-        """Whether ``count`` further exact tokens fit into the static buffers."""
-        return self.table.dense.shape[1] + count <= self.table.static.exact_tokens
+        """Whether ``count`` further residual tokens fit into the static buffers."""
+        return self.table.dense.shape[1] + count <= self.table.static.residual_tokens
 
     def begin_replay(self) -> None:
         """The host's part of a step of one token of text in every sequence, whose captured part follows."""
@@ -337,7 +337,7 @@ class KVMMCache(ContractMixin):
     def _changed(self, turn: bool = False) -> None:
         """After anything but a step to replay: static buffers get their capacity, the device the host's numbers.
 
-        ``turn``: the newest tokens are a turn, which does not stay among the exact tokens.
+        ``turn``: the newest tokens are a turn, which does not stay among the residual tokens.
         """
         static = self.table.static
         if static is None or not self.table.packed:

@@ -1,9 +1,9 @@
 """How large the static buffers of a cache are, and how much of them every device knows to be in use.
 
-A captured step (a CUDA graph) reads fixed addresses and no number of the host's. So text pages and exact tokens
+A captured step (a CUDA graph) reads fixed addresses and no number of the host's. So text pages and residual tokens
 (:mod:`kvmm.cache.buffers`) get capacity for tokens to come when the prompt is packed (:class:`StaticCapacity`), and
-what grows lies on the device (:class:`DeviceLengths`): the place of the newest token, the exact tokens and the pages in
-use, and what to add to the scores of slots that hold no token. The host knows the same numbers without asking: one
+what grows lies on the device (:class:`DeviceLengths`): the place of the newest token, the residual tokens and the pages
+in use, and what to add to the scores of slots that hold no token. The host knows the same numbers without asking: one
 token per step and sequence. Capacity that runs out grows by an eighth, 512 to 2048 tokens, so that moving buffers and
 capturing anew takes a small part of the time of these tokens.
 
@@ -25,7 +25,7 @@ from kvmm.modality import TEXT
 from kvmm.policy import KVPolicy
 
 MASKED = -1e30  # as in the token table
-_SLACK = 8  # exact tokens
+_SLACK = 8  # residual tokens
 _STEP, _LARGEST_STEP = 512, 2048  # tokens that the capacity grows by, in between an eighth of what there is
 
 
@@ -78,11 +78,11 @@ class DeviceLengths:
     """How much is in use, as a step reads it on one device.
 
     Attributes:
-        position: int64 ``[1]``, the place of the newest token among the exact ones.
-        dense_length: int32 ``[1]``, exact tokens in use.
+        position: int64 ``[1]``, the place of the newest token among the residual ones.
+        dense_length: int32 ``[1]``, residual tokens in use.
         num_pages: int32 ``[1]``, text pages in use.
         bias: float32 ``[B, 1, 1, N]`` over all slots that there is capacity for, pages in order of modality, then the
-            exact tokens; None while every slot in use holds a token.
+            residual tokens; None while every slot in use holds a token.
     """
 
     position: torch.Tensor
@@ -119,7 +119,7 @@ class StaticCapacity:
         capacity: tokens, padding included, that there is space for; more make the buffers grow.
         text_pages: text pages that there is space for.
         page_size: tokens a text page.
-        exact_tokens: sinks and residual tokens that there is space for.
+        residual_tokens: sinks and residual tokens that there is space for.
         lengths: of every device that holds layers.
     """
 
@@ -132,13 +132,13 @@ class StaticCapacity:
         self.capacity = self._asked
         self.text_pages = 0
         self.page_size = 0
-        self.exact_tokens = 0
+        self.residual_tokens = 0
         self.lengths: dict[torch.device, DeviceLengths] = {}
 
     @property
     def ready(self) -> bool:
         """Whether buffers are allocated, which happens when the prompt is packed."""
-        return self.exact_tokens > 0
+        return self.residual_tokens > 0
 
     def ask(self, max_length: int) -> bool:
         """Have space for ``max_length`` tokens from the next allocation on; whether that is more than there was."""
@@ -150,7 +150,7 @@ class StaticCapacity:
         """The same capacities for another cache, with lengths of its own."""
         twin = StaticCapacity(self._asked)
         twin.capacity = self.capacity
-        twin.text_pages, twin.page_size, twin.exact_tokens = self.text_pages, self.page_size, self.exact_tokens
+        twin.text_pages, twin.page_size, twin.residual_tokens = self.text_pages, self.page_size, self.residual_tokens
         return twin
 
     def allocate(self, table: CountingTable, turn: bool = False) -> None:
@@ -172,22 +172,22 @@ class StaticCapacity:
         pages = held + max(0, -(-(text + coming - table.policy.residual_length) // page)) + 1
         if page != self.page_size or pages > self.text_pages:
             self.page_size, self.text_pages = page, pages
-        if turn and self.exact_tokens:
+        if turn and self.residual_tokens:
             return
         width = table.dense.shape[1]
-        columns = max(table.num_sinks + table.policy.residual_length + 2 * page, width + page)
-        columns = min(columns, width + coming) + _SLACK
-        if not columns <= self.exact_tokens <= 2 * columns:
-            self.exact_tokens = columns
+        tokens = max(table.num_sinks + table.policy.residual_length + 2 * page, width + page)
+        tokens = min(tokens, width + coming) + _SLACK
+        if not tokens <= self.residual_tokens <= 2 * tokens:
+            self.residual_tokens = tokens
 
     def slots(self, table: CountingTable) -> list[tuple[torch.Tensor | None, int]]:
-        """Positions int32 ``[B, n]`` in use (None: nothing) and slots there are, for each store and the columns."""
+        """Positions int32 ``[B, n]`` in use (None: nothing) and slots there are, of every store and of the residual."""
         found = []
         for modality in sorted({TEXT, *table.stores}):
             used = table.stores.get(modality)
             size = self.text_pages * self.page_size if modality == TEXT else used.shape[1]
             found.append((used, size))
-        return [*found, (table.dense, self.exact_tokens)]
+        return [*found, (table.dense, self.residual_tokens)]
 
     def lengths_on(self, device: torch.device, table: CountingTable) -> DeviceLengths:
         """The lengths of a device, made on first use."""

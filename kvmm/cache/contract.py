@@ -88,9 +88,9 @@ class ContractMixin(Cache):
         if count:
             layers = [self.layers[index] for index in self.packed_layers]
             stores = [store for layer in layers for store in layer.segments.stores]
-            cut = self.table.crop(count, all(store.rewinds for store in stores))
+            cut = self.table.crop(count, all(store.truncates for store in stores))
             for layer in layers:
-                layer.shorten(cut)
+                layer.truncate(cut)
             self._changed()
 
     def _index_batch(self, index: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""One full-attention layer of the cache: full-precision columns and packed parts."""
+"""One full-attention layer of the cache: residual tokens in full precision and packed pages."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 from kvmm.attention import PackedHandle
 from kvmm.cache.buffers import DynamicBuffer, ResidualBuffer
 from kvmm.cache.capacity import PageCursor
-from kvmm.cache.columns import in_order, take_columns
 from kvmm.cache.layer_contract import LayerContract
 from kvmm.cache.pages import Growth, Part
 from kvmm.cache.queries import PromptQueries
 from kvmm.cache.segments import Segments
 from kvmm.cache.step_state import StepState
 from kvmm.cache.table import Cut, Plan, TokenTable
+from kvmm.cache.tokens import in_order, take_tokens
 from kvmm.calibration import Calibration
 from kvmm.codecs import Site, build_codec
 from kvmm.cuda_graphs.layer import LayerGraph
 from kvmm.errors import KVMMError
-from kvmm.kernels.append import append_columns
+from kvmm.kernels.append import append_tokens
 from kvmm.kernels.attention import attend
 from kvmm.kernels.attention.call import PackedReader
 from kvmm.kernels.exact import exact_dtype, to_exact
@@ -67,7 +67,7 @@ class KVMMLayer(LayerContract):
         self._clear()
 
     def _clear(self) -> None:
-        self.residual: ResidualBuffer | None = None  # the exact tokens, from the first ones on
+        self.residual: ResidualBuffer | None = None  # sinks, residual tokens and a turn that waits
         self.segments = Segments(self.codecs, self.policy.retention if self.retains else None)
         self.queries = PromptQueries(keep_last=self.retains)
         self.packed = False
@@ -133,7 +133,7 @@ class KVMMLayer(LayerContract):
         static = self.table.static
         before = self.addresses()
         with self._on_device(), torch.inference_mode(False):
-            self.residual = self.residual.allocate(self.table, static.exact_tokens)
+            self.residual = self.residual.allocate(self.table, static.residual_tokens)
             held = self.table.stores[TEXT].shape[1] // static.page_size if TEXT in self.parts else 0
             self.segments.allocate(static, held, self.dense_key)
         if before != self.addresses():
@@ -158,7 +158,7 @@ class KVMMLayer(LayerContract):
             for move in plan.moves:
                 part = self.segments.open(move.modality, move.page_size)
                 known = {} if mass is None else {"mass": mass.index_select(2, move.index[0])}
-                key, value = (take_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
+                key, value = (take_tokens(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
                 part.key.append(key, move.valid, moment, **known)
                 part.value.append(value, move.valid, moment)
             self._keep(plan.stay)
@@ -166,8 +166,8 @@ class KVMMLayer(LayerContract):
             self.queries.clear()  # have served: codecs keep what they need of them
 
     def _keep(self, stay: torch.Tensor) -> None:
-        """Move the columns ``stay`` int64 ``[B, n]`` to the front, in :attr:`exact_dtype` from now on."""
-        kept = (take_columns(x, stay) for x in (self.dense_key, self.dense_value))
+        """Move the tokens at ``stay`` int64 ``[B, n]`` to the front, in :attr:`exact_dtype` from now on."""
+        kept = (take_tokens(x, stay) for x in (self.dense_key, self.dense_value))
         key, value = (to_exact(x, self.exact_dtype) for x in kept)
         self.residual.keep(key, value)
 
@@ -184,8 +184,8 @@ class KVMMLayer(LayerContract):
             what the key store and the value store grew by, for :meth:`PageStore.note`.
         """
         move, part = plan.moves[0], self.parts[TEXT]
-        columns = [take_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value)]
-        grown = tuple(store.write_page(x, cursor) for store, x in zip(part.stores, columns, strict=True))
+        tokens = [take_tokens(x, move.index, move.start) for x in (self.dense_key, self.dense_value)]
+        grown = tuple(store.write_page(x, cursor) for store, x in zip(part.stores, tokens, strict=True))
         self._keep(plan.stay)
         return grown
 
@@ -261,7 +261,7 @@ class KVMMLayer(LayerContract):
 
         def work(query: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
             if new:
-                append_columns(self.dense_key, self.dense_value, *new, lengths.position)
+                append_tokens(self.dense_key, self.dense_value, *new, lengths.position)
             sides = [PackedReader(store.codec, view) for store, view in zip(stores, views, strict=True)]
             parts = [Part(*pair) for pair in zip(sides[::2], sides[1::2], strict=True)]
             bias, used = lengths.bias, lengths.dense_length
@@ -284,7 +284,7 @@ class KVMMLayer(LayerContract):
             self.queries.index_batch(index)
             self.segments.index_batch(index)
 
-    def shorten(self, cut: Cut) -> None:
+    def truncate(self, cut: Cut) -> None:
         """Carry out what the table decided, once it has the new length."""
         if not self.is_initialized:
             return

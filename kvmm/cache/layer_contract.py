@@ -20,7 +20,7 @@ class LayerContract(CacheLayerMixin):
     """The calls of transformers on one layer; :class:`kvmm.cache.layer.KVMMLayer` has the rest.
 
     Attributes:
-        residual: the exact tokens, from the first ones on.
+        residual: the tokens that are not packed: sinks, residual, a turn that waits.
         segments: the packed pages.
         queries: of the prompt.
         offloaded: whether what is stored waits on the CPU.
@@ -50,17 +50,17 @@ class LayerContract(CacheLayerMixin):
 
     @property
     def dense_key(self) -> torch.Tensor | None:
-        """Exact keys ``[B, H, capacity, D]``, of which :attr:`num_dense` tokens are in use."""
+        """Keys of residual tokens ``[B, H, capacity, D]``, of which :attr:`num_dense` tokens are in use."""
         return None if self.residual is None else self.residual.key
 
     @property
     def dense_value(self) -> torch.Tensor | None:
-        """Exact values, like :attr:`dense_key`."""
+        """Their values, like :attr:`dense_key`."""
         return None if self.residual is None else self.residual.value
 
     @property
     def num_dense(self) -> int:
-        """Exact tokens in use."""
+        """Residual tokens in use."""
         return 0 if self.residual is None else self.residual.length
 
     @property

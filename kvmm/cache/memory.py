@@ -71,9 +71,9 @@ class MemoryReport:
 class _Counts:
     """Bytes so far, and the tokens they are of."""
 
-    dense: dict[int, int]  # modality -> tokens in full-precision columns
+    dense: dict[int, int]  # modality -> residual tokens
     packed: dict[int, int]  # modality -> tokens in pages
-    sinks: int  # tokens among the columns that are sinks
+    sinks: int  # residual tokens that are sinks
     components: Counter[str] = field(default_factory=Counter)
     by_modality: Counter[int] = field(default_factory=Counter)
     by_packed: Counter[int] = field(default_factory=Counter)

@@ -63,10 +63,10 @@ class PageStore(Reader):
     addresses hold.
 
     Forks share buffers. A subclass that writes into ``buffers`` calls :meth:`own` first, and one whose appends do more
-    than add behind what is there sets ``rewinds`` to False.
+    than add behind what is there sets ``truncates`` to False.
     """
 
-    rewinds = True  # whether the last appends can be taken back
+    truncates = True  # whether the last appends can be taken back
     dropped = False  # whether some of the pages are gone
 
     def __init__(self, codec: Codec, page_size: int):
@@ -172,7 +172,7 @@ class PageStore(Reader):
         grouped = 0 if self.groups is None else self.groups.used
         self._past.append((dict(self.sizes), self.num_groups, grouped))
 
-    def rewind(self, appends: int) -> None:
+    def truncate(self, appends: int) -> None:
         """Keep only what the first ``appends`` (at least 1) of all appends stored."""
         if appends >= len(self._past):
             return

@@ -112,7 +112,7 @@ class Segments:
                 del self.parts[modality]
                 continue
             for store in self.parts[modality].stores:
-                store.rewind(appends)
+                store.truncate(appends)
 
     def fork(self) -> Segments:
         """Parts of another layer, which share the pages of these until one of the two writes."""

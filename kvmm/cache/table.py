@@ -14,7 +14,7 @@ import torch
 from torch.nn.attention.flex_attention import create_mask
 
 from kvmm.cache.capacity import StaticCapacity
-from kvmm.cache.columns import growth
+from kvmm.cache.tokens import growth
 from kvmm.codecs.base import page_size_for
 from kvmm.errors import KVMMError
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT, VIDEO
@@ -25,15 +25,16 @@ MASKED = -1e30  # finite, so that a row without any visible key gives no NaN
 
 @dataclass
 class Move:
-    """Tokens that go from the full-precision columns into the pages of one modality.
+    """Tokens that go from the residual into the pages of one modality.
 
     Attributes:
         modality: where to.
-        index: int64 ``[B, n]`` columns; a slot without a token repeats a real one of the same sequence.
+        index: int64 ``[B, n]`` places among the residual tokens; a slot without a token repeats a real one of the same
+            sequence.
         valid: bool ``[B, n]``, or None if every slot holds a token.
         positions: int32 ``[B, P * page_size]``, -1 for slots without a token.
         page_size: tokens a page.
-        start: where the columns of every sequence are a run from this one on, which layers need not copy; else None.
+        start: where the places of every sequence are a run from this one on, which layers need not copy; else None.
     """
 
     modality: int
@@ -46,7 +47,7 @@ class Move:
 
 @dataclass
 class Plan:
-    """What one packing step does, the same in every layer: moves, then the columns that stay."""
+    """What one packing step does, the same in every layer: moves, then the tokens that stay."""
 
     moves: list[Move]
     stay: torch.Tensor
@@ -71,7 +72,7 @@ class Cut:
     """What cropping leaves, the same in every layer.
 
     Attributes:
-        width: full-precision columns that remain, counted from the left.
+        width: residual tokens that remain, counted from the left.
         appends: modality -> how many of the appends to its pages remain; modalities not named keep all.
     """
 
@@ -91,7 +92,7 @@ def _pick(selected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def _run(index: torch.Tensor) -> int | None:
-    """The first column where all rows of ``index`` ``[B, n]`` are the same run of columns, else None."""
+    """The first place where all rows of ``index`` ``[B, n]`` are the same run of places, else None."""
     steps = torch.arange(index.shape[1], device=index.device)
     start = index[0, 0]
     found = torch.where((index == start + steps).all(), start, -1)
@@ -122,7 +123,7 @@ class TokenTable:
         """Forget everything."""
         self.length = 0  # tokens seen, padding included
         self.modality: torch.Tensor | None = None  # int8 [B, capacity], PADDING where there is no token
-        self.dense: torch.Tensor | None = None  # int32 [B, n]: position of each full-precision column
+        self.dense: torch.Tensor | None = None  # int32 [B, n]: position of each residual token
         self.stores: dict[int, torch.Tensor] = {}  # modality -> int32 [B, slots]
         self.page_sizes: dict[int, int] = {}
         self.num_sinks = 0
@@ -192,7 +193,7 @@ class TokenTable:
             if count:
                 moves.append(self._move(kind, selected, self.page_sizes.get(kind) or page_size_for(count)))
         stay, stay_valid = _pick(sink | (text & ~flush))
-        # columns to wait for before it is worth looking again
+        # tokens to wait for before it is worth looking again
         self._next_check = stay.shape[1] + max(1, page - most % page)
         if not moves and self.packed:
             return None
@@ -220,7 +221,7 @@ class TokenTable:
     # -- masks --------------------------------------------------------------------------------------------------
 
     def slots(self) -> torch.Tensor:
-        """int32 ``[B, N]``: the position in every slot in use, stores in order of modality, then the dense columns."""
+        """int32 ``[B, N]``: the position in every slot in use, stores in order of modality, then the residual."""
         return torch.cat([self.stores[m] for m in sorted(self.stores)] + [self.dense], 1)
 
     def bias(self, mask: Any, queries: int, device: torch.device | None = None) -> torch.Tensor | None:
@@ -332,15 +333,15 @@ class TokenTable:
         self.stores = {m: positions.index_select(0, index) for m, positions in self.stores.items()}
         self.clear_bias()
 
-    def crop(self, count: int, rewinds: bool = True) -> Cut:
+    def crop(self, count: int, truncates: bool = True) -> Cut:
         """Forget the last ``count`` tokens, which must not be all.
 
         A slot of a page that loses its token stays empty. Appends that lose all their tokens are taken back, from the
-        last one on, where the stores can do that (``rewinds``).
+        last one on, where the stores can do that (``truncates``).
         """
         end = self.length - count
         self.dense = self.dense.masked_fill(self.dense >= end, -1)
-        cut = Cut(end)  # before packing a column is a position, padding or not
+        cut = Cut(end)  # before packing a place is a position, padding or not
         if self.packed:
             kept = (self.dense >= 0).any(0).nonzero()
             cut.width = int(kept[-1]) + 1 if kept.numel() else 0
@@ -351,7 +352,7 @@ class TokenTable:
             slots = int(used[-1]) + 1 if used.numel() else 0
             sizes = self.appends[modality]
             remain = sum(before < slots for before in [0, *sizes[:-1]])
-            if remain and not rewinds:
+            if remain and not truncates:
                 remain = len(sizes)
             cut.appends[modality] = remain
             if remain:

@@ -38,7 +38,7 @@ class TieredStore(EntryStore):
             often it did.
     """
 
-    rewinds = False
+    truncates = False
     observes = True
 
     def __init__(self, codec: Codec, page_size: int, decay: float = 0.9, gated: bool = False, backing: bool = False):

@@ -1,7 +1,7 @@
 """Packing a page of text as a CUDA graph, between two replayed steps.
 
 While tokens come one by one, a full residual page is packed every so many steps, and always in the same way: the same
-columns of every layer go into the next page, the others move to the front. The host launches some thousand small
+tokens of every layer go into the next page, the others move to the front. The host launches some thousand small
 kernels for that; captured, one graph does it for all layers. Where the page goes the device knows by itself
 (:class:`kvmm.cuda_graphs.captured.NextPage`); the host only notes that the stores have grown.
 
@@ -44,7 +44,7 @@ class PackingGraph:
         """Free the graph; packing begins anew with a warm-up."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = False
-        self._plan: CapturedPlan | None = None  # which columns go where, in the host's memory
+        self._plan: CapturedPlan | None = None  # which tokens go where, in the host's memory
         self._static: CapturedPlan | None = None  # the same on the device, read by the graph
         self._growths: list[tuple[Any, Any]] = []  # of the layers' stores with every page
         self._reads: list[Any] = []  # what identifies the addresses that the graph reads and writes
@@ -83,7 +83,7 @@ class PackingGraph:
         return True
 
     def _repeats(self, plan: CapturedPlan) -> bool:
-        """Whether a plan moves the same columns as the one that the graph was captured with."""
+        """Whether a plan moves the same tokens as the one that the graph was captured with."""
         if self._plan is None:
             return False
         mine, other = self._plan.moves[0], plan.moves[0]

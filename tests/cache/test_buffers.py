@@ -1,4 +1,4 @@
-"""Both kinds of buffer for exact tokens do the same, as far as a layer can see."""
+"""Both kinds of buffer for residual tokens do the same, as far as a layer can see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pair:
         self.generator = torch.Generator().manual_seed(0)
         self.batch = batch
         static = StaticCapacity()
-        static.text_pages, static.page_size, static.exact_tokens = 1, 32, CAPACITY
+        static.text_pages, static.page_size, static.residual_tokens = 1, 32, CAPACITY
         self.table = SimpleNamespace(static=static, stores={}, length=0, dense=torch.zeros(batch, 0))
         key, value = self.tokens(tokens)
         self.count(tokens)
@@ -34,7 +34,7 @@ class Pair:
         return tuple(torch.randn(*shape[:3], d, generator=self.generator) for d in (8, 4))
 
     def count(self, width: int, more: int | None = None) -> None:
-        """The table then has ``width`` exact tokens, after ``more`` new ones."""
+        """The table then has ``width`` residual tokens, after ``more`` new ones."""
         self.table.length += width if more is None else more
         self.table.dense = torch.arange(width, dtype=torch.int32).expand(self.batch, -1)
         self.table.static.sync(self.table)

@@ -23,7 +23,7 @@ def segments(codec: str = "kivi", retention: RetentionSettings | None = None) ->
 
 def static(text_pages: int = 4, page_size: int = 32) -> StaticCapacity:
     found = StaticCapacity()
-    found.text_pages, found.page_size, found.exact_tokens = text_pages, page_size, 40
+    found.text_pages, found.page_size, found.residual_tokens = text_pages, page_size, 40
     return found
 
 

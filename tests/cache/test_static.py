@@ -401,7 +401,7 @@ def test_a_long_turn_leaves_no_room_behind(graph):
     assert torch.equal(*found)
     columns = cache.layers[0].dense_key.shape[2]
     assert cache.layers[0].residual.in_place
-    assert columns == cache.table.static.exact_tokens
+    assert columns == cache.table.static.residual_tokens
     assert columns <= 2 + 16 + 2 * cache.table.page_sizes[TEXT] + 8  # sinks, residual, two pages, slack
 
 

@@ -221,7 +221,7 @@ def test_later_tokens_share_the_mean_while_it_fits():
     assert store.packed.page_group.tolist() == [0] * 11 + [1]
     decoded = store.decode()[:, :, -32:]
     assert float((decoded + bias).square().mean()) < 3
-    store.rewind(2)
+    store.truncate(2)
     assert store.packed["mean"].shape[2] == 1
 
 

@@ -1,4 +1,4 @@
-"""Columns of tensors ``[B, H, T, D]``: more space for them, some of them, all of them in the order of the sequence."""
+"""Tokens of tensors ``[B, H, T, D]``: more space for them, some of them, all of them in the order of the sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def growth(used: int) -> int:
 
 
 def with_capacity(buffer: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
-    """A buffer of ``capacity`` columns with the first ``used`` of this one."""
+    """A buffer of ``capacity`` tokens with the first ``used`` of this one."""
     shape = list(buffer.shape)
     shape[2] = capacity
     grown = buffer.new_empty(shape)
@@ -23,8 +23,8 @@ def with_capacity(buffer: torch.Tensor, used: int, capacity: int) -> torch.Tenso
     return grown
 
 
-def take_columns(x: torch.Tensor, index: torch.Tensor, start: int | None = None) -> torch.Tensor:
-    """Columns ``index`` ``[B, n]`` of ``x`` ``[B, H, T, D]``: a view where they are those from ``start`` on."""
+def take_tokens(x: torch.Tensor, index: torch.Tensor, start: int | None = None) -> torch.Tensor:
+    """The tokens ``index`` ``[B, n]`` of ``x`` ``[B, H, T, D]``: a view where they are those from ``start`` on."""
     if start is not None:
         return x.narrow(2, start, index.shape[1])
     if index.shape[0] == 1:
@@ -33,9 +33,9 @@ def take_columns(x: torch.Tensor, index: torch.Tensor, start: int | None = None)
 
 
 def in_order(pieces: list[torch.Tensor], slots: torch.Tensor, length: int) -> torch.Tensor:
-    """``length`` columns, put together from several tensors in the dtype of the last.
+    """``length`` tokens, put together from several tensors in the dtype of the last.
 
-    ``slots`` int ``[B, 1, n, 1]`` are the places of their columns, -1 for what is left out; a place without one holds
+    ``slots`` int ``[B, 1, n, 1]`` are the places of their tokens, -1 for what is left out; a place without one holds
     zeros.
     """
     dtype = pieces[-1].dtype
