@@ -50,6 +50,7 @@ class Media:
         text_length: how many characters the text layer has.
         content: the file that an image or a page comes from, or an image of the page. With it the pixels can be
             released.
+        source: the path of a file that stays, so that all of it can be put away.
         max_pixels: of an image that is decoded again, as in :func:`load_image`.
     """
 
@@ -63,10 +64,11 @@ class Media:
         text_length: int = 0,
         *,
         content: bytes | None = None,
+        source: Path | None = None,
         max_pixels: int | None = MAX_SHOWN_PIXELS,
     ) -> None:
         self.kind, self.name, self.page, self.text, self.text_length = kind, name, page, text, text_length
-        self.content = content
+        self.content, self.source = content, source
         self._data, self._max_pixels = data, max_pixels
 
     def __repr__(self) -> str:
@@ -75,13 +77,21 @@ class Media:
 
     @property
     def data(self) -> Any:
-        """The pixels, samples or path; pixels that were released are decoded for this caller alone."""
-        if self._data is not None or self.content is None:
-            return self._data
+        """The pixels, samples or path; those that were released or put away are decoded for this caller alone.
+
+        Raises:
+            KVMMError: the file that they were put away to is gone.
+        """
+        data, content = self._data, self.content  # another thread may put them away
+        file = self.source if content is None else content
+        if data is not None or file is None:
+            return data
         what, options = "page", {"number": self.page}
-        if kind_of(self.content) != "pdf":  # a page in a saved conversation is an image
+        if self.kind == "audio":
+            what, options = "audio", {}
+        elif kind_of(file) != "pdf":  # a page in a saved conversation is an image
             what, options = "image", {"max_pixels": self._max_pixels}
-        (item,) = _items(what, self.content, None, name=self.name, **options)
+        (item,) = _items(what, file, None, name=self.name, **options)
         return item.data
 
     def hold(self) -> None:
@@ -90,22 +100,30 @@ class Media:
 
     def release(self) -> None:
         """Let the pixels go where the file is at hand; who uses ``data`` again waits for its decoding."""
-        if self.content is not None:
+        if self.content is not None or (self.kind == "image" and self.source is not None):
             self._data = None
+
+    def put_away(self) -> None:
+        """Let everything go where the file stays on disk; ``data`` reads it again."""
+        if self.source is not None:
+            self._data = self.content = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the pixels or samples that are held; the file is not among them, pages may share it."""
-        if self.kind == "image" and self._data is not None:
-            return 4 * math.prod(self._data.size)  # as Pillow holds RGB
-        return self._data.nbytes if self.kind == "audio" else 0
+        data = self._data
+        if data is None:
+            return 0
+        if self.kind == "image":
+            return 4 * math.prod(data.size)  # as Pillow holds RGB
+        return data.nbytes if self.kind == "audio" else 0
 
 
 def media_nbytes(media: Iterable[Media]) -> int:
     """Bytes that media take together, with their files, each counted once."""
     own = {id(item): item for item in media}.values()
-    files = {id(item.content): len(item.content) for item in own if item.content is not None}
-    return sum(item.nbytes for item in own) + sum(files.values())
+    contents = [content for item in own if (content := item.content) is not None]
+    return sum(item.nbytes for item in own) + sum({id(content): len(content) for content in contents}.values())
 
 
 def load_media(
@@ -118,12 +136,16 @@ def load_media(
         max_pages: as in :func:`load_pdf`.
         stop: as in :func:`load_document`.
         keep: the content of a file with pictures is kept with them, so that their pixels can be released
-            (:meth:`Media.release`); unless the pixels are the smaller of the two.
+            (:meth:`Media.release`); unless the pixels are the smaller of the two. A path is kept, too: the file stays,
+            and all can be put away (:meth:`Media.put_away`).
 
     Raises:
         KVMMError: the file is none of these or cannot be used.
     """
     media = _media_of("media", source, stop, max_pages=max_pages)
+    if keep and isinstance(source, (str, os.PathLike)) and media[0].kind != "video":
+        for item in media:
+            item.source = Path(source)
     if keep and media[0].kind == "image":
         with _open(source, None) as stream:
             content = stream.read()

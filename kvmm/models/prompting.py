@@ -162,7 +162,10 @@ def fill(turn: Turn, encoded: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
     """Put what a processor returned into ``turn``; what is left are the tensors of its media."""
     turn.ids = encoded.pop("input_ids")
     encoded.pop("attention_mask", None)
-    turn.positions = {name: encoded[name] for name in POSITION_INPUTS if name in encoded}
+    # copies: a mask of 3000 frames is a view of one of 480 000 samples, which would stay with the turn
+    turn.positions = {
+        name: encoded[name].clone(memory_format=torch.contiguous_format) for name in POSITION_INPUTS if name in encoded
+    }
     turn.per_token = {name: value for name, value in encoded.items() if value.shape == turn.ids.shape}
     return {name: value for name, value in encoded.items() if name not in turn.per_token}
 

@@ -376,24 +376,27 @@ class Visitors:
             return media_nbytes(item for talk in talks for each in talk.exchanges for item in each.media)
 
     def keep_budget(self) -> int:
-        """Drop caches until the budget holds, those used longest ago first; returns how many were dropped.
+        """Free memory until the budget holds, conversations used longest ago first; returns how many caches went.
 
-        Those of a conversation that is being answered count once it is done: what is being written cannot be measured.
-        What visitors have sent is in the budget, too, and stays.
+        With its caches goes what a conversation holds of the files it was sent, as far as they are on disk. One that is
+        being answered counts once it is done: what is being written cannot be measured.
         """
         with self._guard:
-            held = [
-                (talk.used, conversation, conversation.cache_nbytes())
-                for talk, conversation in self._conversations()
-                if not talk.is_busy
-            ]
-            held = [entry for entry in held if entry[2]]
-            total, dropped = self.media_nbytes() + sum(nbytes for _, _, nbytes in held), 0
-            for _, conversation, nbytes in sorted(held, key=lambda entry: entry[0]):
+            idle = [talk for visit in self._visits for talk in visit.desk.talks if not talk.is_busy]
+            held = [(talk, [(one, one.cache_nbytes()) for one in talk.conversations]) for talk in idle]
+            total = self.media_nbytes() + sum(nbytes for _, caches in held for _, nbytes in caches)
+            dropped = 0
+            for talk, caches in sorted(held, key=lambda entry: entry[0].used):
                 if total <= self.cache_budget:
                     break
-                if conversation.free_cache():  # not while it answers
-                    total, dropped = total - nbytes, dropped + 1
+                for conversation, nbytes in caches:
+                    if nbytes and conversation.free_cache():  # not while it answers
+                        total, dropped = total - nbytes, dropped + 1
+                media = [item for each in talk.exchanges for item in each.media]
+                total -= media_nbytes(media)
+                for item in media:
+                    item.put_away()
+                total += media_nbytes(media)
             return dropped
 
     def _conversations(self) -> list[tuple[Talk, Conversation]]:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvmm import decoding
@@ -144,8 +145,9 @@ def test_a_video_that_takes_too_long_ends_the_process_that_tries(tmp_path, monke
         track = container.add_stream("mpeg4", rate=30)
         track.width = track.height = 2048
         track.pix_fmt = "yuv420p"
-        (packet,) = [*track.encode(av.VideoFrame(2048, 2048, "yuv420p")), *track.encode(None)]
-        for number in range(1000):  # 45 MB of the same picture again and again
+        black = av.VideoFrame.from_ndarray(np.zeros((2048, 2048, 3), np.uint8), format="rgb24")
+        (packet,) = [*track.encode(black), *track.encode(None)]
+        for number in range(1000):  # the same picture again and again
             packet.pts = packet.dts = number * packet.duration
             container.mux(packet)
             packet.stream = track

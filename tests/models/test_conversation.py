@@ -412,3 +412,14 @@ def test_a_fork_goes_on_alone(omni, invoice):
     assert last(fork.fork().ask("What is the total?", max_new_tokens=LENGTH)).text == "$42.50"
     talk.cache.table.modality.zero_()  # whatever happens to one does not reach the other
     assert fork.memory().by_modality["image"]["tokens"] and fork.cache.memory().by_modality["image"]["tokens"]
+
+
+def test_a_turn_keeps_no_more_than_its_own_numbers(omni, invoice, tone):
+    """Processors return views: frames of a mask are a few bytes of the samples' megabytes."""
+    talk = Conversation(*omni)
+    last(talk.ask("What is the total?", [invoice, tone], max_new_tokens=2))
+    (turn,) = talk._turns
+    tensors = [turn.ids, *turn.positions.values(), *turn.per_token.values()]
+    assert len(turn.positions) >= 2
+    for tensor in tensors:
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes

@@ -15,6 +15,7 @@ from gradio_client import Client, handle_file
 from kvmm import media
 from kvmm.errors import KVMMError
 from kvmm.media import Media, load_media, media_nbytes
+from kvmm.samples import SAMPLES
 from kvmm.ui.heartbeats import Heartbeats
 from kvmm.ui.models import Models
 from kvmm.ui.previews import previews_html
@@ -163,11 +164,33 @@ def test_released_pixels_are_decoded_again(pages, invoice):
         assert item.content and item.nbytes == 0 and size == 4 * before.shape[0] * before.shape[1]
         assert np.array_equal(np.asarray(item.data), before) and item.nbytes == 0, "for the one who asked"
     assert media_nbytes([*pages, *pages]) == len(pages[0].content), "pages share their file"
+    for item in pages:
+        before = np.asarray(item.data)
+        item.put_away()
+        assert media_nbytes([item]) == 0 and np.array_equal(np.asarray(item.data), before)
+        item.hold()
+        assert item.nbytes
+        item.release()
+        assert item.nbytes == 0
     stored = Media("image", None, "two.pdf", 2, content=invoice.read_bytes(), max_pixels=None)
     assert np.array_equal(np.asarray(stored.data), np.asarray(load_media(invoice)[0].data)), "a page that was saved"
     (kept,) = load_media(invoice)
     kept.release()
     assert kept.nbytes > 0, "nothing to decode it from"
+
+
+def test_a_recording_that_was_put_away_is_read_again(tmp_path):
+    path = tmp_path / "memo.wav"
+    path.write_bytes((SAMPLES / "memo.wav").read_bytes())
+    (memo,) = load_media(path, keep=True)
+    before = memo.data
+    memo.release()
+    assert memo.nbytes == before.nbytes > 0, "recordings stay until they are put away"
+    memo.put_away()
+    assert memo.nbytes == 0 and np.array_equal(memo.data, before)
+    path.unlink()
+    with pytest.raises(KVMMError, match=r"memo\.wav"):
+        memo.data  # noqa: B018
 
 
 def test_large_pictures_take_the_bytes_of_their_files(house, tmp_path):
@@ -189,7 +212,8 @@ def test_large_pictures_take_the_bytes_of_their_files(house, tmp_path):
     house.visitors.cache_budget = session.conversation.cache_nbytes() + files
     assert house.visitors.keep_budget() == 0
     house.visitors.cache_budget -= 1
-    assert house.visitors.keep_budget() == 1 and house.visitors.media_nbytes() == files
+    assert house.visitors.keep_budget() == 1 and house.visitors.media_nbytes() == 0
+    assert session.talk.media[0].data.size == (400, 400), "read from its file"
 
 
 def test_a_question_that_waits_holds_few_pixels(house, invoice, tmp_path, monkeypatch):

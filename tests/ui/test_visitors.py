@@ -44,9 +44,12 @@ def test_caches_used_longest_ago_make_room_and_are_filled_again(visitors, invoic
     visitors.cache_budget -= 1
     assert visitors.keep_budget() == 1
     assert first.conversation.cache is None and second.conversation.cache is not None
+    assert visitors.media_nbytes() <= invoice.stat().st_size  # of the other one; this one's is on disk
     steps = ask(first)
     assert "made room" in steps[-1].reread and steps[-1].progress.text == "$1,274.94"
+    visitors.cache_budget = visitors.cache_nbytes() + visitors.media_nbytes() - 1
     assert visitors.keep_budget() == 1 and second.conversation.cache is None
+    assert visitors.media_nbytes() == 0
 
 
 def test_a_cache_that_is_being_written_to_is_neither_measured_nor_dropped(visitors, invoice, monkeypatch):
