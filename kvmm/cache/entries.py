@@ -127,7 +127,7 @@ class EntryStore(PageStore):
             entries, packed = self.tier(tier)
             if len(entries):
                 piece = split.index_select(0, entries).unsqueeze(0)
-                total += codec.page_mix(piece, packed, entries % self.num_heads, self.num_heads)
+                total += codec.page_weighted_values(piece, packed, entries % self.num_heads, self.num_heads)
         return total
 
 

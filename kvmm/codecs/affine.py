@@ -19,7 +19,12 @@ import torch
 from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.fields import Field
-from kvmm.kernels.attention import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
+from kvmm.kernels.attention import (
+    scores_per_channel,
+    scores_per_token,
+    weighted_values_per_channel,
+    weighted_values_per_token,
+)
 from kvmm.kernels.attention.format import PackedFormat, Plane, pad_lanes
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import (
@@ -166,12 +171,12 @@ class AffineCodec(Codec):
             return scores_per_channel(query, codes, scale, zero_point, packed.page_group, packed.tensors.get("norm"))
         return scores_per_token(query, codes, scale, zero_point)
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         codes = unpack_values(packed["codes"], self.spec.bits)
         scale, zero_point = packed["scale"], packed["zero_point"]
         if self.axis == "channel":
-            return mix_per_channel(probabilities, codes, scale, zero_point, packed.page_group)
-        return mix_per_token(probabilities, codes, scale, zero_point)
+            return weighted_values_per_channel(probabilities, codes, scale, zero_point, packed.page_group)
+        return weighted_values_per_token(probabilities, codes, scale, zero_point)
 
 
 class RotatedAffineCodec(AffineCodec):

@@ -1,8 +1,9 @@
 """What a codec is.
 
 A codec stores one tensor (the keys or the values of one modality). It is a pure pair ``encode`` / ``decode`` plus how
-the codes meet a query: ``scores`` for keys, ``mix`` for values, both in the codec's own *basis* (a rotation, for
-instance), which the driver applies to the query and undoes on the output once for all stores that share it.
+the codes meet a query: ``scores`` for keys, ``weighted_values`` for values, both in the codec's own *basis* (a
+rotation, for instance), which the driver applies to the query and undoes on the output once for all stores that share
+it.
 """
 
 from __future__ import annotations
@@ -273,12 +274,15 @@ class Codec(ABC):
         """``q . k``: transformed queries ``[B, H, Q, D]`` to ``[B, H, Q, P * page_size]``. For keys."""
         raise KVMMError(f"Codec {self.name} does not store keys.")
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         """``sum_t p_t v_t``: ``[B, H, Q, P * page_size]`` to ``[B, H, Q, D]`` in the codec's basis. For values."""
         raise KVMMError(f"Codec {self.name} does not store values.")
 
     def packed_format(self, packed: Packed) -> PackedFormat | DenseFormat | None:
-        """How kernels read ``packed`` in place (:mod:`kvmm.kernels.attention`); None: by ``scores`` and ``mix``."""
+        """How kernels read ``packed`` in place (:mod:`kvmm.kernels.attention`).
+
+        None if only ``scores`` and ``weighted_values`` do.
+        """
         return None
 
     # -- single pages, for stores that lower or drop them one by one (``pages_stand_alone``) ------------------------
@@ -288,11 +292,14 @@ class Codec(ABC):
         """:meth:`scores` of single pages: ``[1, H, Q, D]`` to ``[1, E, Q, page_size]``."""
         return self.scores(query.index_select(1, heads), packed)
 
-    def page_mix(
+    def page_weighted_values(
         self, probabilities: torch.Tensor, packed: Packed, heads: torch.Tensor, num_heads: int
     ) -> torch.Tensor:
-        """:meth:`mix` of single pages, added up by head: ``[1, E, Q, page_size]`` to ``[1, num_heads, Q, D]``."""
-        mixed = self.mix(probabilities, packed)
+        """:meth:`weighted_values` of single pages, added up by head.
+
+        ``[1, E, Q, page_size]`` to ``[1, num_heads, Q, D]``.
+        """
+        mixed = self.weighted_values(probabilities, packed)
         return mixed.new_zeros(1, num_heads, *mixed.shape[2:]).index_add_(1, heads, mixed)
 
     def page_decode(self, packed: Packed, heads: torch.Tensor) -> torch.Tensor:

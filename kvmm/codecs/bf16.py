@@ -43,5 +43,5 @@ class BF16(Codec):
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         return query @ self.decode(packed).transpose(-1, -2)
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         return probabilities @ self.decode(packed)

@@ -78,6 +78,6 @@ class OTT(AffineCodec):
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         return outlier_scores(super().scores(query, packed), query, packed, packed["outlier"])
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         rest, kept = split_probabilities(probabilities, packed)
-        return super().mix(rest, packed) + kept @ packed["outlier"].float()
+        return super().weighted_values(rest, packed) + kept @ packed["outlier"].float()

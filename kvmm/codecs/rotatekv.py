@@ -209,8 +209,8 @@ class RotateKV(RotatedAffineCodec):
             scores = outlier_scores(scores, query, packed, self.transform_query(packed["outlier"]))
         return scores
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         if not self.pivots:
-            return super().mix(probabilities, packed)
+            return super().weighted_values(probabilities, packed)
         rest, kept = split_probabilities(probabilities, packed)
-        return super().mix(rest, packed) + kept @ rotate(packed["outlier"])
+        return super().weighted_values(rest, packed) + kept @ rotate(packed["outlier"])

@@ -225,6 +225,6 @@ class TurboQuant(Codec):
         scores = scores.mul_(packed["norm"].float().flatten(2).unsqueeze(2))
         return scores.add_(offset_scores(query, packed["offset"], packed)) if self.centred else scores
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         pages = probabilities.unflatten(-1, packed["norm"].shape[2:]) * packed["norm"].float().unsqueeze(2)
         return (pages.transpose(2, 3) @ self.levels(packed).transpose(-1, -2)).sum(2)

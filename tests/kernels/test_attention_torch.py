@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from kvmm.kernels.attention import attend, mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
+from kvmm.kernels.attention import (
+    attend,
+    scores_per_channel,
+    scores_per_token,
+    weighted_values_per_channel,
+    weighted_values_per_token,
+)
 
 B, H, P, N, D = 2, 3, 5, 32, 64
 
@@ -31,7 +37,7 @@ def test_per_channel(groups, rows):
     expected = query @ dense.transpose(-1, -2)
     torch.testing.assert_close(scores_per_channel(query, codes, scale, zero, pages), expected, atol=1e-3, rtol=1e-4)
     probabilities = torch.randn(B, H, rows, P * N).softmax(-1)
-    mixed = mix_per_channel(probabilities, codes.permute(0, 1, 4, 2, 3).unsqueeze(3), scale, zero, pages)
+    mixed = weighted_values_per_channel(probabilities, codes.permute(0, 1, 4, 2, 3).unsqueeze(3), scale, zero, pages)
     torch.testing.assert_close(mixed, probabilities @ dense, atol=1e-5, rtol=1e-4)
 
 
@@ -46,7 +52,7 @@ def test_per_token(groups, rows):
     expected = query @ dense.transpose(-1, -2)
     torch.testing.assert_close(scores_per_token(query, codes, scale, zero), expected, atol=1e-3, rtol=1e-4)
     probabilities = torch.randn(B, H, rows, P * N).softmax(-1)
-    mixed = mix_per_token(probabilities, codes.permute(0, 1, 4, 2, 3).unsqueeze(3), scale, zero)
+    mixed = weighted_values_per_token(probabilities, codes.permute(0, 1, 4, 2, 3).unsqueeze(3), scale, zero)
     torch.testing.assert_close(mixed, probabilities @ dense, atol=1e-5, rtol=1e-4)
 
 

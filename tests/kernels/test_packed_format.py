@@ -107,7 +107,7 @@ def calibrated(side):
 def test_what_codecs_make_is_as_declared(kv, side):
     store = store_of(kv, side)
     if store is None:
-        pytest.skip("read by scores and mix")
+        pytest.skip("read by scores and weighted_values")
     key = side == "key"
     assert mismatch(store, key, BATCH, HEADS, DIM) is None
     assert mismatch(store, key, BATCH, HEADS, DIM + 8) is not None

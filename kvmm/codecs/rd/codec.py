@@ -34,7 +34,7 @@ from kvmm.codecs.rd.fit import fit_to_prompt, fit_transform, pooled_bits
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
-from kvmm.kernels.attention import mix_per_channel, scores_per_channel
+from kvmm.kernels.attention import scores_per_channel, weighted_values_per_channel
 from kvmm.kernels.attention.format import PackedFormat, Plane, lanes_by_channel, plane_layout
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_keys, unpack_values
@@ -400,7 +400,7 @@ class RD(Codec):
             scores = scores.expand(-1, -1, -1, len(packed.page_group) * packed.page_size)
         return scores * packed["norm"].flatten(2).unsqueeze(2) if "norm" in packed.tensors else scores
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         transform, layout = self._layout_of(packed)
         scale, zero_point, group = self._parameters(packed, transform, layout)
         if "norm" in packed.tensors:
@@ -413,7 +413,7 @@ class RD(Codec):
         for name, bits, channel, place in layout.planes(probabilities.device):
             codes = unpack_values(packed[name], bits)[:, :, : len(channel)]
             steps = scale.index_select(-1, channel) * place
-            digits = mix_per_channel(probabilities, codes, steps, None, group)
+            digits = weighted_values_per_channel(probabilities, codes, steps, None, group)
             output = output.scatter_add(-1, channel.expand(digits.shape), digits)
         return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
 

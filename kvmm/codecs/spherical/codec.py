@@ -319,13 +319,13 @@ class Spherical(Codec):
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         return self._scores(query, packed, None)
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         return self._mix(probabilities, packed, None, 0)
 
     def page_scores(self, query: torch.Tensor, packed: Packed, heads: torch.Tensor) -> torch.Tensor:
         return self._scores(query, packed, heads)
 
-    def page_mix(
+    def page_weighted_values(
         self, probabilities: torch.Tensor, packed: Packed, heads: torch.Tensor, num_heads: int
     ) -> torch.Tensor:
         return self._mix(probabilities, packed, heads, num_heads)

@@ -16,19 +16,19 @@ know it; one that does not must not support stores that have it.
 from __future__ import annotations
 
 from kvmm.kernels.attention.backends.torch.reference import (
-    mix_per_channel,
-    mix_per_token,
     scores_per_channel,
     scores_per_token,
     scores_second_digit,
+    weighted_values_per_channel,
+    weighted_values_per_token,
 )
 from kvmm.kernels.attention.dispatch import attend
 
 __all__ = [
     "attend",
-    "mix_per_channel",
-    "mix_per_token",
     "scores_per_channel",
     "scores_per_token",
     "scores_second_digit",
+    "weighted_values_per_channel",
+    "weighted_values_per_token",
 ]

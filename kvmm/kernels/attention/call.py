@@ -71,7 +71,7 @@ class Reader:
 
     def weighted_values(self, probabilities: torch.Tensor) -> torch.Tensor:
         """``sum_t p_t v_t``: ``[B, H, Q, slots]`` to ``[B, H, Q, D]`` in the basis of the store. For values."""
-        return self.codec.mix(probabilities, self.packed)
+        return self.codec.weighted_values(probabilities, self.packed)
 
     def restore_output(self, output: torch.Tensor) -> torch.Tensor:
         """Take weighted values ``[B, H, Q, D]`` back from the basis in which they are stored."""

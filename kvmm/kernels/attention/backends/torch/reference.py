@@ -144,7 +144,7 @@ def scores_per_token(
     return ((split @ keys.transpose(-1, -2)) * scale + split.sum(-1, keepdim=True) * zero_point).sum(2)
 
 
-def mix_per_token(
+def weighted_values_per_token(
     probabilities: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor
 ) -> torch.Tensor:
     """``sum_t p_t v_t`` for values with one scale a token and group of channels.
@@ -170,7 +170,7 @@ def mix_per_token(
     return mixed.view(batch, heads, groups, rows, -1).transpose(2, 3).flatten(3)
 
 
-def mix_per_channel(
+def weighted_values_per_channel(
     probabilities: torch.Tensor,
     codes: torch.Tensor,
     scale: torch.Tensor,
