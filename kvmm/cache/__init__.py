@@ -2,12 +2,12 @@
 
 - ``cache``: :class:`KVMMCache`, what happens once a call. ``contract`` has what transformers documents beside.
 - ``layer``: one layer: tokens come in, queries are answered. ``layer_contract`` likewise.
-- ``table``: which token lies where, one table for all layers. ``step_state``: what is known of the call that runs.
+- ``token_table``: which token lies where, for all layers. ``step_state``: what is known of the call that runs.
 - ``buffers``: the residual tokens of a layer, in a buffer that grows or in one that stays in place. ``capacity``: how
   large the latter are, and how much is in use, as every device knows it.
 - ``segments``: the packed pages of a layer. ``pages``: those of one tensor in one code; ``entries`` and ``tiers``: in
   codes that change, page by page and head by head, for ``retention``.
-- ``storage`` (with ``file_checks``), ``memory``, ``fuse``, ``key_norms``: files, bytes, weights, norms.
+- ``file`` (with ``file_checks``), ``memory``, ``fuse``, ``key_norms``: files, bytes, weights, norms.
 
 What a CUDA graph has captured goes on to hold while the tensors that it read stay where they are. Only ``buffers``,
 ``capacity`` and ``pages`` move them, and whatever does is followed by :meth:`KVMMCache._changed` before the next step

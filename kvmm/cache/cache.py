@@ -16,15 +16,15 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 from kvmm.attention import install_attention
 from kvmm.cache.capacity import StaticCapacity
 from kvmm.cache.contract import ContractMixin
+from kvmm.cache.file import load_cache, save_cache
 from kvmm.cache.fuse import check_value_rotation
 from kvmm.cache.labels import label_call
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
 from kvmm.cache.step_state import StepState
-from kvmm.cache.storage import load_cache, save_cache
 from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
-from kvmm.cache.table import TokenTable
+from kvmm.cache.token_table import TokenTable
 from kvmm.calibration import Calibration
 from kvmm.calibration.heads import configured_heads
 from kvmm.cuda_graphs.decode import StepGraph, install_dispatcher, remove_dispatcher
@@ -412,12 +412,12 @@ class KVMMCache(ContractMixin):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
-        """Write the cache to a file, packed as it is; see :func:`kvmm.cache.storage.save_cache`."""
+        """Write the cache to a file, packed as it is; see :func:`kvmm.cache.file.save_cache`."""
         save_cache(self, path, metadata)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, *, calibration: str | Path | None = None) -> KVMMCache:
-        """Read a cache that :meth:`save` wrote for the same model; see :func:`kvmm.cache.storage.load_cache`."""
+        """Read a cache that :meth:`save` wrote for the same model; see :func:`kvmm.cache.file.load_cache`."""
         return load_cache(path, model, cls._prepared, calibration=calibration)
 
     @property

@@ -30,7 +30,7 @@ _STEP, _LARGEST_STEP = 512, 2048  # tokens that the capacity grows by, in betwee
 
 
 class CountingTable(Protocol):
-    """What capacities follow from: a :class:`kvmm.cache.table.TokenTable`, which counts the tokens of all layers."""
+    """A :class:`kvmm.cache.token_table.TokenTable`, which counts the tokens of all layers."""
 
     policy: KVPolicy
     length: int

@@ -15,7 +15,7 @@ from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
     from kvmm.cache.step_state import StepState
-    from kvmm.cache.table import TokenTable
+    from kvmm.cache.token_table import TokenTable
     from kvmm.cuda_graphs.decode import StepGraph
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kvmm.cache.pages import PageStore
-from kvmm.cache.table import MASKED
+from kvmm.cache.token_table import MASKED
 from kvmm.codecs.base import Codec, Packed
 
 Tensors = dict[str, torch.Tensor]

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from kvmm.cache.pages import PageStore
-from kvmm.cache.table import TokenTable
 from kvmm.cache.tiers import TieredStore
+from kvmm.cache.token_table import TokenTable
 from kvmm.calibration.heads import HeadShape, head_shapes, local_heads
 from kvmm.codecs import StoreShape
 from kvmm.errors import KVMMError

@@ -15,7 +15,7 @@ from kvmm.cache.pages import Growth, Part
 from kvmm.cache.queries import PromptQueries
 from kvmm.cache.segments import Segments
 from kvmm.cache.step_state import StepState
-from kvmm.cache.table import Cut, Plan, TokenTable
+from kvmm.cache.token_table import Cut, Plan, TokenTable
 from kvmm.cache.tokens import in_order, take_tokens
 from kvmm.calibration import Calibration
 from kvmm.codecs import Site, build_codec

@@ -13,8 +13,8 @@ import torch
 
 from kvmm.cache.capacity import StaticCapacity
 from kvmm.cache.pages import PageStore, Part
-from kvmm.cache.table import Cut
 from kvmm.cache.tiers import TieredStore
+from kvmm.cache.token_table import Cut
 from kvmm.codecs import Codec
 from kvmm.modality import TEXT
 from kvmm.policy import RetentionSettings

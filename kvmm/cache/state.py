@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from kvmm.cache.table import TokenTable
+from kvmm.cache.token_table import TokenTable
 from kvmm.calibration import Calibration
 from kvmm.cuda_graphs.decode import StepGraph
 from kvmm.policy import KVPolicy

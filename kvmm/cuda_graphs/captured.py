@@ -15,7 +15,7 @@ class NextPage(Protocol):
 
 
 class CapturedMove(Protocol):
-    """Columns that go into pages: a :class:`kvmm.cache.table.Move`."""
+    """Columns that go into pages: a :class:`kvmm.cache.token_table.Move`."""
 
     modality: int
     index: torch.Tensor
@@ -24,7 +24,7 @@ class CapturedMove(Protocol):
 
 
 class CapturedPlan(Protocol):
-    """What one packing does in every layer: a :class:`kvmm.cache.table.Plan`."""
+    """What one packing does in every layer: a :class:`kvmm.cache.token_table.Plan`."""
 
     moves: Sequence[CapturedMove]
     stay: torch.Tensor
@@ -52,7 +52,7 @@ class CapturedLayer(Protocol):
 
 
 class CapturedCache(Protocol):
-    """A :class:`kvmm.KVMMCache`; ``table`` is its :class:`kvmm.cache.table.TokenTable`, ``step`` its
+    """A :class:`kvmm.KVMMCache`; ``table`` is its :class:`kvmm.cache.token_table.TokenTable`, ``step`` its
     :class:`kvmm.cache.step_state.StepState`, ``graph`` its step graph.
     """
 

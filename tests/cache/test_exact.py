@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from kvmm import KVMMCache, KVMMError, get_policy, policies
-from kvmm.cache import storage
+from kvmm.cache import file as cache_file
 from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.kernels.attention.backends.torch import reference
 from kvmm.kernels.exact import exact_dtype, to_exact
@@ -165,7 +165,7 @@ def test_files_from_before(tmp_path):
     for layer in state["layers"]:
         del layer["dtype"]
     header["state"] = json.dumps(state)
-    save_file(tensors, path, header | {"checksum": storage._checksum(header["state"], tensors)})
+    save_file(tensors, path, header | {"checksum": cache_file._checksum(header["state"], tensors)})
     loaded = KVMMCache.load(path, model)
     assert loaded.policy.exact_dtype == "model"
     assert {x.dtype for x in exact_tensors(loaded.layers[0])} == {torch.float32}

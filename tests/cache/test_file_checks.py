@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from kvmm import KVMMCache, KVMMError
-from kvmm.cache import storage
+from kvmm.cache import file as cache_file
 from kvmm.cache.file_checks import check_store
 from kvmm.cache.pages import PageStore
 from kvmm.calibration.heads import head_shapes
@@ -104,7 +104,7 @@ def changed(path, out, tensors=None, state=None):
             change(what)
     header["state"] = json.dumps(values)
     found = {name: tensor.contiguous() for name, tensor in found.items()}
-    header["checksum"] = storage._checksum(header["state"], found)
+    header["checksum"] = cache_file._checksum(header["state"], found)
     save_file(found, out, header)
     return out
 
@@ -210,7 +210,7 @@ def test_deep_and_broken_json(files, tmp_path):
         ("{", "is not JSON"),
         ("[]", "does not hold a whole cache"),
     ):
-        save_file(tensors, tmp_path / "x", header | {"state": state, "checksum": storage._checksum(state, tensors)})
+        save_file(tensors, tmp_path / "x", header | {"state": state, "checksum": cache_file._checksum(state, tensors)})
         with pytest.raises(KVMMError, match=match) as error:
             KVMMCache.load(tmp_path / "x", model)
         assert len(str(error.value)) < 1000

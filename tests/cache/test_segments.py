@@ -6,8 +6,8 @@ import torch
 
 from kvmm.cache.capacity import StaticCapacity
 from kvmm.cache.segments import Segments
-from kvmm.cache.table import Cut
 from kvmm.cache.tiers import TieredStore
+from kvmm.cache.token_table import Cut
 from kvmm.codecs import build_codec
 from kvmm.modality import AUDIO, IMAGE, TEXT
 from kvmm.policy import RetentionSettings, spec

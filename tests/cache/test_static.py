@@ -15,7 +15,7 @@ import torch
 
 from kvmm import KVMMCache, attention, policies
 from kvmm.cache import capacity, support
-from kvmm.cache.table import TokenTable
+from kvmm.cache.token_table import TokenTable
 from kvmm.cuda_graphs import decode as graphs
 from kvmm.cuda_graphs.decode import StepGraph, install_dispatcher
 from kvmm.errors import KVMMError

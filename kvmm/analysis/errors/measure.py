@@ -23,7 +23,7 @@ from kvmm.analysis.prefill import full_layers, one_prompt, prompt_modality, visi
 from kvmm.analysis.recording import Seen
 from kvmm.analysis.stored import LayerStorage, Pages, layer_storages
 from kvmm.cache.pages import PageStore
-from kvmm.cache.table import Plan
+from kvmm.cache.token_table import Plan
 from kvmm.codecs import Side, Site, build_codec
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES, PADDING

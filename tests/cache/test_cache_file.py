@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from kvmm import KVMMCache, KVMMError, get_policy, policies
-from kvmm.cache import storage
+from kvmm.cache import file as cache_file
 from kvmm.calibration import Calibration, model_fingerprint
 from kvmm.policy import KVPolicy, KVSpec, LayerOverride, spec
 from tests.tiny_models import build, generate, inputs
@@ -135,7 +135,7 @@ def rewrite(path, out, change_header=None, change_tensors=None, checksum=True):
     if change_tensors:
         change_tensors(tensors)
     if checksum:
-        header["checksum"] = storage._checksum(header["state"], tensors)
+        header["checksum"] = cache_file._checksum(header["state"], tensors)
     save_file(tensors, out, header)
     return out
 
@@ -230,7 +230,7 @@ def test_writing_is_atomic(tmp_path, monkeypatch):
         name.write_bytes(b"half")
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(storage, "save_file", fails)
+    monkeypatch.setattr(cache_file, "save_file", fails)
     with pytest.raises(KVMMError, match=r"Cannot write .*No space left"):
         cache.save(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

@@ -27,7 +27,7 @@ from kvmm.bounded_json import MAX_CHARACTERS, parse_json
 from kvmm.cache import file_checks
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.state import CacheState
-from kvmm.cache.table import TokenTable
+from kvmm.cache.token_table import TokenTable
 from kvmm.calibration import Calibration, model_fingerprint
 from kvmm.calibration.heads import HeadShape
 from kvmm.errors import KVMMError, one_line
