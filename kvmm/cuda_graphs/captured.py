@@ -13,9 +13,15 @@ from torch import nn
 class NextPage(Protocol):
     """Where the next page goes, by the device's own count: a :class:`kvmm.cache.capacity.PageCursor`."""
 
+    def number(self, used: int, step: int) -> torch.Tensor:
+        """int32 ``[1]``: how much is in use of what every page adds ``step`` to."""
+
+    def rows(self, used: int, count: int) -> torch.Tensor:
+        """int64 ``[count]``: where the rows go that the page adds to a tensor."""
+
 
 class CapturedMove(Protocol):
-    """Columns that go into pages: a :class:`kvmm.cache.token_table.Move`."""
+    """Residual tokens that go into pages: a :class:`kvmm.cache.token_table.Move`."""
 
     modality: int
     index: torch.Tensor
