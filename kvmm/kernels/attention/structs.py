@@ -90,13 +90,13 @@ class Struct:
         return {member.name: getattr(self.ctype, member.name).offset for member in self.members}
 
     def text(self, cuda: bool = False) -> str:
-        """The structure in C11, or in C++ for CUDA, and assertions on its layout."""
+        """The structure in C11, or in C++ for CUDA, and assertions on its layout (NVRTC has no ``offsetof``)."""
         head = f"struct {self.name} {{" if cuda else "typedef struct {"
         lines = [f"/* {self.comment} */"] if self.comment else []
         lines += [head, *(member.declaration for member in self.members), "};" if cuda else f"}} {self.name};"]
-        keyword, offsetof = ("static_assert", "__builtin_offsetof") if cuda else ("_Static_assert", "offsetof")
-        for name, offset in self.offsets().items():
-            lines.append(f'{keyword}({offsetof}({self.name}, {name}) == {offset}, "{self.name}.{name}");')
+        keyword = "static_assert" if cuda else "_Static_assert"
+        for name, offset in {} if cuda else self.offsets().items():
+            lines.append(f'{keyword}(offsetof({self.name}, {name}) == {offset}, "{self.name}.{name}");')
         size = ctypes.sizeof(self.ctype)
         lines.append(f'{keyword}(sizeof({self.name}) == {size}, "{self.name}");')
         return "\n".join(lines) + "\n"

@@ -29,7 +29,7 @@ from kvmm.kernels.attention.backends.triton.score_kernels import (
     _span_query,
     _tile_query,
 )
-from kvmm.kernels.attention.backends.triton.store_kernels import _padded, _rows, _tiles
+from kvmm.kernels.attention.backends.triton.store_kernels import _rows, _tiles
 from kvmm.kernels.attention.backends.triton.value_kernels import _add_values, _weights
 
 
@@ -105,8 +105,8 @@ def attention_kernel(
             vgroups, N, UI, F, SPAN, RP, ROLLED, ASM,
         )  # fmt: skip
 
-    VQ1: tl.constexpr = _padded(V.lanes1)
-    VQ: tl.constexpr = VQ1 + _padded(V.lanes2)
+    VQ1: tl.constexpr = V.columns1
+    VQ: tl.constexpr = VQ1 + V.columns2
     v1, v2, vd = tl.arange(0, V.block1), tl.arange(0, V.block2), tl.arange(0, V.zero_block)
     at = (bh * splits + tl.program_id(1)) * rows + r
     tl.store(M + at, m, mask=row_live)

@@ -79,6 +79,7 @@ def _layout(found: dict[str, Any], **more: Any) -> Layout:
     constant = (lambda x: x) if interpreted() else tl.constexpr
     known = {name: found[name] for name in Layout._fields if name in found} | more
     known["mode"] = int(known["mode"])
+    known |= {f"columns{plane}": aligned(known[f"lanes{plane}"]) for plane in (1, 2)}
     return Layout(**{name: constant(value) for name, value in (Layout._field_defaults | known).items()})
 
 

@@ -139,7 +139,8 @@ class Store(NamedTuple):
 class Layout(NamedTuple):
     """What is known of keys or values when a kernel is compiled: numbers, or under the compiler ``tl.constexpr``.
 
-    ``mode`` is a :class:`Mode`, ``bits``, ``lanes`` and ``block`` (a power of two) are of both planes, ``zeros``
+    ``mode`` is a :class:`Mode`, ``bits``, ``lanes``, ``columns`` (lanes as queries and sums have them, a multiple of 32)
+    and ``block`` (a power of two) are of both planes, ``zeros``
     the columns that zero points have, ``zero_block`` a power of two, ``grouped`` 0 (one group), 1 (a group a page), 2
     (``group``) or 3 (``groups_per_page``), ``channel_groups`` how many scales a token has, ``by_token`` whether tokens
     have scales beside products of integers.
@@ -150,6 +151,8 @@ class Layout(NamedTuple):
     bits2: Any
     lanes1: Any
     lanes2: Any
+    columns1: Any
+    columns2: Any
     block1: Any
     block2: Any
     grouped: Any
@@ -161,12 +164,6 @@ class Layout(NamedTuple):
 
 
 # --- where a split works
-
-
-@triton.jit
-def _padded(lanes):
-    """Columns of a plane in queries and sums."""
-    return (lanes + 31) // 32 * 32
 
 
 @triton.jit

@@ -14,7 +14,6 @@ from kvmm.kernels.attention.backends.triton.store_kernels import (
     _group,
     _norm,
     _packed_tiles,
-    _padded,
     _page_group,
 )
 
@@ -112,8 +111,8 @@ def _half_sums(
     half precision."""
     bh, u = tl.program_id(0).to(tl.int64), tl.arange(0, TU)
     v1, v2, vd = tl.arange(0, V.block1), tl.arange(0, V.block2), tl.arange(0, V.zero_block)
-    L1: tl.constexpr = _padded(V.lanes1)
-    L: tl.constexpr = L1 + _padded(V.lanes2)
+    L1: tl.constexpr = V.columns1
+    L: tl.constexpr = L1 + V.columns2
     CHUNKS: tl.constexpr = V.channel_groups
     scales, zeros = values.scale + bh * values.scale_stride, values.zero + bh * values.zero_stride
     sum1 = tl.zeros((V.block1, RP), tl.float32)
@@ -154,9 +153,9 @@ def _group_levels(values, V: tl.constexpr, part1, part2, page, groups):
     """Weighted codes times the scales of the page's group, and its zero point."""
     bh = tl.program_id(0).to(tl.int64)
     v1, v2, vd = tl.arange(0, V.block1), tl.arange(0, V.block2), tl.arange(0, V.zero_block)
-    L1: tl.constexpr = _padded(V.lanes1)
+    L1: tl.constexpr = V.columns1
     g = _page_group(values, V, groups, page)
-    at = values.scale + bh * values.scale_stride + g * (L1 + _padded(V.lanes2))
+    at = values.scale + bh * values.scale_stride + g * (L1 + V.columns2)
     part1 *= tl.load(at + v1, mask=v1 < V.lanes1, other=0.0).to(tl.float32)[:, None]
     if V.bits2 > 0:
         part2 *= tl.load(at + L1 + v2, mask=v2 < V.lanes2, other=0.0).to(tl.float32)[:, None]
