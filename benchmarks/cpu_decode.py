@@ -31,7 +31,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.ask_policies import ROOT, find_document, git_hash, machine
 from kvmm import KVMMCache, load_model, policies
-from kvmm.kernels.decode import native
+from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.models import Conversation
 from kvmm.models.caches import DYNAMIC
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.decode_attention [--shapes 1x128k 32x8k ...] [--policies rd2 oscar2 ...] [--profile]
 
-What is timed is all that a layer does with a query: ``kvmm.kernels.decode.attend`` over a cache of so many text tokens:
-full pages of the policy's codec, written from random keys and values, and the rest in the model's dtype, which is the
-sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run in a
-CUDA graph of several calls, which leaves host time out, in turn on as many sets of data as the second-level cache
+What is timed is all that a layer does with a query: ``kvmm.kernels.attention.attend`` over a cache of so many text
+tokens: full pages of the policy's codec, written from random keys and values, and the rest in the model's dtype, which
+is the sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run
+in a CUDA graph of several calls, which leaves host time out, in turn on as many sets of data as the second-level cache
 cannot hold; ``no_graph_us`` is without one.
 
 Baselines: SDPA's flash and cuDNN kernels with ``enable_gqa``, and with the query heads of a KV head as rows
@@ -23,7 +23,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,10 +34,11 @@ from benchmarks.synthetic import main_modality, make_calibration, random_vectors
 from benchmarks.timing import bandwidth, free_memory, kernel_times, l2_bytes, time_calls
 from kvmm import get_policy, policies
 from kvmm.cache.pages import PageStore, Part
-from kvmm.codecs import Codec, Packed, Site, build_codec
+from kvmm.codecs import Site, build_codec
 from kvmm.codecs.base import page_size_for
-from kvmm.kernels.decode import attend
-from kvmm.kernels.decode.reference import attend as reference_attend
+from kvmm.kernels.attention import attend
+from kvmm.kernels.attention.backends.torch import reference
+from kvmm.kernels.attention.call import AttentionCall, PackedReader
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy
 
@@ -106,17 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @dataclass
-class View:
-    """What attention reads of a store."""
-
-    codec: Codec
-    packed: Packed
-    observes: ClassVar[bool] = False
-
-
-@dataclass
 class Inputs:
-    """One set of inputs of :func:`kvmm.kernels.decode.attend`."""
+    """One set of inputs of :func:`kvmm.kernels.attention.attend`."""
 
     query: torch.Tensor
     parts: list[Part]
@@ -127,7 +119,7 @@ class Inputs:
     def __post_init__(self) -> None:
         pages = None if self.in_use is None else self.in_use[0]
         self._views = [
-            Part(*(View(s.codec, s.packed if pages is None else s.roomy(pages)) for s in part.stores))
+            Part(*(PackedReader(s.codec, s.packed if pages is None else s.at_capacity(pages)) for s in part.stores))
             for part in self.parts
         ]
 
@@ -142,7 +134,7 @@ class Inputs:
         held = -(-tokens // self.parts[0].key.page_size)
         for part in self.parts:
             for one in part.stores:
-                one.reserve(held + 3, held, self.dense_key[:, :, :1])
+                one.allocate(held + 3, held, self.dense_key[:, :, :1])
         columns = self.dense_key.shape[2]
         dense = (F.pad(x, (0, 0, 0, _ROOM)) for x in (self.dense_key, self.dense_value))
         counts = (torch.full((1,), n, dtype=torch.int32, device=self.query.device) for n in (held, columns))
@@ -350,10 +342,14 @@ def measure(
     return found
 
 
+def _by_torch(query: torch.Tensor, segments: Sequence[Part], *rest: Any, dense_length: Any = None) -> torch.Tensor:
+    return reference.attend(AttentionCall(query, *rest, dense_length), segments)
+
+
 def distance(inputs: Inputs) -> float:
     """Relative distance between the measured path and the reference on the same pages."""
-    ours, reference = inputs.attend().float(), inputs.attend(reference_attend).float()
-    return float((ours - reference).norm() / reference.norm())
+    ours, expected = inputs.attend().float(), inputs.attend(_by_torch).float()
+    return float((ours - expected).norm() / expected.norm())
 
 
 def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse.Namespace) -> None:

@@ -205,10 +205,10 @@ def replay_seconds(cache: KVMMCache, runs: int = 60) -> float | None:
     graph = None if cache.graph is None else cache.graph._graph
     if graph is None:
         return None
-    room, table = cache.table.room, cache.table
-    spare = room.dense_columns - table.dense.shape[1] - 1
+    static, table = cache.table.static, cache.table
+    spare = static.residual_tokens - table.dense.shape[1] - 1
     seconds: list[float] = []
     while len(seconds) < runs and spare > 1:
         seconds += step_times(graph.replay, min(spare, runs - len(seconds) + 1), "cuda")[1:]
-        room.sync(table)
+        static.sync(table)
     return Timing.of(seconds).median if seconds else None

@@ -75,6 +75,7 @@ def install_attention() -> None:
     AttentionInterface.get_interface = get_interface
 
 
+@torch.compiler.disable
 def read_packed(
     own: Callable,
     implementation: str | None,
@@ -87,7 +88,7 @@ def read_packed(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Attention over a layer's handle; to ``torch.compile`` one opaque call.
+    """Attention over a layer's handle, which ``torch.compile`` calls as it is.
 
     Args:
         own: the model's own attention function, called ``implementation`` (``"sdpa"``; ``"eager"`` or None gives

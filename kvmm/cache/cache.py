@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,17 @@ from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from kvmm.attention import install_attention
+from kvmm.cache.capacity import StaticCapacity
 from kvmm.cache.contract import ContractMixin
+from kvmm.cache.file import load_cache, save_cache
 from kvmm.cache.fuse import check_value_rotation
 from kvmm.cache.labels import label_call
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
-from kvmm.cache.room import Room
-from kvmm.cache.storage import load_cache, save_cache
+from kvmm.cache.step_state import StepState
 from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
-from kvmm.cache.table import TokenTable
+from kvmm.cache.token_table import TokenTable
 from kvmm.calibration import Calibration
 from kvmm.calibration.heads import configured_heads
 from kvmm.cuda_graphs.decode import StepGraph, install_dispatcher, remove_dispatcher
@@ -78,7 +79,8 @@ class KVMMCache(ContractMixin):
         check_options(self.policy, max_length, None if graph == "auto" else graph, offloading)
         captures = graph not in (None, False, "never")
         static = static or captures or max_length is not None
-        self.table = TokenTable(self.policy, Room(max_length) if static else None)
+        self.table = TokenTable(self.policy, StaticCapacity(max_length) if static else None)
+        self.step = StepState()
         self.graph = StepGraph(graph) if captures else None
         self.retention = None if self.policy.budget is None else RetentionController(self.policy)
         self.placeholders = placeholder_ids(config)
@@ -87,7 +89,7 @@ class KVMMCache(ContractMixin):
         # DynamicCache knows which layer is what (sliding, linear, full) in every version of transformers
         layers = DynamicCache(config=text_config).layers
         layers = [
-            KVMMLayer(self.policy, self.table, index, len(layers), calibration)
+            KVMMLayer(self.policy, self.table, self.step, index, len(layers), calibration)
             if type(layer) is DynamicLayer
             else layer
             for index, layer in enumerate(layers)
@@ -120,11 +122,6 @@ class KVMMCache(ContractMixin):
         self.metadata: dict[str, Any] = {}
         self._model: weakref.ref[nn.Module] | None = None
         self._first_layer = self.packed_layers[0] if self.packed_layers else with_keys[0]
-        self._explicit: torch.Tensor | None = None
-        self._pending: torch.Tensor | None = None
-        self._announced: dict[str, Any] | None = None  # the call's inputs, from which ``_pending`` can still be made
-        self._settled = False  # cropped since the last tokens came: they are no part of a prompt that goes on
-        self._decodes = False  # the step that runs is one of decoding, of one token or with a draft
 
     @classmethod
     def for_model(
@@ -215,7 +212,7 @@ class KVMMCache(ContractMixin):
 
     def set_modality(self, modality: Any) -> None:
         """Give the modality map of the next call yourself: integer ``[B, T]``, one code a new token, -1 for padding."""
-        self._explicit = torch.as_tensor(modality)
+        self.step.given_modality = torch.as_tensor(modality)
 
     def announce(
         self,
@@ -240,39 +237,39 @@ class KVMMCache(ContractMixin):
         given = inputs_embeds if input_ids is None else input_ids
         if given is None:
             return
-        if self.graph is not None and self._explicit is None and given.shape[1] == 1 and input_ids is not None:
-            # most likely a step to replay, which needs no map: looked at only if it is not
-            self._announced, self._pending = call, None
+        step = self.step
+        if self.graph is not None and step.given_modality is None and given.shape[1] == 1 and input_ids is not None:
+            step.defer(call)  # most likely a step to replay, which needs no map: looked at only if it is not
             return
-        self._pending = self._codes(call)
+        step.modality = self._codes(call)
 
     def _codes(self, call: dict[str, Any]) -> torch.Tensor:
         """The modality map int8 ``[B, q]`` of a call."""
-        explicit, self._explicit = self._explicit, None
         options = {"model": self.model, "same_codecs": self._same_codecs}
-        return label_call(call, self.placeholders, explicit=explicit, **options)
+        return label_call(call, self.placeholders, explicit=self.step.take_given_modality(), **options)
 
     # -- update and packing -----------------------------------------------------------------------------------------
 
+    @torch.compiler.disable
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any]:
-        """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns."""
-        if layer_idx == self._first_layer and not self.table.replays:
+        """Append one layer's keys and values ``[B, H_kv, q, D]``; see :meth:`KVMMLayer.update` for what returns.
+
+        To ``torch.compile`` a call like any other: it is not traced.
+        """
+        if layer_idx == self._first_layer and not self.step.replaying:
             self._begin(key_states)
             self.offloading = self.offloading and key_states.device.type != "cpu"
         updated = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if self.retention is not None and layer_idx == self.packed_layers[-1]:
-            self.retention.after_step(self, 1 if self._decodes else key_states.shape[2])
+            self.retention.after_step(self, 1 if self.step.decoding else key_states.shape[2])
         return updated
 
     def _begin(self, key_states: torch.Tensor) -> None:
         """Once a forward pass, before the first full-attention layer: pack what is due, note the new tokens."""
         batch, _, count, _ = key_states.shape
-        if self._announced is not None:
-            call, self._announced = self._announced, None
-            self._pending = self._codes(call)
-        codes, self._pending = self._pending, None
+        codes = self.step.take_modality(self._codes)
         if codes is None:  # the decoder was called without its top-level model: text without padding
             codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=key_states.device)
         if tuple(codes.shape) != (batch, count):
@@ -283,55 +280,45 @@ class KVMMCache(ContractMixin):
         if self.retention is not None and batch > 1:
             raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
         if count == 1:
-            self._make_room()
-        self._decodes = bool(self.table.length) and (count == 1 or self._settled)
-        if self._decodes:
+            self._grow_static()
+        self.step.decoding = bool(self.table.length) and (count == 1 or self.step.cropped)
+        if self.step.decoding:
             self._pack()
-        self._settled = False
+        self.step.cropped = False
         self.table.append(codes.to(key_states.device))
-        room = self.table.room
-        if room is None or not self.table.packed:
+        static = self.table.static
+        if static is None or not self.table.packed:
             return
-        if count == 1 and self._has_columns(0) and bool((self.table.dense[:, -1] >= 0).all()):
-            room.advance()
+        if count == 1 and self._fits(0) and bool((self.table.dense[:, -1] >= 0).all()):
+            static.advance()
         else:
             self._changed(turn=count > 1)
 
-    def _has_columns(self, count: int) -> bool:
-        """Whether there is room for ``count`` further full-precision columns."""
-        return self.table.dense.shape[1] + count <= self.table.room.dense_columns
+    def _fits(self, count: int) -> bool:
+        """Whether ``count`` further residual tokens fit into the static buffers."""
+        return self.table.dense.shape[1] + count <= self.table.static.residual_tokens
 
     def begin_replay(self) -> None:
         """The host's part of a step of one token of text in every sequence, whose captured part follows."""
-        self._make_room()
-        self._announced = self._pending = None
-        self._decodes = True
+        self._grow_static()
+        self.step.forget_inputs()
+        self.step.decoding = True
         self._pack()
-        self._settled = False
-        if not self._has_columns(1):
+        self.step.cropped = False
+        if not self._fits(1):
             self._changed()
         self.table.append(torch.full((self.batch_size, 1), TEXT, dtype=torch.int8))
 
-    @contextmanager
-    def replaying(self) -> Iterator[None]:
+    def replaying(self) -> AbstractContextManager[None]:
         """Inside, a forward pass does the device's part of a step only."""
-        self.table.replays = True
-        try:
-            yield
-        finally:
-            self.table.replays = False
+        return self.step.replay()
 
-    @contextmanager
-    def reading_decoded(self) -> Iterator[None]:
+    def reading_decoded(self) -> AbstractContextManager[None]:
         """Inside, packed layers give decoded keys and values to the model's own attention: the same up to rounding.
 
         Slower, and what packed kernels are compared with. Pages that a budget has dropped cannot be read so.
         """
-        before, self.table.reads_decoded = self.table.reads_decoded, True
-        try:
-            yield
-        finally:
-            self.table.reads_decoded = before
+        return self.step.read_decoded()
 
     def _pack(self) -> None:
         plan = self.table.plan() if self.packed_layers else None
@@ -339,7 +326,7 @@ class KVMMCache(ContractMixin):
             return
         if self.graph is not None and self.graph.packing.run(self, plan):
             self.table.commit(plan)
-            self.table.room.sync(self.table)
+            self.table.static.sync(self.table)
             self.graph.look_again()
             return
         for index in self.packed_layers:
@@ -348,27 +335,27 @@ class KVMMCache(ContractMixin):
         self._changed()
 
     def _changed(self, turn: bool = False) -> None:
-        """After anything but a step to replay: buffers get their room, and the device the host's numbers.
+        """After anything but a step to replay: static buffers get their capacity, the device the host's numbers.
 
-        ``turn``: the newest tokens are a turn, which does not stay in the columns.
+        ``turn``: the newest tokens are a turn, which does not stay among the residual tokens.
         """
-        room = self.table.room
-        if room is None or not self.table.packed:
+        static = self.table.static
+        if static is None or not self.table.packed:
             return
-        room.lay_out(self.table, turn)
+        static.allocate(self.table, turn)
         for index in self.packed_layers:
             if self.layers[index].is_initialized:
-                self.layers[index].reserve()
-                room.on(self.layers[index].device, self.table)
-        if self._has_columns(0):  # else a turn waits for packing, and no step reads the counters until then
-            room.sync(self.table)
+                self.layers[index].allocate()
+                static.lengths_on(self.layers[index].device, self.table)
+        if self._fits(0):  # else a turn waits for packing, and no step reads the counters until then
+            static.sync(self.table)
         if self.graph is not None:
             self.graph.check()
 
-    def _make_room(self) -> None:
+    def _grow_static(self) -> None:
         """Before a step of one token: buffers in place that are full get space for it, and for more to come."""
-        room = self.table.room
-        if room is not None and room.ready and self.table.length >= room.capacity:
+        static = self.table.static
+        if static is not None and static.ready and self.table.length >= static.capacity:
             self._changed()
 
     def extend(self, max_length: int) -> None:
@@ -376,7 +363,7 @@ class KVMMCache(ContractMixin):
 
         A cache whose buffers are not kept in place (on a CPU, without ``max_length``) grows by itself anyway.
         """
-        if self.table.room is not None and self.table.room.ask(max_length):
+        if self.table.static is not None and self.table.static.ask(max_length):
             self._changed()
 
     def pack(self) -> KVMMCache:
@@ -425,12 +412,12 @@ class KVMMCache(ContractMixin):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
-        """Write the cache to a file, packed as it is; see :func:`kvmm.cache.storage.save_cache`."""
+        """Write the cache to a file, packed as it is; see :func:`kvmm.cache.file.save_cache`."""
         save_cache(self, path, metadata)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, *, calibration: str | Path | None = None) -> KVMMCache:
-        """Read a cache that :meth:`save` wrote for the same model; see :func:`kvmm.cache.storage.load_cache`."""
+        """Read a cache that :meth:`save` wrote for the same model; see :func:`kvmm.cache.file.load_cache`."""
         return load_cache(path, model, cls._prepared, calibration=calibration)
 
     @property

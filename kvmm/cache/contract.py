@@ -14,7 +14,8 @@ from kvmm.cache.layer import KVMMLayer
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.cache.table import TokenTable
+    from kvmm.cache.step_state import StepState
+    from kvmm.cache.token_table import TokenTable
     from kvmm.cuda_graphs.decode import StepGraph
 
 
@@ -26,10 +27,7 @@ class ContractMixin(Cache):
     retention: Any  # a RetentionController, or None without a budget
     packed_layers: list[int]
     metadata: dict[str, Any]
-    _pending: Any
-    _explicit: Any
-    _announced: Any
-    _settled: bool
+    step: StepState
 
     def _changed(self, turn: bool = False) -> None:
         raise NotImplementedError
@@ -54,8 +52,7 @@ class ContractMixin(Cache):
         self.table.clear()
         if self.retention is not None:
             self.retention.clear()
-        self._pending = self._explicit = self._announced = None
-        self._settled = False
+        self.step.clear()
         if self.graph is not None:
             self.graph.drop()
 
@@ -78,7 +75,7 @@ class ContractMixin(Cache):
         if count and count == self.table.length:
             self.reset()
             return
-        self._settled = True
+        self.step.cropped = True
         for index, layer in enumerate(self.layers):
             if index not in self.packed_layers:
                 try:
@@ -90,10 +87,10 @@ class ContractMixin(Cache):
                     ) from error
         if count:
             layers = [self.layers[index] for index in self.packed_layers]
-            stores = [store for layer in layers for part in layer.parts.values() for store in part.stores]
-            cut = self.table.crop(count, all(store.rewinds for store in stores))
+            stores = [store for layer in layers for store in layer.segments.stores]
+            cut = self.table.crop(count, all(store.truncates for store in stores))
             for layer in layers:
-                layer.shorten(cut)
+                layer.truncate(cut)
             self._changed()
 
     def _index_batch(self, index: torch.Tensor) -> None:
@@ -143,8 +140,10 @@ class ContractMixin(Cache):
         twin = type(self).__new__(type(self))
         vars(twin).update(vars(self))  # copy.copy would leave out the model, as a pickle does
         twin.table = self.table.fork()
+        twin.step = copy.copy(self.step)
         twin.layers = [
-            layer.fork(twin.table) if isinstance(layer, KVMMLayer) else copy.deepcopy(layer) for layer in self.layers
+            layer.fork(twin.table, twin.step) if isinstance(layer, KVMMLayer) else copy.deepcopy(layer)
+            for layer in self.layers
         ]
         twin.graph = copy.deepcopy(self.graph)
         twin.metadata = dict(self.metadata)

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from kvmm.cache.pages import PageStore
-from kvmm.cache.table import TokenTable
 from kvmm.cache.tiers import TieredStore
+from kvmm.cache.token_table import TokenTable
 from kvmm.calibration.heads import HeadShape, head_shapes, local_heads
 from kvmm.codecs import StoreShape
 from kvmm.errors import KVMMError
@@ -213,7 +213,7 @@ def _tiered_fields(
             for head in range(heads):
                 whole_number(dict(enumerate(row)), head, -1, where=f"{name}: ")  # type: ignore[arg-type]
     declared = store.tiers[0].fields(shape, {})
-    shared = {"page_group", *store.tiers[0].span_tensors} if "page_group" in declared else set()
+    shared = {"page_group", *store.tiers[0].shared_tensors} if "page_group" in declared else set()
     fields = {name if name == "page_group" else f"span.{name}": declared[name] for name in shared & set(declared)}
     tiers = [(f"{tier}.", codec) for tier, codec in enumerate(store.tiers)]
     if store.keeps_backing and "backing.entries" in tensors:

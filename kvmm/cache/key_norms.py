@@ -35,7 +35,7 @@ class KeyNorms:
 
 
 class KeyNormRecorder:
-    """Reads norms from the full-precision columns of a cache, where every token is until it is packed.
+    """Reads norms from the residual tokens of a cache, where every token is until it is packed.
 
     A token is looked at once: call :meth:`collect` after the prompt was read and before the next step, which packs it,
     and now and then while the answer is written (the newest tokens stay for ``residual_length`` steps). ``norms`` is
@@ -82,7 +82,7 @@ class KeyNormRecorder:
 
 
 def _norms(layer: KVMMLayer, columns: np.ndarray) -> torch.Tensor:
-    """float16 ``[n]``: of the keys in ``columns`` of the first sequence."""
+    """float16 ``[n]``: of the keys in ``columns`` (places among the residual tokens) of the first sequence."""
     first, last = int(columns[0]), int(columns[-1])
     if last - first + 1 == columns.size:  # a run needs no copy
         key = layer.dense_key[0, :, first : last + 1]

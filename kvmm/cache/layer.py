@@ -1,57 +1,51 @@
-"""One full-attention layer of the cache: full-precision columns and packed parts."""
+"""One full-attention layer of the cache: residual tokens in full precision and packed pages."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from kvmm.attention import PackedHandle
-from kvmm.cache.columns import growth, in_order, take_columns, with_capacity
+from kvmm.cache.buffers import DynamicBuffer, ResidualBuffer
+from kvmm.cache.capacity import PageCursor
 from kvmm.cache.layer_contract import LayerContract
-from kvmm.cache.pages import Growth, PageStore, Part
+from kvmm.cache.pages import Growth, Part
 from kvmm.cache.queries import PromptQueries
-from kvmm.cache.room import Room
-from kvmm.cache.table import Cut, Plan, TokenTable
-from kvmm.cache.tiers import TieredStore
+from kvmm.cache.segments import Segments
+from kvmm.cache.step_state import StepState
+from kvmm.cache.token_table import Cut, Plan, TokenTable
+from kvmm.cache.tokens import in_order, take_tokens
 from kvmm.calibration import Calibration
-from kvmm.codecs import Codec, Packed, Site, build_codec
+from kvmm.codecs import Site, build_codec
 from kvmm.cuda_graphs.layer import LayerGraph
-from kvmm.cuda_graphs.next_page import NextPage
 from kvmm.errors import KVMMError
-from kvmm.kernels.append import append_columns
-from kvmm.kernels.decode import attend
+from kvmm.kernels.append import append_tokens
+from kvmm.kernels.attention import attend
+from kvmm.kernels.attention.call import PackedReader
 from kvmm.kernels.exact import exact_dtype, to_exact
 from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
 from kvmm.policy import KVPolicy
-
-
-@dataclass
-class _View:
-    """One store as attention reads it."""
-
-    codec: Codec
-    packed: Packed
-    observes: ClassVar[bool] = False
 
 
 class KVMMLayer(LayerContract):
     """Keys and values of one layer.
 
     Until it is packed, a layer is a dense cache: ``update`` returns the exact keys and values, so that a prompt is read
-    with exact attention. Afterwards it holds sinks and residual (``dense_key``, ``dense_value``, in
-    :attr:`exact_dtype`) and one :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
+    with exact attention. Afterwards it holds sinks and residual (``residual``, in :attr:`exact_dtype`) and one
+    :class:`Part` a modality, and ``update`` returns a :class:`PackedHandle` twice.
 
-    With static buffers text pages and columns then have room (:mod:`kvmm.cache.room`): a step of one token writes and
-    reads whole buffers, at places that the device knows, and its Python may as well run only once, to be captured.
+    With static buffers (:mod:`kvmm.cache.buffers`) text pages and residual then have capacity: a step of one token
+    writes and reads whole buffers, at places that the device knows, and its Python may as well run only once, to be
+    captured.
     """
 
     def __init__(
         self,
         policy: KVPolicy,
         table: TokenTable,
+        step: StepState,
         index: int = 0,
         num_layers: int = 1,
         calibration: Calibration | None = None,
@@ -59,6 +53,7 @@ class KVMMLayer(LayerContract):
         super().__init__()
         self.policy = policy
         self.table = table
+        self.step = step
         self.index = index
         self.codecs = {}  # modality -> (key codec, value codec)
         for modality in range(len(MODALITY_NAMES)):
@@ -72,18 +67,12 @@ class KVMMLayer(LayerContract):
         self._clear()
 
     def _clear(self) -> None:
-        self.dense_key: torch.Tensor | None = None  # [B, H, capacity, D]
-        self.dense_value: torch.Tensor | None = None
-        self._num_dense = 0
-        self._seen = 0
-        self.parts: dict[int, Part] = {}
-        self._spare: Part | None = None  # room for text of which no page exists yet
-        self._columns: tuple[torch.Tensor, torch.Tensor] | None = None  # keys and values with room, once packed
+        self.residual: ResidualBuffer | None = None  # sinks, residual tokens and a turn that waits
+        self.segments = Segments(self.codecs, self.policy.retention if self.retains else None)
         self.queries = PromptQueries(keep_last=self.retains)
         self.packed = False
         self.offloaded = False
         self._awaits_query = False  # a handle was given out and has not been read yet
-        self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # the newest token's, until it is appended
         self._graph = self._graph.fork() if hasattr(self, "_graph") else LayerGraph()
         self.is_initialized = False
 
@@ -92,41 +81,23 @@ class KVMMLayer(LayerContract):
         self._graph = LayerGraph('graph="never"')
 
     @property
-    def room(self) -> Room | None:
-        """The cache's room, once this layer's buffers are laid out."""
-        return self.table.room if self._columns is not None else None
-
-    @property
     def exact_dtype(self) -> torch.dtype:
         """What a packed layer keeps exact tokens in; see ``KVPolicy.exact_dtype``."""
         return exact_dtype(self.policy.exact_dtype, self.dtype)
-
-    @property
-    def num_dense(self) -> int:
-        """Full-precision columns in use. With room the table counts for all layers: a captured step runs no Python."""
-        return self._num_dense if self._columns is None else self.table.dense.shape[1]
-
-    @num_dense.setter
-    def num_dense(self, value: int) -> None:
-        self._num_dense = value
-
-    @property
-    def seen(self) -> int:
-        """Tokens so far, padding included."""
-        return self._seen if self._columns is None else self.table.length
-
-    @seen.setter
-    def seen(self, value: int) -> None:
-        self._seen = value
 
     # -- new tokens ------------------------------------------------------------------------------------------------
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
-        batch, heads, _, dim = key_states.shape
-        self.dense_key = key_states.new_empty(batch, heads, 0, dim)
-        self.dense_value = value_states.new_empty(batch, value_states.shape[1], 0, value_states.shape[-1])
+        self.residual, self.segments.exact_dtype = DynamicBuffer.empty(key_states, value_states), self.exact_dtype
         self.is_initialized = True
+
+    def restore(self, key: torch.Tensor, value: torch.Tensor, dtype: torch.dtype, seen: int, packed: bool) -> None:
+        """Take the exact tokens ``[B, H, n, D]`` of a file, into an empty layer of a model in ``dtype``."""
+        self.lazy_initialization(key, value)
+        self.dtype = dtype  # exact tokens may be in another
+        self.residual, self.segments.exact_dtype = DynamicBuffer(key, value, seen), self.exact_dtype
+        self.packed = packed
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -140,14 +111,11 @@ class KVMMLayer(LayerContract):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.prefetch()
-        if self._steps(key_states):
-            self._new = key_states, value_states  # goes with the query
-        else:
-            with self._current_device():
-                self._append(key_states, value_states)
+        with self._current_device():
+            self.residual.append(key_states, value_states)
         if not self.packed and not self.needs_queries:
             return self.dense()
-        if self.table.reads_decoded:
+        if self.step.reads_decoded:
             return self.decoded()
         self._awaits_query = True
         handle = PackedHandle(self)
@@ -155,160 +123,77 @@ class KVMMLayer(LayerContract):
 
     # -- storage --------------------------------------------------------------------------------------------------
 
-    def _append(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        if self.room is not None:
-            self._append_with_room(key, value)
-            return
-        end = self.num_dense + key.shape[2]
-        if end > self.dense_key.shape[2]:
-            # a prompt is stored without slack, a decode step leaves room for the next ones
-            room = 0 if self.num_dense == 0 else growth(end)
-            self.dense_key = with_capacity(self.dense_key, self.num_dense, end + room)
-            self.dense_value = with_capacity(self.dense_value, self.num_dense, end + room)
-        self.dense_key[:, :, self.num_dense : end] = to_exact(key, self.dense_key.dtype)
-        self.dense_value[:, :, self.num_dense : end] = to_exact(value, self.dense_value.dtype)
-        self.num_dense = end
-        self.seen += key.shape[2]
-
-    def _steps(self, new: torch.Tensor) -> bool:
-        """Whether new keys or queries ``[B, H, q, D]`` are of a step of one token in buffers that stay in place."""
-        return self._columns is not None and new.shape[2] == 1 and self.dense_key is self._columns[0]
-
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         """Append a new token whose query has not come."""
-        if self._new is not None:
-            new, self._new = self._new, None
-            with self._current_device():
-                self._append(*new)
+        with self._current_device():
+            self.residual.flush()
 
-    def _append_with_room(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        count, end = key.shape[2], self.num_dense  # the table has counted the new tokens already
-        if self._steps(key):
-            position = self.table.room.on(self.device, self.table).position
-            append_columns(self.dense_key, self.dense_value, key, value, position)
-            return
-        if end > self.dense_key.shape[2]:  # a long turn leaves the room until it is packed
-            self.dense_key = with_capacity(self.dense_key, end - count, end)
-            self.dense_value = with_capacity(self.dense_value, end - count, end)
-        self.dense_key[:, :, end - count : end] = to_exact(key, self.dense_key.dtype)
-        self.dense_value[:, :, end - count : end] = to_exact(value, self.dense_value.dtype)
-
-    def reserve(self) -> None:
-        """Lay out buffers with the room that the table's :class:`Room` says, where they are not yet; once packed."""
-        room = self.table.room
-        before = () if self._columns is None else self.addresses()
+    def allocate(self) -> None:
+        """Give static buffers the capacities that the table says, where they have not; once packed."""
+        static = self.table.static
+        before = self.addresses()
         with self._on_device(), torch.inference_mode(False):
-            if self._columns is None or self._columns[0].shape[2] != room.dense_columns:
-                self._num_dense, self._seen = self.num_dense, self.seen
-                self._columns = tuple(
-                    x.new_zeros(*x.shape[:2], room.dense_columns, x.shape[3])
-                    for x in (self.dense_key, self.dense_value)
-                )
-                self._write_columns(self.dense_key[:, :, : self._num_dense], self.dense_value[:, :, : self._num_dense])
-            part = self.parts.get(TEXT) or self._spare
-            if part is None or part.key.page_size != room.page_size:
-                part = self._spare = Part(*(self.new_store(codec, room.page_size) for codec in self.codecs[TEXT]))
-            held = self.table.stores[TEXT].shape[1] // room.page_size if TEXT in self.parts else 0
-            part.key.reserve(room.text_pages, held, self.dense_key)
-            part.value.reserve(room.text_pages, held, self.dense_value)
+            self.residual = self.residual.allocate(self.table, static.residual_tokens)
+            held = self.table.stores[TEXT].shape[1] // static.page_size if TEXT in self.parts else 0
+            self.segments.allocate(static, held, self.dense_key)
         if before != self.addresses():
             self._graph.drop()  # which would keep the buffers that it read
 
-    def _write_columns(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Put columns at the beginning of the buffers with room, and go on with those."""
-        for buffer, columns in zip(self._columns, (key, value), strict=True):
-            buffer[:, :, : columns.shape[2]] = columns
-        self.dense_key, self.dense_value = self._columns
-
     def addresses(self) -> tuple[int, ...]:
         """What a captured step would read of this layer."""
-        found = [self.dense_key.data_ptr(), self.dense_key.numel(), self.dense_value.data_ptr()]
-        for part in self.all_parts().values():
-            found += [x for store in part.stores for x in store.addresses()]
-        return tuple(found)
-
-    def all_parts(self) -> dict[int, Part]:
-        """All parts in order; where there is room, text among them whether or not it has pages."""
-        return self.parts if self._spare is None else dict(sorted((self.parts | {TEXT: self._spare}).items()))
-
-    def dense_buffers(self) -> list[torch.Tensor]:
-        """The tensors that hold full-precision columns, or have room for them."""
-        found = [self.dense_key, self.dense_value]
-        return found if self._columns is None or self._columns[0] is self.dense_key else [*found, *self._columns]
+        found = self.dense_key.data_ptr(), self.dense_key.numel(), self.dense_value.data_ptr()
+        return (*found, *self.segments.addresses())
 
     def apply(self, plan: Plan) -> None:
         """Carry out a packing plan of the token table."""
         if not self.is_initialized:
             return
-        self._settle()
+        self._flush()
         plan = plan.to(self.device)
         with self._on_device():
             mass, moment = None, self.queries.moment
             if self.queries.last is not None:
                 used = self.num_dense
-                mass = self.queries.attention_mass(self.dense_key[:, :, :used], self.table.dense[:, :used] < 0)
+                mass = self.queries.attention_mass(self.residual.pair[0], self.table.dense[:, :used] < 0)
             for move in plan.moves:
-                part = self.parts.get(move.modality)
-                if part is None and move.modality == TEXT and self._spare is not None:
-                    if self._spare.key.page_size == move.page_size:
-                        part = self.parts[TEXT] = self._spare
-                    self._spare = None
-                if part is None:
-                    key, value = self.codecs[move.modality]
-                    part = self.parts[move.modality] = Part(
-                        self.new_store(key, move.page_size), self.new_store(value, move.page_size)
-                    )
+                part = self.segments.open(move.modality, move.page_size)
                 known = {} if mass is None else {"mass": mass.index_select(2, move.index[0])}
-                key, value = (take_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
+                key, value = (take_tokens(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
                 part.key.append(key, move.valid, moment, **known)
                 part.value.append(value, move.valid, moment)
-            self.parts = dict(sorted(self.parts.items()))
             self._keep(plan.stay)
-            self.num_dense = plan.stay.shape[1]
             self.packed = True
             self.queries.clear()  # have served: codecs keep what they need of them
 
     def _keep(self, stay: torch.Tensor) -> None:
-        """Move the columns ``stay`` int64 ``[B, n]`` to the front, in :attr:`exact_dtype` from now on."""
-        kept = (take_columns(x, stay) for x in (self.dense_key, self.dense_value))
+        """Move the tokens at ``stay`` int64 ``[B, n]`` to the front, in :attr:`exact_dtype` from now on."""
+        kept = (take_tokens(x, stay) for x in (self.dense_key, self.dense_value))
         key, value = (to_exact(x, self.exact_dtype) for x in kept)
-        if self._columns is not None and key.shape[2] <= self._columns[0].shape[2]:
-            self._write_columns(key, value)
-        else:
-            self.dense_key, self.dense_value = key, value
+        self.residual.keep(key, value)
 
     def writes_pages(self, page_size: int, held: int) -> bool:
         """Whether :meth:`write_page` can add a page of text behind ``held`` pages."""
-        if self._columns is None or self.dense_key is not self._columns[0] or TEXT not in self.parts:
+        if not self.residual.in_place or TEXT not in self.parts:
             return False
         return not self.queries and all(store.writes_pages(page_size, held) for store in self.parts[TEXT].stores)
 
-    def write_page(self, plan: Plan, place: NextPage) -> tuple[Growth, Growth]:
-        """The device's part of :meth:`apply` of one page of text where there is room, to be captured.
+    def write_page(self, plan: Plan, cursor: PageCursor) -> tuple[Growth, Growth]:
+        """The device's part of :meth:`apply` of one page of text in static buffers, to be captured.
 
         Returns:
             what the key store and the value store grew by, for :meth:`PageStore.note`.
         """
         move, part = plan.moves[0], self.parts[TEXT]
-        columns = [take_columns(x, move.index, move.start) for x in (self.dense_key, self.dense_value)]
-        grown = tuple(store.write_page(x, place) for store, x in zip(part.stores, columns, strict=True))
+        tokens = [take_tokens(x, move.index, move.start) for x in (self.dense_key, self.dense_value)]
+        grown = tuple(store.write_page(x, cursor) for store, x in zip(part.stores, tokens, strict=True))
         self._keep(plan.stay)
         return grown
 
-    def new_store(self, codec: Codec, page_size: int) -> PageStore:
-        """An empty store for one of the layer's codecs."""
-        if self.retains:
-            store = TieredStore.for_settings(codec, page_size, self.policy.retention)
-        else:
-            store = PageStore.for_codec(codec, page_size)
-        store.exact_dtype = self.exact_dtype
-        return store
-
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence, decoded; zeros where there was padding."""
-        self._settle()
+        self._flush()
         with self._on_device():
-            key, value = self.dense_key[:, :, : self.num_dense], self.dense_value[:, :, : self.num_dense]
+            key, value = self.residual.pair
             if not self.packed:
                 return key, value
             slots = self.table.slots().to(self.device)[:, None, :, None]
@@ -323,7 +208,7 @@ class KVMMLayer(LayerContract):
         Raises:
             KVMMError: if pages were dropped.
         """
-        if any(store.dropped for part in self.parts.values() for store in part.stores):
+        if any(store.dropped for store in self.segments.stores):
             raise KVMMError(
                 "Pages were dropped to meet the budget, which leaves no keys for attention weights or decoded reads: "
                 "leave budget= out."
@@ -345,23 +230,22 @@ class KVMMLayer(LayerContract):
             self.offload()
 
     def attend(self, query: torch.Tensor, mask: torch.Tensor | None, scaling: float) -> torch.Tensor:
-        """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.decode.attend`.
+        """Attention of ``query`` ``[B, H_q, q, D]`` over everything stored; see :func:`kvmm.kernels.attention.attend`.
 
         ``mask``: see :meth:`TokenTable.bias`. A captured step has none: the device knows what is padding.
         """
-        mask = None if self.table.replays else self.table.beyond_padding(mask, query.shape[2])
-        if mask is None and self._steps(query):
+        mask = None if self.step.replaying else self.table.beyond_padding(mask, query.shape[2])
+        if mask is None and query.shape[2] == 1 and self.residual.in_place:
             with self._current_device():
                 output = self._step(query, scaling)
             self._was_read()
             return output
-        self._settle()
+        self._flush()
         with self._on_device():
             output = attend(
                 query,
                 list(self.parts.values()),
-                self.dense_key[:, :, : self.num_dense],
-                self.dense_value[:, :, : self.num_dense],
+                *self.residual.pair,
                 self.table.bias(mask, query.shape[2], self.device),
                 scaling,
             )
@@ -370,72 +254,51 @@ class KVMMLayer(LayerContract):
 
     def _step(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
         """:meth:`attend` of a step of one token, which is appended first; everything stays in place."""
-        new, self._new = self._new, None
-        counters = self.table.room.on(self.device, self.table)
-        stores = [store for part in self.all_parts().values() for store in part.stores]
-        views = [store.roomy(counters.num_pages) if store.reserved else store.packed for store in stores]
+        new = self.residual.take_pending()
+        lengths = self.table.static.lengths_on(self.device, self.table)
+        stores = self.segments.allocated_stores
+        views = [store.at_capacity(lengths.num_pages) for store in stores]
 
         def work(query: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
             if new:
-                append_columns(self.dense_key, self.dense_value, *new, counters.position)
-            sides = [_View(store.codec, view) for store, view in zip(stores, views, strict=True)]
+                append_tokens(self.dense_key, self.dense_value, *new, lengths.position)
+            sides = [PackedReader(store.codec, view) for store, view in zip(stores, views, strict=True)]
             parts = [Part(*pair) for pair in zip(sides[::2], sides[1::2], strict=True)]
-            bias, used = counters.bias, counters.dense_length
+            bias, used = lengths.bias, lengths.dense_length
             return attend(query, parts, self.dense_key, self.dense_value, bias, scaling, dense_length=used)
 
         inputs = (query, *(new or ()))
         output = None
         if query.is_cuda and new is not None:
-            reads = (counters, counters.bias, self.dense_key, self.dense_value, scaling, *views)
-            output = self._graph.run(inputs, reads, counters.pool, work)
+            reads = (lengths, lengths.bias, self.dense_key, self.dense_value, scaling, *views)
+            output = self._graph.run(inputs, reads, lengths.pool, work)
         return work(*inputs) if output is None else output
 
     def index_batch(self, index: torch.Tensor) -> None:
         """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""
         if not self.is_initialized:
             return
-        self._settle()
+        self._flush()
         with self._on_device():
-            key, value = self.dense_key.index_select(0, index), self.dense_value.index_select(0, index)
-            if self._columns is None:
-                self.dense_key, self.dense_value = key, value
-            elif len(key) == len(self._columns[0]) and self.dense_key is self._columns[0]:
-                self._write_columns(key, value)
-            else:
-                self._columns = self.dense_key, self.dense_value = key, value
+            self.residual.index_batch(index)
             self.queries.index_batch(index)
-            for part in self.all_parts().values():
-                for store in part.stores:
-                    store.index_batch(index)
+            self.segments.index_batch(index)
 
-    def shorten(self, cut: Cut) -> None:
+    def truncate(self, cut: Cut) -> None:
         """Carry out what the table decided, once it has the new length."""
         if not self.is_initialized:
             return
-        self._new = None  # was read, or is cut off
-        self.num_dense = cut.width
-        self.seen = self.table.length
-        for modality, appends in cut.appends.items():
-            if not appends:
-                del self.parts[modality]
-                continue
-            for store in self.parts[modality].stores:
-                store.rewind(appends)
+        self.residual.crop(cut.width, self.table.length)
+        self.segments.crop(cut)
 
-    def fork(self, table: TokenTable) -> KVMMLayer:
-        """A layer of its own that shares the packed parts; ``table`` is the fork's."""
-        self._settle()
+    def fork(self, table: TokenTable, step: StepState) -> KVMMLayer:
+        """A layer of its own that shares the packed parts; ``table`` and ``step`` are the fork's."""
         twin = copy.copy(self)
         twin._graph = self._graph.fork()
-        twin.table = table
+        twin.table, twin.step = table, step
         twin.queries = copy.copy(self.queries)
         if self.is_initialized:
-            twin.dense_key, twin.dense_value = self.dense_key.clone(), self.dense_value.clone()
-        if self._columns is not None:
-            if self.dense_key is self._columns[0]:
-                twin._columns = twin.dense_key, twin.dense_value
-            else:
-                twin._columns = tuple(x.clone() for x in self._columns)
-        twin._spare = None if self._spare is None else self._spare.fork()
-        twin.parts = {modality: part.fork() for modality, part in self.parts.items()}
+            self._flush()
+            twin.residual = self.residual.fork(table)
+        twin.segments = self.segments.fork()
         return twin

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from kvmm.cache.buffers import ResidualBuffer
 from kvmm.cache.pages import Part
 from kvmm.cache.queries import PromptQueries
+from kvmm.cache.segments import Segments
 from kvmm.errors import KVMMError
 
 
@@ -18,9 +20,8 @@ class LayerContract(CacheLayerMixin):
     """The calls of transformers on one layer; :class:`kvmm.cache.layer.KVMMLayer` has the rest.
 
     Attributes:
-        seen: tokens so far, padding included.
-        dense_key, dense_value: full-precision columns ``[B, H, capacity, D]``.
-        parts: packed pages by modality.
+        residual: the tokens that are not packed: sinks, residual, a turn that waits.
+        segments: the packed pages.
         queries: of the prompt.
         offloaded: whether what is stored waits on the CPU.
     """
@@ -29,10 +30,8 @@ class LayerContract(CacheLayerMixin):
     is_croppable = True
     is_sliding = False
 
-    seen: int
-    dense_key: torch.Tensor | None
-    dense_value: torch.Tensor | None
-    parts: dict[int, Part]
+    residual: ResidualBuffer | None
+    segments: Segments
     queries: PromptQueries
     offloaded: bool
     _awaits_query: bool
@@ -43,6 +42,31 @@ class LayerContract(CacheLayerMixin):
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[B, H, T, D]`` in the order of the sequence."""
         raise NotImplementedError
+
+    @property
+    def parts(self) -> dict[int, Part]:
+        """Packed pages by modality."""
+        return self.segments.parts
+
+    @property
+    def dense_key(self) -> torch.Tensor | None:
+        """Keys of residual tokens ``[B, H, capacity, D]``, of which :attr:`num_dense` tokens are in use."""
+        return None if self.residual is None else self.residual.key
+
+    @property
+    def dense_value(self) -> torch.Tensor | None:
+        """Their values, like :attr:`dense_key`."""
+        return None if self.residual is None else self.residual.value
+
+    @property
+    def num_dense(self) -> int:
+        """Residual tokens in use."""
+        return 0 if self.residual is None else self.residual.length
+
+    @property
+    def seen(self) -> int:
+        """Tokens so far, padding included."""
+        return 0 if self.residual is None else self.residual.seen
 
     @property
     def keys(self) -> torch.Tensor | None:
@@ -113,11 +137,9 @@ class LayerContract(CacheLayerMixin):
             self.offloaded = False
 
     def _move(self, device: torch.device | str) -> None:
-        self.dense_key, self.dense_value = self.dense_key.to(device), self.dense_value.to(device)
+        self.residual.to(device)
         self.queries.to(device)
-        for part in self.parts.values():
-            for store in part.stores:
-                store.to(device)
+        self.segments.to(device)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:

@@ -71,9 +71,9 @@ class MemoryReport:
 class _Counts:
     """Bytes so far, and the tokens they are of."""
 
-    dense: dict[int, int]  # modality -> tokens in full-precision columns
+    dense: dict[int, int]  # modality -> residual tokens
     packed: dict[int, int]  # modality -> tokens in pages
-    sinks: int  # tokens among the columns that are sinks
+    sinks: int  # residual tokens that are sinks
     components: Counter[str] = field(default_factory=Counter)
     by_modality: Counter[int] = field(default_factory=Counter)
     by_packed: Counter[int] = field(default_factory=Counter)
@@ -174,7 +174,7 @@ def _storage(tensor: Any) -> int:
 
 def _measure_layer(layer: KVMMLayer, counts: _Counts) -> tuple[int, int]:
     """Add what one layer holds to the counts; returns the bytes of its tensors, and those that hold something."""
-    total = sum(_storage(x) for x in layer.dense_buffers())
+    total = sum(_storage(x) for x in layer.residual.tensors())
     column = sum(x.shape[1] * x.shape[3] * x.element_size() for x in (layer.dense_key, layer.dense_value))
     held = sum(counts.dense.values()) * column
     sinks = counts.sinks * column
@@ -182,9 +182,9 @@ def _measure_layer(layer: KVMMLayer, counts: _Counts) -> tuple[int, int]:
     counts.components["residual"] += held - sinks
     for modality, n in counts.dense.items():
         counts.by_modality[modality] += n * column
-    for modality, part in layer.all_parts().items():
+    for modality, part in layer.segments.allocated.items():
         for store in part.stores:
-            empty = store.room_nbytes()
+            empty = store.reserved_nbytes()
             for name, nbytes in store.nbytes().items():
                 total += nbytes
                 nbytes -= empty.get(name, 0)

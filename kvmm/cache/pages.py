@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from kvmm.cache.page_groups import PageGroups
 from kvmm.codecs.base import Codec, EncodeContext, Packed
+from kvmm.errors import KVMMError
+from kvmm.kernels.attention.call import Reader
 
 if TYPE_CHECKING:
-    from kvmm.cuda_graphs.next_page import NextPage
+    from kvmm.cache.capacity import PageCursor
 
 _SLACK_PAGES = 8
-_GROUPED = ("offset", "mean", "scale")  # what ``page_group`` points into: the first of these that a codec stores
 
 
 @dataclass(frozen=True)
@@ -50,22 +52,21 @@ class _Peers:
         return None  # a deep copy has copied the buffers
 
 
-class PageStore:
+class PageStore(Reader):
     """The pages of one tensor (keys or values), all of one codec.
 
     The first append keeps the encoder's tensors as they are, so a prompt is stored without slack; later ones write
     behind it into buffers that grow by an eighth, of a few pages at most: copying the codes of all pages once in so
     many pages is a small part of what attention reads of them in the steps between.
 
-    With :meth:`reserve` the buffers have room for a number of pages and are written in place, so that their addresses
-    hold.
+    With :meth:`allocate` the buffers have capacity for a number of pages and are written in place, so that their
+    addresses hold.
 
     Forks share buffers. A subclass that writes into ``buffers`` calls :meth:`own` first, and one whose appends do more
-    than add behind what is there sets ``rewinds`` to False.
+    than add behind what is there sets ``truncates`` to False.
     """
 
-    rewinds = True  # whether the last appends can be taken back
-    observes = False  # whether ``observe`` wants to see queries and probabilities
+    truncates = True  # whether the last appends can be taken back
     dropped = False  # whether some of the pages are gone
 
     def __init__(self, codec: Codec, page_size: int):
@@ -74,15 +75,23 @@ class PageStore:
         self.page_size = page_size
         self.buffers: dict[str, torch.Tensor] = {}
         self.sizes: dict[str, int] = {}
-        self.page_group: torch.Tensor | None = None
+        self.groups: PageGroups | None = None  # None: no group is longer than a page
         self.num_groups = 0
-        self.reserved = 0  # pages there is room for; 0: the buffers grow
-        self._group_buffer: torch.Tensor | None = None  # with room; ``page_group`` is its part in use
+        self.capacity = 0  # pages that the buffers stay in place for; 0: they grow
         self._shared_group: int | None = None  # of all pages, where it is known
         self._view: Packed | None = None
-        self._roomy: Packed | None = None
+        self._at_capacity: Packed | None = None
         self._past: list[tuple[dict[str, int], int, int]] = []  # sizes, groups and grouped pages after each append
         self._peers: _Peers | None = None
+
+    @property
+    def page_group(self) -> torch.Tensor | None:
+        """Integer ``[P]``, the group of each page; None if no group is longer than a page."""
+        return None if self.groups is None else self.groups.in_use
+
+    @page_group.setter
+    def page_group(self, groups: torch.Tensor | None) -> None:
+        self.groups = None if groups is None else PageGroups.of(groups)
 
     @classmethod
     def for_codec(cls, codec: Codec, page_size: int) -> PageStore:
@@ -113,7 +122,7 @@ class PageStore:
                     grown = buffer.new_zeros(shape)
                     grown[:, :, :used] = buffer[:, :, :used]
                     self.buffers[name] = buffer = grown
-                    self._roomy = None
+                    self._at_capacity = None
                 buffer[:, :, used:needed] = tensor
         if new.page_group is not None:
             self._append_groups(new.page_group + self.num_groups if self.num_groups else new.page_group)
@@ -132,25 +141,21 @@ class PageStore:
         )
 
     def _append_groups(self, groups: torch.Tensor) -> None:
-        used = 0 if self.page_group is None else len(self.page_group)
-        end = used + len(groups)
-        if self._group_buffer is not None and end <= len(self._group_buffer):
-            self._group_buffer[used:end] = groups
-        else:
-            self.page_group = groups if self.page_group is None else torch.cat((self.page_group, groups))
-            self._group_buffer = self._roomy = None
+        before = self.groups
+        self.groups = PageGroups(groups, 0) if before is None else before.written(groups)
+        if self.groups is not before:
+            self._at_capacity = None
 
     def note(self, growth: Growth) -> None:
         """The host's part of an append, whose tensors have been written."""
         for name, rows in growth.rows.items():
             self.sizes[name] = self.sizes.get(name, 0) + rows
         if growth.pages:
-            if self._group_buffer is not None:
-                self.page_group = self._group_buffer[: len(self.page_group) + growth.pages]
+            self.groups = self.groups.counting(self.groups.used + growth.pages)
             shared = None if growth.shared_group is None else growth.shared_group + self.num_groups
             self._shared_group = shared if not self._past or shared == self._shared_group else None
-            if self._roomy is not None and self._roomy.shared_group != self._shared_group:
-                self._roomy = None  # kernels may have been chosen for pages that share one group
+            if self._at_capacity is not None and self._at_capacity.shared_group != self._shared_group:
+                self._at_capacity = None  # kernels may have been chosen for pages that share one group
             self.num_groups = self.sizes[self._grouped]
         self._remember()
         self._view = None
@@ -158,13 +163,16 @@ class PageStore:
     @property
     def _grouped(self) -> str:
         """The tensor that ``page_group`` points into."""
-        return next(name for name in _GROUPED if name in self.sizes)
+        for name, stored in self.codec.stored.items():
+            if stored.rows == "group" and name in self.sizes:
+                return name
+        raise KVMMError(f"Codec {self.codec.name} groups pages and declares no tensor whose rows are groups (stored).")
 
     def _remember(self) -> None:
-        grouped = 0 if self.page_group is None else len(self.page_group)
+        grouped = 0 if self.groups is None else self.groups.used
         self._past.append((dict(self.sizes), self.num_groups, grouped))
 
-    def rewind(self, appends: int) -> None:
+    def truncate(self, appends: int) -> None:
         """Keep only what the first ``appends`` (at least 1) of all appends stored."""
         if appends >= len(self._past):
             return
@@ -172,49 +180,44 @@ class PageStore:
         sizes, self.num_groups, grouped = self._past[-1]
         self.sizes = dict(sizes)
         self._view = None
-        if self._group_buffer is not None:
-            self.page_group = self._group_buffer[:grouped]
-        elif self.page_group is not None:
-            self.page_group = self.page_group[:grouped].clone() if grouped else None
-        if self.reserved:  # the room stays
+        if self.capacity:  # which stays
+            self.groups = None if self.groups is None else self.groups.counting(grouped)
             return
+        self.groups = None if self.groups is None else self.groups.cut(grouped)
         buffers = {name: self.buffers[name][:, :, :size] for name, size in sizes.items()}
         # copying frees the rest, unless another fork holds it
         self.buffers = buffers if self.shared else {name: buffer.clone() for name, buffer in buffers.items()}
 
-    # -- room -----------------------------------------------------------------------------------------------------
+    # -- capacity -----------------------------------------------------------------------------------------------------
 
-    def reserve(self, pages: int, held: int, like: torch.Tensor) -> None:
-        """Make room for ``pages`` pages in all, of which ``held`` are in use.
+    def allocate(self, pages: int, held: int, like: torch.Tensor) -> None:
+        """Have space for ``pages`` pages in all, of which ``held`` are in use, in buffers that stay in place.
 
         Args:
             pages: more than ``held``.
             held: what is in the store; 0 if nothing was appended yet.
             like: ``[B, H, n, D]`` of the shape, dtype and device of what will be appended.
         """
-        if self.reserved >= pages:
+        if self.capacity >= pages:
             return
         first, more = self._rows_of_a_page(like)
         if not self._past:
             self._shared_group = first.shared_group  # what the first page will say
         with torch.inference_mode(False):
-            buffers = {}
+            buffers, stored = {}, self.codec.stored
             for name, tensor in first.tensors.items():
                 used = self.sizes.setdefault(name, 0)
                 rows = more[name] * (pages - held) + (used if held else max(0, tensor.shape[2] - more[name]))
                 buffers[name] = buffer = tensor.new_zeros(*tensor.shape[:2], rows, *tensor.shape[3:])
-                if name == "outlier_slot":  # rows to come count for nothing: they name the last slot, which stays empty
-                    buffer.fill_(pages * self.page_size - 1)
+                fill = stored[name].fill if name in stored else 0
+                if fill:
+                    buffer.fill_(pages * self.page_size - 1 if fill == "last slot" else fill)
                 if held:
                     buffer[:, :, :used] = self.buffers.pop(name)[:, :, :used]
             if first.page_group is not None:
-                groups = first.page_group.new_zeros(pages)
-                grouped = 0 if self.page_group is None else len(self.page_group)
-                if grouped:
-                    groups[:grouped] = self.page_group
-                self._group_buffer, self.page_group = groups, groups[:grouped]
+                self.groups = (self.groups or PageGroups(first.page_group, 0)).allocated(pages)
         self._replace(buffers)
-        self.reserved = pages
+        self.capacity = pages
 
     def _rows_of_a_page(self, like: torch.Tensor) -> tuple[Packed, dict[str, int]]:
         """What the next page appended stores, and how many rows of each tensor the one after it adds, by trial."""
@@ -231,33 +234,39 @@ class PageStore:
     def _context(self, previous: Packed | None = None) -> EncodeContext:
         return EncodeContext(self.page_size, previous=previous, exact_dtype=self.exact_dtype)
 
-    def roomy(self, num_pages: torch.Tensor) -> Packed:
-        """The whole room, of which ``num_pages`` (int32 ``[1]``, on the device) are in use; for attention only."""
-        if self._roomy is None or self._roomy.num_pages is not num_pages:
-            self._roomy = Packed(dict(self.buffers), self.page_size, self._group_buffer, num_pages, self._shared_group)
-        return self._roomy
+    def at_capacity(self, num_pages: torch.Tensor) -> Packed:
+        """What a step that may be captured reads: of a static store all pages that there is capacity for, of which
+        ``num_pages`` (int32 ``[1]``, on the device) are in use; for attention only. A store that grows (media, to which
+        no step adds) is read as it is.
+        """
+        if not self.capacity:
+            return self.packed
+        if self._at_capacity is None or self._at_capacity.num_pages is not num_pages:
+            tensors, groups = dict(self.buffers), None if self.groups is None else self.groups.buffer
+            self._at_capacity = Packed(tensors, self.page_size, groups, num_pages, self._shared_group)
+        return self._at_capacity
 
     def writes_pages(self, page_size: int, held: int) -> bool:
         """Whether :meth:`write_page` can add a page of so many tokens behind ``held`` pages."""
         plain = type(self) is PageStore and self.codec.static_encode and not self.shared
-        return plain and self.page_size == page_size and 0 < held < self.reserved
+        return plain and self.page_size == page_size and 0 < held < self.capacity
 
-    def write_page(self, x: torch.Tensor, place: NextPage) -> Growth:
-        """The device's part of appending one page where there is room, to be captured: what it writes does not depend
+    def write_page(self, x: torch.Tensor, cursor: PageCursor) -> Growth:
+        """The device's part of appending one page within the capacity, to be captured: what it writes does not depend
         on numbers of the host's that change from page to page. :meth:`note` is the host's part.
 
         Args:
             x: ``[B, H, page_size, D]``, a token in every slot.
-            place: where the page goes.
+            cursor: where the page goes.
         """
         new = self._encode(x)
         for name, tensor in new.tensors.items():
             if rows := tensor.shape[2]:
-                self.buffers[name].index_copy_(2, place.rows(self.sizes[name], rows), tensor)
+                self.buffers[name].index_copy_(2, cursor.rows(self.sizes[name], rows), tensor)
         growth = Growth.of(new)
         if growth.pages:
-            groups = new.page_group + place.number(self.num_groups, growth.rows.get(self._grouped, 0))
-            self._group_buffer.index_copy_(0, place.rows(len(self.page_group), 1), groups)
+            groups = new.page_group + cursor.number(self.num_groups, growth.rows.get(self._grouped, 0))
+            self.groups.buffer.index_copy_(0, cursor.rows(self.groups.used, 1), groups)
         return growth
 
     def origins(self, growth: Growth, held: int) -> tuple[int, ...]:
@@ -265,20 +274,19 @@ class PageStore:
         :meth:`write_page` counts from."""
         found = [self.sizes[name] - held * rows for name, rows in growth.rows.items()]
         if growth.pages:
-            found += [len(self.page_group) - held, self.num_groups - held * growth.rows.get(self._grouped, 0)]
+            found += [self.groups.used - held, self.num_groups - held * growth.rows.get(self._grouped, 0)]
         return tuple(found)
 
-    def room_nbytes(self) -> dict[str, int]:
+    def reserved_nbytes(self) -> dict[str, int]:
         """The part of :meth:`nbytes` that buffers have grown to, or were given, and that holds no page yet."""
         empty = {name: b.nbytes - b[:, :, : self.sizes[name]].nbytes for name, b in self.buffers.items()}
-        if self._group_buffer is not None:
-            empty["page_table"] = self._group_buffer.nbytes - self.page_group.nbytes
+        if self.groups is not None:
+            empty["page_table"] = self.groups.buffer.nbytes - self.groups.in_use.nbytes
         return empty
 
     def addresses(self) -> tuple[int | None, ...]:
         """What a captured step would read: where the buffers lie, how long they are, and what pages share."""
-        groups = self.page_group if self._group_buffer is None else self._group_buffer
-        tensors = [*self.buffers.values()] if groups is None else [*self.buffers.values(), groups]
+        tensors = [*self.buffers.values()] if self.groups is None else [*self.buffers.values(), self.groups.buffer]
         return (self._shared_group, *(x for t in tensors for x in (t.data_ptr(), t.numel())))
 
     # -- contents -------------------------------------------------------------------------------------------------
@@ -311,7 +319,7 @@ class PageStore:
     def fork(self) -> PageStore:
         """A store that reads the same buffers; whichever of the two writes first copies them.
 
-        Buffers with room are for writing, so they are copied at once.
+        Static buffers are for writing, so they are copied at once.
         """
         twin = copy.copy(self)
         for name, value in vars(self).items():
@@ -319,11 +327,10 @@ class PageStore:
                 setattr(twin, name, value.clone())
             elif isinstance(value, (dict, list, np.ndarray)):
                 setattr(twin, name, value.copy())
-        twin._view = twin._roomy = None
-        if self.reserved:
+        twin.groups = None if self.groups is None else self.groups.fork()
+        twin._view = twin._at_capacity = None
+        if self.capacity:
             twin.buffers, twin._peers = {name: buffer.clone() for name, buffer in self.buffers.items()}, None
-            if twin._group_buffer is not None:
-                twin.page_group = twin._group_buffer[: len(self.page_group)]
             return twin
         if self._peers is None:
             self._peers = twin._peers = _Peers()
@@ -346,15 +353,14 @@ class PageStore:
         if self._peers is not None:
             self._peers.stores.discard(self)
             self._peers = None
-        self._view = self._roomy = None
+        self._view = self._at_capacity = None
 
     def to(self, device: torch.device | str) -> None:
         """Move everything to ``device``."""
         device = torch.device(device)
         if any(buffer.device != device for buffer in self.buffers.values()):
             self._replace({name: buffer.to(device) for name, buffer in self.buffers.items()})
-        if self.page_group is not None:
-            self.page_group = self.page_group.to(device)
+        self.groups = None if self.groups is None else self.groups.to(device)
 
     # -- files --------------------------------------------------------------------------------------------------
 
@@ -379,9 +385,8 @@ class PageStore:
     def nbytes(self) -> dict[str, int]:
         """Bytes of every tensor that exists, by name."""
         sizes = {name: buffer.nbytes for name, buffer in self.buffers.items()}
-        groups = self.page_group if self._group_buffer is None else self._group_buffer
-        if groups is not None:
-            sizes["page_table"] = groups.nbytes
+        if self.groups is not None:
+            sizes["page_table"] = self.groups.buffer.nbytes
         return sizes
 
     def shared_nbytes(self) -> int:

@@ -50,11 +50,11 @@ class PromptQueries:
         return None if self.total is None else self.total / self.count.clamp_min(1)
 
     def attention_mass(self, key: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-        """What part of the attention of the last queries, which must have been kept, each column got.
+        """What part of the attention of the last queries, which must have been kept, each key got.
 
         Args:
             key: ``[1, H_kv, n, D]``, the keys of the prompt.
-            padding: bool ``[1, n]``, columns that hold no token.
+            padding: bool ``[1, n]``, places that hold no token.
 
         Returns:
             float32 ``[1, H_kv, n]``.

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from kvmm.cache.table import TokenTable
+from kvmm.cache.token_table import TokenTable
 from kvmm.calibration import Calibration
 from kvmm.cuda_graphs.decode import StepGraph
 from kvmm.policy import KVPolicy
@@ -43,7 +43,7 @@ class CacheState(Protocol):
         """Whether the prompt has been packed."""
 
     def _changed(self, turn: bool = False) -> None:
-        """Give buffers their room, and the device the host's numbers."""
+        """Give static buffers their capacity, and the device the host's numbers."""
 
 
 __all__ = ["CacheState"]

@@ -1,9 +1,9 @@
 """Page stores whose pages can be lowered to a coarser code, or dropped, one head at a time.
 
-A plain :class:`PageStore` keeps all pages of a tensor in one code. Here every (page, KV head) is an *entry* with a
-tier: 0 is the codec of the policy, then its lower tiers (:meth:`Codec.lower_tier`), and the last number means dropped:
-no bytes, and scores that no softmax sees. Each tier keeps its entries' tensors and nothing else, so what lowering frees
-is really free. Which entry goes where is the business of :mod:`kvmm.cache.retention`.
+Every (page, KV head) is an *entry* (:mod:`kvmm.cache.entries`) with a tier: 0 is the codec of the policy, then its
+lower tiers (:meth:`Codec.lower_tier`), and the last number means dropped: no bytes, and scores that no softmax sees.
+Each tier keeps its entries' tensors and nothing else, so what lowering frees is really free. Which entry goes where is
+the business of :mod:`kvmm.cache.retention`.
 
 Codes cannot be undone: a lower tier is encoded from what the tier above decodes to, and an entry can rise again only if
 the store keeps the first tier's codes in the host's memory (``backing``).
@@ -17,24 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvmm.cache.pages import PageStore
-from kvmm.cache.tier_reader import TierReader
+from kvmm.cache.entries import EntryStore, Tensors
 from kvmm.codecs.base import Codec, EncodeContext, Packed
 from kvmm.errors import KVMMError
 from kvmm.policy import RetentionSettings
 
-Tensors = dict[str, torch.Tensor]
 
-
-class TieredStore(PageStore):
-    """Entries of keys or values by tier, for one sequence.
-
-    Buffers: ``<tier>.<name>`` ``[1, E, k, ...]``, the tensors of the codec with its pages as entries;
-    ``<tier>.entries`` int32 ``[1, 1, E]``, ascending numbers ``page * H + head``; ``span.<name>`` ``[1, H, G, ...]``,
-    what pages share.
+class TieredStore(EntryStore):
+    """Entries whose tiers change, and what is known of them.
 
     Attributes:
-        num_tiers: tiers with codes; the tier of that number means dropped.
         importance: float32 ``[P, H]``, moving average of the attention mass of each entry (keys); what an entry had
             when it was dropped.
         error, largest_error: float32 ``[num_tiers, P, H]``, mean square and largest length of the error that a tier
@@ -46,23 +38,18 @@ class TieredStore(PageStore):
             often it did.
     """
 
-    rewinds = False
+    truncates = False
     observes = True
 
     def __init__(self, codec: Codec, page_size: int, decay: float = 0.9, gated: bool = False, backing: bool = False):
         tiers = [codec]
         while codec.side == "key" and (lower := tiers[-1].lower_tier()) is not None:
             tiers.append(lower)
-        super().__init__(TierReader(tiers), page_size)
-        self.tiers = tiers
-        self.num_tiers = len(tiers)
+        super().__init__(tiers, page_size)
         self.decay = decay
         self.gated = gated  # whether margins are wanted
         self.keeps_backing = backing
         self.backing: Tensors = {}
-        self.num_pages = 0
-        self.num_heads = 0
-        self.dim = 0
         self.importance = self.margin = self.energy = self.error = self.largest_error = None
         self.changed = self.flips = np.zeros((0, 0), dtype=np.int64)
 
@@ -71,60 +58,10 @@ class TieredStore(PageStore):
         """The store of a codec under a policy's settings."""
         return cls(codec, page_size, settings.decay, settings.margin_gate, settings.backing == "host")
 
-    # -- contents ---------------------------------------------------------------------------------------------------
-
-    def tier(self, tier: int) -> tuple[torch.Tensor, Packed]:
-        """Entry numbers int64 ``[E]`` of a tier, and their codes as ``E`` heads of one page each."""
-        entries = self.buffers[f"{tier}.entries"][0, 0].long()
-        return entries, self._as_heads(self._named(f"{tier}."), entries)
-
-    def _named(self, prefix: str) -> Tensors:
-        skip = len(prefix)
-        return {n[skip:]: t for n, t in self.buffers.items() if n.startswith(prefix) and n[skip:] != "entries"}
-
-    def _as_heads(self, tensors: Tensors, entries: torch.Tensor) -> Packed:
-        span = self._named("span.")
-        if not span:
-            return Packed(tensors, self.page_size, None)
-        page, head = entries // self.num_heads, entries % self.num_heads
-        group = self.page_group.long()[page]
-        span = {name: t[:, head, group].unsqueeze(2) for name, t in span.items()}
-        return Packed(tensors | span, self.page_size, torch.zeros(1, dtype=torch.int32, device=entries.device))
-
-    def tier_map(self) -> np.ndarray:
-        """int64 ``[P, H]``: the tier of every entry."""
-        tiers = np.full(self.num_pages * self.num_heads, self.num_tiers, dtype=np.int64)
-        for tier in range(self.num_tiers):
-            tiers[self.buffers[f"{tier}.entries"][0, 0].cpu().numpy()] = tier
-        return tiers.reshape(self.num_pages, self.num_heads)
-
     @property
-    def packed(self) -> TieredStore:
-        """The store itself, which :class:`TierReader` reads."""
-        return self
-
-    @property
-    def dropped(self) -> bool:
-        """Whether some entry is gone."""
-        kept = sum(self.buffers[f"{tier}.entries"].shape[2] for tier in range(self.num_tiers))
-        return kept < self.num_pages * self.num_heads
-
-    def _held(self) -> torch.Tensor:
-        """bool ``[P, H]``: the entries that are not gone."""
-        held = torch.zeros(self.num_pages * self.num_heads, dtype=torch.bool, device=self.buffers["0.entries"].device)
-        for tier in range(self.num_tiers):
-            held[self.buffers[f"{tier}.entries"][0, 0].long()] = True
-        return held.view(self.num_pages, self.num_heads)
-
-    def decode(self) -> torch.Tensor:
-        """float32 ``[1, H, P * page_size, D]``, zeros where entries were dropped."""
-        shape = (self.num_pages * self.num_heads, self.page_size, self.dim)
-        pages = torch.zeros(shape, device=self.buffers["0.entries"].device)
-        for tier, codec in enumerate(self.tiers):
-            entries, packed = self.tier(tier)
-            if len(entries):
-                pages[entries] = codec.page_decode(packed, entries % self.num_heads)[0]
-        return pages.unflatten(0, (-1, self.num_heads)).transpose(0, 1).flatten(1, 2).unsqueeze(0)
+    def observes_all(self) -> bool:
+        """Whether :meth:`observe` has to see the probabilities of all slots: margins are between any two of them."""
+        return self.gated
 
     # -- new pages --------------------------------------------------------------------------------------------------
 
@@ -152,7 +89,7 @@ class TieredStore(PageStore):
         fresh: Tensors = {}
         buffers = dict(self.buffers)
         for name, tensor in new.tensors.items():
-            if new.page_group is not None and name in codec.span_tensors:
+            if new.page_group is not None and name in codec.shared_tensors:
                 _extend(buffers, f"span.{name}", tensor)
                 continue
             if tensor.shape[1] != heads or tensor.shape[2] % pages:
@@ -231,7 +168,8 @@ class TieredStore(PageStore):
 
         Args:
             query: ``[1, H, Q, D]``, multiplied by the softmax scale.
-            probabilities: ``[1, H, Q, N]`` over all slots of the layer, of which ``start`` to ``end`` are this store's.
+            probabilities: ``[1, H, Q, N]`` over all slots of the layer, or without :attr:`observes_all` over some of
+                them, of which ``start`` to ``end`` are this store's.
         """
         own = probabilities[0, :, :, start:end]
         mass = own.mean(1).unflatten(-1, (self.num_pages, -1)).sum(-1).T

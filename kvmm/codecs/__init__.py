@@ -17,6 +17,7 @@ __all__ = [
     "Side",
     "Site",
     "StoreShape",
+    "Stored",
     "build_codec",
     "check_spec",
     "codec_class",
@@ -28,7 +29,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        **dict.fromkeys(("Codec", "EncodeContext", "Packed", "StoreShape"), "kvmm.codecs.base"),
+        **dict.fromkeys(("Codec", "EncodeContext", "Packed", "StoreShape", "Stored"), "kvmm.codecs.base"),
         **dict.fromkeys(
             ("build_codec", "check_spec", "codec_class", "codec_names", "register_codec"), "kvmm.codecs.registry"
         ),

@@ -16,11 +16,16 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from kvmm.codecs.base import Codec, EncodeContext, Packed, StoreShape
+from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.fields import Field
-from kvmm.kernels.decode import mix_per_channel, mix_per_token, scores_per_channel, scores_per_token
-from kvmm.kernels.decode.digits import Digits, Plane, pad_columns
+from kvmm.kernels.attention import (
+    scores_per_channel,
+    scores_per_token,
+    weighted_values_per_channel,
+    weighted_values_per_token,
+)
+from kvmm.kernels.attention.format import PackedFormat, Plane, pad_lanes
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import (
     Pages,
@@ -44,13 +49,16 @@ class AffineCodec(Codec):
     """
 
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {"parameters": ("float16", "float32")}
-    span_tensors = ("scale", "zero_point")
     integer_zero = False
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
         self.axis: Axis = "channel" if side == "key" else "token"
         self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
+
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        return dict.fromkeys(("scale", "zero_point"), Stored("group")) if self.axis == "channel" else {}
 
     # -- parameters -------------------------------------------------------------------------------------------------
 
@@ -136,15 +144,15 @@ class AffineCodec(Codec):
 
     # -- attention --------------------------------------------------------------------------------------------------
 
-    def digits(self, packed: Packed) -> Digits | None:
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
         codes, scale = packed["codes"], packed["scale"]
         by_token = self.axis == "token"
-        page_group, inside = packed.page_group, 0
+        page_group, groups_per_page = packed.page_group, 0
         if page_group is None and not by_token:
-            inside = max(1, packed.page_size // (self.spec.group_size or packed.page_size))
+            groups_per_page = max(1, packed.page_size // (self.spec.group_size or packed.page_size))
         elif not by_token and scale.shape[2] == 1:
             page_group = None
-        return Digits(
+        return PackedFormat(
             (Plane(codes, self.spec.bits, codes.shape[-1 if self.side == "key" else -2]),),
             codes.shape[2],
             packed.page_size,
@@ -152,7 +160,7 @@ class AffineCodec(Codec):
             packed["zero_point"],
             by_token=by_token,
             page_group=page_group,
-            inside=inside,
+            groups_per_page=groups_per_page,
             norm=packed.tensors.get("norm"),
         )
 
@@ -163,12 +171,12 @@ class AffineCodec(Codec):
             return scores_per_channel(query, codes, scale, zero_point, packed.page_group, packed.tensors.get("norm"))
         return scores_per_token(query, codes, scale, zero_point)
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         codes = unpack_values(packed["codes"], self.spec.bits)
         scale, zero_point = packed["scale"], packed["zero_point"]
         if self.axis == "channel":
-            return mix_per_channel(probabilities, codes, scale, zero_point, packed.page_group)
-        return mix_per_token(probabilities, codes, scale, zero_point)
+            return weighted_values_per_channel(probabilities, codes, scale, zero_point, packed.page_group)
+        return weighted_values_per_token(probabilities, codes, scale, zero_point)
 
 
 class RotatedAffineCodec(AffineCodec):
@@ -199,15 +207,15 @@ class RotatedAffineCodec(AffineCodec):
         """Vectors ``[..., D]`` back from the basis of the codes."""
         return unrotate(pages) if self.rotation else pages
 
-    def digits(self, packed: Packed) -> Digits | None:
-        digits = super().digits(packed)
-        if not self.rotation or digits is None:
-            return digits
-        return replace(digits, matrix=_rotation(digits.planes[0].width, self.side, packed["codes"].device))
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
+        store = super().packed_format(packed)
+        if not self.rotation or store is None:
+            return store
+        return replace(store, transform=_rotation(store.planes[0].width, self.side, packed["codes"].device))
 
 
 @lru_cache(maxsize=32)
 def _rotation(dim: int, side: Side, device: torch.device) -> torch.Tensor:
     """float32 ``[1, D, Q]`` from queries to rotated keys, or ``[1, D, D]`` from rotated values back."""
     matrix = hadamard_matrix(dim, device)
-    return pad_columns(matrix.T)[None] if side == "key" else matrix[None]
+    return pad_lanes(matrix.T)[None] if side == "key" else matrix[None]

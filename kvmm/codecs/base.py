@@ -1,8 +1,9 @@
 """What a codec is.
 
 A codec stores one tensor (the keys or the values of one modality). It is a pure pair ``encode`` / ``decode`` plus how
-the codes meet a query: ``scores`` for keys, ``mix`` for values, both in the codec's own *basis* (a rotation, for
-instance), which the driver applies to the query and undoes on the output once for all stores that share it.
+the codes meet a query: ``scores`` for keys, ``weighted_values`` for values, both in the codec's own *basis* (a
+rotation, for instance), which the driver applies to the query and undoes on the output once for all stores that share
+it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -22,10 +23,29 @@ from kvmm.kernels.quantize import BITS
 
 if TYPE_CHECKING:
     from kvmm.calibration.data import SiteSamples
-    from kvmm.kernels.decode.digits import Dense, Digits
+    from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 
 PAGE_SIZE = 128  # tokens
 _MIN_PAGE_SIZE = 32
+PAGED = ("codes", "values")  # tensors with one row a page: a codec without ``page_group`` stores one of them
+
+
+Rows = Literal["page", "group", "span", "token"]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a page store has to know of a tensor ``[B, H, n, ...]`` that a codec stores.
+
+    Attributes:
+        rows: what its ``n`` rows belong to: ``page`` (as many to every page), ``group`` (one a group of pages, which
+            ``page_group`` points into), ``span`` (one for all pages) or ``token`` (to single tokens).
+        fill: what rows hold that there is room for and that are not in use: a number, or ``last slot``, the number of
+            the last slot that there is room for, which stays empty.
+    """
+
+    rows: Rows = "page"
+    fill: int | Literal["last slot"] = 0
 
 
 @dataclass
@@ -52,6 +72,13 @@ class Packed:
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
+
+    @property
+    def slots(self) -> int:
+        """Tokens that there is room for in the pages."""
+        if self.page_group is not None:
+            return len(self.page_group) * self.page_size
+        return next(self.tensors[name] for name in PAGED if name in self.tensors).shape[2] * self.page_size
 
     @cached_property
     def only_group(self) -> int | None:
@@ -128,7 +155,7 @@ class Codec(ABC):
     needs_queries: bool = False  # whether ``encode`` wants the prompt's query moments
     wants_calibration: bool = False  # whether a policy had better use another codec where there is no fit
     pages_stand_alone: bool = False  # whether a page of one head can be read without the others
-    span_tensors: tuple[str, ...] = ()  # tensors that pages share, by ``page_group`` where there is one
+    stored: Mapping[str, Stored] = {}  # of the tensors that are not of rows by page
     # whether ``encode`` of a page behind others is the same work for every page, so that it can be captured: it asks
     # the device nothing, and reads of ``previous`` only tensors that such a page adds nothing to
     static_encode: bool = False
@@ -163,6 +190,11 @@ class Codec(ABC):
     @classmethod  # noqa: B027 - most codecs take any
     def check_model(cls, spec: CodecSpec, head_dim: int) -> None:
         """Raise :class:`KVMMError` if the codec cannot store vectors of ``head_dim`` channels."""
+
+    @property
+    def shared_tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that pages share, by ``page_group`` where there is one."""
+        return tuple(name for name, stored in self.stored.items() if stored.rows in ("group", "span"))
 
     def option(self, name: str) -> Any:
         """An option's value, or its default."""
@@ -242,12 +274,15 @@ class Codec(ABC):
         """``q . k``: transformed queries ``[B, H, Q, D]`` to ``[B, H, Q, P * page_size]``. For keys."""
         raise KVMMError(f"Codec {self.name} does not store keys.")
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         """``sum_t p_t v_t``: ``[B, H, Q, P * page_size]`` to ``[B, H, Q, D]`` in the codec's basis. For values."""
         raise KVMMError(f"Codec {self.name} does not store values.")
 
-    def digits(self, packed: Packed) -> Digits | Dense | None:
-        """How kernels read ``packed`` in place (:mod:`kvmm.kernels.decode`); None: only ``scores`` and ``mix`` can."""
+    def packed_format(self, packed: Packed) -> PackedFormat | DenseFormat | None:
+        """How kernels read ``packed`` in place (:mod:`kvmm.kernels.attention`).
+
+        None if only ``scores`` and ``weighted_values`` do.
+        """
         return None
 
     # -- single pages, for stores that lower or drop them one by one (``pages_stand_alone``) ------------------------
@@ -257,11 +292,14 @@ class Codec(ABC):
         """:meth:`scores` of single pages: ``[1, H, Q, D]`` to ``[1, E, Q, page_size]``."""
         return self.scores(query.index_select(1, heads), packed)
 
-    def page_mix(
+    def page_weighted_values(
         self, probabilities: torch.Tensor, packed: Packed, heads: torch.Tensor, num_heads: int
     ) -> torch.Tensor:
-        """:meth:`mix` of single pages, added up by head: ``[1, E, Q, page_size]`` to ``[1, num_heads, Q, D]``."""
-        mixed = self.mix(probabilities, packed)
+        """:meth:`weighted_values` of single pages, added up by head.
+
+        ``[1, E, Q, page_size]`` to ``[1, num_heads, Q, D]``.
+        """
+        mixed = self.weighted_values(probabilities, packed)
         return mixed.new_zeros(1, num_heads, *mixed.shape[2:]).index_add_(1, heads, mixed)
 
     def page_decode(self, packed: Packed, heads: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from kvmm.codecs.base import Codec, EncodeContext, Packed, StoreShape
 from kvmm.fields import Field
-from kvmm.kernels.decode.digits import Dense
+from kvmm.kernels.attention.format import DenseFormat
 from kvmm.kernels.exact import to_exact
 
 
@@ -37,11 +37,11 @@ class BF16(Codec):
     def decode(self, packed: Packed) -> torch.Tensor:
         return packed["values"].flatten(2, 3).float()
 
-    def digits(self, packed: Packed) -> Dense:
-        return Dense(packed["values"], packed.page_size)
+    def packed_format(self, packed: Packed) -> DenseFormat:
+        return DenseFormat(packed["values"], packed.page_size)
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         return query @ self.decode(packed).transpose(-1, -2)
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         return probabilities @ self.decode(packed)

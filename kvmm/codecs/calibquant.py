@@ -7,13 +7,16 @@ vanishes; post-scaling (section 3.2) folds the scale into the query. Tokens that
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 
 from kvmm.codecs.affine import AffineCodec
+from kvmm.codecs.base import Packed
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
+from kvmm.kernels.attention.format import LogitCalibration, PackedFormat
 from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters
 
 TAU = "calibquant_tau"  # in a calibration file's metadata: {levels: [tau1, tau2]}, searched at one bit
@@ -81,6 +84,10 @@ class CalibQuant(AffineCodec):
         if self.levels == "code" and self.spec.bits == 1:
             low, high = low * _SHRINK[self.side], high * _SHRINK[self.side]
         return affine_parameters(low, high, self.spec.bits, dtype=self.parameter_dtype)
+
+    def packed_format(self, packed: Packed) -> PackedFormat:
+        store = super().packed_format(packed)
+        return replace(store, logit_calibration=LogitCalibration(*self.tau)) if self.adjusts_scores else store
 
     def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         tau1, tau2 = self.tau

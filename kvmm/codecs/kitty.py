@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.codecs.affine import AffineCodec
-from kvmm.codecs.base import EncodeContext, Packed, StoreShape
+from kvmm.codecs.base import EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
-from kvmm.kernels.decode import scores_per_channel, scores_second_digit
-from kvmm.kernels.decode.digits import Digits, Plane, digit_layout
+from kvmm.kernels.attention import scores_per_channel, scores_second_digit
+from kvmm.kernels.attention.format import PackedFormat, Plane, plane_layout
 from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters, cut_pages, unpack_planes
 
 
@@ -43,7 +43,6 @@ class Kitty(AffineCodec):
     bits = (2,)
     pages_stand_alone = True
     static_encode = True
-    span_tensors = (*AffineCodec.span_tensors, "boosted")
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **AffineCodec.options,
         "boost": (0.125,),
@@ -55,6 +54,10 @@ class Kitty(AffineCodec):
         self.boost = self.option("boost")
         self.score = self.option("score")
         self.needs_queries = side == "key" and self.score == "query_range"
+
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        return super().stored | {"boosted": Stored("group")}
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
@@ -88,7 +91,7 @@ class Kitty(AffineCodec):
         boosted = scores.topk(round(self.boost * x.shape[-1]), -1).indices.sort(-1).values  # [B, H, G, K]
         bits = torch.full_like(low, 2).scatter_(-1, boosted, 4)
         scale, zero_point = affine_parameters(low, high, bits, dtype=self.parameter_dtype)
-        codes, high_codes = pages.boosted_codes(scale, zero_point, groups, boosted)
+        codes, high_codes = pages.two_plane_codes(scale, zero_point, groups, boosted)
         tensors = {
             "codes": codes,
             "high_codes": high_codes,
@@ -124,22 +127,22 @@ class Kitty(AffineCodec):
         units.scatter_add_(-1, index.unsqueeze(3).expand_as(high), high * step.unsqueeze(3))
         return units.flatten(2, 3).unflatten(2, (-1, packed.page_size))
 
-    def digits(self, packed: Packed) -> Digits | None:
-        digits = super().digits(packed)
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
+        store = super().packed_format(packed)
         if self.side == "value":
-            return digits
+            return store
         high = packed["high_codes"]
         if high.shape[3] * 4 != packed.page_size:
             return None  # several groups in a page have their planes one after the other
-        low = digits.planes[0]
+        low = store.planes[0]
         runs = (((0, low.width, 1.0),), ((0, high.shape[-1], 4.0),))
-        index, place = digit_layout(runs, high.device)
+        channel, weight = plane_layout(runs, high.device)
         return replace(
-            digits,
+            store,
             planes=(low, Plane(high, 2, high.shape[-1])),
-            index=index,
-            place=place,
-            group_index=packed["boosted"],
+            lane_channel=channel,
+            plane_weight=weight,
+            group_channel=packed["boosted"],
         )
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.codecs.affine import AffineCodec
-from kvmm.codecs.base import EncodeContext, Packed, StoreShape
+from kvmm.codecs.base import EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.common.outliers import (
+    OUTLIERS,
     find_outliers,
     num_outliers,
     outlier_fields,
@@ -45,6 +46,10 @@ class OTT(AffineCodec):
         super().__init__(spec, side, site)
         self.pool, self.window = self.option("pool"), self.option("window")
 
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        return super().stored | OUTLIERS
+
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
         super().check(spec)
@@ -67,12 +72,12 @@ class OTT(AffineCodec):
     def decode(self, packed: Packed) -> torch.Tensor:
         return put_back(super().decode(packed), packed)
 
-    def digits(self, packed: Packed) -> None:
+    def packed_format(self, packed: Packed) -> None:
         return None  # what was taken out of the pages is not digits
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         return outlier_scores(super().scores(query, packed), query, packed, packed["outlier"])
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         rest, kept = split_probabilities(probabilities, packed)
-        return super().mix(rest, packed) + kept @ packed["outlier"].float()
+        return super().weighted_values(rest, packed) + kept @ packed["outlier"].float()

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.codecs.affine import RotatedAffineCodec
-from kvmm.codecs.base import EncodeContext, Packed, StoreShape
-from kvmm.codecs.common.offset import add_offset, offset_fields, offset_scores, subtract_offset
+from kvmm.codecs.base import EncodeContext, Packed, Stored, StoreShape
+from kvmm.codecs.common.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
-from kvmm.kernels.decode.digits import Digits
+from kvmm.kernels.attention.format import PackedFormat
 from kvmm.kernels.quantize import affine_parameters, cut_pages
 
 
@@ -34,7 +34,7 @@ class QuaRot(RotatedAffineCodec):
 
     name = "quarot"
     pages_stand_alone = True
-    span_tensors = ("offset",)
+    stored: ClassVar[Mapping[str, Stored]] = OFFSET
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **RotatedAffineCodec.options,
         "clip": (0.95,),
@@ -79,8 +79,8 @@ class QuaRot(RotatedAffineCodec):
             pages = add_offset(pages, packed)
         return self.restored(pages).flatten(2, 3)
 
-    def digits(self, packed: Packed) -> Digits | None:
-        digits = super().digits(packed)
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
+        digits = super().packed_format(packed)
         return replace(digits, mean=packed["offset"], page_group=packed.page_group) if self.centred else digits
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:

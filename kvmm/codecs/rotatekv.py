@@ -27,9 +27,10 @@ from typing import Any, ClassVar
 import torch
 
 from kvmm.codecs.affine import RotatedAffineCodec
-from kvmm.codecs.base import EncodeContext, Packed, StoreShape
-from kvmm.codecs.common.offset import add_offset, offset_fields, offset_scores, subtract_offset
+from kvmm.codecs.base import EncodeContext, Packed, Stored, StoreShape
+from kvmm.codecs.common.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.codecs.common.outliers import (
+    OUTLIERS,
     find_outliers,
     num_outliers,
     outlier_fields,
@@ -41,7 +42,7 @@ from kvmm.codecs.common.outliers import (
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
-from kvmm.kernels.decode.digits import Digits
+from kvmm.kernels.attention.format import PackedFormat
 from kvmm.kernels.hadamard import hadamard_matrix, rotate, unrotate
 from kvmm.kernels.quantize import Pages, cut_pages
 
@@ -62,7 +63,7 @@ class RotateKV(RotatedAffineCodec):
     """
 
     name = "rotatekv"
-    span_tensors = ("offset", "channel_order")
+    stored: ClassVar[Mapping[str, Stored]] = {**OFFSET, "channel_order": Stored("span"), **OUTLIERS}
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **RotatedAffineCodec.options,
         "head_group": (2,),
@@ -192,9 +193,9 @@ class RotateKV(RotatedAffineCodec):
 
     # -- attention --------------------------------------------------------------------------------------------------
 
-    def digits(self, packed: Packed) -> Digits | None:
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
         # keys meet queries that span several heads, and pivots lie outside of the pages
-        return None if self.side == "key" or self.pivots else super().digits(packed)
+        return None if self.side == "key" or self.pivots else super().packed_format(packed)
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         heads, rows = query.shape[1:3]
@@ -208,8 +209,8 @@ class RotateKV(RotatedAffineCodec):
             scores = outlier_scores(scores, query, packed, self.transform_query(packed["outlier"]))
         return scores
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         if not self.pivots:
-            return super().mix(probabilities, packed)
+            return super().weighted_values(probabilities, packed)
         rest, kept = split_probabilities(probabilities, packed)
-        return super().mix(rest, packed) + kept @ rotate(packed["outlier"])
+        return super().weighted_values(rest, packed) + kept @ rotate(packed["outlier"])

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from kvmm.codecs.base import Codec, EncodeContext, Packed, StoreShape
-from kvmm.codecs.common.offset import add_offset, offset_fields, offset_scores, subtract_offset
+from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
+from kvmm.codecs.common.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
@@ -109,7 +109,7 @@ class TurboQuant(Codec):
     name = "turboquant"
     bits = (2, 2.5, 3, 4)
     pages_stand_alone = True
-    span_tensors = ("offset",)
+    stored: ClassVar[Mapping[str, Stored]] = OFFSET
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "seed": (0,),
         "offset": ("mean", "none"),
@@ -225,6 +225,6 @@ class TurboQuant(Codec):
         scores = scores.mul_(packed["norm"].float().flatten(2).unsqueeze(2))
         return scores.add_(offset_scores(query, packed["offset"], packed)) if self.centred else scores
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         pages = probabilities.unflatten(-1, packed["norm"].shape[2:]) * packed["norm"].float().unsqueeze(2)
         return (pages.transpose(2, 3) @ self.levels(packed).transpose(-1, -2)).sum(2)

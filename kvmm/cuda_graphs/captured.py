@@ -9,11 +9,19 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from kvmm.cuda_graphs.next_page import NextPage
+
+class NextPage(Protocol):
+    """Where the next page goes, by the device's own count: a :class:`kvmm.cache.capacity.PageCursor`."""
+
+    def number(self, used: int, step: int) -> torch.Tensor:
+        """int32 ``[1]``: how much is in use of what every page adds ``step`` to."""
+
+    def rows(self, used: int, count: int) -> torch.Tensor:
+        """int64 ``[count]``: where the rows go that the page adds to a tensor."""
 
 
 class CapturedMove(Protocol):
-    """Columns that go into pages: a :class:`kvmm.cache.table.Move`."""
+    """Residual tokens that go into pages: a :class:`kvmm.cache.token_table.Move`."""
 
     modality: int
     index: torch.Tensor
@@ -22,7 +30,7 @@ class CapturedMove(Protocol):
 
 
 class CapturedPlan(Protocol):
-    """What one packing does in every layer: a :class:`kvmm.cache.table.Plan`."""
+    """What one packing does in every layer: a :class:`kvmm.cache.token_table.Plan`."""
 
     moves: Sequence[CapturedMove]
     stay: torch.Tensor
@@ -45,14 +53,17 @@ class CapturedLayer(Protocol):
     def writes_pages(self, page_size: int, held: int) -> bool:
         """Whether the next page can be written by the device's own count of pages."""
 
-    def write_page(self, plan: CapturedPlan, place: NextPage) -> tuple[Any, Any]:
+    def write_page(self, plan: CapturedPlan, cursor: NextPage) -> tuple[Any, Any]:
         """Write the next page; how its stores of keys and values have grown."""
 
 
 class CapturedCache(Protocol):
-    """A :class:`kvmm.KVMMCache`; ``table`` is its :class:`kvmm.cache.table.TokenTable`, ``graph`` its step graph."""
+    """A :class:`kvmm.KVMMCache`; ``table`` is its :class:`kvmm.cache.token_table.TokenTable`, ``step`` its
+    :class:`kvmm.cache.step_state.StepState`, ``graph`` its step graph.
+    """
 
     table: Any
+    step: Any
     graph: Any
     layers: list[Any]
     packed_layers: list[int]
@@ -66,4 +77,4 @@ class CapturedCache(Protocol):
         """Inside, a forward pass does the device's part of a step only."""
 
 
-__all__ = ["CapturedCache", "CapturedLayer", "CapturedMove", "CapturedPlan"]
+__all__ = ["CapturedCache", "CapturedLayer", "CapturedMove", "CapturedPlan", "NextPage"]

@@ -6,9 +6,9 @@ transformers launches some hundred small kernels a step, each from Python; a gra
 its inputs into static buffers and replays; everything else goes to the model's own ``forward``. Graphs and buffers
 belong to the cache, so many caches serve one model and a graph goes with its cache.
 
-What changes from step to step lies on the device (:mod:`kvmm.cache.room`), so the same captured kernels serve all
+What changes from step to step lies on the device (:mod:`kvmm.cache.capacity`), so the same captured kernels serve all
 steps. A full residual page is packed between two replays, by a graph of its own (:mod:`kvmm.cuda_graphs.packing`).
-Only what moves a buffer (another batch size, a turn that needs more room) makes the next steps capture anew. Without
+Only what moves a buffer (another batch size, a turn that needs more space) makes the next steps capture anew. Without
 CUDA the same step runs uncaptured.
 """
 
@@ -28,7 +28,6 @@ import torch
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from kvmm import attention
 from kvmm.cuda_graphs.capture import beside, capture, first_line
 from kvmm.cuda_graphs.captured import CapturedCache
 from kvmm.cuda_graphs.packing import PackingGraph
@@ -63,10 +62,9 @@ class _Unchanged:
     """What identifies the addresses that a captured graph reads."""
 
     def __init__(self, model: nn.Module, cache: CapturedCache, inputs: tuple[torch.Tensor, ...]):
-        table = cache.table
-        counters = [c for c in table.room._counters.values()]
-        found: list[Any] = [t.data_ptr() for c in counters for t in (c.position, c.num_pages)]
-        found += [None if c.bias is None else (c.bias.data_ptr(), c.bias.numel()) for c in counters]
+        lengths = list(cache.table.static.lengths.values())
+        found: list[Any] = [one.addresses() for one in lengths]
+        found += [None if one.bias is None else (one.bias.data_ptr(), one.bias.numel()) for one in lengths]
         found += [cache.layers[index].addresses() for index in cache.packed_layers]
         found += [t.data_ptr() for t in inputs]
         found.append(next(model.parameters()).data_ptr())
@@ -194,8 +192,8 @@ class StepGraph:
             stack.enter_context(cache.replaying())
             stack.enter_context(_own_frequencies(self._ropes, self._frequencies))
             if self.mode == "compile":
-                stack.enter_context(_compiled_layers(model, type(cache)))
-            cache.table.room.advance()
+                stack.enter_context(_compiled_layers(model))
+            cache.table.static.advance()
             return forward(
                 input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, return_dict=True
             )
@@ -268,7 +266,7 @@ class StepGraph:
                 return f"the argument {name}="
         if len(cache.packed_layers) != len(cache.layers):
             return "layers with a sliding window or without keys and values"
-        if cache.table.reads_decoded:
+        if cache.step.reads_decoded:
             return "pages are read decoded"
         text_config = model.config.get_text_config(decoder=True)
         if text_config.output_attentions:
@@ -402,25 +400,18 @@ def _own_frequencies(ropes: list[nn.Module], frequencies: list[torch.Tensor]) ->
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(layer_class: type[nn.Module], cache_class: type[CapturedCache]) -> Callable:
-    _make_opaque(cache_class)
+def _compiled(layer_class: type[nn.Module]) -> Callable:
     # with tuning, inductor writes matrix-vector products itself, fused and nearer to the bandwidth than cuBLAS
     options = {"coordinate_descent_tuning": True} if BACKEND == "inductor" else None
     return torch.compile(layer_class.forward, backend=BACKEND, options=options)
 
 
-@functools.cache
-def _make_opaque(cache_class: type[CapturedCache]) -> None:
-    """Have ``torch.compile`` call the cache and its attention as they are; they do the same as before."""
-    attention.read_packed = torch.compiler.disable(attention.read_packed)
-    cache_class.update = torch.compiler.disable(cache_class.update)
-
-
 @contextmanager
-def _compiled_layers(model: nn.Module, cache_class: type[CapturedCache]) -> Iterator[None]:
+def _compiled_layers(model: nn.Module) -> Iterator[None]:
     """Inside, the decoder's layers run compiled: their norms, rotary embeddings and activations as one kernel each.
 
-    Attention and the cache break the compiled graph and run as they are. Layers that something else has wrapped are
+    Attention and the cache break the compiled graph and run as they are (``torch.compiler.disable`` where they are
+    defined). Layers that something else has wrapped are
     left alone.
     """
     import torch._dynamo.config as config
@@ -429,7 +420,7 @@ def _compiled_layers(model: nn.Module, cache_class: type[CapturedCache]) -> Iter
     # one compiled form serves all layers although each knows its index
     with config.patch(allow_unspec_int_on_nn_module=True, recompile_limit=64):
         for layer in layers:
-            layer.forward = types.MethodType(_compiled(type(layer), cache_class), layer)
+            layer.forward = types.MethodType(_compiled(type(layer)), layer)
         try:
             yield
         finally:

@@ -1,9 +1,9 @@
 """Packing a page of text as a CUDA graph, between two replayed steps.
 
 While tokens come one by one, a full residual page is packed every so many steps, and always in the same way: the same
-columns of every layer go into the next page, the others move to the front. The host launches some thousand small
+tokens of every layer go into the next page, the others move to the front. The host launches some thousand small
 kernels for that; captured, one graph does it for all layers. Where the page goes the device knows by itself
-(:class:`kvmm.cuda_graphs.next_page.NextPage`); the host only notes that the stores have grown.
+(:class:`kvmm.cuda_graphs.captured.NextPage`); the host only notes that the stores have grown.
 
 Everything else (a prompt, media, sequences that are not in step, codecs whose ``encode`` looks at what it encodes) is
 packed as usual. Without CUDA the same work runs uncaptured.
@@ -18,7 +18,6 @@ import torch
 
 from kvmm.cuda_graphs.capture import beside, capture, first_line
 from kvmm.cuda_graphs.captured import CapturedCache, CapturedLayer, CapturedPlan
-from kvmm.cuda_graphs.next_page import NextPage
 from kvmm.modality import TEXT
 
 _BRANCHES = 8  # of the graph, each with a part of the layers: one page's kernels leave most of a GPU idle
@@ -45,7 +44,7 @@ class PackingGraph:
         """Free the graph; packing begins anew with a warm-up."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = False
-        self._plan: CapturedPlan | None = None  # which columns go where, in the host's memory
+        self._plan: CapturedPlan | None = None  # which tokens go where, in the host's memory
         self._static: CapturedPlan | None = None  # the same on the device, read by the graph
         self._growths: list[tuple[Any, Any]] = []  # of the layers' stores with every page
         self._reads: list[Any] = []  # what identifies the addresses that the graph reads and writes
@@ -84,15 +83,15 @@ class PackingGraph:
         return True
 
     def _repeats(self, plan: CapturedPlan) -> bool:
-        """Whether a plan moves the same columns as the one that the graph was captured with."""
+        """Whether a plan moves the same tokens as the one that the graph was captured with."""
         if self._plan is None:
             return False
         mine, other = self._plan.moves[0], plan.moves[0]
         return torch.equal(mine.index, other.index) and torch.equal(self._plan.stay, plan.stay)
 
     def _refusal(self, cache: CapturedCache, plan: CapturedPlan, layers: list[CapturedLayer]) -> str | None:
-        room = cache.table.room
-        if room is None or not room.ready or not cache.table.packed:
+        static = cache.table.static
+        if static is None or not static.ready or not cache.table.packed:
             return "the prompt was packed"
         if len(plan.moves) != 1 or plan.moves[0].modality != TEXT or plan.num_sinks != cache.table.num_sinks:
             return "more than text was packed"
@@ -103,14 +102,13 @@ class PackingGraph:
             return "layers on several devices"
         held = _pages(cache)
         if not all(layer.writes_pages(move.page_size, held) for layer in layers):
-            return "a codec that looks at what it encodes, or no room"
+            return "a codec that looks at what it encodes, or no space"
         return None
 
     def _write(self, cache: CapturedCache, layers: list[CapturedLayer]) -> list[tuple[Any, Any]]:
         """The device's part, of all layers."""
-        counters = cache.table.room.on(layers[0].device, cache.table)
-        place = NextPage(counters.num_pages, _pages(cache))
-        return [layer.write_page(self._static, place) for layer in layers]
+        cursor = cache.table.static.lengths_on(layers[0].device, cache.table).next_page(_pages(cache))
+        return [layer.write_page(self._static, cursor) for layer in layers]
 
     def _write_apart(self, cache: CapturedCache, layers: list[CapturedLayer]) -> list[tuple[Any, Any]]:
         """:meth:`_write` of a part of the layers on a stream each; what is captured of them runs at the same time."""
@@ -158,7 +156,7 @@ class PackingGraph:
     def _read_now(self, cache: CapturedCache, layers: list[CapturedLayer]) -> list[Any]:
         """Where buffers lie, and where in them the first page would: what a captured packing depends on."""
         held = _pages(cache)
-        found: list[Any] = [cache.table.room.on(layers[0].device, cache.table).num_pages.data_ptr()]
+        found: list[Any] = [cache.table.static.lengths_on(layers[0].device, cache.table).num_pages.data_ptr()]
         for layer, growths in zip(layers, self._growths, strict=True):
             found.append(layer.addresses())
             found += [s.origins(g, held) for s, g in zip(layer.parts[TEXT].stores, growths, strict=True)]

@@ -1,6 +1,6 @@
 """Conversations in files: the packed cache with what was said and shown; questions go on without reading again.
 
-The file is a saved cache (:mod:`kvmm.cache.storage`: safetensors with JSON in its header, only for the model that
+The file is a saved cache (:mod:`kvmm.cache.file`: safetensors with JSON in its header, only for the model that
 filled it) with the conversation in its metadata. Pictures are inside as PNG and recordings as samples, so that a
 conversation can also be read again, with another policy for example. A conversation whose cache was dropped is kept
 without one. Files of your own, such as those that were sent with the questions, may be added. Nothing is unpickled.
@@ -22,7 +22,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from kvmm.cache import KVMMCache
-from kvmm.cache.storage import save_cache
+from kvmm.cache.file import save_cache
 from kvmm.errors import KVMMError, one_line
 from kvmm.media import SAMPLE_RATE, Media, load_audio, load_image
 from kvmm.models.conversation_checks import check_conversation

@@ -36,7 +36,7 @@ def per_token(x: torch.Tensor, group: int, clip: float = 1.0, levels: int = 3) -
 
 
 def decoded(codec_spec: CodecSpec, side: str, x: torch.Tensor, context: EncodeContext | None = None) -> torch.Tensor:
-    """What a codec makes of ``x``; its scores and mix must be those of the decoded vectors."""
+    """What a codec makes of ``x``; its scores and weighted values must be those of the decoded vectors."""
     codec = build_codec(codec_spec, side)
     packed = codec.encode(x, context or EncodeContext(64))
     result = codec.decode(packed)
@@ -47,7 +47,7 @@ def decoded(codec_spec: CodecSpec, side: str, x: torch.Tensor, context: EncodeCo
         torch.testing.assert_close(scores, query @ result.transpose(-1, -2), atol=2e-3, rtol=1e-4)
     else:
         probabilities = torch.randn(*x.shape[:2], 3, result.shape[2], generator=generator).softmax(-1)
-        mixed = codec.restore_output(codec.mix(probabilities, packed))
+        mixed = codec.restore_output(codec.weighted_values(probabilities, packed))
         torch.testing.assert_close(mixed, probabilities @ result, atol=1e-4, rtol=1e-4)
     return result[:, :, : x.shape[2]]
 
@@ -422,5 +422,5 @@ def test_single_pages_are_read_like_all(one, page_size):
             read = [store.codec.scores(rows, store.packed) for store in stores]
         else:
             rows = torch.rand(1, 2, 3, stores[1].decode().shape[2]).softmax(-1)
-            read = [store.codec.mix(rows, store.packed) for store in stores]
+            read = [store.codec.weighted_values(rows, store.packed) for store in stores]
         torch.testing.assert_close(read[0], read[1], atol=1e-3, rtol=1e-4)

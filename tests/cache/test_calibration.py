@@ -2,7 +2,7 @@
 
 import torch
 
-from kvmm.cache.table import MASKED
+from kvmm.cache.token_table import MASKED
 from kvmm.codecs import build_codec
 from kvmm.modality import IMAGE, TEXT
 from kvmm.policy import KVPolicy, KVSpec, spec

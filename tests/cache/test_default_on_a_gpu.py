@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kvmm import KVMMCache
-from kvmm.cache import room
+from kvmm.cache import capacity
 from tests.tiny_models import build, generate, inputs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -32,7 +32,7 @@ def plain(model, policy, **fields):
 
 @pytest.mark.parametrize("policy", ["oscar2", "kivi2", "kitty", "bf16"])
 def test_same_tokens_while_buffers_grow(policy, monkeypatch):
-    monkeypatch.setattr(room, "_STEP", 24)
+    monkeypatch.setattr(capacity, "_STEP", 24)
     model, arguments = on_gpu("qwen3")
     expected = generate(model, arguments, past_key_values=plain(model, policy), max_new_tokens=TOKENS)
     cache = KVMMCache.for_model(model, policy, **FIELDS)
@@ -47,7 +47,7 @@ def test_same_tokens_while_buffers_grow(policy, monkeypatch):
 @pytest.mark.parametrize("family", ["qwen3", "qwen2_5_omni"])
 def test_layers_replay_without_a_step_graph(family, policy, monkeypatch):
     """The same tokens; calls of a layer but the first ones are replayed, over pages that fill and buffers that grow."""
-    monkeypatch.setattr(room, "_STEP", 60)
+    monkeypatch.setattr(capacity, "_STEP", 60)
     model, arguments = on_gpu(family)
     expected = generate(model, arguments, past_key_values=plain(model, policy), max_new_tokens=TOKENS)
     cache = KVMMCache.for_model(model, policy, graph=False, **FIELDS)

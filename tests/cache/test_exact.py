@@ -10,12 +10,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from kvmm import KVMMCache, KVMMError, get_policy, policies
-from kvmm.cache import storage
-from kvmm.kernels.decode import native, reference
+from kvmm.cache import file as cache_file
+from kvmm.kernels.attention.backends.cpu import kernel as native
+from kvmm.kernels.attention.backends.torch import reference
 from kvmm.kernels.exact import exact_dtype, to_exact
 from kvmm.modality import IMAGE, PADDING, TEXT
 from kvmm.policy import KVPolicy, spec
 from tests.cache.harness import Harness, layout, uniform
+from tests.kernels.calls import attend_with
 from tests.tiny_models import build, generate, inputs
 
 FIELDS = {"residual_length": 16, "num_sink_tokens": 2}
@@ -122,7 +124,7 @@ def test_kernels_read_columns_of_another_dtype(asked, kept):
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 6, 1, 64, generator=generator).to(asked)
     key, value = (torch.randn(2, 2, 37, 64, generator=generator).to(kept) for _ in range(2))
-    expected = reference.attend(query, [], key, value, None, 0.125)
+    expected = attend_with(reference, query, [], key, value, None, 0.125)
     exact = torch.nn.functional.scaled_dot_product_attention(
         query.float(), *(x.float().repeat_interleave(3, 1) for x in (key, value)), scale=0.125
     )
@@ -130,7 +132,7 @@ def test_kernels_read_columns_of_another_dtype(asked, kept):
     tolerance = 4 * torch.finfo(asked).eps
     torch.testing.assert_close(expected.float(), exact, atol=tolerance, rtol=tolerance)
     if native.available():
-        found = native.attend(query, [], key, value, None, 0.125)
+        found = attend_with(native, query, [], key, value, None, 0.125)
         assert found.dtype == asked
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
@@ -163,7 +165,7 @@ def test_files_from_before(tmp_path):
     for layer in state["layers"]:
         del layer["dtype"]
     header["state"] = json.dumps(state)
-    save_file(tensors, path, header | {"checksum": storage._checksum(header["state"], tensors)})
+    save_file(tensors, path, header | {"checksum": cache_file._checksum(header["state"], tensors)})
     loaded = KVMMCache.load(path, model)
     assert loaded.policy.exact_dtype == "model"
     assert {x.dtype for x in exact_tensors(loaded.layers[0])} == {torch.float32}

@@ -9,14 +9,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from kvmm import KVMMCache, KVMMError
-from kvmm.cache import storage
+from kvmm.cache import file as cache_file
 from kvmm.cache.file_checks import check_store
 from kvmm.cache.pages import PageStore
 from kvmm.calibration.heads import head_shapes
 from kvmm.codecs import StoreShape, build_codec, codec_class, codec_names
 from kvmm.fields import Field, check_fields
-from kvmm.kernels.decode import native
-from kvmm.kernels.decode.native_inputs import readable
+from kvmm.kernels.attention.backends.cpu import kernel as native
+from kvmm.kernels.attention.backends.cpu.kernel import readable
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.cache.harness import matrix_specs
 from tests.tiny_models import FAMILIES, build, generate, inputs
@@ -104,7 +104,7 @@ def changed(path, out, tensors=None, state=None):
             change(what)
     header["state"] = json.dumps(values)
     found = {name: tensor.contiguous() for name, tensor in found.items()}
-    header["checksum"] = storage._checksum(header["state"], found)
+    header["checksum"] = cache_file._checksum(header["state"], found)
     save_file(found, out, header)
     return out
 
@@ -210,7 +210,7 @@ def test_deep_and_broken_json(files, tmp_path):
         ("{", "is not JSON"),
         ("[]", "does not hold a whole cache"),
     ):
-        save_file(tensors, tmp_path / "x", header | {"state": state, "checksum": storage._checksum(state, tensors)})
+        save_file(tensors, tmp_path / "x", header | {"state": state, "checksum": cache_file._checksum(state, tensors)})
         with pytest.raises(KVMMError, match=match) as error:
             KVMMCache.load(tmp_path / "x", model)
         assert len(str(error.value)) < 1000
@@ -276,10 +276,10 @@ def test_fields():
 def test_the_library_is_given_nothing_too_small(name):
     """A store that was changed after it was checked: the reference takes it, and raises."""
     store = store_of(spec("oscar", 2, 128), "key", ())
-    digits = store.codec.digits(store.packed)
+    digits = store.codec.packed_format(store.packed)
     assert readable(digits, True, 2, 2, 64)
     store.packed.tensors[name] = store.packed.tensors[name][:, :, :1].contiguous()
-    broken = store.codec.digits(store.packed)
+    broken = store.codec.packed_format(store.packed)
     whole = name == "codes"  # fewer pages of codes are a smaller store, whose scales are too many for it
     assert not readable(broken, True, 2, 2, 64) or whole
     assert not readable(digits, True, 2, 2, 32) and not readable(digits, True, 2, 3, 64)

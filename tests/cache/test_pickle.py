@@ -42,7 +42,7 @@ def test_a_copy_goes_on_as_the_cache_does(way, policy, static, monkeypatch):
     assert (twin.model is model) is (way == "deepcopy")
     twin = twin.attach(model)
     assert twin.memory() == before and twin.table is not cache.table
-    assert all(layer.table is twin.table for layer in twin.layers)
+    assert all(layer.table is twin.table and layer.step is twin.step for layer in twin.layers)
     expected = generate(model, more(ids), past_key_values=twin, max_new_tokens=8)
     assert cache.memory() == before  # the copy's own tensors
     assert torch.equal(generate(model, more(ids), past_key_values=cache, max_new_tokens=8), expected)
@@ -58,8 +58,8 @@ def test_a_copy_reads_as_caches_do(way):
     generate(model, inputs("qwen3", 1), past_key_values=cache, max_new_tokens=3)
     with cache.reading_decoded(), cache.replaying():
         twin = ({"fork": KVMMCache.fork} | WAYS)[way](cache)
-        assert cache.table.reads_decoded and cache.table.replays
-    assert not twin.table.reads_decoded and not twin.table.replays
+        assert cache.step.reads_decoded and cache.step.replaying
+    assert not twin.step.reads_decoded and not twin.step.replaying and twin.layers[0].step is twin.step
     mask = torch.ones(1, cache.get_seq_length() + 1, dtype=torch.long)
     step = {"input_ids": torch.tensor([[5]]), "attention_mask": mask}
     with torch.no_grad():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kvmm.cache.pages import PageStore
-from kvmm.cache.table import TokenTable, _run
+from kvmm.cache.token_table import TokenTable, _run
 from kvmm.codecs import build_codec
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
 from kvmm.policy import CodecSpec, get_policy, spec

@@ -13,13 +13,13 @@ import weakref
 import pytest
 import torch
 
-from kvmm import KVMMCache, policies
-from kvmm.cache import room, support
-from kvmm.cache.table import TokenTable
+from kvmm import KVMMCache, attention, policies
+from kvmm.cache import capacity, support
+from kvmm.cache.token_table import TokenTable
 from kvmm.cuda_graphs import decode as graphs
 from kvmm.cuda_graphs.decode import StepGraph, install_dispatcher
 from kvmm.errors import KVMMError
-from kvmm.kernels.decode import native
+from kvmm.kernels.attention.backends.cpu import kernel as native
 from kvmm.modality import AUDIO, IMAGE, TEXT, install_hook
 from tests.cache.harness import Harness, layout
 from tests.cache.test_generation import MODES
@@ -152,10 +152,10 @@ def test_copies_go_on_by_themselves(how):
     ids = generate(model, arguments, past_key_values=cache, max_new_tokens=60)
     twin = cache.fork() if how == "fork" else copy.deepcopy(cache)
     assert twin.graph is not cache.graph
-    written = {t.data_ptr() for layer in cache.layers for t in layer.dense_buffers()}
+    written = {t.data_ptr() for layer in cache.layers for t in layer.residual.tensors()}
     written |= {b.data_ptr() for layer in cache.layers for s in layer.parts[TEXT].stores for b in s.buffers.values()}
-    written |= {c.position.data_ptr() for c in cache.table.room._counters.values()}
-    theirs = {t.data_ptr() for layer in twin.layers for t in layer.dense_buffers()}
+    written |= {c.position.data_ptr() for c in cache.table.static.lengths.values()}
+    theirs = {t.data_ptr() for layer in twin.layers for t in layer.residual.tensors()}
     theirs |= {b.data_ptr() for layer in twin.layers for s in layer.parts[TEXT].stores for b in s.buffers.values()}
     assert not written & theirs
     addresses = [layer.addresses() for layer in cache.layers]
@@ -242,7 +242,7 @@ def test_layer_with_room_reads_like_dynamic():
     worst = 0.0
     for _ in range(100):
         h.feed([[TEXT], [TEXT]])
-        assert h.layer.room is not None
+        assert h.layer.residual.in_place
         worst = max(worst, h.compare(1))
     assert worst < 1e-4
     assert h.cache.table.stores[TEXT].shape[1] > 32
@@ -296,7 +296,7 @@ def test_other_calls_run_as_usual(change, reason):
         mask[:, 5:9] = 0
         call["attention_mask"] = mask if change["mask"] == "own" else mask[:, None, None].bool()
     elif "attention" in change:
-        cache.table.reads_decoded = change["attention"] == "decoded"
+        cache.step.reads_decoded = change["attention"] == "decoded"
         config._output_attentions = change["attention"] == "weights"
     else:
         call |= change
@@ -304,7 +304,7 @@ def test_other_calls_run_as_usual(change, reason):
         with torch.no_grad():
             found, expected = (model(**call, past_key_values=c) for c in (cache, twin))
     finally:
-        cache.table.reads_decoded = config._output_attentions = False
+        cache.step.reads_decoded = config._output_attentions = False
     torch.testing.assert_close(found[0], expected[0], atol=1e-4, rtol=1e-4)
     assert reason in cache.graph.reason
     with torch.no_grad():
@@ -358,30 +358,30 @@ def test_model_is_not_kept_alive():
 @pytest.mark.parametrize("max_length", [None, 20, 70])
 def test_buffers_grow(max_length, graph, monkeypatch):
     """With a hint that is too small, or none; the tokens are those of a cache that was large enough."""
-    monkeypatch.setattr(room, "_STEP", 24)
+    monkeypatch.setattr(capacity, "_STEP", 24)
     model, arguments = build("qwen3"), inputs("qwen3", 2)
     expected = make(model, graph=graph)
     tokens = generate(model, arguments, past_key_values=expected, max_new_tokens=TOKENS)
     cache = make(model, max_length=max_length, graph=graph) if max_length or graph else static(model)
     addresses = []
-    monkeypatch.setattr(cache.layers[0], "reserve", lambda own=cache.layers[0].reserve: addresses.append(own()))
+    monkeypatch.setattr(cache.layers[0], "allocate", lambda own=cache.layers[0].allocate: addresses.append(own()))
     assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=TOKENS), tokens)
     assert cache.get_max_length() == -1
-    assert cache.table.room.capacity >= cache.table.length
-    assert cache.table.room.capacity <= cache.table.length + 24
+    assert cache.table.static.capacity >= cache.table.length
+    assert cache.table.static.capacity <= cache.table.length + 24
     assert len(addresses) >= 3  # grew more than once
     torch.testing.assert_close(cache.layers[1].keys, expected.layers[1].keys, atol=1e-4, rtol=1e-4)
 
 
 def test_growth_is_bounded():
     """A long answer moves its buffers seldom, and never has space for many tokens that may not come."""
-    table = TokenTable(KVMMCache.for_model(build("qwen3"), "oscar2").policy, room.Room())
+    table = TokenTable(KVMMCache.for_model(build("qwen3"), "oscar2").policy, capacity.StaticCapacity())
     table.append(torch.zeros(1, 4096, dtype=torch.int8))
     layouts = []
     while table.length < 40_000:
-        if table.length >= table.room.capacity:
-            table.room.lay_out(table)
-            layouts.append(table.room.capacity)
+        if table.length >= table.static.capacity:
+            table.static.allocate(table)
+            layouts.append(table.static.capacity)
         table.length += 1
     assert len(layouts) < 26
     assert all(new - old <= 2048 + 1 for old, new in itertools.pairwise([4096, *layouts]))
@@ -400,8 +400,8 @@ def test_a_long_turn_leaves_no_room_behind(graph):
         found.append(generate(model, {"input_ids": ids}, past_key_values=each, max_new_tokens=40))
     assert torch.equal(*found)
     columns = cache.layers[0].dense_key.shape[2]
-    assert cache.layers[0].dense_key is cache.layers[0]._columns[0]
-    assert columns == cache.table.room.dense_columns
+    assert cache.layers[0].residual.in_place
+    assert columns == cache.table.static.residual_tokens
     assert columns <= 2 + 16 + 2 * cache.table.page_sizes[TEXT] + 8  # sinks, residual, two pages, slack
 
 
@@ -444,7 +444,7 @@ def test_extend_is_a_hint():
     before = cache.layers[0].addresses()
     cache.extend(100)
     assert cache.layers[0].addresses() == before
-    assert cache.table.room.capacity == 3000
+    assert cache.table.static.capacity == 3000
 
 
 # -- what a GPU user types first --------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_default_leaves_out_what_cannot_stay(gpu):
     for options in ({"offloading": True}, {"budget": 10**6}):
         cache = KVMMCache.for_model(model, "oscar2", **options)
         assert cache.graph is None
-        assert cache.table.room is None
+        assert cache.table.static is None
 
 
 def test_tensor_parallel_models_are_asked(gpu, monkeypatch):
@@ -480,7 +480,7 @@ def test_tensor_parallel_models_are_asked(gpu, monkeypatch):
     monkeypatch.setattr(model, "_tp_size", 2, raising=False)
     cache = KVMMCache.for_model(model, "oscar2")
     assert cache.graph is None
-    assert cache.table.room is not None
+    assert cache.table.static is not None
     assert KVMMCache.for_model(model, "oscar2", graph=True).graph is not None
 
 
@@ -532,7 +532,7 @@ def test_memory_counts_room(batch):
     assert report.nbytes == sum(x["nbytes"] for x in report.by_layer) + cache.table.nbytes()
     assert 0 < report.reserved_nbytes < report.nbytes
     # what it holds is what a cache that grows holds, and the counters of the device
-    assert report.held_nbytes - cache.table.room.nbytes() == other.memory().held_nbytes
+    assert report.held_nbytes - cache.table.static.nbytes() == other.memory().held_nbytes
     for name, mine in report.by_modality.items():
         assert mine["packed_bits_per_value"] == other.memory().by_modality[name]["packed_bits_per_value"]
 
@@ -562,11 +562,13 @@ def test_compiled_layers(family, monkeypatch):
     model, arguments = build(family), inputs(family, 2)
     tokens = generate(model, arguments, past_key_values=dynamic(model), max_new_tokens=60)
     cache = make(model, graph="compile")
+    functions = KVMMCache.update, attention.read_packed
     try:
         assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=60), tokens)
     finally:
         graphs._compiled.cache_clear()
     assert cache.graph.report()["eager"] == 59
+    assert (KVMMCache.update, attention.read_packed) == functions
     assert 3 <= counters["stats"]["unique_graphs"] <= 6
     assert all("forward" not in layer.__dict__ for layer in graphs.decoder_layers(model))
     before = counters["stats"]["calls_captured"]

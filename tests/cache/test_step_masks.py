@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvmm import KVMMCache
 from kvmm.cache import layer as layer_module
-from kvmm.cache import table as table_module
+from kvmm.cache import token_table as table_module
 from kvmm.cache.layer import KVMMLayer
-from kvmm.cache.table import TokenTable
+from kvmm.cache.token_table import TokenTable
 from kvmm.modality import PADDING, TEXT
 from kvmm.policy import spec
 from tests.cache.harness import Harness, layout, uniform

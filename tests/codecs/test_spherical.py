@@ -98,7 +98,7 @@ def test_values_are_mixed_by_codeword(bits):
     codec = build_codec(spec("spherical", bits), "value")
     packed = codec.encode(x, EncodeContext(page_size=64))
     p = torch.rand(2, 2, 5, packed["codes"].shape[2] * 64).softmax(-1)
-    torch.testing.assert_close(codec.mix(p, packed), p @ codec.decode(packed), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(codec.weighted_values(p, packed), p @ codec.decode(packed), atol=1e-4, rtol=1e-4)
 
 
 def test_lengths_use_eight_bits():
@@ -171,7 +171,7 @@ def test_fitted_codebooks_of_a_batch(calibration):
         query = torch.randn(2, 2, 3, 64)
         torch.testing.assert_close(codec.scores(query, packed), query @ decoded.transpose(-1, -2), atol=1e-3, rtol=1e-3)
         p = torch.rand(2, 2, 3, 256).softmax(-1)
-        torch.testing.assert_close(codec.mix(p, packed), p @ decoded, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(codec.weighted_values(p, packed), p @ decoded, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("heads", [[0], [1], [1, 0, 0]])
@@ -190,7 +190,7 @@ def test_single_pages_keep_the_codebooks_of_their_heads(calibration, heads, bits
     torch.testing.assert_close(codec.page_decode(pages, heads), decoded)
     torch.testing.assert_close(codec.page_scores(query, pages, heads), codec.scores(query, packed)[:, heads])
     mixed = torch.zeros(1, models_heads, 3, 64).index_add(1, heads, p @ decoded)
-    torch.testing.assert_close(codec.page_mix(p, pages, heads, models_heads), mixed, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(codec.page_weighted_values(p, pages, heads, models_heads), mixed, atol=1e-3, rtol=1e-3)
     lower = codec.lower_tier()
     tensors = lower.page_recode(decoded, pages, heads)
     whole = lower.page_recode(codec.decode(packed), packed, torch.arange(models_heads))
@@ -221,7 +221,7 @@ def test_later_tokens_share_the_mean_while_it_fits():
     assert store.packed.page_group.tolist() == [0] * 11 + [1]
     decoded = store.decode()[:, :, -32:]
     assert float((decoded + bias).square().mean()) < 3
-    store.rewind(2)
+    store.truncate(2)
     assert store.packed["mean"].shape[2] == 1
 
 

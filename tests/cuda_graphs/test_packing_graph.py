@@ -64,7 +64,7 @@ def prompts(family, batch):
 
 
 def stores(cache):
-    return [s for i in cache.packed_layers for part in cache.layers[i].all_parts().values() for s in part.stores]
+    return [s for i in cache.packed_layers for s in cache.layers[i].segments.allocated_stores]
 
 
 def assert_same(cache, other):
@@ -85,7 +85,7 @@ def assert_same(cache, other):
         assert mine.num_dense == width
         assert torch.equal(mine.dense_key[:, :, :width], theirs.dense_key[:, :, :width])
         assert torch.equal(mine.dense_value[:, :, :width], theirs.dense_value[:, :, :width])
-    counters, others = (list(c.table.room._counters.values()) for c in (cache, other))
+    counters, others = (list(c.table.static.lengths.values()) for c in (cache, other))
     assert [int(c.num_pages) for c in counters] == [int(c.num_pages) for c in others]
     assert cache.memory() == other.memory()
 
@@ -274,9 +274,12 @@ def imitate(monkeypatch, waits=(), fails=False):
 
 def work_without_effect(cache, work):
     """What capturing does: the work's Python runs, its kernels do not."""
-    kept = [(s, {name: b.clone() for name, b in s.buffers.items()}, s._group_buffer) for s in stores(cache)]
+    kept = [
+        (s, {name: b.clone() for name, b in s.buffers.items()}, None if s.groups is None else s.groups.buffer)
+        for s in stores(cache)
+    ]
     groups = [None if g is None else g.clone() for *_, g in kept]
-    columns = [[c.clone() for c in cache.layers[i]._columns] for i in cache.packed_layers]
+    columns = [[c.clone() for c in cache.layers[i].residual.tensors()] for i in cache.packed_layers]
     result = work()
     for (store, buffers, group), old in zip(kept, groups, strict=True):
         for name, buffer in buffers.items():
@@ -284,7 +287,7 @@ def work_without_effect(cache, work):
         if old is not None:
             group.copy_(old)
     for i, old in zip(cache.packed_layers, columns, strict=True):
-        for mine, before in zip(cache.layers[i]._columns, old, strict=True):
+        for mine, before in zip(cache.layers[i].residual.tensors(), old, strict=True):
             mine.copy_(before)
     return result
 

@@ -12,7 +12,7 @@ from safetensors.torch import load as load_bytes
 from safetensors.torch import save
 
 from kvmm import KVMMCache, KVMMError, policies
-from kvmm.cache import storage
+from kvmm.cache import file as cache_file
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.fuzz.mutate import mutated_bytes, mutated_header, mutated_json
 from tests.fuzz.tensors import broken_value, mutated_tensors, read_whole
@@ -91,9 +91,9 @@ class Fuzzer:
         if kind < 0.7:
             tensors = mutated_tensors(rng, tensors)
         if kind > 0.6:
-            header["state"] = storage.json.dumps(mutated_json(rng, storage.json.loads(header["state"])))
+            header["state"] = cache_file.json.dumps(mutated_json(rng, cache_file.json.loads(header["state"])))
         if rng.random() < 0.97:
-            header["checksum"] = storage._checksum(header["state"], tensors)
+            header["checksum"] = cache_file._checksum(header["state"], tensors)
         if rng.random() < 0.02:
             broken_value(rng, header)
         return family, save(tensors, header)
@@ -135,7 +135,7 @@ def _refreshed(data: bytes, path: Path) -> bytes:
         tensors = load_bytes(data)
         with safe_open(path, "pt") as file:
             header = file.metadata()
-        header["checksum"] = storage._checksum(header["state"], tensors)
+        header["checksum"] = cache_file._checksum(header["state"], tensors)
         return save(tensors, header)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AttributeError):
         return data

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save
 
-from kvmm.cache import storage
+from kvmm.cache import file as cache_file
 from kvmm.media import Media, load_image
 from kvmm.models import Conversation, load_model
 from kvmm.ui.chat.talk_file import load_talk
@@ -85,7 +85,7 @@ class Fuzzer:
             state = json.loads(header["state"])
             state["metadata"] = mutated_json(rng, state["metadata"])
             header["state"] = json.dumps(state)
-        header["checksum"] = storage._checksum(header["state"], tensors)
+        header["checksum"] = cache_file._checksum(header["state"], tensors)
         return save(tensors, header)
 
     def _signed(self, data: bytes) -> bytes:
@@ -95,7 +95,7 @@ class Fuzzer:
             tensors = load_bytes(data)
             with safe_open(self.path, "pt") as file:
                 header = file.metadata()
-            header["checksum"] = storage._checksum(header["state"], tensors)
+            header["checksum"] = cache_file._checksum(header["state"], tensors)
             return save(tensors, header)
         except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AttributeError):
             return data

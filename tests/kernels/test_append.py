@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvmm.kernels.append import append_columns, reference
+from kvmm.kernels.append import append_tokens, reference
 
 triton_kernel = pytest.importorskip("kvmm.kernels.append.triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,8 +26,8 @@ def test_one_column(dtype, key_dim, value_dim, view):
     expected = [b.clone() for b in buffers]
     for column in (0, 17, 39):
         position = torch.tensor([column], device=DEVICE)
-        reference.append_columns(*expected, *new, position)
-        triton_kernel.append_columns(*buffers, *new, position)
+        reference.append_tokens(*expected, *new, position)
+        triton_kernel.append_tokens(*buffers, *new, position)
     for mine, theirs in zip(buffers, expected, strict=True):
         assert torch.equal(mine, theirs)
     assert torch.equal(expected[0][:, :, 17:18], new[0])
@@ -41,8 +41,8 @@ def test_buffers_in_another_dtype(given, kept):
     mine = [torch.zeros(2, 3, 4, 64, dtype=kept, device=DEVICE) for _ in range(2)]
     expected = [b.clone() for b in mine]
     position = torch.tensor([1], device=DEVICE)
-    triton_kernel.append_columns(*mine, *new, position)
-    reference.append_columns(*expected, *new, position)
+    triton_kernel.append_tokens(*mine, *new, position)
+    reference.append_tokens(*expected, *new, position)
     assert all(map(torch.equal, mine, expected))
     assert expected[0][0, 0, 1, :2].tolist() == [65504.0, -65504.0]
     assert torch.equal(expected[1][:, :, 1:2], new[1].to(kept))
@@ -50,7 +50,7 @@ def test_buffers_in_another_dtype(given, kept):
 
 def test_chooses_by_device():
     buffers = [torch.zeros(1, 2, 5, 16, device=DEVICE) for _ in range(2)]
-    append_columns(
+    append_tokens(
         *buffers, *(torch.ones(1, 2, 1, 16, device=DEVICE) for _ in range(2)), torch.tensor([3], device=DEVICE)
     )
     assert all(torch.equal(b.sum((0, 1, 3)).cpu(), torch.tensor([0.0, 0, 0, 32, 0])) for b in buffers)

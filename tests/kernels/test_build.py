@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kvmm.kernels.decode import build, native
+from kvmm.kernels.attention.backends.cpu import build
+from kvmm.kernels.attention.backends.cpu import kernel as native
 
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -153,15 +154,16 @@ def test_where_there_is_no_home(monkeypatch, given):
 
 NOBODY = """
 import os, pathlib
-from kvmm.kernels.decode import native
-from tests.kernels.test_native import KINDS, inputs, make_part
+from kvmm.kernels.attention.backends.cpu import kernel as native
+from tests.kernels.calls import attend_with
+from tests.kernels.test_attention_cpu import KINDS, inputs, make_part
 arguments = inputs([make_part(KINDS["oscar2"], 200)])
 os.setgid(54321), os.setuid(54321)
 try:
     raise SystemExit(f"there is a home: {pathlib.Path.home()}")
 except RuntimeError:
     pass
-assert native.attend(*arguments) is not None
+assert attend_with(native, *arguments) is not None
 print("works")
 """
 
@@ -189,7 +191,7 @@ def sanitized():
         environment = os.environ | build.sanitized_environment() | {"OMP_NUM_THREADS": "1"}
     except OSError as error:
         pytest.skip(str(error))
-    probe = "from kvmm.kernels.decode import native; assert native.available()"
+    probe = "from kvmm.kernels.attention.backends.cpu import kernel; assert kernel.available()"
     if subprocess.run(
         [sys.executable, "-c", probe], env=environment, cwd=ROOT, capture_output=True, timeout=200
     ).returncode:
@@ -199,16 +201,17 @@ def sanitized():
 
 OUT_OF_BOUNDS = """
 import torch
-from kvmm.kernels.decode import native, native_inputs
-from tests.kernels.test_native import KINDS, inputs, make_part
+from kvmm.kernels.attention.backends.cpu import kernel as native
+from tests.kernels.calls import attend_with
+from tests.kernels.test_attention_cpu import KINDS, inputs, make_part
 part = make_part(KINDS["oscar2"], 500)
 arguments = inputs([part])
-assert native.attend(*arguments) is not None
+assert attend_with(native, *arguments) is not None
 native.readable = lambda *sizes: True  # nobody looks
 tensors = part.key.packed.tensors
 tensors["codes"] = tensors["codes"][:, :, :, :1].clone()
 native._known.clear()
-native.attend(*arguments)
+attend_with(native, *arguments)
 """
 
 
@@ -231,7 +234,7 @@ def test_the_kernel_under_sanitizers(sanitized):
         "no:cacheprovider",
         "-k",
         chosen,
-        "tests/kernels/test_native.py",
+        "tests/kernels/test_attention_cpu.py",
     ]
     done = subprocess.run(command, env=sanitized, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]

@@ -250,15 +250,15 @@ def test_token_codes(bits, transposed, dim, groups):
 
 @pytest.mark.parametrize("share", [0.0, 0.125, 0.3, 1.0])
 @pytest.mark.parametrize(("group", "page_size"), [(32, 64), (64, 64), (128, 32), (None, 64)])
-def test_boosted_codes(share, group, page_size):
+def test_two_plane_codes(share, group, page_size):
     dense, tiled = both(vectors(150, 80, torch.float16), page_size)
     groups = dense.groups(group)
     low, high = dense.channel_ranges(groups)
     boosted = (high - low).topk(round(share * 80), -1).indices.sort(-1).values
     bits = torch.full_like(low, 2).scatter_(-1, boosted, 4)
     scale, zero_point = ((high - low) / (2**bits - 1)).half(), low.half()
-    expected = dense.boosted_codes(scale, zero_point, groups, boosted)
-    for a, b in zip(tiled.boosted_codes(scale, zero_point, groups, boosted), expected, strict=True):
+    expected = dense.two_plane_codes(scale, zero_point, groups, boosted)
+    for a, b in zip(tiled.two_plane_codes(scale, zero_point, groups, boosted), expected, strict=True):
         assert a.shape == b.shape
         if b.numel():
             same_codes(a, b)
@@ -284,8 +284,8 @@ def test_digits(transposed, counts, turns, monkeypatch):
     scale, zero_point = scale[..., : layout.coded].half(), zero_point.half()
     dim = -1 if transposed else -2
     for room in (None, layout.room(torch.device("cuda"), None, dim)):
-        expected = dense.digit_codes(scale, zero_point, layout, transposed, room)
-        found = tiled.digit_codes(scale, zero_point, layout, transposed, room)
+        expected = dense.plane_codes(scale, zero_point, layout, transposed, room)
+        found = tiled.plane_codes(scale, zero_point, layout, transposed, room)
         assert found.keys() == expected.keys() == layout.widths.keys()
         for name in expected:
             same_codes(found[name], expected[name])

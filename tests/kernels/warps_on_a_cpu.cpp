@@ -1,7 +1,9 @@
-// Runs digits.cu on a CPU: lanes are coroutines that stop wherever lanes of a warp or a block meet, and the few
+// Runs attention.cu on a CPU: lanes are coroutines that stop wherever lanes of a warp or a block meet, and the few
 // instructions that C++ does not have are written out. Copies to shared memory happen as late as the kernel allows, and
 // what they will overwrite is spoilt when they are asked for, so that a missing wait shows. In what order warps run is
 // not tried: races_on_a_cpu.h finds where it matters.
+
+#include "variant.cuh"
 
 #include <ucontext.h>
 
@@ -16,7 +18,6 @@
 using std::max;
 using std::min;
 
-typedef unsigned char Byte;
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
@@ -37,7 +38,7 @@ extern Byte shared[];
 #define UNCHECKED __attribute__((noipa, no_sanitize("thread")))
 
 [[noreturn]] static UNCHECKED void fail(const char* what) {
-    fprintf(stderr, "digits.cu: %s\n", what);
+    fprintf(stderr, "attention.cu: %s\n", what);
     abort();
 }
 

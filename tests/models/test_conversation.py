@@ -345,7 +345,7 @@ def test_a_conversation_is_refused_by_another_model_and_when_it_is_damaged(omni,
     model, processor = omni
     _, path = saved
     with monkeypatch.context() as patch:
-        patch.setattr("kvmm.cache.storage.model_fingerprint", lambda model: "another one")
+        patch.setattr("kvmm.cache.file.model_fingerprint", lambda model: "another one")
         with pytest.raises(KVMMError, match="another model"):
             Conversation.load(path, model, processor)
     data = bytearray(path.read_bytes())

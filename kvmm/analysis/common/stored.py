@@ -10,7 +10,7 @@ import torch
 
 from kvmm.cache import KVMMCache
 from kvmm.cache.pages import PageStore
-from kvmm.cache.table import Plan, TokenTable
+from kvmm.cache.token_table import Plan, TokenTable
 from kvmm.codecs import Codec, Side, Site, build_codec
 from kvmm.errors import KVMMError
 from kvmm.kernels.exact import exact_dtype

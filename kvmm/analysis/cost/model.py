@@ -1,8 +1,8 @@
 """The cost of a KV cache, computed without one: bytes by policy and context, and the longest context of a budget.
 
 Bytes are those of a cache right after its prompt is packed, by the definition of :mod:`kvmm.cache.memory`; they do not
-include reserved but empty slots of buffers. The token
-rules (sinks, residual, page sizes) are those of :mod:`kvmm.cache.table`; what a codec stores is measured on its own
+include reserved but empty slots of buffers. The token rules (sinks, residual, page sizes) are those of
+:mod:`kvmm.cache.token_table`; what a codec stores is measured on its own
 store: a tensor of a few pages is encoded, and a second one of a period more, and the rest follows since stores grow by
 the same bytes every period. So a codec that is added needs nothing here.
 
@@ -23,7 +23,7 @@ import torch
 
 from kvmm.analysis.cost.shapes import ModelShape
 from kvmm.cache.pages import PageStore
-from kvmm.cache.table import text_page_size
+from kvmm.cache.token_table import text_page_size
 from kvmm.calibration import Calibration
 from kvmm.codecs import Site, build_codec
 from kvmm.codecs.base import page_size_for
@@ -100,7 +100,7 @@ class Split:
 
 
 def split_tokens(policy: KVPolicy, tokens: Mapping[str, int]) -> Split:
-    """The split of :meth:`kvmm.cache.table.TokenTable.plan` for a prompt that begins with its text.
+    """The split of :meth:`kvmm.cache.token_table.TokenTable.plan` for a prompt that begins with its text.
 
     Args:
         policy: gives ``num_sink_tokens`` and ``residual_length``.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.codecs.base import PAGE_SIZE, EncodeContext, Packed, StoreShape
+from kvmm.codecs.base import PAGE_SIZE, EncodeContext, Packed, Stored, StoreShape
 from kvmm.fields import Field
 from kvmm.kernels.quantize import Pages
+
+OFFSET = {"offset": Stored("group")}  # how it is stored
 
 
 def subtract_offset(

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.codecs.base import PAGE_SIZE, EncodeContext, Packed, StoreShape
+from kvmm.codecs.base import PAGE_SIZE, EncodeContext, Packed, Stored, StoreShape
 from kvmm.fields import Field
 from kvmm.kernels.exact import to_exact
 from kvmm.kernels.hadamard import token_norm
 from kvmm.kernels.quantize import Pages, slot_weight
+
+# how they are stored: rows to come name the last slot, so that they count for nothing
+OUTLIERS = {"outlier": Stored("token"), "outlier_slot": Stored("token", fill="last slot")}
 
 
 def num_outliers(tokens: int, pool: int, window: int | None, context: EncodeContext) -> int:

@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from kvmm.codecs.base import Codec, EncodeContext, Packed, StoreShape
+from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.common.transform import Transform, check_invertible, offline_transform, rotation
 from kvmm.codecs.common.waterfill import waterfill
 from kvmm.codecs.rd.fit import fit_to_prompt, fit_transform, pooled_bits
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
-from kvmm.kernels.decode import mix_per_channel, scores_per_channel
-from kvmm.kernels.decode.digits import Digits, Plane, digit_layout, digits_by_channel
+from kvmm.kernels.attention import scores_per_channel, weighted_values_per_channel
+from kvmm.kernels.attention.format import PackedFormat, Plane, lanes_by_channel, plane_layout
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_keys, unpack_values
 from kvmm.kernels.quantize.layout import DIGIT_BITS, Layout, check_bits, layout_of
@@ -70,7 +70,10 @@ class RD(Codec):
         "norm": ("auto", "l2", "none"),
         "parameters": ("float16", "float32"),
     }
-    span_tensors = ("scale", "zero_point", "transform", "bits")
+    stored: ClassVar[Mapping[str, Stored]] = {
+        **dict.fromkeys(("scale", "zero_point"), Stored("group")),
+        **dict.fromkeys(("transform", "bits"), Stored("span")),
+    }
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
@@ -197,7 +200,7 @@ class RD(Codec):
             layout = self.layout(dim, transform)
         scale, zero_point, group = self._levels(pages, layout, transform, context)
         room = layout.room(x.device, context.previous and context.previous.tensors, self.token_dim)
-        tensors |= pages.digit_codes(scale, zero_point, layout, self.side == "value", room)
+        tensors |= pages.plane_codes(scale, zero_point, layout, self.side == "value", room)
         if group is None:
             tensors |= {"scale": scale, "zero_point": zero_point}
         elif context.previous is None:
@@ -317,23 +320,24 @@ class RD(Codec):
             return (self.name, self.fit_kind, self.site.layer, self.side, self.site.modality)
         return "hadamard" if self.option("rotation") == "hadamard" else "identity"
 
-    def digits(self, packed: Packed) -> Digits | None:
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
         if self.fit_kind == "prompt":
             return None  # every sequence has a transform of its own
         zero_point = packed["zero_point"]
         dim, device = zero_point.shape[-1], zero_point.device
         transform = self.transform(dim, device)
         layout = self.layout(dim, transform)
-        extra = None
+        fallback = None
         if transform.deviation is not None:
-            extra = self._offline_levels(layout, transform)
+            fallback = self._offline_levels(layout, transform)
         page_group = packed.page_group
-        if extra is None and zero_point.shape[2] == 1:
+        if fallback is None and zero_point.shape[2] == 1:
             page_group = None
         elif packed.only_group == 0:
-            page_group, extra = None, None
-        index, place, *by_channel, matrix, digit_matrix = self._digit_tables(layout, transform)
-        return Digits(
+            page_group, fallback = None, None
+        fallback_scale, fallback_zero_point = fallback or (None, None)
+        channel, weight, *by_channel, matrix, lane_transform = self._lane_tables(layout, transform)
+        return PackedFormat(
             tuple(Plane(packed[n], DIGIT_BITS[n], w) for n, w in layout.widths.items() if n in packed.tensors),
             len(packed.page_group),
             packed.page_size,
@@ -341,32 +345,33 @@ class RD(Codec):
             zero_point,
             page_group=page_group,
             norm=packed.tensors.get("norm"),
-            index=index,
-            place=place,
+            lane_channel=channel,
+            plane_weight=weight,
             offset=transform.offset,
-            extra=extra,
-            channel_digits=by_channel[0],
-            channel_places=by_channel[1],
-            matrix=matrix,
-            digit_matrix=digit_matrix,
+            fallback_scale=fallback_scale,
+            fallback_zero_point=fallback_zero_point,
+            channel_lanes=by_channel[0],
+            channel_weights=by_channel[1],
+            transform=matrix,
+            lane_transform=lane_transform,
         )
 
-    def _digit_tables(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, ...]:
-        """``index``, ``place`` and all the tables that follow from them, of :class:`Digits`."""
+    def _lane_tables(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, ...]:
+        """``lane_channel``, ``plane_weight`` and all the tables that follow from them, of :class:`PackedFormat`."""
         device = transform.forward.device
         if device not in self._tables:
             runs = [tuple((0, n, 4.0**place) for place, n in layout.digits)] if layout.digits else []
             if layout.one_bit:
                 runs.append(((layout.one_bit.start, len(layout.one_bit), 1.0),))
-            index, place = digit_layout(tuple(runs), device)
+            channel, weight = plane_layout(tuple(runs), device)
             if self.side == "key":
-                digit_matrix = None
+                lane_transform = None
                 matrix = transform.inverse
             else:
                 matrix = transform.inverse.transpose(-1, -2)
-                digit_matrix = matrix.index_select(1, index) * (place != 0)[:, None]
-            by_channel = digits_by_channel(index, place, transform.forward.shape[-1])
-            self._tables[device] = index, place, *by_channel, matrix.contiguous(), digit_matrix
+                lane_transform = matrix.index_select(1, channel) * (weight != 0)[:, None]
+            by_channel = lanes_by_channel(channel, weight, transform.forward.shape[-1])
+            self._tables[device] = channel, weight, *by_channel, matrix.contiguous(), lane_transform
         return self._tables[device]
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:
@@ -395,7 +400,7 @@ class RD(Codec):
             scores = scores.expand(-1, -1, -1, len(packed.page_group) * packed.page_size)
         return scores * packed["norm"].flatten(2).unsqueeze(2) if "norm" in packed.tensors else scores
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         transform, layout = self._layout_of(packed)
         scale, zero_point, group = self._parameters(packed, transform, layout)
         if "norm" in packed.tensors:
@@ -408,7 +413,7 @@ class RD(Codec):
         for name, bits, channel, place in layout.planes(probabilities.device):
             codes = unpack_values(packed[name], bits)[:, :, : len(channel)]
             steps = scale.index_select(-1, channel) * place
-            digits = mix_per_channel(probabilities, codes, steps, None, group)
+            digits = weighted_values_per_channel(probabilities, codes, steps, None, group)
             output = output.scatter_add(-1, channel.expand(digits.shape), digits)
         return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
 

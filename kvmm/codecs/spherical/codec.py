@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from kvmm.calibration.data import Calibration, SiteSamples
-from kvmm.codecs.base import Codec, EncodeContext, Packed, StoreShape
+from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.spec import CodecSpec, Side, Site, spec
 from kvmm.codecs.spherical.rates import (
     HIGH,
@@ -76,7 +76,7 @@ class Spherical(Codec):
     name = "spherical"
     bits = tuple(RATES)
     pages_stand_alone = True
-    span_tensors = ("mean", "deviation")
+    stored: ClassVar[Mapping[str, Stored]] = dict.fromkeys(("mean", "deviation"), Stored("group"))
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "group": (None,),
         "index_bits": (None, 1, 2, 3, 4, 5, 6, 7, 8),
@@ -319,13 +319,13 @@ class Spherical(Codec):
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         return self._scores(query, packed, None)
 
-    def mix(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
+    def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         return self._mix(probabilities, packed, None, 0)
 
     def page_scores(self, query: torch.Tensor, packed: Packed, heads: torch.Tensor) -> torch.Tensor:
         return self._scores(query, packed, heads)
 
-    def page_mix(
+    def page_weighted_values(
         self, probabilities: torch.Tensor, packed: Packed, heads: torch.Tensor, num_heads: int
     ) -> torch.Tensor:
         return self._mix(probabilities, packed, heads, num_heads)
@@ -336,7 +336,7 @@ class Spherical(Codec):
     def page_recode(self, x: torch.Tensor, packed: Packed, heads: torch.Tensor) -> dict[str, torch.Tensor]:
         span = {
             n: packed[n].index_select(2, packed.page_group).unsqueeze(3)
-            for n in self.span_tensors
+            for n in self.shared_tensors
             if n in packed.tensors
         }
         return self._encode_pages(x.unflatten(2, (-1, packed.page_size)), span, heads)

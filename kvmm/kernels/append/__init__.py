@@ -7,7 +7,7 @@ import torch
 from kvmm.kernels.append import reference
 
 
-def append_columns(
+def append_tokens(
     key_buffer: torch.Tensor,
     value_buffer: torch.Tensor,
     key: torch.Tensor,
@@ -22,11 +22,11 @@ def append_columns(
         position: int64 ``[1]``, the column.
     """
     if key.is_cuda:
-        from kvmm.kernels.append.triton import append_columns as kernel
+        from kvmm.kernels.append.triton import append_tokens as kernel
 
         kernel(key_buffer, value_buffer, key, value, position)
     else:
-        reference.append_columns(key_buffer, value_buffer, key, value, position)
+        reference.append_tokens(key_buffer, value_buffer, key, value, position)
 
 
-__all__ = ["append_columns"]
+__all__ = ["append_tokens"]

@@ -43,14 +43,14 @@ def _append_kernel(
     tl.store(value_buffer + (row * columns + column) * value_dim + channel, new, mask=channel < value_dim)
 
 
-def append_columns(
+def append_tokens(
     key_buffer: torch.Tensor,
     value_buffer: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     position: torch.Tensor,
 ) -> None:
-    """See :func:`kvmm.kernels.append.append_columns`."""
+    """See :func:`kvmm.kernels.append.append_tokens`."""
     batch, heads, columns, key_dim = key_buffer.shape
     value_dim = value_buffer.shape[3]
     key = key if key.stride(3) == 1 else key.contiguous()

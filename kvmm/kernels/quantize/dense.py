@@ -166,18 +166,18 @@ class DensePages:
         codes = affine_codes(groups.split(self.values), groups.spread(scale), groups.spread(zero_point), bits)
         return _packed(codes.flatten(2, 3).unflatten(2, (-1, self.page_size)), bits, transposed)
 
-    def boosted_codes(
-        self, scale: torch.Tensor, zero_point: torch.Tensor, groups: TokenGroups, boosted: torch.Tensor
+    def two_plane_codes(
+        self, scale: torch.Tensor, zero_point: torch.Tensor, groups: TokenGroups, wide: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Four-bit codes of the channels ``boosted`` int64 ``[B, H, G, K]``, two-bit codes of the others.
+        """Four-bit codes of the channels ``wide`` int64 ``[B, H, G, K]``, two-bit codes of the others.
 
         Returns:
-            the low digits of all channels ``[B, H, P, N / 4, D]`` and the high digits of the boosted ones
+            the low digits of all channels ``[B, H, P, N / 4, D]`` and the high digits of the wide ones
             ``[B, H, U, unit / 4, K]``, packed uint8.
         """
         codes = affine_codes(groups.split(self.values), groups.spread(scale), groups.spread(zero_point), 4)
-        codes = torch.minimum(codes, groups.spread(highest_codes(scale, boosted)))  # [B, H, U, n, D]
-        picked = groups.spread(boosted).expand(-1, -1, -1, groups.unit, -1)
+        codes = torch.minimum(codes, groups.spread(highest_codes(scale, wide)))  # [B, H, U, n, D]
+        picked = groups.spread(wide).expand(-1, -1, -1, groups.unit, -1)
         low = (codes & 3).flatten(2, 3).unflatten(2, (-1, self.page_size))
         return pack_planes(low, 2, -2), pack_planes(codes.gather(-1, picked) >> 2, 2, -2)
 
@@ -188,7 +188,7 @@ class DensePages:
         scale, zero_point = (p.transpose(-1, -2).unsqueeze(-1) for p in (scale, zero_point))
         return _packed(affine_codes(split, scale, zero_point, bits).flatten(-2), bits, transposed)
 
-    def digit_codes(
+    def plane_codes(
         self,
         scale: torch.Tensor,
         zero_point: torch.Tensor,
@@ -219,9 +219,9 @@ class DensePages:
         yield self
 
 
-def highest_codes(scale: torch.Tensor, boosted: torch.Tensor) -> torch.Tensor:
-    """uint8 like ``scale`` ``[B, H, G, D]``: 15 for channels ``boosted`` int64 ``[B, H, G, K]``, 3 for the others."""
-    return torch.full_like(scale, 3, dtype=torch.uint8).scatter_(-1, boosted, 15)
+def highest_codes(scale: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """uint8 like ``scale`` ``[B, H, G, D]``: 15 for channels ``wide`` int64 ``[B, H, G, K]``, 3 for the others."""
+    return torch.full_like(scale, 3, dtype=torch.uint8).scatter_(-1, wide, 15)
 
 
 def _packed(codes: torch.Tensor, bits: int, transposed: bool) -> torch.Tensor:

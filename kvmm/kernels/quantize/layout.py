@@ -47,7 +47,7 @@ class Layout:
 
     @cached_property
     def widths(self) -> dict[str, int]:
-        """Digits a stored tensor has for every token: names of those that exist, and their number."""
+        """PackedFormat a stored tensor has for every token: names of those that exist, and their number."""
         widths = {"codes": sum(n for _, n in self.digits), "codes_1bit": len(self.one_bit)}
         return {name: width for name, width in widths.items() if width}
 

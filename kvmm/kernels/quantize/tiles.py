@@ -400,13 +400,13 @@ class TilePages:
         )
         return out
 
-    def boosted_codes(
-        self, scale: torch.Tensor, zero_point: torch.Tensor, groups: TokenGroups, boosted: torch.Tensor
+    def two_plane_codes(
+        self, scale: torch.Tensor, zero_point: torch.Tensor, groups: TokenGroups, wide: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         scale, zero_point = scale.contiguous(), zero_point.contiguous()
-        low = self._channel_codes(scale, zero_point, highest_codes(scale, boosted), groups, 2, False)
+        low = self._channel_codes(scale, zero_point, highest_codes(scale, wide), groups, 2, False)
         batch, heads, count, size, dim = self.shape
-        units, channels = count * (size // groups.unit), boosted.shape[-1]
+        units, channels = count * (size // groups.unit), wide.shape[-1]
         high = torch.empty(batch, heads, units, groups.unit // 4, channels, dtype=torch.uint8, device=self.device)
         if channels:
             source, _ = self._source()
@@ -415,7 +415,7 @@ class TilePages:
                 self._tokens,
                 scale,
                 zero_point,
-                boosted.contiguous(),
+                wide.contiguous(),
                 high,
                 units,
                 scale.shape[2],
@@ -446,7 +446,7 @@ class TilePages:
         )
         return out
 
-    def digit_codes(
+    def plane_codes(
         self,
         scale: torch.Tensor,
         zero_point: torch.Tensor,

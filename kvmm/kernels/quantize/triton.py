@@ -126,7 +126,7 @@ def high_digits_kernel(
     tokens,
     scale,
     zero_point,
-    boosted,
+    wide,
     out,
     units,
     groups,
@@ -136,7 +136,7 @@ def high_digits_kernel(
     UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """High digits of the four-bit codes of channels ``boosted`` int64 ``[B * H, groups, channels]``, a unit of tokens a
+    """High digits of the four-bit codes of channels ``wide`` int64 ``[B * H, groups, channels]``, a unit of tokens a
     program, in ``out`` ``[B * H, units, UNIT / 4, channels]``."""
     R: tl.constexpr = UNIT // 4
     unit, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -144,7 +144,7 @@ def high_digits_kernel(
     k = tl.arange(0, BLOCK)
     row = tl.arange(0, R)
     inside = k < channels
-    channel = tl.load(boosted + group * channels + k, mask=inside, other=0)
+    channel = tl.load(wide + group * channels + k, mask=inside, other=0)
     step = tl.load(scale + group * D + channel, mask=inside, other=0)[None, :]
     start = tl.load(zero_point + group * D + channel, mask=inside, other=0)[None, :]
     x = source.x + sequence // source.heads * source.x_batch + sequence % source.heads * source.x_head

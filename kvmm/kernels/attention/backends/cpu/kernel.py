@@ -1,0 +1,247 @@
+"""Decode attention on a CPU by a few hundred lines of C, where the machine has a C compiler.
+
+At the sizes a CPU decodes, a step in torch is mostly the calling of operations and the writing of unpacked codes. This
+is one call a layer that reads the format (:mod:`kvmm.kernels.attention.format`) in place. The library is compiled once
+a machine, with ``cc``, ``gcc`` or ``clang``, and kept in the user's cache folder; without a compiler nothing is lost
+but speed. Results agree with the reference to float32 rounding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from kvmm.kernels.attention.backends.cpu import build
+from kvmm.kernels.attention.backends.cpu.structs import (
+    CALL,
+    FORMAT,
+    KINDS,
+    MAX_CHANNELS,
+    MAX_ROWS,
+    SEGMENT,
+    Unsupported,
+    array,
+    describe,
+)
+from kvmm.kernels.attention.call import AttentionCall, KVSegment
+from kvmm.kernels.attention.format import FLOATS, DenseFormat, PackedFormat, mismatch
+from kvmm.kernels.attention.merge import AttentionState
+
+_SHARED_WORK = 1 << 22  # codes of a layer from which on several threads share its heads
+
+_lock = threading.Lock()
+
+
+# -- the library -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def library() -> Any:
+    """The compiled library's function, or None where there is no compiler or it fails."""
+    with _lock:
+        for name in ("cc", "gcc", "clang"):
+            compiler = shutil.which(name)
+            if compiler is None:
+                continue
+            for tuned in (("-march=native",), ()):
+                try:
+                    function = build.load(compiler, tuned).kvmm_attend
+                except (OSError, subprocess.SubprocessError):
+                    continue
+                function.argtypes = (ctypes.POINTER(CALL.ctype), ctypes.c_int64, ctypes.c_int64)
+                function.restype = ctypes.c_int
+                return function
+    return None
+
+
+def available() -> bool:
+    """Whether this machine can compile the kernel, or has."""
+    return library() is not None
+
+
+# -- stores ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was found out about a segment."""
+
+    packed: tuple[weakref.ref, weakref.ref]  # the packed keys and values it was found with
+    key: ctypes.Structure | None  # FORMAT
+    value: ctypes.Structure
+    held: list  # tensors that are pointed to
+
+
+_known: dict[int, _Known] = {}  # by the identity of the packed keys, which live as long as their tensors do
+
+
+def _rows_follow(x: torch.Tensor) -> bool:
+    """Whether the tokens of a head ``[B, H, n, D]`` follow each other."""
+    return not x.numel() or ((x.stride(3) == 1 or x.shape[3] == 1) and (x.stride(2) == x.shape[3] or x.shape[2] == 1))
+
+
+def readable(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: int, dim: int) -> bool:
+    """Whether all that the library reads of a store lies inside its tensors, and it knows what to do with it; a store
+    that is not is read by the reference, which raises an error where C would read what is not there.
+
+    Args as of :func:`kvmm.kernels.attention.format.mismatch`.
+    """
+    if mismatch(store, key, batch, heads, dim) is not None:
+        return False
+    if isinstance(store, DenseFormat):
+        return True
+    if not store.by_token:
+        return key or store.groups_per_page <= 1
+    plain = store.lane_channel is None and store.plane_weight is None
+    return len(store.planes) == 1 and plain and (key or store.mean is None)
+
+
+def _describe(segment: KVSegment, call: AttentionCall) -> _Known:
+    """The description of one segment, for calls of these sizes. Without a format of the keys it has none of them: their
+    logits come from the codec.
+
+    Raises:
+        Unsupported: the library does not read the segment.
+    """
+    batch, heads = call.query.shape[0], call.heads
+    packed, values = segment.key.packed, segment.value.packed
+    known = _known.get(id(packed))
+    if known is not None and known.packed[0]() is packed and known.packed[1]() is values:
+        return known
+    held: list = []
+    store = segment.value.format
+    if store is None or not readable(store, False, batch, heads, call.dense_value.shape[-1]):
+        raise Unsupported
+    value = describe(store, False, held)
+    store = segment.key.format
+    if store is not None and not readable(store, True, batch, heads, call.query.shape[-1]):
+        raise Unsupported
+    key = None if store is None else describe(store, True, held)
+    name = id(packed)
+    pair = weakref.ref(packed, lambda _: _known.pop(name, None)), weakref.ref(values)
+    _known[name] = known = _Known(pair, key, value, held)
+    return known
+
+
+# -- the backend -------------------------------------------------------------------------------------------------------
+
+
+def takes(call: AttentionCall) -> bool:
+    """Whether the library takes a call: few rows of queries, no autograd, a compiler."""
+    query, key, value = call.query, call.dense_key, call.dense_value
+    batch, query_heads, length, dim = query.shape
+    if query_heads % call.heads or call.rows > MAX_ROWS or dim > MAX_CHANNELS:
+        return False
+    if any(x.dtype not in FLOATS or not _rows_follow(x) for x in (key, value)) or query.dtype not in FLOATS:
+        return False
+    if key.shape != (batch, call.heads, value.shape[2], dim) or value.shape[:2] != key.shape[:2]:
+        return False
+    if (torch.is_grad_enabled() and query.requires_grad) or torch.compiler.is_compiling():
+        return False
+    if call.dense_length is not None and call.dense_length.dtype != torch.int32:
+        return False
+    bias = call.bias
+    if bias is not None:
+        if bias.shape[:3] not in ((b, 1, q) for b in (1, batch) for q in (1, length)):
+            return False
+        if bias.stride(-1) != 1 or bias.dtype != torch.float32:
+            return False
+    return library() is not None
+
+
+def supports(segment: KVSegment, call: AttentionCall) -> bool:
+    """Whether the library reads a segment: at least its values, for whose keys the codec may make the logits."""
+    if segment.key.observes:
+        return False
+    try:
+        known = _describe(segment, call)
+    except Unsupported:
+        return False
+    used = segment.key.pages_in_use
+    if used is None:
+        return True
+    # what a codec makes logits of, or calibrates, is all that there is room for
+    return used.dtype == torch.int32 and known.key is not None and not known.key.calibrates
+
+
+def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
+    """The whole call ``[B, H_q, q, D]``, of segments that :func:`supports` accepts."""
+    out = _attend(call, segments, None)
+    return out.view(*call.query.shape[:3], -1).to(call.query.dtype)
+
+
+def partial(call: AttentionCall, segments: Sequence[KVSegment]) -> AttentionState:
+    """The segments and the residual tokens, to be joined with what others read."""
+    lse = torch.empty(call.query.shape[0], call.heads, call.rows)
+    return AttentionState(_attend(call, segments, lse), lse)
+
+
+def _attend(call: AttentionCall, segments: Sequence[KVSegment], lse: torch.Tensor | None) -> torch.Tensor:
+    """float32 ``[B, H_kv, rows, D_v]``; ``lse`` gets the log-sum-exp."""
+    function, query, bias = library(), call.query, call.bias
+    batch, query_heads, length, dim = query.shape
+    heads, rows, value_dim = call.heads, call.rows, call.dense_value.shape[-1]
+    grouped = query.float().reshape(batch, heads, rows, dim).contiguous()
+    kept: list = [grouped]
+    described = (SEGMENT.ctype * max(1, len(segments)))()
+    slots = work = 0
+    for number, segment in enumerate(segments):
+        known = _describe(segment, call)
+        key, own = segment.key, described[number]
+        own.value = known.value
+        own.slots = count = known.value.pages * known.value.page_size
+        if known.key is not None:
+            own.key = known.key
+        else:
+            scores = key.scores(key.transform_query(grouped * call.scaling))
+            if key.adjusts_scores:
+                seen = None if bias is None else bias[..., slots : slots + count]
+                seen = seen if seen is None or seen.shape[2] == 1 else seen.repeat(1, 1, query_heads // heads, 1)
+                scores = key.adjust_scores(scores, seen)
+            kept.append(scores.contiguous())
+            own.key = FORMAT.ctype(KINDS["LOGITS"], pages=known.value.pages, page_size=known.value.page_size)
+            own.key.values.data = kept[-1].data_ptr()
+        if key.pages_in_use is not None:
+            own.used = key.pages_in_use.data_ptr()
+        slots += count
+        work += count * heads * batch * (dim + value_dim)
+    out = torch.empty(batch, heads, rows, value_dim)
+    dense = call.dense_key.shape[2]
+    made = CALL.ctype(batch, heads, rows, length, dim, value_dim, len(segments), slots, dense, call.scaling)
+    made.query, made.out = grouped.data_ptr(), out.data_ptr()
+    made.lse = None if lse is None else lse.data_ptr()
+    if bias is not None:
+        if bias.shape[-1] != slots + dense:
+            raise ValueError(f"a bias of {bias.shape[-1]} slots for {slots + dense}")
+        made.bias = bias.data_ptr()
+        made.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
+        made.bias_row = bias.stride(2) if bias.shape[2] > 1 else 0
+    made.dense_key, made.dense_value = array(call.dense_key, 2, kept), array(call.dense_value, 2, kept)
+    made.segments = ctypes.addressof(described)
+    if call.dense_length is not None:
+        made.dense_used = call.dense_length.data_ptr()
+    pairs, threads = batch * heads, torch.get_num_threads()
+    if threads == 1 or pairs == 1 or work < _SHARED_WORK:
+        failed = function(ctypes.byref(made), 0, pairs)
+    else:
+        edges = [pairs * i // min(threads, pairs) for i in range(min(threads, pairs) + 1)]
+        run = _pool(threads).map(lambda i: function(ctypes.byref(made), edges[i], edges[i + 1]), range(len(edges) - 1))
+        failed = any(run)
+    if failed:
+        raise MemoryError("not enough memory for a decode step")
+    return out
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="kvmm-decode")

@@ -1,0 +1,195 @@
+"""What a launch hands the CUDA split kernel (``attention.cu``), and the header that declares it to the compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, rows_of
+from kvmm.kernels.attention.backends.cuda.variant import Variant
+from kvmm.kernels.attention.format import MAX_PLANES, TENSORS
+from kvmm.kernels.attention.structs import FLOAT, INT, LONG_LONG, Member, Struct, header, pointer
+
+PAGED = Struct(
+    "Paged",
+    (
+        Member("data", pointer("const Byte")),
+        Member("batch", LONG_LONG),
+        Member("head", LONG_LONG),
+        Member("page", LONG_LONG, "below 2 ** 32"),
+    ),
+    "Page i of sequence b and head h starts at data + b * batch + h * head + i * page. Bytes.",
+)
+
+
+def _axes(name: str) -> str:
+    """What a tensor of the format is, for a comment."""
+    declared = TENSORS[name]
+    forms = [declared.axes, *(axes for axes in (declared.by_token, declared.values_axes) if axes)]
+    return f"{name} " + " or ".join(f"[{', '.join(axes.split())}]" for axes in forms)
+
+
+# The order is that in which the kernel was measured: where a member lies shows in the machine code.
+ARGUMENTS = Struct(
+    "Arguments",
+    (
+        Member("query", pointer("const Byte"), "int8 [B, H, G, 2 * rows, L]; QUERY_TYPE: [B, H, rows, query_width]"),
+        Member("query_weight", pointer("const float"), "[B, H, G, rows], without QUERY_TYPE"),
+        Member("query_zero", pointer("const float")),
+        Member("key_scale", PAGED, f"with QUERY_TYPE: rows of KEY_SCALE, a page is a group; {_axes('scale')}"),
+        Member("key_zero", PAGED, _axes("zero_point")),
+        Member("lane_channel", pointer("const int"), f"{_axes('lane_channel')}, or null: lane j is channel j"),
+        Member("plane_weight", pointer("const float"), f"{_axes('plane_weight')}, or null: 1"),
+        Member("key_offset", pointer("const float"), f"{_axes('offset')}, or null"),
+        Member("offset_head", LONG_LONG, "floats"),
+        Member("keys", PAGED, "codes of the planes", MAX_PLANES),
+        Member("values", PAGED, count=MAX_PLANES),
+        Member("key_norm", PAGED, _axes("norm")),
+        Member("value_norm", PAGED, _axes("norm")),
+        Member("value_scale", PAGED, f"with VALUE_TOKEN; {_axes('scale')}"),
+        Member("value_zero", PAGED, _axes("zero_point")),
+        Member("bias", pointer("const float"), "[B, slots]"),
+        Member("adjust", pointer("const float"), "with ADJUST: [B, H, rows, 2], slope and shift of a row's logits"),
+        Member("group_scale", pointer("const float"), "with VALUE_GROUPS: [B, H, value_groups, VALUE_WIDTH]"),
+        Member("group_zero", pointer("const float"), "[B, H, value_groups, VALUE_ZEROS]"),
+        Member("num_pages", pointer("const int"), "pages in use, or null: all"),
+        Member("key_group", pointer("const int"), f"{_axes('page_group')}, or null: the page's index"),
+        Member("value_group", pointer("const int")),
+        Member("out_m", pointer("float"), "[B, H, splits, rows]"),
+        Member("out_l", pointer("float")),
+        Member("out_acc", pointer("float"), "by lane, or with channel_lanes by channel"),
+        Member("out_zero", pointer("float")),
+        Member("channel_lanes", pointer("const int"), f"{_axes('channel_lanes')}, or null"),
+        Member("channel_weights", pointer("const float"), _axes("channel_weights")),
+        Member("channels", INT),
+        Member("terms", INT, "M"),
+        Member("bias_batch", LONG_LONG),
+        Member(
+            "dense_query", pointer("const Byte"), "with DENSE, columns in the model's dtype: [B, H, rows, DENSE_KEYS]"
+        ),
+        Member("dense_keys", PAGED, "a page is a column"),
+        Member("dense_values", PAGED),
+        Member("dense_bias", pointer("const float"), "[B, dense_columns]"),
+        Member("dense_length", pointer("const int"), "columns in use, or null: dense_columns"),
+        Member("dense_m", pointer("float")),
+        Member("dense_l", pointer("float")),
+        Member("dense_acc", pointer("float")),
+        Member("dense_bias_batch", LONG_LONG),
+        Member("dense_columns", INT, "that there is room for"),
+        Member("dense_splits", INT),
+        Member("dense_start", INT, "the first block that has some of them"),
+        Member("dense_scaling", FLOAT),
+        *(Member(name, INT) for name in ("pages", "heads", "rows", "splits", "key_groups", "value_groups")),
+        Member("query_width", INT),
+        Member("key_channels", INT),
+        Member("scaling", FLOAT),
+    ),
+    "What a launch hands the kernel.",
+)
+Arguments = ARGUMENTS.ctype
+_Paged = PAGED.ctype
+
+
+def header_text(variant: Variant) -> str:
+    """The header of ``attention.cu``: what it is compiled for, and the structures it is launched with."""
+    lines = ["#ifndef KVMM_VARIANT", "#define KVMM_VARIANT", "typedef unsigned char Byte;", ""]
+    lines += [f"#define {name} {value} // {comment}" for name, (value, comment) in variant.macros.items()]
+    return "\n".join([*lines, "", header(ARGUMENTS, cuda=True), "#endif", ""])
+
+
+def _pointer(x: torch.Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
+def _paged(x: torch.Tensor | None) -> Any:
+    if x is None:
+        return _Paged()
+    batch, head, page = (
+        0 if size == 1 else s * x.element_size() for size, s in zip(x.shape, x.stride()[:3], strict=False)
+    )
+    return _Paged(x.data_ptr(), batch, head, page)
+
+
+def _query_arguments(query: torch.Tensor | Query, weight, zero) -> dict:
+    """What ``struct Arguments`` has of the query."""
+    if not isinstance(query, Query):
+        pointers = {"query": query.data_ptr(), "query_weight": weight.data_ptr(), "query_zero": zero.data_ptr()}
+        return pointers | {"key_groups": query.shape[2]}
+    offset = query.offset
+    return {
+        "query": query.rows.data_ptr(),
+        "key_groups": query.scale.shape[2],
+        "key_scale": _paged(query.scale),
+        "key_zero": _paged(query.zero_point),
+        "lane_channel": _pointer(query.lane_channel),
+        "plane_weight": _pointer(query.plane_weight),
+        "key_offset": _pointer(offset),
+        "offset_head": 0 if offset is None or offset.shape[0] == 1 else offset.stride(0),
+        "query_width": query.rows.shape[-1],
+        "key_channels": query.scale.shape[-1],
+        "scaling": query.scaling,
+    }
+
+
+def _dense_arguments(dense: DenseColumns | None, out: DenseSplits | None, splits: int) -> dict:
+    """What ``struct Arguments`` has of the dense columns, next to ``splits`` of the pages."""
+    if dense is None:
+        return {}
+    return {
+        "dense_query": dense.query.data_ptr(),
+        "dense_keys": _paged(dense.key),
+        "dense_values": _paged(dense.value),
+        "dense_bias": _pointer(dense.bias),
+        "dense_bias_batch": 0 if dense.bias is None or dense.bias.shape[0] == 1 else dense.bias.stride(0),
+        "dense_length": _pointer(dense.length),
+        "dense_m": out.m.data_ptr(),
+        "dense_l": out.l.data_ptr(),
+        "dense_acc": out.acc.data_ptr(),
+        "dense_columns": dense.key.shape[2],
+        "dense_splits": out.m.shape[1],
+        "dense_start": splits if out.apart else 0,
+        "dense_scaling": dense.scaling,
+    }
+
+
+def arguments_of(
+    query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense=None, dense_out=None, adjust=None
+) -> Any:
+    heads, pages = keys.planes[0][0].shape[1:3]
+    by_token = values.axis == "token"
+    group_scale = None if by_token else values.scale
+    arguments = Arguments(
+        **_query_arguments(query, qw, qz),
+        **_dense_arguments(dense, dense_out, out_m.shape[1]),
+        key_norm=_paged(keys.norm),
+        value_norm=_paged(values.norm),
+        value_scale=_paged(values.scale if by_token else None),
+        value_zero=_paged(values.zero_point if by_token else None),
+        bias=_pointer(bias),
+        adjust=_pointer(adjust),
+        group_scale=_pointer(group_scale),
+        group_zero=None if by_token else _pointer(values.zero_point),
+        num_pages=_pointer(num_pages),
+        key_group=_pointer(keys.group) if isinstance(keys.group, torch.Tensor) else None,
+        value_group=_pointer(values.group) if isinstance(values.group, torch.Tensor) else None,
+        out_m=out_m.data_ptr(),
+        out_l=out_l.data_ptr(),
+        out_acc=_pointer(out_acc),
+        out_zero=_pointer(out_z),
+        bias_batch=0 if bias is None or bias.shape[0] == 1 else bias.stride(0),
+        pages=pages,
+        heads=heads,
+        rows=rows_of(query),
+        splits=out_m.shape[1],
+        value_groups=0 if group_scale is None else group_scale.shape[2],
+    )
+    if values.channels is not None:
+        digits, places = values.channels
+        arguments.channel_lanes, arguments.channel_weights = digits.data_ptr(), places.data_ptr()
+        arguments.terms, arguments.channels = digits.shape
+    for i, (codes, _) in enumerate(keys.planes):
+        arguments.keys[i] = _paged(codes)
+    for i, (codes, _) in enumerate(values.planes):
+        arguments.values[i] = _paged(codes)
+    return arguments

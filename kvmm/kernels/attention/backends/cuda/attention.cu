@@ -1,0 +1,1321 @@
+// Split kernel of decode attention over packed digits, on int8 tensor cores. Compiled at run time; see kernel.py.
+//
+// One warp takes whole pages of one sequence and KV head, one after the other. Codes are the left operand of
+// mma.m16n8k32: a tile of scores is 16 tokens by 8 columns, the high and the low int8 part of four query heads, so no
+// row or column is wasted on four heads. Bytes go to shared memory asynchronously, a page or more ahead (to ask for the
+// pages behind those through the second-level cache was slower on an H200, at the three sizes tried), and from there
+// to registers in the order that the operands want: dimensions and tokens may be permuted freely as long as both
+// operands are. One AND (and for values sometimes a shift) turns a 32-bit word into four operands.
+//
+// Lane 4 g + t holds, for head t, tokens 2 g and 2 g + 1 of every slice of 16 tokens. At every code width slice i of a
+// page sits in bits b * (i / tiles) of row tile i % tiles, where tiles = PAGE * b / 128: planes of different widths add
+// into the same accumulators.
+//
+// Logits are in units of log 2. Probabilities (times norms) are 16-bit integers in two int8 parts, 256 * high + low, of
+// 127 * 256 steps of the page's largest possible one.
+//
+// Logits that are calibrated take two passes: one (EXTENT) finds how far each row's logits reach, the other takes them
+// through the line that follows from it (ADJUST).
+
+#include "variant.cuh"  // what is known when the kernel is compiled, and its Arguments; see arguments.py
+
+#ifdef __CUDACC__
+#define DEVICE __device__ __forceinline__
+
+DEVICE float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float infinity() { return __int_as_float(0x7f800000); }
+
+DEVICE float2 halves_to_floats(unsigned halves) {
+    float2 y;
+    asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+        : "=f"(y.x), "=f"(y.y)
+        : "r"(halves));
+    return y;
+}
+
+DEVICE unsigned largest_halves(unsigned x, unsigned y) {  // of magnitudes, two at once
+    unsigned z;
+    asm("{ .reg .b32 a, b; abs.f16x2 a, %1; abs.f16x2 b, %2; max.f16x2 %0, a, b; }" : "=r"(z) : "r"(x), "r"(y));
+    return z;
+}
+
+DEVICE float log2_approx(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// c += a * b: a 16 x 32 unsigned bytes, b 32 x 8 signed bytes
+DEVICE void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
+}
+
+// c += a * b in the model's dtype, accumulated in float32: a 16 x 16, b 16 x 8
+DEVICE void mma_dense(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+#if DENSE == 3
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+#endif
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+DEVICE unsigned to_dense(float x, float y) {  // x in the lower half
+    unsigned z;
+#if DENSE == 3
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
+#else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
+#endif
+    return z;
+}
+
+DEVICE void prefetch(const Byte* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
+DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
+
+// Four matrices of 8 rows of 16 bytes in shared memory: `row` is that of row lane % 8 of matrix lane / 8. Lane 4 g + t
+// has word t of row g of each, in registers that follow each other as an mma wants them.
+DEVICE void load_matrices(unsigned* x, const Byte* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+DEVICE void load_two_matrices(unsigned* x, const Byte* row) {  // rows of lanes 0 to 15
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// Until the kernel that writes the query has ended; what it does not write may be read before. The kernel that follows
+// may then be put on multiprocessors that have room: all in front of this one has ended then.
+DEVICE void wait_for_query() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Bytes to shared memory, 16 a lane at a time; fetches end in the order in which they began.
+DEVICE void fetch_16(Byte* to, const Byte* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+DEVICE void fetch_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+DEVICE void fetch_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    __syncwarp();
+}
+#endif
+
+extern __shared__ __align__(128) Byte shared[];
+
+// The compiler is to keep this sum in a register and to put constants into the instruction.
+DEVICE unsigned kept(unsigned x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+DEVICE constexpr int ceil_to(int x, int n) { return (x + n - 1) / n * n; }
+DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
+
+constexpr int THREADS = WARPS * 32;
+constexpr int SLICES = PAGE / 16;
+constexpr int COLUMNS = 8 * ROW_TILES;
+constexpr int KEY_WIDTH_0 = ceil_to(KEY_DIGITS_0, 32), KEY_WIDTH = KEY_WIDTH_0 + ceil_to(KEY_DIGITS_1, 32);
+constexpr int VALUE_WIDTH_0 = ceil_to(VALUE_DIGITS_0, 32), VALUE_WIDTH = VALUE_WIDTH_0 + ceil_to(VALUE_DIGITS_1, 32);
+constexpr bool FOLD = QUERY_TYPE != 0;
+
+// A step of scores is 32 digits; where both planes of keys end in half a step, their halves are one (with FOLD and
+// groups by page every digit is a channel, and there are no such planes).
+constexpr int HALVES = KEY_DIGITS_0 % 32 == 16 && KEY_DIGITS_1 % 32 == 16 && !(FOLD && KEY_GROUPS);
+constexpr int WHOLE_0 = HALVES ? KEY_DIGITS_0 - 16 : KEY_WIDTH_0;
+constexpr int WHOLE_1 = HALVES ? KEY_DIGITS_1 - 16 : KEY_WIDTH - KEY_WIDTH_0;
+constexpr int WHOLE_STEPS = (WHOLE_0 + WHOLE_1) / 32, STEPS = WHOLE_STEPS + HALVES;
+constexpr int TILES_0 = VALUE_DIGITS_0 / 16, TILES = TILES_0 + VALUE_DIGITS_1 / 16;
+
+// a stage of keys in shared memory: codes, norms, the query of the page's group or its scales and zero points, bias
+constexpr int KEY_BYTES_0 = PAGE * KEY_BITS_0 / 8 * KEY_DIGITS_0, KEY_BYTES_1 = PAGE * KEY_BITS_1 / 8 * KEY_DIGITS_1;
+constexpr int KEY_NORM_AT = KEY_BYTES_0 + KEY_BYTES_1, KEY_NORM_BYTES = PAGE * 2 * KEY_NORM;
+constexpr int QUERY_AT = KEY_NORM_AT + KEY_NORM_BYTES, GROUP_ROW = 2 * KEY_SCALE * KEY_WIDTH;
+constexpr int QUERY_BYTES = KEY_GROUPS * (FOLD ? 2 * GROUP_ROW : COLUMNS * KEY_WIDTH);
+constexpr int BIAS_AT = QUERY_AT + QUERY_BYTES, BIAS_BYTES = BIAS == 2 ? PAGE * 4 : 0;
+constexpr int KEY_STAGE = ceil_to(BIAS_AT + BIAS_BYTES + 16, 128);  // rows of 16 digits are read 16 bytes too far
+// a stage of values: codes, a group's scales and zero points
+constexpr int VALUE_BYTES_0 = PAGE * VALUE_BITS_0 / 8 * VALUE_DIGITS_0;
+constexpr int VALUE_BYTES_1 = PAGE * VALUE_BITS_1 / 8 * VALUE_DIGITS_1;
+constexpr int GROUP_AT = VALUE_BYTES_0 + VALUE_BYTES_1, GROUP_BYTES = VALUE_GROUPS * VALUE_WIDTH * 4;
+constexpr int ZERO_AT = GROUP_AT + GROUP_BYTES, ZERO_BYTES = VALUE_ZEROS * 4;
+constexpr int VALUE_STAGE = ceil_to(ZERO_AT + ZERO_BYTES, 128);
+// probabilities: a row of bytes a column; the padding spreads columns over the banks
+constexpr int P_STRIDE = PAGE + 16;
+constexpr int P_AT = STAGES * (KEY_STAGE + VALUE_STAGE), P_BYTES = COLUMNS * P_STRIDE;
+// what a token's value is multiplied by, and its zero point, are wanted before its codes: they come with the keys, and
+// stay while the next page's keys come
+constexpr int VALUE_NORM_BYTES = PAGE * 2 * VALUE_NORM, TOKEN_BYTES = PAGE * 2 * VALUE_TOKEN;
+constexpr int FACTOR_BYTES = VALUE_NORM_BYTES + 2 * TOKEN_BYTES, FACTORS = STAGES + 1, FACTORS_AT = P_AT + P_BYTES;
+// at the end a warp's part holds its sums
+constexpr int SUM_WIDTH = VALUE_WIDTH + VALUE_ZEROS, SUM_STRIDE = SUM_WIDTH + 8;
+constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of weights are asked for
+// behind the warps' parts: where a lane's bytes of the first page of every store are and how far apart pages are, which
+// would take too many registers or be worked out for every page; what the block's warps found; and with FOLD the query,
+// the scales of a span and their zeros
+constexpr int VALUE_SOURCE = 1 + (KEY_DIGITS_1 > 0), NORM_SOURCE = VALUE_SOURCE + 1 + (VALUE_DIGITS_1 > 0);
+constexpr int FACTOR_SOURCE = NORM_SOURCE + (KEY_NORM > 0), GROUP_SOURCE = FACTOR_SOURCE + (VALUE_NORM > 0);
+constexpr int TOKEN_SOURCE = GROUP_SOURCE + 2 * (KEY_GROUPS && FOLD), SOURCES = TOKEN_SOURCE + 2 * (VALUE_TOKEN > 0);
+constexpr int SOURCES_AT = WARPS * WARP_BYTES, FOUND_AT = SOURCES_AT + 512 * SOURCES;
+// norms of keys and of values that are 16 lanes' each come together
+constexpr bool NORMS_TOGETHER = KEY_NORM_BYTES == 256 && VALUE_NORM_BYTES == 256 && !EXTENT;
+constexpr int FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
+constexpr int FOLDED_AT = FOUND_AT + FOUND_BYTES, FACTOR_AT = FOLDED_AT + ROW_TILES * 4 * KEY_WIDTH * 4;
+constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY_ZEROS * 4;
+static_assert(FACTORS_AT + FACTORS * FACTOR_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
+static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of the shared memory is too small");
+static_assert(KEY_WIDTH <= 256, "254 * high + low has to fit 31 bits");
+
+// dense columns: what a block's warps found is joined in the room of their probabilities, as many channels at a time
+constexpr int DENSE_AT_ONCE = PAGE / 2, DENSE_STRIDE = DENSE_AT_ONCE + 8, DENSE_WIDTH = ceil_to(DENSE_VALUES, 32);
+static_assert(4 * ROW_TILES * DENSE_STRIDE * 4 <= P_BYTES, "sums of dense columns do not fit");
+
+constexpr float NO_TOKEN = -65536.0f;  // no logit is as low but those of slots without a token
+constexpr float NO_SLOT = -1e20f;  // a bias below it: there is no token
+constexpr float LOG2_E = 1.4426950408889634f;
+constexpr float P_STEPS = 127.0f * 256.0f, LOG2_P_STEPS = 14.988684686772165f;
+constexpr float MAGIC = 12582912.0f;  // 1.5 * 2 ** 23: adding it leaves the nearest integer in the low bits
+
+DEVICE constexpr int plane_mask(int bits) { return bits == 8 ? -1 : ((1 << bits) - 1) * 0x01010101; }
+
+// Bits a plane's codes are left of the byte's lowest in slice i, and where the slice's accumulator has them: a plane
+// may be shifted right only.
+DEVICE constexpr int key_shift(int bits, int slice) { return bits * (slice / (PAGE * bits / 128)); }
+DEVICE constexpr int slice_shift(int slice) {
+    return KEY_DIGITS_1 ? smaller(key_shift(KEY_BITS_0, slice), key_shift(KEY_BITS_1 ? KEY_BITS_1 : 1, slice))
+                        : key_shift(KEY_BITS_0, slice);
+}
+DEVICE constexpr float power(int exponent) {
+    return exponent < 0 ? 1.0f / (float)(1 << -exponent) : (float)(1 << exponent);
+}
+
+// 8 bytes of a row a step of 32 digits, in the order shared by codes and query: lane t has bytes 16 t to 16 t + 15 of
+// every 64 (from row + 16 t) and 8 t to 8 t + 7 of the last 32 (from rest, row + 8 t).
+template <int WIDTH>
+DEVICE void load_row(const Byte* row, const Byte* rest, uint2* words) {
+#pragma unroll
+    for (int i = 0; i < WIDTH / 64; i++) {
+        const uint4 chunk = *(const uint4*)(row + 64 * i);
+        words[2 * i] = make_uint2(chunk.x, chunk.y);
+        words[2 * i + 1] = make_uint2(chunk.z, chunk.w);
+    }
+    if constexpr (WIDTH % 64) words[WIDTH / 32 - 1] = *(const uint2*)(rest + WIDTH / 64 * 64);
+}
+
+// --- the scales of keys are folded into the query, which is then split into two int8 parts
+
+template <int TYPE>
+DEVICE float load_number(const Byte* row, int index) {
+    if constexpr (TYPE == 2) return ((const float*)row)[index];
+    const unsigned bits = ((const unsigned short*)row)[index];
+    return TYPE == 3 ? __uint_as_float(bits << 16) : halves_to_floats(bits).x;
+}
+
+// Four neighbouring numbers of a float16 (1) or float32 (2) row in shared memory.
+template <int TYPE>
+DEVICE void load_four(const Byte* from, float (&x)[4]) {
+    if constexpr (TYPE == 2) {
+        const float4 four = *(const float4*)from;
+        x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+    } else {
+        const uint2 words = *(const uint2*)from;
+        const float2 low = halves_to_floats(words.x), high = halves_to_floats(words.y);
+        x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+    }
+}
+
+// Where digit j of a query row stands in shared memory: of every 32 floats the lanes 4 g + t with g even have the four
+// at 8 t, those with g odd the four at 8 t + 4, so that no two lanes ask the same bank for different words.
+// With HALVES lanes with g even have those at 4 t of every 32, the others those at 16 + 4 t; in the step of two halves
+// the former are the first plane's. Digits that only pad are put behind.
+DEVICE int folded_at(int j) {
+    const bool second = j >= KEY_WIDTH_0;
+    const int first = second ? WHOLE_0 : 0, width = second ? WHOLE_1 : WHOLE_0;
+    const int i = second ? j - KEY_WIDTH_0 : j, chunk = i / 64 * 64, rest = i - width;
+    if (HALVES && rest < 0) return first + i / 32 * 32 + i % 16 / 4 * 8 + i % 32 / 16 * 4 + i % 4;
+    if (rest >= 16) return KEY_WIDTH - 48 + 16 * second + rest;
+    if (rest >= 0) return 32 * WHOLE_STEPS + rest / 4 * 8 + 4 * second + rest % 4;
+    return first + (chunk + 64 <= width ? chunk + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4 : i);
+}
+
+DEVICE unsigned four_bytes(const float (&x)[4]) {  // the lowest of each
+    const unsigned low = __byte_perm(__float_as_uint(x[0]), __float_as_uint(x[1]), 0x0040);
+    const unsigned high = __byte_perm(__float_as_uint(x[2]), __float_as_uint(x[3]), 0x0040);
+    return __byte_perm(low, high, 0x5410);
+}
+
+// Whether a step of 32 digits is half of a chunk of 64, and which.
+DEVICE constexpr int half_of(int step) { return (step < WHOLE_0 / 32 ? step : step - WHOLE_0 / 32) % 2; }
+DEVICE constexpr bool is_wide(int step) {
+    return !HALVES && step - half_of(step) + 2 <= (step < WHOLE_0 / 32 ? WHOLE_0 / 32 : WHOLE_STEPS);
+}
+
+// The query of one tile of four heads as load_row has it: lanes with g even the high parts of head g / 2, the others
+// the low ones; each works out both of half the digits. `rows` is the first head's row in shared memory, `group` where
+// the page's scales and zero points are (SCALED). Of head t: `weight`, what a step of the low part is worth, and
+// `zero`.
+template <bool SCALED>
+DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words, float& weight, float& zero) {
+    constexpr int PIECES = STEPS;
+    const int odd = g & 1;
+    const Byte* const row = shared + kept(rows + (g >> 1) * KEY_WIDTH * 4 + 16 * (2 * t + odd));
+    const unsigned wide = SCALED ? kept(group + 2 * KEY_SCALE * (16 * t + 8 * odd)) : 0;  // of a chunk of 64
+    const unsigned narrow = SCALED ? kept(group + 2 * KEY_SCALE * (8 * t + 4 * odd)) : 0;  // of one of 32
+    float x[PIECES][4], most = 1e-30f, sum = 0.0f;
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        load_four<2>(row + 128 * piece, x[piece]);
+        if constexpr (SCALED) {
+            const int half = half_of(piece);
+            const unsigned from = is_wide(piece) ? wide + 2 * KEY_SCALE * (32 * (piece - half) + 4 * half)
+                                                 : narrow + 2 * KEY_SCALE * 32 * piece;
+            float scale[4], point[4];
+            load_four<KEY_SCALE>(shared + from, scale);
+            load_four<KEY_SCALE>(shared + GROUP_ROW + from, point);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum = fmaf(x[piece][i], point[i], sum), x[piece][i] *= scale[i];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) most = fmaxf(most, fabsf(x[piece][i]));
+    }
+#pragma unroll
+    for (int lanes = 1; lanes <= 4; lanes *= 2) {  // of the eight lanes of a head
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+        if constexpr (SCALED) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+    }
+    const float steps = 127.0f * reciprocal_approx(most);
+    unsigned mine[PIECES], other[PIECES];
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        float high[4], low[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            high[i] = fmaf(x[piece][i], steps, MAGIC);
+            low[i] = fmaf(fmaf(x[piece][i], steps, MAGIC - high[i]), 254.0f, MAGIC);
+        }
+        const unsigned high_word = four_bytes(high), low_word = four_bytes(low);
+        mine[piece] = odd ? low_word : high_word;
+        other[piece] = __shfl_xor_sync(0xffffffffu, odd ? high_word : low_word, 4);
+    }
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+        if (!is_wide(piece)) {
+            words[piece] = odd ? make_uint2(other[piece], mine[piece]) : make_uint2(mine[piece], other[piece]);
+        } else if (half_of(piece) == 0) {
+            const uint2 own = make_uint2(mine[piece], mine[piece + 1]);
+            const uint2 theirs = make_uint2(other[piece], other[piece + 1]);
+            words[piece] = odd ? theirs : own, words[piece + 1] = odd ? own : theirs;
+        }
+    }
+    weight = __shfl_sync(0xffffffffu, most * (1.0f / (127.0f * 254.0f)), 8 * t);
+    if constexpr (SCALED) zero = __shfl_sync(0xffffffffu, sum, 8 * t);
+}
+
+// Where codes are read as matrices, words hold four operands of an mma as they are: those of the last KEY_PITCH slices,
+// the first plane's highest bits, are not masked, and what the bits below add is subtracted, which are the scores of
+// the slices KEY_PITCH, 2 * KEY_PITCH, .. before. A narrower second plane leaves such bits too.
+constexpr int KEY_PITCH = PAGE * KEY_BITS_0 / 128;
+constexpr bool SUBTRACT =
+    HALVES && KEY_BITS_0 < 8 && KEY_BITS_1 <= KEY_BITS_0 && KEY_DIGITS_0 >= 8 * ROW_TILES * (8 / KEY_BITS_0 - 1);
+DEVICE constexpr bool subtracted(int slice) { return SUBTRACT && slice >= SLICES - KEY_PITCH; }
+DEVICE constexpr unsigned score_mask(int bits, int slice) {
+    unsigned mask = (unsigned)plane_mask(bits) << slice_shift(slice);
+    for (int i = slice - KEY_PITCH; subtracted(slice) && i >= 0; i -= KEY_PITCH)
+        mask |= (unsigned)plane_mask(bits) << slice_shift(i);
+    return mask;
+}
+DEVICE constexpr int score_right(int bits, int slice) { return key_shift(bits, slice) - slice_shift(slice); }
+
+// Adds the products of one plane of keys with the query, steps of WHOLE digits; codes is their place in shared memory.
+// `rest`: of each row tile the two rows' words of half a step more.
+template <int BITS, int DIGITS, int WHOLE>
+DEVICE void add_scores(unsigned codes, int lane, const uint2* query, int (&scores)[ROW_TILES][SLICES][4],
+                       unsigned (*rest)[2]) {
+    constexpr int ROW_TILE = PAGE * BITS / 128, STEPS_HERE = WHOLE / 32;
+    const int g = lane / 4, t = lane % 4, matrix = lane / 8;
+    // with HALVES, where rows are an odd number of 16 bytes, as matrices: rows 2 g, 2 g + 1, then their next 16 bytes
+    const unsigned token_at = codes + (2 * (lane % 8) + matrix % 2) * DIGITS;
+    const unsigned wide_at = kept(HALVES ? token_at + matrix / 2 * 16 : codes + 2 * g * DIGITS + 16 * t);
+    const unsigned narrow_at = !HALVES && WHOLE % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
+    // two row tiles at a time
+    const unsigned rest_at = HALVES ? kept(token_at + matrix / 2 * 16 * DIGITS) : 0;
+#pragma unroll
+    for (int tile = 0; tile < ROW_TILE; tile++) {
+        unsigned words[STEPS_HERE + 1][4];
+        const Byte *wide = shared + wide_at + 16 * tile * DIGITS, *narrow = shared + narrow_at + 16 * tile * DIGITS;
+        if constexpr (HALVES) {
+#pragma unroll
+            for (int step = 0; step < STEPS_HERE; step++) load_matrices(words[step], wide + 32 * step);
+            const Byte* const last = shared + rest_at + 16 * tile * DIGITS + WHOLE;
+            if constexpr (ROW_TILE == 1)
+                load_two_matrices(rest[tile], last);
+            else if (tile % 2 == 0)
+                load_matrices(rest[tile], last);
+        } else {
+            uint2 first[STEPS_HERE + 1], second[STEPS_HERE + 1];
+            load_row<WHOLE>(wide, narrow, first);
+            load_row<WHOLE>(wide + DIGITS, narrow + DIGITS, second);
+#pragma unroll
+            for (int step = 0; step < STEPS_HERE; step++) {
+                words[step][0] = first[step].x, words[step][1] = second[step].x;
+                words[step][2] = first[step].y, words[step][3] = second[step].y;
+            }
+        }
+#pragma unroll
+        for (int plane = 0; plane < 8 / BITS; plane++) {
+            const int slice = plane * ROW_TILE + tile, right = score_right(BITS, slice);
+            const unsigned mask = score_mask(BITS, slice);
+#pragma unroll
+            for (int step = 0; step < STEPS_HERE; step++) {
+                const unsigned a0 = (words[step][0] >> right) & mask, a1 = (words[step][1] >> right) & mask;
+                const unsigned a2 = (words[step][2] >> right) & mask, a3 = (words[step][3] >> right) & mask;
+#pragma unroll
+                for (int n = 0; n < ROW_TILES; n++) mma(scores[n][slice], a0, a1, a2, a3, query[n * STEPS + step]);
+            }
+        }
+    }
+}
+
+// The step of two halves.
+template <int BITS_0, int BITS_1>
+DEVICE void add_halves(const unsigned (*rest_0)[2], const unsigned (*rest_1)[2], const uint2* query,
+                       int (&scores)[ROW_TILES][SLICES][4]) {
+#pragma unroll
+    for (int slice = 0; slice < SLICES; slice++) {
+        const unsigned *x = rest_0[slice % (PAGE * BITS_0 / 128)], *y = rest_1[slice % (PAGE * BITS_1 / 128)];
+        const int x_right = score_right(BITS_0, slice), y_right = score_right(BITS_1, slice);
+        const unsigned x_mask = score_mask(BITS_0, slice), y_mask = score_mask(BITS_1, slice);
+        const unsigned a0 = (x[0] >> x_right) & x_mask, a1 = (x[1] >> x_right) & x_mask;
+        const unsigned a2 = (y[0] >> y_right) & y_mask, a3 = (y[1] >> y_right) & y_mask;
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) mma(scores[n][slice], a0, a1, a2, a3, query[n * STEPS]);
+    }
+}
+
+DEVICE float max_over_tokens(float x) {  // of the lanes with the same t
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 4));
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 8));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 16));
+}
+
+DEVICE float sum_over_tokens(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 4);
+    x += __shfl_xor_sync(0xffffffffu, x, 8);
+    return x + __shfl_xor_sync(0xffffffffu, x, 16);
+}
+
+// Two neighbouring numbers of a float16 (1) or float32 (2) row, as they are stored.
+template <int TYPE>
+struct Pair {
+    float2 words;
+    DEVICE void load(const Byte* row, int index) { words = *(const float2*)(row + 4 * index); }
+    DEVICE float2 values() const { return words; }
+    DEVICE void largest_of(const Pair& other) {  // of magnitudes
+        words.x = fmaxf(fabsf(words.x), fabsf(other.words.x)), words.y = fmaxf(fabsf(words.y), fabsf(other.words.y));
+    }
+    DEVICE float largest() const { return max_over_tokens(fmaxf(words.x, words.y)); }
+};
+template <>
+struct Pair<1> {
+    unsigned word;
+    DEVICE void load(const Byte* row, int index) { word = *(const unsigned*)(row + 2 * index); }
+    DEVICE float2 values() const { return halves_to_floats(word); }
+    DEVICE void largest_of(const Pair& other) { word = largest_halves(word, other.word); }
+    DEVICE float largest() const {
+        const float2 x = halves_to_floats(word);
+        return max_over_tokens(fmaxf(x.x, x.y));
+    }
+};
+
+// Slices of values are of SHARED classes, in turns of VALUE_PITCH slices, as many as the first plane has in one place
+// of its bytes. The codes of class 1 stay 2 ** VALUE_BITS_0 too large, so that one shift serves both classes; in a
+// second plane of narrower codes they are as far apart. With COARSE the probabilities of class 1 are quantised in
+// steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2. That is too coarse for channels of
+// several digits, whose highest weighs the error of all: there the classes have sums of their own (APART).
+constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
+constexpr bool COARSE = VALUE_DIGITS_1 == 0 && !VALUE_PLACES;
+constexpr int SHARED = VALUE_BITS_0 <= 2 && (COARSE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
+constexpr int APART = SHARED == 2 && !COARSE ? 2 : 1, STEP_SIZES = SHARED / APART;
+DEVICE constexpr int slice_class(int slice) { return slice / VALUE_PITCH % SHARED; }
+DEVICE constexpr int step_size(int slice) { return slice_class(slice) % STEP_SIZES; }
+DEVICE constexpr int lowest_place(int bits) { return 8 - bits - VALUE_BITS_0 * (SHARED - 1); }  // of class 0
+DEVICE constexpr int sum_place(int bits) { return lowest_place(bits) + VALUE_BITS_0 * (APART - 1); }  // in sums
+
+// Words that hold four operands of an mma as they are: those of the last PITCH slices, the first plane's highest bits,
+// are not masked. What the bits below add, codes of the slices PITCH, 2 * PITCH, .. before times probabilities of the
+// last ones, is taken from the probabilities of those slices (`excess` of them), and a second plane leaves such bits
+// too. Norms and scales of values are not negative, or the difference would not fit 16 bits.
+constexpr bool UNMASKED = VALUE_PITCH % 2 == 0 && VALUE_BITS_0 < 8 && VALUE_BITS_1 <= VALUE_BITS_0;
+DEVICE constexpr bool unmasked(int slice) { return UNMASKED && slice >= SLICES - VALUE_PITCH; }
+DEVICE constexpr float excess(int slice) {
+    return power(slice / VALUE_PITCH * VALUE_BITS_0 - sum_place(VALUE_BITS_0) - VALUE_BITS_0 * step_size(slice));
+}
+
+template <int BITS>
+DEVICE unsigned top_bits(unsigned word, int slice) {  // the slice's codes among the highest bits of each byte
+    const int place = lowest_place(BITS) + VALUE_BITS_0 * slice_class(slice);
+    unsigned mask = (unsigned)plane_mask(BITS) << place;
+    for (int low = place - VALUE_BITS_0; unmasked(slice) && low >= 0; low -= VALUE_BITS_0)
+        mask |= (unsigned)plane_mask(BITS) << low;
+    return (word << (place - BITS * (slice / (PAGE * BITS / 128)))) & mask;
+}
+
+// Where the codes of values have 16 bytes number i, so that rows of a matrix are in different banks. What is added to i
+// in multiples of 16, or in bits 1 and 2 where they are 0, is added to this too.
+DEVICE constexpr int swizzled(int i) { return i ^ (i >> 3 & 1); }
+
+// Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes and
+// group_scale are places in shared memory, p the probabilities: slice i of column 8 n + g, tokens 4 t to 4 t + 3.
+template <int BITS, int DIGITS>
+DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], int lane,
+                       const float (&factor)[ROW_TILES], unsigned group_scale, float (*sums)[TILES][2],
+                       int first_tile) {
+    constexpr int ROW = PAGE * BITS / 8, WORDS = ROW / 16;  // bytes of a row, its words that a lane holds
+    constexpr float UNIT = power(-sum_place(BITS));
+    // matrices: rows g and g + 8 of a tile, then their next 16 bytes, or where there are none the next tile
+    const int matrix = lane / 8;
+    const unsigned row_at =
+        kept(codes + 16 * swizzled(ROW == 16 ? lane : (lane % 8 + matrix % 2 * 8) * WORDS + matrix / 2));
+    const unsigned scale_at = VALUE_GROUPS ? kept(group_scale + lane / 4 * 4) : 0;
+    unsigned words[2 * WORDS < 4 ? 4 : 2 * WORDS];  // word i of row g: 2 i, of row g + 8: 2 i + 1
+#pragma unroll
+    for (int tile = 0; tile < DIGITS / 16; tile++) {
+        const Byte* const row = shared + row_at + 16 * tile * ROW;
+        if constexpr (ROW == 16) {
+            if (tile % 2 == 0)
+                load_matrices(words, row);
+            else
+                words[0] = words[2], words[1] = words[3];
+        } else {
+#pragma unroll
+            for (int i = 0; i < WORDS; i += 2) load_matrices(words + 2 * i, row + 16 * i);
+        }
+        int products[ROW_TILES][APART][4] = {};
+#pragma unroll
+        for (int slice = 0; slice < SLICES; slice += 2) {
+            const unsigned *low = words + 2 * (slice % WORDS), *high = words + 2 * ((slice + 1) % WORDS);
+            const unsigned a0 = top_bits<BITS>(low[0], slice), a1 = top_bits<BITS>(low[1], slice);
+            const unsigned a2 = top_bits<BITS>(high[0], slice + 1), a3 = top_bits<BITS>(high[1], slice + 1);
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; n++)
+                mma(products[n][slice_class(slice) % APART], a0, a1, a2, a3, make_uint2(p[n][slice], p[n][slice + 1]));
+        }
+        float scale[2] = {UNIT, UNIT};
+        if constexpr (VALUE_GROUPS) {
+            scale[0] *= *(const float*)(shared + scale_at + 64 * tile);
+            scale[1] *= *(const float*)(shared + scale_at + 64 * tile + 32);
+        }
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float& sum = sums[n][first_tile + tile][i];
+                int product = 256 * products[n][0][2 * i] + products[n][0][2 * i + 1];
+                if constexpr (APART == 2)
+                    product = (1 << VALUE_BITS_0) * product + 256 * products[n][1][2 * i] + products[n][1][2 * i + 1];
+                sum = fmaf((float)product, factor[n] * scale[i], sum);
+            }
+        }
+    }
+}
+
+// The high and the low parts of two integers. x and y are the integers plus MAGIC + 128: byte 1 is the high part,
+// rounded, and byte 0 is the low part plus 128.
+DEVICE unsigned short high_parts(float x, float y) {
+    return (unsigned short)__byte_perm(__float_as_uint(x), __float_as_uint(y), 0x0051);
+}
+DEVICE unsigned short low_parts(float x, float y) {
+    return (unsigned short)(__byte_perm(__float_as_uint(x), __float_as_uint(y), 0x0040) ^ 0x8080);
+}
+
+// The lane's share of BYTES bytes: to and from are the lane's first 16. At a limit below BYTES the rest is left out.
+template <int BYTES>
+DEVICE void fetch(Byte* to, const Byte* from, int lane, int limit = BYTES) {
+#pragma unroll
+    for (int i = 0; i < BYTES; i += 512) {
+        if ((limit == BYTES && i + 512 <= BYTES) || i + 16 * lane < limit) fetch_16(to + i, from + i);
+    }
+}
+
+DEVICE int group_of(const int* map, int groups, int page) {
+    if (!map) return page;
+    const int group = map[page];
+    return max(0, min(group < 0 ? group + groups : group, groups - 1));  // behind the pages in use anything may stand
+}
+
+DEVICE const Byte* pages_of(const Paged& store, int batch, int head, int lane) {
+    return store.data + 16 * lane + batch * store.batch + head * store.head;
+}
+
+// What keys with one group of scales have to be known for: a factor a digit and a zero point a channel.
+DEVICE void load_scales(const Arguments& args, int batch, int head) {
+    float *const factor = (float*)(shared + FACTOR_AT), *const point = (float*)(shared + POINT_AT);
+    const Byte* const scale = pages_of(args.key_scale, batch, head, 0);
+#pragma unroll
+    for (int i = 0; i < KEY_WIDTH; i += THREADS) {
+        const int j = i + threadIdx.x;
+        if (j >= KEY_WIDTH) break;
+        const int channel = args.lane_channel ? args.lane_channel[j] : j;
+        const float place = args.plane_weight ? args.plane_weight[j] : 1.0f;
+        // digits that only pad have no channel
+        factor[j] = channel < args.key_channels ? load_number<KEY_SCALE>(scale, channel) * place : 0.0f;
+    }
+    const Byte* const zero = pages_of(args.key_zero, batch, head, 0);
+#pragma unroll
+    for (int i = 0; i < KEY_ZEROS; i += THREADS) {
+        const int c = i + threadIdx.x;
+        if (c >= KEY_ZEROS) break;
+        point[c] =
+            load_number<KEY_SCALE>(zero, c) + (args.key_offset ? args.key_offset[head * args.offset_head + c] : 0);
+    }
+}
+
+// Waits for the query; the block's rows of it go to shared memory as fold_query wants them; for keys with one group of
+// scales with these in it, and what the zero points add with them.
+DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row) {
+    constexpr int SIZE = QUERY_TYPE == 2 ? 4 : 2, SHARE = ceil_to(4 * ROW_TILES * KEY_WIDTH, THREADS) / THREADS;
+    int column[SHARE];
+#pragma unroll
+    for (int n = 0; n < SHARE; n++) {
+        const int j = (n * THREADS + threadIdx.x) % KEY_WIDTH;
+        column[n] = args.lane_channel ? args.lane_channel[j] : j;
+    }
+    wait_for_query();
+    float* const folded = (float*)(shared + FOLDED_AT);
+    const float *const factor = (const float*)(shared + FACTOR_AT), *const point = (const float*)(shared + POINT_AT);
+    const Byte* const rows = args.query + (unit * args.rows + first_row) * args.query_width * SIZE;
+    const int held = min(args.rows - first_row, 4 * ROW_TILES);
+#pragma unroll
+    for (int n = 0; n < SHARE; n++) {
+        const int i = n * THREADS + threadIdx.x, row = i / KEY_WIDTH, j = i % KEY_WIDTH;
+        if (i >= 4 * ROW_TILES * KEY_WIDTH) break;
+        float x = 0.0f;
+        if (row < held && column[n] < args.query_width)
+            x = load_number<QUERY_TYPE>(rows + row * args.query_width * SIZE, column[n]) * args.scaling;
+        if constexpr (!KEY_GROUPS) x *= factor[j];
+        folded[row * KEY_WIDTH + folded_at(j)] = x;
+    }
+    if constexpr (!KEY_GROUPS) {
+        const int lane = threadIdx.x % 32;
+        for (int row = threadIdx.x / 32; row < held; row += WARPS) {
+            const Byte* const channels = rows + row * args.query_width * SIZE;
+            float sum = 0.0f;
+#pragma unroll
+            for (int c = 0; c < KEY_ZEROS; c += 32)
+                if (c + lane < KEY_ZEROS) sum = fmaf(load_number<QUERY_TYPE>(channels, c + lane), point[c + lane], sum);
+#pragma unroll
+            for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+            if (lane == 0) ((float*)(shared + ZERO_SUM_AT))[row] = sum * args.scaling;
+        }
+    }
+    __syncthreads();
+}
+
+#if DENSE
+// --- columns in the model's dtype: probabilities in two parts, the low ones in the rows that queries leave idle
+
+DEVICE uint4 load_16(const Byte* from, bool there) {
+    uint4 x = {0, 0, 0, 0};
+    if (there) x = *(const uint4*)from;
+    return x;
+}
+
+DEVICE float2 from_dense(unsigned halves) {
+    if constexpr (DENSE == 3) return make_float2(__uint_as_float(halves << 16), __uint_as_float(halves & 0xffff0000u));
+    return halves_to_floats(halves);
+}
+
+// Split `part` of the dense columns for the block's rows. A warp takes 16 columns at a time. Lane 4 g + t has row g of
+// the query, columns 8 j + g of the keys and 8 j + 2 t, 8 j + 2 t + 1 of the values (j = 0, 1); of every 64 bytes of a
+// key those at 16 t, of every 128 bytes of a value those at 16 g, and of the sums channels 16 t to 16 t + 15 of 64.
+DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row, int part) {
+    constexpr int PIECES = ceil_to(DENSE_KEYS, 32) / 32, CHUNKS = ceil_to(DENSE_VALUES, 64) / 64, ROWS = 4 * ROW_TILES;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const long long unit = (long long)batch * args.heads + head;
+    const int columns = args.dense_length ? min(*args.dense_length, args.dense_columns) : args.dense_columns;
+    const Byte* const keys = pages_of(args.dense_keys, batch, head, t);
+    const Byte* const values = pages_of(args.dense_values, batch, head, g);
+    const float* const bias = args.dense_bias ? args.dense_bias + batch * args.dense_bias_batch : nullptr;
+
+    uint4 query[PIECES];
+    const Byte* const row = args.dense_query + (unit * args.rows + first_row + g) * DENSE_KEYS * 2 + 16 * t;
+    const bool live = g < ROWS && first_row + g < args.rows;
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) query[i] = load_16(row + 64 * i, live && 32 * i + 8 * t < DENSE_KEYS);
+
+    float top = NO_TOKEN, total = 0.0f, sums[8 * CHUNKS][2] = {};
+    for (int first = 16 * (part * WARPS + warp); first < columns; first += 16 * WARPS * args.dense_splits) {
+#pragma unroll
+        for (int i = 0; i < DENSE_VALUES * 2; i += 256) {  // two lanes a column, a cache line each
+            const int column = first + lane / 2, byte = i + lane % 2 * 128;
+            if (column < columns && byte < DENSE_VALUES * 2)
+                prefetch(values - 16 * g + column * args.dense_values.page + byte);
+        }
+        float x[2][4] = {};
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const int column = first + 8 * j + g;
+                const bool there = column < columns && 32 * i + 8 * t < DENSE_KEYS;
+                const uint4 key = load_16(keys + column * args.dense_keys.page + 64 * i, there);
+                mma_dense(x[j], query[i].x, 0, query[i].y, 0, key.x, key.y);
+                mma_dense(x[j], query[i].z, 0, query[i].w, 0, key.z, key.w);
+            }
+        }
+        float largest = NO_TOKEN;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int column = first + 8 * j + 2 * t + i;
+                float y = -infinity();
+                if (column < columns) {
+                    y = x[j][i] * args.dense_scaling;
+                    if (bias) y = fmaf(bias[column], LOG2_E, y);
+                }
+                x[j][i] = y, largest = fmaxf(largest, y);
+            }
+        }
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+        const float new_top = fmaxf(top, largest), decay = exp2_approx(top - new_top);
+        top = new_top, total *= decay;
+        unsigned high[2], low[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const float2 p = make_float2(exp2_approx(x[j][0] - top), exp2_approx(x[j][1] - top));
+            total += p.x + p.y;
+            high[j] = to_dense(p.x, p.y);
+            const float2 rounded = from_dense(high[j]);
+            low[j] = to_dense(p.x - rounded.x, p.y - rounded.y);
+        }
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            uint4 value[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int column = first + k / 2 * 8 + 2 * t + k % 2;
+                const bool there = column < columns && 64 * i + 8 * g < DENSE_VALUES;
+                value[k] = load_16(values + column * args.dense_values.page + 128 * i, there);
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++) {  // channel 64 i + 8 g + j: half j % 2 of word j / 2
+                auto word = [&](const uint4& x) { return j < 2 ? x.x : j < 4 ? x.y : j < 6 ? x.z : x.w; };
+                const unsigned half = j % 2 ? 0x7632 : 0x5410;
+                float product[4] = {};
+                mma_dense(product, high[0], low[0], high[1], low[1], __byte_perm(word(value[0]), word(value[1]), half),
+                          __byte_perm(word(value[2]), word(value[3]), half));
+                float* const sum = sums[8 * i + j];
+                sum[0] = fmaf(sum[0], decay, product[0] + product[2]);
+                sum[1] = fmaf(sum[1], decay, product[1] + product[3]);
+            }
+        }
+    }
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+
+    // the block's warps become one split
+    float* const shared_top = (float*)(shared + FOUND_AT);
+    float* const shared_total = shared_top + WARPS * ROWS;
+    if (t == 0 && g < ROWS) shared_top[warp * ROWS + g] = top, shared_total[warp * ROWS + g] = total;
+    __syncthreads();
+    float block_top = NO_TOKEN;
+    for (int i = 0; i < WARPS; i++) block_top = fmaxf(block_top, shared_top[i * ROWS + g % ROWS]);
+    const float share = exp2_approx(top - block_top);
+    const int rows = min(args.rows - first_row, ROWS);
+    const long long out_row = (unit * args.dense_splits + part) * args.rows + first_row;
+    if (threadIdx.x < rows) {
+        float most = NO_TOKEN, sum = 0.0f;
+        for (int i = 0; i < WARPS; i++) most = fmaxf(most, shared_top[i * ROWS + threadIdx.x]);
+        for (int i = 0; i < WARPS; i++)
+            sum = fmaf(shared_total[i * ROWS + threadIdx.x],
+                       exp2_approx(shared_top[i * ROWS + threadIdx.x] - most), sum);
+        args.dense_m[out_row + threadIdx.x] = sum > 0.0f ? most : -infinity();
+        args.dense_l[out_row + threadIdx.x] = sum;
+    }
+    float* const mine = (float*)(shared + warp * WARP_BYTES + P_AT) + g * DENSE_STRIDE;
+#pragma unroll
+    for (int pass = 0; pass * DENSE_AT_ONCE < DENSE_VALUES; pass++) {
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            const int channel = 64 * i + 16 * t - pass * DENSE_AT_ONCE;
+            if (g < ROWS && channel >= 0 && channel < DENSE_AT_ONCE) {
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    mine[channel + j] = sums[8 * i + j][0] * share;
+                    mine[channel + 8 + j] = sums[8 * i + j][1] * share;
+                }
+            }
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < rows * DENSE_AT_ONCE; i += THREADS) {
+            const int r = i / DENSE_AT_ONCE, c = i % DENSE_AT_ONCE;
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++)
+                sum += ((const float*)(shared + w * WARP_BYTES + P_AT))[r * DENSE_STRIDE + c];
+            const int channel = pass * DENSE_AT_ONCE + c;
+            if (channel < DENSE_VALUES) args.dense_acc[(out_row + r) * DENSE_WIDTH + channel] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(const Arguments args) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int split = blockIdx.x, batch = blockIdx.z;
+    const int head = blockIdx.y % args.heads, first_row = blockIdx.y / args.heads * (4 * ROW_TILES);
+    // page number `index` of this warp: all warps of all splits take turns
+    const int step = args.splits * WARPS, begin = warp * args.splits + split;
+    const long long unit = (long long)batch * args.heads + head;
+
+    // places in shared memory
+    const unsigned key_stages = warp * WARP_BYTES, value_stages = key_stages + STAGES * KEY_STAGE;
+    const unsigned probabilities = key_stages + P_AT;
+
+    const int query_rows = min(2 * (args.rows - first_row), COLUMNS);
+    auto query_of = [&](int group) {
+        return args.query + ((unit * args.key_groups + group) * 2 * args.rows + 2 * first_row) * KEY_WIDTH;
+    };
+
+    const unsigned sources = SOURCES_AT + 16 * lane;
+    // 64 bits of an address, 32 of a page's size, and where the lane's codes of values go
+    auto keep_source = [&](int index, const Paged& store, int lane) {
+        const unsigned long long data = (unsigned long long)pages_of(store, batch, head, lane);
+        const uint4 source = {(unsigned)data, (unsigned)(data >> 32), (unsigned)store.page,
+                              16u * swizzled(lane)};
+        *(uint4*)(shared + sources + 512 * index) = source;
+    };
+    keep_source(0, args.keys[0], lane);
+    if constexpr (KEY_DIGITS_1) keep_source(1, args.keys[1], lane);
+    keep_source(VALUE_SOURCE, args.values[0], lane);
+    if constexpr (VALUE_DIGITS_1) keep_source(VALUE_SOURCE + 1, args.values[1], lane);
+    // every warp writes them all, and others may read them already: always the same
+    if constexpr (KEY_NORM) {
+        if (!NORMS_TOGETHER || lane < 16) keep_source(NORM_SOURCE, args.key_norm, lane);
+    }
+    if constexpr (VALUE_NORM) {
+        if (!NORMS_TOGETHER || lane >= 16)
+            keep_source(NORMS_TOGETHER ? NORM_SOURCE : FACTOR_SOURCE, args.value_norm,
+                        NORMS_TOGETHER ? lane - 16 : lane);
+    }
+    if constexpr (KEY_GROUPS && FOLD) {
+        keep_source(GROUP_SOURCE, args.key_scale, lane);
+        keep_source(GROUP_SOURCE + 1, args.key_zero, lane);
+    }
+    if constexpr (VALUE_TOKEN) {
+        keep_source(TOKEN_SOURCE, args.value_scale, lane);
+        keep_source(TOKEN_SOURCE + 1, args.value_zero, lane);
+    }
+    auto source_of = [&](int index) { return *(const uint4*)(shared + sources + 512 * index); };
+    auto from_source = [&](const uint4& source, int page) {
+        const unsigned long long data = (unsigned long long)source.y << 32 | source.x;
+        return (const Byte*)(data + (unsigned long long)(unsigned)page * source.z);
+    };
+    auto fetch_keys = [&](int page, int limit, int stage, int slot) {
+        if (page < limit) {
+            Byte* const to = shared + kept(key_stages + stage * KEY_STAGE + 16 * lane);
+            const int group = KEY_GROUPS ? group_of(args.key_group, args.key_groups, page) : 0;
+            // all are looked up before the first is asked for: a fetch has to wait for what was read from shared memory
+            const Byte* const codes = from_source(source_of(0), page);
+            const Byte* const more_codes = KEY_DIGITS_1 ? from_source(source_of(1), page) : nullptr;
+            const Byte* const norms = KEY_NORM ? from_source(source_of(NORM_SOURCE), page) : nullptr;
+            const Byte* const value_norms =
+                VALUE_NORM && !NORMS_TOGETHER && !EXTENT ? from_source(source_of(FACTOR_SOURCE), page) : nullptr;
+            constexpr bool SCALES = KEY_GROUPS && FOLD, VALUE_SCALES = VALUE_TOKEN && !EXTENT;
+            const Byte* const scales = SCALES ? from_source(source_of(GROUP_SOURCE), group) : nullptr;
+            const Byte* const zeros = SCALES ? from_source(source_of(GROUP_SOURCE + 1), group) : nullptr;
+            const Byte* const value_scales = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE), page) : nullptr;
+            const Byte* const value_zeros = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE + 1), page) : nullptr;
+            fetch<KEY_BYTES_0>(to, codes, lane);
+            if constexpr (KEY_DIGITS_1) fetch<KEY_BYTES_1>(to + KEY_BYTES_0, more_codes, lane);
+            if constexpr (KEY_GROUPS) {
+                if constexpr (FOLD) {
+                    fetch<GROUP_ROW>(to + QUERY_AT, scales, lane);
+                    fetch<GROUP_ROW>(to + QUERY_AT + GROUP_ROW, zeros, lane);
+                } else {
+                    fetch<QUERY_BYTES>(to + QUERY_AT, query_of(group) + 16 * lane, lane, query_rows * KEY_WIDTH);
+                }
+            }
+            Byte* const factors = shared + kept(key_stages + FACTORS_AT + slot * FACTOR_BYTES + 16 * lane);
+            if constexpr (NORMS_TOGETHER) {
+                fetch_16(lane < 16 ? to + KEY_NORM_AT : factors - 256, norms);
+            } else {
+                if constexpr (KEY_NORM) fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, norms, lane);
+                if constexpr (VALUE_NORM && !EXTENT) fetch<VALUE_NORM_BYTES>(factors, value_norms, lane);
+            }
+            if constexpr (VALUE_TOKEN && !EXTENT) {
+                fetch<TOKEN_BYTES>(factors, value_scales, lane);
+                fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, value_zeros, lane);
+            }
+            if constexpr (BIAS == 2) {
+                const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE;
+                fetch<BIAS_BYTES>(to + BIAS_AT, (const Byte*)from + 16 * lane, lane);
+            }
+        }
+        fetch_end();
+    };
+    auto fetch_values = [&](int page, int limit, int stage) {
+        if (!EXTENT && page < limit) {
+            const uint4 source = source_of(VALUE_SOURCE);
+            Byte* const codes_to = shared + kept(value_stages + stage * VALUE_STAGE + source.w);
+            const Byte* const codes = from_source(source, page);
+            const Byte* const more_codes = VALUE_DIGITS_1 ? from_source(source_of(VALUE_SOURCE + 1), page) : nullptr;
+            fetch<VALUE_BYTES_0>(codes_to, codes, lane);
+            if constexpr (VALUE_DIGITS_1) fetch<VALUE_BYTES_1>(codes_to + VALUE_BYTES_0, more_codes, lane);
+            if constexpr (VALUE_GROUPS) {
+                Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
+                const int group = group_of(args.value_group, args.value_groups, page);
+                const float* from = args.group_scale + (unit * args.value_groups + group) * VALUE_WIDTH;
+                fetch<GROUP_BYTES>(to + GROUP_AT, (const Byte*)from + 16 * lane, lane);
+                const float* zeros_from = args.group_zero + (unit * args.value_groups + group) * VALUE_ZEROS;
+                fetch<ZERO_BYTES>(to + ZERO_AT, (const Byte*)zeros_from + 16 * lane, lane);
+            }
+        }
+        fetch_end();
+    };
+    // The first page is asked for before it is known whether it is in use: that it exists is enough.
+    const int room = DENSE && split >= args.splits ? 0 : args.pages;
+    fetch_keys(begin, room, 0, 0);
+    fetch_values(begin, room, 0);
+    const int pages = args.num_pages ? min(*args.num_pages, room) : room;
+#pragma unroll
+    for (int stage = 1; stage < STAGES; stage++) {
+        fetch_keys(begin + stage * step, pages, stage, stage);
+        fetch_values(begin + stage * step, pages, stage);
+    }
+
+#if DENSE
+    // These columns need the query as the model has it, which was there before this kernel could start.
+    const int dense_part = split - args.dense_start;
+    if (dense_part >= 0 && dense_part < args.dense_splits) add_dense(args, batch, head, first_row, dense_part);
+    if (split >= args.splits) return;  // a block for these columns alone
+#endif
+
+    // The right operand of the scores: column g of a tile is row g of the query.
+    uint2 query[ROW_TILES * STEPS];
+    float weight[ROW_TILES], zero[ROW_TILES], slope[ROW_TILES], shift[ROW_TILES];
+    auto load_adjust = [&] {
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+            const int row = first_row + 4 * n + t;
+            const bool live = ADJUST && row < args.rows;
+            slope[n] = live ? args.adjust[(unit * args.rows + row) * 2] : 1.0f;
+            shift[n] = live ? args.adjust[(unit * args.rows + row) * 2 + 1] : 0.0f;
+        }
+    };
+    auto take_through = [&](int n) {
+        if constexpr (ADJUST) weight[n] *= slope[n], zero[n] = fmaf(zero[n], slope[n], shift[n]);
+    };
+    auto load_query = [&](const Byte* rows) {
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+            uint2* words = query + n * STEPS;
+            if (8 * n + g < query_rows) {
+                const Byte* row = rows + (8 * n + g) * KEY_WIDTH;
+                const Byte* more = row + KEY_WIDTH_0;
+                if constexpr (HALVES) {
+                    auto word = [&](int step, int half) {
+                        const Byte* const at = step < WHOLE_0 / 32  ? row + 32 * step + 16 * half
+                                               : step < WHOLE_STEPS ? more + 32 * step - WHOLE_0 + 16 * half
+                                               : half               ? more + WHOLE_1
+                                                                    : row + WHOLE_0;
+                        return *(const unsigned*)(at + 4 * t);
+                    };
+#pragma unroll
+                    for (int i = 0; i < STEPS; i++) words[i] = make_uint2(word(i, 0), word(i, 1));
+                } else {
+                    load_row<WHOLE_0>(row + 16 * t, row + 8 * t, words);
+                    load_row<WHOLE_1>(more + 16 * t, more + 8 * t, words + WHOLE_0 / 32);
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < STEPS; i++) words[i] = make_uint2(0, 0);
+            }
+        }
+    };
+    auto load_weights = [&](int group) {
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+            const int row = first_row + 4 * n + t;
+            const long long at = (unit * args.key_groups + group) * args.rows + row;
+            weight[n] = row < args.rows ? args.query_weight[at] : 0.0f;
+            zero[n] = row < args.rows ? args.query_zero[at] : 0.0f;
+            take_through(n);
+        }
+    };
+    if constexpr (FOLD) {
+        if constexpr (!KEY_GROUPS) {
+            load_scales(args, batch, head);
+            __syncthreads();
+        }
+        load_query_rows(args, unit, first_row);
+        load_adjust();
+        if constexpr (!KEY_GROUPS) {
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; n++) {
+                fold_query<false>(FOLDED_AT + 16 * n * KEY_WIDTH, 0, g, t, query + n * STEPS, weight[n], zero[n]);
+                zero[n] = ((const float*)(shared + ZERO_SUM_AT))[4 * n + t];  // behind the last row any
+                take_through(n);
+            }
+        }
+    } else if constexpr (!KEY_GROUPS) {
+        wait_for_query();
+        load_adjust();
+        load_query(query_of(0));
+        load_weights(0);
+    } else {
+        wait_for_query();
+        load_adjust();
+        if (begin < pages) load_weights(group_of(args.key_group, args.key_groups, begin));
+    }
+
+    float top[ROW_TILES], total[ROW_TILES], total_zero[ROW_TILES], sums[ROW_TILES][TILES][2] = {};
+    float zero_sums[ROW_TILES][VALUE_ZEROS / 8 + 1] = {};  // of head t, channels 8 i + g
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; n++)
+        top[n] = -infinity(), total[n] = EXTENT ? infinity() : 0.0f, total_zero[n] = 0.0f;
+
+    int stage = 0, slot = 0;
+    for (int page = begin; page < pages; page += step) {
+        const unsigned keys = key_stages + stage * KEY_STAGE, values = value_stages + stage * VALUE_STAGE;
+        const unsigned factors = key_stages + FACTORS_AT + slot * FACTOR_BYTES;
+
+        float2 bias[SLICES];
+        if constexpr (BIAS == 1) {
+            const float* from = args.bias + batch * args.bias_batch + (long long)page * PAGE + 2 * g;
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++)
+                bias[slice] = make_float2(from[16 * slice], from[16 * slice + 1]);
+        }
+
+        fetch_wait<2 * STAGES - 1>();  // the oldest of the fetches under way
+        if constexpr (KEY_GROUPS && FOLD) {
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; n++) {
+                fold_query<true>(FOLDED_AT + 16 * n * KEY_WIDTH, keys + QUERY_AT, g, t, query + n * STEPS, weight[n],
+                                 zero[n]);
+                take_through(n);
+            }
+        } else if constexpr (KEY_GROUPS) {
+            load_query(shared + keys + QUERY_AT);
+        }
+        int scores[ROW_TILES][SLICES][4] = {};
+        unsigned rest[2][PAGE / 16][2];
+        add_scores<KEY_BITS_0, KEY_DIGITS_0, WHOLE_0>(keys, lane, query, scores, rest[0]);
+        if constexpr (KEY_DIGITS_1) {
+            constexpr int BITS = KEY_BITS_1 ? KEY_BITS_1 : 1;
+            add_scores<BITS, KEY_DIGITS_1, WHOLE_1>(keys + KEY_BYTES_0, lane, query + WHOLE_0 / 32, scores, rest[1]);
+            if constexpr (HALVES) add_halves<KEY_BITS_0, BITS>(rest[0], rest[1], query + WHOLE_STEPS, scores);
+        }
+        Pair<KEY_NORM> norm[SLICES];
+        if constexpr (KEY_NORM) {
+            const Byte* const row = shared + kept(keys + KEY_NORM_AT + 4 * KEY_NORM * g);
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) norm[slice].load(row, 16 * slice);
+        }
+        if constexpr (BIAS == 2) {
+            const Byte* const row = shared + kept(keys + BIAS_AT + 8 * g);
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) bias[slice] = *(const float2*)(row + 64 * slice);
+        }
+        __syncwarp();  // all lanes have read the keys
+        fetch_keys(page + STAGES * step, pages, stage, slot == 0 ? FACTORS - 1 : slot - 1);
+
+        unsigned whole[ROW_TILES][SLICES][2];  // of two tokens of head t
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    unsigned& x = whole[n][slice][i];
+                    x = 254 * scores[n][slice][2 * i] + scores[n][slice][2 * i + 1];
+                    if constexpr (SUBTRACT) x = kept(x);  // or it is multiplied again where it is subtracted
+                    if (subtracted(slice)) {
+#pragma unroll
+                        for (int j = slice % KEY_PITCH; j < slice; j += KEY_PITCH) x -= whole[n][j][i];
+                    }
+                }
+            }
+        }
+
+        // of a slice's two tokens of head t, without bias
+        auto logits = [&](int n, int slice) {
+            const float unit_weight = weight[n] * power(-slice_shift(slice));
+            float2 x = make_float2(fmaf((float)(int)whole[n][slice][0], unit_weight, zero[n]),
+                                   fmaf((float)(int)whole[n][slice][1], unit_weight, zero[n]));
+            if constexpr (KEY_NORM) {
+                const float2 by = norm[slice].values();
+                x.x *= by.x, x.y *= by.y;
+            }
+            return x;
+        };
+        if constexpr (EXTENT) {  // `total` is the smallest logit of a token
+#pragma unroll
+            for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+                for (int slice = 0; slice < SLICES; slice++) {
+                    const float2 x = logits(n, slice);
+                    float2 added = make_float2(0.0f, 0.0f);
+                    if constexpr (BIAS) added = bias[slice];
+                    top[n] = fmaxf(top[n], fmaxf(fmaf(added.x, LOG2_E, x.x), fmaf(added.y, LOG2_E, x.y)));
+                    total[n] = fminf(total[n], added.x < NO_SLOT ? infinity() : x.x);
+                    total[n] = fminf(total[n], added.y < NO_SLOT ? infinity() : x.y);
+                }
+            }
+            fetch_values(page + STAGES * step, pages, stage);
+            if (++stage == STAGES) stage = 0;
+            if (++slot == FACTORS) slot = 0;
+            continue;
+        }
+
+        // Norms (or scales) multiply the probabilities; their largest sets the steps, whatever the probabilities are.
+        constexpr int FACTOR = VALUE_TOKEN ? VALUE_TOKEN : VALUE_NORM;
+        Pair<FACTOR> value_factor[SLICES];
+        float most = 1.0f;
+        if constexpr (FACTOR) {
+            const Byte* const row = shared + kept(factors + 4 * FACTOR * g);
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) value_factor[slice].load(row, 16 * slice);
+            Pair<FACTOR> largest = value_factor[0];
+#pragma unroll
+            for (int slice = 1; slice < SLICES; slice++) largest.largest_of(value_factor[slice]);
+            most = fmaxf(largest.largest(), 1e-20f);
+        }
+
+        float factor[ROW_TILES], page_weight[ROW_TILES];
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+            float2 x[SLICES], largest_pair = make_float2(NO_TOKEN, -infinity());  // without a token: probabilities of 0
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) {
+                x[slice] = logits(n, slice);
+                if constexpr (BIAS) {
+                    x[slice].x = fmaf(bias[slice].x, LOG2_E, x[slice].x);
+                    x[slice].y = fmaf(bias[slice].y, LOG2_E, x[slice].y);
+                }
+                largest_pair.x = fmaxf(largest_pair.x, x[slice].x), largest_pair.y = fmaxf(largest_pair.y, x[slice].y);
+            }
+            const float largest = max_over_tokens(fmaxf(largest_pair.x, largest_pair.y));
+            float offset = LOG2_P_STEPS, unit_p = 1.0f / P_STEPS;
+            if constexpr (FACTOR) offset -= log2_approx(most), unit_p *= most;
+            offset -= largest;
+            const float new_top = fmaxf(top[n], largest);
+            const float decay = exp2_approx(top[n] - new_top);
+            factor[n] = exp2_approx(largest - new_top) * unit_p;
+            const bool grows = new_top > top[n];
+            top[n] = new_top;
+            float sum[STEP_SIZES] = {}, sum_zero[STEP_SIZES] = {};
+            // column 2 t of the tile holds the high parts, column 2 t + 1 the low ones
+            Byte* const column = shared + kept(probabilities + (8 * n + 2 * t) * P_STRIDE + 2 * g);
+            const unsigned zeros = VALUE_TOKEN ? kept(factors + TOKEN_BYTES + 4 * VALUE_TOKEN * g) : 0;
+            float2 last[VALUE_PITCH];
+#pragma unroll
+            for (int i = SLICES - 1; i >= 0; i--) {
+                const int slice = i;
+                const int part = step_size(slice);
+                const float start = offset - (float)(VALUE_BITS_0 * part);
+                float2 p = make_float2(exp2_approx(x[slice].x + start), exp2_approx(x[slice].y + start));
+                // the first of a size of steps, not added to 0, which would take an instruction
+                const bool starts =
+                    slice >= SLICES - STEP_SIZES * VALUE_PITCH && slice % VALUE_PITCH == VALUE_PITCH - 1;
+                sum[part] = (starts ? p.x : sum[part] + p.x) + p.y;
+                float2 by = make_float2(1.0f, 1.0f);
+                if constexpr (FACTOR) by = value_factor[slice].values();
+                if constexpr (VALUE_TOKEN) {
+                    Pair<VALUE_TOKEN> pair;
+                    pair.load(shared + zeros, 16 * slice);
+                    const float2 z = pair.values();
+                    sum_zero[part] = fmaf(p.x, z.x, starts ? p.y * z.y : fmaf(p.y, z.y, sum_zero[part]));
+                } else if constexpr (VALUE_NORM) {
+                    sum_zero[part] = fmaf(p.x, by.x, starts ? p.y * by.y : fmaf(p.y, by.y, sum_zero[part]));
+                }
+                float2 zero_point = make_float2(MAGIC + 128.0f, MAGIC + 128.0f);
+                if (UNMASKED && !unmasked(slice)) {
+                    const float share = excess(slice), both = (1.0f + share) * (MAGIC + 128.0f);
+                    zero_point.x = fmaf(-share, last[slice % VALUE_PITCH].x, both);
+                    zero_point.y = fmaf(-share, last[slice % VALUE_PITCH].y, both);
+                }
+                p.x = fmaf(p.x, by.x, zero_point.x), p.y = fmaf(p.y, by.y, zero_point.y);
+                if (unmasked(slice)) last[slice % VALUE_PITCH] = p;
+                *(unsigned short*)(column + 16 * slice) = high_parts(p.x, p.y);
+                *(unsigned short*)(column + P_STRIDE + 16 * slice) = low_parts(p.x, p.y);
+            }
+            float page_total = sum[0], page_zero = sum_zero[0];
+#pragma unroll
+            for (int part = 1; part < STEP_SIZES; part++) {
+                page_total = fmaf(sum[part], power(VALUE_BITS_0 * part), page_total);
+                page_zero = fmaf(sum_zero[part], power(VALUE_BITS_0 * part), page_zero);
+            }
+            total[n] = fmaf(total[n], decay, page_total * factor[n]);
+            total_zero[n] = fmaf(total_zero[n], decay, page_zero * factor[n]);
+            const float weights = VALUE_NORM ? page_zero : page_total;
+            if constexpr (VALUE_ZEROS) page_weight[n] = sum_over_tokens(weights * factor[n]);
+            if (__any_sync(0xffffffffu, grows)) {
+#pragma unroll
+                for (int tile = 0; tile < TILES; tile++) sums[n][tile][0] *= decay, sums[n][tile][1] *= decay;
+#pragma unroll
+                for (int i = 0; i < VALUE_ZEROS / 8; i++) zero_sums[n][i] *= decay;
+            }
+        }
+        __syncwarp();
+
+        fetch_wait<2 * STAGES - 1>();
+        const unsigned group_scale = values + GROUP_AT;
+        unsigned p[ROW_TILES][SLICES];
+        const unsigned p_at = kept(probabilities + lane % 8 * P_STRIDE + lane / 8 * 16);
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < SLICES; i += 4) load_matrices(p[n] + i, shared + p_at + 8 * n * P_STRIDE + 16 * i);
+        }
+        add_values<VALUE_BITS_0, VALUE_DIGITS_0>(values, p, lane, factor, group_scale, sums, 0);
+        if constexpr (VALUE_DIGITS_1)
+            add_values<VALUE_BITS_1 ? VALUE_BITS_1 : 1, VALUE_DIGITS_1>(
+                values + VALUE_BYTES_0, p, lane, factor, group_scale + 4 * VALUE_WIDTH_0, sums, TILES_0);
+        if constexpr (VALUE_ZEROS) {
+            const Byte* const zeros = shared + kept(values + ZERO_AT + 4 * g);
+#pragma unroll
+            for (int i = 0; i < VALUE_ZEROS / 8; i++) {
+                const float zero_point = *(const float*)(zeros + 32 * i);
+#pragma unroll
+                for (int n = 0; n < ROW_TILES; n++) zero_sums[n][i] = fmaf(page_weight[n], zero_point, zero_sums[n][i]);
+            }
+        }
+        if constexpr (KEY_GROUPS && !FOLD) {
+            if (page + step < pages) load_weights(group_of(args.key_group, args.key_groups, page + step));
+        }
+        __syncwarp();  // all lanes have read the values and the probabilities
+        fetch_values(page + STAGES * step, pages, stage);
+        if (++stage == STAGES) stage = 0;
+        if (++slot == FACTORS) slot = 0;
+    }
+
+    fetch_wait<0>();
+
+    const int rows = min(args.rows - first_row, 4 * ROW_TILES);
+    const long long out_row = (unit * args.splits + split) * args.rows + first_row;
+
+    // The block's warps become one split.
+    float* const shared_top = (float*)(shared + FOUND_AT);
+    float* const shared_total = shared_top + WARPS * ROW_TILES * 4;
+    if constexpr (EXTENT) {
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+            const int at = warp * ROW_TILES * 4 + 4 * n + t;
+            const float largest = max_over_tokens(top[n]), smallest = -max_over_tokens(-total[n]);
+            if (g == 0) shared_top[at] = largest, shared_total[at] = smallest;
+        }
+        __syncthreads();
+        if (threadIdx.x < rows) {
+            float largest = -infinity(), smallest = infinity();
+            for (int i = 0; i < WARPS; i++) {
+                largest = fmaxf(largest, shared_top[i * ROW_TILES * 4 + threadIdx.x]);
+                smallest = fminf(smallest, shared_total[i * ROW_TILES * 4 + threadIdx.x]);
+            }
+            args.out_m[out_row + threadIdx.x] = largest, args.out_l[out_row + threadIdx.x] = smallest;
+        }
+        return;
+    }
+    float* const shared_zero = shared_total + WARPS * ROW_TILES * 4;
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; n++) {
+        total[n] = sum_over_tokens(total[n]);
+        if constexpr (WEIGHTS) total_zero[n] = sum_over_tokens(total_zero[n]);
+        if (g == 0) {
+            const int at = warp * ROW_TILES * 4 + 4 * n + t;
+            shared_top[at] = top[n], shared_total[at] = total[n], shared_zero[at] = total_zero[n];
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; n++) {
+        float block_top = -infinity();
+        for (int i = 0; i < WARPS; i++) block_top = fmaxf(block_top, shared_top[i * ROW_TILES * 4 + 4 * n + t]);
+        const float share = top[n] == -infinity() ? 0.0f : exp2_approx(top[n] - block_top);
+        float* const row = (float*)(shared + warp * WARP_BYTES) + (4 * n + t) * SUM_STRIDE;
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            const int at = tile < TILES_0 ? 16 * tile : VALUE_WIDTH_0 + 16 * (tile - TILES_0);
+            row[at + g] = sums[n][tile][0] * share;
+            row[at + g + 8] = sums[n][tile][1] * share;
+        }
+#pragma unroll
+        for (int i = 0; i < VALUE_ZEROS / 8; i++) row[VALUE_WIDTH + 8 * i + g] = zero_sums[n][i] * share;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < rows * SUM_WIDTH; i += WARPS * 32) {
+        const int row = i / SUM_WIDTH, digit = i % SUM_WIDTH;
+        const bool padding = digit < VALUE_WIDTH_0 ? digit >= VALUE_DIGITS_0
+                                                   : digit >= VALUE_WIDTH_0 + VALUE_DIGITS_1 && digit < VALUE_WIDTH;
+        float sum = 0.0f;
+        if (!padding) {
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[row * SUM_STRIDE + digit];
+        }
+        if (digit < VALUE_WIDTH && args.channel_lanes)
+            ((float*)shared)[row * SUM_STRIDE + digit] = sum;  // where the first warp's was, which is no longer needed
+        else if (digit < VALUE_WIDTH)
+            args.out_acc[(out_row + row) * VALUE_WIDTH + digit] = sum;
+        else
+            args.out_zero[(out_row + row) * VALUE_ZEROS + digit - VALUE_WIDTH] = sum;
+    }
+    if (threadIdx.x < rows) {
+        const int row = threadIdx.x;
+        float block_top = -infinity(), block_total = 0.0f, block_zero = 0.0f;
+        for (int i = 0; i < WARPS; i++) block_top = fmaxf(block_top, shared_top[i * ROW_TILES * 4 + row]);
+        for (int i = 0; i < WARPS; i++) {
+            const int at = i * ROW_TILES * 4 + row;
+            const float share = shared_top[at] == -infinity() ? 0.0f : exp2_approx(shared_top[at] - block_top);
+            block_total += shared_total[at] * share;
+            block_zero += shared_zero[at] * share;
+        }
+        args.out_m[out_row + row] = block_total > 0.0f ? block_top : -infinity();
+        args.out_l[out_row + row] = block_total;
+        if (WEIGHTS && !VALUE_ZEROS && args.out_zero) args.out_zero[out_row + row] = block_zero;
+    }
+    if (args.channel_lanes) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < rows * args.channels; i += WARPS * 32) {
+            const int row = i / args.channels, channel = i % args.channels;
+            float sum = 0.0f;
+#pragma unroll 2
+            for (int k = 0; k < args.terms; k++) {
+                const int at = k * args.channels + channel;
+                const float digit = ((const float*)shared)[row * SUM_STRIDE + args.channel_lanes[at]];
+                sum = fmaf(digit, args.channel_weights[at], sum);
+            }
+            args.out_acc[(out_row + row) * args.channels + channel] = sum;
+        }
+    }
+}

@@ -1,0 +1,145 @@
+"""What the CUDA split kernel reads: keys, values, queries and dense columns as it has them in memory.
+
+:mod:`kvmm.kernels.attention.format` describes a store for all kernels; these are the operands of one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kvmm.kernels.attention.format import aligned
+
+Plane = tuple[torch.Tensor, int]  # packed codes and their bits
+
+
+@dataclass(frozen=True)
+class DigitKeys:
+    """Keys of one store as the kernel reads them.
+
+    Attributes:
+        planes: one or two of ``(codes, bits)``: uint8 ``[B, H, P, N * bits / 8, J_i]``, packed along tokens
+            (:func:`kvmm.kernels.quantize.pack_planes`), the last two dimensions contiguous.
+        page_size: ``N``, tokens a page.
+        group: the query's group a page uses: ``"span"`` (group 0), ``"page"`` (its own) or int32 ``[P]``, where
+            negative numbers count from the last group.
+        norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the logits, or None.
+    """
+
+    planes: tuple[Plane, ...]
+    page_size: int
+    group: str | torch.Tensor = "span"
+    norm: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DigitValues:
+    """Values of one store as the kernel reads them.
+
+    Attributes:
+        planes: one or two of ``(codes, bits)``: uint8 ``[B, H, P, J_i, N * bits / 8]``, packed along tokens, the last
+            two dimensions contiguous.
+        axis: ``"channel"`` or ``"token"``, what has a scale of its own.
+        scale: axis ``"channel"``: float32 ``[B, H, G, JV]``, contiguous, already expanded to digits; with one group
+            the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``,
+            not negative.
+        zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: float32 ``[B, H, G, Dz]``, contiguous, ``Dz``
+            a multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms).
+        group: as in :class:`DigitKeys`, axis ``"channel"`` only.
+        norm: float16 or float32 ``[B, H or 1, P, N]``, not negative, multiplied into the probabilities (axis
+            ``"channel"``), or None.
+        channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of digits ``channels[0][k, c]``
+            times ``channels[1][k, c]``, which is what is written then; or None for sums by digit.
+        places: whether channels have several digits, worth unlike numbers of steps.
+    """
+
+    planes: tuple[Plane, ...]
+    axis: str = "channel"
+    scale: torch.Tensor | None = None
+    zero_point: torch.Tensor | None = None
+    group: str | torch.Tensor = "span"
+    norm: torch.Tensor | None = None
+    channels: tuple[torch.Tensor, torch.Tensor] | None = None
+    places: bool = False
+
+    @property
+    def width(self) -> int:
+        """Columns of the sums."""
+        return padded_digits(self.planes, -2) if self.channels is None else self.channels[0].shape[-1]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query that the kernel multiplies by the keys' scales and splits into two int8 parts itself.
+
+    Attributes:
+        rows: float16, bfloat16 or float32 ``[B * H, R, W]``, contiguous, by channel of the keys' basis.
+        scaling: what multiplies every logit.
+        scale: float16 or float32 ``[B, H, G, C]``, a channel's in every group that :class:`DigitKeys` names.
+        zero_point: of the same type ``[B, H, G, D]``.
+        lane_channel: int32 ``[J]``, the channel of each lane, or None if lane ``j`` is channel ``j``.
+        plane_weight: float32 ``[J]``, what a step of each lane is worth in steps of its channel, or None.
+        offset: float32 ``[H or 1, D]``, added to every zero point, or None.
+    """
+
+    rows: torch.Tensor
+    scaling: float
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    lane_channel: torch.Tensor | None = None
+    plane_weight: torch.Tensor | None = None
+    offset: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DenseColumns:
+    """Columns in the model's dtype, which the kernel reads beside the pages, before it needs a transformed query.
+
+    Attributes:
+        query: float16 or bfloat16 ``[B * H, R, D]``, contiguous, as the model has it.
+        key, value: ``[B, H, n, D]`` and ``[B, H, n, D_v]`` of the same dtype, the last dimension contiguous and
+            columns aligned to 16 bytes.
+        scaling: what multiplies every logit.
+        bias: float32 ``[B, n]``, -1e30 at slots without a token, or None.
+        length: int32 ``[1]`` on the device, columns in use, or None for all.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    scaling: float
+    bias: torch.Tensor | None = None
+    length: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DenseSplits:
+    """Where the splits of :class:`DenseColumns` go.
+
+    Attributes:
+        m, l: float32 ``[B * H, S, R]``, as of the pages' splits.
+        acc: float32 ``[B * H, S, R, ceil32(D_v)]``, sums of ``2 ** (x - m)`` times the values, without what pads.
+        apart: whether blocks without pages take them, instead of the first of those with pages.
+    """
+
+    m: torch.Tensor
+    l: torch.Tensor
+    acc: torch.Tensor
+    apart: bool = False
+
+
+def padded_digits(planes: Sequence[Plane], dim: int) -> int:
+    """``sum ceil32(J_i)`` of the planes' dimension ``dim``: width of the expanded query (-1) or of the sums (-2)."""
+    return sum(aligned(codes.shape[dim]) for codes, _ in planes)
+
+
+def rows_of(query: torch.Tensor | Query) -> int:
+    """``R``, query rows a sequence and KV head."""
+    return query.rows.shape[1] if isinstance(query, Query) else query.shape[3] // 2
+
+
+def device_of(query: torch.Tensor | Query) -> torch.device:
+    """Where the query is."""
+    return query.rows.device if isinstance(query, Query) else query.device

@@ -1,0 +1,171 @@
+"""The split kernel of decode attention in CUDA C++ (``attention.cu``), for NVIDIA GPUs from compute capability 8.0.
+
+An optional fast path: :func:`supports` says whether it takes a case, and where it does not (another GPU, no NVRTC,
+a layout without a variant) the Triton kernel with the same contract does. NVRTC, which comes with torch, compiles a
+variant when it is first asked for; neither a compiler nor headers are needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from kvmm.errors import KVMMError
+from kvmm.kernels.attention.backends.cuda import nvrtc
+from kvmm.kernels.attention.backends.cuda.arguments import arguments_of, header_text
+from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, device_of
+from kvmm.kernels.attention.backends.cuda.splits import grid_of
+from kvmm.kernels.attention.backends.cuda.variant import Variant, variant_of
+
+_SOURCE = Path(__file__).with_name("attention.cu")
+HEADER = "variant.cuh"
+
+
+@lru_cache(maxsize=256)
+def _fitted(variant: Variant, device: torch.device) -> Variant | None:
+    properties = torch.cuda.get_device_properties(device)
+    block = getattr(properties, "shared_memory_per_block_optin", 99 * 1024)
+    return variant.fitted(block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024))
+
+
+@lru_cache(maxsize=16)
+def available(device: torch.device) -> bool:
+    """Whether ``device`` is an NVIDIA GPU that the kernel runs on and NVRTC and the driver can be loaded."""
+    if device.type != "cuda" or torch.version.hip is not None or torch.version.cuda is None:
+        return False
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    return nvrtc.nvrtc() is not None and nvrtc.driver() is not None
+
+
+@lru_cache(maxsize=16)
+def overlaps(device: torch.device) -> bool:
+    """Whether kernels may start on ``device`` before those in front of them have ended (from Hopper on)."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0) and nvrtc.launches_early()
+
+
+def choose(
+    query: torch.Tensor | Query,
+    keys,
+    values,
+    bias: torch.Tensor | None = None,
+    dense: DenseColumns | None = None,
+    adjust: bool = False,
+) -> Variant | None:
+    """The variant that takes this case on this device, or None. Arguments as for :func:`split_digits`.
+
+    :func:`split_digits` asks for it itself, unless it is given one.
+    """
+    if not available(device_of(query)):
+        return None
+    variant = variant_of(query, keys, values, bias, dense, adjust)
+    return None if variant is None else _fitted(variant, device_of(query))
+
+
+def supports(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None) -> bool:
+    """Whether :func:`split_digits` takes this case on this device. Arguments as there."""
+    return choose(query, keys, values, bias) is not None
+
+
+def split_digits(
+    query: torch.Tensor | Query,
+    qw: torch.Tensor | None,
+    qz: torch.Tensor | None,
+    keys,
+    values,
+    out_m: torch.Tensor,
+    out_l: torch.Tensor,
+    out_acc: torch.Tensor | None,
+    num_pages: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_z: torch.Tensor | None = None,
+    *,
+    dense: DenseColumns | None = None,
+    dense_out: DenseSplits | None = None,
+    adjust: torch.Tensor | None = None,
+    variant: Variant | None = None,
+    early: bool = False,
+) -> None:
+    """Attention over the pages of one packed store, in splits that a later kernel joins.
+
+    Token ``t`` of group ``g`` has the logit, in units of log 2,
+    ``(qw[g, r] * (254 * high_r . c_t + low_r . c_t) + qz[g, r]) * norm[t] + bias[t] * log2(e)``. From a :class:`Query`
+    the kernel makes the two parts, ``qw`` and ``qz`` (``scaling * z . (zero_point_g + offset)``) itself.
+
+    Args:
+        query: int8 ``[B, H, G, 2 * R, J]``, contiguous: rows ``2 r`` and ``2 r + 1`` are the high and the low part of
+            query row ``r``, ``J`` the sum of the key planes' digits, each rounded up to 32 (zeros there). Or a
+            :class:`Query`.
+        qw, qz: float32 ``[B, H, G, R]``, contiguous; None with a :class:`Query`.
+        keys: :class:`DigitKeys`.
+        values: :class:`DigitValues`.
+        out_m, out_l: float32 ``[B * H, S, R]``: each split's largest logit (-inf if it has no token) and sum of
+            ``2 ** (x - m)``. Page ``i`` belongs to split ``i % S``.
+        out_acc: float32 ``[B * H, S, R, JV]``: sums of ``2 ** (x - m)`` (times norm or scale) times the values' digits;
+            ``JV`` is the sum of the planes' digits, each rounded up to 32, or ``D_v`` (``DigitValues.width``). None
+            with a variant that is a first pass (:attr:`Variant.first_pass`): ``out_m`` and ``out_l`` are then each
+            split's largest and smallest logit (-inf and inf without a token), and values are not read.
+        num_pages: int32 ``[1]`` on the device, pages in use, or None for all.
+        bias: float32 ``[B, slots]``, -1e30 at slots without a token, or None.
+        out_z: sums for the zero points, float32. Axis ``"token"``: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the
+            tokens' zero points. Values with norms, one group: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the norms,
+            or None. Several groups: ``[B * H, S, R, Dz]``, of ``2 ** (x - m)`` (times norms) times the groups' zero
+            points.
+        dense: columns in the model's dtype, which this kernel reads as well, to splits of their own, or None.
+        dense_out: where those go. There are no more of them than of the pages, unless they are apart.
+        adjust: float32 ``[B * H, R, 2]``, slope and shift of each row's logits (before ``bias``), or None.
+        variant: what :func:`choose` returned for these arguments, to save asking again.
+        early: the kernel in front, which writes the query, lets this one start before it ends (:func:`overlaps`).
+
+    Raises:
+        KVMMError: the case is not one that :func:`supports` accepts.
+    """
+    variant = variant or choose(query, keys, values, bias, dense, adjust is not None)
+    if variant is None:
+        raise KVMMError("this case has no CUDA kernel; ask supports() first and use the Triton kernel")
+    device = device_of(query)
+    function = _function(variant, device.index)
+    arguments = arguments_of(
+        query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense, dense_out, adjust
+    )
+    with torch.cuda.device(device):
+        nvrtc.launch(
+            function,
+            grid_of(query, keys, variant, out_m.shape[1], dense_out),
+            32 * variant.warps,
+            variant.shared_bytes,
+            torch.cuda.current_stream(device).cuda_stream,
+            arguments,
+            early,
+        )
+
+
+def compile_variant(variant: Variant, capability: tuple[int, int]) -> tuple[bytes, str]:
+    """Compile ``attention.cu`` for a GPU: the program and the compiler's log, as
+    :func:`kvmm.kernels.attention.backends.cuda.nvrtc.compile_source` returns them.
+    """
+    headers = {HEADER: header_text(variant).encode()}
+    return nvrtc.compile_source(_SOURCE.read_bytes(), _SOURCE.name, headers, capability)
+
+
+_functions: dict[tuple[Variant, int], ctypes.c_void_p] = {}
+_lock = threading.Lock()
+
+
+def _function(variant: Variant, device: int) -> ctypes.c_void_p:
+    key = (variant, device)
+    function = _functions.get(key)
+    if function is not None:
+        return function
+    with _lock, torch.cuda.device(device):
+        if key not in _functions:
+            torch.cuda.current_stream()  # makes the device's context
+            program, _ = compile_variant(variant, torch.cuda.get_device_capability(device))
+            _functions[key] = nvrtc.load_function(program, "split_digits", variant.shared_bytes)
+        return _functions[key]

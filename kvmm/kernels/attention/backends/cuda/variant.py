@@ -1,0 +1,304 @@
+"""What the CUDA split kernel (``attention.cu``) is compiled for: the variant of a case, and how it fits a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+
+from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DigitKeys, Plane, Query, padded_digits, rows_of
+from kvmm.kernels.attention.format import aligned
+
+PAGE_SIZES = (64, 128)
+MAX_DIGITS = 256  # of all planes together: 254 * high + low has to fit 31 bits
+_TYPES = {torch.float16: 1, torch.float32: 2}
+_QUERY_TYPES = _TYPES | {torch.bfloat16: 3}
+_DENSE_TYPES = {torch.float16: 1, torch.bfloat16: 3}
+
+
+def _rounded(x: int, n: int) -> int:
+    return -(-x // n) * n
+
+
+def _macro(comment: str, **default: object) -> Any:
+    """A field that is a macro of its name in upper case, with what it says."""
+    return field(metadata={"comment": comment}, **default)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What ``attention.cu`` has to know to be compiled: every field is a macro, a pair is two, for both planes."""
+
+    page: int = _macro("tokens a page")
+    row_tiles: int = _macro("tiles of four query rows that a block takes")
+    key_digits: tuple[int, int] = _macro("lanes of a plane of keys, 0: there is none")
+    key_bits: tuple[int, int] = _macro("bits of its codes")
+    value_digits: tuple[int, int] = _macro("lanes of a plane of values")
+    value_bits: tuple[int, int] = _macro("bits of its codes")
+    key_groups: bool = _macro("whether pages of keys have groups of their own", default=False)
+    value_groups: bool = _macro("whether pages of values have", default=False)
+    value_places: bool = _macro("whether channels of values have several lanes", default=False)
+    value_zeros: int = _macro("zero points that a group of values has", default=0)
+    key_norm: int = _macro("norms of keys: 0: none, 1: float16, 2: float32", default=0)
+    value_norm: int = _macro("norms of values", default=0)
+    value_token: int = _macro("scales by token of values", default=0)
+    query_type: int = _macro("0: int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, without", default=0)
+    key_scale: int = _macro("with QUERY_TYPE, scales and zero points: 1: float16, 2: float32", default=0)
+    key_zeros: int = _macro("with QUERY_TYPE, zero points that a group of keys has", default=0)
+    bias: int = _macro("0: none, 1: any, 2: aligned to 16 bytes", default=0)
+    adjust: bool = _macro("whether logits are taken through a line of their row", default=False)
+    extent: bool = _macro("whether only each row's largest and smallest logit are wanted", default=False)
+    dense: int = _macro("0: no dense columns, 1: float16, 3: bfloat16", default=0)
+    dense_keys: int = _macro("their channels", default=0)
+    dense_values: int = _macro("their values' channels", default=0)
+    warps: int = _macro("warps a block", default=8)
+    stages: int = _macro("pages that a warp has under way", default=1)
+    blocks: int = _macro("blocks a multiprocessor", default=2)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of a stage of keys and one of values: a page's codes and what belongs to them."""
+        tokens, columns = self.page, 8 * self.row_tiles
+        keys = sum(tokens * b // 8 * j for b, j in zip(self.key_bits, self.key_digits, strict=True))
+        keys += tokens * 2 * self.key_norm + (self.bias == 2) * tokens * 4
+        keys += self.key_groups * (4 * self.key_scale if self.query_type else columns) * self._key_width
+        values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_digits, strict=True))
+        values += (self.value_groups * self._value_width + self.value_zeros) * 4
+        return _rounded(keys + 16, 128) + _rounded(values, 128)
+
+    @property
+    def _key_width(self) -> int:
+        return sum(aligned(digits) for digits in self.key_digits)
+
+    @property
+    def _value_width(self) -> int:
+        return sum(aligned(digits) for digits in self.value_digits)
+
+    @property
+    def warp_bytes(self) -> int:
+        """Shared memory of a warp: its stages, the page's probabilities, factors of values; at the end its sums."""
+        stages = self.stages * self.stage_bytes + 8 * self.row_tiles * (self.page + 16)
+        stages += (self.stages + 1) * self.page * 2 * (self.value_norm + 2 * self.value_token)
+        sums = 4 * self.row_tiles * (self._value_width + self.value_zeros + 8) * 4
+        return _rounded(max(stages, sums), 128)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        rows = 4 * self.row_tiles
+        folded = ((rows + 1) * self._key_width + self.key_zeros + rows) * 4 if self.query_type else 0
+        stores = sum(digits > 0 for digits in (*self.key_digits, *self.value_digits))
+        stores += sum(kind > 0 for kind in (self.key_norm, self.value_norm)) + 2 * (self.value_token > 0)
+        stores += 2 * (self.key_groups and self.query_type != 0)
+        return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded + 512 * stores
+
+    @property
+    def macros(self) -> dict[str, tuple[int, str]]:
+        """Values and comments of all macros, by name."""
+        found = {}
+        for entry in fields(self):
+            value, comment, name = getattr(self, entry.name), entry.metadata["comment"], entry.name.upper()
+            if isinstance(value, tuple):
+                found |= {f"{name}_{plane}": (number, comment) for plane, number in enumerate(value)}
+            else:
+                found[name] = int(value), comment
+        return found | {"WARP_BYTES": (self.warp_bytes, "shared memory of a warp")}
+
+    @property
+    def first_pass(self) -> Variant:
+        """The variant that finds how far the logits reach which this one adjusts."""
+        return replace(self, adjust=False, extent=True, dense=0, dense_keys=0, dense_values=0)
+
+    def fitted(self, shared_block: int, shared_total: int) -> Variant | None:
+        """The variant with as many warps and stages as a multiprocessor's shared memory and registers allow.
+
+        Args:
+            shared_block, shared_total: bytes that a block may ask for and that a multiprocessor has.
+        """
+        # what a lane holds throughout: scores, sums of values and the query
+        held = self.row_tiles * (self.page // 4 + (sum(self.value_digits) + self.value_zeros) // 8)
+        held += self.row_tiles * sum(self.key_digits) // 16
+        before = self.dense_keys // 8 + self.dense_values // 4  # the dense columns' query and sums, before the pages
+        most = 16 if max(held, before) <= 64 else 8
+        deep = replace(self, stages=1).stage_bytes >= 8192
+        for warps, stages, blocks in PLANS:
+            if warps * blocks > most or (stages > 1 and not deep):
+                continue
+            fitted = replace(self, warps=warps, stages=stages, blocks=blocks)
+            block = fitted.shared_bytes
+            if block <= shared_block and blocks * (block + 1024) <= shared_total:  # 1 KB of each block is the driver's
+                return fitted
+        return None
+
+
+# (warps a block, stages, blocks a multiprocessor), best first, as measured on an H200. Large pages are worth two
+# stages; where many registers are held, eight warps with all they want are faster than more that spill.
+PLANS = ((6, 2, 2), (8, 1, 2), (6, 1, 2), (4, 1, 2), (4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1))
+
+
+def _laid_out(*tensors: torch.Tensor | None, inner: int) -> bool:
+    """Whether every page of the tensors is 16-byte aligned and its ``inner`` last dimensions are contiguous."""
+    for x in tensors:
+        if x is None:
+            continue
+        outer = x.dim() - inner
+        steps = [s * x.element_size() for s, size in zip(x.stride()[:outer], x.shape[:outer], strict=True) if size > 1]
+        if x.data_ptr() % 16 or any(step % 16 for step in steps):
+            return False
+        expected = 1
+        for size, stride in zip(reversed(x.shape[-inner:]), reversed(x.stride()[-inner:]), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int) -> bool:
+    if not 1 <= len(planes) <= 2 or padded_digits(planes, dim) > MAX_DIGITS:
+        return False
+    for codes, bits in planes:
+        rows, digits = codes.shape[-3 - dim], codes.shape[dim]
+        if bits not in (1, 2, 4, 8) or rows != page_size * bits // 8 or rows < 16 or digits % 16 or digits == 0:
+            return False
+    return all(codes.dtype == torch.uint8 and _laid_out(codes, inner=2) for codes, _ in planes)
+
+
+def _near(*tensors: torch.Tensor | None) -> bool:
+    """Whether pages are less than 4 GiB apart: the kernel multiplies 32 bits by 32 bits."""
+    return all(x is None or x.stride(2) * x.element_size() < 2**32 for x in tensors)
+
+
+def _typed(*tensors: torch.Tensor | None) -> bool:
+    return all(x is None or x.dtype in _TYPES for x in tensors)
+
+
+def _groups(group: str | torch.Tensor, count: int) -> bool:
+    """Whether pages have groups of their own."""
+    return not (isinstance(group, str) and group == "span") and count > 1
+
+
+def _bias_mode(bias: torch.Tensor | None) -> int:
+    if bias is None:
+        return 0
+    return 2 if _laid_out(bias, inner=1) else 1
+
+
+def _folds(query: Query, keys: DigitKeys, columns: int) -> bool:
+    """Whether the kernel can fold the scales of ``keys``, of ``columns`` digits, into the query."""
+    scale, zero_point = query.scale, query.zero_point
+    if query.rows.dtype not in _QUERY_TYPES or not query.rows.is_contiguous():
+        return False
+    if scale.dtype not in _TYPES or scale.dtype != zero_point.dtype or zero_point.shape[-1] > MAX_DIGITS:
+        return False
+    if not _groups(keys.group, scale.shape[2]):
+        return all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (scale, zero_point))
+    # scales of a page as they are in memory, next to a query whose columns are the channels
+    plain = query.lane_channel is query.plane_weight is query.offset is None
+    if not plain or scale.shape[-1] != columns or zero_point.shape[-1] != columns or query.rows.shape[-1] < columns:
+        return False
+    return _laid_out(scale, zero_point, inner=1) and _near(scale, zero_point)
+
+
+def _dense_fits(dense: DenseColumns) -> bool:
+    query, key, value = dense.query, dense.key, dense.value
+    if query.dtype not in _DENSE_TYPES or {key.dtype, value.dtype} != {query.dtype} or key.shape[2] == 0:
+        return False
+    if any(x.shape[-1] % 8 or x.shape[-1] > MAX_DIGITS for x in (key, value)):
+        return False
+    if dense.bias is not None and (dense.bias.dtype != torch.float32 or dense.bias.stride(-1) != 1):
+        return False
+    return _laid_out(query, inner=3) and _laid_out(key, value, inner=1) and _near(key, value)
+
+
+def variant_of(
+    query: torch.Tensor | Query,
+    keys,
+    values,
+    bias: torch.Tensor | None = None,
+    dense: DenseColumns | None = None,
+    adjust: bool = False,
+) -> Variant | None:
+    """The variant of ``attention.cu`` for a case, without warps and stages, or None if there is none.
+
+    Args:
+        query: int8 ``[B, H, G, 2 * R, J]``, or :class:`Query`.
+        keys: :class:`DigitKeys`.
+        values: :class:`DigitValues`.
+        bias: float32 ``[B, slots]`` or None.
+        dense: :class:`DenseColumns` or None.
+        adjust: whether logits are taken through a line of their row; keys with norms cannot be.
+    """
+    page = keys.page_size
+    if page not in PAGE_SIZES or (adjust and keys.norm is not None):
+        return None
+    if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
+        return None
+    columns = padded_digits(keys.planes, -1)
+    if isinstance(query, Query):
+        if not _folds(query, keys, columns):
+            return None
+        fold = {
+            "query_type": _QUERY_TYPES[query.rows.dtype],
+            "key_scale": _TYPES[query.scale.dtype],
+            "key_zeros": query.zero_point.shape[-1],
+            "key_groups": _groups(keys.group, query.scale.shape[2]),
+        }
+    elif query.dtype != torch.int8 or not _laid_out(query, inner=5) or query.shape[-1] != columns:
+        return None
+    else:
+        fold = {"key_groups": _groups(keys.group, query.shape[2])}
+    by_token = values.axis == "token"
+    norms = [keys.norm, values.norm, *((values.scale, values.zero_point) if by_token else ())]
+    if not _typed(*norms) or not _laid_out(keys.norm, values.norm, inner=1):
+        return None
+    if not _near(*norms, *(codes for codes, _ in (*keys.planes, *values.planes))):
+        return None
+    value_groups, value_zeros = False, 0
+    if by_token:
+        scale, zero_point = values.scale, values.zero_point
+        if values.norm is not None or scale is None or zero_point is None or scale.dtype != zero_point.dtype:
+            return None
+        if scale.shape[3] != 1 or zero_point.shape[3] != 1 or not _laid_out(scale, zero_point, inner=2):
+            return None
+    elif values.scale is not None and _groups(values.group, values.scale.shape[2]):
+        zero_point = values.zero_point
+        for x in (values.scale, zero_point):
+            if x is None or x.dtype != torch.float32 or x.shape[-1] % 8 or not _laid_out(x, inner=4):
+                return None
+        if zero_point.shape[-1] > MAX_DIGITS:
+            return None
+        value_zeros = zero_point.shape[-1]
+        value_groups = True
+    if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
+        return None
+    if dense is not None:
+        if not _dense_fits(dense):
+            return None
+        fold |= {
+            "dense": _DENSE_TYPES[dense.query.dtype],
+            "dense_keys": dense.key.shape[-1],
+            "dense_values": dense.value.shape[-1],
+        }
+
+    def pair(numbers: list[int]) -> tuple[int, int]:
+        return (numbers[0], numbers[1] if len(numbers) > 1 else 0)
+
+    return Variant(
+        page=page,
+        row_tiles=1 if rows_of(query) <= 4 else 2,
+        key_digits=pair([codes.shape[-1] for codes, _ in keys.planes]),
+        key_bits=pair([bits for _, bits in keys.planes]),
+        value_digits=pair([codes.shape[-2] for codes, _ in values.planes]),
+        value_bits=pair([bits for _, bits in values.planes]),
+        value_groups=value_groups,
+        value_places=values.places,
+        value_zeros=value_zeros,
+        key_norm=0 if keys.norm is None else _TYPES[keys.norm.dtype],
+        value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],
+        value_token=_TYPES[values.scale.dtype] if by_token else 0,
+        bias=_bias_mode(bias),
+        adjust=adjust,
+        **fold,
+    )

@@ -1,0 +1,1 @@
+"""Attention over packed segments in Triton, on any GPU."""

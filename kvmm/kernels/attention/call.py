@@ -1,0 +1,135 @@
+"""One call of decode attention: new queries, the residual tokens they also see, and the packed segments."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from kvmm.kernels.attention.format import DenseFormat, PackedFormat
+
+
+class Reader:
+    """The keys or the values of a segment, as backends read them.
+
+    What is stored in one code is read through its codec, which is what these methods do. A store that is more than that
+    (tiers of several codes) reads itself and says so in methods of its own.
+
+    Attributes:
+        codec: what made the codes; see :mod:`kvmm.codecs.base`.
+        packed: the codes.
+        observes: whether ``observe(query, probabilities, start, end)`` is told what attention the keys get.
+        observes_all: whether it wants to see the probabilities of all slots besides, and not only its own.
+    """
+
+    codec: Any
+    packed: Any
+    observes: bool = False
+    observes_all: bool = False
+
+    @property
+    def format(self) -> PackedFormat | DenseFormat | None:
+        """How kernels read the codes in place; None: only :meth:`scores` and :meth:`weighted_values` do."""
+        return self.codec.packed_format(self.packed)
+
+    @property
+    def slots(self) -> int:
+        """Tokens that there is space for."""
+        return self.packed.slots
+
+    @property
+    def pages_in_use(self) -> torch.Tensor | None:
+        """int32 ``[1]`` on the device, how many of the pages count; None if all do."""
+        return self.packed.num_pages
+
+    @property
+    def basis(self) -> Hashable:
+        """Readers of equal bases share one :meth:`transform_query`, or one :meth:`restore_output`."""
+        return self.codec.basis
+
+    def transform_query(self, query: torch.Tensor) -> torch.Tensor:
+        """Take queries ``[B, H, Q, D]`` into the basis in which keys are stored."""
+        return self.codec.transform_query(query)
+
+    def scores(self, query: torch.Tensor) -> torch.Tensor:
+        """``q . k``: transformed queries ``[B, H, Q, D]`` to ``[B, H, Q, slots]``. For keys."""
+        return self.codec.scores(query, self.packed)
+
+    @property
+    def adjusts_scores(self) -> bool:
+        """Whether :meth:`adjust_scores` does anything."""
+        return self.codec.adjusts_scores
+
+    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Adjust the scaled scores ``[B, H, Q, slots]`` before the softmax.
+
+        ``bias`` is ``[B, 1, q or 1, slots]``, very negative at slots that hold no token, or None.
+        """
+        return self.codec.adjust_scores(scores, bias)
+
+    def weighted_values(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """``sum_t p_t v_t``: ``[B, H, Q, slots]`` to ``[B, H, Q, D]`` in the basis of the store. For values."""
+        return self.codec.weighted_values(probabilities, self.packed)
+
+    def restore_output(self, output: torch.Tensor) -> torch.Tensor:
+        """Take weighted values ``[B, H, Q, D]`` back from the basis in which they are stored."""
+        return self.codec.restore_output(output)
+
+
+@dataclass
+class PackedReader(Reader):
+    """A reader of codes that lie somewhere else than in a store, or of a store at its capacity."""
+
+    codec: Any
+    packed: Any
+
+
+class KVSegment(Protocol):
+    """Some slots of a layer: keys and values."""
+
+    key: Reader
+    value: Reader
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """What all backends are asked.
+
+    Attributes:
+        query: ``[B, H_q, q, D]``.
+        dense_key, dense_value: ``[B, H_kv, n, D]`` in any dtype, the residual tokens (sinks and the newest), the new
+            tokens last.
+        bias: float32 ``[B, 1, q or 1, N]`` added to the scores of all ``N`` slots, of the call's segments and then of
+            the residual tokens, or None.
+        scaling: the softmax scale.
+        dense_length: int32 ``[1]`` on the device, how many of the ``n`` residual tokens are in use, or None if all are.
+    """
+
+    query: torch.Tensor
+    dense_key: torch.Tensor
+    dense_value: torch.Tensor
+    bias: torch.Tensor | None
+    scaling: float
+    dense_length: torch.Tensor | None = None
+
+    @property
+    def heads(self) -> int:
+        """``H_kv``."""
+        return self.dense_key.shape[1]
+
+    @property
+    def rows(self) -> int:
+        """Rows of queries a KV head."""
+        return self.query.shape[1] // self.heads * self.query.shape[2]
+
+    def without_dense(self) -> AttentionCall:
+        """The same queries without the residual tokens."""
+        none = (x[:, :, :0] for x in (self.dense_key, self.dense_value))
+        return AttentionCall(self.query, *none, self.bias, self.scaling)
+
+    def with_bias(self, pieces: Sequence[torch.Tensor]) -> AttentionCall:
+        """The same call with the bias of other segments: those of their slots, one behind the other."""
+        bias = torch.cat(tuple(pieces), -1)
+        return AttentionCall(self.query, self.dense_key, self.dense_value, bias, self.scaling, self.dense_length)

@@ -1,0 +1,42 @@
+"""Attention over parts of the slots, joined: every part's output counts by the exponential of its log-sum-exp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+Observer = Callable[[torch.Tensor], None]
+
+
+@dataclass(frozen=True)
+class AttentionState:
+    """What a backend found in its segments.
+
+    Attributes:
+        out: float32 ``[B, H_kv, rows, D_v]``, the attention over them alone.
+        lse: float32 ``[B, H_kv, rows]``, the logarithm of the sum of their exponentials; -inf without a token.
+        observers: each wants to be told the ``lse`` of all slots, from which follow the probabilities of its own.
+    """
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    observers: tuple[Observer, ...] = field(default=())
+
+
+def merge_states(states: Sequence[AttentionState]) -> AttentionState:
+    """The attention over the slots of all states together; their observers are told."""
+    if len(states) == 1:
+        merged = states[0]
+    else:
+        lse = torch.stack([state.lse for state in states])
+        most = lse.amax(0)
+        weight = (lse - most.masked_fill(most == -torch.inf, 0)).exp()
+        total = weight.sum(0)
+        shares = weight / total.clamp_min(torch.finfo(total.dtype).tiny)  # without a token: 0
+        out = sum(state.out * share.unsqueeze(-1) for state, share in zip(states, shares, strict=True))
+        merged = AttentionState(out, most + total.log(), tuple(seen for state in states for seen in state.observers))
+    for observer in merged.observers:
+        observer(merged.lse)
+    return merged
