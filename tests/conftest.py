@@ -20,6 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(UI):
             item.add_marker(pytest.mark.xdist_group("browser"))
+            item.add_marker("browser")
         if "visit" in getattr(item, "fixturenames", ()):
             # A browser beside a second test process misses a wait now and then; the summary counts what ran twice.
             item.add_marker(pytest.mark.flaky(reruns=1))

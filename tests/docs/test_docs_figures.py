@@ -28,7 +28,7 @@ ATTENTION = {
     "1 x 131072, 64 channels": "1x128k-d64",
 }
 STEPS = {"1 x 131072": "1x128k", "1 x 32768": "1x32k", "32 x 4096": "32x4k"}
-GENERATE = {"1 x 4096": "1x4k", "1 x 32768": "1x32k"}
+GENERATE = {"1 x 4096": "1x4k", "1 x 32768": "1x32k", "16 x 4096": "16x4k"}
 
 
 def test_decode_attention():

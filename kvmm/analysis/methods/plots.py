@@ -7,7 +7,7 @@ from math import log10
 import plotly.graph_objects as go
 
 from kvmm.analysis.methods.measure import MethodRow, MethodsReport
-from kvmm.analysis.plots.pareto import Point, pareto_plot
+from kvmm.analysis.plots.pareto_front import Point, pareto_plot
 from kvmm.analysis.plots.style import format_bytes, style
 from kvmm.memory_text import bits_text
 

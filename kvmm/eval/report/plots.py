@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from kvmm.analysis.plots.pareto import Point, pareto_plot
+from kvmm.analysis.plots.pareto_front import Point, pareto_plot
 from kvmm.analysis.plots.policies import family_color, family_of
 from kvmm.analysis.plots.style import TEXT_COLOR, style
 from kvmm.memory_text import AXIS, bits_text
