@@ -419,8 +419,8 @@ def test_single_pages_are_read_like_all(one, page_size):
         torch.testing.assert_close(stores[0].decode(), stores[1].decode())
         if side == "key":
             rows = stores[1].codec.transform_query(query)
-            read = [store.codec.scores(rows, store.packed) for store in stores]
+            read = [store.scores(rows) for store in stores]
         else:
             rows = torch.rand(1, 2, 3, stores[1].decode().shape[2]).softmax(-1)
-            read = [store.codec.weighted_values(rows, store.packed) for store in stores]
+            read = [store.weighted_values(rows) for store in stores]
         torch.testing.assert_close(read[0], read[1], atol=1e-3, rtol=1e-4)
