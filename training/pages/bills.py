@@ -7,13 +7,11 @@ from collections.abc import Callable
 from training.pages import values as v
 from training.pages.blocks import Box, Setter
 from training.pages.facts import Fact
-from training.pages.parts import labelled, party
+from training.pages.parts import Entry, labelled, party
 
 
-def invoice(s: Setter, box: Box) -> None:
-    r, amount, day = s.r, v.money_format(s.r), s.r.randint(0, 9)
-    seller = v.company(r)
-    customer = v.person(r) if r.chance(0.5) else v.company(r)
+def _invoice_fields(r: v.Rng, day: int) -> list[Entry]:
+    """Numbers, terms, a contact and dates of one style, in any order."""
     meta = [
         labelled(
             "invoice_number",
@@ -45,6 +43,14 @@ def invoice(s: Setter, box: Box) -> None:
         meta.append(labelled("contact", r.pick(("Contact", "Sales Rep", "Salesperson", "Contact Person")), v.person(r)))
     if r.chance(0.3):
         r.shuffle(meta)
+    return meta
+
+
+def invoice(s: Setter, box: Box) -> None:
+    r, amount, day = s.r, v.money_format(s.r), s.r.randint(0, 9)
+    seller = v.company(r)
+    customer = v.person(r) if r.chance(0.5) else v.company(r)
+    meta = _invoice_fields(r, day)
     as_field = r.chance(0.4)
     if as_field:
         meta.insert(
