@@ -12,12 +12,13 @@ import argparse
 from pathlib import Path
 
 from training import wordings
-from training.dataset import absent_facts
 from training.heldout.pages import DOCUMENT_SHAPES, pick_facts
 from training.heldout.writer import Writer, turn
 from training.pages import PAGE_SHAPES, Page, Rng, make_page
+from training.questions import absent_facts
 from training.speech import SAMPLE_RATE, degrade, place, speak
-from training.utterances import spoken_question, utter
+from training.utterances import utter
+from training.utterances.reading import spoken_question
 
 SEED = 7001
 KINDS = ("invoice", "receipt", "form", "letter", "table", "text", "program", "sheet")

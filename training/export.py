@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from training.model import AUDIO_TOKEN, AUXILIARY, CELL, HEAD_DIM, IMAGE_TOKEN, MERGE, PATCH, ModelConfig
+from training.model_config import AUDIO_TOKEN, AUXILIARY, CELL, HEAD_DIM, IMAGE_TOKEN, MERGE, PATCH, ModelConfig
 from training.train import load_weights
 
 MIN_TOKENS, MAX_TOKENS = 256, 640  # merged visual tokens of a page

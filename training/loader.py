@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from training.model import AUDIO_TOKEN, CELL, IMAGE_TOKEN, PADDING
+from training.model_config import AUDIO_TOKEN, CELL, IMAGE_TOKEN, PADDING
 
 Step = dict[str, np.ndarray]
 SEQUENCE_MULTIPLE = 64  # sequences are padded to it: attention kernels want aligned masks

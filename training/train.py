@@ -38,8 +38,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from training.augment import render_mel, render_pages
 from training.loader import Loader, ring_name, spec_group, to_device
-from training.model import AUXILIARY, OmniModel, compile_token_functions, use_eager_token_functions
+from training.model import OmniModel
+from training.model_config import AUXILIARY
 from training.optim import Optimizer
+from training.token_functions import compile_token_functions, use_eager_token_functions
 
 CHECKPOINT = "model.safetensors"  # of training.export; its tensors keep their names here
 MAX_FILE_BYTES = 15 * 2**20 - 2**16  # of a weight file in --out, with room for the header

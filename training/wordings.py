@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from training.pages import values as v
-from training.pages.blocks import Fact
+from training.pages.facts import Fact
 from training.pages.fields import FIELDS
 from training.pages.values import Rng
 

@@ -1,5 +1,5 @@
 """Caches as ``for_model`` makes them on a GPU: graphs and growing buffers, and calls of layers where a step is not
-captured. Needs a GPU; :mod:`tests.cache.test_static` has what a CPU can show.
+captured. Needs a GPU; :mod:`tests.cache.test_static_tokens` has what a CPU can show.
 """
 
 from __future__ import annotations

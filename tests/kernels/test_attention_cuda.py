@@ -22,8 +22,8 @@ from kvmm.kernels.attention.backends.triton import pages as step_triton
 from kvmm.kernels.quantize import layout as plane_layouts
 from kvmm.modality import IMAGE
 from kvmm.policy import spec
+from tests.kernels.cuda_cases import library_of
 from tests.kernels.test_attention_triton import ROOT, compare, make_parts
-from tests.kernels.test_cuda_kernel import library_of
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available() or not step_triton.interpreted(),

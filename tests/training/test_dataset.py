@@ -98,8 +98,8 @@ def test_held_out_wordings_never_occur_in_training():
 
 
 def test_absent_facts_are_absent(pages):
-    from training.dataset import absent_facts
     from training.pages import Rng
+    from training.questions import absent_facts
     from training.wordings import NOT_STATED
 
     r, n = Rng(3), 0
@@ -114,7 +114,7 @@ def test_absent_facts_are_absent(pages):
 
 
 def test_a_document_names_the_page_only_where_it_must(pages):
-    from training.dataset import document_facts
+    from training.questions import document_facts
 
     first, second = pages[0], pages[1]
     assert all(number is None for _, number in document_facts([first]))
@@ -125,7 +125,8 @@ def test_a_document_names_the_page_only_where_it_must(pages):
 
 
 def test_sequences_hold_what_the_mask_needs(pages):
-    from training.dataset import ANSWER, PADDING, PREFIX, SPECS, make_step
+    from training.dataset import SPECS, make_step
+    from training.sequences import ANSWER, PADDING, PREFIX
     from training.tokenizer import EOS, IMAGE
 
     spec = replace(next(s for s, _ in SPECS if s.pages == 2), sequences=2)

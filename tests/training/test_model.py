@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from training.export import hf_model
-from training.model import CELL, PATCH, STANDALONE, ModelConfig, OmniModel, attention_bias
+from training.model import OmniModel, attention_bias
+from training.model_config import CELL, PATCH, STANDALONE, ModelConfig
 
 IMAGE, AUDIO = 9, 3
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
-from training.heldout.templates import TEMPLATES, Layout
+from training.heldout.templates import TEMPLATES
+from training.heldout.templates.markup import Layout
 from training.heldout.writer import Writer, turn
 from training.pages import Rng
 from training.pages.values import assets_dir

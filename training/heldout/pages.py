@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from training import wordings
-from training.dataset import absent_facts, document_facts
 from training.heldout.writer import Writer, turn
 from training.pages import PAGE_SHAPES, Fact, Page, Rng, make_page
+from training.questions import absent_facts, document_facts
 
 DOCUMENT_SHAPES = {
     2: (616, 560),

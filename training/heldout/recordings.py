@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from training import wordings
-from training.dataset import absent_facts
 from training.heldout.pages import pick_facts
 from training.heldout.writer import Writer, turn
 from training.pages import PAGE_SHAPES, Rng, make_page
+from training.questions import absent_facts
 from training.speech import SAMPLE_RATE, degrade, place, speak
-from training.utterances import spoken_question, utter
+from training.utterances import utter
+from training.utterances.reading import spoken_question
 
 
 def _clip(task: tuple[int, str]) -> np.ndarray:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from training.pages.blocks import Box, Fact, Setter, Style
+from training.pages.blocks import Box, Setter
 from training.pages.canvas import Canvas
+from training.pages.facts import Fact
 from training.pages.kinds import KINDS as SIMPLE_KINDS
 from training.pages.kinds import appendix
 from training.pages.sheets import sheet
+from training.pages.style import Style
 from training.pages.values import Rng
 
 __all__ = ["PAGE_SHAPES", "Fact", "Page", "Rng", "make_page"]

@@ -12,7 +12,8 @@ from PIL import Image
 
 from training import evaluate
 from training.heldout.layouts import check_layout, scan
-from training.heldout.templates import TEMPLATES, Ask, Layout
+from training.heldout.templates import TEMPLATES
+from training.heldout.templates.markup import Ask, Layout
 from training.heldout.writer import Writer, turn
 from training.pages import Rng
 

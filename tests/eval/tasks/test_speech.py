@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 from transformers import WhisperFeatureExtractor
 
-from training import speech, utterances
+from training import speech
 from training.pages.values import Rng, assets_dir
+from training.utterances import utter
+from training.utterances.numbers import say_number
+from training.utterances.questions import QUESTIONS
+from training.utterances.reading import spoken_question
+from training.wordings import NOT_STATED
 
 
 def has_espeak() -> bool:
@@ -89,8 +94,8 @@ def words(texts) -> set[str]:
 
 
 def test_held_wordings_are_new_but_made_of_known_words():
-    train = [t for q in utterances.QUESTIONS.values() for t in q.train]
-    held = [t for q in utterances.QUESTIONS.values() for t in q.held]
+    train = [t for q in QUESTIONS.values() for t in q.train]
+    held = [t for q in QUESTIONS.values() for t in q.held]
     assert not {t.lower() for t in train} & {t.lower() for t in held}
     assert words(held) <= words(train)
     assert 0.2 <= len(held) / (len(held) + len(train)) <= 0.25
@@ -98,20 +103,20 @@ def test_held_wordings_are_new_but_made_of_known_words():
 
 def test_utterances_are_consistent():
     for seed in range(600):
-        utterance = utterances.utter(Rng(seed), held=seed % 2 == 0)
-        assert utterance == utterances.utter(Rng(seed), held=seed % 2 == 0)
+        utterance = utter(Rng(seed), held=seed % 2 == 0)
+        assert utterance == utter(Rng(seed), held=seed % 2 == 0)
         assert re.fullmatch(r"[a-z' ]+", utterance.transcript), utterance.transcript
         keys = [qa.key for qa in utterance.qa]
         assert len(keys) == len(set(keys)) and "transcript" in keys
         groups = [  # a caller and whom he calls have wordings that tell them apart
-            utterances.QUESTIONS[key].group for key in keys if key not in ("digit_count", "callee")
+            QUESTIONS[key].group for key in keys if key not in ("digit_count", "callee")
         ]
         assert len(groups) == len(set(groups)), keys  # no question could mean two facts
         for qa in utterance.unanswerable:
-            assert qa.answer == utterances.NOT_STATED
-            assert utterances.QUESTIONS[qa.key].group not in groups
+            assert qa.answer == NOT_STATED
+            assert QUESTIONS[qa.key].group not in groups
         for qa in (*utterance.qa, *utterance.unanswerable):
-            own = utterances.QUESTIONS[qa.key]
+            own = QUESTIONS[qa.key]
             assert qa.question in (own.held if seed % 2 == 0 else own.train)
 
 
@@ -120,7 +125,7 @@ def test_utterances_are_consistent():
     [(0, "zero"), (14, "fourteen"), (40, "forty"), (105, "one hundred and five"), (2300, "two thousand three hundred")],
 )
 def test_numbers_in_words(value: int, spoken: str):
-    assert utterances.say_number(value) == spoken
+    assert say_number(value) == spoken
 
 
 @pytest.mark.parametrize(
@@ -135,11 +140,11 @@ def test_numbers_in_words(value: int, spoken: str):
     ],
 )
 def test_spoken_questions(question: str, spoken: str):
-    found = utterances.spoken_question(Rng(1), question)
+    found = spoken_question(Rng(1), question)
     assert found.removesuffix(" please") == spoken
 
 
 def test_codes_are_spelled_out():
     for seed in range(5):
-        found = utterances.spoken_question(Rng(seed), "How much is INV-2041?").removesuffix(" please")
+        found = spoken_question(Rng(seed), "How much is INV-2041?").removesuffix(" please")
         assert found.replace(" dash ", " ") == "how much is i n v two zero four one"

@@ -1,0 +1,43 @@
+"""Layers inside a budget: a policy with retention, and a layer after a prompt and some decode steps."""
+
+from kvmm.modality import AUDIO, IMAGE, TEXT
+from kvmm.policy import KVPolicy, KVSpec, RetentionSettings, spec
+from tests.cache.harness import Harness, layout
+
+KEYS = KVSpec(spec("spherical", 0.875), spec("bf16"))
+
+
+def policy(budget=10**9, kv=KEYS, **settings):
+    fields = {name: settings.pop(name) for name in ("num_sink_tokens", "residual_length") if name in settings}
+    settings = {"interval": 4, **settings}
+    return KVPolicy("t", "", kv, kv, kv, kv, budget=budget, retention=RetentionSettings(**settings), **fields)
+
+
+PROMPT = layout((TEXT, 20), (IMAGE, 500), (TEXT, 170), (AUDIO, 80))
+
+
+def filled(chosen, prompt=PROMPT, hot=None, steps=1, seed=0):
+    """A layer after a prompt and some decode steps; ``hot`` positions have keys that the queries look for."""
+    h = Harness(chosen, seed=seed)
+    key = h.random(1, 2, len(prompt), 64)
+    h.aim = h.random(64)
+    if hot is not None:
+        key[:, :, hot] = h.aim + 0.2 * key[:, :, hot]
+    h.feed([prompt], key)
+    h.layer.observe(query(h, len(prompt)))
+    for _ in range(steps):
+        step(h)
+    return h
+
+
+def query(h, count=1):
+    return h.aim + 0.3 * h.random(1, 6, count, 64)
+
+
+def step(h):
+    h.feed([[TEXT]])
+    return h.layer.attend(query(h), None, 0.125)
+
+
+def full_nbytes(**fields):
+    return filled(policy(**fields)).cache.memory().nbytes

@@ -1,0 +1,244 @@
+"""Random cases for the CUDA split kernel: its arguments, room for its outputs, and its source built for a CPU."""
+
+import ctypes
+import math
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvmm.kernels.attention.backends.cuda import kernel as cuda
+from kvmm.kernels.attention.backends.cuda.arguments import header_text
+from kvmm.kernels.attention.backends.cuda.inputs import (
+    DenseColumns,
+    DenseSplits,
+    DigitKeys,
+    DigitValues,
+    Query,
+    rows_of,
+)
+from kvmm.kernels.attention.format import aligned
+from kvmm.kernels.quantize.reference import pack_planes
+from tests.kernels.cuda_reference import LOG2_E
+
+HALF = torch.float16
+# name: page, rows, key planes (digits, bits), value planes, options
+CASES = {
+    "2 bits": (128, 4, [(128, 2)], [(128, 2)], {}),
+    "1 bit": (128, 4, [(128, 1)], [(128, 1)], {"norm": HALF, "value_norm": HALF}),
+    "norms in float32": (128, 4, [(128, 2)], [(128, 2)], {"norm": torch.float32, "value_norm": torch.float32}),
+    "4 bits, 1 row": (128, 1, [(64, 4)], [(64, 4)], {"norm": HALF}),
+    "8 bits, 2 rows": (128, 2, [(64, 8)], [(64, 8)], {}),
+    "two planes": (128, 4, [(96, 2), (32, 1)], [(96, 2), (32, 1)], {"norm": HALF, "bias": True}),
+    "narrow planes": (128, 3, [(80, 1), (48, 2)], [(80, 1), (48, 4)], {"bias": True}),
+    "4 bits and 1": (128, 4, [(64, 4), (64, 1)], [(64, 8), (64, 1)], {}),
+    "groups by page": (
+        128,
+        4,
+        [(128, 2)],
+        [(128, 2)],
+        {"group": "page", "token": torch.float16, "norm": HALF},
+    ),
+    "groups by map": (128, 4, [(128, 2), (16, 2)], [(128, 2)], {"group": "map", "token": torch.float32}),
+    "value groups": (128, 4, [(128, 1)], [(112, 2)], {"value_group": "map", "value_norm": HALF}),
+    "value groups by page": (128, 7, [(128, 1)], [(64, 2), (32, 1)], {"value_group": "page", "bias": True}),
+    "7 rows": (128, 7, [(128, 2)], [(128, 2)], {"norm": HALF, "value_norm": HALF}),
+    "8 rows, 1 bit": (128, 8, [(64, 1)], [(64, 1)], {"bias": True, "odd_bias": True}),
+    "16 rows": (128, 16, [(64, 2)], [(64, 2)], {"group": "page"}),
+    "12 rows": (128, 12, [(128, 2)], [(64, 2)], {}),
+    "256 channels": (128, 4, [(256, 2)], [(256, 2)], {"norm": HALF, "value_norm": HALF}),
+    "256 channels, 8 rows": (128, 8, [(256, 2)], [(256, 1)], {"norm": HALF}),
+    "pages of 64": (64, 4, [(128, 2)], [(128, 2)], {"norm": HALF, "value_norm": HALF, "bias": True}),
+    "pages of 64, 4 and 8 bits": (64, 5, [(64, 4), (64, 2)], [(32, 8), (64, 4)], {"group": "map"}),
+    # the kernel folds the scales of keys into the query
+    "span folded": (128, 4, [(112, 2), (48, 1)], [(128, 2)], {"query": (torch.float32, "picked"), "norm": HALF}),
+    "bf16 folded": (128, 3, [(128, 1)], [(128, 1)], {"query": (torch.bfloat16, "plain")}),
+    "gathered and folded": (64, 7, [(64, 2), (96, 2)], [(64, 2)], {"query": (HALF, "picked")}),
+    "page folded": (
+        128,
+        4,
+        [(128, 2)],
+        [(128, 2)],
+        {"group": "page", "query": (torch.float32, "plain"), "token": HALF, "norm": HALF},
+    ),
+    "map folded, 7 rows": (128, 7, [(64, 2), (32, 2)], [(64, 2)], {"group": "map", "query": (torch.float32, "plain")}),
+    "map folded, float32": (
+        64,
+        2,
+        [(96, 4)],
+        [(32, 4)],
+        {"group": "map", "query": (torch.float32, "plain", torch.float32)},
+    ),
+}
+
+
+def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
+    """A random case: arguments of ``split_digits`` except outputs, on views of buffers with spare capacity."""
+    page, rows, key_planes, value_planes, options = CASES[name]
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape, low=0.5, high=2.0, dtype=torch.float32):
+        return (torch.rand(*shape, generator=generator) * (high - low) + low).to(dtype).to(device)
+
+    def stored(x):  # poison behind the pages
+        spare = torch.full((*x.shape[:2], capacity - pages, *x.shape[3:]), 255).to(x.dtype).to(device)
+        if x.is_floating_point():
+            spare.fill_(float("nan"))
+        return torch.cat([x, spare], 2)
+
+    def codes(digits, bits, transposed):
+        x = torch.randint(0, 2**bits, (batch, heads, pages, page, digits), generator=generator, dtype=torch.uint8)
+        x = x.transpose(-1, -2).contiguous() if transposed else x
+        return stored(pack_planes(x.to(device), bits, -1 if transposed else -2))
+
+    def grouping(kind):
+        if kind == "page":
+            return kind, capacity
+        if kind == "map":
+            return (torch.arange(capacity, dtype=torch.int32) % 5 - 2).to(device), 3
+        return "span", 1
+
+    width = sum(aligned(digits) for digits, _ in key_planes)
+    group, groups = grouping(options.get("group"))
+    q8 = torch.randint(-127, 128, (batch, heads, groups, 2 * rows, width), generator=generator, dtype=torch.int8)
+    start = 0
+    for digits, _ in key_planes:
+        q8[..., start + digits : start + aligned(digits)] = 0
+        start += aligned(digits)
+    levels = max(2**bits for _, bits in key_planes)
+    qw = random(batch, heads, groups, rows) * 2 / (127 * 254 * levels * math.sqrt(width))
+    qz = random(batch, heads, groups, rows, low=-1, high=1)
+    if "query" in options:
+        q8, qw, qz = (
+            make_query(key_planes, (batch, heads, groups, rows), options, random, generator, device),
+            None,
+            None,
+        )
+    norm = options.get("norm")
+    keys = DigitKeys(
+        planes=tuple((codes(digits, bits, False), bits) for digits, bits in key_planes),
+        page_size=page,
+        group=group,
+        norm=None if norm is None else stored(random(batch, heads, pages, page, dtype=norm)),
+    )
+    value_group, value_groups = grouping(options.get("value_group"))
+    token, norm = options.get("token"), options.get("value_norm")
+    scale = zero_point = None
+    value_width = sum(aligned(digits) for digits, _ in value_planes)
+    if token is not None:
+        scale = stored(random(batch, heads, pages, 1, page, dtype=token))
+        zero_point = stored(random(batch, heads, pages, 1, page, low=-1, dtype=token))
+    elif value_groups > 1:
+        scale = random(batch, heads, value_groups, value_width)
+        zero_point = random(batch, heads, value_groups, 64, low=-1)
+    values = DigitValues(
+        planes=tuple((codes(digits, bits, True), bits) for digits, bits in value_planes),
+        axis="channel" if token is None else "token",
+        scale=scale,
+        zero_point=zero_point,
+        group=value_group,
+        # one norm for all heads
+        norm=None if norm is None else stored(random(batch, 1, pages, page, dtype=norm)).expand(-1, heads, -1, -1),
+    )
+    bias = None
+    if options.get("bias"):
+        odd = bool(options.get("odd_bias"))
+        bias = torch.zeros(batch, capacity * page + odd)
+        bias[torch.rand(bias.shape, generator=generator) < 0.3] = -1e30
+        bias[:, : 2 * page] = -1e30  # whole pages without a token
+        bias = bias.to(device)[:, odd:]
+    return q8 if qw is None else q8.to(device), qw, qz, keys, values, bias
+
+
+def make_query(planes, sizes, options, random, generator, device):
+    """A random ``Query``; by kind: ``plain``, digit ``j`` is channel ``j``; ``picked``, digits are channels of any
+    order, with places and offsets."""
+    batch, heads, groups, rows = sizes
+    dtype, kind, parameters = (*options["query"], HALF)[:3]
+    widths = [aligned(digits) for digits, _ in planes]
+    columns, channels = sum(widths), sum(digits for digits, _ in planes) - (kind != "plain") * 8
+    index = place = offset = None
+    if kind != "plain":
+        real = torch.cat([torch.arange(width) < digits for width, (digits, _) in zip(widths, planes, strict=True)])
+        index = torch.randint(0, channels - 8, (columns,), generator=generator, dtype=torch.int32)  # some have none
+        place = torch.where(real, 4.0 ** torch.randint(-1, 2, (columns,), generator=generator), 0.0)
+        index, place = index.to(device), place.to(device)
+        offset = random(heads, channels, low=-1)
+    z = random(batch * heads, rows, channels, low=-1, high=1).to(dtype)
+    # keys of one group may be a view of several, and have channels without scales
+    scale = random(batch, heads, groups + 1, channels, dtype=parameters)[:, :, :groups]
+    scale = scale[..., : channels - 8] if kind != "plain" else scale
+    zero_point = random(batch, heads, groups, channels, low=-1, dtype=parameters)
+    levels = max(2**bits for _, bits in planes)
+    scaling = 2 / (levels * math.sqrt(columns))
+    return Query(z, scaling, scale, zero_point, index, place, offset)
+
+
+# name: case, dims of keys and values, dtype, splits of dense columns, apart
+DENSE_CASES = {
+    "bf16": ("span folded", (128, 128), torch.bfloat16, 2, False),
+    "fp16, 12 rows": ("12 rows", (64, 64), HALF, 1, False),
+    "7 rows apart": ("7 rows", (128, 96), torch.bfloat16, 2, True),
+    "80 channels": ("two planes", (80, 80), torch.bfloat16, 1, True),
+    "256 channels": ("256 channels, 8 rows", (256, 256), torch.bfloat16, 1, False),
+    "pages of 64": ("map folded, float32", (96, 64), HALF, 2, False),
+    "4 pages of 64": ("pages of 64", (128, 256), torch.bfloat16, 2, True),
+}
+
+
+def make_dense(batch, heads, rows, columns, dims, dtype, biased, room=5, device="cpu"):
+    """Random columns in the model's dtype in views of longer buffers, poisoned behind ``columns``."""
+    generator = torch.Generator().manual_seed(7)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).to(dtype).to(device)
+
+    key, value = (random(batch, heads, columns + room + 2, dim) for dim in dims)
+    key[:, :, columns:] = value[:, :, columns:] = float("nan")
+    bias = None
+    if biased:
+        bias = torch.where(torch.rand(batch, columns + room, generator=generator) < 0.3, -1e30, 0.0)
+        bias[0, :20] = -1e30
+        bias[:, columns:] = float("nan")
+        bias = bias.to(device)
+    length = torch.tensor([columns], dtype=torch.int32, device=device)
+    query = random(batch * heads, rows, dims[0])
+    scaling = LOG2_E / math.sqrt(dims[0])
+    return DenseColumns(query, key[:, :, : columns + room], value[:, :, : columns + room], scaling, bias, length)
+
+
+def dense_outputs(dense, splits, apart):
+    rows, device = dense.query.shape[:2], dense.query.device
+    width = aligned(dense.value.shape[-1])
+    sizes = [(rows[0], splits, rows[1]), (rows[0], splits, rows[1]), (rows[0], splits, rows[1], width)]
+    return DenseSplits(*(torch.full(size, float("nan"), device=device) for size in sizes), apart)
+
+
+def outputs_of(q8, keys, values, splits):
+    batch, heads = keys.planes[0][0].shape[:2]
+    device = keys.planes[0][0].device
+    shape = (batch * heads, splits, rows_of(q8))
+    width = values.width
+    grouped = values.axis == "channel" and values.scale is not None
+    sizes = [shape, shape, (*shape, width), (*shape, values.zero_point.shape[-1]) if grouped else shape]
+    return [torch.full(size, float("nan"), dtype=torch.float32, device=device) for size in sizes]
+
+
+def library_of(variant, path):
+    """``attention.cu`` for a CPU, compiled to ``path``; it ends the process where lanes race."""
+    compiler = shutil.which("g++")
+    if compiler is None or platform.system() != "Linux":
+        pytest.skip("needs g++ on Linux")
+    source = Path(__file__).with_name("warps_on_a_cpu.cpp")
+    folder = path.with_suffix(".headers")
+    folder.mkdir(exist_ok=True)
+    (folder / cuda.HEADER).write_text(header_text(variant))
+    flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-fPIC", f'-DSOURCE="{cuda._SOURCE}"']
+    flags += ["-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]  # but not linked to its library
+    compiled = path.with_suffix(".o")
+    subprocess.run([compiler, *flags, "-I", folder, "-c", "-o", compiled, source], check=True)
+    subprocess.run([compiler, "-shared", "-o", path, compiled], check=True)
+    return ctypes.CDLL(str(path))
