@@ -10,10 +10,10 @@ FILE_LINES, FUNCTION_LINES = 450, 80
 
 
 def sources() -> dict[str, str]:
-    """Text by path, without kernels: one of those is a single function, however long."""
+    """Text by path."""
     package = ROOT / "kvmm"
-    found = {path.relative_to(package).as_posix(): path for path in sorted(package.rglob("*.py"))}
-    return {name: path.read_text(encoding="utf-8") for name, path in found.items() if not name.startswith("kernels/")}
+    paths = sorted(package.rglob("*.py"))
+    return {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
 def beside_the_package() -> dict[str, str]:

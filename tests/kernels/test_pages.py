@@ -13,7 +13,8 @@ from kvmm.codecs import EncodeContext, Site, build_codec
 from kvmm.kernels.hadamard import reference
 from kvmm.kernels.hadamard import triton as rotation
 from kvmm.kernels.hadamard.triton import launch
-from kvmm.kernels.quantize import DensePages, tiles, triton_statistics
+from kvmm.kernels.quantize import DensePages, triton_statistics
+from kvmm.kernels.quantize import chain as vector_chain
 from kvmm.kernels.quantize import triton as kernels
 from kvmm.kernels.quantize.layout import Layout
 from kvmm.kernels.quantize.tiles import TilePages
@@ -116,7 +117,7 @@ def replaced(pages):
 @pytest.mark.parametrize(("dim", "dtype"), [(64, torch.float16), (80, torch.float32)])
 def test_chains(chain, dim, dtype, monkeypatch):
     """What a chain makes of vectors, seen through the ranges of groups; programs take several pages."""
-    monkeypatch.setattr(tiles, "_PROGRAMS", 1)
+    monkeypatch.setattr(vector_chain, "_PROGRAMS", 1)
     x, valid = holes(vectors(110, dim, dtype), 70)
     dense, tiled = both(x, 32, valid)
     norm = dense.token_norms("l2").half()
@@ -164,7 +165,7 @@ def test_padding_does_not_count():
 @pytest.mark.parametrize("group", [16, 64, None])
 def test_fitted_levels(group, programs, monkeypatch):
     """Bits of every kind, with an offset far larger than what varies; many pages a program, and one."""
-    monkeypatch.setattr(tiles, "_PROGRAMS", programs)
+    monkeypatch.setattr(vector_chain, "_PROGRAMS", programs)
     x = vectors(300, 64)
     x[..., 5] += 600
     dense, tiled = both(x, 32)
@@ -179,7 +180,7 @@ def test_fitted_levels(group, programs, monkeypatch):
 @pytest.mark.parametrize("programs", [1, 128])
 def test_stored_levels(programs, monkeypatch):
     """As they are stored, of vectors that meet a matrix: long runs of pages a program, and one page."""
-    monkeypatch.setattr(tiles, "_LARGE_PROGRAMS", programs)
+    monkeypatch.setattr(vector_chain, "_LARGE_PROGRAMS", programs)
     x = vectors(600, 80, torch.bfloat16)
     norm = DensePages.cut(x, 32).divisors(torch.float16)
     dense, tiled = (CHAINS["rd"](pages, norm) for pages in both(x, 32))
@@ -273,8 +274,8 @@ def test_two_plane_codes(share, group, page_size):
 )
 def test_digits(transposed, counts, turns, monkeypatch):
     if turns > 1:  # small tiles, so that there is more than one
-        monkeypatch.setattr(tiles, "_LARGE_PROGRAMS", 1)
-        monkeypatch.setattr(tiles, "_TILE", 16 * 128)
+        monkeypatch.setattr(vector_chain, "_LARGE_PROGRAMS", 1)
+        monkeypatch.setattr(vector_chain, "_TILE", 16 * 128)
     bits = torch.tensor([b for b, n in counts.items() for _ in range(n)])
     layout = Layout(bits)
     dense, tiled = both(vectors(150, 80, torch.bfloat16), 32)

@@ -213,6 +213,31 @@ def _spread(codes, PLACES: tl.constexpr):
     return word
 
 
+@triton.jit
+def _store_digits(
+    digits, even, odd, sequence, page, row, pages, width, count0, count1, count2, count3,
+    N: tl.constexpr, PLACES: tl.constexpr, RUNS: tl.constexpr, BLOCK_D: tl.constexpr, TRANSPOSED: tl.constexpr,
+):  # fmt: skip
+    """Store two-bit digits, place ``p`` of the first ``count<p>`` channels behind the places before it.
+
+    ``even`` and ``odd`` int32 ``[ROWS, BLOCK_D]`` have a byte for each place: ``even`` is rows ``row`` of pages
+    ``page`` (both ``[ROWS]``), ``odd`` the run of rows behind, where ``RUNS`` is 2.
+    """
+    R: tl.constexpr = N // 4 // RUNS
+    first = 0
+    for place in tl.static_range(PLACES):
+        count = count0 if place == 0 else (count1 if place == 1 else (count2 if place == 2 else count3))
+        byte = 8 * place
+        _store_rows(
+            digits, even >> byte, sequence, page, row, pages, width, first, 0, count, N // 4, BLOCK_D, TRANSPOSED
+        )  # fmt: skip
+        if RUNS == 2:
+            _store_rows(
+                digits, odd >> byte, sequence, page, row + R, pages, width, first, 0, count, N // 4, BLOCK_D, TRANSPOSED
+            )  # fmt: skip
+        first += count
+
+
 @triton.jit(
     do_not_specialize=[
         "tokens", "scale_batch", "scale_head", "zero_batch", "zero_head", "pages", "coded",
@@ -283,42 +308,10 @@ def digits_kernel(
                 odd |= tl.where(run % 2 == 0, 0, word)
             else:
                 even |= word << (2 * run)
-        first = 0
-        for place in tl.static_range(PLACES):
-            count = count0 if place == 0 else (count1 if place == 1 else (count2 if place == 2 else count3))
-            byte = 8 * place
-            _store_rows(
-                digits,
-                even >> byte,
-                sequence,
-                page,
-                row,
-                pages,
-                digits_width,
-                first,
-                0,
-                count,
-                N // 4,
-                BLOCK_D,
-                TRANSPOSED,
-            )
-            if RUNS == 2:
-                _store_rows(
-                    digits,
-                    odd >> byte,
-                    sequence,
-                    page,
-                    row + R,
-                    pages,
-                    digits_width,
-                    first,
-                    0,
-                    count,
-                    N // 4,
-                    BLOCK_D,
-                    TRANSPOSED,
-                )
-            first += count
+        _store_digits(
+            digits, even, odd, sequence, page, row, pages, digits_width, count0, count1, count2, count3,
+            N, PLACES, RUNS, BLOCK_D, TRANSPOSED,
+        )  # fmt: skip
         if bits is not None:
             both = even | odd
             _store_rows(

@@ -166,6 +166,37 @@ def refit_kernel(
         tl.store(sums + 2 * size + at, tl.sum(crossed, 0), mask=inside)
 
 
+@triton.jit
+def _unit_block(count, sequence, begin, last, units, channel, inside, D: tl.constexpr, BLOCK: tl.constexpr):
+    """Units ``begin`` to ``last``, ``BLOCK`` at most: their tokens, float32 ``[BLOCK]``, 0 for those there are not.
+
+    And ``[BLOCK, BLOCK_D]``: where their channels ``channel``, of which ``inside`` exist, are in ``[B * H, units, D]``,
+    and which of these to read.
+    """
+    unit = begin + tl.arange(0, BLOCK)
+    there = unit < last
+    number = tl.load(count + sequence * units + unit, mask=there, other=0.0)
+    at = ((sequence * units + unit) * D)[:, None] + channel[None, :]
+    return number, at, there[:, None] & inside[None, :]
+
+
+@triton.jit
+def _squared_distances(
+    count, means, squares, centre, sequence, first, last, units, channel, inside,
+    D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Sum over the tokens of units ``first`` to ``last`` of the squared distance to ``centre``, float32 ``[BLOCK_D]``.
+
+    A unit adds its squares about its own mean, and that mean's distance for each of its tokens.
+    """
+    total = tl.zeros([BLOCK, BLOCK_D], tl.float32)
+    for begin in range(first, last, BLOCK):
+        number, at, mask = _unit_block(count, sequence, begin, last, units, channel, inside, D, BLOCK)
+        apart = tl.load(means + at, mask=mask, other=0.0) - centre[None, :]
+        total += tl.load(squares + at, mask=mask, other=0.0) + number[:, None] * apart * apart
+    return tl.sum(total, 0)
+
+
 @triton.jit(do_not_specialize=["coded", "units", "per_group"])
 def levels_kernel(
     count,
@@ -206,12 +237,8 @@ def levels_kernel(
     third = tl.zeros([BLOCK, BLOCK_D], tl.float32)
     size = tl.num_programs(1).to(tl.int64) * units * D
     for begin in range(group * per_group, last, BLOCK):
-        unit = begin + tl.arange(0, BLOCK)
-        there = unit < last
-        number = tl.load(count + sequence * units + unit, mask=there, other=0.0)
+        number, at, mask = _unit_block(count, sequence, begin, last, units, channel, inside, D, BLOCK)
         tokens += number
-        at = ((sequence * units + unit) * D)[:, None] + channel[None, :]
-        mask = there[:, None] & inside[None, :]
         if REFIT:
             first += tl.load(sums + at, mask=mask, other=0.0)
             second += tl.load(sums + size + at, mask=mask, other=0.0)
@@ -230,15 +257,9 @@ def levels_kernel(
         start = centre - step * code
     else:
         centre = tl.sum(first, 0) / total
-        for begin in range(group * per_group, last, BLOCK):
-            unit = begin + tl.arange(0, BLOCK)
-            there = unit < last
-            number = tl.load(count + sequence * units + unit, mask=there, other=0.0)
-            place = ((sequence * units + unit) * D)[:, None] + channel[None, :]
-            mask = there[:, None] & inside[None, :]
-            apart = tl.load(means + place, mask=mask, other=0.0) - centre[None, :]
-            second += tl.load(squares + place, mask=mask, other=0.0) + number[:, None] * apart * apart
-        variance = tl.sum(second, 0) / total
+        variance = _squared_distances(
+            count, means, squares, centre, sequence, group * per_group, last, units, channel, inside, D, BLOCK, BLOCK_D
+        ) / total  # fmt: skip
         step = 2.0 * tl.load(half_step + channel, mask=inside, other=0.0) * tl.sqrt(variance)
         highest = tl.load(levels + channel, mask=inside, other=0.0)
         start = centre - step * highest / 2.0

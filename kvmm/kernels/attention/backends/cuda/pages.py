@@ -34,30 +34,10 @@ def cuda_split(
         columns: dense columns that may be read as well, or None.
         calibration: of the keys' logits, or None.
     """
-    if not isinstance(keys, PackedFormat) or not isinstance(values, PackedFormat):
-        return None
-    if keys.by_token or keys.groups_per_page > 1 or values.groups_per_page or not keys.planes or not values.planes:
-        return None
-    if values.by_token and values.scale.shape[3] > 1:
-        return None
-    if bias is not None and (bias.shape[2] > 1 or bias.stride(-1) != 1):
+    if not _fits(keys, values, bias):
         return None
     batch = step.bh // step.heads
-    group = keys.page_group if keys.page_group is not None else "page" if keys.groups_per_page else "span"
-    k = DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
-    planes = tuple((p.codes, p.bits) for p in values.planes)
-    places = values.lane_channel is not None and (values.channel_lanes is None or len(values.channel_lanes) > 1)
-    grouped = values.page_group is not None and values.groups > 1
-    if values.by_token:
-        v = DigitValues(planes, "token", values.scale, values.zero_point)
-    elif grouped:
-        scale, zero_point = (x.contiguous() for x in values.expand())
-        v = DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm, places=places)
-    else:
-        channels = (values.channel_lanes, values.channel_weights)
-        # of many rows the kernel makes channels of the digits; of few the join does it with more programs
-        joins = not step.few and values.lane_channel is not None and values.channel_lanes is not None
-        v = DigitValues(planes, norm=values.norm, channels=channels if joins else None, places=places)
+    k, v, grouped = _digit_keys(keys), _digit_values(step, values), _grouped(values)
     bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
     dense = None
     if columns is not None and _DENSE_INSIDE:
@@ -77,7 +57,7 @@ def cuda_split(
         early = keys.transform is not None and cuda.overlaps(step.query.device)
         transform(step, keys, query.rows, early)
     else:  # another kernel expands the query
-        groups = keys.groups if group != "span" else 1
+        groups = keys.groups if k.group != "span" else 1
         query = step.empty(batch, step.heads, groups, 2 * step.rows, keys.lanes, dtype=torch.int8)
         variant, inside = choose(query)
         if variant is None:
@@ -109,6 +89,41 @@ def cuda_split(
     zero = zero if zero is None or grouped else zero.unsqueeze(-1)
     early = cuda.overlaps(step.query.device)  # the join may start before this kernel has ended
     return Partial(m, l, acc, zero, grouped, v.channels is not None, found, early)
+
+
+def _fits(keys: PackedFormat | DenseFormat, values: PackedFormat | DenseFormat, bias: torch.Tensor | None) -> bool:
+    """Whether the kernel may take the stores: packed, in planes, and their scales where it looks for them."""
+    if not isinstance(keys, PackedFormat) or not isinstance(values, PackedFormat):
+        return False
+    if keys.by_token or keys.groups_per_page > 1 or values.groups_per_page or not keys.planes or not values.planes:
+        return False
+    if values.by_token and values.scale.shape[3] > 1:
+        return False
+    return bias is None or (bias.shape[2] == 1 and bias.stride(-1) == 1)
+
+
+def _digit_keys(keys: PackedFormat) -> DigitKeys:
+    group = keys.page_group if keys.page_group is not None else "page" if keys.groups_per_page else "span"
+    return DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
+
+
+def _grouped(values: PackedFormat) -> bool:
+    """Whether pages have scales of their own a channel, which the kernel applies; else the join does."""
+    return values.page_group is not None and values.groups > 1
+
+
+def _digit_values(step: Step, values: PackedFormat) -> DigitValues:
+    planes = tuple((p.codes, p.bits) for p in values.planes)
+    places = values.lane_channel is not None and (values.channel_lanes is None or len(values.channel_lanes) > 1)
+    if values.by_token:
+        return DigitValues(planes, "token", values.scale, values.zero_point)
+    if _grouped(values):
+        scale, zero_point = (x.contiguous() for x in values.expand())
+        return DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm, places=places)
+    # of many rows the kernel makes channels of the digits; of few the join does it with more programs
+    joins = not step.few and values.lane_channel is not None and values.channel_lanes is not None
+    channels = (values.channel_lanes, values.channel_weights) if joins else None
+    return DigitValues(planes, norm=values.norm, channels=channels, places=places)
 
 
 def _foldable(step: Step, keys: PackedFormat) -> Query | None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DigitKeys, Plane, Query, padded_digits, rows_of
+from kvmm.kernels.attention.backends.cuda.inputs import (
+    DenseColumns,
+    DigitKeys,
+    DigitValues,
+    Plane,
+    Query,
+    padded_digits,
+    rows_of,
+)
 from kvmm.kernels.attention.format import aligned
 
 PAGE_SIZES = (64, 128)
@@ -212,10 +220,69 @@ def _dense_fits(dense: DenseColumns) -> bool:
     return _laid_out(query, inner=3) and _laid_out(key, value, inner=1) and _near(key, value)
 
 
+def _query_fields(query: torch.Tensor | Query, keys: DigitKeys, columns: int) -> dict[str, Any] | None:
+    """Fields of the query and of the scales that it carries or that are folded into it, or None if it does not fit.
+
+    Args:
+        columns: digits of all planes of keys, padded.
+    """
+    if isinstance(query, Query):
+        if not _folds(query, keys, columns):
+            return None
+        return {
+            "query_type": _QUERY_TYPES[query.rows.dtype],
+            "key_scale": _TYPES[query.scale.dtype],
+            "key_zeros": query.zero_point.shape[-1],
+            "key_groups": _groups(keys.group, query.scale.shape[2]),
+        }
+    if query.dtype != torch.int8 or not _laid_out(query, inner=5) or query.shape[-1] != columns:
+        return None
+    return {"key_groups": _groups(keys.group, query.shape[2])}
+
+
+def _value_fields(values: DigitValues) -> dict[str, Any] | None:
+    """Fields of the values' scales and zero points, or None if they are not as the kernel reads them."""
+    scale, zero_point = values.scale, values.zero_point
+    if values.axis == "token":
+        if values.norm is not None or scale is None or zero_point is None or scale.dtype != zero_point.dtype:
+            return None
+        if not _typed(scale) or not _near(scale, zero_point):
+            return None
+        if scale.shape[3] != 1 or zero_point.shape[3] != 1 or not _laid_out(scale, zero_point, inner=2):
+            return None
+        return {"value_token": _TYPES[scale.dtype]}
+    if scale is None or not _groups(values.group, scale.shape[2]):
+        return {}
+    for x in (scale, zero_point):
+        if x is None or x.dtype != torch.float32 or x.shape[-1] % 8 or not _laid_out(x, inner=4):
+            return None
+    if zero_point.shape[-1] > MAX_DIGITS:
+        return None
+    return {"value_groups": True, "value_zeros": zero_point.shape[-1]}
+
+
+def _dense_fields(dense: DenseColumns | None) -> dict[str, Any] | None:
+    """Fields of the dense columns, or None if the kernel cannot read them."""
+    if dense is None:
+        return {}
+    if not _dense_fits(dense):
+        return None
+    return {
+        "dense": _DENSE_TYPES[dense.query.dtype],
+        "dense_keys": dense.key.shape[-1],
+        "dense_values": dense.value.shape[-1],
+    }
+
+
+def _pair(numbers: list[int]) -> tuple[int, int]:
+    """Numbers of one or two planes as two, 0 for a plane that there is not."""
+    return (numbers[0], numbers[1] if len(numbers) > 1 else 0)
+
+
 def variant_of(
     query: torch.Tensor | Query,
-    keys,
-    values,
+    keys: DigitKeys,
+    values: DigitValues,
     bias: torch.Tensor | None = None,
     dense: DenseColumns | None = None,
     adjust: bool = False,
@@ -235,70 +302,29 @@ def variant_of(
         return None
     if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
         return None
-    columns = padded_digits(keys.planes, -1)
-    if isinstance(query, Query):
-        if not _folds(query, keys, columns):
-            return None
-        fold = {
-            "query_type": _QUERY_TYPES[query.rows.dtype],
-            "key_scale": _TYPES[query.scale.dtype],
-            "key_zeros": query.zero_point.shape[-1],
-            "key_groups": _groups(keys.group, query.scale.shape[2]),
-        }
-    elif query.dtype != torch.int8 or not _laid_out(query, inner=5) or query.shape[-1] != columns:
+    if not _typed(keys.norm, values.norm) or not _laid_out(keys.norm, values.norm, inner=1):
         return None
-    else:
-        fold = {"key_groups": _groups(keys.group, query.shape[2])}
-    by_token = values.axis == "token"
-    norms = [keys.norm, values.norm, *((values.scale, values.zero_point) if by_token else ())]
-    if not _typed(*norms) or not _laid_out(keys.norm, values.norm, inner=1):
+    if not _near(keys.norm, values.norm, *(codes for codes, _ in (*keys.planes, *values.planes))):
         return None
-    if not _near(*norms, *(codes for codes, _ in (*keys.planes, *values.planes))):
-        return None
-    value_groups, value_zeros = False, 0
-    if by_token:
-        scale, zero_point = values.scale, values.zero_point
-        if values.norm is not None or scale is None or zero_point is None or scale.dtype != zero_point.dtype:
-            return None
-        if scale.shape[3] != 1 or zero_point.shape[3] != 1 or not _laid_out(scale, zero_point, inner=2):
-            return None
-    elif values.scale is not None and _groups(values.group, values.scale.shape[2]):
-        zero_point = values.zero_point
-        for x in (values.scale, zero_point):
-            if x is None or x.dtype != torch.float32 or x.shape[-1] % 8 or not _laid_out(x, inner=4):
-                return None
-        if zero_point.shape[-1] > MAX_DIGITS:
-            return None
-        value_zeros = zero_point.shape[-1]
-        value_groups = True
     if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
         return None
-    if dense is not None:
-        if not _dense_fits(dense):
-            return None
-        fold |= {
-            "dense": _DENSE_TYPES[dense.query.dtype],
-            "dense_keys": dense.key.shape[-1],
-            "dense_values": dense.value.shape[-1],
-        }
-
-    def pair(numbers: list[int]) -> tuple[int, int]:
-        return (numbers[0], numbers[1] if len(numbers) > 1 else 0)
-
+    fold = _query_fields(query, keys, padded_digits(keys.planes, -1))
+    scales, beside = _value_fields(values), _dense_fields(dense)
+    if fold is None or scales is None or beside is None:
+        return None
     return Variant(
         page=page,
         row_tiles=1 if rows_of(query) <= 4 else 2,
-        key_digits=pair([codes.shape[-1] for codes, _ in keys.planes]),
-        key_bits=pair([bits for _, bits in keys.planes]),
-        value_digits=pair([codes.shape[-2] for codes, _ in values.planes]),
-        value_bits=pair([bits for _, bits in values.planes]),
-        value_groups=value_groups,
+        key_digits=_pair([codes.shape[-1] for codes, _ in keys.planes]),
+        key_bits=_pair([bits for _, bits in keys.planes]),
+        value_digits=_pair([codes.shape[-2] for codes, _ in values.planes]),
+        value_bits=_pair([bits for _, bits in values.planes]),
         value_places=values.places,
-        value_zeros=value_zeros,
         key_norm=0 if keys.norm is None else _TYPES[keys.norm.dtype],
         value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],
-        value_token=_TYPES[values.scale.dtype] if by_token else 0,
         bias=_bias_mode(bias),
         adjust=adjust,
         **fold,
+        **scales,
+        **beside,
     )

@@ -33,6 +33,27 @@ from kvmm.kernels.attention.backends.triton.store_kernels import _rows, _tiles
 from kvmm.kernels.attention.backends.triton.value_kernels import _add_values, _weights
 
 
+@triton.jit
+def _store_split(M, L, ACC, ZERO, V: tl.constexpr, m, l, acc1, acc2, accz, bh, splits, rows, r, row_live):
+    """Store what this program's split of the pages found, all of it float32.
+
+    Maximum ``m`` and sum ``l`` ``[RP]`` of query rows ``r``, of which those not in ``row_live`` pad the block, the sums
+    of either plane's lanes and of zero points ``[block, RP]``.
+    """
+    VQ1: tl.constexpr = V.columns1
+    VQ: tl.constexpr = VQ1 + V.columns2
+    v1, v2, vd = tl.arange(0, V.block1), tl.arange(0, V.block2), tl.arange(0, V.zero_block)
+    at = (bh * splits + tl.program_id(1)) * rows + r
+    tl.store(M + at, m, mask=row_live)
+    tl.store(L + at, l, mask=row_live)
+    if VQ > 0:
+        tl.store(ACC + at[None, :] * VQ + v1[:, None], acc1, mask=row_live[None, :] & (v1 < VQ1)[:, None])
+    if V.bits2 > 0:
+        tl.store(ACC + at[None, :] * VQ + VQ1 + v2[:, None], acc2, mask=row_live[None, :] & (v2 < VQ - VQ1)[:, None])
+    if V.zeros > 0:
+        tl.store(ZERO + at[None, :] * V.zeros + vd[:, None], accz, mask=row_live[None, :] & (vd < V.zeros)[:, None])
+
+
 @triton.jit(do_not_specialize=["H", "rows", "queries", "kgroups", "vgroups", "pages", "splits", "bias_b", "bias_q"])
 def attention_kernel(
     query, keys, K: tl.constexpr, values, V: tl.constexpr, BIAS, LOGITS, ADJUST, USED, M, L, ACC, ZERO,
@@ -105,18 +126,7 @@ def attention_kernel(
             vgroups, N, UI, F, SPAN, RP, ROLLED, ASM,
         )  # fmt: skip
 
-    VQ1: tl.constexpr = V.columns1
-    VQ: tl.constexpr = VQ1 + V.columns2
-    v1, v2, vd = tl.arange(0, V.block1), tl.arange(0, V.block2), tl.arange(0, V.zero_block)
-    at = (bh * splits + tl.program_id(1)) * rows + r
-    tl.store(M + at, m, mask=row_live)
-    tl.store(L + at, l, mask=row_live)
-    if VQ > 0:
-        tl.store(ACC + at[None, :] * VQ + v1[:, None], acc1, mask=row_live[None, :] & (v1 < VQ1)[:, None])
-    if V.bits2 > 0:
-        tl.store(ACC + at[None, :] * VQ + VQ1 + v2[:, None], acc2, mask=row_live[None, :] & (v2 < VQ - VQ1)[:, None])
-    if V.zeros > 0:
-        tl.store(ZERO + at[None, :] * V.zeros + vd[:, None], accz, mask=row_live[None, :] & (vd < V.zeros)[:, None])
+    _store_split(M, L, ACC, ZERO, V, m, l, acc1, acc2, accz, bh, splits, rows, r, row_live)
 
 
 @triton.jit(do_not_specialize=["H", "rows", "queries", "kgroups", "pages", "splits", "bias_b", "bias_q"])

@@ -47,6 +47,42 @@ def transform_kernel(
     tl.store(OUT + at[:, None] * width + j[None, :], z, mask=live[:, None] & (j < width)[None, :])
 
 
+@triton.jit
+def _of_groups(
+    STORED, EXTRA, bh, h, g, column, inside, own_group, extra_group, stride, extra_head, width, HAS_EXTRA: tl.constexpr
+):
+    """A scale or zero point of groups ``g`` in columns ``column``, both ``[GROUPS or 1, columns]``, as float32.
+
+    ``STORED`` holds ``width`` columns for each of the groups ``own_group`` ``[GROUPS]`` and moves by ``stride`` from head
+    to head of a sequence; ``EXTRA`` ``[H or 1, width]`` holds them for those of ``extra_group``. 0 where neither does.
+    """
+    found = tl.load(
+        STORED + bh * stride + g[:, None] * width + column, mask=own_group[:, None] & inside, other=0.0
+    ).to(tl.float32)  # fmt: skip
+    if HAS_EXTRA:
+        found += tl.load(
+            EXTRA + h * extra_head * width + column + 0 * g[:, None], mask=extra_group[:, None] & inside, other=0.0
+        ).to(tl.float32)  # fmt: skip
+    return found
+
+
+@triton.jit
+def _store_int8(OUT, WEIGHT, x, to_row, used, j, J):
+    """Store float32 ``x`` ``[GROUPS, RP, JP]`` as a high and a low int8 row, and the weight of a step of the low one.
+
+    ``to_row`` ``[GROUPS, RP]`` are the rows of ``OUT`` ``[..., 2, J]`` and ``WEIGHT``, of which those in ``used`` exist.
+    """
+    step = tl.maximum(tl.max(tl.abs(x), 2), 1e-30) / 127.0
+    x = x / step[:, :, None]
+    high = tl.floor(x + 0.5)
+    low = tl.floor((x - high) * 254.0 + 0.5)
+    to = OUT + to_row[:, :, None] * 2 * J + j[None, None, :]
+    filled = used[:, :, None] & (j < J)[None, None, :]
+    tl.store(to, high.to(tl.int8), mask=filled)
+    tl.store(to + J, low.to(tl.int8), mask=filled)
+    tl.store(WEIGHT + to_row, step / 254.0, mask=used)
+
+
 @triton.jit(do_not_specialize=["H", "rows", "groups", "stored", "extra_head", "J1", "J2"])
 def expand_kernel(
     Z, INDEX, GROUP_INDEX, PLACE, SCALE, ZERO, OFFSET, EXTRA_SCALE, EXTRA_ZERO,
@@ -105,38 +141,21 @@ def expand_kernel(
         if HAS_PLACE:
             x *= tl.load(PLACE + j, mask=j < J, other=0.0)[None, None, :]
     if HAS_SCALE:
-        fits = (j < J)[None, :] & (own < C)
-        scale = tl.load(
-            SCALE + bh * scale_stride + g[:, None] * C + own, mask=own_group[:, None] & fits, other=0.0
-        ).to(tl.float32)  # fmt: skip
-        if HAS_EXTRA:
-            scale += tl.load(
-                EXTRA_SCALE + h * extra_head * C + own + 0 * g[:, None], mask=extra_group[:, None] & fits, other=0.0
-            ).to(tl.float32)  # fmt: skip
+        scale = _of_groups(
+            SCALE, EXTRA_SCALE, bh, h, g, own, (j < J)[None, :] & (own < C), own_group, extra_group, scale_stride,
+            extra_head, C, HAS_EXTRA,
+        )  # fmt: skip
         x *= scale[:, None, :]
     if HAS_ZERO:
-        fits_z = (dz < DZ)[None, :]
-        zero = tl.load(
-            ZERO + bh * zero_stride + g[:, None] * DZ + dz[None, :], mask=own_group[:, None] & fits_z, other=0.0
-        ).to(tl.float32)  # fmt: skip
-        if HAS_EXTRA:
-            zero += tl.load(
-                EXTRA_ZERO + h * extra_head * DZ + dz[None, :] + 0 * g[:, None], mask=extra_group[:, None] & fits_z,
-                other=0.0,
-            ).to(tl.float32)  # fmt: skip
+        zero = _of_groups(
+            ZERO, EXTRA_ZERO, bh, h, g, dz[None, :], (dz < DZ)[None, :], own_group, extra_group, zero_stride,
+            extra_head, DZ, HAS_EXTRA,
+        )  # fmt: skip
         if HAS_OFFSET:
             zero += tl.load(OFFSET + h * offset_head + dz, mask=dz < DZ, other=0.0)[None, :]
         tl.store(BIAS + to_row, tl.sum(zz[None, :, :] * zero[:, None, :], 2), mask=used)
     if QUANTISE:
-        step = tl.maximum(tl.max(tl.abs(x), 2), 1e-30) / 127.0
-        x = x / step[:, :, None]
-        high = tl.floor(x + 0.5)
-        low = tl.floor((x - high) * 254.0 + 0.5)
-        to = OUT + to_row[:, :, None] * 2 * J + j[None, None, :]
-        filled = used[:, :, None] & (j < J)[None, None, :]
-        tl.store(to, high.to(tl.int8), mask=filled)
-        tl.store(to + J, low.to(tl.int8), mask=filled)
-        tl.store(WEIGHT + to_row, step / 254.0, mask=used)
+        _store_int8(OUT, WEIGHT, x, to_row, used, j, J)
     elif block == 0:
         first = tl.max(tl.abs(z), 1)
         step = tl.maximum(first, 1e-30)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from triton import next_power_of_2
 
@@ -40,6 +42,54 @@ def slopes(step: Step, largest: torch.Tensor, smallest: torch.Tensor, calibratio
     return out
 
 
+@dataclass
+class _Tables:
+    """What takes the sums of one store's splits to channels of the output; see ``combine_kernel``."""
+
+    scale: torch.Tensor | None = None  # [B, H, 1, C], what splits did not do already
+    zero_point: torch.Tensor | None = None  # [B, H, 1, DZ]
+    offset: torch.Tensor | None = None  # float32 [H or 1, DZ]
+    matrix: torch.Tensor | None = None  # [H or 1, D, D]
+    lane_matrix: torch.Tensor | None = None  # [H or 1, lanes, D]
+    index: torch.Tensor | None = None  # int32 [lanes], the channel of each
+    place: torch.Tensor | None = None  # float32 [lanes]
+    columns: torch.Tensor | None = None  # int32 [K, D], the lanes that a channel is the sum of
+    places: torch.Tensor | None = None  # float32 [K, D]
+    zero_kind: int = 0
+    zero_width: int = 0  # VDZ of the splits' sums of zero points
+    by_channel: bool = False
+
+
+def _tables(step: Step, partial: Partial, values: PackedFormat) -> _Tables:
+    """The tables of a packed store whose splits are ``partial``."""
+    matrix = values.transform
+    # digits become channels before they leave the basis
+    gathers = values.lane_channel is not None and not partial.by_channel
+    by_channel = matrix is not None and not step.few and not (gathers and values.channel_lanes is None)
+    zero_width = 0 if partial.zero is None else partial.zero.shape[-1]
+    found = _Tables(matrix=matrix, zero_width=zero_width, by_channel=by_channel)
+    if partial.by_channel:
+        found.lane_matrix = None if by_channel else matrix
+    elif values.planes:
+        if matrix is None or by_channel:
+            found.columns, found.places = values.channel_lanes, values.channel_weights
+        else:
+            found.index, found.place = values.lane_channel, values.plane_weight
+            found.lane_matrix = matrix if found.index is None else values.lane_transform
+    if values.by_token:
+        found.zero_kind = 3 if zero_width else 0
+    elif partial.scaled:
+        found.zero_kind = 2
+        found.places = None if found.places is None else (found.places != 0).float()
+    else:
+        found.zero_kind = 1
+        scale, found.zero_point, found.offset = values.scale, values.zero_point, values.offset
+        if values.fallback is not None and values.scale.shape[2] == 0:
+            scale, found.zero_point = (x.expand(step.bh // step.heads, -1, -1, -1) for x in values.fallback)
+        found.scale = scale if values.planes else None
+    return found
+
+
 def combine(
     step: Step,
     partial: Partial | None,
@@ -57,42 +107,15 @@ def combine(
     if not last:
         rows = (step.bh, step.rows)
         following = step.empty(*rows), step.empty(*rows), step.empty(*rows, dim)
-    digits = values if isinstance(values, PackedFormat) else None
-    scale = zero = offset = matrix = lane_transform = index = place = columns = places = None
-    kind, vdz = 0, 0
-    # few rows: share the channels out among more programs; many: load the matrix for several rows at once
-    few = step.few
-    by_channel = False
-    if digits is not None:
-        matrix = digits.transform
-        by_channel = matrix is not None and not few  # digits become channels before they leave the basis
-        gathers = digits.lane_channel is not None and not partial.by_channel
-        by_channel = by_channel and not (gathers and digits.channel_lanes is None)
-        if partial.by_channel:
-            lane_transform = None if by_channel else matrix
-        elif digits.planes:
-            if matrix is None or by_channel:
-                columns, places = digits.channel_lanes, digits.channel_weights
-            else:
-                index, place = digits.lane_channel, digits.plane_weight
-                lane_transform = matrix if index is None else digits.lane_transform
-        vdz = 0 if partial.zero is None else partial.zero.shape[-1]
-        if digits.by_token:
-            kind = 3 if vdz else 0
-        elif partial.scaled:
-            kind = 2
-            places = None if places is None else (places != 0).float()
-        else:
-            kind = 1
-            scale, zero, offset = digits.scale, digits.zero_point, digits.offset
-            if digits.fallback is not None and digits.scale.shape[2] == 0:
-                scale, zero = (x.expand(step.bh // step.heads, -1, -1, -1) for x in digits.fallback)
-            scale = scale if digits.planes else None
+    store = _tables(step, partial, values) if isinstance(values, PackedFormat) else _Tables()
+    scale, zero, offset, matrix = store.scale, store.zero_point, store.offset, store.matrix
     splits = 1 if partial is None else partial.m.shape[1]
     splits0 = 1 if dense is None else dense.m.shape[1]
     before = state or (None, None, None)
     after = following or (None, None, None)
     batch = step.bh // step.heads
+    # few rows: share the channels out among more programs; many: load the matrix for several rows at once
+    few = step.few
     together = 1 if few else 4 if matrix is None else 16
     chunk = min((16 if matrix is None else 32) if few else 64 if matrix is None else 32, next_power_of_2(dim))
     width = max(16, next_power_of_2(0 if partial is None else partial.acc.shape[-1]))
@@ -103,22 +126,22 @@ def combine(
     combine_kernel[step.heads, -(-batch * step.rows // together), -(-dim // chunk)](
         None if partial is None else partial.m, None if partial is None else partial.l,
         None if partial is None else partial.acc, None if partial is None else partial.zero,
-        scale, index, place, columns, places, zero, offset, matrix, lane_transform,
+        scale, store.index, store.place, store.columns, store.places, zero, offset, matrix, store.lane_matrix,
         None if dense is None else dense.m, None if dense is None else dense.l,
         None if dense is None else dense.acc,
         *before, after[0], after[1], out if last else after[2],
         step.heads, batch, step.rows, splits, splits0,
         *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
         0 if offset is None or offset.shape[0] == 1 else offset.shape[-1], head_stride(matrix),
-        head_stride(lane_transform),
+        head_stride(store.lane_matrix),
         0 if partial is None else partial.acc.shape[-1], 0 if scale is None else scale.shape[-1], dim,
         D=dim, DC=chunk, CP=max(16, next_power_of_2(dim)),
-        JP=width, VDZ=vdz, SP=next_power_of_2(splits),
+        JP=width, VDZ=store.zero_width, SP=next_power_of_2(splits),
         SP0=_room(splits0), SC=min(at_once, next_power_of_2(splits)), RB=together,
-        DIGITS=0 if columns is None else columns.shape[0],
+        DIGITS=0 if store.columns is None else store.columns.shape[0],
         HAS_PART=partial is not None, HAS_DIGITS=partial is not None and partial.acc.shape[-1] > 0,
-        HAS_SCALE=scale is not None, ZERO_KIND=kind, HAS_OFFSET=offset is not None,
-        HAS_MATRIX=matrix is not None, BY_CHANNEL=by_channel, HAS_DENSE=dense is not None,
+        HAS_SCALE=scale is not None, ZERO_KIND=store.zero_kind, HAS_OFFSET=offset is not None,
+        HAS_MATRIX=matrix is not None, BY_CHANNEL=store.by_channel, HAS_DENSE=dense is not None,
         HAS_STATE=state is not None, LAST=last, EARLY=early, WIDE=wide,
         HALF=last and out.dtype != torch.float32 and multiplies_bf16(out.device), num_warps=4,
         **({"launch_pdl": True} if early else {}),

@@ -76,6 +76,209 @@ def slopes_kernel(LARGEST, SMALLEST, OUT, rows, splits, tau1, tau2, SP: tl.const
     tl.store(to + 1, tl.where(rises, gamma * (1 - slope) - tau1, 0.0), mask=r < rows)
 
 
+@triton.jit
+def _load_matrix(MATRIX, h, matrix_head, i, d, known, D: tl.constexpr):
+    """Rows ``i`` ``[I]`` and columns ``d`` ``[DC]`` of a head's matrix of ``D`` columns, 0 where there are none.
+
+    Rows are there where ``known`` ``[I]`` says so.
+    """
+    return tl.load(
+        MATRIX + h * matrix_head + i[:, None] * D + d[None, :], mask=known[:, None] & (d < D)[None, :], other=0.0
+    )  # fmt: skip
+
+
+@triton.jit
+def _by_channel(TABLE, b, h, stride_b, stride_h, c, live, channels):
+    """Scales or zero points of channels ``c`` ``[C]`` for rows of sequences ``b`` ``[RB]``: float32 ``[RB, C]``.
+
+    ``TABLE`` is ``[B, H, channels]``; 0 for rows that are not ``live`` and channels that there are not.
+    """
+    return tl.load(
+        TABLE + b[:, None] * stride_b + h * stride_h + c[None, :],
+        mask=live[:, None] & (c < channels)[None, :], other=0.0,
+    ).to(tl.float32)  # fmt: skip
+
+
+@triton.jit
+def _digit_factors(
+    SCALE, INDEX, PLACE, b, h, scale_b, scale_h, j, live, VQ, C, RB: tl.constexpr, JP: tl.constexpr
+):  # fmt: skip
+    """What a step of digits ``j`` ``[JP]`` is worth, float32 ``[RB, JP]``: the place in its channel times the scale."""
+    held, channel = j < VQ, j
+    factor = tl.full((RB, JP), 1.0, tl.float32)
+    if INDEX is not None:
+        channel = tl.load(INDEX + j, mask=held, other=0)
+        factor *= tl.load(PLACE + j, mask=held, other=0.0)[None, :]
+    scale = tl.load(
+        SCALE + b[:, None] * scale_b + h * scale_h + channel[None, :],
+        mask=live[:, None] & (held & (channel < C))[None, :], other=0.0,
+    )  # fmt: skip
+    return factor * scale.to(tl.float32)
+
+
+@triton.jit
+def _zero_points(
+    ZERO_POINT, OFFSET, matrix, b, h, zero_b, zero_h, offset_head, c, live, DZ,
+    RB: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, ZERO_KIND: tl.constexpr, HAS_OFFSET: tl.constexpr,
+    HAS_MATRIX: tl.constexpr, BY_CHANNEL: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    """What a weight of 1 adds to each row by its zero points (``ZERO_KIND`` 1 or 3), float32.
+
+    ``[RB, DC]`` out of the values' basis or, with ``BY_CHANNEL``, ``[RB or 1, CP]`` in it: the product comes later.
+    """
+    if ZERO_KIND == 1:
+        point = _by_channel(ZERO_POINT, b, h, zero_b, zero_h, c, live, DZ)
+        if HAS_OFFSET:
+            point += tl.load(OFFSET + h * offset_head + c, mask=c < DZ, other=0.0)[None, :]
+        if HAS_MATRIX and not BY_CHANNEL:
+            point = _leave_basis(point, matrix, RB, HALF)
+    elif BY_CHANNEL:
+        point = tl.full((RB, CP), 1.0, tl.float32)
+    elif HAS_MATRIX:
+        point = tl.sum(matrix, 0)[None, :] + tl.zeros((RB, DC), tl.float32)
+    else:
+        point = tl.full((RB, DC), 1.0, tl.float32)
+    return point
+
+
+@triton.jit
+def _load_basis(
+    SCALE, INDEX, PLACE, ZERO_POINT, OFFSET, MATRIX, DIGIT_MATRIX, b, h, c, d, live,
+    scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, digit_head, VQ, C, DZ,
+    D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr, RB: tl.constexpr, HAS_DIGITS: tl.constexpr,
+    HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr, HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr,
+    BY_CHANNEL: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    """What takes a part's sums to channels ``d`` ``[DC]`` of the output and does not depend on them, all in float32.
+
+    Scales ``[RB, CP or JP]``, the matrix of digits ``[JP, DC]``, that of channels ``[CP, DC]`` (in their type) and
+    :func:`_zero_points`; 0 for those that the case has not, or that have no matrix to wait for (scales).
+    """
+    factor, digit_matrix, matrix, point = 0.0, 0.0, 0.0, 0.0
+    if BY_CHANNEL:
+        matrix = _load_matrix(MATRIX, h, matrix_head, c, d, c < D, D)
+        if HAS_SCALE:
+            factor = _by_channel(SCALE, b, h, scale_b, scale_h, c, live, C)
+    elif HAS_MATRIX:
+        if HAS_DIGITS:
+            j = tl.arange(0, JP)
+            digit_rows = D if INDEX is None else VQ  # without it digits are channels, and the matrix is theirs
+            if HAS_SCALE:
+                factor = _digit_factors(SCALE, INDEX, PLACE, b, h, scale_b, scale_h, j, live, VQ, C, RB, JP)
+            digit_matrix = _load_matrix(DIGIT_MATRIX, h, digit_head, j, d, (j < VQ) & (j < digit_rows), D)
+        if ZERO_KIND > 0:
+            matrix = _load_matrix(MATRIX, h, matrix_head, c, d, c < D, D)
+    if ZERO_KIND == 1 or ZERO_KIND == 3:
+        point = _zero_points(
+            ZERO_POINT, OFFSET, matrix, b, h, zero_b, zero_h, offset_head, c, live, DZ, RB, DC, CP, ZERO_KIND,
+            HAS_OFFSET, HAS_MATRIX, BY_CHANNEL, HALF,
+        )  # fmt: skip
+    return factor, digit_matrix, matrix, point
+
+
+@triton.jit
+def _rows_of_splits(bh, r, s, live, splits, rows):
+    """Where splits ``s`` ``[S]`` of query rows ``r`` ``[RB]`` are in ``[B * H, splits, rows]``, and whether: ``[RB, S]``."""
+    at = (bh[:, None] * splits + s[None, :]) * rows + r[:, None]
+    return at, live[:, None] & (s < splits)[None, :]
+
+
+@triton.jit
+def _load_splits(M, L, at, known):
+    """Largest logits and sums of splits ``at``, float32 ``[RB, S]``."""
+    return tl.load(M + at, mask=known, other=-1e30), tl.load(L + at, mask=known, other=0.0)
+
+
+@triton.jit
+def _load_dense(M0, L0, ACC0, bh, r, d, live, splits, rows, D: tl.constexpr, SP0: tl.constexpr):
+    """Of the dense columns' splits: largest logits and sums ``[RB, SP0]``, values ``[RB, SP0, DC]``, float32."""
+    D0: tl.constexpr = (D + 31) // 32 * 32  # columns of ``ACC0``
+    at, known = _rows_of_splits(bh, r, tl.arange(0, SP0), live, splits, rows)
+    ms, ls = _load_splits(M0, L0, at, known)
+    acc = tl.load(
+        ACC0 + at[:, :, None] * D0 + d[None, None, :], mask=known[:, :, None] & (d < D)[None, None, :], other=0.0
+    )  # fmt: skip
+    return ms, ls, acc
+
+
+@triton.jit
+def _join_splits(
+    M, ACC, ZERO, COLUMNS, PLACES, parts, ms, at, known, m, bh, r, live, splits, rows, c, e, VQ,
+    D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr, RB: tl.constexpr, VDZ: tl.constexpr,
+    SP: tl.constexpr, SC: tl.constexpr, HAS_DIGITS: tl.constexpr, ZERO_KIND: tl.constexpr, GATHERED: tl.constexpr,
+    HAS_MATRIX: tl.constexpr, BY_CHANNEL: tl.constexpr,
+):  # fmt: skip
+    """The sums of all splits, ``SC`` at a time, each times ``2 ** (its largest logit - m)``, all in float32.
+
+    In digits or channels ``e`` (``[RB, CP]``, ``[RB, JP]`` or ``[RB, DC]``), of one zero point's weights ``[RB]``, and of
+    what zero points add to channels ``c`` (``[RB, CP]`` or ``[RB, DC]``); 0 for those that the case has not.
+    ``parts``, ``ms``, ``at`` and ``known`` are those of all splits, where ``SC == SP`` takes them at once.
+    """
+    digits = tl.zeros((RB, CP if BY_CHANNEL else JP if HAS_MATRIX else DC), tl.float32)
+    weight = tl.zeros((RB,), tl.float32)
+    zero = tl.zeros((RB, CP if HAS_MATRIX else DC), tl.float32)
+    for s1 in range(0, splits, SC):
+        if SC == SP:  # all of them at once
+            split, there = at, known
+            w = tl.where(known, tl.exp2(ms - m[:, None]), 0.0)
+        else:
+            split, there = _rows_of_splits(bh, r, s1 + tl.arange(0, SC), live, splits, rows)
+            w = tl.where(there, tl.exp2(tl.load(M + split, mask=there, other=-1e30) - m[:, None]), 0.0)
+        if HAS_DIGITS:
+            loaded = parts if SC == SP else _load_digits(ACC, COLUMNS, PLACES, split, there, e, VQ, D, GATHERED)
+            digits = _add_digits(digits, loaded, w, PLACES, e, D, GATHERED)
+        if VDZ == 1:
+            weight += tl.sum(tl.load(ZERO + split, mask=there, other=0.0) * w, 1)
+        elif ZERO_KIND == 2:
+            points = tl.load(
+                ZERO + split[:, :, None] * VDZ + c[None, None, :], mask=there[:, :, None] & (c < VDZ)[None, None, :],
+                other=0.0,
+            )  # fmt: skip
+            zero += tl.sum(points * w[:, :, None], 1)
+    return digits, weight, zero
+
+
+@triton.jit
+def _add_part(
+    out, digits, weight, zero, factor, digit_matrix, matrix, point, RB: tl.constexpr, HAS_DIGITS: tl.constexpr,
+    HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr, HAS_MATRIX: tl.constexpr, BY_CHANNEL: tl.constexpr,
+    HALF: tl.constexpr,
+):  # fmt: skip
+    """``out`` ``[RB, DC]`` with the sums of one part, out of the values' basis: those of :func:`_join_splits`, taken
+    there by what :func:`_load_basis` loaded. ``weight`` ``[RB]`` is that of ``point``."""
+    if HAS_DIGITS and HAS_SCALE:
+        digits *= factor
+    if BY_CHANNEL:
+        if ZERO_KIND == 2:
+            digits += zero
+        elif ZERO_KIND > 0:
+            digits += point * weight[:, None]
+        out += _leave_basis(digits, matrix, RB, HALF)
+    else:
+        if HAS_DIGITS:
+            out += _leave_basis(digits, digit_matrix, RB, HALF) if HAS_MATRIX else digits
+        if ZERO_KIND == 2:
+            out += _leave_basis(zero, matrix, RB, HALF) if HAS_MATRIX else zero
+        elif ZERO_KIND > 0:
+            out += point * weight[:, None]
+    return out
+
+
+@triton.jit
+def _store_joined(
+    OUT_M, OUT_L, OUT, m, total, out, bh, r, d, rows, live, both, D: tl.constexpr, LAST: tl.constexpr
+):  # fmt: skip
+    """Store the attention of rows ``r`` ``[RB]`` and channels ``d`` ``[DC]``, or the state if more parts follow."""
+    to = (bh * rows + r)[:, None] * D + d[None, :]
+    if LAST:
+        tl.store(OUT + to, (out / total[:, None]).to(OUT.dtype.element_ty), mask=both)
+    else:
+        tl.store(OUT + to, out, mask=both)
+        if tl.program_id(2) == 0:
+            tl.store(OUT_M + bh * rows + r, m, mask=live)
+            tl.store(OUT_L + bh * rows + r, total, mask=live)
+
+
 @triton.jit(do_not_specialize=["H", "batch", "rows", "splits", "splits0"])
 def combine_kernel(
     M, L, ACC, ZERO, SCALE, INDEX, PLACE, COLUMNS, PLACES, ZERO_POINT, OFFSET, MATRIX, DIGIT_MATRIX, M0, L0, ACC0,
@@ -85,8 +288,7 @@ def combine_kernel(
     VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr, DIGITS: tl.constexpr,
     HAS_PART: tl.constexpr, HAS_DIGITS: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr,
     HAS_OFFSET: tl.constexpr, HAS_MATRIX: tl.constexpr, BY_CHANNEL: tl.constexpr, HAS_DENSE: tl.constexpr,
-    HAS_STATE: tl.constexpr,
-    LAST: tl.constexpr, EARLY: tl.constexpr, WIDE: tl.constexpr, HALF: tl.constexpr,
+    HAS_STATE: tl.constexpr, LAST: tl.constexpr, EARLY: tl.constexpr, WIDE: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """Join the splits of one part, those of the dense columns and what was joined before, by their log-sum-exp.
 
@@ -94,11 +296,10 @@ def combine_kernel(
     ``[H or 1, D, D]`` leaves the values' basis, digit ``j`` (of ``JP``) goes through row ``j`` of ``DIGIT_MATRIX``, that
     of its channel ``INDEX[j]``, times ``PLACE[j]``: no digits are moved. Elsewhere, and with ``BY_CHANNEL``, which leaves
     the basis by one product with ``MATRIX``, channel ``c`` is the sum of digits ``COLUMNS[k, c]`` times ``PLACES[k, c]``.
-    Without these tables digit ``c`` is channel ``c``. ``SCALE`` ``[B, H, C]`` is what splits did not
-    do already. ``ZERO_KIND``: 0 none, 1 one zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2
-    ``ZERO`` holds their sum by channel, 3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or
-    the state if more parts follow. With ``EARLY`` it may start before the kernel that wrote the splits has ended, but not
-    before all in front of that.
+    Without these tables digit ``c`` is channel ``c``. ``SCALE`` ``[B, H, C]`` is what splits did not do already.
+    ``ZERO_KIND``: 0 none, 1 one zero point a channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2 ``ZERO`` holds
+    their sum by channel, 3 by token (the same for every channel). Writes ``OUT [B * H, rows, D]``, or the state if more
+    parts follow. With ``EARLY`` it may start before the last kernel in front of it, which wrote the splits, has ended.
     """
     h = tl.program_id(0)
     if WIDE:
@@ -108,170 +309,54 @@ def combine_kernel(
     live = i < batch * rows
     b, r = i // rows, i % rows
     bh = b * H + h
-    dl = d < D
-    both = live[:, None] & dl[None, :]
-    D0: tl.constexpr = (D + 31) // 32 * 32  # columns of the dense part's sums
-
-    # what does not depend on the splits, all of it asked for at once
-    if HAS_PART:
-        j = tl.arange(0, JP)
-        held = j < VQ
-        channel = j
-        digit_rows = D  # of the matrix
-        if INDEX is not None:
-            digit_rows = VQ
-        factor = tl.full((RB, JP), 1.0, tl.float32)
-        if BY_CHANNEL:
-            c = tl.arange(0, CP)
-            matrix = tl.load(
-                MATRIX + h * matrix_head + c[:, None] * D + d[None, :], mask=(c < D)[:, None] & dl[None, :], other=0.0
-            )
-            if HAS_SCALE:
-                factor = tl.load(
-                    SCALE + b[:, None] * scale_b + h * scale_h + c[None, :],
-                    mask=live[:, None] & (c < C)[None, :], other=0.0,
-                ).to(tl.float32)  # fmt: skip
-        elif HAS_MATRIX:
-            if HAS_SCALE and INDEX is not None:
-                channel = tl.load(INDEX + j, mask=held, other=0)
-                factor *= tl.load(PLACE + j, mask=held, other=0.0)[None, :]
-            if HAS_DIGITS:
-                if HAS_SCALE:
-                    factor *= tl.load(
-                        SCALE + b[:, None] * scale_b + h * scale_h + channel[None, :],
-                        mask=live[:, None] & (held & (channel < C))[None, :], other=0.0,
-                    ).to(tl.float32)  # fmt: skip
-                lane_transform = tl.load(
-                    DIGIT_MATRIX + h * digit_head + j[:, None] * D + d[None, :],
-                    mask=(held & (j < digit_rows))[:, None] & dl[None, :], other=0.0,
-                )  # fmt: skip
-            if ZERO_KIND > 0:
-                c = tl.arange(0, CP)
-                matrix = tl.load(
-                    MATRIX + h * matrix_head + c[:, None] * D + d[None, :],
-                    mask=(c < D)[:, None] & dl[None, :],
-                    other=0.0,
-                )
-        else:
-            c = d
-        if ZERO_KIND == 1:
-            point = tl.load(
-                ZERO_POINT + b[:, None] * zero_b + h * zero_h + c[None, :],
-                mask=live[:, None] & (c < DZ)[None, :], other=0.0,
-            ).to(tl.float32)  # fmt: skip
-            if HAS_OFFSET:
-                point += tl.load(OFFSET + h * offset_head + c, mask=c < DZ, other=0.0)[None, :]
-            if HAS_MATRIX and not BY_CHANNEL:
-                point = _leave_basis(point, matrix, RB, HALF)
-        elif ZERO_KIND == 3:
-            if BY_CHANNEL:
-                point = tl.full((RB, CP), 1.0, tl.float32)
-            elif HAS_MATRIX:
-                point = tl.sum(matrix, 0)[None, :] + tl.zeros((RB, DC), tl.float32)
-            else:
-                point = tl.full((RB, DC), 1.0, tl.float32)
+    both = live[:, None] & (d < D)[None, :]
+    c = tl.arange(0, CP) if HAS_MATRIX else d
+    e = c if BY_CHANNEL else tl.arange(0, JP) if HAS_MATRIX else d
+    GATHERED: tl.constexpr = 0 if HAS_MATRIX and not BY_CHANNEL else DIGITS  # digits that a channel is the sum of
+    if HAS_PART:  # what does not depend on the splits, all of it asked for at once
+        factor, digit_matrix, matrix, point = _load_basis(
+            SCALE, INDEX, PLACE, ZERO_POINT, OFFSET, MATRIX, DIGIT_MATRIX, b, h, c, d, live,
+            scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, digit_head, VQ, C, DZ,
+            D, DC, CP, JP, RB, HAS_DIGITS, HAS_SCALE, ZERO_KIND, HAS_OFFSET, HAS_MATRIX, BY_CHANNEL, HALF,
+        )  # fmt: skip
 
     if EARLY:
         tl.extra.cuda.gdc_wait()
     m = tl.full((RB,), -1e30, tl.float32)
     if HAS_PART:
-        s = tl.arange(0, SP)
-        at = (bh[:, None] * splits + s[None, :]) * rows + r[:, None]
-        known = live[:, None] & (s < splits)[None, :]
-        ms = tl.load(M + at, mask=known, other=-1e30)
-        ls = tl.load(L + at, mask=known, other=0.0)
-        GATHERED: tl.constexpr = 0 if HAS_MATRIX and not BY_CHANNEL else DIGITS  # digits that a channel is the sum of
-        e = c if BY_CHANNEL else j if HAS_MATRIX else d
+        at, known = _rows_of_splits(bh, r, tl.arange(0, SP), live, splits, rows)
+        ms, ls = _load_splits(M, L, at, known)
+        parts = ()
         if HAS_DIGITS and SC == SP:  # asked for before anything waits
             parts = _load_digits(ACC, COLUMNS, PLACES, at, known, e, VQ, D, GATHERED)
         m = tl.maximum(m, tl.max(ms, 1))
     if HAS_DENSE:
-        s0 = tl.arange(0, SP0)
-        at0 = (bh[:, None] * splits0 + s0[None, :]) * rows + r[:, None]
-        known0 = live[:, None] & (s0 < splits0)[None, :]
-        ms0 = tl.load(M0 + at0, mask=known0, other=-1e30)
-        ls0 = tl.load(L0 + at0, mask=known0, other=0.0)
-        part0 = tl.load(
-            ACC0 + at0[:, :, None] * D0 + d[None, None, :], mask=known0[:, :, None] & dl[None, None, :], other=0.0
-        )
+        ms0, ls0, acc0 = _load_dense(M0, L0, ACC0, bh, r, d, live, splits0, rows, D, SP0)
         m = tl.maximum(m, tl.max(ms0, 1))
     if HAS_STATE:
         before = tl.load(STATE_M + bh * rows + r, mask=live, other=-1e30)
         m = tl.maximum(m, before)
 
-    total = tl.zeros((RB,), tl.float32)
-    out = tl.zeros((RB, DC), tl.float32)
+    total, out = tl.zeros((RB,), tl.float32), tl.zeros((RB, DC), tl.float32)
     if HAS_STATE:
         fade = tl.exp2(before - m)
         total += tl.load(STATE_L + bh * rows + r, mask=live, other=0.0) * fade
         out += tl.load(STATE + (bh * rows + r)[:, None] * D + d[None, :], mask=both, other=0.0) * fade[:, None]
     if HAS_DENSE:
-        ws0 = tl.exp2(ms0 - m[:, None])
-        total += tl.sum(ls0 * ws0, 1)
-        out += tl.sum(part0 * ws0[:, :, None], 1)
+        fade0 = tl.exp2(ms0 - m[:, None])
+        total += tl.sum(ls0 * fade0, 1)
+        out += tl.sum(acc0 * fade0[:, :, None], 1)
     if HAS_PART:
         mine = tl.sum(ls * tl.exp2(ms - m[:, None]), 1)
         total += mine
-        digits = tl.zeros((RB, CP if BY_CHANNEL else JP if HAS_MATRIX else DC), tl.float32)
-        weight = tl.zeros((RB,), tl.float32)
-        zero = tl.zeros((RB, CP if HAS_MATRIX else DC), tl.float32)
-        for s1 in range(0, splits, SC):
-            if SC == SP:  # all of them at once
-                split, there = at, known
-                w = tl.where(known, tl.exp2(ms - m[:, None]), 0.0)
-            else:
-                t = s1 + tl.arange(0, SC)
-                split = (bh[:, None] * splits + t[None, :]) * rows + r[:, None]
-                there = live[:, None] & (t < splits)[None, :]
-                w = tl.where(there, tl.exp2(tl.load(M + split, mask=there, other=-1e30) - m[:, None]), 0.0)
-            if HAS_DIGITS:
-                if SC < SP:
-                    parts = _load_digits(ACC, COLUMNS, PLACES, split, there, e, VQ, D, GATHERED)
-                digits = _add_digits(digits, parts, w, PLACES, e, D, GATHERED)
-            if VDZ == 1:
-                weight += tl.sum(tl.load(ZERO + split, mask=there, other=0.0) * w, 1)
-            elif ZERO_KIND == 2:
-                points = tl.load(
-                    ZERO + split[:, :, None] * VDZ + c[None, None, :], mask=there[:, :, None] & (c < VDZ)[None, None, :],
-                    other=0.0,
-                )  # fmt: skip
-                zero += tl.sum(points * w[:, :, None], 1)
-        if BY_CHANNEL:
-            if HAS_SCALE:
-                digits *= factor
-            if ZERO_KIND == 2:
-                digits += zero
-            elif ZERO_KIND > 0:
-                digits += point * (weight if VDZ == 1 else mine)[:, None]
-            out += _leave_basis(digits, matrix, RB, HALF)
-        elif HAS_DIGITS:
-            if HAS_MATRIX:
-                out += _leave_basis(digits * factor, lane_transform, RB, HALF)
-            else:
-                if HAS_SCALE:
-                    digits *= tl.load(
-                        SCALE + b[:, None] * scale_b + h * scale_h + d[None, :],
-                        mask=live[:, None] & (d < C)[None, :], other=0.0,
-                    ).to(tl.float32)  # fmt: skip
-                out += digits
-        if BY_CHANNEL:
-            pass
-        elif ZERO_KIND == 2:
-            if HAS_MATRIX:
-                out += _leave_basis(zero, matrix, RB, HALF)
-            else:
-                out += zero
-        elif ZERO_KIND > 0:
-            if VDZ == 1:
-                out += point * weight[:, None]
-            else:
-                out += point * mine[:, None]
-
-    to = (bh * rows + r)[:, None] * D + d[None, :]
-    if LAST:
-        tl.store(OUT + to, (out / total[:, None]).to(OUT.dtype.element_ty), mask=both)
-    else:
-        tl.store(OUT + to, out, mask=both)
-        if tl.program_id(2) == 0:
-            tl.store(OUT_M + bh * rows + r, m, mask=live)
-            tl.store(OUT_L + bh * rows + r, total, mask=live)
+        digits, weight, zero = _join_splits(
+            M, ACC, ZERO, COLUMNS, PLACES, parts, ms, at, known, m, bh, r, live, splits, rows, c, e, VQ,
+            D, DC, CP, JP, RB, VDZ, SP, SC, HAS_DIGITS, ZERO_KIND, GATHERED, HAS_MATRIX, BY_CHANNEL,
+        )  # fmt: skip
+        if HAS_SCALE and HAS_DIGITS and not HAS_MATRIX:
+            factor = _by_channel(SCALE, b, h, scale_b, scale_h, d, live, C)
+        out = _add_part(
+            out, digits, weight if VDZ == 1 else mine, zero, factor, digit_matrix, matrix, point,
+            RB, HAS_DIGITS, HAS_SCALE, ZERO_KIND, HAS_MATRIX, BY_CHANNEL, HALF,
+        )  # fmt: skip
+    _store_joined(OUT_M, OUT_L, OUT, m, total, out, bh, r, d, rows, live, both, D, LAST)
