@@ -166,7 +166,8 @@ def _rebuilt(
 ) -> Loaded:
     dtype = str(model.dtype).removeprefix("torch.")
     if state["dtype"] != dtype:
-        raise KVMMError(f"{path} was written in {state['dtype']} and this model is in {dtype}; load it in the same.")
+        written = one_line(state["dtype"])
+        raise KVMMError(f"{path} was written in {written} and this model is in {dtype}; load it in the same.")
     try:
         policy = KVPolicy.from_dict(state["policy"])
     except KVMMError as error:
@@ -216,8 +217,8 @@ def _read(path: Path) -> tuple[dict[str, str], Tensors]:
             raise KVMMError(f"{path} is not a saved cache; name a file that cache.save wrote.")
         if header.get("format_version") != str(FORMAT_VERSION):
             raise KVMMError(
-                f"{path} has cache format {header.get('format_version')} and this kvmm reads {FORMAT_VERSION}; read it "
-                "with the kvmm that wrote it."
+                f"{path} has cache format {one_line(header.get('format_version', ''))} and this kvmm reads "
+                f"{FORMAT_VERSION}; read it with the kvmm that wrote it."
             )
 
     return read_tensor_file(path, "save the cache again.", check)

@@ -26,7 +26,9 @@ from kvmm.cache.file import save_cache
 from kvmm.errors import KVMMError, one_line
 from kvmm.media import SAMPLE_RATE, Media, load_audio, load_image
 from kvmm.models.conversation_checks import check_conversation
+from kvmm.models.positions import kept_rope_deltas, prompt_position_ids
 from kvmm.models.prompting import Turn, all_ids, all_per_token, encode, fill
+from kvmm.models.question import prompt_of
 
 VERSION = 1
 PREFIX = "conversation"
@@ -118,6 +120,9 @@ def load_conversation(
             at = end
         if turns and not at:  # written before turns had lengths
             at = _find_turns(turns, ids, processor)
+        if turns:
+            with kept_rope_deltas(model):  # fails where the tokens are of other pictures and recordings
+                prompt_position_ids(model, prompt_of(turns, model.device))
         messages, notes = [dict(message) for message in values["messages"]], dict(values["notes"])
         files = [tensors[f"file.{k}"].numpy().tobytes() for k in range(values.get("files", 0))]
     except (KeyError, TypeError, IndexError, ValueError, RuntimeError, AttributeError, OverflowError) as error:

@@ -122,7 +122,7 @@ def test_a_policy_of_one_s_own(tmp_path):
 def refused(path, model, match):
     with pytest.raises(KVMMError, match=match) as error:
         KVMMCache.load(path, model)
-    assert "\n" not in str(error.value) and str(path) in str(error.value)
+    assert "\n" not in str(error.value) and str(path) in str(error.value) and len(str(error.value)) < 1000
 
 
 def rewrite(path, out, change_header=None, change_tensors=None, checksum=True):
@@ -185,6 +185,10 @@ def test_other_versions_and_policies_are_refused(tmp_path):
     cache.save(path)
     rewrite(path, other, lambda header: header.update(format_version="2"))
     refused(other, model, "format 2 and this kvmm reads 1")
+    rewrite(path, other, lambda header: header.update(format_version="é" * 5000))
+    refused(other, model, "format é+ ... and this kvmm reads 1")
+    rewrite(path, other, lambda header: header.update(state=header["state"].replace('"float32"', f'"{"9" * 5000}"')))
+    refused(other, model, "written in 9+ ... and this model is in float32")
     rewrite(path, other, lambda header: header.update(state=header["state"].replace('"kivi"', '"zip"')))
     refused(other, model, "Unknown codec 'zip'")
     rewrite(path, other, lambda header: header.update(state=header["state"].replace('"bits": 2', '"bits": 3')))

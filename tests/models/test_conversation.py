@@ -8,8 +8,11 @@ import threading
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import DynamicCache, StoppingCriteria
 
+from kvmm.cache import file as cache_file
 from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models.conversation import Conversation, model_lock
@@ -356,6 +359,21 @@ def test_a_conversation_is_refused_by_another_model_and_when_it_is_damaged(omni,
         Conversation.load(damaged, model, processor)
     with pytest.raises(KVMMError, match="ask a question"):
         Conversation(model, processor, "kivi4").save(tmp_path / "empty.kvmm")
+
+
+def test_tokens_of_another_recording_are_refused(omni, saved, tmp_path):
+    _, path = saved
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+    tensors = load_file(path)
+    (ids,) = (tensor for name, tensor in tensors.items() if name.endswith(".ids"))
+    token = omni[0].config.audio_token_id
+    assert (ids == token).any()
+    ids[ids == token] = token + 1
+    header["checksum"] = cache_file._checksum(header["state"], tensors)
+    save_file(tensors, tmp_path / "other.kvmm", header)
+    with pytest.raises(KVMMError, match="does not hold a whole conversation"):
+        Conversation.load(tmp_path / "other.kvmm", *omni)
 
 
 def test_a_cache_without_a_conversation_is_named(omni, saved, tmp_path):
