@@ -7,9 +7,10 @@ is packed: no ranking runs while tokens are generated (the paper amortises it ov
 are made).
 
 Departures from the authors' code: only boosted channels have an index byte (theirs: every channel); a share of the
-channels that is no whole number is rounded to the nearest one (theirs: down); with ``random`` they draw channels anew for every page, here once for each layer and head, so that codes do not depend on when a page
-is packed. ``range`` and ``query_range`` are not in the paper: on the embedded model the range ranks channels better
-than the paper's magnitude, because it is what the size of a quantisation step, and with it the error, follows from.
+channels that is no whole number is rounded to the nearest one (theirs: down); with ``random`` they draw channels anew
+for every page, here once for each layer and head, so that codes do not depend on when a page is packed. ``range`` and
+``query_range`` are not in the paper: the size of a quantisation step, and with it the error of a channel, follows from
+its range and not from its magnitude. On the embedded model they lose about as much as the paper's.
 """
 
 from __future__ import annotations
