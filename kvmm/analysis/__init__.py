@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kvmm.analysis.methods.measure import MethodsReport, compare_methods, iter_methods
     from kvmm.analysis.norms.channels import ChannelReport, record_channels
     from kvmm.analysis.norms.measure import NormReport, record_norms
-    from kvmm.analysis.scores.measure import ScoreReport, measure_scores
+    from kvmm.analysis.scores.measure import ScoreReport, measure_scores, squared_softmax_error
 
 __all__ = [
     "ChannelReport",
@@ -30,6 +30,7 @@ __all__ = [
     "record_channels",
     "record_norms",
     "run_drift",
+    "squared_softmax_error",
     "summarise",
 ]
 
@@ -52,6 +53,7 @@ __getattr__, __dir__ = lazy_names(
         "record_channels": "kvmm.analysis.norms.channels",
         "record_norms": "kvmm.analysis.norms.measure",
         "run_drift": "kvmm.analysis.drift.run",
+        "squared_softmax_error": "kvmm.analysis.scores.measure",
         "summarise": "kvmm.analysis.drift.measure",
     },
 )

@@ -15,7 +15,7 @@ from kvmm.analysis.drift.measure import ForcedText
 from kvmm.calibration import Calibration, SiteSamples, model_fingerprint, site_name
 from kvmm.calibration.collect import TEMPERATURE, Collector
 from kvmm.codecs import codec_class, codec_names
-from kvmm.codecs.calibquant import TAU, TAU_GRID, CalibQuant
+from kvmm.codecs.calibquant import TAU, TAU_GRID, TAU_SEARCHED, CalibQuant, tau_name
 from kvmm.errors import KVMMError
 from kvmm.media import load_audio, load_image, load_media
 from kvmm.models.caches import DYNAMIC
@@ -136,8 +136,14 @@ def calibrate(
 
 
 def search_tau(model: Any, processor: Any, examples: Sequence[Example]) -> dict[str, list[int]]:
-    """CalibQuant's logit calibration (section 3.3): the pair of the grid that drifts least at one bit, for each kind of
-    levels: ``{levels: [tau1, tau2]}``; empty without media.
+    """CalibQuant's logit calibration (section 3.3): the pair of the grid that drifts least.
+
+    Args:
+        model, processor, examples: as for :func:`calibrate`; :data:`TAU_EXAMPLES` with media are measured.
+
+    Returns:
+        ``{"levels-bits": [tau1, tau2]}`` for every entry of :data:`kvmm.codecs.calibquant.TAU_SEARCHED`; empty without
+        media.
     """
     media = [example for example in examples if example.images or example.audio is not None]
     step = max(1, len(media) // TAU_EXAMPLES)
@@ -151,15 +157,15 @@ def search_tau(model: Any, processor: Any, examples: Sequence[Example]) -> dict[
         if len(answer) > 1:
             texts.append(ForcedText(document, inputs, answer[None]))
     best = {}
-    for levels in ("paper", "mean") if texts else ():
+    for levels, bits in TAU_SEARCHED if texts else ():
         drift = {}
         for pair in product(TAU_GRID, repeat=2):
-            one = spec(CalibQuant.name, 1, levels=levels, calibration=pair)
+            one = spec(CalibQuant.name, bits, levels=levels, calibration=pair)
             kv = KVSpec(one, replace(one, options=(("levels", levels),)))
             policy = KVPolicy(f"tau {pair}", image=kv, video=kv, audio=kv)
             found = [text.measure(policy).kl for text in texts]
             drift[pair] = sum(float(kl.sum()) for kl in found) / sum(len(kl) for kl in found)
-        best[levels] = list(min(drift, key=drift.get))
+        best[tau_name(levels, bits)] = list(min(drift, key=drift.get))
     return best
 
 

@@ -1,7 +1,13 @@
 """CalibQuant (arXiv 2502.14882): per-channel codes over the whole visual span, for keys and values.
 
-One scale and zero point a sequence, KV head and channel serve the whole span of one modality, so the metadata all but
-vanishes; post-scaling (section 3.2) folds the scale into the query. Tokens that come later form a span of their own.
+One scale and zero point a sequence, KV head and channel serve the whole span of one modality (all images of a prompt
+together, all its recordings together), so the metadata all but vanishes; post-scaling (section 3.2) folds the scale
+into the query. Tokens that come later form a span of their own.
+
+Departures from the authors' code: it shifts logits by ``(0, 3)`` at 1 and 2 bits whatever the model, here the shifts
+are given, or searched for a model on the paper's grid; it takes the ends of the logits' range over all queries of a
+head, here every query has its own (the same while one token at a time is generated); and it has no guard against a
+line that falls.
 """
 
 from __future__ import annotations
@@ -19,13 +25,21 @@ from kvmm.errors import KVMMError
 from kvmm.kernels.attention.format import LogitCalibration, PackedFormat
 from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters
 
-TAU = "calibquant_tau"  # in a calibration file's metadata: {levels: [tau1, tau2]}, searched at one bit
+TAU = "calibquant_tau"  # in a calibration file's metadata: {"levels-bits": [tau1, tau2]}; "levels" alone: at one bit
 TAU_GRID = (0, 1, 2, 3)
+# the levels and bits that `kvmm calibrate` searches: those that the authors calibrate, in all kinds of levels
+TAU_SEARCHED = (("paper", 1), ("code", 1), ("mean", 1), ("paper", 2), ("mean", 2))
 _SHRINK = {"key": 0.5, "value": 0.3}  # the authors' code at 1 bit
 
 
 def _is_shift(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e6
+
+
+def tau_name(levels: str, bits: float) -> str:
+    """What the shifts that were searched for such codes are called in a calibration file."""
+    # ranges are shrunk at 1 bit only, so that "code" is "paper" above
+    return f"{'paper' if levels == 'code' and bits > 1 else levels}-{bits:g}"
 
 
 class CalibQuant(AffineCodec):
@@ -38,7 +52,11 @@ class CalibQuant(AffineCodec):
         calibration: ``(tau1, tau2)``: logits of the span, which lie in ``[gamma, delta]``, are mapped linearly onto
             ``[gamma - tau1, delta - tau2]`` before the softmax (section 3.3). Where that line would not rise
             (``delta - gamma <= tau2 - tau1``) it would turn the ranking of tokens around, so such rows are left alone.
-            ``file`` takes what ``kvmm calibrate`` found best for the model on the paper's grid, if there is a file.
+            ``file`` takes what ``kvmm calibrate`` found best for the model on the paper's grid, for these levels and
+            bits of keys (:data:`TAU_SEARCHED`); others, and models without a file, are not calibrated.
+        value_ranges: ``channel``, or ``tensor``: one minimum and maximum for all channels and KV heads of the values of
+            a sequence and span (the paper's ablation of channel-wise values, Table 4; the authors' code with
+            ``per_channel_v`` off). It is stored for every channel, as all kernels read it. Not with ``mean`` levels.
     """
 
     name = "calibquant"
@@ -48,21 +66,33 @@ class CalibQuant(AffineCodec):
         **AffineCodec.options,
         "levels": ("paper", "code", "mean"),
         "calibration": (None,),  # or "file", or a pair
+        "value_ranges": ("channel", "tensor"),
     }
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
         self.axis = "channel"
         self.levels = self.option("levels")
+        self.one_range = side == "value" and self.option("value_ranges") == "tensor"
         self.tau = self.option("calibration")
         if self.tau == "file":
-            found = {} if self.site.calibration is None else self.site.calibration.metadata.get(TAU, {})
-            self.tau = tuple(found[self.levels]) if self.levels in found else None
-        self.adjusts_scores = side == "key" and self.tau is not None
+            self.tau = self.searched_tau()
+        # (0, 0) maps logits onto themselves, which costs kernels a second pass for nothing
+        self.adjusts_scores = side == "key" and self.tau is not None and any(self.tau)
+
+    def searched_tau(self) -> tuple[float, float] | None:
+        """``(tau1, tau2)`` of the model's calibration file for these levels and bits; None if it has none."""
+        found = {} if self.site.calibration is None else self.site.calibration.metadata.get(TAU, {})
+        names = [tau_name(self.levels, self.spec.bits)]
+        if self.spec.bits == 1:
+            names.append(self.levels)  # files of before widths were searched apart
+        return next((tuple(found[name]) for name in names if name in found), None)
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
         super().check(spec)
+        if spec.option("value_ranges") == "tensor" and spec.option("levels") == "mean":
+            raise KVMMError("Codec calibquant: value_ranges tensor takes levels paper or code, not mean.")
         tau: Any = spec.option("calibration")
         if tau not in (None, "file") and not (isinstance(tau, tuple) and len(tau) == 2 and all(map(_is_shift, tau))):
             raise KVMMError(f"Codec calibquant: calibration is None, 'file' or (tau1, tau2), both >= 0, not {tau!r}.")
@@ -73,7 +103,7 @@ class CalibQuant(AffineCodec):
         pairs = found.values() if isinstance(found, Mapping) else [None]
         for pair in pairs:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not all(map(_is_shift, pair)):
-                raise KVMMError(f"{TAU}: must have two numbers of at least 0 per kind of levels")
+                raise KVMMError(f"{TAU}: must have two numbers of at least 0 per kind of levels and bits")
 
     def channel_parameters(self, pages: Pages, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
         if self.levels == "mean":
@@ -81,6 +111,9 @@ class CalibQuant(AffineCodec):
             fitted = pages.fit_levels(torch.full((pages.shape[-1],), self.spec.bits), groups)
             return tuple(p.clamp(-limit, limit).to(self.parameter_dtype) for p in fitted)
         low, high = pages.channel_ranges(groups)
+        if self.one_range:
+            low = low.amin((1, 3), keepdim=True).expand_as(low).contiguous()
+            high = high.amax((1, 3), keepdim=True).expand_as(high).contiguous()
         if self.levels == "code" and self.spec.bits == 1:
             low, high = low * _SHRINK[self.side], high * _SHRINK[self.side]
         return affine_parameters(low, high, self.spec.bits, dtype=self.parameter_dtype)

@@ -5,12 +5,19 @@ holds two more of the boosted channels only, where ``code = low + 4 * high``, wi
 Values have 2 bits, per token over ``group_size`` channels. Which channels are boosted is decided once a group, when it
 is packed: no ranking runs while tokens are generated (the paper amortises it over 128 steps, here that is how pages
 are made).
+
+Departures from the authors' code: only boosted channels have an index byte (theirs: every channel); a share of the
+channels that is no whole number is rounded to the nearest one (theirs: down); with ``random`` they draw channels anew
+for every page, here once for each layer and head, so that codes do not depend on when a page is packed. ``range`` and
+``query_range`` are not in the paper: the size of a quantisation step, and with it the error of a channel, follows from
+its range and not from its magnitude. On the embedded model they lose about as much as the paper's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -33,10 +40,12 @@ class Kitty(AffineCodec):
     ``[B, H, G, K]``, the channels.
 
     Options:
-        boost: share of the channels with four bits: 0.125 (Kitty) or 0.25 (Kitty-Pro), or any up to 1.
+        boost: share of the channels with four bits: 0.125 (Kitty) or 0.25 (Kitty-Pro), or any from 0 to 1. Where it
+            comes to no channel, the keys are plain two-bit codes, and the two tensors above are not stored.
         score: what ranks channels: ``magnitude`` (mean ``|k|`` over the group, the paper's), ``range`` (maximum minus
-            minimum, to which the error is proportional), or ``query_range`` (range times the root mean square of the
-            prompt's queries in that channel; the range alone where no queries were seen).
+            minimum, to which the error is proportional), ``query_range`` (range times the root mean square of the
+            prompt's queries in that channel; the range alone where no queries were seen), or ``random`` (the paper's
+            ablation: channels drawn without a look at the keys; the same in every process and at every call).
     """
 
     name = "kitty"
@@ -46,7 +55,7 @@ class Kitty(AffineCodec):
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **AffineCodec.options,
         "boost": (0.125,),
-        "score": ("magnitude", "range", "query_range"),
+        "score": ("magnitude", "range", "query_range", "random"),
     }
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
@@ -66,6 +75,10 @@ class Kitty(AffineCodec):
         if not isinstance(boost, (int, float)) or not 0 <= boost <= 1:
             raise KVMMError(f"Codec kitty: boost must be a share of the channels, 0 to 1, not {boost!r}.")
 
+    def boosted_channels(self, dim: int) -> int:
+        """``K``: how many of ``dim`` channels have four bits."""
+        return 0 if self.side == "value" else round(self.boost * dim)
+
     def channel_scores(
         self,
         pages: Pages,
@@ -77,18 +90,21 @@ class Kitty(AffineCodec):
         if self.score == "magnitude":
             # all channels of a group have as many tokens, so the sum ranks like the mean
             return pages.channel_magnitudes(groups)
+        if self.score == "random":
+            return _random_scores(self.site.layer, spread.shape[1], spread.shape[3], spread.device).expand_as(spread)
         if self.score == "query_range" and query_moment is not None:
             return spread * query_moment.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt().unsqueeze(2)
         return spread
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
-        if self.side == "value":
+        count = self.boosted_channels(x.shape[-1])
+        if not count:
             return super().encode(x, context)
         pages = cut_pages(x, context.page_size, context.valid)
         groups = pages.groups(self.spec.group_size)
         low, high = pages.channel_ranges(groups)
         scores = self.channel_scores(pages, groups, high - low, context.query_moment)
-        boosted = scores.topk(round(self.boost * x.shape[-1]), -1).indices.sort(-1).values  # [B, H, G, K]
+        boosted = scores.topk(count, -1).indices.sort(-1).values  # [B, H, G, K]
         bits = torch.full_like(low, 2).scatter_(-1, boosted, 4)
         scale, zero_point = affine_parameters(low, high, bits, dtype=self.parameter_dtype)
         codes, high_codes = pages.two_plane_codes(scale, zero_point, groups, boosted)
@@ -103,9 +119,10 @@ class Kitty(AffineCodec):
 
     def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
         fields = super().fields(store, tensors)
-        if self.side == "value":
+        count = self.boosted_channels(store.dim)
+        if not count:
             return fields
-        unit, count = self.units(store.page_size), round(self.boost * store.dim)
+        unit = self.units(store.page_size)
         high = (store.batch, store.heads, store.pages * store.page_size // unit, unit // 4, count)
         fields["high_codes"] = Field(torch.uint8, high)
         fields["boosted"] = Field(torch.uint8, (*fields["scale"].shape[:3], count), 0, store.dim)
@@ -117,7 +134,7 @@ class Kitty(AffineCodec):
 
     def decode_pages(self, packed: Packed) -> torch.Tensor:
         pages = super().decode_pages(packed)
-        if self.side == "value":
+        if "boosted" not in packed.tensors:
             return pages
         high, index, scale = self.high_codes(packed), packed["boosted"].long(), packed["scale"].float()
         step = 4 * scale.gather(-1, index)
@@ -129,7 +146,7 @@ class Kitty(AffineCodec):
 
     def packed_format(self, packed: Packed) -> PackedFormat | None:
         store = super().packed_format(packed)
-        if self.side == "value":
+        if "boosted" not in packed.tensors:
             return store
         high = packed["high_codes"]
         if high.shape[3] * 4 != packed.page_size:
@@ -147,5 +164,13 @@ class Kitty(AffineCodec):
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         scale, groups = packed["scale"], packed.page_group
+        if "boosted" not in packed.tensors:
+            return super().scores(query, packed)
         first = scores_per_channel(query, self.codes(packed), scale, packed["zero_point"], groups)
         return first.add_(scores_second_digit(query, self.high_codes(packed), packed["boosted"].long(), scale, groups))
+
+
+@lru_cache(maxsize=256)
+def _random_scores(layer: int, heads: int, dim: int, device: torch.device) -> torch.Tensor:
+    """float32 ``[1, heads, 1, dim]`` in [0, 1), seeded by the layer."""
+    return torch.rand(1, heads, 1, dim, generator=torch.Generator().manual_seed(layer)).to(device)

@@ -16,8 +16,8 @@ def _kv(codec: str, bits: float, group_size: int | None, **options: Any) -> KVSp
     return KVSpec(spec(codec, bits, group_size, **options), spec(codec, bits, group_size, **options))
 
 
-def _kitty(boost: float) -> KVSpec:
-    return KVSpec(spec("kitty", 2, 128, boost=boost), spec("kitty", 2, 128))
+def _kitty(boost: float, **options: Any) -> KVSpec:
+    return KVSpec(spec("kitty", 2, 128, boost=boost, **options), spec("kitty", 2, 128))
 
 
 def _uniform(name: str, description: str, kv: KVSpec, **fields: Any) -> KVPolicy:
@@ -47,9 +47,14 @@ for _policy in (
     ),
     _media(
         "calibquant1",
-        "CalibQuant, 1 bit a channel over each image or recording, min/max levels: only large models (7B and up) "
-        "still answer.",
+        "CalibQuant, 1 bit, min/max levels of a channel over all images, or recordings, of a prompt: only large models "
+        "(7B and up) still answer.",
         _kv("calibquant", 1, None, levels="paper", calibration="file"),
+    ),
+    _media(
+        "calibquant1-shrunk",
+        "CalibQuant, 1 bit, as its authors' code runs it: ranges shrunk to half for keys, to 0.3 for values.",
+        _kv("calibquant", 1, None, levels="code", calibration="file"),
     ),
     _media(
         "calibquant1-mean",
@@ -59,8 +64,9 @@ for _policy in (
     ),
     _media(
         "calibquant2",
-        "CalibQuant, 2 bits a channel over each image or recording: small models lose part of the answers.",
-        _kv("calibquant", 2, None, levels="paper"),
+        "CalibQuant, 2 bits, min/max levels of a channel over all images, or recordings, of a prompt: small models "
+        "lose part of the answers.",
+        _kv("calibquant", 2, None, levels="paper", calibration="file"),
     ),
     _uniform(
         "kitty",
@@ -73,6 +79,13 @@ for _policy in (
         "kitty-pro",
         "Kitty-Pro, 2 bits, and 4 for the strongest quarter of the key channels of every page.",
         _kitty(0.25),
+        num_sink_tokens=32,
+        residual_length=128,
+    ),
+    _uniform(
+        "kitty-range",
+        "Kitty with the range of a channel, not its magnitude, to say which eighth has 4 bits.",
+        _kitty(0.125, score="range"),
         num_sink_tokens=32,
         residual_length=128,
     ),

@@ -79,11 +79,14 @@ def files(tmp_path_factory):
     folder, model = tmp_path_factory.mktemp("caches"), build("qwen3")
     found = {}
     kitty = KVSpec(spec("kitty", 2, None, boost=0.25), spec("kivi", 2, 16))
+    one_range = KVSpec(spec("calibquant", 2), spec("calibquant", 2, value_ranges="tensor"))
     ott = KVSpec(spec("ott", 2, 32, pool=3), spec("ott", 2, 32, pool=3))
     rotated = KVSpec(spec("rotatekv", 2, 16), spec("rotatekv", 2, 16))
     for name, policy in (
         *((n, n) for n in ("kivi2", "oscar2", "bf16")),
         ("kitty", KVPolicy("kitty", text=kitty)),
+        ("kitty without boost", KVPolicy("kitty", text=KVSpec(spec("kitty", 2, None, boost=0), spec("kivi", 2, 16)))),
+        ("one range", KVPolicy("one range", text=one_range)),
         ("ott", KVPolicy("ott", text=ott)),
         ("rotatekv", KVPolicy("rotatekv", text=rotated)),
     ):
@@ -139,6 +142,8 @@ TENSORS = [
     ("kitty", "key.page_group", filled(99), "key.page_group: holds 99 and may hold 0 to 0"),
     ("kitty", "key.page_group", filled(-1), "key.page_group: holds -1 and may hold 0 to 0"),
     ("kitty", "key.high_codes", lambda x: x[..., :-1], "key.high_codes: has shape"),
+    ("kitty without boost", "key.zero_point", filled(float("inf")), "key.zero_point: holds values that are not finite"),
+    ("one range", "value.scale", lambda x: x[..., :1], "value.scale: has shape"),
     ("ott", "key.outlier_slot", filled(10**6), "key.outlier_slot: holds 1000000"),
     ("ott", "value.outlier_slot", filled(-1), "value.outlier_slot: holds -1"),
     ("rotatekv", "key.channel_order", filled(0), "channel_order: does not name every channel once"),
@@ -195,6 +200,18 @@ def test_tensors_that_nobody_asked_for(files, tmp_path):
     for name in ("layer.0.0.key.more", "layer.0.more", "layer.99.dense_key", "table.3", "other", "layer.0.1.key.codes"):
         more = {name: torch.zeros(1)}
         path = changed(paths["kivi2"], tmp_path / "x", lambda tensors, more=more: tensors.update(more))
+        with pytest.raises(KVMMError, match="no such tensor belongs here"):
+            KVMMCache.load(path, model)
+
+
+def test_what_options_store_is_read_back(files, tmp_path):
+    """Without boosted channels no tensor of theirs belongs to a file; one range for all values is a plain scale."""
+    model, paths = files
+    for name in ("kitty without boost", "one range"):
+        KVMMCache.load(paths[name], model)
+    for tensor in ("boosted", "high_codes"):
+        more = {f"layer.0.0.key.{tensor}": torch.zeros(1, dtype=torch.uint8)}
+        path = changed(paths["kitty without boost"], tmp_path / "x", lambda tensors, more=more: tensors.update(more))
         with pytest.raises(KVMMError, match="no such tensor belongs here"):
             KVMMCache.load(path, model)
 

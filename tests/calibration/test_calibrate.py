@@ -17,8 +17,9 @@ from kvmm.codecs import Site, build_codec
 from kvmm.codecs.calibquant import TAU
 from kvmm.modality import AUDIO, IMAGE, TEXT, modality_of_ids
 from kvmm.models.documents import Document
-from kvmm.policy import spec
+from kvmm.policy import KVPolicy, KVSpec, spec
 from kvmm.policy.calibrated import load_calibration
+from tests.cache.harness import Harness, layout
 from tests.tiny_models import build, generate, inputs
 
 ANSWER = torch.tensor([5, 9, 4, 11, 3])
@@ -194,19 +195,67 @@ def test_modalities_without_a_fit_are_stored_by_the_other_preset(collected):
     assert KVMMCache(config, "rd2").policy.image.key.codec == "rd"  # who asks for rd gets rd
 
 
+SEARCHED = {"paper-1": [0, 3], "code-1": [1, 0], "mean-1": [2, 1], "paper-2": [0, 1], "mean-2": [0, 0]}
+
+
+def tau_of(metadata: dict, bits: int, levels: str):
+    """The shifts that keys of these bits and levels take from a calibration file, and whether logits are shifted."""
+    kv = spec("calibquant", bits, levels=levels, calibration="file")
+    codec = build_codec(kv, "key", Site(0, IMAGE, Calibration("x", {}, metadata)))
+    return codec.tau, codec.adjusts_scores
+
+
 def test_calibquant_reads_its_grid_search_from_the_file():
-    kv = spec("calibquant", 1, levels="mean", calibration="file")
-    fitted = Calibration("x", {}, {TAU: {"paper": [0, 3], "mean": [2, 1]}})
-    assert build_codec(kv, "key", Site(0, IMAGE, fitted)).tau == (2, 1)
+    for bits, levels, tau in ((1, "paper", (0, 3)), (1, "code", (1, 0)), (1, "mean", (2, 1)), (2, "paper", (0, 1))):
+        assert tau_of({TAU: SEARCHED}, bits, levels) == (tau, True)
+    assert tau_of({TAU: SEARCHED}, 2, "code") == ((0, 1), True)  # ranges are shrunk at one bit only
     for site in (Site(0, IMAGE, Calibration("x", {}, {})), Site()):
-        codec = build_codec(kv, "key", site)
+        codec = build_codec(spec("calibquant", 1, levels="mean", calibration="file"), "key", site)
         assert codec.tau is None and not codec.adjusts_scores
     with pytest.raises(KVMMError, match="'file' or"):
         build_codec(spec("calibquant", 1, calibration="disk"), "key")
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("levels", ["paper", "code", "mean"])
+def test_shifts_count_only_for_the_levels_and_bits_that_they_were_searched_for(bits, levels):
+    assert tau_of({TAU: SEARCHED}, bits, levels) == (None, False)
+    assert tau_of({TAU: {"paper-1": [0, 3]}}, bits, levels) == (None, False)
+    assert tau_of({TAU: {"paper-1": [0, 3]}}, 1, "mean") == (None, False)
+
+
+def test_a_file_of_before_bits_were_searched_apart_counts_at_one_bit():
+    old = {TAU: {"paper": [0, 3], "mean": [2, 1]}}
+    assert tau_of(old, 1, "paper") == ((0, 3), True) and tau_of(old, 1, "mean") == ((2, 1), True)
+    assert tau_of(old, 1, "code") == tau_of(old, 2, "paper") == tau_of(old, 4, "mean") == (None, False)
+
+
+def test_no_shift_costs_no_second_pass():
+    """Shifts of (0, 0) map logits onto themselves."""
+    assert tau_of({TAU: SEARCHED}, 2, "mean") == ((0, 0), False)
+
+
+def test_calibrated_two_bit_keys_are_read_as_the_formula_says():
+    """Attention at 2 bits with the searched shifts equals softmax over logits that are mapped by hand."""
+    kv = KVSpec(spec("calibquant", 2, calibration="file"), spec("calibquant", 2, calibration="file"))
+    policy = KVPolicy("test", image=kv, residual_length=64)
+    h = Harness(policy, ratio=1)
+    h.cache = KVMMCache(h.config, policy, calibration=Calibration("x", {}, {TAU: {"paper-2": [1, 2]}}))
+    h.layer = h.cache.layers[0]
+    h.feed([layout((TEXT, 8), (IMAGE, 128), (TEXT, 9))])
+    h.feed([[TEXT]])
+    query = 6 * h.random(1, 2, 1, 64)
+    key, value = h.layer.dense()
+    scores = query @ key.transpose(-1, -2) / 8
+    image = scores[..., 8:136]
+    gamma, delta = image.amin(-1, keepdim=True), image.amax(-1, keepdim=True)
+    assert ((delta - gamma) > 1).all()
+    scores[..., 8:136] = (image - gamma) / (delta - gamma) * ((delta - 2) - (gamma - 1)) + gamma - 1
+    torch.testing.assert_close(h.layer.attend(query, None, 1 / 8), scores.softmax(-1) @ value, atol=1e-4, rtol=1e-4)
+
+
 def test_the_grid_search_finds_what_drifts_least(monkeypatch):
-    """Drifts made up for every pair: the search must return the least, for each kind of levels."""
+    """Drifts made up for every pair: the search must return the least, for each kind of levels and bits."""
     from kvmm.calibration import fit
 
     seen = set()
@@ -217,15 +266,15 @@ def test_the_grid_search_finds_what_drifts_least(monkeypatch):
 
         def measure(self, policy):
             options = dict(policy.image.key.options)
-            pair, levels = options["calibration"], options["levels"]
-            assert policy.image.value.option("calibration") is None
-            seen.add((levels, pair))
-            wanted = {"paper": (1, 2), "mean": (3, 0)}[levels]
+            pair, levels, bits = options["calibration"], options["levels"], policy.image.key.bits
+            assert policy.image.value.option("calibration") is None and policy.image.value.bits == bits
+            seen.add((levels, bits, pair))
+            wanted = SEARCHED[f"{levels}-{bits}"]
             return SimpleNamespace(kl=torch.tensor([abs(pair[0] - wanted[0]) + abs(pair[1] - wanted[1]) + 0.5] * 2))
 
     monkeypatch.setattr(fit, "ForcedText", Text)
     monkeypatch.setattr(fit, "Document", lambda *arguments: None)
     monkeypatch.setattr(fit, "_encoded", lambda *arguments: ({}, torch.arange(4), None))
     found = fit.search_tau(None, None, [fit.Example("q", images=("a.png",), answer="b")] * 3)
-    assert found == {"paper": [1, 2], "mean": [3, 0]} and len(seen) == 32
+    assert found == SEARCHED and len(seen) == 16 * len(SEARCHED)
     assert fit.search_tau(None, None, [fit.Example("only text", text=True)]) == {}

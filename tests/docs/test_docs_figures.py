@@ -13,6 +13,7 @@ from kvmm.eval.report.pages import summary_of
 from kvmm.models.families import FAMILIES
 from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import blocks, results, rows, text_of
+from tests.presets import presets_run
 
 GPU, RESULTS, POLICIES, RETENTION = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "retention"))
 _OWN_NAMES = ("balanced", "small")  # rd under other names
@@ -118,7 +119,7 @@ def test_what_is_said_of_upstream_tests():
 def test_the_table_of_answers_is_the_committed_run():
     run = committed_run()
     assert marked(RESULTS) == table(run)
-    assert [one.policy for one in run.tasks[0].policies] == list(PRESETS)
+    assert [one.policy for one in run.tasks[0].policies] == presets_run()
 
 
 def test_what_is_said_of_the_table_is_in_it():
@@ -153,10 +154,10 @@ def test_cpu_steps():
     table = rows(RESULTS, "| Policies | float32 |")
     steps = {dtype: results("cpu_decode")["results"][dtype]["steps"] for dtype in ("float32", "bfloat16")}
     fast, slow, torch_only = table.values()
-    slow_names = {name for name in PRESETS if name.startswith(("rotatekv", "ott", "spherical", "turboquant"))}
+    slow_names = {name for name in presets_run() if name.startswith(("rotatekv", "ott", "spherical", "turboquant"))}
     for column, dtype in enumerate(steps):
         ratios = {name: row["compiled_ratio"] for name, row in steps[dtype].items() if name != "bf16"}
-        assert set(ratios) | {"bf16"} == set(PRESETS)
+        assert set(ratios) | {"bf16"} == set(presets_run())
         for cells, names in ((fast, set(ratios) - slow_names), (slow, slow_names)):
             low, high = re.fullmatch(r"([0-9.]+) to ([0-9.]+) times", cells[column]).groups()
             digits = len(low) - 2
@@ -190,7 +191,8 @@ def test_what_is_said_of_divergence():
     assert f"`rd2`, at {bits['rd2']:.2f} bits" in said and f"`kivi4` at {bits['kivi4']:.2f} " in said
     assert f"(KL {short('rd2')} and {short('kivi4')})" in said
     assert f"`rd1`, at {bits['rd1']:.2f}, nearer than any other method below four bits ({short('rd1')};" in said
-    others = [name for name in PRESETS if not name.startswith("rd") and bits[name] < 4 and name not in _OWN_NAMES]
+    assert set(presets_run()) <= set(found)
+    others = [name for name in presets_run() if not name.startswith("rd") and name not in _OWN_NAMES and bits[name] < 4]
     first, second = sorted(others, key=kl.__getitem__)[:2]
     assert kl["rd1"] < kl[first]
     next_ones = " and ".join(f"{short(name)} of `{name}` at {bits[name]:.2f}" for name in (first, second))

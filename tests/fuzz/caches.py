@@ -28,6 +28,7 @@ def more_policies() -> list[KVPolicy]:
         spec("rotatekv", 2, 16, pivots=2),
         spec("rd", 2.25, None, fit="prompt"),
         spec("kitty", 2, None, boost=0.25),
+        spec("kitty", 2, None, boost=0),
         spec("kivi", 4, 16),
         spec("spherical", 2),
     ]

@@ -36,7 +36,7 @@ def fitted(model: torch.nn.Module) -> Calibration:
                 for codec, made in found.items():
                     tensors |= {site_name(codec, layer, side, modality) + name: t for name, t in made.items()}
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    metadata = {"importance": "gradient", "model": "x", "calibquant_tau": {"paper": [0, 1], "mean": [1, 2]}}
+    metadata = {"importance": "gradient", "model": "x", "calibquant_tau": {"paper-1": [0, 1], "mean-1": [1, 2]}}
     return Calibration(model_fingerprint(model), tensors, metadata)
 
 

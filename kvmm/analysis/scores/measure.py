@@ -56,6 +56,8 @@ class PolicyScores:
         kl_uncalibrated: float64 ``[L]``, without the calibration; the same where there is none.
         kl_between: float64 ``[L]``, and ``kl_within``: float64 ``[L, M]``; together they are ``kl``.
         mass: float64 ``[L, M]``, the share of attention that each modality gets.
+        softmax_mse: float64 ``[L]``, the mean of :func:`squared_softmax_error` over queries and heads, as CalibQuant's
+            figure 2 shows it; ``softmax_mse_uncalibrated``: the same without the calibration.
     """
 
     policy: str
@@ -67,6 +69,8 @@ class PolicyScores:
     kl_between: np.ndarray
     kl_within: np.ndarray
     mass: np.ndarray
+    softmax_mse: np.ndarray
+    softmax_mse_uncalibrated: np.ndarray
 
     def histogram(self, kind: str, layer: int, modality: str | None = None) -> np.ndarray:
         """float64 ``[BINS]``: the share of the scores of row ``layer`` in each bin; over all modalities, or one.
@@ -99,6 +103,8 @@ class PolicyScores:
             "kl_between": self.kl_between.tolist(),
             "kl_within": {name: self.kl_within[:, m].tolist() for m, name in enumerate(MODALITY_NAMES)},
             "mass": {name: self.mass[:, m].tolist() for m, name in enumerate(MODALITY_NAMES)},
+            "softmax_mse": self.softmax_mse.tolist(),
+            "softmax_mse_uncalibrated": self.softmax_mse_uncalibrated.tolist(),
         }
 
 
@@ -151,6 +157,8 @@ class _Row:
     between: float = 0.0
     within: Any = 0.0
     mass: Any = 0.0
+    mse: float = 0.0
+    mse_uncalibrated: float = 0.0
 
 
 class _Meter:
@@ -246,6 +254,7 @@ class _Meter:
                 self._count(row, "calibrated", adjusted, hidden, stored)
                 log_q = stored_scores.masked_fill(hidden, -torch.inf).log_softmax(-1)
                 row.kl_uncalibrated += float(_terms(log_p, log_q).sum(dtype=torch.float64)) * share
+                row.mse_uncalibrated += float(squared_softmax_error(log_p, log_q, hidden).sum()) * share
             log_q = adjusted.masked_fill(hidden, -torch.inf).log_softmax(-1)
             terms = _terms(log_p, log_q) @ one_hot  # [H, Q, M], sums of p log(p / q)
             own_mass = log_q.exp() @ one_hot
@@ -254,8 +263,9 @@ class _Meter:
             row.within = row.within + (terms - moved).sum((0, 1), dtype=torch.float64) * share
             row.mass = row.mass + own_mass.sum((0, 1), dtype=torch.float64) * share
             row.kl += float(terms.sum(dtype=torch.float64)) * share
+            row.mse += float(squared_softmax_error(log_p, log_q, hidden).sum()) * share
         if row is not None and not stored.adjusts:
-            row.kl_uncalibrated = row.kl
+            row.kl_uncalibrated, row.mse_uncalibrated = row.kl, row.mse
         return mass
 
     def _count(self, row: _Row, kind: str, scores: torch.Tensor, hidden: torch.Tensor, stored: _Stored) -> None:
@@ -271,6 +281,24 @@ def _terms(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     """``p log(p / q)``; 0 where p is 0."""
     p = log_p.exp()
     return torch.where(p > 0, p * (log_p - log_q), 0.0)
+
+
+def squared_softmax_error(log_p: torch.Tensor, log_q: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """The mean squared error of attention weights, by head and query (CalibQuant, arXiv 2502.14882, figure 2).
+
+    ``mse = 1/n * sum_t (p_t - q_t)^2`` over the ``n`` keys that the query sees, with ``p`` the softmax of the exact
+    scores and ``q`` that of the scores of stored keys, calibrated or not.
+
+    Args:
+        log_p, log_q: float ``[H, Q, T]``, ``log p`` and ``log q`` of ``Q`` queries a KV head; any value, such as -inf,
+            at keys that a query does not see.
+        hidden: bool ``[Q, T]``, the keys that a query does not see.
+
+    Returns:
+        float64 ``[H, Q]``; nan for a query that sees no key.
+    """
+    squares = (log_p.exp() - log_q.exp()).masked_fill(hidden, 0.0).square().sum(-1, dtype=torch.float64)
+    return squares / (~hidden).sum(-1)
 
 
 def measure_scores(
@@ -318,6 +346,8 @@ def measure_scores(
             np.array([max(row.between, 0.0) for row in by_layer]),
             stack("within").clip(0),
             stack("mass"),
+            np.array([row.mse for row in by_layer]),
+            np.array([row.mse_uncalibrated for row in by_layer]),
         )
 
     return ScoreReport(
@@ -329,4 +359,4 @@ def measure_scores(
     )
 
 
-__all__ = ["KINDS", "PolicyScores", "ScoreReport", "measure_scores"]
+__all__ = ["KINDS", "PolicyScores", "ScoreReport", "measure_scores", "squared_softmax_error"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kvmm import KVMMError
-from kvmm.analysis import measure_scores
+from kvmm.analysis import measure_scores, squared_softmax_error
 from kvmm.analysis.common.prefill import full_layers, visit_layers
 from kvmm.modality import MODALITY_NAMES
 from kvmm.models.documents import Document
@@ -68,6 +68,12 @@ def divergence(p, q):
     return float(torch.where(p > 0, p * (p / q).log(), 0.0).sum(-1).mean())
 
 
+def squared_error(p, q, visible):
+    """The mean over heads and queries of ``1/n * sum_t (p_t - q_t)^2``, in loops over queries."""
+    each = [(p[:, i, seen] - q[:, i, seen]).square().mean(-1) for i, seen in enumerate(visible)]
+    return float(torch.stack(each).mean())
+
+
 @pytest.mark.parametrize("policy", ["kivi2", CALIBRATED], ids=["kivi2", "calibrated"])
 def test_attention_against_dense_attention(case, policy):
     model, given, report = case
@@ -93,6 +99,20 @@ def test_attention_against_dense_attention(case, policy):
         for code, value in within.items():
             assert one.kl_within[row, code] == pytest.approx(value, abs=1e-6)
         np.testing.assert_allclose(one.kl_between[row] + one.kl_within[row].sum(), one.kl[row], atol=1e-6)
+        assert one.softmax_mse[row] == pytest.approx(squared_error(p, q, visible), rel=1e-4)
+        assert one.softmax_mse_uncalibrated[row] == pytest.approx(squared_error(p, r, visible), rel=1e-4)
+
+
+def test_squared_softmax_error_of_few_numbers():
+    """Two keys and three, one of them hidden from the first query."""
+    p = torch.tensor([[[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]])
+    q = torch.tensor([[[0.9, 0.1, 0.0], [0.2, 0.6, 0.2]]])
+    hidden = torch.tensor([[False, False, True], [False, False, False]])
+    found = squared_softmax_error(p.log(), q.log(), hidden)
+    assert found.dtype == torch.float64 and found.shape == (1, 2)
+    torch.testing.assert_close(
+        found, torch.tensor([[(0.4**2 + 0.4**2) / 2, (0.3**2 + 0.3**2) / 3]], dtype=torch.float64)
+    )
 
 
 def test_histograms_hold_every_score_once(case):
@@ -115,6 +135,7 @@ def test_histograms_hold_every_score_once(case):
 
 def test_full_precision_moves_nothing_and_has_no_calibration(case):
     one = case[2].of("bf16")
+    assert one.softmax_mse.max() < 1e-12
     assert one.kl.max() < 1e-6 and "calibrated" not in one.counts
     np.testing.assert_array_equal(one.counts["exact"], one.counts["quantised"])
     with pytest.raises(KVMMError, match="has no 'calibrated' scores"):
