@@ -30,6 +30,8 @@ class QuaRot(RotatedAffineCodec):
     Options:
         clip: the part of a group's range that the levels span; 0.95 is the paper's for the cache (section 5).
         offset: ``mean`` (stored once a span, for keys), or ``none`` as in the paper.
+        zero_point: ``float`` (any number), or ``integer``, the authors' code: ranges hold zero and are clipped towards
+            it, and the zero point is a whole number of steps.
     """
 
     name = "quarot"
@@ -39,12 +41,14 @@ class QuaRot(RotatedAffineCodec):
         **RotatedAffineCodec.options,
         "clip": (0.95,),
         "offset": ("mean", "none"),
+        "zero_point": ("float", "integer"),
     }
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
         self.axis = "token"
         self.clip = self.option("clip")
+        self.integer_zero = self.option("zero_point") == "integer"
         self.centred = side == "key" and self.option("offset") == "mean"
         self.static_encode = not self.centred
 
@@ -56,6 +60,8 @@ class QuaRot(RotatedAffineCodec):
             raise KVMMError(f"Codec {cls.name}: clip must be a part of the range, above 0 and up to 1, not {clip!r}.")
 
     def token_parameters(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.integer_zero:
+            return super().token_parameters(low.clamp_max(0) * self.clip, high.clamp_min(0) * self.clip)
         cut = (high - low) * ((1 - self.clip) / 2)  # about the middle, so that equal elements stay exact
         return affine_parameters(low + cut, high - cut, self.spec.bits, dtype=self.parameter_dtype)
 

@@ -60,6 +60,7 @@ class RotateKV(RotatedAffineCodec):
         order: what channels are sorted by: ``spread`` (standard deviation over the first span), ``mean`` or ``none``.
         offset: ``mean`` (stored once a span) or ``none``.
         pivots: tokens of each span kept in full precision, keys and values.
+        zero_point: ``float`` (the group's minimum), or ``integer`` (a whole number of steps, the authors' code).
     """
 
     name = "rotatekv"
@@ -70,6 +71,7 @@ class RotateKV(RotatedAffineCodec):
         "order": ("spread", "mean", "none"),
         "offset": ("mean", "none"),
         "pivots": (0,),
+        "zero_point": ("float", "integer"),
     }
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
@@ -79,6 +81,7 @@ class RotateKV(RotatedAffineCodec):
         self.order = self.option("order")
         self.centred = self.option("offset") == "mean"
         self.pivots = self.option("pivots")
+        self.integer_zero = self.option("zero_point") == "integer"
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
