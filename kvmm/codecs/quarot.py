@@ -2,8 +2,20 @@
 
 The paper multiplies keys and queries by a Hadamard matrix after RoPE and folds that of the values into the weights;
 here both are rotated as they are stored. Each token has one asymmetric scale per ``group_size`` channels, with its
-range clipped a little. Not in the paper: the mean of the keys over the span is subtracted first
-(:mod:`kvmm.codecs.common.offset`), without which a model with key biases is lost.
+range clipped a little.
+
+Departures, with their KL divergence from full precision of the embedded model on 24 held-out questions and 64 tokens of
+each transcription (``benchmarks.drift --limit 24 --transcribe 64``; intervals are about a third of it) and measured
+bits per packed value:
+
+- the mean of the keys over the span is subtracted first (:mod:`kvmm.codecs.common.offset`), without which a model with
+  key biases is lost; this model has none: 2.67 bits, .0201, and 2.62, .0163 with ``offset="none"``;
+- ranges are clipped about their middle instead of towards zero, and zero points are not rounded to whole steps:
+  ``zero_point="integer"`` is the authors' quantiser;
+- values are rotated as they are stored, not by the weights: the same up to rounding;
+- sinks and the newest text stay exact, where the paper codes every token: a policy's choice, not the codec's.
+
+Clipping itself is the paper's and pays: ``clip=1.0`` gives .0265.
 """
 
 from __future__ import annotations

@@ -14,6 +14,19 @@ Values are rotated a head and coded per token, as in the paper. It keeps 20 toke
 precision; hidden states are not seen by a cache, so presets keep 20 sinks, and the option ``pivots`` keeps the tokens
 with the smallest keys, which is how such tokens look in a cache.
 
+What the departures cost: KL divergence from full precision of the embedded model (two KV heads) on 24 held-out
+questions and 64 tokens of each transcription (``benchmarks.drift --limit 24 --transcribe 64``; intervals are about a
+third of it), and measured bits per packed value. The preset has 2.84 bits, .0264.
+
+- Mean and spread instead of the paper's order: ``order="mean", offset="none"`` 2.78, .0255; ``order="none"`` .0265.
+- Groups of two heads, where the authors' code has four (``head_group=4``, which two heads do not fill); with
+  ``head_group=1`` 2.98 bits, .0207. The authors sort the channels of all heads of a layer together; here those of a
+  group are.
+- Sinks instead of massive activations: 4 sinks give 2.58 bits, .0220, and with ``pivots=20`` 4.30 bits, .0261, since 20
+  tokens of every short span are many.
+- Zero points that are not rounded to whole steps; ``zero_point="integer"`` is the authors' quantiser.
+- After RoPE instead of before it: not measured, as a cache sees no keys before it.
+
 The query of one head meets the codes of its whole group, ``head_group`` times the products of other codecs.
 """
 

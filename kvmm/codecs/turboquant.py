@@ -7,8 +7,8 @@ for that density (Lloyd-Max; section 3.1, algorithm 1, ``TurboQuant_mse``).
 Fractional widths (section 4.3) code some channels, the *outliers*, with one bit more than the others. The paper splits
 the vector before it rotates: outliers are channels of the keys and values as the model makes them, and both parts have
 a norm and a rotation of their own. Its "2.5 bits" are 32 of 128 channels of 3 bits and 96 of 2, which is 2.25 here.
-Its calibration for vLLM takes the channels with the largest sum of squares; so does ``outliers="magnitude"``, over the
-span (an image, a recording, a prompt) that the channels are for, without a calibration file. ``outliers="first"`` splits
+Its calibration for vLLM takes the channels with the largest sum of squares; so does ``outliers="magnitude"``, over
+the span (an image, a recording, a prompt) that they are for, without a calibration file. ``outliers="first"`` splits
 behind one rotation of the whole vector, where channels are alike and any half does.
 
 ``residual="qjl"`` is algorithm 2, ``TurboQuant_prod``: one bit less for the code book, and the signs of a Gaussian
