@@ -13,8 +13,8 @@ Intervals are about a third of the KL, so what is closer than that is equal:
 - ``norm_scope="token"``: 2.60 bits, .0312; ``zero_point="integer"`` .0160; both, the authors' code: 2.60 bits, .0209;
 - ``norm="none"`` (rotation alone): 2.53 bits, .0211; ``rotation=False`` (scaling alone): .0490.
 
-The tokens of this model have even norms, so scaling gains nothing here; :mod:`kvmm.analysis.errors.bounds` says where
-it does. Zero keys, which the authors divide by 1e-8, get a norm of 1 here.
+Scaling gains nothing on this model, unlike on pretrained ones; :mod:`kvmm.analysis.errors.bounds` says
+where it does. Zero keys, which the authors divide by 1e-8, get a norm of 1 here.
 """
 
 from __future__ import annotations
