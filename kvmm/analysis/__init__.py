@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from kvmm.analysis.drift.measure import measure_drift, summarise
     from kvmm.analysis.drift.report import DriftReport
     from kvmm.analysis.drift.run import DriftPrompt, run_drift
-    from kvmm.analysis.errors import ErrorReport, measure_errors
+    from kvmm.analysis.errors import ErrorReport, KeyErrorBound, key_error_bound, measure_errors
     from kvmm.analysis.methods.measure import MethodsReport, compare_methods, iter_methods
     from kvmm.analysis.norms.channels import ChannelReport, record_channels
     from kvmm.analysis.norms.measure import NormReport, record_norms
@@ -19,11 +19,13 @@ __all__ = [
     "DriftPrompt",
     "DriftReport",
     "ErrorReport",
+    "KeyErrorBound",
     "MethodsReport",
     "NormReport",
     "ScoreReport",
     "compare_methods",
     "iter_methods",
+    "key_error_bound",
     "measure_drift",
     "measure_errors",
     "measure_scores",
@@ -42,11 +44,13 @@ __getattr__, __dir__ = lazy_names(
         "DriftPrompt": "kvmm.analysis.drift.run",
         "DriftReport": "kvmm.analysis.drift.report",
         "ErrorReport": "kvmm.analysis.errors",
+        "KeyErrorBound": "kvmm.analysis.errors",
         "MethodsReport": "kvmm.analysis.methods.measure",
         "NormReport": "kvmm.analysis.norms.measure",
         "ScoreReport": "kvmm.analysis.scores.measure",
         "compare_methods": "kvmm.analysis.methods.measure",
         "iter_methods": "kvmm.analysis.methods.measure",
+        "key_error_bound": "kvmm.analysis.errors",
         "measure_drift": "kvmm.analysis.drift.measure",
         "measure_errors": "kvmm.analysis.errors",
         "measure_scores": "kvmm.analysis.scores.measure",

@@ -17,7 +17,7 @@ from kvmm.attention import install_attention
 from kvmm.cache.capacity import StaticCapacity
 from kvmm.cache.contract import ContractMixin
 from kvmm.cache.file import load_cache, save_cache
-from kvmm.cache.fuse import check_value_rotation
+from kvmm.cache.fuse import fit_value_rotation
 from kvmm.cache.labels import label_call
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
@@ -75,7 +75,7 @@ class KVMMCache(ContractMixin):
             KVMMError: for an unknown policy or a model without a full-attention KV cache.
         """
         install_attention()
-        self.policy = without_fit(get_policy(policy, **overrides), calibration)
+        self.policy = fit_value_rotation(without_fit(get_policy(policy, **overrides), calibration), config)
         check_options(self.policy, max_length, None if graph == "auto" else graph, offloading)
         captures = graph not in (None, False, "never")
         static = static or captures or max_length is not None
@@ -107,7 +107,6 @@ class KVMMCache(ContractMixin):
                 f"{type(config).__name__} has no attention layer with keys and values to pack; use transformers' own "
                 "cache for this model."
             )
-        check_value_rotation(self.policy, text_config)
         shapes = configured_heads(text_config)
         for head_dim in sorted({shapes[i].key_dim for i in self.packed_layers} - {None}):
             check_head_dim(self.policy, head_dim)

@@ -6,22 +6,26 @@ into the output projection (QuaRot, arXiv 2404.00456; OScaR, arXiv 2605.19660): 
 to rounding, and a codec need not rotate values (``value_rotation="fused"``). Keys cannot be folded, because RoPE comes
 between.
 
+``load_model(..., fuse_values=True)`` does it, and so does ``--fuse-values`` of ``kvmm ask``, ``app``, ``drift``,
+``eval`` and ``calibrate``. A policy whose codec leaves ``value_rotation`` open then stores values as they come.
+
 This changes the model: its config says so (``kvmm_value_rotation``, which a saved model keeps), and a calibration file
 fitted before is for another model. Caches that hold tokens already must not be used any further.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from kvmm.calibration import forget_fingerprint
-from kvmm.codecs import build_codec
+from kvmm.codecs import build_codec, codec_class
 from kvmm.errors import KVMMError
 from kvmm.kernels.hadamard import hadamard_matrix
-from kvmm.policy import CodecSpec, KVPolicy, KVSpec
+from kvmm.policy import KVPolicy, KVSpec
 
 _FLAG = "kvmm_value_rotation"
 _KNOWN = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm", "rotary_emb"}
@@ -36,7 +40,7 @@ def fuse_value_rotation(model: nn.Module) -> None:
         model: a transformers model with separate ``v_proj`` and ``o_proj``, weights in floating point.
 
     Raises:
-        KVMMError: if an attention layer is built in another way. The model is then unchanged.
+        KVMMError: if the weights cannot take the rotation; one line says why. The model is then unchanged.
     """
     _fold(model, fused=True)
 
@@ -54,27 +58,36 @@ def is_fused(config: Any) -> bool:
     return getattr(_text_config(config), _FLAG, None) == "hadamard"
 
 
-def check_value_rotation(policy: KVPolicy, config: Any) -> None:
-    """Raise :class:`KVMMError` if a policy rotates values that the weights rotate, or counts on weights that do not."""
-    values: list[CodecSpec] = []
+def fit_value_rotation(policy: KVPolicy, config: Any) -> KVPolicy:
+    """The policy for a model with this configuration.
 
-    def collect(kv: KVSpec) -> KVSpec:
-        values.append(kv.value)
-        return kv
+    On a model whose weights rotate its values, codecs that can leave the rotation to the weights (option
+    ``value_rotation``) do so unless the policy says ``online``.
 
-    policy.map_specs(collect)
+    Raises:
+        KVMMError: if the policy rotates values that the weights rotate, or counts on weights that do not.
+    """
     fused = is_fused(config)
-    for one in values:
-        if one.option("value_rotation") == "fused" and not fused:
+
+    def fit(kv: KVSpec) -> KVSpec:
+        value = kv.value
+        if value.option("value_rotation") == "fused" and not fused:
             raise KVMMError(
-                "value_rotation='fused' needs a model whose weights rotate its values: call "
-                "kvmm.cache.fuse.fuse_value_rotation(model) first."
+                "value_rotation='fused' needs a model whose weights rotate its values: load it with fuse_values=True "
+                "(--fuse-values), or call kvmm.cache.fuse.fuse_value_rotation(model) first."
             )
-        if fused and build_codec(one, "value").basis == "hadamard":
-            raise KVMMError(
-                f"The weights of this model rotate its values already, and policy {policy.name!r} would rotate them "
-                "back: use codec oscar with value_rotation='fused', or unfuse_value_rotation(model)."
-            )
+        if not fused or build_codec(value, "value").basis != "hadamard":
+            return kv
+        if "value_rotation" in codec_class(value.codec).options and value.option("value_rotation") is None:
+            options = {**dict(value.options), "value_rotation": "fused"}
+            return replace(kv, value=replace(value, options=tuple(sorted(options.items()))))
+        raise KVMMError(
+            f"The weights of this model rotate its values already, and policy {policy.name!r} would rotate them back: "
+            "use codec oscar with value_rotation='fused', leave out fuse_values (--fuse-values), or call "
+            "unfuse_value_rotation(model)."
+        )
+
+    return policy.map_specs(fit)
 
 
 def _text_config(config: Any) -> Any:
@@ -122,7 +135,7 @@ def _attention_layers(model: nn.Module) -> list[tuple[nn.Module, int]]:
         head_dim = getattr(attention, "head_dim", None)
         projections = [children.get(part) for part in ("q_proj", "v_proj", "o_proj")]
         if head_dim is None or not all(isinstance(part, nn.Linear) for part in projections):
-            raise KVMMError(f"{name} has no separate linear v_proj and o_proj; rotate its values online instead.")
+            raise _refused(name, "has no separate linear v_proj and o_proj")
         query, value, output = projections
         # anything else between the two projections (a norm of values, a gate) need not commute with a rotation
         if (
@@ -131,11 +144,21 @@ def _attention_layers(model: nn.Module) -> list[tuple[nn.Module, int]]:
             or query.out_features != output.in_features
             or output.in_features % head_dim
         ):
-            raise KVMMError(f"{name} does more with its values than attention; rotate them online instead.")
+            raise _refused(name, "does more with its values than attention")
         if not all(part.weight.is_floating_point() and not part.weight.is_meta for part in (value, output)):
-            raise KVMMError(f"The weights of {name} are quantised or not loaded; rotate its values online instead.")
-        hadamard_matrix(head_dim)
+            raise _refused(name, "has weights that are quantised or not loaded")
+        try:
+            hadamard_matrix(head_dim)
+        except KVMMError:
+            raise _refused(name, f"has heads of {head_dim} channels, for which there is no Hadamard matrix") from None
         found.append((attention, head_dim))
     if not found:
-        raise KVMMError(f"{name} has no attention layers that can be fused; rotate its values online instead.")
+        raise _refused(name, "has no attention layers with values of their own")
     return found
+
+
+def _refused(name: str, reason: str) -> KVMMError:
+    return KVMMError(
+        f"The rotation of values cannot be folded into this model: {name} {reason}. Leave out fuse_values "
+        "(--fuse-values); codecs then rotate values as they store them."
+    )

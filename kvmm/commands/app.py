@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvmm.commands.options import Device, Dtype, MaxNewTokens, Models, Policy
+from kvmm.commands.options import Device, Dtype, FuseValues, MaxNewTokens, Models, Policy
 from kvmm.errors import KVMMError
 from kvmm.policy.files import parse_bytes
 
@@ -24,6 +24,7 @@ def command(
     model: Models = None,
     device: Device = None,
     dtype: Dtype = None,
+    fuse_values: FuseValues = False,
     policy: Policy = "balanced",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for other machines.")] = "127.0.0.1",
     port: Annotated[
@@ -72,7 +73,7 @@ def command(
     with _environment():
         serve(
             model or [None],
-            {"device": device, "dtype": dtype},
+            {"device": device, "dtype": dtype, "fuse_values": fuse_values},
             {
                 "policy": policy,
                 "max_pages": max_pages,

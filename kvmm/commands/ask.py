@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kvmm import decoding
 from kvmm.commands.inputs import quiet_transformers
-from kvmm.commands.options import Device, Dtype, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
+from kvmm.commands.options import Device, Dtype, FuseValues, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
@@ -50,6 +50,7 @@ def command(
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
+    fuse_values: FuseValues = False,
     max_new_tokens: MaxNewTokens = 256,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -72,7 +73,8 @@ def command(
         _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
         media = _load(image or (), pdf or (), audio or (), video or ())
         steps.say(f"Loading {model or 'the embedded model'}")
-        talks = _conversations(model, device, dtype, policy, overrides, compare)
+        loading = {"device": device, "dtype": dtype, "fuse_values": fuse_values}
+        talks = _conversations(model, loading, policy, overrides, compare)
         if compare:
             steps.say("Warming up both caches")
             _warm_up(talks.values(), media)
@@ -104,12 +106,12 @@ def _check_policy(policy: str, overrides: Mapping[str, Any]) -> None:
 
 
 def _conversations(
-    model: str | None, device: str | None, dtype: str | None, policy: str, overrides: Mapping[str, Any], compare: bool
+    model: str | None, loading: Mapping[str, Any], policy: str, overrides: Mapping[str, Any], compare: bool
 ) -> dict[str, Conversation]:
     from kvmm.models import Conversation, load_model
 
     quiet_transformers()
-    network, processor = load_model(model, device=device, dtype=dtype)
+    network, processor = load_model(model, **loading)
     talks = {policy: Conversation(network, processor, policy, **overrides)}
     if compare:
         talks["full precision"] = Conversation(network, processor, FULL_PRECISION)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvmm.commands.inputs import quiet_transformers
-from kvmm.commands.options import Device, Dtype, Model, Quiet
+from kvmm.commands.options import Device, Dtype, FuseValues, Model, Quiet
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 
@@ -35,6 +35,7 @@ def command(
     ] = True,
     device: Device = None,
     dtype: Dtype = None,
+    fuse_values: FuseValues = False,
     seed: Annotated[int, typer.Option(help="Of labels and vectors drawn.")] = 0,
     quiet: Quiet = False,
 ) -> None:
@@ -55,7 +56,7 @@ def command(
 
         quiet_transformers()
         examples = None if data is not None and data.suffix != ".jsonl" else _questions(data)
-        loaded, processor = load_model(model, device=device, dtype=dtype)
+        loaded, processor = load_model(model, device=device, dtype=dtype, fuse_values=fuse_values)
         examples = shortened(_texts(processor, data) if examples is None else examples, limit)
         steps.say("Reading the examples", 0, len(examples))
         fitted = calibrate(

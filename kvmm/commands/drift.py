@@ -19,6 +19,7 @@ from kvmm.commands.options import (
     Audio,
     Device,
     Dtype,
+    FuseValues,
     Images,
     Json,
     MaxNewTokens,
@@ -62,6 +63,7 @@ def command(
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
+    fuse_values: FuseValues = False,
     out: Annotated[Path | None, typer.Option(help="Write the whole report here, as JSON.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -77,6 +79,7 @@ def command(
         model=model,
         device=device,
         dtype=dtype,
+        fuse_values=fuse_values,
         prefill=prefill,
         forced=forced,
         seeds=seeds,
@@ -107,6 +110,7 @@ def measure(
     refusals: Sequence[str] | None,
     max_new_tokens: int,
     quiet: bool,
+    fuse_values: bool = False,
 ) -> DriftReport:
     """The report of a command line, on a text, on media, or on the samples. Raises ``KVMMError`` for wrong input."""
     with Steps(quiet) as steps:
@@ -121,7 +125,7 @@ def measure(
         media, words = given.load(), given.read_text()
         steps.say(f"Loading {model or 'the embedded model'}")
         quiet_transformers()
-        network, processor = load_model(model, device=device, dtype=dtype)
+        network, processor = load_model(model, device=device, dtype=dtype, fuse_values=fuse_values)
         prompts, source = _prompts(network, processor, given, media, words, prefill, forced)
         names = ", ".join(chosen)
         steps.say(f"Measuring {names}")

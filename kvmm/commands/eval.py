@@ -23,7 +23,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from kvmm.commands.inputs import quiet_transformers
-from kvmm.commands.options import Device, Dtype, Model, Quiet, complete_policy
+from kvmm.commands.options import Device, Dtype, FuseValues, Model, Quiet, complete_policy
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 from kvmm.eval.run.records import count_failed
@@ -92,6 +92,7 @@ def command(
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
+    fuse_values: FuseValues = False,
     quiet: Quiet = False,
 ) -> None:
     """Answer a benchmark's questions under several policies, score them and compare.
@@ -125,6 +126,7 @@ def command(
             model=model,
             device=device,
             dtype=dtype,
+            fuse_values=fuse_values,
             engine=engine,
             address=address,
             workers=workers,

@@ -70,6 +70,10 @@ Device = Annotated[
 Dtype = Annotated[
     str | None, typer.Option("--dtype", help="float32, bfloat16 or float16; default is chosen for the device.")
 ]
+FuseValues = Annotated[
+    bool,
+    typer.Option("--fuse-values", help="Fold OScaR's rotation of values into the model's weights."),
+]
 
 # -- policies --------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
+from kvmm.cache.fuse import fuse_value_rotation
 from kvmm.errors import KVMMError
 from kvmm.models.families import family_of
 from kvmm.models.processors import load_processor
@@ -39,6 +40,7 @@ def load_model(
     *,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
+    fuse_values: bool = False,
 ) -> tuple[PreTrainedModel, ProcessorMixin | PreTrainedTokenizerBase]:
     """Load a model, in evaluation mode, with its processor (the tokenizer for a text-only model).
 
@@ -48,10 +50,11 @@ def load_model(
         device: torch device; default is the first CUDA GPU, else the CPU.
         dtype: torch dtype or its name; default is bfloat16 on a GPU and on a CPU that has instructions for it,
             else float32 when that fits in memory.
+        fuse_values: fold OScaR's rotation of values into the weights (:func:`kvmm.cache.fuse.fuse_value_rotation`).
 
     Raises:
         KVMMError: the folder is missing or incomplete, the hub cannot be reached or does not know the id, the family
-            is not supported, or the weights do not fit in memory.
+            is not supported, the weights do not fit in memory, or ``fuse_values`` does not suit the model.
     """
     folder = _resolve(name_or_path)
     device = _resolve_device(device)
@@ -72,6 +75,8 @@ def load_model(
         ) from error
     except (OSError, ValueError, ImportError) as error:
         raise KVMMError(f"{folder} cannot be loaded as a {config.model_type} model: {_one_line(error)}") from error
+    if fuse_values:
+        fuse_value_rotation(model)
     return model, processor
 
 

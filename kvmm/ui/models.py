@@ -34,7 +34,7 @@ class Models:
 
     @classmethod
     def named(cls, names: Sequence[str | None], **options: Any) -> Models:
-        """Folders or hub ids; None is the embedded model. ``options`` (device, dtype) go to ``load_model``.
+        """Folders or hub ids; None is the embedded model. ``options`` go to ``load_model``.
 
         Visitors see the last part of a folder's path, all of it where two folders share that.
         """

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from kvmm import KVMMCache
+from kvmm import KVMMCache, get_policy
 from kvmm.cache.fuse import fuse_value_rotation, is_fused, unfuse_value_rotation
 from kvmm.calibration import model_fingerprint
+from kvmm.cli import main
 from kvmm.errors import KVMMError
 from kvmm.kernels.hadamard import rotate
+from kvmm.modality import TEXT
+from kvmm.models import load_model
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.tiny_models import FAMILIES, build
+
+INVOICE = Path(__file__).parents[2] / "assets/samples/invoice.png"
 
 
 def oscar(value_rotation: str) -> KVPolicy:
@@ -158,3 +166,77 @@ def test_other_attention_is_refused_and_left_alone():
         fuse_value_rotation(model)
     assert torch.equal(first.v_proj.weight, before)
     assert not is_fused(model.config)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_policy_that_leaves_the_rotation_open_follows_the_model(family):
+    """A preset on a fused model stores the bytes that an unfused one rotates itself."""
+    model, arguments = fresh(family), prompt()
+    decoded = []
+    for _ in range(2):
+        cache = KVMMCache.for_model(model, "oscar2", residual_length=0, num_sink_tokens=2)
+        logits(model, arguments, cache)
+        cache.pack()
+        decoded.append(cache.layers[0].parts[TEXT].value)
+        fuse_value_rotation(model)
+    assert cache.policy.text.value.option("value_rotation") == "fused"
+    assert cache.policy.text.key == get_policy("oscar2").text.key
+    online, fused = decoded
+    assert (online.codec.rotation, fused.codec.rotation) == (True, False)
+    difference = (fused.decode() - rotate(online.decode())).abs()
+    assert float((difference > 1e-2).float().mean()) < 0.01  # a value on a rounding edge may fall on the other side
+
+
+def test_the_default_policy_runs_on_a_fused_model():
+    model = fresh("qwen3")
+    fuse_value_rotation(model)
+    assert KVMMCache.for_model(model, "balanced").policy.text.value.option("value_rotation") == "fused"
+
+
+@pytest.mark.filterwarnings("ignore:.*was fitted to another model")
+def test_load_model_fuses():
+    model, _ = load_model(device="cpu", dtype="float32", fuse_values=True)
+    assert is_fused(model.config)
+    with pytest.raises(KVMMError, match=r"rotate its values already.*--fuse-values"):
+        KVMMCache.for_model(model, "quarot2")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("kvmm.models", ["ask", "--image", str(INVOICE), "--fuse-values", "What is the total?"]),
+        ("kvmm.models", ["drift", "--image", str(INVOICE), "--fuse-values"]),
+        ("kvmm.eval.run.launch", ["eval", "docvqa", "--data", "mini", "--limit", "1", "--fuse-values"]),
+        ("kvmm.models", ["calibrate", "--out", "x.safetensors", "--fuse-values"]),
+    ],
+)
+def test_commands_pass_it_on(module, arguments, monkeypatch, capsys, tmp_path):
+    """Every command that asks a model can ask a fused one, and says in one line why it cannot be fused."""
+    monkeypatch.chdir(tmp_path)
+    given = []
+
+    def load(name=None, **options):
+        given.append(options)
+        model = fresh("llama")
+        model.model.layers[0].self_attn.v_proj = nn.Sequential(model.model.layers[0].self_attn.v_proj)
+        fuse_value_rotation(model)
+
+    importlib.import_module(module)
+    monkeypatch.setattr(f"{module}.load_model", load)
+    monkeypatch.setattr(sys, "argv", ["kvmm", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert given and given[0]["fuse_values"] is True
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("kvmm: The rotation of values cannot be folded") and "separate linear" in line
+
+
+def test_the_app_passes_it_on(monkeypatch):
+    given = []
+    monkeypatch.setattr("kvmm.commands.app.serve", lambda models, loading, *_, **__: given.append(loading))
+    monkeypatch.setattr(sys, "argv", ["kvmm", "app", "--fuse-values", "--device", "cpu"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code in (0, None)
+    assert given == [{"device": "cpu", "dtype": None, "fuse_values": True}]

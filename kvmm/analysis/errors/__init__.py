@@ -20,6 +20,7 @@ modality each (as kvmm packs), groups of consecutive tokens whatever their modal
 in the prompt's proportions. It is the question of OScaR's Table 2 (arXiv 2605.19660), whose figures are not claimed.
 """
 
+from kvmm.analysis.errors.bounds import KeyErrorBound, key_error_bound
 from kvmm.analysis.errors.measure import measure_errors
 from kvmm.analysis.errors.report import (
     ARRANGEMENTS,
@@ -30,4 +31,14 @@ from kvmm.analysis.errors.report import (
     SideErrors,
 )
 
-__all__ = ["ARRANGEMENTS", "SCOPES", "ErrorReport", "MixedErrors", "PolicyErrors", "SideErrors", "measure_errors"]
+__all__ = [
+    "ARRANGEMENTS",
+    "SCOPES",
+    "ErrorReport",
+    "KeyErrorBound",
+    "MixedErrors",
+    "PolicyErrors",
+    "SideErrors",
+    "key_error_bound",
+    "measure_errors",
+]

@@ -49,6 +49,7 @@ class EvalOptions:
     engine: str = "local"
     address: str | None = None
     workers: int | None = None
+    fuse_values: bool = False
 
     @property
     def model_name(self) -> str:
@@ -154,8 +155,11 @@ def execute(options: EvalOptions, processes: Processes) -> Iterator[Loaded | Row
             # this process only describes the model; every actor loads its own
             device, dtype = "cpu", dtype or ("bfloat16" if cluster.gpus else None)
             batch_size = batch_size or cluster.batch_size
-            arguments = {"answer": cluster.runner(options.model, options.device, dtype), "machine": cluster.describe()}
-        model, processor = load_model(options.model, device=device, dtype=dtype)
+            arguments = {
+                "answer": cluster.runner(options.model, options.device, dtype, options.fuse_values),
+                "machine": cluster.describe(),
+            }
+        model, processor = load_model(options.model, device=device, dtype=dtype, fuse_values=options.fuse_values)
         files = RunFiles.open(options.out, options.model_name, fresh=options.fresh) if processes.is_main else None
         if files is not None:
             run_lock.enter_context(files.locked())

@@ -98,10 +98,12 @@ class Cluster:
         """The description of the machines for the results file."""
         return {"device": "cuda" if self.gpus else "cpu", "engine": "ray", "processes": self.workers}
 
-    def runner(self, model: str | None, device: str | None, dtype: str | None) -> Callable[..., Iterator[Row]]:
+    def runner(
+        self, model: str | None, device: str | None, dtype: str | None, fuse_values: bool = False
+    ) -> Callable[..., Iterator[Row]]:
         """A function with the arguments of :func:`kvmm.eval.run.runner.answer_samples` that answers on the cluster.
 
-        ``model``, ``device`` and ``dtype`` are what each actor loads.
+        ``model``, ``device``, ``dtype`` and ``fuse_values`` are what each actor loads.
         """
 
         def answer(
@@ -125,8 +127,8 @@ class Cluster:
                 for unit in units(samples, settings.batch_size)
                 if any(s.doc_id not in done.get(name, ()) for name in policies for document in unit for s in document)
             ]
-            arguments = {"model": model, "device": device, "dtype": dtype, "task": task, "policies": dict(policies)}
-            arguments |= {"settings": settings, "done": done}
+            arguments = {"model": model, "device": device, "dtype": dtype, "fuse_values": fuse_values}
+            arguments |= {"task": task, "policies": dict(policies), "settings": settings, "done": done}
             yield from self._rows(work, arguments, stop or threading.Event())
 
         return answer
@@ -177,7 +179,9 @@ class Worker:
         given = pickle.loads(arguments)  # from the process that started this one
         if not torch.cuda.is_available():
             torch.set_num_threads(1)  # an actor has one core
-        model, processor = load_model(given["model"], device=given["device"], dtype=given["dtype"])
+        model, processor = load_model(
+            given["model"], device=given["device"], dtype=given["dtype"], fuse_values=given["fuse_values"]
+        )
         self.done = given["done"]
         self.runner = SampleRunner(model, processor, given["task"], given["policies"], given["settings"])
 
