@@ -207,6 +207,12 @@ def test_what_is_said_of_a_soak():
     assert not any((left["files"], left["folders"], left["visitors"], left["states"], left["cache_bytes"]))
 
 
+def test_what_is_said_of_fuzzers():
+    found = results("fuzz")
+    assert f"has the counts of {found['inputs']:,} inputs" in text_of("docs/hostile-files.md")
+    assert found["clean"] and sum(kind["inputs"] for kind in found["kinds"].values()) == found["inputs"]
+
+
 def test_retention():
     table = rows(RETENTION, "| Under the budget |")
     found = {
