@@ -113,21 +113,23 @@ def answer(page: Page, streams: dict[str, Any]) -> str:
     return shown
 
 
-def ask(client: httpx.Client, generator: random.Random, name: str, data: bytes, question: str) -> str:
+def ask(client: httpx.Client, generator: random.Random, name: str, data: bytes, question: str) -> tuple[str, str]:
+    """The outcome, and the reason of a refusal."""
     with Page(client) as page:
         shown = answer(page, begin(page, question, name, data))
-    if "\\u26a0" in shown or "\N{WARNING SIGN}" in shown:
-        if "The server could not answer" in shown:
-            raise RuntimeError("the server could not answer")
-        return REFUSED
-    return "answered"
+    _, warning, reason = shown.replace("\\u26a0", "\N{WARNING SIGN}").rpartition("\N{WARNING SIGN}")
+    if not warning:
+        return "answered", ""
+    if "The server could not answer" in shown:
+        raise RuntimeError("the server could not answer")
+    return REFUSED, reason[:200]
 
 
 def good(client: httpx.Client, generator: random.Random) -> str:
     name, question = generator.choice(ASKED)
-    outcome = ask(client, generator, name, (SAMPLES / name).read_bytes(), question)
+    outcome, reason = ask(client, generator, name, (SAMPLES / name).read_bytes(), question)
     if outcome != "answered":
-        raise RuntimeError("a good file was refused")
+        raise RuntimeError(f"{name} was {outcome}: {reason}")
     return outcome
 
 
@@ -136,12 +138,12 @@ def broken(client: httpx.Client, generator: random.Random) -> str:
     data = bytearray((SAMPLES / name).read_bytes())
     for _ in range(generator.randrange(1, 200)):
         data[generator.randrange(len(data))] = generator.randrange(256)
-    return ask(client, generator, name, bytes(data[: generator.randrange(1, len(data) + 1)]), "What is this?")
+    return ask(client, generator, name, bytes(data[: generator.randrange(1, len(data) + 1)]), "What is this?")[0]
 
 
 def huge(client: httpx.Client, generator: random.Random) -> str:
     name, data = generator.choice((_huge_png, _many_pages, _long_wav))()
-    return ask(client, generator, name, data, "What is this?")
+    return ask(client, generator, name, data, "What is this?")[0]
 
 
 def too_large(client: httpx.Client, generator: random.Random) -> str:

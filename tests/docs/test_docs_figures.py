@@ -199,6 +199,22 @@ def test_what_is_said_of_divergence():
     assert f"the next are {next_ones})" in said
 
 
+def test_what_is_said_of_a_soak():
+    said, found = " ".join(text_of("docs/serving-others.md").split()), results("soak")
+    good, memory, left = found["turns"]["good"], found["rss_mib"], found["left"]
+    assert f"{found['questions']:,} turns of eight visitors" in said and found["visitors"] == 8
+    assert f"{len(found['errors'])} of {good['turns']} questions about good files failed" in said
+    assert len(found["errors"]) == good["errors"]
+    assert f"was {memory['second_quarter']:.0f} MiB in its second quarter and {memory['last_quarter']:.0f} MiB" in said
+    assert not any((left["files"], left["folders"], left["visitors"], left["states"], left["cache_bytes"]))
+
+
+def test_what_is_said_of_fuzzers():
+    found = results("fuzz")
+    assert f"has the counts of {found['inputs']:,} inputs" in text_of("docs/hostile-files.md")
+    assert found["clean"] and sum(kind["inputs"] for kind in found["kinds"].values()) == found["inputs"]
+
+
 def test_retention():
     table = rows(RETENTION, "| Under the budget |")
     found = {
