@@ -70,7 +70,7 @@ def check_value_rotation(policy: KVPolicy, config: Any) -> None:
                 "value_rotation='fused' needs a model whose weights rotate its values: call "
                 "kvmm.cache.fuse.fuse_value_rotation(model) first."
             )
-        if fused and build_codec(one, "value").basis == "hadamard":
+        if fused and build_codec(one, "value").transform_id == "hadamard":
             raise KVMMError(
                 f"The weights of this model rotate its values already, and policy {policy.name!r} would rotate them "
                 "back: use codec oscar with value_rotation='fused', or unfuse_value_rotation(model)."

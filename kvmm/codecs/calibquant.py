@@ -58,7 +58,7 @@ class CalibQuant(AffineCodec):
         if self.tau == "file":
             found = {} if self.site.calibration is None else self.site.calibration.metadata.get(TAU, {})
             self.tau = tuple(found[self.levels]) if self.levels in found else None
-        self.adjusts_scores = side == "key" and self.tau is not None
+        self.calibrates_logits = side == "key" and self.tau is not None
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
@@ -87,9 +87,9 @@ class CalibQuant(AffineCodec):
 
     def packed_format(self, packed: Packed) -> PackedFormat:
         store = super().packed_format(packed)
-        return replace(store, logit_calibration=LogitCalibration(*self.tau)) if self.adjusts_scores else store
+        return replace(store, logit_calibration=LogitCalibration(*self.tau)) if self.calibrates_logits else store
 
-    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def calibrate_logits(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         tau1, tau2 = self.tau
         seen = scores if bias is None else scores + bias
         delta = seen.amax(-1, keepdim=True)

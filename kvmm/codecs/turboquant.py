@@ -140,7 +140,7 @@ class TurboQuant(Codec):
     # -- basis --------------------------------------------------------------------------------------------------------
 
     @property
-    def basis(self) -> Hashable:
+    def transform_id(self) -> Hashable:
         return (self.name, self.seed)
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:

@@ -200,7 +200,7 @@ def test_calibquant_reads_its_grid_search_from_the_file():
     assert build_codec(kv, "key", Site(0, IMAGE, fitted)).tau == (2, 1)
     for site in (Site(0, IMAGE, Calibration("x", {}, {})), Site()):
         codec = build_codec(kv, "key", site)
-        assert codec.tau is None and not codec.adjusts_scores
+        assert codec.tau is None and not codec.calibrates_logits
     with pytest.raises(KVMMError, match="'file' or"):
         build_codec(spec("calibquant", 1, calibration="disk"), "key")
 

@@ -313,7 +313,7 @@ class RD(Codec):
     # -- attention --------------------------------------------------------------------------------------------------
 
     @property
-    def basis(self) -> Hashable:
+    def transform_id(self) -> Hashable:
         if self.fit_kind == "prompt":
             return "identity"
         if self.fit_kind != "none" and self.site.calibration is not None:
