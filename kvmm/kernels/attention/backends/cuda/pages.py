@@ -25,8 +25,7 @@ def cuda_split(
     residual_tokens: ResidualTokens | None,
     calibration: LogitCalibration | None = None,
 ) -> Partial | None:
-    """The splits of a segment by the CUDA kernel, and of ``residual_tokens`` where it reads them; None if it has no
-    variant.
+    """The splits of a segment by the CUDA kernel, and of residual tokens if it reads them; None without a variant.
 
     Args:
         pages_in_use: int32 ``[1]`` on the device, or None for all.

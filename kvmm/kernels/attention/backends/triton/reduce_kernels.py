@@ -307,13 +307,11 @@ def reduce_kernel(
 
     Each program reduces ``RB`` rows of any sequences and ``DC`` output channels of one head. Where values have an inverse
     transform ``MATRIX`` ``[H or 1, D, D]``, lane ``j`` (of ``JP``) is multiplied by row ``j`` of ``LANE_MATRIX``, the row of
-    its channel ``LANE_CHANNEL[j]``, and by ``PLANE_WEIGHT[j]``: nothing is gathered. Otherwise, and with ``BY_CHANNEL``,
-    where one product with ``MATRIX`` follows, channel ``c`` is the sum of lanes ``CHANNEL_LANES[k, c]`` times
-    ``CHANNEL_WEIGHTS[k, c]``. Without these tables lane ``c`` is channel ``c``. ``SCALE`` ``[B, H, C]`` is given where the
-    splits did not apply it. ``ZERO_KIND``: 0 none, 1 one zero point per channel (its weight is ``L``, or ``ZERO`` if
-    ``VDZ`` is 1), 2 ``ZERO`` holds their sum per channel, 3 per token (the same for every channel). Writes ``OUT``
-    ``[B * H, rows, D]``, or the state if more segments follow. With ``LAUNCH_PDL`` the kernel may start before the one
-    that wrote the splits has ended, and waits for it.
+    its channel ``LANE_CHANNEL[j]``, and by ``PLANE_WEIGHT[j]``. Otherwise, and with ``BY_CHANNEL`` (one product with
+    ``MATRIX`` follows), channel ``c`` is the sum of lanes ``CHANNEL_LANES[k, c]`` times ``CHANNEL_WEIGHTS[k, c]``, or lane
+    ``c`` without these tables. ``SCALE`` ``[B, H, C]`` is for splits without it. ``ZERO_KIND``: 0 none, 1 one zero point
+    per channel (its weight is ``L``, or ``ZERO`` if ``VDZ`` is 1), 2 ``ZERO`` holds their sum per channel, 3 per token.
+    Writes ``OUT`` ``[B * H, rows, D]``, or the state unless ``LAST``. With ``LAUNCH_PDL`` it waits for the split kernel.
     """
     h = tl.program_id(0)
     if WIDE:
@@ -346,8 +344,7 @@ def reduce_kernel(
         m = tl.maximum(m, tl.max(ms, 1))
     if HAS_RESIDUAL:
         residual_m, residual_l, residual_acc = _load_residual(
-            RESIDUAL_M, RESIDUAL_L, RESIDUAL_ACC, bh, r, d, live, num_residual_splits, rows, D, SP0
-        )
+            RESIDUAL_M, RESIDUAL_L, RESIDUAL_ACC, bh, r, d, live, num_residual_splits, rows, D, SP0)  # fmt: skip
         m = tl.maximum(m, tl.max(residual_m, 1))
     if HAS_STATE:
         state_m = tl.load(STATE_M + bh * rows + r, mask=live, other=-1e30)
@@ -355,16 +352,13 @@ def reduce_kernel(
 
     total, out = tl.zeros((RB,), tl.float32), tl.zeros((RB, DC), tl.float32)
     if HAS_STATE:
-        state_weight = tl.exp2(state_m - m)
-        total += tl.load(STATE_L + bh * rows + r, mask=live, other=0.0) * state_weight
-        out += (
-            tl.load(STATE + (bh * rows + r)[:, None] * D + d[None, :], mask=output_mask, other=0.0)
-            * state_weight[:, None]
-        )
+        alpha = tl.exp2(state_m - m)
+        total += tl.load(STATE_L + bh * rows + r, mask=live, other=0.0) * alpha
+        out += tl.load(STATE + (bh * rows + r)[:, None] * D + d[None, :], mask=output_mask, other=0.0) * alpha[:, None]
     if HAS_RESIDUAL:
-        residual_weight = tl.exp2(residual_m - m[:, None])
-        total += tl.sum(residual_l * residual_weight, 1)
-        out += tl.sum(residual_acc * residual_weight[:, :, None], 1)
+        residual_alpha = tl.exp2(residual_m - m[:, None])
+        total += tl.sum(residual_l * residual_alpha, 1)
+        out += tl.sum(residual_acc * residual_alpha[:, :, None], 1)
     if HAS_SEGMENT:
         segment_l = tl.sum(ls * tl.exp2(ms - m[:, None]), 1)
         total += segment_l
