@@ -42,7 +42,7 @@ from kvmm.kernels.attention.call import AttentionCall, PackedReader
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy
 
-_ROOM = 68  # dense columns beyond those in use, with --room
+_ROOM = 68  # residual tokens beyond those in use, with --room
 _LAYER, _LAYERS = 6, 8  # whose spectrum the made-up calibration has
 _LOGITS = 3.0  # standard deviation of the scores: some tokens matter more than others, as in a model
 
@@ -114,7 +114,7 @@ class Inputs:
     parts: list[Part]
     dense_key: torch.Tensor
     dense_value: torch.Tensor
-    in_use: tuple[torch.Tensor, torch.Tensor] | None = None  # int32 [1] each: pages and dense columns, with room
+    in_use: tuple[torch.Tensor, torch.Tensor] | None = None  # int32 [1] each: pages and residual tokens, with room
 
     def __post_init__(self) -> None:
         pages = None if self.in_use is None else self.in_use[0]
@@ -126,7 +126,7 @@ class Inputs:
     def attend(self, function: Callable[..., torch.Tensor] = attend) -> torch.Tensor:
         """The attention, by the package's entry or another function with its arguments."""
         scaling = self.query.shape[-1] ** -0.5
-        length = {} if self.in_use is None else {"dense_length": self.in_use[1]}
+        length = {} if self.in_use is None else {"residual_length": self.in_use[1]}
         return function(self.query, self._views, self.dense_key, self.dense_value, None, scaling, **length)
 
     def with_room(self, tokens: int) -> Inputs:
@@ -342,8 +342,8 @@ def measure(
     return found
 
 
-def _by_torch(query: torch.Tensor, segments: Sequence[Part], *rest: Any, dense_length: Any = None) -> torch.Tensor:
-    return reference.attend(AttentionCall(query, *rest, dense_length), segments)
+def _by_torch(query: torch.Tensor, segments: Sequence[Part], *rest: Any, residual_length: Any = None) -> torch.Tensor:
+    return reference.attend(AttentionCall(query, *rest, residual_length), segments)
 
 
 def distance(inputs: Inputs) -> float:

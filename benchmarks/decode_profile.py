@@ -4,8 +4,8 @@
 
 Needs ``ncu`` and a GPU whose counters may be read. Each case runs alone in a process of its own under ``ncu``, without
 the kernels beside it and with a cold cache, so its microseconds are a little more than in a graph. ``phases`` are
-shares of the samples that ``ncu`` takes of all warps, by where in the program they are: before the dense columns
-(first pages and the query's rows are asked for), the dense columns (from the first to the last of their matrix
+shares of the samples that ``ncu`` takes of all warps, by where in the program they are: before the residual tokens
+(first pages and the query's rows are asked for), the residual tokens (from the first to the last of their matrix
 products), the query (those are joined, its transform is waited for, scales are folded in), the loop over pages, and
 joining the block's warps. ``stalls`` are the cycles that a warp waits, by reason, for every instruction it issues.
 ``--exports`` keeps what ``ncu`` exports, or reads it from there where it is already.
@@ -104,7 +104,7 @@ def export(shape: str, policy: str, raw: Path, source: Path, seed: int) -> None:
         made = Path(folder) / "case.ncu-rep"
         watched = [sys.executable, "-m", "benchmarks.decode_profile", "--child", "--shapes", shape]
         watched += ["--policies", policy, "--seed", str(seed)]
-        which = ["-k", "regex:split_digits", "-s", "2", "-c", "1"]
+        which = ["-k", "regex:split_kernel", "-s", "2", "-c", "1"]
         _run(["ncu", "--clock-control", "none", "--set", "full", *which, "-o", str(made), "-f", *watched])
         raw.write_text(_run(["ncu", "--import", str(made), "--page", "raw"]), encoding="utf-8")
         source.write_text(_run(["ncu", "--import", str(made), "--page", "source", "--csv"]), encoding="utf-8")

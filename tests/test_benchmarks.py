@@ -158,7 +158,7 @@ def test_decode_profile(tmp_path: Path):
     (tmp_path / "32x8k_rd2.raw.txt").write_text(raw)
     program = [("LDGSTS [R1]", 5, 8)] * 2 + [("HMMA.16816 R4", 10, 9)] + [("FADD R4", 10, 8)]
     program += [("FFMA R1", 1, 8)] * 300 + [("IMMA.16832 R2", 50, 64)] * 10 + [("STS [R3]", 5, 8)] * 34
-    lines = ['"Kernel Name","split_digits",', '"Address","Source","# Samples","Instructions Executed"']
+    lines = ['"Kernel Name","split_kernel",', '"Address","Source","# Samples","Instructions Executed"']
     lines += [f'"{i}","{code}","{samples}","{executed}"' for i, (code, samples, executed) in enumerate(program)]
     (tmp_path / "32x8k_rd2.source.csv").write_text("\n".join(lines))
     output = tmp_path / "result.json"

@@ -115,9 +115,9 @@ class EntryStore(PageStore):
                 scores[entries] = codec.page_scores(query, packed, entries % self.num_heads)[0]
         return scores.unflatten(0, (-1, self.num_heads)).permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
 
-    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def calibrate_logits(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         gone = torch.where(scores <= MASKED / 2, MASKED, 0.0)
-        return self.codec.adjust_scores(scores, gone if bias is None else bias + gone)
+        return self.codec.calibrate_logits(scores, gone if bias is None else bias + gone)
 
     def weighted_values(self, probabilities: torch.Tensor) -> torch.Tensor:
         """``[1, H, Q, P * page_size]`` to ``[1, H, Q, D]``."""

@@ -76,7 +76,7 @@ def fit_value_rotation(policy: KVPolicy, config: Any) -> KVPolicy:
                 "value_rotation='fused' needs a model whose weights rotate its values: load it with fuse_values=True "
                 "(--fuse-values), or call kvmm.cache.fuse.fuse_value_rotation(model) first."
             )
-        if not fused or build_codec(value, "value").basis != "hadamard":
+        if not fused or build_codec(value, "value").transform_id != "hadamard":
             return kv
         if "value_rotation" in codec_class(value.codec).options and value.option("value_rotation") is None:
             options = {**dict(value.options), "value_rotation": "fused"}

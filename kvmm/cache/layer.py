@@ -265,7 +265,7 @@ class KVMMLayer(LayerContract):
             sides = [PackedReader(store.codec, view) for store, view in zip(stores, views, strict=True)]
             parts = [Part(*pair) for pair in zip(sides[::2], sides[1::2], strict=True)]
             bias, used = lengths.bias, lengths.dense_length
-            return attend(query, parts, self.dense_key, self.dense_value, bias, scaling, dense_length=used)
+            return attend(query, parts, self.dense_key, self.dense_value, bias, scaling, residual_length=used)
 
         inputs = (query, *(new or ()))
         output = None

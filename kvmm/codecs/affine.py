@@ -190,7 +190,7 @@ class RotatedAffineCodec(AffineCodec):
             hadamard_matrix(head_dim)
 
     @property
-    def basis(self) -> Hashable:
+    def transform_id(self) -> Hashable:
         return "hadamard" if self.rotation else "identity"
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:

@@ -151,7 +151,7 @@ class Codec(ABC):
     name: ClassVar[str]
     bits: ClassVar[tuple[int, ...]] = BITS
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {}  # option -> the values it may take, the default first
-    adjusts_scores: bool = False
+    calibrates_logits: bool = False
     needs_queries: bool = False  # whether ``encode`` wants the prompt's query moments
     wants_calibration: bool = False  # whether a policy had better use another codec where there is no fit
     pages_stand_alone: bool = False  # whether a page of one head can be read without the others
@@ -229,20 +229,20 @@ class Codec(ABC):
         """Check what a calibration file's metadata have for the codec; raises as :meth:`check_fit`."""
 
     @property
-    def basis(self) -> Hashable:
-        """Codecs with equal bases share one transform of the query, or of the output."""
+    def transform_id(self) -> Hashable:
+        """Codecs with equal ids share one transform of the query, or one inverse transform of the output."""
         return "identity"
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:
-        """Take queries ``[B, H, Q, D]`` into the basis in which keys are stored."""
+        """Apply the transform of the stored keys to queries ``[B, H, Q, D]``."""
         return query
 
     def restore_output(self, output: torch.Tensor) -> torch.Tensor:
-        """Take mixed values ``[B, H, Q, D]`` back from the basis in which values are stored."""
+        """Apply the inverse transform of the stored values to weighted values ``[B, H, Q, D]``."""
         return output
 
-    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Adjust the scaled scores ``[B, H, Q, T]`` of this store before the softmax (``adjusts_scores``).
+    def calibrate_logits(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Calibrate the scaled scores ``[B, H, Q, T]`` of this store before the softmax (``calibrates_logits``).
 
         ``bias`` is ``[B, 1, q or 1, T]``, very negative at slots that hold no token, or None.
         """

@@ -78,7 +78,7 @@ class CalibQuant(AffineCodec):
         if self.tau == "file":
             self.tau = self.searched_tau()
         # (0, 0) maps logits onto themselves, which costs kernels a second pass for nothing
-        self.adjusts_scores = side == "key" and self.tau is not None and any(self.tau)
+        self.calibrates_logits = side == "key" and self.tau is not None and any(self.tau)
 
     def searched_tau(self) -> tuple[float, float] | None:
         """``(tau1, tau2)`` of the model's calibration file for these levels and bits; None if it has none."""
@@ -120,9 +120,9 @@ class CalibQuant(AffineCodec):
 
     def packed_format(self, packed: Packed) -> PackedFormat:
         store = super().packed_format(packed)
-        return replace(store, logit_calibration=LogitCalibration(*self.tau)) if self.adjusts_scores else store
+        return replace(store, logit_calibration=LogitCalibration(*self.tau)) if self.calibrates_logits else store
 
-    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def calibrate_logits(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         tau1, tau2 = self.tau
         seen = scores if bias is None else scores + bias
         delta = seen.amax(-1, keepdim=True)

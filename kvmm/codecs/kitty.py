@@ -27,7 +27,7 @@ from kvmm.codecs.base import EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
-from kvmm.kernels.attention import scores_per_channel, scores_second_digit
+from kvmm.kernels.attention import scores_per_channel, scores_second_plane
 from kvmm.kernels.attention.format import PackedFormat, Plane, plane_layout
 from kvmm.kernels.quantize import Pages, TokenGroups, affine_parameters, cut_pages, unpack_planes
 
@@ -167,7 +167,7 @@ class Kitty(AffineCodec):
         if "boosted" not in packed.tensors:
             return super().scores(query, packed)
         first = scores_per_channel(query, self.codes(packed), scale, packed["zero_point"], groups)
-        return first.add_(scores_second_digit(query, self.high_codes(packed), packed["boosted"].long(), scale, groups))
+        return first.add_(scores_second_plane(query, self.high_codes(packed), packed["boosted"].long(), scale, groups))
 
 
 @lru_cache(maxsize=256)

@@ -108,7 +108,7 @@ class RotateKV(RotatedAffineCodec):
     # -- basis: keys of a group of heads side by side, g * D channels ------------------------------------------------
 
     @property
-    def basis(self) -> Hashable:
+    def transform_id(self) -> Hashable:
         return "hadamard" if self.side == "value" else (self.name, self.head_group)
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:

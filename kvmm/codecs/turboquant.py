@@ -204,7 +204,7 @@ class TurboQuant(Codec):
     # -- basis --------------------------------------------------------------------------------------------------------
 
     @property
-    def basis(self) -> Hashable:
+    def transform_id(self) -> Hashable:
         # channels chosen by span are turned span by span, in scores and weighted_values
         return "identity" if self.chooses else (self.name, self.seed)
 

@@ -16,13 +16,13 @@ def codec(tau):
 def test_ends_of_the_range_move_by_tau():
     scores = torch.tensor([[[[-2.0, 0.0, 4.0, 99.0]]]])
     bias = torch.tensor([[[[0.0, 0.0, 0.0, MASKED]]]])  # the last slot holds no token
-    mapped = codec((1.0, 3.0)).adjust_scores(scores, bias)
+    mapped = codec((1.0, 3.0)).calibrate_logits(scores, bias)
     torch.testing.assert_close(mapped[..., :3], torch.tensor([[[[-3.0, -3.0 + 4 / 3, 1.0]]]]))
 
 
 def test_ranking_is_never_turned_around():
     scores = torch.randn(2, 3, 4, 50) * torch.tensor([0.1, 0.5, 1.0, 10.0])[:, None]
-    mapped = codec((0.0, 3.0)).adjust_scores(scores, None)
+    mapped = codec((0.0, 3.0)).calibrate_logits(scores, None)
     order = scores.argsort(-1)
     assert (mapped.gather(-1, order).diff(dim=-1) >= 0).all()
     narrow = scores.amax(-1) - scores.amin(-1) <= 3

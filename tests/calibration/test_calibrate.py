@@ -202,7 +202,7 @@ def tau_of(metadata: dict, bits: int, levels: str):
     """The shifts that keys of these bits and levels take from a calibration file, and whether logits are shifted."""
     kv = spec("calibquant", bits, levels=levels, calibration="file")
     codec = build_codec(kv, "key", Site(0, IMAGE, Calibration("x", {}, metadata)))
-    return codec.tau, codec.adjusts_scores
+    return codec.tau, codec.calibrates_logits
 
 
 def test_calibquant_reads_its_grid_search_from_the_file():
@@ -211,7 +211,7 @@ def test_calibquant_reads_its_grid_search_from_the_file():
     assert tau_of({TAU: SEARCHED}, 2, "code") == ((0, 1), True)  # ranges are shrunk at one bit only
     for site in (Site(0, IMAGE, Calibration("x", {}, {})), Site()):
         codec = build_codec(spec("calibquant", 1, levels="mean", calibration="file"), "key", site)
-        assert codec.tau is None and not codec.adjusts_scores
+        assert codec.tau is None and not codec.calibrates_logits
     with pytest.raises(KVMMError, match="'file' or"):
         build_codec(spec("calibquant", 1, calibration="disk"), "key")
 

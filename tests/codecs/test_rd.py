@@ -10,7 +10,7 @@ from kvmm.codecs import EncodeContext, Packed, Site, build_codec
 from kvmm.codecs.common.waterfill import DISTORTION, waterfill
 from kvmm.codecs.rd.codec import RD
 from kvmm.kernels.quantize import fit_levels, uniform_codes
-from kvmm.kernels.quantize.layout import Layout
+from kvmm.kernels.quantize.layout import PlaneLayout
 from kvmm.modality import IMAGE, TEXT, VIDEO
 from kvmm.policy import get_policy, spec
 from tests.cache.harness import Harness, layout, uniform
@@ -96,7 +96,7 @@ def test_levels_are_least_squares():
 @pytest.mark.parametrize("dim", [-2, -1])
 def test_layout_round_trip(dim):
     bits = torch.tensor([8, 6, 6, 4, 2, 2, 2, 1, 1, 0, 0])
-    plan = Layout(bits)
+    plan = PlaneLayout(bits)
     assert plan.coded == 9
     codes = torch.stack([torch.randint(0, 2 ** int(b), (1, 2, 3, 32)) for b in bits[:9]], -1).to(torch.uint8)
     tensors = plan.pack(codes, dim)

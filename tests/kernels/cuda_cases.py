@@ -13,11 +13,11 @@ import torch
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
 from kvmm.kernels.attention.backends.cuda.arguments import header_text
 from kvmm.kernels.attention.backends.cuda.inputs import (
-    DenseColumns,
-    DenseSplits,
-    DigitKeys,
-    DigitValues,
+    KeyPlanes,
     Query,
+    ResidualInputs,
+    ResidualSplits,
+    ValuePlanes,
     rows_of,
 )
 from kvmm.kernels.attention.format import aligned
@@ -76,7 +76,7 @@ CASES = {
 
 
 def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
-    """A random case: arguments of ``split_digits`` except outputs, on views of buffers with spare capacity."""
+    """A random case: arguments of ``split_kernel`` except outputs, on views of buffers with spare capacity."""
     page, rows, key_planes, value_planes, options = CASES[name]
     generator = torch.Generator().manual_seed(seed)
 
@@ -89,8 +89,8 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
             spare.fill_(float("nan"))
         return torch.cat([x, spare], 2)
 
-    def codes(digits, bits, transposed):
-        x = torch.randint(0, 2**bits, (batch, heads, pages, page, digits), generator=generator, dtype=torch.uint8)
+    def codes(lanes, bits, transposed):
+        x = torch.randint(0, 2**bits, (batch, heads, pages, page, lanes), generator=generator, dtype=torch.uint8)
         x = x.transpose(-1, -2).contiguous() if transposed else x
         return stored(pack_planes(x.to(device), bits, -1 if transposed else -2))
 
@@ -101,13 +101,13 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
             return (torch.arange(capacity, dtype=torch.int32) % 5 - 2).to(device), 3
         return "span", 1
 
-    width = sum(aligned(digits) for digits, _ in key_planes)
+    width = sum(aligned(lanes) for lanes, _ in key_planes)
     group, groups = grouping(options.get("group"))
     q8 = torch.randint(-127, 128, (batch, heads, groups, 2 * rows, width), generator=generator, dtype=torch.int8)
     start = 0
-    for digits, _ in key_planes:
-        q8[..., start + digits : start + aligned(digits)] = 0
-        start += aligned(digits)
+    for lanes, _ in key_planes:
+        q8[..., start + lanes : start + aligned(lanes)] = 0
+        start += aligned(lanes)
     levels = max(2**bits for _, bits in key_planes)
     qw = random(batch, heads, groups, rows) * 2 / (127 * 254 * levels * math.sqrt(width))
     qz = random(batch, heads, groups, rows, low=-1, high=1)
@@ -118,8 +118,8 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
             None,
         )
     norm = options.get("norm")
-    keys = DigitKeys(
-        planes=tuple((codes(digits, bits, False), bits) for digits, bits in key_planes),
+    keys = KeyPlanes(
+        planes=tuple((codes(lanes, bits, False), bits) for lanes, bits in key_planes),
         page_size=page,
         group=group,
         norm=None if norm is None else stored(random(batch, heads, pages, page, dtype=norm)),
@@ -127,15 +127,15 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
     value_group, value_groups = grouping(options.get("value_group"))
     token, norm = options.get("token"), options.get("value_norm")
     scale = zero_point = None
-    value_width = sum(aligned(digits) for digits, _ in value_planes)
+    value_width = sum(aligned(lanes) for lanes, _ in value_planes)
     if token is not None:
         scale = stored(random(batch, heads, pages, 1, page, dtype=token))
         zero_point = stored(random(batch, heads, pages, 1, page, low=-1, dtype=token))
     elif value_groups > 1:
         scale = random(batch, heads, value_groups, value_width)
         zero_point = random(batch, heads, value_groups, 64, low=-1)
-    values = DigitValues(
-        planes=tuple((codes(digits, bits, True), bits) for digits, bits in value_planes),
+    values = ValuePlanes(
+        planes=tuple((codes(lanes, bits, True), bits) for lanes, bits in value_planes),
         axis="channel" if token is None else "token",
         scale=scale,
         zero_point=zero_point,
@@ -158,11 +158,11 @@ def make_query(planes, sizes, options, random, generator, device):
     order, with places and offsets."""
     batch, heads, groups, rows = sizes
     dtype, kind, parameters = (*options["query"], HALF)[:3]
-    widths = [aligned(digits) for digits, _ in planes]
-    columns, channels = sum(widths), sum(digits for digits, _ in planes) - (kind != "plain") * 8
+    widths = [aligned(lanes) for lanes, _ in planes]
+    columns, channels = sum(widths), sum(lanes for lanes, _ in planes) - (kind != "plain") * 8
     index = place = offset = None
     if kind != "plain":
-        real = torch.cat([torch.arange(width) < digits for width, (digits, _) in zip(widths, planes, strict=True)])
+        real = torch.cat([torch.arange(width) < lanes for width, (lanes, _) in zip(widths, planes, strict=True)])
         index = torch.randint(0, channels - 8, (columns,), generator=generator, dtype=torch.int32)  # some have none
         place = torch.where(real, 4.0 ** torch.randint(-1, 2, (columns,), generator=generator), 0.0)
         index, place = index.to(device), place.to(device)
@@ -177,8 +177,8 @@ def make_query(planes, sizes, options, random, generator, device):
     return Query(z, scaling, scale, zero_point, index, place, offset)
 
 
-# name: case, dims of keys and values, dtype, splits of dense columns, apart
-DENSE_CASES = {
+# name: case, dims of keys and values, dtype, splits of residual tokens, apart
+RESIDUAL_CASES = {
     "bf16": ("span folded", (128, 128), torch.bfloat16, 2, False),
     "fp16, 12 rows": ("12 rows", (64, 64), HALF, 1, False),
     "7 rows apart": ("7 rows", (128, 96), torch.bfloat16, 2, True),
@@ -189,7 +189,7 @@ DENSE_CASES = {
 }
 
 
-def make_dense(batch, heads, rows, columns, dims, dtype, biased, room=5, device="cpu"):
+def make_residual(batch, heads, rows, columns, dims, dtype, biased, room=5, device="cpu"):
     """Random columns in the model's dtype in views of longer buffers, poisoned behind ``columns``."""
     generator = torch.Generator().manual_seed(7)
 
@@ -207,14 +207,14 @@ def make_dense(batch, heads, rows, columns, dims, dtype, biased, room=5, device=
     length = torch.tensor([columns], dtype=torch.int32, device=device)
     query = random(batch * heads, rows, dims[0])
     scaling = LOG2_E / math.sqrt(dims[0])
-    return DenseColumns(query, key[:, :, : columns + room], value[:, :, : columns + room], scaling, bias, length)
+    return ResidualInputs(query, key[:, :, : columns + room], value[:, :, : columns + room], scaling, bias, length)
 
 
-def dense_outputs(dense, splits, apart):
-    rows, device = dense.query.shape[:2], dense.query.device
-    width = aligned(dense.value.shape[-1])
+def residual_outputs(residual, splits, apart):
+    rows, device = residual.query.shape[:2], residual.query.device
+    width = aligned(residual.value.shape[-1])
     sizes = [(rows[0], splits, rows[1]), (rows[0], splits, rows[1]), (rows[0], splits, rows[1], width)]
-    return DenseSplits(*(torch.full(size, float("nan"), device=device) for size in sizes), apart)
+    return ResidualSplits(*(torch.full(size, float("nan"), device=device) for size in sizes), apart)
 
 
 def outputs_of(q8, keys, values, splits):

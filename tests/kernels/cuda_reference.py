@@ -12,14 +12,14 @@ from kvmm.kernels.quantize.reference import unpack_planes
 LOG2_E = 1.0 / math.log(2)
 
 
-def check_dense(dense, out):
-    """The splits of dense columns, joined, against float64."""
-    columns = int(dense.length)
-    key, value = (x[:, :, :columns].double().flatten(0, 1) for x in (dense.key, dense.value))
-    x = dense.query.double() @ key.transpose(1, 2) * dense.scaling
-    if dense.bias is not None:
-        heads = dense.key.shape[1]
-        x = x + dense.bias[:, :columns].double().repeat_interleave(heads, 0)[:, None] * LOG2_E
+def check_residual(residual, out):
+    """The splits of residual tokens, joined, against float64."""
+    columns = int(residual.length)
+    key, value = (x[:, :, :columns].double().flatten(0, 1) for x in (residual.key, residual.value))
+    x = residual.query.double() @ key.transpose(1, 2) * residual.scaling
+    if residual.bias is not None:
+        heads = residual.key.shape[1]
+        x = x + residual.bias[:, :columns].double().repeat_interleave(heads, 0)[:, None] * LOG2_E
     live = x > -1e20
     m = torch.where(live, x, float("-inf")).amax(-1) if columns else x.new_full(x.shape[:2], float("-inf"))
     p = torch.where(live, x - m.clamp_min(-1e20)[..., None], float("-inf")).exp2()
@@ -35,23 +35,23 @@ def check_dense(dense, out):
 def expanded(q8, qw, qz):
     """The query by digit ``[B, H, G, R, J]`` and what zero points add ``[B, H, G, R]``, float64."""
     if not isinstance(q8, Query):
-        digits = (254 * q8[..., 0::2, :].double() + q8[..., 1::2, :].double()) * qw.double()[..., None]
-        return digits, qz.double()
+        lanes = (254 * q8[..., 0::2, :].double() + q8[..., 1::2, :].double()) * qw.double()[..., None]
+        return lanes, qz.double()
     z = q8.rows.double().unflatten(0, q8.scale.shape[:2]).unsqueeze(2) * q8.scaling
     scale, zero = q8.scale.double(), q8.zero_point.double()
     channels = z[..., : zero.shape[-1]]
     if q8.offset is not None:
         zero = zero + q8.offset.double()[:, None]
     if q8.lane_channel is None:
-        digits = z[..., : scale.shape[-1]]
+        lanes = z[..., : scale.shape[-1]]
     else:
-        digits = z[..., q8.lane_channel.long()]
+        lanes = z[..., q8.lane_channel.long()]
         scale = scale[..., q8.lane_channel.long()] * q8.plane_weight.double()
-    return digits * scale.unsqueeze(3), (channels * zero.unsqueeze(3)).sum(-1)
+    return lanes * scale.unsqueeze(3), (channels * zero.unsqueeze(3)).sum(-1)
 
 
 def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
-    """``split_digits`` in float64: ``m``, ``l``, ``acc`` and ``z`` of each split."""
+    """``split_kernel`` in float64: ``m``, ``l``, ``acc`` and ``z`` of each split."""
     query, constant = expanded(q8, qw, qz)
     batch, heads, groups, rows, _ = query.shape
     page = keys.page_size

@@ -67,7 +67,7 @@ def exact(query, parts, dense_key, dense_value, bias, scaling):
         x = grouped @ part.key.decode().double().transpose(2, 3) * scaling
         end = start + x.shape[-1]
         codec, own = part.key.codec, None if bias is None else bias[..., start:end]
-        scores.append(codec.adjust_scores(x, own) if codec.adjusts_scores else x)
+        scores.append(codec.calibrate_logits(x, own) if codec.calibrates_logits else x)
         start = end
     scores = torch.cat((*scores, grouped @ dense_key.double().transpose(2, 3) * scaling), -1)
     probabilities = (scores if bias is None else scores + bias).softmax(-1)

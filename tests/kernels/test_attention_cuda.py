@@ -13,12 +13,12 @@ if not torch.cuda.is_available():
 from kvmm.calibration.file import _read
 from kvmm.codecs import Site
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
-from kvmm.kernels.attention.backends.cuda import pages as step_cuda
+from kvmm.kernels.attention.backends.cuda import pages as cuda_pages
 from kvmm.kernels.attention.backends.cuda import splits as cuda_splits
 from kvmm.kernels.attention.backends.cuda.arguments import arguments_of
 from kvmm.kernels.attention.backends.cuda.variant import Variant
-from kvmm.kernels.attention.backends.triton import call as step
-from kvmm.kernels.attention.backends.triton import pages as step_triton
+from kvmm.kernels.attention.backends.triton import call as triton_call
+from kvmm.kernels.attention.backends.triton import pages as triton_pages
 from kvmm.kernels.quantize import layout as plane_layouts
 from kvmm.modality import IMAGE
 from kvmm.policy import spec
@@ -26,7 +26,7 @@ from tests.kernels.cuda_cases import library_of
 from tests.kernels.test_attention_triton import ROOT, compare, make_parts
 
 pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available() or not step_triton.interpreted(),
+    torch.cuda.is_available() or not triton_pages.interpreted(),
     reason="runs natively on a GPU, where other tests have it",
 )
 
@@ -37,40 +37,42 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def variants(monkeypatch, folder, dense_splits):
+def variants(monkeypatch, folder, num_residual_splits):
     """The CUDA kernel on the CPU; the variants that were launched."""
     launched: list[Variant] = []
 
-    def split_digits(
+    def split_kernel(
         query, qw, qz, keys, values, m, l, acc, used, bias, zero=None, *,
-        dense=None, dense_out=None, adjust=None, variant, early,
+        residual=None, residual_out=None, calibration=None, variant, launch_pdl,
     ):  # fmt: skip
-        written = () if dense_out is None else (dense_out.m, dense_out.l, dense_out.acc)
+        written = () if residual_out is None else (residual_out.m, residual_out.l, residual_out.acc)
         for x in (m, l, acc, zero, *written):  # what is not written shows
             if x is not None:
                 x.fill_(float("nan"))
         launched.append(variant)
         path = folder / f"{abs(hash(variant))}.so"
         library = ctypes.CDLL(str(path)) if path.exists() else library_of(variant, path)
-        arguments = arguments_of(query, qw, qz, keys, values, m, l, acc, used, bias, zero, dense, dense_out, adjust)
-        grid = cuda_splits.grid_of(query, keys, variant, m.shape[1], dense_out)
+        arguments = arguments_of(
+            query, qw, qz, keys, values, m, l, acc, used, bias, zero, residual, residual_out, calibration
+        )
+        grid = cuda_splits.grid_of(query, keys, variant, m.shape[1], residual_out)
         library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
 
-    def room(layout, device, previous, dim):  # as on a GPU
+    def padded_widths(layout, device, previous, dim):  # as on a GPU
         return {name: -(-width // 16) * 16 for name, width in layout.widths.items()}
 
-    monkeypatch.setattr(plane_layouts.Layout, "room", room)
+    monkeypatch.setattr(plane_layouts.PlaneLayout, "padded_widths", padded_widths)
     monkeypatch.setattr(cuda, "available", lambda device: True)
     monkeypatch.setattr(cuda, "_fitted", lambda variant, device: replace(variant, warps=2, stages=1))
     monkeypatch.setattr(cuda_splits, "num_splits", lambda *arguments, **more: 2)
-    monkeypatch.setattr(cuda_splits, "num_dense_splits", lambda *arguments, **more: dense_splits[0])
-    monkeypatch.setattr(cuda, "split_digits", split_digits)
+    monkeypatch.setattr(cuda_splits, "num_residual_splits", lambda *arguments, **more: num_residual_splits[0])
+    monkeypatch.setattr(cuda, "split_kernel", split_kernel)
     return launched
 
 
 @pytest.fixture
-def dense_splits() -> list[tuple[int, bool]]:
-    """What ``num_dense_splits`` says; tests may change it."""
+def num_residual_splits() -> list[tuple[int, bool]]:
+    """What ``num_residual_splits`` says; tests may change it."""
     return [(2, False)]
 
 
@@ -112,14 +114,14 @@ def test_calibrated(variants: list[Variant], layer: int, bits: int, tokens: int,
 
 @pytest.mark.parametrize(("dtype", "apart"), [(torch.float16, False), (torch.bfloat16, True)])
 @pytest.mark.parametrize("name", CASES)
-def test_dense_columns(variants, dense_splits, name: str, dtype: torch.dtype, apart: bool) -> None:
+def test_residual_tokens(variants, num_residual_splits, name: str, dtype: torch.dtype, apart: bool) -> None:
     """Columns in the model's dtype are read by the same kernel, between the query's transform and the pages."""
     kv, parts, _ = CASES[name]
-    dense_splits[0] = (1, True) if apart else (2, False)
+    num_residual_splits[0] = (1, True) if apart else (2, False)
     given = make_parts([(kv, kv)], [260], batch=2, dtype=dtype, **parts)
-    error = compare(given, ratio=5, batch=2, dense=45, dtype=dtype, holes=0.1)
+    error = compare(given, ratio=5, batch=2, residual=45, dtype=dtype, holes=0.1)
     assert error < (2e-3 if dtype == torch.float16 else 6e-3)  # the output is rounded to it
-    assert [variant.dense for variant in variants] == [1 if dtype == torch.float16 else 3]
+    assert [variant.residual for variant in variants] == [1 if dtype == torch.float16 else 3]
 
 
 @pytest.mark.parametrize(("ratio", "batch", "holes"), [(4, 1, 0.0), (7, 2, 0.1)])
@@ -128,12 +130,12 @@ def test_dense_columns(variants, dense_splits, name: str, dtype: torch.dtype, ap
     [(1, "mean", 0), (1, "paper", 0), (2, "paper", 150)],  # the last in two spans
 )
 def test_calibrated_logits(variants, bits: int, levels: str, more: int, ratio: int, batch: int, holes: float) -> None:
-    """One pass finds how far logits reach, the next takes them through a line, and reads the dense columns."""
+    """One pass finds the range of the logits, the next calibrates them and reads the residual tokens."""
     kv = spec("calibquant", bits, None, levels=levels, calibration=(0.5, 2))
     page = 64 if more else 128
     parts = make_parts([(kv, kv)], [260], batch=batch, page_size=page, more=more, dtype=torch.float16)
-    assert compare(parts, ratio=ratio, batch=batch, dense=45, dtype=torch.float16, holes=holes) < 2e-3
-    assert [(variant.extent, variant.adjust, variant.dense) for variant in variants] == [
+    assert compare(parts, ratio=ratio, batch=batch, residual=45, dtype=torch.float16, holes=holes) < 2e-3
+    assert [(variant.logit_range, variant.calibrated, variant.residual) for variant in variants] == [
         (True, False, 0),
         (False, True, 1),
     ]
@@ -141,23 +143,23 @@ def test_calibrated_logits(variants, bits: int, levels: str, more: int, ratio: i
 
 @pytest.mark.parametrize("name", ["oscar", "two spans", "rd"])
 def test_many_sequences(variants, monkeypatch, name: str) -> None:
-    monkeypatch.setattr(step, "FEW_ROWS", 0)
+    monkeypatch.setattr(triton_call, "FEW_ROWS", 0)
     kv, parts, _ = CASES[name]
     assert compare(make_parts([(kv, kv)], [260], batch=2, **parts), ratio=5, batch=2, holes=0.1) < 2e-3
     assert len(variants) == 1
 
 
-@pytest.mark.parametrize("dense", [0, 3])
-def test_few_dense_columns(variants, dense: int) -> None:
+@pytest.mark.parametrize("residual", [0, 3])
+def test_few_residual_tokens(variants, residual: int) -> None:
     kv, parts, _ = CASES["oscar"]
     given = make_parts([(kv, kv)] * 2, [260, 130], dtype=torch.float16, **parts)
-    assert compare(given, dense=dense, dtype=torch.float16) < 2e-3
-    assert [variant.dense for variant in variants] == [1 if dense else 0, 0]  # the first part takes them
+    assert compare(given, residual=residual, dtype=torch.float16) < 2e-3
+    assert [variant.residual for variant in variants] == [1 if residual else 0, 0]  # the first part takes them
 
 
 def test_columns_that_another_kernel_takes(variants, monkeypatch) -> None:
     kv, parts, _ = CASES["oscar"]
     given = make_parts([(kv, kv)], [260], dtype=torch.float16, **parts)
-    monkeypatch.setattr(step_cuda, "_DENSE_INSIDE", False)
+    monkeypatch.setattr(cuda_pages, "_RESIDUAL_IN_SPLIT_KERNEL", False)
     assert compare(given, dtype=torch.float16) < 2e-3
-    assert [variant.dense for variant in variants] == [0]
+    assert [variant.residual for variant in variants] == [0]

@@ -15,11 +15,11 @@ from kvmm.cache.pages import PageStore, Part
 from kvmm.calibration.file import _read
 from kvmm.codecs import Codec, Site, build_codec
 from kvmm.codecs.base import Packed
-from kvmm.kernels.attention import gpu as driver
+from kvmm.kernels.attention import gpu
 from kvmm.kernels.attention.backends.torch import reference
-from kvmm.kernels.attention.backends.triton import call as step
-from kvmm.kernels.attention.backends.triton import pages as step_triton
-from kvmm.kernels.attention.backends.triton import reduce as step_join
+from kvmm.kernels.attention.backends.triton import call as triton_call
+from kvmm.kernels.attention.backends.triton import pages as triton_pages
+from kvmm.kernels.attention.backends.triton import reduce as triton_reduce
 from kvmm.kernels.attention.call import PackedReader
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
@@ -27,7 +27,7 @@ from tests.cache.harness import matrix_specs
 from tests.kernels.calls import attend_with
 
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() and not step_triton.interpreted(),
+    not torch.cuda.is_available() and not triton_pages.interpreted(),
     reason="Triton was imported without its interpreter",
 )
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def compare(
     ratio: int = 3,
     dim: int = 64,
     length: int = 1,
-    dense: int = 40,
+    residual: int = 40,
     dtype: torch.dtype = torch.float32,
     kept: torch.dtype | None = None,
     holes: float = 0.0,
@@ -95,15 +95,15 @@ def compare(
 ) -> float:
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(batch, heads * ratio, length, dim, generator=generator).to(DEVICE, dtype)
-    columns = torch.randn(2, batch, heads, dense, dim, generator=generator)
+    columns = torch.randn(2, batch, heads, residual, dim, generator=generator)
     key, value = columns.to(DEVICE, kept or dtype)
-    slots = dense + sum(part.key.decode().shape[2] for part in parts)
+    slots = residual + sum(part.key.decode().shape[2] for part in parts)
     bias = None
     if holes:
         empty = torch.rand(batch, 1, length, slots, generator=generator) < holes
         bias = torch.where(empty, -1e30, 0.0).to(DEVICE)
     expected = attend_with(reference, query, parts, key, value, bias, dim**-0.5).double()
-    found = attend_with(driver, query, parts, key, value, bias, dim**-0.5)
+    found = attend_with(gpu, query, parts, key, value, bias, dim**-0.5)
     assert found.dtype == dtype
     found = found.double()
     assert found.isfinite().all()
@@ -131,7 +131,7 @@ def test_several_parts_of_vectors_that_are_padded(name, dim):
 @pytest.mark.parametrize("kv", matrix_specs(), ids=str)
 def test_every_codec(kv: CodecSpec) -> None:
     parts = make_parts([(kv, kv)], [170])
-    if not all(driver.supports(part, None) for part in parts):
+    if not all(gpu.supports(part, None) for part in parts):
         pytest.skip("read by torch")
     assert compare(parts) < 2e-3
 
@@ -140,7 +140,7 @@ def test_every_codec(kv: CodecSpec) -> None:
 def test_many_rows_and_holes(kv: CodecSpec) -> None:
     """A second turn or a draft: more rows than int8 takes, small pages, two sequences, slots without tokens."""
     parts = make_parts([(kv, kv)], [70], batch=2, page_size=32, more=40)
-    if not all(driver.supports(part, None) for part in parts):
+    if not all(gpu.supports(part, None) for part in parts):
         pytest.skip("read by torch")
     assert compare(parts, batch=2, length=7, holes=0.3) < 3e-3
 
@@ -194,17 +194,17 @@ def test_model_dtypes(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "dim", "dense"), [(1, 64, 17), (4, 128, 132), (7, 80, 40), (16, 256, 70), (8, 96, 0)]
+    ("ratio", "dim", "residual"), [(1, 64, 17), (4, 128, 132), (7, 80, 40), (16, 256, 70), (8, 96, 0)]
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["oscar2", "calibquant1", "kitty", "rd"])
-def test_dense_columns(name: str, dtype: torch.dtype, ratio: int, dim: int, dense: int) -> None:
+def test_residual_tokens(name: str, dtype: torch.dtype, ratio: int, dim: int, residual: int) -> None:
     """Columns in the dtype of models, which the kernel of the first part may read as well."""
     if DEVICE.type == "cpu" and (name != "rd" or dim > 80):
         pytest.skip("slow without a GPU")
     kv = KINDS[name]
     parts = make_parts([(kv, kv)], [140], dim=dim, dtype=dtype, batch=2)
-    error = compare(parts, ratio=ratio, dim=dim, dtype=dtype, dense=dense, batch=2, holes=0.2)
+    error = compare(parts, ratio=ratio, dim=dim, dtype=dtype, residual=residual, batch=2, holes=0.2)
     assert error < (2e-3 if dtype == torch.float16 else 6e-3)  # the output is rounded to it
 
 
@@ -212,9 +212,9 @@ def test_dense_columns(name: str, dtype: torch.dtype, ratio: int, dim: int, dens
 @pytest.mark.parametrize("name", KINDS)
 def test_many_sequences(name: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of many sequences are joined together, whatever the size of what they are joined from."""
-    monkeypatch.setattr(step, "FEW_ROWS", 0)
+    monkeypatch.setattr(triton_call, "FEW_ROWS", 0)
     if wide:
-        monkeypatch.setattr(step_join, "_reach", lambda x: 2**31)
+        monkeypatch.setattr(triton_reduce, "_extent", lambda x: 2**31)
     kv = KINDS[name]
     assert compare(make_parts([(kv, kv)], [140], batch=3, more=0 if wide else 20), batch=3, ratio=7, holes=0.1) < 2e-3
 
@@ -233,7 +233,7 @@ def test_replays(name: str) -> None:
     length = torch.tensor([132], dtype=torch.int32, device=DEVICE)
 
     def call() -> torch.Tensor:
-        return attend_with(driver, query, [part], key, value, None, 128**-0.5, length)
+        return attend_with(gpu, query, [part], key, value, None, 128**-0.5, length)
 
     call()
     graph = torch.cuda.CUDAGraph()
@@ -292,10 +292,10 @@ def test_lengths_on_the_device(name: str) -> None:
     parts = [SimpleNamespace(key=roomy(part.key, 5), value=roomy(part.value, 5)) for part in exact]
     query = torch.randn(1, 6, 1, 64, device=DEVICE)
     key, value = torch.randn(2, 1, 2, 100, 64, device=DEVICE)
-    expected = attend_with(driver, query, exact, key[:, :, :30], value[:, :, :30], None, 0.125)
+    expected = attend_with(gpu, query, exact, key[:, :, :30], value[:, :, :30], None, 0.125)
     length = torch.tensor([30], dtype=torch.int32, device=DEVICE)
     key[:, :, 30:] = value[:, :, 30:] = float("nan")
-    found = attend_with(driver, query, parts, key, value, None, 0.125, length)
+    found = attend_with(gpu, query, parts, key, value, None, 0.125, length)
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)  # a low digit of the query may round differently
 
 

@@ -210,7 +210,7 @@ assert attend_with(native, *arguments) is not None
 native.readable = lambda *sizes: True  # nobody looks
 tensors = part.key.packed.tensors
 tensors["codes"] = tensors["codes"][:, :, :, :1].clone()
-native._known.clear()
+native._descriptions.clear()
 attend_with(native, *arguments)
 """
 

@@ -13,22 +13,22 @@ from kvmm.kernels.attention.backends.cuda import kernel as cuda
 from kvmm.kernels.attention.backends.cuda import nvrtc
 from kvmm.kernels.attention.backends.cuda.arguments import arguments_of, header_text
 from kvmm.kernels.attention.backends.cuda.inputs import (
-    DigitKeys,
+    KeyPlanes,
     rows_of,
 )
-from kvmm.kernels.attention.backends.cuda.splits import best_dense_splits, best_splits, grid_of
+from kvmm.kernels.attention.backends.cuda.splits import best_residual_splits, best_splits, grid_of
 from kvmm.kernels.attention.backends.cuda.variant import variant_of
 from kvmm.kernels.attention.format import aligned
 from tests.kernels.cuda_cases import (
     CASES,
-    DENSE_CASES,
-    dense_outputs,
+    RESIDUAL_CASES,
     library_of,
     make,
-    make_dense,
+    make_residual,
     outputs_of,
+    residual_outputs,
 )
-from tests.kernels.cuda_reference import check, check_dense, has_zero, reference
+from tests.kernels.cuda_reference import check, check_residual, has_zero, reference
 
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available() or not cuda.available(torch.device("cuda", 0)), reason="needs an NVIDIA GPU"
@@ -43,7 +43,7 @@ def test_matches_reference(name, pages, splits):
     assert cuda.supports(q8, keys, values, bias)
     outputs = outputs_of(q8, keys, values, splits)
     used = torch.tensor([pages], dtype=torch.int32, device="cuda")
-    cuda.split_digits(q8, qw, qz, keys, values, *outputs[:3], num_pages=used, bias=bias, out_z=outputs[3])
+    cuda.split_kernel(q8, qw, qz, keys, values, *outputs[:3], num_pages=used, bias=bias, out_z=outputs[3])
     check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
 
 
@@ -70,7 +70,7 @@ def test_matches_reference_on_a_cpu(name, warps, stages, tmp_path):
     pages, splits = 5, 2
     q8, qw, qz, keys, values, bias = make(name, batch=1, pages=pages)
     variant = replace(variant_of(q8, keys, values, bias), warps=warps, stages=stages)
-    assert variant.dense == 0
+    assert variant.residual == 0
     library = library_of(variant, tmp_path / "digits.so")
     outputs = outputs_of(q8, keys, values, splits)
     used = torch.tensor([pages], dtype=torch.int32)
@@ -90,11 +90,11 @@ def test_sums_by_channel_on_a_cpu(name, tmp_path):
     for codes, _ in values.planes:
         real += range(start, start + codes.shape[-2])
         start += aligned(codes.shape[-2])
-    digits = torch.tensor(real)[torch.randint(0, len(real), (3, 72), generator=generator)].int()
-    places = 4.0 ** torch.randint(-1, 2, (3, 72), generator=generator)
+    lanes = torch.tensor(real)[torch.randint(0, len(real), (3, 72), generator=generator)].int()
+    weights = 4.0 ** torch.randint(-1, 2, (3, 72), generator=generator)
     expected = reference(q8, qw, qz, keys, values, pages, splits, bias)
-    expected[2] = (expected[2][..., digits.long()] * places).sum(-2)
-    values = replace(values, channels=(digits, places))
+    expected[2] = (expected[2][..., lanes.long()] * weights).sum(-2)
+    values = replace(values, channels=(lanes, weights))
     variant = replace(variant_of(q8, keys, values, bias), warps=2, stages=1)
     library = library_of(variant, tmp_path / "digits.so")
     outputs = outputs_of(q8, keys, values, splits)
@@ -107,44 +107,46 @@ def test_sums_by_channel_on_a_cpu(name, tmp_path):
 @needs_gpu
 @pytest.mark.parametrize("columns", [0, 1, 15, 132, 700])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("name", DENSE_CASES)
-def test_dense_columns(name, columns, biased):
-    case, dims, dtype, count, apart = DENSE_CASES[name]
+@pytest.mark.parametrize("name", RESIDUAL_CASES)
+def test_residual_tokens(name, columns, biased):
+    case, dims, dtype, count, apart = RESIDUAL_CASES[name]
     q8, qw, qz, keys, values, bias = make(case, pages=9, device="cuda", capacity=12)
-    dense = make_dense(2, 2, rows_of(q8), columns, dims, dtype, biased, device="cuda")
-    assert cuda.choose(q8, keys, values, bias, dense) is not None
-    outputs, dense_out = outputs_of(q8, keys, values, 3), dense_outputs(dense, count, apart)
+    residual = make_residual(2, 2, rows_of(q8), columns, dims, dtype, biased, device="cuda")
+    assert cuda.choose(q8, keys, values, bias, residual) is not None
+    outputs, residual_out = outputs_of(q8, keys, values, 3), residual_outputs(residual, count, apart)
     used = torch.tensor([9], dtype=torch.int32, device="cuda")
-    cuda.split_digits(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], dense=dense, dense_out=dense_out)
+    cuda.split_kernel(
+        q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], residual=residual, residual_out=residual_out
+    )
     check(outputs, reference(q8, qw, qz, keys, values, 9, 3, bias), has_zero(values), qw is None)
-    check_dense(dense, dense_out)
+    check_residual(residual, residual_out)
 
 
-@pytest.mark.parametrize("name", DENSE_CASES)
-def test_dense_columns_on_a_cpu(name, tmp_path):
-    case, dims, dtype, count, apart = DENSE_CASES[name]
+@pytest.mark.parametrize("name", RESIDUAL_CASES)
+def test_residual_tokens_on_a_cpu(name, tmp_path):
+    case, dims, dtype, count, apart = RESIDUAL_CASES[name]
     pages, splits = 5, 2
     q8, qw, qz, keys, values, bias = make(case, batch=2, heads=1, pages=pages)
     library = None
     for columns, biased in ((70, False), (37, True), (0, False), (1, False)):
-        dense = make_dense(2, 1, rows_of(q8), columns, dims, dtype, biased)
-        variant = replace(variant_of(q8, keys, values, bias, dense), warps=3, stages=1)
+        residual = make_residual(2, 1, rows_of(q8), columns, dims, dtype, biased)
+        variant = replace(variant_of(q8, keys, values, bias, residual), warps=3, stages=1)
         library = library or library_of(variant, tmp_path / "digits.so")
-        outputs, dense_out = outputs_of(q8, keys, values, splits), dense_outputs(dense, count, apart)
+        outputs, residual_out = outputs_of(q8, keys, values, splits), residual_outputs(residual, count, apart)
         used = torch.tensor([pages], dtype=torch.int32)
-        arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], dense, dense_out)
-        grid = grid_of(q8, keys, variant, splits, dense_out)
+        arguments = arguments_of(q8, qw, qz, keys, values, *outputs[:3], used, bias, outputs[3], residual, residual_out)
+        grid = grid_of(q8, keys, variant, splits, residual_out)
         library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
         check(outputs, reference(q8, qw, qz, keys, values, pages, splits, bias), has_zero(values), qw is None)
-        check_dense(dense, dense_out)
+        check_residual(residual, residual_out)
 
 
 @pytest.mark.parametrize(
     ("units", "columns", "splits", "expected"),
     [(8, 132, 32, (1, True)), (8, 132, 8, (2, True)), (256, 132, 1, (1, False)), (32, 700, 8, (6, False))],
 )
-def test_best_dense_splits(units, columns, splits, expected):
-    assert best_dense_splits(units, columns, slots=264, warps=8, splits=splits) == expected
+def test_best_residual_splits(units, columns, splits, expected):
+    assert best_residual_splits(units, columns, slots=264, warps=8, splits=splits) == expected
 
 
 @needs_gpu
@@ -154,7 +156,7 @@ def test_replays_in_a_graph():
     used = torch.tensor([20], dtype=torch.int32, device="cuda")
 
     def step():
-        cuda.split_digits(q8, qw, qz, keys, values, *outputs[:3], num_pages=used)
+        cuda.split_kernel(q8, qw, qz, keys, values, *outputs[:3], num_pages=used)
 
     step()
     graph = torch.cuda.CUDAGraph()
@@ -178,15 +180,15 @@ def test_compiles(name, capability):
     check_compiles(variant_of(q8, keys, values, bias), capability)
 
 
-@pytest.mark.parametrize("name", DENSE_CASES)
+@pytest.mark.parametrize("name", RESIDUAL_CASES)
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
-def test_compiles_with_dense_columns(name, capability):
+def test_compiles_with_residual_tokens(name, capability):
     if nvrtc.nvrtc() is None:
         pytest.skip("NVRTC is not installed")
-    case, dims, dtype, _, _ = DENSE_CASES[name]
+    case, dims, dtype, _, _ = RESIDUAL_CASES[name]
     q8, _, _, keys, values, bias = make(case)
-    dense = make_dense(2, 2, rows_of(q8), 40, dims, dtype, False)
-    check_compiles(variant_of(q8, keys, values, bias, dense), capability)
+    residual = make_residual(2, 2, rows_of(q8), 40, dims, dtype, False)
+    check_compiles(variant_of(q8, keys, values, bias, residual), capability)
 
 
 def check_compiles(variant, capability):
@@ -216,14 +218,14 @@ def check_compiles(variant, capability):
 def test_no_variant(change):
     q8, _, _, keys, values, _ = make("2 bits")
     fields = {name: getattr(keys, name) for name in ("planes", "page_size", "group", "norm")}
-    assert variant_of(q8, DigitKeys(**(fields | change)), values) is None
+    assert variant_of(q8, KeyPlanes(**(fields | change)), values) is None
 
 
 def test_not_on_a_cpu():
     q8, qw, qz, keys, values, _ = make("2 bits")
     assert not cuda.supports(q8, keys, values)
     with pytest.raises(KVMMError, match="Triton"):
-        cuda.split_digits(q8, qw, qz, keys, values, *outputs_of(q8, keys, values, 1)[:3])
+        cuda.split_kernel(q8, qw, qz, keys, values, *outputs_of(q8, keys, values, 1)[:3])
 
 
 @pytest.mark.parametrize(
@@ -231,5 +233,5 @@ def test_not_on_a_cpu():
     [(8, 1024, 0, 32), (8, 1023, 0, 33), (8, 1023, 128, 32), (256, 63, 128, 1), (8, 1, 128, 1), (1, 8, 0, 1)],
 )
 def test_best_splits(units, pages, columns, expected):
-    """Where a block is left for the dense columns, no block with pages has to take them besides."""
-    assert best_splits(units, pages, slots=264, warps=8, columns=columns) == expected
+    """Where a block is left for the residual tokens, no block with pages has to take them besides."""
+    assert best_splits(units, pages, slots=264, warps=8, residual_tokens=columns) == expected

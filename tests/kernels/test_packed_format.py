@@ -57,9 +57,9 @@ def test_the_cuda_header_is_laid_out_as_ctypes_has_it(tmp_path):
 
 
 def test_every_field_of_a_variant_is_a_macro():
-    text = cuda.header_text(replace(VARIANT, key_digits=(96, 32), warps=6))
+    text = cuda.header_text(replace(VARIANT, key_lanes=(96, 32), warps=6))
     defined = dict(re.findall(r"#define (\w+) (\d+) //", text))
-    assert (defined["KEY_DIGITS_0"], defined["KEY_DIGITS_1"], defined["WARPS"]) == ("96", "32", "6")
+    assert (defined["KEY_LANES_0"], defined["KEY_LANES_1"], defined["WARPS"]) == ("96", "32", "6")
     names = {f"{entry.name.upper()}{pair}" for entry in fields(Variant) for pair in ("", "_0", "_1")}
     assert set(defined) - names == {"WARP_BYTES"}
     assert all(any(f"{entry.name.upper()}{pair}" in defined for pair in ("", "_0")) for entry in fields(Variant))

@@ -16,7 +16,7 @@ from kvmm.kernels.hadamard.triton import launch
 from kvmm.kernels.quantize import DensePages, triton_statistics
 from kvmm.kernels.quantize import chain as vector_chain
 from kvmm.kernels.quantize import triton as kernels
-from kvmm.kernels.quantize.layout import Layout
+from kvmm.kernels.quantize.layout import PlaneLayout
 from kvmm.kernels.quantize.tiles import TilePages
 from kvmm.modality import IMAGE
 from kvmm.policy import CodecSpec, spec
@@ -277,32 +277,32 @@ def test_digits(transposed, counts, turns, monkeypatch):
         monkeypatch.setattr(vector_chain, "_LARGE_PROGRAMS", 1)
         monkeypatch.setattr(vector_chain, "_TILE", 16 * 128)
     bits = torch.tensor([b for b, n in counts.items() for _ in range(n)])
-    layout = Layout(bits)
+    layout = PlaneLayout(bits)
     dense, tiled = both(vectors(150, 80, torch.bfloat16), 32)
     norm = dense.token_norms("l2").half()
     dense, tiled = (CHAINS["rd"](pages, norm) for pages in (dense, tiled))
     scale, zero_point = dense.fit_levels(bits, dense.groups(None))
     scale, zero_point = scale[..., : layout.coded].half(), zero_point.half()
     dim = -1 if transposed else -2
-    for room in (None, layout.room(torch.device("cuda"), None, dim)):
-        expected = dense.plane_codes(scale, zero_point, layout, transposed, room)
-        found = tiled.plane_codes(scale, zero_point, layout, transposed, room)
+    for padded_widths in (None, layout.padded_widths(torch.device("cuda"), None, dim)):
+        expected = dense.plane_codes(scale, zero_point, layout, transposed, padded_widths)
+        found = tiled.plane_codes(scale, zero_point, layout, transposed, padded_widths)
         assert found.keys() == expected.keys() == layout.widths.keys()
         for name in expected:
             same_codes(found[name], expected[name])
             width = found[name].shape[-3 - dim]
-            assert width == (layout.widths[name] if room is None else -(-layout.widths[name] // 16) * 16)
+            assert width == (layout.widths[name] if padded_widths is None else -(-layout.widths[name] // 16) * 16)
             assert not found[name].narrow(-3 - dim, layout.widths[name], width - layout.widths[name]).any()
 
 
 def test_room_of_digits_does_not_change_what_is_read():
-    layout = Layout(torch.tensor([8, 6, 4, 4, 2, 2, 1, 1, 1, 0]))
+    layout = PlaneLayout(torch.tensor([8, 6, 4, 4, 2, 2, 1, 1, 1, 0]))
     codes = (torch.rand(2, 2, 3, 32, layout.coded) * (layout.levels(torch.device("cpu"))[: layout.coded] + 1)).byte()
     for dim in (-2, -1):
         exact = layout.unpack(layout.pack(codes, dim), dim)
-        roomy = layout.pack(codes, dim, layout.room(torch.device("cuda"), None, dim))
-        assert {name: tensor.shape[-3 - dim] for name, tensor in roomy.items()} == {"codes": 16, "codes_1bit": 16}
-        assert torch.equal(layout.unpack(roomy, dim), exact)
+        padded = layout.pack(codes, dim, layout.padded_widths(torch.device("cuda"), None, dim))
+        assert {name: tensor.shape[-3 - dim] for name, tensor in padded.items()} == {"codes": 16, "codes_1bit": 16}
+        assert torch.equal(layout.unpack(padded, dim), exact)
         assert torch.equal(exact if dim == -2 else exact.transpose(-1, -2), codes.float())
 
 

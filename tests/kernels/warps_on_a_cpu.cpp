@@ -153,10 +153,10 @@ static unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
 }
 
 static float from_half(unsigned x) {  // of the model's dtype
-    return DENSE == 3 ? bits_of<float>(x << 16) : (float)bits_of<_Float16>((uint16_t)x);
+    return RESIDUAL == 3 ? bits_of<float>(x << 16) : (float)bits_of<_Float16>((uint16_t)x);
 }
 static unsigned to_half(float x) {
-    if (DENSE != 3) return bits_of<uint16_t>((_Float16)x);
+    if (RESIDUAL != 3) return bits_of<uint16_t>((_Float16)x);
     const unsigned bits = bits_of<unsigned>(x);
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
@@ -209,7 +209,7 @@ Byte shared[SHARED_SIZE] __attribute__((aligned(128)));
 static const Arguments* arguments;
 
 static void run_lane() {
-    split_digits(*arguments);
+    split_kernel(*arguments);
     lanes[threadIdx.x].done = true;
     pause();
 }

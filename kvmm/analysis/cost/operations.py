@@ -107,7 +107,7 @@ def decode_operations(model: CostModel, tokens: Mapping[str, int]) -> DecodeOper
         bases: dict[Any, int] = {}  # stores of equal basis share one transform
         for modality, (count, page_size) in split.packed.items():
             for codec in _codecs(model, index, modality):
-                bases[codec.side, codec.basis] = heads * _rotation(codec, shape)
+                bases[codec.side, codec.transform_id] = heads * _rotation(codec, shape)
                 elements = _elements(model, codec, page_size, count)
                 scale += group * (elements.get("scale", 0) + elements.get("zero_point", 0))
                 norm += group * sum(elements.get(name, 0) for name in _NORMS)
@@ -139,10 +139,10 @@ def _codecs(model: CostModel, index: int, modality: int) -> tuple[Codec, Codec]:
 
 def _rotation(codec: Codec, shape: ModelShape) -> int:
     """Operations of the change of basis of one head's vector: ``D log2 D`` for a Hadamard transform, else a matrix."""
-    if codec.basis == "identity":
+    if codec.transform_id == "identity":
         return 0
     dim = shape.head_dim
-    if codec.basis == "hadamard":
+    if codec.transform_id == "hadamard":
         return round(dim * log2(dim))
     if codec.side == "value":
         return dim * dim

@@ -188,7 +188,7 @@ class _Meter:
         for pages in storage.pages(seen.layer, "key", seen.key, plan, seen.query):
             stored.keys[:, pages.positions] = pages.decoded
             stored.packed[pages.positions] = True
-            if pages.codec.adjusts_scores:
+            if pages.codec.calibrates_logits:
                 stored.adjusts.append((pages.codec, pages.positions))
         return stored
 
@@ -210,7 +210,7 @@ class _Meter:
         for codec, positions in stored.adjusts:
             part = scores.index_select(-1, positions)[None]
             page_bias = bias.index_select(-1, positions)[None, None]
-            adjusted[..., positions] = codec.adjust_scores(part, page_bias)[0]
+            adjusted[..., positions] = codec.calibrate_logits(part, page_bias)[0]
         return adjusted
 
     def _begin(self, seen: Seen, exact: torch.Tensor, stored: _Stored) -> _Row:

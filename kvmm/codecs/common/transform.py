@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from kvmm.errors import KVMMError
 from kvmm.kernels.hadamard import hadamard_matrix
-from kvmm.kernels.quantize.layout import Layout
+from kvmm.kernels.quantize.layout import PlaneLayout
 
 if TYPE_CHECKING:
     from kvmm.calibration.data import Calibration
@@ -52,7 +52,7 @@ class Transform:
         self.variance = torch.ones(dim) if variance is None else variance.float()
         self.norm = norm
         self.known: dict[str, torch.Tensor] = {}
-        self.layouts: dict[Hashable, Layout] = {}
+        self.layouts: dict[Hashable, PlaneLayout] = {}
 
 
 # by tensors that were found to have one, since a calibration is checked more than once; None once somebody took it

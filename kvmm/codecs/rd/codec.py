@@ -38,7 +38,7 @@ from kvmm.kernels.attention import scores_per_channel, weighted_values_per_chann
 from kvmm.kernels.attention.format import PackedFormat, Plane, lanes_by_channel, plane_layout
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_keys, unpack_values
-from kvmm.kernels.quantize.layout import DIGIT_BITS, Layout, check_bits, layout_of
+from kvmm.kernels.quantize.layout import STORED_BITS, PlaneLayout, check_bits, layout_of
 
 if TYPE_CHECKING:
     from kvmm.calibration.data import SiteSamples
@@ -82,8 +82,8 @@ class RD(Codec):
         self.needs_queries = self.fit_kind == "prompt" and side == "key"
         self.static_encode = self.fit_kind != "prompt"  # where bits are stored with the pages
         self.token_dim = -2 if side == "key" else -1
-        self._layouts: dict[int, Layout] = {}
-        self._tables: dict[torch.device, tuple[torch.Tensor, ...]] = {}  # what kernels know of the digits
+        self._layouts: dict[int, PlaneLayout] = {}
+        self._tables: dict[torch.device, tuple[torch.Tensor, ...]] = {}  # lane tables of the kernels
         self._gaussian: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}  # levels of short spans
 
     @classmethod
@@ -153,14 +153,14 @@ class RD(Codec):
         norm = self.option("norm")
         return transform.norm if norm == "auto" else norm == "l2"
 
-    def layout(self, dim: int, transform: Transform) -> Layout:
+    def layout(self, dim: int, transform: Transform) -> PlaneLayout:
         """The bits of this site's channels."""
         if dim not in self._layouts:
             sibling = self.site.sibling
             same = sibling is not None and (sibling.codec, sibling.bits) == (self.name, self.spec.bits)
             key = (float(self.spec.bits), self.option("pool"), self.fit_kind, same)
             if key not in transform.layouts:
-                transform.layouts[key] = Layout(self._bits(transform, same))
+                transform.layouts[key] = PlaneLayout(self._bits(transform, same))
             self._layouts[dim] = transform.layouts[key]
         return self._layouts[dim]
 
@@ -199,8 +199,8 @@ class RD(Codec):
             pages = pages.transform(transform.forward[None], transform.known).subtract(transform.offset[None])
             layout = self.layout(dim, transform)
         scale, zero_point, group = self._levels(pages, layout, transform, context)
-        room = layout.room(x.device, context.previous and context.previous.tensors, self.token_dim)
-        tensors |= pages.plane_codes(scale, zero_point, layout, self.side == "value", room)
+        padded_widths = layout.padded_widths(x.device, context.previous and context.previous.tensors, self.token_dim)
+        tensors |= pages.plane_codes(scale, zero_point, layout, self.side == "value", padded_widths)
         if group is None:
             tensors |= {"scale": scale, "zero_point": zero_point}
         elif context.previous is None:
@@ -209,7 +209,7 @@ class RD(Codec):
         return Packed(tensors, context.page_size, page_group, shared_group=group or 0)
 
     def _levels(
-        self, pages: Pages, layout: Layout, transform: Transform, context: EncodeContext
+        self, pages: Pages, layout: PlaneLayout, transform: Transform, context: EncodeContext
     ) -> tuple[torch.Tensor, torch.Tensor, int | None]:
         """Scale ``[B, H, 1, C]``, zero point ``[B, H, 1, D]`` and which group they are; None is a new one."""
         held = 0 if context.previous is None else context.previous["scale"].shape[2]
@@ -224,7 +224,7 @@ class RD(Codec):
                 return scale.expand(shape), zero_point.expand(shape), -1
         return *pages.fit_levels(layout.bits, pages.groups(None), self.parameter_dtype, layout.coded), None
 
-    def _offline_levels(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, torch.Tensor]:
+    def _offline_levels(self, layout: PlaneLayout, transform: Transform) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale ``[1, H, 1, C]`` and zero point ``[1, H, 1, D]`` of a Gaussian with the calibrated deviations."""
         device = transform.forward.device
         if device not in self._gaussian:
@@ -236,7 +236,7 @@ class RD(Codec):
             self._gaussian[device] = scale[..., : layout.coded].contiguous(), zero_point  # kernels want whole rows
         return self._gaussian[device]
 
-    def _parameters(self, packed: Packed, transform: Transform, layout: Layout) -> tuple[Any, Any, Any]:
+    def _parameters(self, packed: Packed, transform: Transform, layout: PlaneLayout) -> tuple[Any, Any, Any]:
         """Scale and zero point ``[B, H, G, ...]`` float32 with the transform's offset, and each page's group."""
         levels, group, one = (packed["scale"], packed["zero_point"]), packed.page_group, packed.only_group
         if one is not None and one >= 0:
@@ -275,7 +275,7 @@ class RD(Codec):
         if self.uses_norm(transform):
             fields["norm"] = Field(self.parameter_dtype, (batch, heads, pages, store.page_size))
         for name, widths in layout.stored_widths().items():
-            rows = store.page_size * DIGIT_BITS[name] // 8
+            rows = store.page_size * STORED_BITS[name] // 8
             shape = (rows, widths) if self.side == "key" else (widths, rows)
             fields[name] = Field(torch.uint8, (batch, heads, pages, *shape))
         return fields
@@ -293,12 +293,12 @@ class RD(Codec):
         x = pages.flatten(2, 3) @ inverse.transpose(-1, -2)
         return x * packed["norm"].float().flatten(2).unsqueeze(-1) if "norm" in packed.tensors else x
 
-    def _layout_of(self, packed: Packed) -> tuple[Transform, Layout]:
+    def _layout_of(self, packed: Packed) -> tuple[Transform, PlaneLayout]:
         dim = packed["zero_point"].shape[-1]
         transform = self.transform(dim, packed["zero_point"].device)
         return transform, _stored_layout(packed.tensors) if self.fit_kind == "prompt" else self.layout(dim, transform)
 
-    def _unpacked(self, packed: Packed) -> tuple[Transform, Layout, torch.Tensor]:
+    def _unpacked(self, packed: Packed) -> tuple[Transform, PlaneLayout, torch.Tensor]:
         transform, layout = self._layout_of(packed)
         if not layout.coded:
             return transform, layout, _no_codes(packed, self.token_dim)
@@ -313,7 +313,7 @@ class RD(Codec):
     # -- attention --------------------------------------------------------------------------------------------------
 
     @property
-    def basis(self) -> Hashable:
+    def transform_id(self) -> Hashable:
         if self.fit_kind == "prompt":
             return "identity"
         if self.fit_kind != "none" and self.site.calibration is not None:
@@ -338,7 +338,7 @@ class RD(Codec):
         fallback_scale, fallback_zero_point = fallback or (None, None)
         channel, weight, *by_channel, matrix, lane_transform = self._lane_tables(layout, transform)
         return PackedFormat(
-            tuple(Plane(packed[n], DIGIT_BITS[n], w) for n, w in layout.widths.items() if n in packed.tensors),
+            tuple(Plane(packed[n], STORED_BITS[n], w) for n, w in layout.widths.items() if n in packed.tensors),
             len(packed.page_group),
             packed.page_size,
             packed["scale"],
@@ -356,11 +356,11 @@ class RD(Codec):
             lane_transform=lane_transform,
         )
 
-    def _lane_tables(self, layout: Layout, transform: Transform) -> tuple[torch.Tensor, ...]:
+    def _lane_tables(self, layout: PlaneLayout, transform: Transform) -> tuple[torch.Tensor, ...]:
         """``lane_channel``, ``plane_weight`` and all the tables that follow from them, of :class:`PackedFormat`."""
         device = transform.forward.device
         if device not in self._tables:
-            runs = [tuple((0, n, 4.0**place) for place, n in layout.digits)] if layout.digits else []
+            runs = [tuple((0, n, 4.0**plane) for plane, n in layout.two_bit_planes)] if layout.two_bit_planes else []
             if layout.one_bit:
                 runs.append(((layout.one_bit.start, len(layout.one_bit), 1.0),))
             channel, weight = plane_layout(tuple(runs), device)
@@ -392,9 +392,9 @@ class RD(Codec):
         scores = query @ zero_point.transpose(-1, -2)  # [B, H, Q, G]
         if group is not None:
             scores = scores.index_select(-1, group).repeat_interleave(packed.page_size, -1)
-        for name, bits, channel, place in layout.planes(query.device):
+        for name, bits, channel, plane_weight in layout.planes(query.device):
             codes = unpack_keys(packed[name], bits)[..., : len(channel)]
-            steps = scale.index_select(-1, channel) * place
+            steps = scale.index_select(-1, channel) * plane_weight
             scores = scores_per_channel(query.index_select(-1, channel), codes, steps, None, group).add_(scores)
         if not layout.coded and group is None:
             scores = scores.expand(-1, -1, -1, len(packed.page_group) * packed.page_size)
@@ -410,22 +410,22 @@ class RD(Codec):
         else:
             by_page = probabilities.unflatten(-1, (-1, packed.page_size)).sum(-1)  # [B, H, Q, P]
             output = by_page @ zero_point.index_select(2, group)
-        for name, bits, channel, place in layout.planes(probabilities.device):
+        for name, bits, channel, plane_weight in layout.planes(probabilities.device):
             codes = unpack_values(packed[name], bits)[:, :, : len(channel)]
-            steps = scale.index_select(-1, channel) * place
-            digits = weighted_values_per_channel(probabilities, codes, steps, None, group)
-            output = output.scatter_add(-1, channel.expand(digits.shape), digits)
+            steps = scale.index_select(-1, channel) * plane_weight
+            weighted_lanes = weighted_values_per_channel(probabilities, codes, steps, None, group)
+            output = output.scatter_add(-1, channel.expand(weighted_lanes.shape), weighted_lanes)
         return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
 
 
 def _no_codes(packed: Packed, dim: int) -> torch.Tensor:
-    """What :meth:`Layout.unpack` would return without a coded channel."""
+    """What :meth:`PlaneLayout.unpack` would return without a coded channel."""
     pages = (*packed["zero_point"].shape[:2], len(packed.page_group), packed.page_size)
     empty = packed["zero_point"].new_zeros(*pages, 0, dtype=torch.float32)
     return empty if dim == -2 else empty.transpose(-1, -2)
 
 
-def _stored_layout(tensors: Mapping[str, torch.Tensor], previous: Packed | None = None) -> Layout:
+def _stored_layout(tensors: Mapping[str, torch.Tensor], previous: Packed | None = None) -> PlaneLayout:
     bits = tensors["bits"] if previous is None else previous["bits"]
     return layout_of(tuple(bits[0, 0, 0].tolist()))
 

@@ -1,4 +1,4 @@
-"""New keys and values into buffers with room."""
+"""Append new keys and values to static buffers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def append_tokens(
     value: torch.Tensor,
     position: torch.Tensor,
 ) -> None:
-    """Write one token's keys and values to a column that the device knows; in place.
+    """Write one token's keys and values at a position read on the device, in place.
 
     Args:
         key_buffer, value_buffer: ``[B, H, n, D]``, contiguous.
         key, value: ``[B, H, 1, D]``, cast to the buffers' dtype as :func:`kvmm.kernels.exact.to_exact` does.
-        position: int64 ``[1]``, the column.
+        position: int64 ``[1]``, the token index in the buffers.
     """
     if key.is_cuda:
         from kvmm.kernels.append.triton import append_tokens as kernel

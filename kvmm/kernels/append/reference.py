@@ -1,4 +1,4 @@
-"""New keys and values into buffers with room, in torch."""
+"""Append new keys and values to static buffers, in torch."""
 
 from __future__ import annotations
 

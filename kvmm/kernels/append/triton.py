@@ -1,4 +1,4 @@
-"""New keys and values into buffers with room: one launch for both, so that a step has few."""
+"""Append new keys and values to static buffers: one launch for both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _to_exact(x, dtype: tl.constexpr):
     return x.to(dtype)
 
 
-@triton.jit(do_not_specialize=["columns"])
+@triton.jit(do_not_specialize=["capacity"])
 def _append_kernel(
     key_buffer,
     value_buffer,
@@ -25,22 +25,22 @@ def _append_kernel(
     key_strides_h,
     value_strides_b,
     value_strides_h,
-    columns,
+    capacity,
     heads,
     key_dim: tl.constexpr,
     value_dim: tl.constexpr,
     block: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)  # sequence * heads + head
-    column = tl.load(position)
+    token = tl.load(position)
     channel = tl.arange(0, block)
     batch, head = row // heads, row % heads
     new = tl.load(key + batch * key_strides_b + head * key_strides_h + channel, mask=channel < key_dim)
     new = _to_exact(new, key_buffer.dtype.element_ty)
-    tl.store(key_buffer + (row * columns + column) * key_dim + channel, new, mask=channel < key_dim)
+    tl.store(key_buffer + (row * capacity + token) * key_dim + channel, new, mask=channel < key_dim)
     new = tl.load(value + batch * value_strides_b + head * value_strides_h + channel, mask=channel < value_dim)
     new = _to_exact(new, value_buffer.dtype.element_ty)
-    tl.store(value_buffer + (row * columns + column) * value_dim + channel, new, mask=channel < value_dim)
+    tl.store(value_buffer + (row * capacity + token) * value_dim + channel, new, mask=channel < value_dim)
 
 
 def append_tokens(
@@ -51,7 +51,7 @@ def append_tokens(
     position: torch.Tensor,
 ) -> None:
     """See :func:`kvmm.kernels.append.append_tokens`."""
-    batch, heads, columns, key_dim = key_buffer.shape
+    batch, heads, capacity, key_dim = key_buffer.shape
     value_dim = value_buffer.shape[3]
     key = key if key.stride(3) == 1 else key.contiguous()
     value = value if value.stride(3) == 1 else value.contiguous()
@@ -65,7 +65,7 @@ def append_tokens(
         key.stride(1),
         value.stride(0),
         value.stride(1),
-        columns,
+        capacity,
         heads,
         key_dim,
         value_dim,

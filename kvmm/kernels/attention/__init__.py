@@ -6,8 +6,8 @@
 - ``backends``: ``torch`` (the definition), ``cpu`` (C), ``triton`` and ``cuda``. A backend says what it takes:
   ``takes(call)`` and ``supports(segment, call)``; it reads all of a call, ``attend(call, segments)``, or some of it,
   ``partial(call, segments)``, which gives an output and its log-sum-exp. On a GPU ``gpu`` is asked: the CUDA kernel
-  reads a segment where it has a variant, the Triton kernels any other, and one kernel joins their splits.
-- ``merge``: partial results become one by their log-sum-exp.
+  reads a segment where it has a variant, the Triton kernels any other, and one kernel reduces their splits.
+- ``merge``: partial results are merged by their log-sum-exp.
 
 A field that a codec needs is declared in ``format``, filled by ``Codec.packed_format`` and used by the backends that
 know it; one that does not must not support stores that have it.
@@ -18,7 +18,7 @@ from __future__ import annotations
 from kvmm.kernels.attention.backends.torch.reference import (
     scores_per_channel,
     scores_per_token,
-    scores_second_digit,
+    scores_second_plane,
     weighted_values_per_channel,
     weighted_values_per_token,
 )
@@ -28,7 +28,7 @@ __all__ = [
     "attend",
     "scores_per_channel",
     "scores_per_token",
-    "scores_second_digit",
+    "scores_second_plane",
     "weighted_values_per_channel",
     "weighted_values_per_token",
 ]

@@ -45,12 +45,12 @@ class Reader:
         return self.packed.num_pages
 
     @property
-    def basis(self) -> Hashable:
-        """Readers of equal bases share one :meth:`transform_query`, or one :meth:`restore_output`."""
-        return self.codec.basis
+    def transform_id(self) -> Hashable:
+        """Readers with equal ids share one :meth:`transform_query`, or one :meth:`restore_output`."""
+        return self.codec.transform_id
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:
-        """Take queries ``[B, H, Q, D]`` into the basis in which keys are stored."""
+        """Apply the transform of the stored keys to queries ``[B, H, Q, D]``."""
         return self.codec.transform_query(query)
 
     def scores(self, query: torch.Tensor) -> torch.Tensor:
@@ -58,23 +58,23 @@ class Reader:
         return self.codec.scores(query, self.packed)
 
     @property
-    def adjusts_scores(self) -> bool:
-        """Whether :meth:`adjust_scores` does anything."""
-        return self.codec.adjusts_scores
+    def calibrates_logits(self) -> bool:
+        """Whether :meth:`calibrate_logits` does anything."""
+        return self.codec.calibrates_logits
 
-    def adjust_scores(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Adjust the scaled scores ``[B, H, Q, slots]`` before the softmax.
+    def calibrate_logits(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Calibrate the scaled scores ``[B, H, Q, slots]`` before the softmax.
 
         ``bias`` is ``[B, 1, q or 1, slots]``, very negative at slots that hold no token, or None.
         """
-        return self.codec.adjust_scores(scores, bias)
+        return self.codec.calibrate_logits(scores, bias)
 
     def weighted_values(self, probabilities: torch.Tensor) -> torch.Tensor:
-        """``sum_t p_t v_t``: ``[B, H, Q, slots]`` to ``[B, H, Q, D]`` in the basis of the store. For values."""
+        """``sum_t p_t v_t``: ``[B, H, Q, slots]`` to transformed ``[B, H, Q, D]``. For values."""
         return self.codec.weighted_values(probabilities, self.packed)
 
     def restore_output(self, output: torch.Tensor) -> torch.Tensor:
-        """Take weighted values ``[B, H, Q, D]`` back from the basis in which they are stored."""
+        """Apply the inverse transform to weighted values ``[B, H, Q, D]``."""
         return self.codec.restore_output(output)
 
 
@@ -95,41 +95,43 @@ class KVSegment(Protocol):
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """What all backends are asked.
+    """The arguments of all backends.
 
     Attributes:
         query: ``[B, H_q, q, D]``.
-        dense_key, dense_value: ``[B, H_kv, n, D]`` in any dtype, the residual tokens (sinks and the newest), the new
+        residual_key, residual_value: ``[B, H_kv, n, D]`` in any dtype, the residual tokens (sinks and the newest), new
             tokens last.
         bias: float32 ``[B, 1, q or 1, N]`` added to the scores of all ``N`` slots, of the call's segments and then of
             the residual tokens, or None.
         scaling: the softmax scale.
-        dense_length: int32 ``[1]`` on the device, how many of the ``n`` residual tokens are in use, or None if all are.
+        residual_length: int32 ``[1]`` on the device, how many of the ``n`` residual tokens are in use, or None for all.
     """
 
     query: torch.Tensor
-    dense_key: torch.Tensor
-    dense_value: torch.Tensor
+    residual_key: torch.Tensor
+    residual_value: torch.Tensor
     bias: torch.Tensor | None
     scaling: float
-    dense_length: torch.Tensor | None = None
+    residual_length: torch.Tensor | None = None
 
     @property
-    def heads(self) -> int:
+    def num_kv_heads(self) -> int:
         """``H_kv``."""
-        return self.dense_key.shape[1]
+        return self.residual_key.shape[1]
 
     @property
     def rows(self) -> int:
-        """Rows of queries a KV head."""
-        return self.query.shape[1] // self.heads * self.query.shape[2]
+        """Query rows per KV head."""
+        return self.query.shape[1] // self.num_kv_heads * self.query.shape[2]
 
-    def without_dense(self) -> AttentionCall:
+    def without_residual(self) -> AttentionCall:
         """The same queries without the residual tokens."""
-        none = (x[:, :, :0] for x in (self.dense_key, self.dense_value))
+        none = (x[:, :, :0] for x in (self.residual_key, self.residual_value))
         return AttentionCall(self.query, *none, self.bias, self.scaling)
 
     def with_bias(self, pieces: Sequence[torch.Tensor]) -> AttentionCall:
         """The same call with the bias of other segments: those of their slots, one behind the other."""
         bias = torch.cat(tuple(pieces), -1)
-        return AttentionCall(self.query, self.dense_key, self.dense_value, bias, self.scaling, self.dense_length)
+        return AttentionCall(
+            self.query, self.residual_key, self.residual_value, bias, self.scaling, self.residual_length
+        )

@@ -1,7 +1,7 @@
 """Which backend reads which segment of a call.
 
 The fastest one of the device is asked about every segment. Those that it does not read are read by torch, and cost only
-themselves: the partial results join by their log-sum-exp. The residual tokens go with the fast backend.
+themselves: the partial results are merged by their log-sum-exp. The residual tokens go with the fast backend.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ def fast_backend(device: torch.device) -> ModuleType | None:
 def attend(
     query: torch.Tensor,
     segments: Sequence[KVSegment],
-    dense_key: torch.Tensor,
-    dense_value: torch.Tensor,
+    residual_key: torch.Tensor,
+    residual_value: torch.Tensor,
     bias: torch.Tensor | None,
     scaling: float,
-    dense_length: torch.Tensor | None = None,
+    residual_length: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of new queries over packed segments and the residual tokens, which are kept in full precision.
 
-    Buffers may be longer than what they hold: ``packed.num_pages`` and ``dense_length`` then say, on the device, how
-    much counts. What lies behind may be anything finite.
+    Buffers may be larger than what they hold: ``packed.num_pages`` and ``residual_length`` are then the lengths in use,
+    on the device. Values beyond them may be anything finite.
 
     Args:
         query: ``[B, H_q, q, D]``.
         segments: in slot order; see :class:`KVSegment`.
-        dense_key, dense_value, bias, scaling, dense_length: see :class:`AttentionCall`.
+        residual_key, residual_value, bias, scaling, residual_length: see :class:`AttentionCall`.
 
     Returns:
         ``[B, H_q, q, D]`` (the values' ``D``) in the query's dtype.
     """
-    call = AttentionCall(query, dense_key, dense_value, bias, scaling, dense_length)
+    call = AttentionCall(query, residual_key, residual_value, bias, scaling, residual_length)
     return run(call, segments, fast_backend(query.device))
 
 
@@ -68,13 +68,13 @@ def run(call: AttentionCall, segments: Sequence[KVSegment], fast: ModuleType | N
     if not any(reads):
         return reference.attend(call, segments)
     chosen = {way: [s for s, read in zip(segments, reads, strict=True) if read == way] for way in (True, False)}
-    calls = {True: call, False: call.without_dense()}
+    calls = {True: call, False: call.without_residual()}
     if call.bias is not None:
         sizes = [segment.value.slots for segment in segments]
-        *pieces, dense = call.bias.split((*sizes, call.dense_key.shape[2]), -1)
+        *pieces, residual = call.bias.split((*sizes, call.residual_key.shape[2]), -1)
         for way, one in calls.items():
-            own = [piece for piece, read in zip(pieces, reads, strict=True) if read == way]
-            calls[way] = one.with_bias([*own, dense] if way else own)
+            kept = [piece for piece, read in zip(pieces, reads, strict=True) if read == way]
+            calls[way] = one.with_bias([*kept, residual] if way else kept)
     states = [fast.partial(calls[True], chosen[True]), reference.partial(calls[False], chosen[False])]
     out = merge_states(states).out
     return out.reshape(*call.query.shape[:3], -1).to(call.query.dtype)

@@ -30,7 +30,7 @@ FLOAT32, INT32, UINT8 = (torch.float32,), (torch.int32,), (torch.uint8,)
 AXES = {
     "B": "sequences",
     "H": "KV heads",
-    "P": "pages that there is room for",
+    "P": "pages, the capacity",
     "N": "tokens a page",
     "G": "groups of tokens that have levels of their own",
     "C": "channels that have a scale",
@@ -123,7 +123,7 @@ class PackedFormat:
 
     Attributes:
         planes: none (nothing varies), one or two.
-        pages: ``P``, pages there is room for.
+        pages: ``P``, the capacity in pages.
         page_size: ``N`` tokens.
         scale, zero_point: by channel, or by token and group of channels.
         by_token: which of the two.
@@ -217,7 +217,7 @@ class DenseFormat:
 
     @property
     def pages(self) -> int:
-        """``P``, pages there is room for."""
+        """``P``, the capacity in pages."""
         return self.values.shape[2]
 
 
@@ -268,8 +268,8 @@ def mismatch(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: in
         return None if store.values.dtype in FLOATS and tuple(store.values.shape) == shape else "values"
     sizes = {"B": batch, "H": heads, "P": store.pages, "N": store.page_size, "L": store.lanes, "1": 1}
     sizes |= {"D": dim} if key else {"D": dim, "V": dim}
-    if (found := _planes(store, key, sizes)) is not None:
-        return found
+    if (field_name := _planes(store, key, sizes)) is not None:
+        return field_name
     for name, declared, x in tensors_of(store):
         axes = declared.axes_of(store, key)
         if x.dtype not in declared.dtypes or x.dim() != len(axes):
@@ -369,9 +369,11 @@ def lanes_by_channel(channel: torch.Tensor, weight: torch.Tensor, dim: int) -> t
         if worth:
             lanes[c].append((lane, worth))
     most = max(1, max(map(len, lanes)))
-    filled = [own + [(0, 0.0)] * (most - len(own)) for own in lanes]
-    numbers = torch.tensor([[lane for lane, _ in own] for own in filled], dtype=torch.int32, device=channel.device)
-    weights = torch.tensor([[worth for _, worth in own] for own in filled], device=channel.device)
+    padded = [channel_lanes + [(0, 0.0)] * (most - len(channel_lanes)) for channel_lanes in lanes]
+    numbers = torch.tensor(
+        [[lane for lane, _ in channel_lanes] for channel_lanes in padded], dtype=torch.int32, device=channel.device
+    )
+    weights = torch.tensor([[weight for _, weight in channel_lanes] for channel_lanes in padded], device=channel.device)
     return numbers.T.contiguous(), weights.T.contiguous()
 
 

@@ -1,9 +1,9 @@
-"""Decode attention on a GPU: chooses kernels for what is stored and joins their results.
+"""Decode attention on a GPU: select kernels for each segment and merge their results.
 
-The same function as :func:`kvmm.kernels.attention.attend`. A step of one layer is, for every part, one kernel that
-expands the queries, one that walks the pages and one that joins; the dense columns (sinks, residual) are read by the
-kernel of the first part, or are a store of their own, and share the first join. All grids depend on capacities only and
-lengths are read on the device, so a step can be captured in a CUDA graph.
+Implements :func:`kvmm.kernels.attention.attend`. Each segment takes three kernels: one expands the queries, one reads
+the pages in splits, and one reduces the splits. The residual tokens are read by the page kernel of the first segment or
+by a kernel of their own, and are merged in the first reduction. Grids depend on capacities only and lengths are read on
+the device, so a call can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import lru_cache
 import torch
 
 from kvmm.kernels.attention.backends.cuda.pages import cuda_split
-from kvmm.kernels.attention.backends.triton.call import LOG2E, Columns, Partial, Step
-from kvmm.kernels.attention.backends.triton.pages import dense_split, triton_split
-from kvmm.kernels.attention.backends.triton.reduce import combine, slopes
+from kvmm.kernels.attention.backends.triton.call import LOG2E, DecodeCall, Partial, ResidualTokens
+from kvmm.kernels.attention.backends.triton.pages import residual_split, triton_split
+from kvmm.kernels.attention.backends.triton.reduce import logit_calibration, reduce_splits
 from kvmm.kernels.attention.call import AttentionCall, KVSegment
 from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 from kvmm.kernels.attention.merge import AttentionState
@@ -39,51 +39,52 @@ def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
 
 
 def partial(call: AttentionCall, segments: Sequence[KVSegment]) -> AttentionState:
-    """The segments (at least one) and the residual tokens, to be joined with what others read."""
+    """The segments (at least one) and the residual tokens, to be merged with the results of other backends."""
     _, (largest, total, out) = _attend(call, segments, False)
-    shape = (call.query.shape[0], call.heads, call.rows)
-    there = total > 0
-    out = torch.where(there.unsqueeze(-1), out / total.unsqueeze(-1), 0.0)
-    lse = torch.where(there, (largest + total.log2()) / LOG2E, -torch.inf)
+    shape = (call.query.shape[0], call.num_kv_heads, call.rows)
+    has_tokens = total > 0
+    out = torch.where(has_tokens.unsqueeze(-1), out / total.unsqueeze(-1), 0.0)
+    lse = torch.where(has_tokens, (largest + total.log2()) / LOG2E, -torch.inf)
     return AttentionState(out.view(*shape, -1), lse.view(shape))
 
 
 def _attend(
     call: AttentionCall, segments: Sequence[KVSegment], last: bool
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...] | None]:
-    """The output ``[B * H_kv, rows, D_v]`` where nothing else is ``last``; else the state of ``combine``: the largest
-    logit in units of log 2 and the sum of exponentials above it, ``[B * H_kv, rows]``, and the sums of values.
+    """The output ``[B * H_kv, rows, D_v]``; unless ``last``, also the state of :func:`reduce_splits` in its place: the
+    largest logit in units of log 2 and the sum of exponentials relative to it, ``[B * H_kv, rows]``, and the weighted
+    values.
     """
-    query, dense_key, dense_value = call.query, call.dense_key, call.dense_value
+    query, residual_key, residual_value = call.query, call.residual_key, call.residual_value
     batch, _, length, dim = query.shape
-    heads, rows = call.heads, call.rows
+    heads, rows = call.num_kv_heads, call.rows
     grouped = query.reshape(batch * heads, rows, dim).contiguous()
-    step = Step(grouped, heads, length, call.scaling * LOG2E, call.bias)
+    decode = DecodeCall(grouped, heads, length, call.scaling * LOG2E, call.bias)
     values = [segment.value.format for segment in segments]
     slots = [each.pages * each.page_size for each in values]
-    columns = _columns(step, dense_key, dense_value, sum(slots), call.dense_length)
+    residual_tokens = _residual_tokens(decode, residual_key, residual_value, sum(slots), call.residual_length)
     capturing = segments and query.is_cuda and torch.cuda.is_current_stream_capturing()
-    aside = _side_stream(query.device) if capturing else None
-    if aside is not None:
+    side_stream = _side_stream(query.device) if capturing else None
+    if side_stream is not None:
         begin = torch.cuda.current_stream().record_event()
-    out = torch.empty(batch * heads, rows, dense_value.shape[-1], device=query.device, dtype=query.dtype)
+    out = torch.empty(batch * heads, rows, residual_value.shape[-1], device=query.device, dtype=query.dtype)
     if not segments:
-        combine(step, None, None, dense_split(step, columns), None, out)
+        reduce_splits(decode, None, None, residual_split(decode, residual_tokens), None, out)
     state, start = None, 0
     for number, (segment, each, count) in enumerate(zip(segments, values, slots, strict=True)):
-        partial = _part(step, segment, each, start, columns if number == 0 else None)
-        dense = partial.dense
-        if number == 0 and dense is None:
-            if aside is None:
-                dense = dense_split(step, columns)
-                partial.early = False  # that kernel is not the last
-            else:  # in a graph the dense columns are read beside the queries and the pages
-                aside.wait_event(begin)
-                with torch.cuda.stream(aside):
-                    dense = dense_split(step, columns)
-                torch.cuda.current_stream().wait_stream(aside)
-                partial.early = False
-        state = combine(step, partial, each, dense, state, out, last=last and number == len(segments) - 1)
+        partial = _segment_splits(decode, segment, each, start, residual_tokens if number == 0 else None)
+        residual = partial.residual
+        if number == 0 and residual is None:
+            if side_stream is None:
+                residual = residual_split(decode, residual_tokens)
+                partial.launch_dependents = False  # its dependent is the kernel of the residual tokens
+            else:  # in a graph, read the residual tokens in parallel to the queries and the pages
+                side_stream.wait_event(begin)
+                with torch.cuda.stream(side_stream):
+                    residual = residual_split(decode, residual_tokens)
+                torch.cuda.current_stream().wait_stream(side_stream)
+                partial.launch_dependents = False
+        state = reduce_splits(decode, partial, each, residual, state, out, last=last and number == len(segments) - 1)
         start += count
     return out, state
 
@@ -93,40 +94,47 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def _part(
-    step: Step, part: KVSegment, values: PackedFormat | DenseFormat, start: int, columns: Columns | None = None
+def _segment_splits(
+    call: DecodeCall,
+    segment: KVSegment,
+    values: PackedFormat | DenseFormat,
+    start: int,
+    residual_tokens: ResidualTokens | None = None,
 ) -> Partial:
-    """All splits of one part, whose slots begin at ``start``, and those of ``columns`` if its kernel takes them."""
-    keys = part.key.format
-    if isinstance(keys, PackedFormat) and keys.group_channel is not None and not step.int8:
-        keys = None  # channels that differ by group cannot be gathered from a query once
-    used = part.value.pages_in_use
+    """All splits of one segment, whose slots begin at ``start``, and of the residual tokens if the same kernel reads
+    them."""
+    keys = segment.key.format
+    if isinstance(keys, PackedFormat) and keys.group_channel is not None and not call.int8:
+        keys = None  # channels that differ per group need a gather per group
+    pages_in_use = segment.value.pages_in_use
     pages = values.pages
-    bias = None if step.bias is None else step.bias[..., start : start + pages * values.page_size]
+    bias = None if call.bias is None else call.bias[..., start : start + pages * values.page_size]
     calibration = keys.logit_calibration if isinstance(keys, PackedFormat) else None
     logits = None
     if keys is None:
-        query = step.query.view(-1, step.heads, step.rows, step.dim).float() * (step.scaling / LOG2E)
-        scores = part.key.scores(part.key.transform_query(query))
-        if part.key.adjusts_scores:
+        query = call.query.view(-1, call.num_kv_heads, call.rows, call.dim).float() * (call.scaling / LOG2E)
+        scores = segment.key.scores(segment.key.transform_query(query))
+        if segment.key.calibrates_logits:
             by_row = bias is not None and bias.shape[2] > 1
-            repeated = bias.repeat(1, 1, step.rows // step.length, 1) if by_row else bias
-            scores = part.key.adjust_scores(scores, repeated)
+            repeated = bias.repeat(1, 1, call.rows // call.query_length, 1) if by_row else bias
+            scores = segment.key.calibrate_logits(scores, repeated)
         logits = (scores * LOG2E).contiguous()
-    elif step.int8:
-        found = cuda_split(step, keys, values, used, bias, columns, calibration)
-        if found is not None:
-            return found
-    adjust = None
+    elif call.int8:
+        partial = cuda_split(call, keys, values, pages_in_use, bias, residual_tokens, calibration)
+        if partial is not None:
+            return partial
+    lines = None
     if calibration is not None:
-        logits = step.empty(step.bh, step.rows, pages * values.page_size)
-        found = triton_split(step, keys, values, used, bias, logits=logits, write=True)
-        adjust = slopes(step, found.m, found.l, calibration)
+        logits = call.empty(call.bh, call.rows, pages * values.page_size)
+        extrema = triton_split(call, keys, values, pages_in_use, bias, logits=logits, write_logits=True)
+        lines = logit_calibration(call, extrema.m, extrema.l, calibration)
         keys = None
-    return triton_split(step, keys, values, used, bias, logits=logits, adjust=adjust)
+    return triton_split(call, keys, values, pages_in_use, bias, logits=logits, calibration=lines)
 
 
-def _columns(step: Step, key: torch.Tensor, value: torch.Tensor, start: int, used: torch.Tensor | None) -> Columns:
-    """The dense columns ``[B, H, n, D]``; their slots begin at ``start``."""
-    bias = None if step.bias is None else step.bias[..., start : start + key.shape[2]]
-    return Columns(key, value, bias, used)
+def _residual_tokens(
+    call: DecodeCall, key: torch.Tensor, value: torch.Tensor, start: int, length: torch.Tensor | None
+) -> ResidualTokens:
+    """The residual tokens ``[B, H, n, D]``; their slots begin at ``start``."""
+    bias = None if call.bias is None else call.bias[..., start : start + key.shape[2]]
+    return ResidualTokens(key, value, bias, length)

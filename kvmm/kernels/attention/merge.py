@@ -1,4 +1,4 @@
-"""Attention over parts of the slots, joined: every part's output counts by the exponential of its log-sum-exp."""
+"""Merge attention over disjoint segments: each output is weighted by the exponential of its log-sum-exp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Observer = Callable[[torch.Tensor], None]
 
 @dataclass(frozen=True)
 class AttentionState:
-    """What a backend found in its segments.
+    """The attention of a backend over its segments.
 
     Attributes:
         out: float32 ``[B, H_kv, rows, D_v]``, the attention over them alone.
@@ -31,12 +31,14 @@ def merge_states(states: Sequence[AttentionState]) -> AttentionState:
         merged = states[0]
     else:
         lse = torch.stack([state.lse for state in states])
-        most = lse.amax(0)
-        weight = (lse - most.masked_fill(most == -torch.inf, 0)).exp()
+        max_lse = lse.amax(0)
+        weight = (lse - max_lse.masked_fill(max_lse == -torch.inf, 0)).exp()
         total = weight.sum(0)
         shares = weight / total.clamp_min(torch.finfo(total.dtype).tiny)  # without a token: 0
         out = sum(state.out * share.unsqueeze(-1) for state, share in zip(states, shares, strict=True))
-        merged = AttentionState(out, most + total.log(), tuple(seen for state in states for seen in state.observers))
+        merged = AttentionState(
+            out, max_lse + total.log(), tuple(observer for state in states for observer in state.observers)
+        )
     for observer in merged.observers:
         observer(merged.lse)
     return merged

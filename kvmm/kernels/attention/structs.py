@@ -79,11 +79,11 @@ class Struct:
     @property
     def parts(self) -> tuple[Struct, ...]:
         """The structures that members are made of, each before what holds it, and this one."""
-        found: list[Struct] = []
+        structs: list[Struct] = []
         for member in self.members:
             if isinstance(member.type, Struct):
-                found += [part for part in member.type.parts if part not in found]
-        return (*found, self)
+                structs += [part for part in member.type.parts if part not in structs]
+        return (*structs, self)
 
     def offsets(self) -> dict[str, int]:
         """Bytes from the structure's first to each member's."""

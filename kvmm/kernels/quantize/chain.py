@@ -65,13 +65,13 @@ class VectorChain:
             raise ValueError("pages are rotated before anything else")
         return self._with(rotated=True, substitute=None if self.substitute is None else rotate(self.substitute))
 
-    def transform(self, matrix: torch.Tensor, known: dict[str, torch.Tensor] | None = None) -> Self:
+    def transform(self, matrix: torch.Tensor, cache: dict[str, torch.Tensor] | None = None) -> Self:
         if self.rotated or self.offset is not None or self.keep is not None:
             raise ValueError("pages are transformed before anything else but a norm")
-        known = {} if known is None else known
-        if "parts" not in known:
-            known["parts"] = matrix_parts(matrix.float(), _MATRIX_PARTS)
-        return self._with(matrix=matrix.float(), matrix_parts=known["parts"])
+        cache = {} if cache is None else cache
+        if "parts" not in cache:
+            cache["parts"] = matrix_parts(matrix.float(), _MATRIX_PARTS)
+        return self._with(matrix=matrix.float(), matrix_parts=cache["parts"])
 
     def divide(self, norm: torch.Tensor) -> Self:
         if self.offset is not None or self.keep is not None:
@@ -173,8 +173,8 @@ class VectorChain:
             units *= 4 if batch * heads * count >= 4 * _PROGRAMS else 1
         rows = min(tokens, self._rows)
         constants = {"UNITS": units, "CHUNKS": tokens // rows, "ROWS": rows} | self._blocks(rows)
-        found = -(-count // run) if run > 1 else count * (size // groups.unit)
-        return found, run, constants, (-(-found // units), batch * heads)
+        num_units = -(-count // run) if run > 1 else count * (size // groups.unit)
+        return num_units, run, constants, (-(-num_units // units), batch * heads)
 
     def _planes(self, rows: int) -> tuple[dict[str, int], tuple[int, int]]:
         """Constants and grid for codes whose planes have so many rows a page."""

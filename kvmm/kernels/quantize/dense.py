@@ -18,7 +18,7 @@ from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.reference import affine_codes, fit_levels, pack_planes, uniform_codes
 
 if TYPE_CHECKING:
-    from kvmm.kernels.quantize.layout import Layout
+    from kvmm.kernels.quantize.layout import PlaneLayout
 
 
 def paged(x: torch.Tensor, page_size: int) -> torch.Tensor:
@@ -72,9 +72,9 @@ class DensePages:
         """Every vector times the orthonormal Hadamard matrix."""
         return self._with(rotate(self.values))
 
-    def transform(self, matrix: torch.Tensor, known: dict[str, torch.Tensor] | None = None) -> DensePages:
-        """Every vector times ``matrix`` float32 ``[B or 1, H or 1, D, D]``; ``known`` keeps what follows from it, for a
-        caller that comes with the same one again."""
+    def transform(self, matrix: torch.Tensor, cache: dict[str, torch.Tensor] | None = None) -> DensePages:
+        """Every vector times ``matrix`` float32 ``[B or 1, H or 1, D, D]``; ``cache`` keeps what
+        kernels derive from it for later calls."""
         return self._with(self.values @ matrix.transpose(-1, -2).unsqueeze(2))
 
     def divide(self, norm: torch.Tensor) -> DensePages:
@@ -147,8 +147,8 @@ class DensePages:
         weight = self.weight
         if weight is None and not groups.whole:
             weight = self.values.new_ones(1, 1, *self.shape[2:4], 1)
-        joined = None if weight is None else groups.join(weight)
-        scale, zero_point = fit_levels(groups.join(self.values), joined, bits)
+        grouped = None if weight is None else groups.merge_pages(weight)
+        scale, zero_point = fit_levels(groups.merge_pages(self.values), grouped, bits)
         limit = torch.finfo(dtype).max
         scale, zero_point = (p.squeeze(3).clamp(-limit, limit).to(dtype) for p in (scale, zero_point))
         return scale[..., :coded].contiguous(), zero_point
@@ -163,7 +163,9 @@ class DensePages:
         Returns:
             uint8 ``[B, H, P, N * bits / 8, D]``, or ``[B, H, P, D, N * bits / 8]`` if ``transposed``.
         """
-        codes = affine_codes(groups.split(self.values), groups.spread(scale), groups.spread(zero_point), bits)
+        codes = affine_codes(
+            groups.split(self.values), groups.expand_groups(scale), groups.expand_groups(zero_point), bits
+        )
         return _packed(codes.flatten(2, 3).unflatten(2, (-1, self.page_size)), bits, transposed)
 
     def two_plane_codes(
@@ -172,12 +174,14 @@ class DensePages:
         """Four-bit codes of the channels ``wide`` int64 ``[B, H, G, K]``, two-bit codes of the others.
 
         Returns:
-            the low digits of all channels ``[B, H, P, N / 4, D]`` and the high digits of the wide ones
+            the low two-bit plane of all channels ``[B, H, P, N / 4, D]`` and the high plane of the wide ones
             ``[B, H, U, unit / 4, K]``, packed uint8.
         """
-        codes = affine_codes(groups.split(self.values), groups.spread(scale), groups.spread(zero_point), 4)
-        codes = torch.minimum(codes, groups.spread(highest_codes(scale, wide)))  # [B, H, U, n, D]
-        picked = groups.spread(wide).expand(-1, -1, -1, groups.unit, -1)
+        codes = affine_codes(
+            groups.split(self.values), groups.expand_groups(scale), groups.expand_groups(zero_point), 4
+        )
+        codes = torch.minimum(codes, groups.expand_groups(highest_codes(scale, wide)))  # [B, H, U, n, D]
+        picked = groups.expand_groups(wide).expand(-1, -1, -1, groups.unit, -1)
         low = (codes & 3).flatten(2, 3).unflatten(2, (-1, self.page_size))
         return pack_planes(low, 2, -2), pack_planes(codes.gather(-1, picked) >> 2, 2, -2)
 
@@ -192,27 +196,27 @@ class DensePages:
         self,
         scale: torch.Tensor,
         zero_point: torch.Tensor,
-        layout: Layout,
+        layout: PlaneLayout,
         transposed: bool,
-        room: Mapping[str, int] | None = None,
+        padded_widths: Mapping[str, int] | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Packed digits of channels with bits of their own.
+        """Packed bit planes of channels with a number of bits each.
 
         Args:
             scale: ``[B, H, 1, C]`` of the channels that have bits, the first of all.
             zero_point: ``[B, H, 1, D]``.
             layout: where the bits of the channels lie.
             transposed: as in :meth:`channel_codes`.
-            room: as in :meth:`Layout.pack`.
+            padded_widths: as in :meth:`PlaneLayout.pack`.
 
         Returns:
-            ``codes`` and ``codes_1bit``, or one of them, or none, as of :meth:`Layout.pack`.
+            ``codes`` and ``codes_1bit``, or one of them, or none, as of :meth:`PlaneLayout.pack`.
         """
         flat, coded = self.values.flatten(2, 3), layout.coded
         levels = layout.levels(flat.device)[:coded]
         codes = uniform_codes(flat[..., :coded], scale.float(), zero_point[..., :coded].float(), levels)
         codes = codes.to(torch.uint8).unflatten(2, (-1, self.page_size))
-        return layout.pack(codes, -1 if transposed else -2, room)
+        return layout.pack(codes, -1 if transposed else -2, padded_widths)
 
     def parts(self) -> Iterator[DensePages]:
         """Runs of dense pages, for what needs them."""

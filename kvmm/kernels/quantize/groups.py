@@ -11,7 +11,8 @@ import torch
 class TokenGroups:
     """The groups of tokens that share a scale: ``group_size`` tokens each, or all of a span if None.
 
-    A *unit* is the part of a group inside one page; statistics are taken a unit, then joined over the pages of a group.
+    A *unit* is the part of a group inside one page; statistics are taken per unit, then reduced over
+    the pages of a group.
 
     Attributes:
         unit: tokens a unit.
@@ -38,13 +39,13 @@ class TokenGroups:
         return x.flatten(2, 3).unflatten(2, (-1, self.unit))
 
     def reduce(
-        self, units: torch.Tensor, join: Callable[[torch.Tensor], torch.Tensor], fill: bool, run: int = 1
+        self, units: torch.Tensor, reduction: Callable[[torch.Tensor], torch.Tensor], fill: bool, run: int = 1
     ) -> torch.Tensor:
-        """Join statistics of units ``[B, H, U, D]`` into groups ``[B, H, G, D]``.
+        """Reduce statistics of units ``[B, H, U, D]`` into groups ``[B, H, G, D]``.
 
         ``fill`` says whether a last, short group may be filled with copies of its last page (minima and maxima) or must
-        be filled with zeros (sums). ``join`` reduces dimension 3. Where groups are longer than pages, statistics may be
-        of runs of ``run`` pages.
+        be filled with zeros (sums). ``reduction`` reduces dimension 3. Where groups are longer than pages,
+        statistics may be of runs of ``run`` pages.
         """
         per_group = -(-self.pages_per_group // run)
         if per_group == 1:
@@ -53,7 +54,7 @@ class TokenGroups:
         if missing:
             last = units[:, :, -1:] if fill else torch.zeros_like(units[:, :, -1:])
             units = torch.cat((units, last.expand(-1, -1, missing, -1)), 2)
-        return join(units.unflatten(2, (-1, per_group)))
+        return reduction(units.unflatten(2, (-1, per_group)))
 
     def minimum(self, units: torch.Tensor, run: int = 1) -> torch.Tensor:
         """Minima of units ``[B, H, U, D]`` to groups ``[B, H, G, D]``."""
@@ -67,7 +68,7 @@ class TokenGroups:
         """Sums of units ``[B, H, U, D]`` to groups ``[B, H, G, D]``."""
         return self.reduce(units, lambda u: u.sum(3), fill=False, run=run)
 
-    def join(self, x: torch.Tensor) -> torch.Tensor:
+    def merge_pages(self, x: torch.Tensor) -> torch.Tensor:
         """``[B, H, P, N, ...]`` to whole groups ``[B, H, G, n, ...]``, a last, short one filled with zeros."""
         if self.pages_per_group == 1:
             return self.split(x)
@@ -81,7 +82,7 @@ class TokenGroups:
         """Whether the pages fill every group."""
         return self.pages % self.pages_per_group == 0
 
-    def spread(self, groups: torch.Tensor) -> torch.Tensor:
+    def expand_groups(self, groups: torch.Tensor) -> torch.Tensor:
         """``[B, H, G, D]`` to ``[B, H, U, 1, D]``, the parameters of every unit."""
         if self.pages_per_group > 1:
             groups = groups.repeat_interleave(self.pages_per_group, dim=2)[:, :, : self.pages]

@@ -148,10 +148,10 @@ def fit_levels(
         codes = uniform_codes(x, scale, zero_point, levels)
         weighted = codes if weight is None else codes * weight
         code_mean = weighted.sum(-2, keepdim=True) / count
-        spread = (codes * weighted).sum(-2, keepdim=True) / count - code_mean * code_mean
-        fitted = (codes * centred).sum(-2, keepdim=True) / count / spread.clamp_min(1e-12)
+        code_variance = (codes * weighted).sum(-2, keepdim=True) / count - code_mean * code_mean
+        fitted = (codes * centred).sum(-2, keepdim=True) / count / code_variance.clamp_min(1e-12)
         # a channel whose tokens share one code has nothing to fit
-        scale = torch.where(spread > 1e-6, fitted, scale)
+        scale = torch.where(code_variance > 1e-6, fitted, scale)
         zero_point = mean - scale * code_mean
     return scale, zero_point
 

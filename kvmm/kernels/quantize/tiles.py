@@ -22,9 +22,9 @@ from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP
 
 if TYPE_CHECKING:
-    from kvmm.kernels.quantize.layout import Layout
+    from kvmm.kernels.quantize.layout import PlaneLayout
 
-_UNITS, _FEW_UNITS, _CHANNELS = 64, 8, 32  # whose statistics a program that joins them holds at once
+_UNITS, _FEW_UNITS, _CHANNELS = 64, 8, 32  # whose statistics a reducing program holds at once
 
 
 class TilePages(VectorChain):
@@ -53,8 +53,8 @@ class TilePages(VectorChain):
             if norm == "l2":
                 found = torch.linalg.vector_norm(found, dim=1, keepdim=True)
             else:
-                join = {"max": torch.amax, "mean": torch.mean, "sum": torch.sum}[norm]
-                found = join(found, 1, keepdim=True)
+                reduction = {"max": torch.amax, "mean": torch.mean, "sum": torch.sum}[norm]
+                found = reduction(found, 1, keepdim=True)
         return found
 
     def divisors(self, dtype: torch.dtype) -> torch.Tensor:
@@ -249,7 +249,7 @@ class TilePages(VectorChain):
         high = torch.empty(batch, heads, units, groups.unit // 4, channels, dtype=torch.uint8, device=self.device)
         if channels:
             source, _ = self._source()
-            kernels.high_digits_kernel[units, batch * heads](
+            kernels.high_plane_kernel[units, batch * heads](
                 source,
                 self._tokens,
                 scale,
@@ -289,27 +289,27 @@ class TilePages(VectorChain):
         self,
         scale: torch.Tensor,
         zero_point: torch.Tensor,
-        layout: Layout,
+        layout: PlaneLayout,
         transposed: bool,
-        room: Mapping[str, int] | None = None,
+        padded_widths: Mapping[str, int] | None = None,
     ) -> dict[str, torch.Tensor]:
         batch, heads, count, size, _ = self.shape
         if not layout.coded:
             return {}
-        found = {}
+        stored = {}
         for name, bits in (("codes", 2), ("codes_1bit", 1)):
             if name in layout.widths:
-                width = (room or layout.widths)[name]
+                width = (padded_widths or layout.widths)[name]
                 page = (width, size * bits // 8) if transposed else (size * bits // 8, width)
                 new = torch.empty if width == layout.widths[name] else torch.zeros
-                found[name] = new(batch, heads, count, *page, dtype=torch.uint8, device=self.device)
-        counts = [n for _, n in layout.digits]
-        digits, ones = found.get("codes"), found.get("codes_1bit")
-        runs = 1 if ones is None else 2
+                stored[name] = new(batch, heads, count, *page, dtype=torch.uint8, device=self.device)
+        counts = [n for _, n in layout.two_bit_planes]
+        two_bit, one_bit = stored.get("codes"), stored.get("codes_1bit")
+        runs = 1 if one_bit is None else 2
         constants, (programs, sequences) = self._planes(size // 4 // runs)
         turns = self._turns(programs * sequences)
         source, chain = self._source()
-        kernels.digits_kernel[-(-programs // turns), sequences](
+        kernels.planes_kernel[-(-programs // turns), sequences](
             source,
             self._tokens,
             scale,
@@ -317,22 +317,22 @@ class TilePages(VectorChain):
             zero_point,
             *strides(zero_point, batch, heads),
             layout.levels(self.device),
-            digits,
-            0 if digits is None else digits.shape[3 if transposed else 4],
-            ones,
-            0 if ones is None else ones.shape[3 if transposed else 4],
+            two_bit,
+            0 if two_bit is None else two_bit.shape[3 if transposed else 4],
+            one_bit,
+            0 if one_bit is None else one_bit.shape[3 if transposed else 4],
             count,
             layout.coded,
             *counts,
             *[0] * (4 - len(counts)),
             TURNS=turns,
-            PLACES=triton.next_power_of_2(len(counts)),  # a fourth place of no channels costs less than a kernel more
+            PLANES=triton.next_power_of_2(len(counts)),  # an empty fourth plane costs less than another variant
             RUNS=runs,
             TRANSPOSED=transposed,
             **constants,
             **chain,
         )
-        return found
+        return stored
 
 
 @lru_cache(maxsize=512)

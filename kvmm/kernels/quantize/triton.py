@@ -22,8 +22,8 @@ def nearest_codes(y, scale, zero_point, highest):
     """The nearest code of 0 to ``highest``, ties to even, as float32; 0 where the scale is 0."""
     step = scale.to(tl.float32)
     inverse = tl.where(step == 0.0, 0.0, 1.0 / tl.where(step == 0.0, 1.0, step))
-    place = tl.minimum(tl.maximum((y - zero_point.to(tl.float32)) * inverse, 0.0), highest)
-    return (place + 12582912.0) - 12582912.0  # 1.5 * 2**23: the sum has no room for a fraction
+    code = tl.minimum(tl.maximum((y - zero_point.to(tl.float32)) * inverse, 0.0), highest)
+    return (code + 12582912.0) - 12582912.0  # 1.5 * 2**23: the sum has no room for a fraction
 
 
 @triton.jit
@@ -60,13 +60,13 @@ def _store_rows(
     ``[ROWS]``) of ``R`` rows and ``width`` columns, from column ``first`` on."""
     column = tl.arange(0, BLOCK_D)
     inside = (column >= start) & (column < stop)
-    place = first + column - start
+    offset = first + column - start
     base = (sequence * pages + page) * R * width
     if TRANSPOSED:
-        at = pointer + (base + row)[None, :] + place[:, None] * R
+        at = pointer + (base + row)[None, :] + offset[:, None] * R
         tl.store(at, tl.trans(packed).to(tl.uint8), mask=inside[:, None] & (page < pages)[None, :])
     else:
-        at = pointer + (base + row * width)[:, None] + place[None, :]
+        at = pointer + (base + row * width)[:, None] + offset[None, :]
         tl.store(at, packed.to(tl.uint8), mask=inside[None, :] & (page < pages)[:, None])
 
 
@@ -121,7 +121,7 @@ def channel_kernel(
 
 
 @triton.jit(do_not_specialize=["tokens", "units", "groups", "channels"])
-def high_digits_kernel(
+def high_plane_kernel(
     source,
     tokens,
     scale,
@@ -136,8 +136,8 @@ def high_digits_kernel(
     UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """High digits of the four-bit codes of channels ``wide`` int64 ``[B * H, groups, channels]``, a unit of tokens a
-    program, in ``out`` ``[B * H, units, UNIT / 4, channels]``."""
+    """The high two-bit plane of the four-bit codes of channels ``wide`` int64 ``[B * H, groups, channels]``, one unit
+    of tokens per program, in ``out`` ``[B * H, units, UNIT / 4, channels]``."""
     R: tl.constexpr = UNIT // 4
     unit, sequence = tl.program_id(0), tl.program_id(1).to(tl.int64)
     group = sequence * groups + unit * UNIT // group_slots
@@ -192,48 +192,49 @@ def token_kernel(
         column = plane * R + row % R
         slot = page * N + column
         y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-        place = ((sequence * pages + page)[:, None] * GROUPS + group[None, :]) * N + column[:, None]
-        step = tl.load(scale + place, mask=inside, other=0)[:, :, None]
-        start = tl.load(zero_point + place, mask=inside, other=0)[:, :, None]
+        offset = ((sequence * pages + page)[:, None] * GROUPS + group[None, :]) * N + column[:, None]
+        step = tl.load(scale + offset, mask=inside, other=0)[:, :, None]
+        start = tl.load(zero_point + offset, mask=inside, other=0)[:, :, None]
         codes = _codes(tl.reshape(y, [ROWS, BLOCK, GROUP]), step, start, 2.0**BITS - 1.0)
         packed |= tl.reshape(codes, [ROWS, BLOCK_D]) << (plane * BITS)
     _store_rows(out, packed, sequence, page, row % R, pages, D, 0, 0, D, R, BLOCK_D, TRANSPOSED)
 
 
 @triton.jit
-def _spread(codes, PLACES: tl.constexpr):
-    """Two-bit digits of codes in the bytes of a word, the lowest first."""
+def _expand_planes(codes, PLANES: tl.constexpr):
+    """Expand the two-bit planes of codes to the bytes of a word, the lowest first."""
     word = codes & 3
-    if PLACES > 1:
+    if PLANES > 1:
         word |= (codes & 12) << 6
-    if PLACES > 2:
+    if PLANES > 2:
         word |= (codes & 48) << 12
-    if PLACES > 3:
+    if PLANES > 3:
         word |= (codes & 192) << 18
     return word
 
 
 @triton.jit
-def _store_digits(
-    digits, even, odd, sequence, page, row, pages, width, count0, count1, count2, count3,
-    N: tl.constexpr, PLACES: tl.constexpr, RUNS: tl.constexpr, BLOCK_D: tl.constexpr, TRANSPOSED: tl.constexpr,
+def _store_planes(
+    two_bit, even, odd, sequence, page, row, pages, width, count0, count1, count2, count3,
+    N: tl.constexpr, PLANES: tl.constexpr, RUNS: tl.constexpr, BLOCK_D: tl.constexpr, TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
-    """Store two-bit digits, place ``p`` of the first ``count<p>`` channels behind the places before it.
+    """Store two-bit planes one after the other, plane ``p`` of the first ``count<p>`` channels.
 
-    ``even`` and ``odd`` int32 ``[ROWS, BLOCK_D]`` have a byte for each place: ``even`` is rows ``row`` of pages
+    ``even`` and ``odd`` int32 ``[ROWS, BLOCK_D]`` have a byte per plane: ``even`` is rows ``row`` of pages
     ``page`` (both ``[ROWS]``), ``odd`` the run of rows behind, where ``RUNS`` is 2.
     """
     R: tl.constexpr = N // 4 // RUNS
     first = 0
-    for place in tl.static_range(PLACES):
-        count = count0 if place == 0 else (count1 if place == 1 else (count2 if place == 2 else count3))
-        byte = 8 * place
+    for plane in tl.static_range(PLANES):
+        count = count0 if plane == 0 else (count1 if plane == 1 else (count2 if plane == 2 else count3))
+        byte = 8 * plane
         _store_rows(
-            digits, even >> byte, sequence, page, row, pages, width, first, 0, count, N // 4, BLOCK_D, TRANSPOSED
+            two_bit, even >> byte, sequence, page, row, pages, width, first, 0, count, N // 4, BLOCK_D, TRANSPOSED
         )  # fmt: skip
         if RUNS == 2:
             _store_rows(
-                digits, odd >> byte, sequence, page, row + R, pages, width, first, 0, count, N // 4, BLOCK_D, TRANSPOSED
+                two_bit, odd >> byte, sequence, page, row + R, pages, width, first, 0, count, N // 4, BLOCK_D,
+                TRANSPOSED,
             )  # fmt: skip
         first += count
 
@@ -244,7 +245,7 @@ def _store_digits(
         "count0", "count1", "count2", "count3",
     ]
 )  # fmt: skip
-def digits_kernel(
+def planes_kernel(
     source,
     tokens,
     scale,
@@ -254,10 +255,10 @@ def digits_kernel(
     zero_batch,
     zero_head,
     levels,
-    digits,
-    digits_width,
-    bits,
-    bits_width,
+    two_bit,
+    two_bit_width,
+    one_bit,
+    one_bit_width,
     pages,
     coded,
     count0,
@@ -268,7 +269,7 @@ def digits_kernel(
     N: tl.constexpr,
     TURNS: tl.constexpr,
     PAGES: tl.constexpr,
-    PLACES: tl.constexpr,
+    PLANES: tl.constexpr,
     RUNS: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -276,12 +277,12 @@ def digits_kernel(
     PARTS: tl.constexpr,
     MATRIX_PARTS: tl.constexpr,
 ):
-    """Packed two-bit digits (place ``p`` of the first ``count<p>`` channels, one place behind the other) and one-bit
-    codes (channels ``count0`` to ``coded``).
+    """Packed two-bit planes (plane ``p`` of the first ``count<p>`` channels, one after the other) and the one-bit plane
+    (channels ``count0`` to ``coded``).
 
-    ``RUNS`` runs of rows a plane of digits: 1, or 2 where there are one-bit codes too, whose planes have half as many
-    rows. The digits of a channel fill the bytes of a word; a one-bit channel fills the first byte, half of it in the
-    word of either run. A program takes ``TURNS`` times ``PAGES`` pages, with the same matrix.
+    ``RUNS`` is 1, or 2 with a one-bit plane, whose packed pages have half as many rows: the rows of a two-bit plane are
+    then two runs. The two-bit planes of a channel fill the bytes of a word; a one-bit channel fills the first
+    byte, half of it in the word of either run. A program takes ``TURNS`` times ``PAGES`` pages, with the same matrix.
     """
     R: tl.constexpr = N // 4 // RUNS
     ROWS: tl.constexpr = PAGES * R
@@ -301,19 +302,19 @@ def digits_kernel(
         for run in range(4 * RUNS):
             slot = page * N + run * R + row
             y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-            word = _spread(_codes(y, step[None, :], start[None, :], highest[None, :]), PLACES)
+            word = _expand_planes(_codes(y, step[None, :], start[None, :], highest[None, :]), PLANES)
             if RUNS == 2:
                 word = word << tl.where(single, run, run - run % 2)[None, :]
                 even |= tl.where(run % 2 == 0, word, 0)
                 odd |= tl.where(run % 2 == 0, 0, word)
             else:
                 even |= word << (2 * run)
-        _store_digits(
-            digits, even, odd, sequence, page, row, pages, digits_width, count0, count1, count2, count3,
-            N, PLACES, RUNS, BLOCK_D, TRANSPOSED,
+        _store_planes(
+            two_bit, even, odd, sequence, page, row, pages, two_bit_width, count0, count1, count2, count3,
+            N, PLANES, RUNS, BLOCK_D, TRANSPOSED,
         )  # fmt: skip
-        if bits is not None:
+        if one_bit is not None:
             both = even | odd
             _store_rows(
-                bits, both, sequence, page, row, pages, bits_width, 0, count0, coded, N // 8, BLOCK_D, TRANSPOSED
+                one_bit, both, sequence, page, row, pages, one_bit_width, 0, count0, coded, N // 8, BLOCK_D, TRANSPOSED
             )

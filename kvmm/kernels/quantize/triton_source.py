@@ -105,9 +105,9 @@ def load_vectors(
     if source.offset is not None:
         y -= offset
     if source.keep is not None:
-        place = sequence * source.slots + slot
-        keep = tl.load(source.keep + place)[:, None] != 0
-        at = source.substitute + (place // N)[:, None] * D + channel[None, :]
+        index = sequence * source.slots + slot
+        keep = tl.load(source.keep + index)[:, None] != 0
+        at = source.substitute + (index // N)[:, None] * D + channel[None, :]
         y = tl.where(keep, y, tl.load(at, mask=channel[None, :] < D, other=0.0))
     return y
 

@@ -1,6 +1,6 @@
 """Statistics of the vectors that are coded, and the levels that follow from them, in Triton.
 
-A program takes ``UNITS`` units of ``CHUNKS * ROWS`` slots. Statistics run over rows of the same thread and are joined
+A program takes ``UNITS`` units of ``CHUNKS * ROWS`` slots. Statistics run over rows of the same thread and are reduced
 once, at the end.
 """
 
@@ -219,7 +219,7 @@ def levels_kernel(
     BLOCK: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Join statistics of the ``per_group`` units of a group into its mean and levels, ``[B * H, G, D]``.
+    """Reduce statistics of the ``per_group`` units of a group into its mean and levels, ``[B * H, G, D]``.
 
     First from what :func:`moments_kernel` found: the best uniform quantiser of a Gaussian. Then (``REFIT``) from what
     :func:`refit_kernel` found: the least-squares line through the codes. A program takes ``BLOCK_D`` channels.
@@ -251,9 +251,9 @@ def levels_kernel(
         centre = tl.load(mean + at, mask=inside, other=0.0)
         step = tl.load(scale + at, mask=inside, other=0.0)
         code = tl.sum(first, 0) / total
-        spread = tl.sum(second, 0) / total - code * code
+        code_variance = tl.sum(second, 0) / total - code * code
         # a channel whose tokens share one code has nothing to fit
-        step = tl.where(spread > 1e-6, tl.sum(third, 0) / total / tl.maximum(spread, 1e-12), step)
+        step = tl.where(code_variance > 1e-6, tl.sum(third, 0) / total / tl.maximum(code_variance, 1e-12), step)
         start = centre - step * code
     else:
         centre = tl.sum(first, 0) / total
@@ -270,8 +270,8 @@ def levels_kernel(
     else:
         step = tl.where(step > limit, limit, tl.where(step < -limit, -limit, step))
         start = tl.where(start > limit, limit, tl.where(start < -limit, -limit, start))
-        place = (sequence * tl.num_programs(0) + group) * coded + channel
-        tl.store(stored_scale + place, step.to(stored_scale.dtype.element_ty), mask=channel < coded)
+        offset = (sequence * tl.num_programs(0) + group) * coded + channel
+        tl.store(stored_scale + offset, step.to(stored_scale.dtype.element_ty), mask=channel < coded)
         tl.store(stored_zero + at, start.to(stored_zero.dtype.element_ty), mask=inside)
 
 
@@ -302,7 +302,7 @@ def token_range_kernel(
     smallest = tl.min(tl.reshape(tl.where(outside, float("inf"), y), [ROWS, BLOCK, GROUP]), 2)
     largest = tl.max(tl.reshape(tl.where(outside, float("-inf"), y), [ROWS, BLOCK, GROUP]), 2)
     group = tl.arange(0, BLOCK)
-    place = ((sequence * pages + slot // N)[:, None] * GROUPS + group[None, :]) * N + (slot % N)[:, None]
+    offset = ((sequence * pages + slot // N)[:, None] * GROUPS + group[None, :]) * N + (slot % N)[:, None]
     inside = (slot < source.slots)[:, None] & (group < GROUPS)[None, :]
-    tl.store(low + place, smallest, mask=inside)
-    tl.store(high + place, largest, mask=inside)
+    tl.store(low + offset, smallest, mask=inside)
+    tl.store(high + offset, largest, mask=inside)

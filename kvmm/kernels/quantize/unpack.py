@@ -30,15 +30,15 @@ class _Plan:
     shifts: torch.Tensor
     ordered: torch.Tensor | None  # values: packed words, pages of a channel side by side ``[B H, D, P, words]``
     packed: torch.Tensor | None  # values: the same memory, to be met by all shifts
-    spread: torch.Tensor  # the codes as words
+    expanded: torch.Tensor  # the codes as words
     codes: torch.Tensor  # the same memory as bytes, in the shape of ``floats``
     floats: torch.Tensor
     result: torch.Tensor
 
     def unpack(self, words: torch.Tensor) -> torch.Tensor:
         """All planes of ``words``, which have a dimension for them."""
-        torch.bitwise_right_shift(words, self.shifts, out=self.spread)
-        self.spread.bitwise_and_(self.mask)
+        torch.bitwise_right_shift(words, self.shifts, out=self.expanded)
+        self.expanded.bitwise_and_(self.mask)
         self.floats.copy_(self.codes)
         return self.result
 
@@ -133,9 +133,9 @@ def _make_plan(packed: torch.Tensor, bits: int, keys: bool, kept: bool) -> _Plan
         words = ordered.view(batch * heads, inner[0], 1, -1)
     codes, floats = take("codes", size * planes), take("floats", 4 * size * planes).view(torch.float32)
     if keys:
-        spread = codes.view(dtype).view(batch, heads, pages, planes, run // width)
+        expanded = codes.view(dtype).view(batch, heads, pages, planes, run // width)
         result = floats.view(batch, heads, pages, planes * inner[0], inner[1])
     else:
-        spread = codes.view(dtype).view(batch * heads, inner[0], planes, pages * run // width)
+        expanded = codes.view(dtype).view(batch * heads, inner[0], planes, pages * run // width)
         result = floats.view(batch, heads, inner[0], planes, pages, run)
-    return _Plan(dtype, mask, plane_shifts(bits, 1, dtype, device), ordered, words, spread, codes, floats, result)
+    return _Plan(dtype, mask, plane_shifts(bits, 1, dtype, device), ordered, words, expanded, codes, floats, result)

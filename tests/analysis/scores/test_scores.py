@@ -48,7 +48,7 @@ def dense(model, given, policy, row):
         positions = positions[positions >= 0].long()
         packed[positions] = True
         codec = cache.layers[row].codecs[modality][0]
-        if codec.adjusts_scores:  # equation: [gamma, delta] onto [gamma - tau1, delta - tau2]
+        if codec.calibrates_logits:  # equation: [gamma, delta] onto [gamma - tau1, delta - tau2]
             for q in range(QUERIES):
                 shown = positions[visible[q, positions]]
                 if len(shown) > 1:

@@ -146,7 +146,7 @@ static int64_t padded(int64_t n) { return (n + VL - 1) / VL * VL; }
 /* -- scores ------------------------------------------------------------------------------------------------------ */
 
 /* VL rows of bytes, turned (column j of them is turned + j * VL), against R folded queries of each of P planes:
- * acc[k * R + r] += sum_j folded[k][r][j] * digit k of column j. */
+ * acc[k * R + r] += sum_j folded[k][r][j] * code k of column j. */
 #define DOT(P, R)                                                                                                  \
     static void dot_##P##_##R(const uint8_t *turned, int64_t width, const float *const *folded, int64_t stride,    \
                               vf *sums_) {                                                                         \
@@ -208,7 +208,7 @@ static void turn(const uint8_t *rows, int64_t count, int64_t stride, int64_t wid
     }
 }
 
-/* What C rows of bytes of values, run apart, add: out[c * R + r] = sum_i p[k][r][i] * digit k of byte i of row c. */
+/* What C rows of bytes of values, run apart, add: out[c * R + r] = sum_i p[k][r][i] * code k of byte i of row c. */
 #define MIX(P, R, C)                                                                                               \
     static void mix_##P##_##R##_##C(const uint8_t *codes, int64_t pages, int64_t page_stride, int64_t run,         \
                                     const float *p, int64_t page_tokens, int64_t stride, float *out) {             \
@@ -276,7 +276,7 @@ static void group_parameters(const format_t *s, int64_t b, int64_t h, int64_t g,
     }
 }
 
-/* The query in the digits of a group: folded [k][r][column] for plane k of its bytes, with the plane's place taken out. */
+/* The query in the lanes of a group: folded [k][r][column] for plane k of its bytes, without the plane's shift. */
 static void fold(const format_t *s, const uint8_t *boosted, const float *z, int64_t width, int64_t rows, int64_t total,
                  const float *scale, float *folded, int64_t k_stride) {
     int64_t column = 0;
@@ -305,11 +305,11 @@ static void fold(const format_t *s, const uint8_t *boosted, const float *z, int6
 static void score_planes(const format_t *s, int64_t b, int64_t h, const float *query, int64_t rows, int64_t dim,
                          float scaling, float *scores, int64_t stride, float *work) {
     int64_t width = s->transform.data ? s->transform_width : dim, total = padded(s->lanes) + VL;
-    int64_t tokens = s->page_size, inside = s->by_token || s->groups_per_page < 1 ? 1 : s->groups_per_page, unit = tokens / inside;
-    float *z = work, *folded = z + rows * width, *scale = folded + 8 * inside * rows * total, *zero = scale + MAX_CHANNELS;
+    int64_t tokens = s->page_size, groups_per_page = s->by_token || s->groups_per_page < 1 ? 1 : s->groups_per_page, unit = tokens / groups_per_page;
+    float *z = work, *folded = z + rows * width, *scale = folded + 8 * groups_per_page * rows * total, *zero = scale + MAX_CHANNELS;
     int64_t chunks = s->by_token ? s->channel_groups : 1, last = INT64_MIN;
     float *parameters = zero + MAX_CHANNELS + VL, *bias = parameters + 2 * chunks * (tokens + VL);
-    float *sums_ = bias + inside * MAX_ROWS;
+    float *sums_ = bias + groups_per_page * MAX_ROWS;
     uint8_t *turned = (uint8_t *)(sums_ + chunks * MAX_ROWS); /* up to MAX_CHANNELS columns of VL bytes */
     if (s->transform.data)
         times(query, rows, dim, (const float *)s->transform.data + h * s->transform.head, width, z);
@@ -322,10 +322,10 @@ static void score_planes(const format_t *s, int64_t b, int64_t h, const float *q
                 int64_t wide = s->plane[0].width / chunks;
                 sums_[c * rows + r] = dot(z + r * width + c * wide, NULL, wide);
             }
-    memset(folded, 0, 4 * 8 * inside * rows * total);
+    memset(folded, 0, 4 * 8 * groups_per_page * rows * total);
     for (int64_t p = 0; p < s->pages; p++) {
-        for (int64_t u = 0; u < inside; u++) {
-            int64_t g = s->page_group ? s->page_group[p] : s->by_token || !s->groups_per_page ? 0 : p * inside + u;
+        for (int64_t u = 0; u < groups_per_page; u++) {
+            int64_t g = s->page_group ? s->page_group[p] : s->by_token || !s->groups_per_page ? 0 : p * groups_per_page + u;
             if (g == last) continue;
             last = g;
             int64_t own = g < 0 ? s->groups - 1 : g;
@@ -340,10 +340,10 @@ static void score_planes(const format_t *s, int64_t b, int64_t h, const float *q
                 boosted = (const uint8_t *)s->group_channel.data + b * s->group_channel.batch + h * s->group_channel.head +
                           own * s->group_lanes;
             if (!s->by_token || p == 0)
-                fold(s, boosted, z, width, rows, total, scale, folded + u * rows * total, inside * rows * total);
+                fold(s, boosted, z, width, rows, total, scale, folded + u * rows * total, groups_per_page * rows * total);
         }
         for (int64_t r = 0; r < rows; r++)
-            for (int64_t u = 0; u < inside; u++)
+            for (int64_t u = 0; u < groups_per_page; u++)
                 for (int64_t t = 0; t < unit; t++) scores[r * stride + p * tokens + u * unit + t] = bias[u * rows + r];
         int64_t column = 0;
         for (int64_t n = 0; n < s->num_planes; n++) {
@@ -368,7 +368,7 @@ static void score_planes(const format_t *s, int64_t b, int64_t h, const float *q
                         const float *planes[8];
                         for (int64_t k = 0; k < count; k++)
                             planes[k] =
-                                folded + ((k * inside + (k * run + i) / unit) * rows + r0) * total + column + c * wide;
+                                folded + ((k * groups_per_page + (k * run + i) / unit) * rows + r0) * total + column + c * wide;
                         vf found[24];
                         for (int64_t x = 0; x < count * own; x++) found[x] = (vf){};
                         choose_dot(count, own)(turned + c * wide * VL, wide, planes, total, found);
@@ -457,10 +457,10 @@ static void calibrate(const format_t *s, float *scores, const float *bias, int64
 static void weigh_planes(const format_t *s, int64_t b, int64_t h, float *p, int64_t rows, int64_t stride, float *out,
                        int64_t dim, float *work) {
     int64_t tokens = s->page_size, chunks = s->by_token ? s->channel_groups : 1;
-    int64_t batch_pages = RUN / tokens < 1 ? 1 : RUN / tokens, room = batch_pages * tokens + VL;
-    float *basis = work, *scale = basis + rows * (s->dim + VL), *zero = scale + MAX_CHANNELS, *norm = zero + MAX_CHANNELS + VL;
+    int64_t batch_pages = RUN / tokens < 1 ? 1 : RUN / tokens, capacity = batch_pages * tokens + VL;
+    float *transformed = work, *scale = transformed + rows * (s->dim + VL), *zero = scale + MAX_CHANNELS, *norm = zero + MAX_CHANNELS + VL;
     float *scaled = norm + 2 * (tokens + VL), found[16 + VL];
-    memset(basis, 0, 4 * rows * s->dim);
+    memset(transformed, 0, 4 * rows * s->dim);
     for (int64_t first = 0; first < s->pages;) {
         /* a run of pages of one group */
         int64_t g = s->page_group && !s->by_token ? s->page_group[first] : s->groups_per_page == 1 ? first : 0, last = first + 1;
@@ -478,7 +478,7 @@ static void weigh_planes(const format_t *s, int64_t b, int64_t h, float *p, int6
             group_parameters(s, b, h, g, scale, zero);
             for (int64_t r = 0; r < rows; r++) {
                 float weight = dot(p + r * stride + first * tokens, NULL, span);
-                for (int64_t c = 0; c < s->dim; c++) basis[r * s->dim + c] += weight * zero[c];
+                for (int64_t c = 0; c < s->dim; c++) transformed[r * s->dim + c] += weight * zero[c];
             }
         }
         int64_t column = 0;
@@ -497,7 +497,7 @@ static void weigh_planes(const format_t *s, int64_t b, int64_t h, float *p, int6
                     }
                     for (int64_t r = 0; r < rows; r++) {
                         const float *own = p + r * stride + page * tokens;
-                        float *to = scaled + r * room + (page - first) * tokens, worth = 1;
+                        float *to = scaled + r * capacity + (page - first) * tokens, worth = 1;
                         if (s->by_token) offset[r] += dot(own, norm + tokens, tokens);
                         for (int64_t k = 0; k < planes; k++) {
                             if (s->by_token)
@@ -508,20 +508,20 @@ static void weigh_planes(const format_t *s, int64_t b, int64_t h, float *p, int6
                         }
                     }
                 }
-                for (int64_t r = 0; r < rows; r++) memset(scaled + r * room + span, 0, 4 * VL);
+                for (int64_t r = 0; r < rows; r++) memset(scaled + r * capacity + span, 0, 4 * VL);
                 for (int64_t r0 = 0; r0 < rows; r0 += TILE) {
                     int64_t own = rows - r0 < TILE ? rows - r0 : TILE;
                     for (int64_t j = c * wide; j < (c + 1) * wide;) {
                         int64_t several = (c + 1) * wide - j < 4 ? 1 : 4;
                         choose_mix(planes, own, several)(codes + j * run, count, plane->stored * run, run,
-                                                         scaled + r0 * room, tokens, room, found);
+                                                         scaled + r0 * capacity, tokens, capacity, found);
                         for (int64_t x = 0; x < several; x++, j++) {
                             int64_t q = column + j, channel = s->lane_channel ? s->lane_channel[q] : q;
                             for (int64_t r = 0; r < own; r++) {
                                 float y = found[x * own + r];
                                 if (s->plane_weight) y *= s->plane_weight[q];
                                 y = s->by_token ? y + offset[r0 + r] : y * scale[channel];
-                                basis[(r0 + r) * s->dim + channel] += y;
+                                transformed[(r0 + r) * s->dim + channel] += y;
                             }
                         }
                     }
@@ -535,11 +535,11 @@ static void weigh_planes(const format_t *s, int64_t b, int64_t h, float *p, int6
         const float *matrix = (const float *)s->transform.data + h * s->transform.head;
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < s->dim; c++) {
-                float a = basis[r * s->dim + c];
+                float a = transformed[r * s->dim + c];
                 for (int64_t d = 0; d < dim; d++) out[r * dim + d] += a * matrix[c * dim + d];
             }
     } else {
-        for (int64_t i = 0; i < rows * dim; i++) out[i] += basis[i];
+        for (int64_t i = 0; i < rows * dim; i++) out[i] += transformed[i];
     }
 }
 
@@ -567,13 +567,13 @@ static void weigh_dense(const array_t *a, int64_t b, int64_t h, int64_t count, i
 
 /* Heads [first, last) of all sequences; returns 0, or 1 without memory. */
 int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
-    int64_t dense = c->dense_used ? *c->dense_used : c->dense, total = c->slots + dense, stride = padded(total) + VL, need = 0;
+    int64_t residual = c->residual_length ? *c->residual_length : c->num_residual, total = c->slots + residual, stride = padded(total) + VL, need = 0;
     for (int64_t i = 0; i < c->num_segments; i++) {
         const format_t *k = &c->segments[i].key, *v = &c->segments[i].value;
         int64_t tokens = v->page_size;
-        int64_t inside = k->groups_per_page < 1 ? 1 : k->groups_per_page;
-        int64_t keys = c->rows * (k->transform_width + c->dim) + 8 * inside * c->rows * (padded(k->lanes) + VL) +
-                       2 * (k->channel_groups + 1) * (tokens + VL) + (inside + k->channel_groups + 1) * MAX_ROWS +
+        int64_t groups_per_page = k->groups_per_page < 1 ? 1 : k->groups_per_page;
+        int64_t keys = c->rows * (k->transform_width + c->dim) + 8 * groups_per_page * c->rows * (padded(k->lanes) + VL) +
+                       2 * (k->channel_groups + 1) * (tokens + VL) + (groups_per_page + k->channel_groups + 1) * MAX_ROWS +
                        MAX_CHANNELS * VL / 4;
         int64_t batch = RUN / tokens < 1 ? 1 : RUN / tokens;
         int64_t values = c->rows * (v->dim + VL + batch * tokens + VL) + 4 * (tokens + VL);
@@ -609,7 +609,7 @@ int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
                 }
             start += slots;
         }
-        score_dense(&c->dense_key, b, h, dense, c->dim, query, c->rows, c->scaling, scores + start, stride, work);
+        score_dense(&c->residual_key, b, h, residual, c->dim, query, c->rows, c->scaling, scores + start, stride, work);
         float weight[MAX_ROWS];
         for (int64_t r = 0; r < c->rows; r++) {
             float *x = scores + r * stride;
@@ -647,7 +647,7 @@ int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
                 weigh_dense(&s->values, b, h, count, c->value_dim, scores + start, c->rows, stride, out, work);
             start += c->segments[i].slots;
         }
-        weigh_dense(&c->dense_value, b, h, dense, c->value_dim, scores + start, c->rows, stride, out, work);
+        weigh_dense(&c->residual_value, b, h, residual, c->value_dim, scores + start, c->rows, stride, out, work);
         for (int64_t r = 0; r < c->rows; r++)
             for (int64_t d = 0; d < c->value_dim; d++) out[r * c->value_dim + d] /= weight[r];
     }

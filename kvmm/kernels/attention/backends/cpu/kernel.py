@@ -73,16 +73,17 @@ def available() -> bool:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What was found out about a segment."""
+class _SegmentDescription:
+    """The structures that describe a segment."""
 
-    packed: tuple[weakref.ref, weakref.ref]  # the packed keys and values it was found with
+    packed: tuple[weakref.ref, weakref.ref]  # the packed keys and values that it describes
     key: ctypes.Structure | None  # FORMAT
     value: ctypes.Structure
-    held: list  # tensors that are pointed to
+    keep_alive: list  # tensors that the structures point to
 
 
-_known: dict[int, _Known] = {}  # by the identity of the packed keys, which live as long as their tensors do
+# by the identity of the packed keys, which live as long as their tensors do
+_descriptions: dict[int, _SegmentDescription] = {}
 
 
 def _rows_follow(x: torch.Tensor) -> bool:
@@ -106,31 +107,31 @@ def readable(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: in
     return len(store.planes) == 1 and plain and (key or store.mean is None)
 
 
-def _describe(segment: KVSegment, call: AttentionCall) -> _Known:
+def _describe(segment: KVSegment, call: AttentionCall) -> _SegmentDescription:
     """The description of one segment, for calls of these sizes. Without a format of the keys it has none of them: their
     logits come from the codec.
 
     Raises:
         Unsupported: the library does not read the segment.
     """
-    batch, heads = call.query.shape[0], call.heads
+    batch, heads = call.query.shape[0], call.num_kv_heads
     packed, values = segment.key.packed, segment.value.packed
-    known = _known.get(id(packed))
-    if known is not None and known.packed[0]() is packed and known.packed[1]() is values:
-        return known
-    held: list = []
+    description = _descriptions.get(id(packed))
+    if description is not None and description.packed[0]() is packed and description.packed[1]() is values:
+        return description
+    keep_alive: list = []
     store = segment.value.format
-    if store is None or not readable(store, False, batch, heads, call.dense_value.shape[-1]):
+    if store is None or not readable(store, False, batch, heads, call.residual_value.shape[-1]):
         raise Unsupported
-    value = describe(store, False, held)
+    value = describe(store, False, keep_alive)
     store = segment.key.format
     if store is not None and not readable(store, True, batch, heads, call.query.shape[-1]):
         raise Unsupported
-    key = None if store is None else describe(store, True, held)
+    key = None if store is None else describe(store, True, keep_alive)
     name = id(packed)
-    pair = weakref.ref(packed, lambda _: _known.pop(name, None)), weakref.ref(values)
-    _known[name] = known = _Known(pair, key, value, held)
-    return known
+    pair = weakref.ref(packed, lambda _: _descriptions.pop(name, None)), weakref.ref(values)
+    _descriptions[name] = description = _SegmentDescription(pair, key, value, keep_alive)
+    return description
 
 
 # -- the backend -------------------------------------------------------------------------------------------------------
@@ -138,17 +139,17 @@ def _describe(segment: KVSegment, call: AttentionCall) -> _Known:
 
 def takes(call: AttentionCall) -> bool:
     """Whether the library takes a call: few rows of queries, no autograd, a compiler."""
-    query, key, value = call.query, call.dense_key, call.dense_value
+    query, key, value = call.query, call.residual_key, call.residual_value
     batch, query_heads, length, dim = query.shape
-    if query_heads % call.heads or call.rows > MAX_ROWS or dim > MAX_CHANNELS:
+    if query_heads % call.num_kv_heads or call.rows > MAX_ROWS or dim > MAX_CHANNELS:
         return False
     if any(x.dtype not in FLOATS or not _rows_follow(x) for x in (key, value)) or query.dtype not in FLOATS:
         return False
-    if key.shape != (batch, call.heads, value.shape[2], dim) or value.shape[:2] != key.shape[:2]:
+    if key.shape != (batch, call.num_kv_heads, value.shape[2], dim) or value.shape[:2] != key.shape[:2]:
         return False
     if (torch.is_grad_enabled() and query.requires_grad) or torch.compiler.is_compiling():
         return False
-    if call.dense_length is not None and call.dense_length.dtype != torch.int32:
+    if call.residual_length is not None and call.residual_length.dtype != torch.int32:
         return False
     bias = call.bias
     if bias is not None:
@@ -164,14 +165,14 @@ def supports(segment: KVSegment, call: AttentionCall) -> bool:
     if segment.key.observes:
         return False
     try:
-        known = _describe(segment, call)
+        description = _describe(segment, call)
     except Unsupported:
         return False
     used = segment.key.pages_in_use
     if used is None:
         return True
-    # what a codec makes logits of, or calibrates, is all that there is room for
-    return used.dtype == torch.int32 and known.key is not None and not known.key.calibrates
+    # logits made or calibrated by a codec cover the whole capacity
+    return used.dtype == torch.int32 and description.key is not None and not description.key.calibrates
 
 
 def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
@@ -181,8 +182,8 @@ def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
 
 
 def partial(call: AttentionCall, segments: Sequence[KVSegment]) -> AttentionState:
-    """The segments and the residual tokens, to be joined with what others read."""
-    lse = torch.empty(call.query.shape[0], call.heads, call.rows)
+    """The segments and the residual tokens, to be merged with the results of other backends."""
+    lse = torch.empty(call.query.shape[0], call.num_kv_heads, call.rows)
     return AttentionState(_attend(call, segments, lse), lse)
 
 
@@ -190,53 +191,56 @@ def _attend(call: AttentionCall, segments: Sequence[KVSegment], lse: torch.Tenso
     """float32 ``[B, H_kv, rows, D_v]``; ``lse`` gets the log-sum-exp."""
     function, query, bias = library(), call.query, call.bias
     batch, query_heads, length, dim = query.shape
-    heads, rows, value_dim = call.heads, call.rows, call.dense_value.shape[-1]
+    heads, rows, value_dim = call.num_kv_heads, call.rows, call.residual_value.shape[-1]
     grouped = query.float().reshape(batch, heads, rows, dim).contiguous()
-    kept: list = [grouped]
+    keep_alive: list = [grouped]
     described = (SEGMENT.ctype * max(1, len(segments)))()
     slots = work = 0
     for number, segment in enumerate(segments):
-        known = _describe(segment, call)
-        key, own = segment.key, described[number]
-        own.value = known.value
-        own.slots = count = known.value.pages * known.value.page_size
-        if known.key is not None:
-            own.key = known.key
+        description = _describe(segment, call)
+        key, c_segment = segment.key, described[number]
+        c_segment.value = description.value
+        c_segment.slots = count = description.value.pages * description.value.page_size
+        if description.key is not None:
+            c_segment.key = description.key
         else:
             scores = key.scores(key.transform_query(grouped * call.scaling))
-            if key.adjusts_scores:
-                seen = None if bias is None else bias[..., slots : slots + count]
-                seen = seen if seen is None or seen.shape[2] == 1 else seen.repeat(1, 1, query_heads // heads, 1)
-                scores = key.adjust_scores(scores, seen)
-            kept.append(scores.contiguous())
-            own.key = FORMAT.ctype(KINDS["LOGITS"], pages=known.value.pages, page_size=known.value.page_size)
-            own.key.values.data = kept[-1].data_ptr()
+            if key.calibrates_logits:
+                segment_bias = None if bias is None else bias[..., slots : slots + count]
+                if segment_bias is not None and segment_bias.shape[2] > 1:
+                    segment_bias = segment_bias.repeat(1, 1, query_heads // heads, 1)
+                scores = key.calibrate_logits(scores, segment_bias)
+            keep_alive.append(scores.contiguous())
+            value = description.value
+            c_segment.key = FORMAT.ctype(KINDS["LOGITS"], pages=value.pages, page_size=value.page_size)
+            c_segment.key.values.data = keep_alive[-1].data_ptr()
         if key.pages_in_use is not None:
-            own.used = key.pages_in_use.data_ptr()
+            c_segment.used = key.pages_in_use.data_ptr()
         slots += count
         work += count * heads * batch * (dim + value_dim)
     out = torch.empty(batch, heads, rows, value_dim)
-    dense = call.dense_key.shape[2]
-    made = CALL.ctype(batch, heads, rows, length, dim, value_dim, len(segments), slots, dense, call.scaling)
-    made.query, made.out = grouped.data_ptr(), out.data_ptr()
-    made.lse = None if lse is None else lse.data_ptr()
+    dense = call.residual_key.shape[2]
+    c_call = CALL.ctype(batch, heads, rows, length, dim, value_dim, len(segments), slots, dense, call.scaling)
+    c_call.query, c_call.out = grouped.data_ptr(), out.data_ptr()
+    c_call.lse = None if lse is None else lse.data_ptr()
     if bias is not None:
         if bias.shape[-1] != slots + dense:
             raise ValueError(f"a bias of {bias.shape[-1]} slots for {slots + dense}")
-        made.bias = bias.data_ptr()
-        made.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
-        made.bias_row = bias.stride(2) if bias.shape[2] > 1 else 0
-    made.dense_key, made.dense_value = array(call.dense_key, 2, kept), array(call.dense_value, 2, kept)
-    made.segments = ctypes.addressof(described)
-    if call.dense_length is not None:
-        made.dense_used = call.dense_length.data_ptr()
+        c_call.bias = bias.data_ptr()
+        c_call.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
+        c_call.bias_row = bias.stride(2) if bias.shape[2] > 1 else 0
+    c_call.residual_key = array(call.residual_key, 2, keep_alive)
+    c_call.residual_value = array(call.residual_value, 2, keep_alive)
+    c_call.segments = ctypes.addressof(described)
+    if call.residual_length is not None:
+        c_call.residual_length = call.residual_length.data_ptr()
     pairs, threads = batch * heads, torch.get_num_threads()
     if threads == 1 or pairs == 1 or work < _SHARED_WORK:
-        failed = function(ctypes.byref(made), 0, pairs)
+        failed = function(ctypes.byref(c_call), 0, pairs)
     else:
         edges = [pairs * i // min(threads, pairs) for i in range(min(threads, pairs) + 1)]
-        run = _pool(threads).map(lambda i: function(ctypes.byref(made), edges[i], edges[i + 1]), range(len(edges) - 1))
-        failed = any(run)
+        ranges = range(len(edges) - 1)
+        failed = any(_pool(threads).map(lambda i: function(ctypes.byref(c_call), edges[i], edges[i + 1]), ranges))
     if failed:
         raise MemoryError("not enough memory for a decode step")
     return out

@@ -13,7 +13,7 @@ from kvmm.kernels.attention.structs import DOUBLE, FLOAT, INT64, Member, Struct,
 
 HEADER = "packed_format.h"
 MAX_ROWS = 16  # rows of queries; for more, matrix products over unpacked codes are faster
-MAX_CHANNELS = 512  # or lanes of a plane, that the library has room for
+MAX_CHANNELS = 512  # or lanes of a plane, the largest that the library supports
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.uint8: 3}
 KINDS = {"NOTHING": 0, "PLANES": 1, "DENSE": 2, "LOGITS": 3}  # what a store is read as
 # sizes of axes that tensors have and a call does not
@@ -46,7 +46,7 @@ PLANE = Struct(
         Member("head", INT64),
         Member("bits", INT64),
         Member("width", INT64, "lanes"),
-        Member("stored", INT64, "lanes there is room for"),
+        Member("stored", INT64, "lanes, the padding included"),
     ),
     "A bit plane.",
 )
@@ -73,7 +73,7 @@ FORMAT = Struct(
         Member("by_token", INT64),
         Member("groups_per_page", INT64),
         *(Member(name, INT64, f"{axis}: {AXES[axis]}") for axis, name in SIZES.items()),
-        Member("calibrates", INT64, "whether the logits are taken through a line of their row"),
+        Member("calibrates", INT64, "whether each row's logits are calibrated"),
         Member("low_shift", DOUBLE),
         Member("high_shift", DOUBLE),
         *_tensor_members(),
@@ -86,7 +86,7 @@ SEGMENT = Struct(
     (
         Member("key", FORMAT),
         Member("value", FORMAT),
-        Member("slots", INT64, "tokens there is room for"),
+        Member("slots", INT64, "capacity in tokens"),
         Member("used", pointer("const int32_t"), "pages in use; NULL: all"),
     ),
 )
@@ -95,17 +95,17 @@ CALL = Struct(
     (
         *(Member(name, INT64) for name in ("batch", "heads", "rows", "length", "dim", "value_dim", "num_segments")),
         Member("slots", INT64, "of all segments"),
-        Member("dense", INT64, "residual tokens there is room for"),
+        Member("num_residual", INT64, "capacity of the residual tokens"),
         Member("scaling", FLOAT),
         Member("query", pointer("const float"), "[B, H, rows, D]"),
-        Member("bias", pointer("const float"), "[B, q or 1, slots + dense]"),
+        Member("bias", pointer("const float"), "[B, q or 1, slots + num_residual]"),
         Member("bias_batch", INT64),
         Member("bias_row", INT64),
-        Member("dense_key", ARRAY, "[B, H, n, D]"),
-        Member("dense_value", ARRAY),
+        Member("residual_key", ARRAY, "[B, H, n, D]"),
+        Member("residual_value", ARRAY),
         Member("out", pointer("float"), "[B, H, rows, value_dim]"),
         Member("lse", pointer("float"), "[B, H, rows], the log-sum-exp of the scores; NULL: not wanted"),
-        Member("dense_used", pointer("const int32_t"), "residual tokens in use; NULL: all"),
+        Member("residual_length", pointer("const int32_t"), "residual tokens in use; NULL: all"),
         Member("segments", pointer("const segment_t")),
     ),
     "One call: the attention of some rows of queries a head over all segments and the residual tokens.",
@@ -136,13 +136,13 @@ class Unsupported(Exception):
     """The library does not take this case."""
 
 
-def array(x: torch.Tensor | None, inner: int, held: list) -> ARRAY.ctype:
+def array(x: torch.Tensor | None, inner: int, keep_alive: list) -> ARRAY.ctype:
     """``x`` ``[B, H, ...]`` or ``[H, ...]`` whose last ``inner`` dimensions follow each other.
 
     Args:
         x: or None.
         inner: dimensions behind sequences and heads.
-        held: gets what is pointed to.
+        keep_alive: collects the tensors that are pointed to.
 
     Raises:
         Unsupported: they do not.
@@ -154,47 +154,47 @@ def array(x: torch.Tensor | None, inner: int, held: list) -> ARRAY.ctype:
         if n != 1 and stride != size:
             raise Unsupported
         size *= n
-    held.append(x)
+    keep_alive.append(x)
     batch = x.stride(0) if x.dim() == inner + 2 and x.shape[0] > 1 else 0
     head = x.stride(-inner - 1) if x.shape[-inner - 1] > 1 else 0
     return ARRAY.ctype(x.data_ptr(), batch, head, DTYPES[x.dtype])
 
 
-def describe(store: PackedFormat | DenseFormat, key: bool, held: list) -> FORMAT.ctype:
+def describe(store: PackedFormat | DenseFormat, key: bool, keep_alive: list) -> FORMAT.ctype:
     """A store as the library reads it, which :func:`kvmm.kernels.attention.format.mismatch` has found as declared.
 
     Args:
         store: keys or values.
         key: which of the two.
-        held: gets what is pointed to.
+        keep_alive: collects the tensors that are pointed to.
 
     Raises:
         Unsupported: the library does not read it.
     """
     if isinstance(store, DenseFormat):
-        values = array(store.values, 3, held)
+        values = array(store.values, 3, keep_alive)
         return FORMAT.ctype(KINDS["DENSE"], pages=store.pages, page_size=store.page_size, values=values)
     sizes = axis_sizes(store, key)
-    made = FORMAT.ctype(KINDS["PLANES"], len(store.planes))
+    struct = FORMAT.ctype(KINDS["PLANES"], len(store.planes))
     for number, plane in enumerate(store.planes):
-        codes, stored = array(plane.codes, 3, held), plane.codes.shape[-1 if key else -2]
-        made.plane[number] = PLANE.ctype(codes.data, codes.batch, codes.head, plane.bits, plane.width, stored)
+        codes, stored = array(plane.codes, 3, keep_alive), plane.codes.shape[-1 if key else -2]
+        struct.plane[number] = PLANE.ctype(codes.data, codes.batch, codes.head, plane.bits, plane.width, stored)
     for name in ("pages", "page_size", "by_token", "groups_per_page"):
-        setattr(made, name, getattr(store, name))
+        setattr(struct, name, getattr(store, name))
     for axis, name in SIZES.items():
-        setattr(made, name, sizes.get(axis, 0))
+        setattr(struct, name, sizes.get(axis, 0))
     if store.logit_calibration is not None:
-        made.calibrates = 1
-        made.low_shift, made.high_shift = store.logit_calibration.low_shift, store.logit_calibration.high_shift
+        struct.calibrates = 1
+        struct.low_shift, struct.high_shift = store.logit_calibration.low_shift, store.logit_calibration.high_shift
     for name, declared, x in tensors_of(store):
         if not declared.cpu:
             continue
         if declared.strided:
             axes = declared.axes_of(store, key)
-            setattr(made, name, array(x, len(axes) - sum(axis in "BH1" for axis in axes[:2]), held))
+            setattr(struct, name, array(x, len(axes) - sum(axis in "BH1" for axis in axes[:2]), keep_alive))
         else:
-            held.append(x.contiguous())
-            setattr(made, name, held[-1].data_ptr())
-    if max(made.dim, made.channels, *(plane.width for plane in store.planes)) > MAX_CHANNELS:
+            keep_alive.append(x.contiguous())
+            setattr(struct, name, keep_alive[-1].data_ptr())
+    if max(struct.dim, struct.channels, *(plane.width for plane in store.planes)) > MAX_CHANNELS:
         raise Unsupported
-    return made
+    return struct

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, rows_of
+from kvmm.kernels.attention.backends.cuda.inputs import Query, ResidualInputs, ResidualSplits, rows_of
 from kvmm.kernels.attention.backends.cuda.variant import Variant
 from kvmm.kernels.attention.format import MAX_PLANES, TENSORS
 from kvmm.kernels.attention.structs import FLOAT, INT, LONG_LONG, Member, Struct, header, pointer
@@ -50,7 +50,9 @@ ARGUMENTS = Struct(
         Member("value_scale", PAGED, f"with VALUE_TOKEN; {_axes('scale')}"),
         Member("value_zero", PAGED, _axes("zero_point")),
         Member("bias", pointer("const float"), "[B, slots]"),
-        Member("adjust", pointer("const float"), "with ADJUST: [B, H, rows, 2], slope and shift of a row's logits"),
+        Member(
+            "calibration", pointer("const float"), "with CALIBRATED: [B, H, rows, 2], slope and shift of a row's logits"
+        ),
         Member("group_scale", pointer("const float"), "with VALUE_GROUPS: [B, H, value_groups, VALUE_WIDTH]"),
         Member("group_zero", pointer("const float"), "[B, H, value_groups, VALUE_ZEROS]"),
         Member("num_pages", pointer("const int"), "pages in use, or null: all"),
@@ -63,24 +65,26 @@ ARGUMENTS = Struct(
         Member("channel_lanes", pointer("const int"), f"{_axes('channel_lanes')}, or null"),
         Member("channel_weights", pointer("const float"), _axes("channel_weights")),
         Member("channels", INT),
-        Member("terms", INT, "M"),
+        Member("lanes_per_channel", INT, "M"),
         Member("bias_batch", LONG_LONG),
         Member(
-            "dense_query", pointer("const Byte"), "with DENSE, columns in the model's dtype: [B, H, rows, DENSE_KEYS]"
+            "residual_query",
+            pointer("const Byte"),
+            "with RESIDUAL, in the model's dtype: [B, H, rows, RESIDUAL_KEY_DIM]",
         ),
-        Member("dense_keys", PAGED, "a page is a column"),
-        Member("dense_values", PAGED),
-        Member("dense_bias", pointer("const float"), "[B, dense_columns]"),
-        Member("dense_length", pointer("const int"), "columns in use, or null: dense_columns"),
-        Member("dense_m", pointer("float")),
-        Member("dense_l", pointer("float")),
-        Member("dense_acc", pointer("float")),
-        Member("dense_bias_batch", LONG_LONG),
-        Member("dense_columns", INT, "that there is room for"),
-        Member("dense_splits", INT),
-        Member("dense_start", INT, "the first block that has some of them"),
-        Member("dense_scaling", FLOAT),
-        *(Member(name, INT) for name in ("pages", "heads", "rows", "splits", "key_groups", "value_groups")),
+        Member("residual_keys", PAGED, "a page is a token"),
+        Member("residual_values", PAGED),
+        Member("residual_bias", pointer("const float"), "[B, residual_tokens]"),
+        Member("residual_length", pointer("const int"), "tokens in use, or null: residual_tokens"),
+        Member("residual_m", pointer("float")),
+        Member("residual_l", pointer("float")),
+        Member("residual_acc", pointer("float")),
+        Member("residual_bias_batch", LONG_LONG),
+        Member("residual_tokens", INT, "the capacity"),
+        Member("num_residual_splits", INT),
+        Member("residual_start", INT, "the first block that has some of them"),
+        Member("residual_scaling", FLOAT),
+        *(Member(name, INT) for name in ("pages", "heads", "rows", "num_kv_splits", "key_groups", "value_groups")),
         Member("query_width", INT),
         Member("key_channels", INT),
         Member("scaling", FLOAT),
@@ -132,42 +136,55 @@ def _query_arguments(query: torch.Tensor | Query, weight, zero) -> dict:
     }
 
 
-def _dense_arguments(dense: DenseColumns | None, out: DenseSplits | None, splits: int) -> dict:
-    """What ``struct Arguments`` has of the dense columns, next to ``splits`` of the pages."""
-    if dense is None:
+def _residual_arguments(residual: ResidualInputs | None, out: ResidualSplits | None, num_kv_splits: int) -> dict:
+    """What ``struct Arguments`` has of the residual tokens, next to ``num_kv_splits`` of the pages."""
+    if residual is None:
         return {}
     return {
-        "dense_query": dense.query.data_ptr(),
-        "dense_keys": _paged(dense.key),
-        "dense_values": _paged(dense.value),
-        "dense_bias": _pointer(dense.bias),
-        "dense_bias_batch": 0 if dense.bias is None or dense.bias.shape[0] == 1 else dense.bias.stride(0),
-        "dense_length": _pointer(dense.length),
-        "dense_m": out.m.data_ptr(),
-        "dense_l": out.l.data_ptr(),
-        "dense_acc": out.acc.data_ptr(),
-        "dense_columns": dense.key.shape[2],
-        "dense_splits": out.m.shape[1],
-        "dense_start": splits if out.apart else 0,
-        "dense_scaling": dense.scaling,
+        "residual_query": residual.query.data_ptr(),
+        "residual_keys": _paged(residual.key),
+        "residual_values": _paged(residual.value),
+        "residual_bias": _pointer(residual.bias),
+        "residual_bias_batch": 0 if residual.bias is None or residual.bias.shape[0] == 1 else residual.bias.stride(0),
+        "residual_length": _pointer(residual.length),
+        "residual_m": out.m.data_ptr(),
+        "residual_l": out.l.data_ptr(),
+        "residual_acc": out.acc.data_ptr(),
+        "residual_tokens": residual.key.shape[2],
+        "num_residual_splits": out.m.shape[1],
+        "residual_start": num_kv_splits if out.apart else 0,
+        "residual_scaling": residual.scaling,
     }
 
 
 def arguments_of(
-    query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense=None, dense_out=None, adjust=None
+    query,
+    qw,
+    qz,
+    keys,
+    values,
+    out_m,
+    out_l,
+    out_acc,
+    num_pages,
+    bias,
+    out_z,
+    residual=None,
+    residual_out=None,
+    calibration=None,
 ) -> Any:
     heads, pages = keys.planes[0][0].shape[1:3]
     by_token = values.axis == "token"
     group_scale = None if by_token else values.scale
     arguments = Arguments(
         **_query_arguments(query, qw, qz),
-        **_dense_arguments(dense, dense_out, out_m.shape[1]),
+        **_residual_arguments(residual, residual_out, out_m.shape[1]),
         key_norm=_paged(keys.norm),
         value_norm=_paged(values.norm),
         value_scale=_paged(values.scale if by_token else None),
         value_zero=_paged(values.zero_point if by_token else None),
         bias=_pointer(bias),
-        adjust=_pointer(adjust),
+        calibration=_pointer(calibration),
         group_scale=_pointer(group_scale),
         group_zero=None if by_token else _pointer(values.zero_point),
         num_pages=_pointer(num_pages),
@@ -181,13 +198,13 @@ def arguments_of(
         pages=pages,
         heads=heads,
         rows=rows_of(query),
-        splits=out_m.shape[1],
+        num_kv_splits=out_m.shape[1],
         value_groups=0 if group_scale is None else group_scale.shape[2],
     )
     if values.channels is not None:
-        digits, places = values.channels
-        arguments.channel_lanes, arguments.channel_weights = digits.data_ptr(), places.data_ptr()
-        arguments.terms, arguments.channels = digits.shape
+        lanes, weights = values.channels
+        arguments.channel_lanes, arguments.channel_weights = lanes.data_ptr(), weights.data_ptr()
+        arguments.lanes_per_channel, arguments.channels = lanes.shape
     for i, (codes, _) in enumerate(keys.planes):
         arguments.keys[i] = _paged(codes)
     for i, (codes, _) in enumerate(values.planes):

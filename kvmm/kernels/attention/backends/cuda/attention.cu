@@ -1,4 +1,4 @@
-// Split kernel of decode attention over packed digits, on int8 tensor cores. Compiled at run time; see kernel.py.
+// Split kernel of decode attention over packed bit planes, on int8 tensor cores. Compiled at run time; see kernel.py.
 //
 // One warp takes whole pages of one sequence and KV head, one after the other. Codes are the left operand of
 // mma.m16n8k32: a tile of scores is 16 tokens by 8 columns, the high and the low int8 part of four query heads, so no
@@ -14,8 +14,8 @@
 // Logits are in units of log 2. Probabilities (times norms) are 16-bit integers in two int8 parts, 256 * high + low, of
 // 127 * 256 steps of the page's largest possible one.
 //
-// Logits that are calibrated take two passes: one (EXTENT) finds how far each row's logits reach, the other takes them
-// through the line that follows from it (ADJUST).
+// Logits that are calibrated take two passes: one (LOGIT_RANGE) finds how far each row's logits reach, the other takes them
+// through the line that follows from it (CALIBRATED).
 
 #include "variant.cuh"  // what is known when the kernel is compiled, and its Arguments; see arguments.py
 
@@ -66,7 +66,7 @@ DEVICE void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
 
 // c += a * b in the model's dtype, accumulated in float32: a 16 x 16, b 16 x 8
 DEVICE void mma_dense(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-#if DENSE == 3
+#if RESIDUAL == 3
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
 #else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -78,7 +78,7 @@ DEVICE void mma_dense(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsi
 
 DEVICE unsigned to_dense(float x, float y) {  // x in the lower half
     unsigned z;
-#if DENSE == 3
+#if RESIDUAL == 3
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
 #else
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
@@ -141,28 +141,28 @@ DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
 constexpr int THREADS = WARPS * 32;
 constexpr int SLICES = PAGE / 16;
 constexpr int COLUMNS = 8 * ROW_TILES;
-constexpr int KEY_WIDTH_0 = ceil_to(KEY_DIGITS_0, 32), KEY_WIDTH = KEY_WIDTH_0 + ceil_to(KEY_DIGITS_1, 32);
-constexpr int VALUE_WIDTH_0 = ceil_to(VALUE_DIGITS_0, 32), VALUE_WIDTH = VALUE_WIDTH_0 + ceil_to(VALUE_DIGITS_1, 32);
+constexpr int KEY_WIDTH_0 = ceil_to(KEY_LANES_0, 32), KEY_WIDTH = KEY_WIDTH_0 + ceil_to(KEY_LANES_1, 32);
+constexpr int VALUE_WIDTH_0 = ceil_to(VALUE_LANES_0, 32), VALUE_WIDTH = VALUE_WIDTH_0 + ceil_to(VALUE_LANES_1, 32);
 constexpr bool FOLD = QUERY_TYPE != 0;
 
-// A step of scores is 32 digits; where both planes of keys end in half a step, their halves are one (with FOLD and
-// groups by page every digit is a channel, and there are no such planes).
-constexpr int HALVES = KEY_DIGITS_0 % 32 == 16 && KEY_DIGITS_1 % 32 == 16 && !(FOLD && KEY_GROUPS);
-constexpr int WHOLE_0 = HALVES ? KEY_DIGITS_0 - 16 : KEY_WIDTH_0;
-constexpr int WHOLE_1 = HALVES ? KEY_DIGITS_1 - 16 : KEY_WIDTH - KEY_WIDTH_0;
+// A step of scores is 32 code lanes (the lanes of bit planes, not of a warp); where both planes of keys end in half a
+// step, the halves share one (with FOLD and groups by page every code lane is a channel, and there are no such planes).
+constexpr int HALVES = KEY_LANES_0 % 32 == 16 && KEY_LANES_1 % 32 == 16 && !(FOLD && KEY_GROUPS);
+constexpr int WHOLE_0 = HALVES ? KEY_LANES_0 - 16 : KEY_WIDTH_0;
+constexpr int WHOLE_1 = HALVES ? KEY_LANES_1 - 16 : KEY_WIDTH - KEY_WIDTH_0;
 constexpr int WHOLE_STEPS = (WHOLE_0 + WHOLE_1) / 32, STEPS = WHOLE_STEPS + HALVES;
-constexpr int TILES_0 = VALUE_DIGITS_0 / 16, TILES = TILES_0 + VALUE_DIGITS_1 / 16;
+constexpr int TILES_0 = VALUE_LANES_0 / 16, TILES = TILES_0 + VALUE_LANES_1 / 16;
 
 // a stage of keys in shared memory: codes, norms, the query of the page's group or its scales and zero points, bias
-constexpr int KEY_BYTES_0 = PAGE * KEY_BITS_0 / 8 * KEY_DIGITS_0, KEY_BYTES_1 = PAGE * KEY_BITS_1 / 8 * KEY_DIGITS_1;
+constexpr int KEY_BYTES_0 = PAGE * KEY_BITS_0 / 8 * KEY_LANES_0, KEY_BYTES_1 = PAGE * KEY_BITS_1 / 8 * KEY_LANES_1;
 constexpr int KEY_NORM_AT = KEY_BYTES_0 + KEY_BYTES_1, KEY_NORM_BYTES = PAGE * 2 * KEY_NORM;
 constexpr int QUERY_AT = KEY_NORM_AT + KEY_NORM_BYTES, GROUP_ROW = 2 * KEY_SCALE * KEY_WIDTH;
 constexpr int QUERY_BYTES = KEY_GROUPS * (FOLD ? 2 * GROUP_ROW : COLUMNS * KEY_WIDTH);
 constexpr int BIAS_AT = QUERY_AT + QUERY_BYTES, BIAS_BYTES = BIAS == 2 ? PAGE * 4 : 0;
-constexpr int KEY_STAGE = ceil_to(BIAS_AT + BIAS_BYTES + 16, 128);  // rows of 16 digits are read 16 bytes too far
+constexpr int KEY_STAGE = ceil_to(BIAS_AT + BIAS_BYTES + 16, 128);  // rows of 16 code lanes are read 16 bytes too far
 // a stage of values: codes, a group's scales and zero points
-constexpr int VALUE_BYTES_0 = PAGE * VALUE_BITS_0 / 8 * VALUE_DIGITS_0;
-constexpr int VALUE_BYTES_1 = PAGE * VALUE_BITS_1 / 8 * VALUE_DIGITS_1;
+constexpr int VALUE_BYTES_0 = PAGE * VALUE_BITS_0 / 8 * VALUE_LANES_0;
+constexpr int VALUE_BYTES_1 = PAGE * VALUE_BITS_1 / 8 * VALUE_LANES_1;
 constexpr int GROUP_AT = VALUE_BYTES_0 + VALUE_BYTES_1, GROUP_BYTES = VALUE_GROUPS * VALUE_WIDTH * 4;
 constexpr int ZERO_AT = GROUP_AT + GROUP_BYTES, ZERO_BYTES = VALUE_ZEROS * 4;
 constexpr int VALUE_STAGE = ceil_to(ZERO_AT + ZERO_BYTES, 128);
@@ -179,12 +179,12 @@ constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of 
 // behind the warps' parts: where a lane's bytes of the first page of every store are and how far apart pages are, which
 // would take too many registers or be worked out for every page; what the block's warps found; and with FOLD the query,
 // the scales of a span and their zeros
-constexpr int VALUE_SOURCE = 1 + (KEY_DIGITS_1 > 0), NORM_SOURCE = VALUE_SOURCE + 1 + (VALUE_DIGITS_1 > 0);
+constexpr int VALUE_SOURCE = 1 + (KEY_LANES_1 > 0), NORM_SOURCE = VALUE_SOURCE + 1 + (VALUE_LANES_1 > 0);
 constexpr int FACTOR_SOURCE = NORM_SOURCE + (KEY_NORM > 0), GROUP_SOURCE = FACTOR_SOURCE + (VALUE_NORM > 0);
 constexpr int TOKEN_SOURCE = GROUP_SOURCE + 2 * (KEY_GROUPS && FOLD), SOURCES = TOKEN_SOURCE + 2 * (VALUE_TOKEN > 0);
 constexpr int SOURCES_AT = WARPS * WARP_BYTES, FOUND_AT = SOURCES_AT + 512 * SOURCES;
 // norms of keys and of values that are 16 lanes' each come together
-constexpr bool NORMS_TOGETHER = KEY_NORM_BYTES == 256 && VALUE_NORM_BYTES == 256 && !EXTENT;
+constexpr bool NORMS_TOGETHER = KEY_NORM_BYTES == 256 && VALUE_NORM_BYTES == 256 && !LOGIT_RANGE;
 constexpr int FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
 constexpr int FOLDED_AT = FOUND_AT + FOUND_BYTES, FACTOR_AT = FOLDED_AT + ROW_TILES * 4 * KEY_WIDTH * 4;
 constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY_ZEROS * 4;
@@ -192,9 +192,9 @@ static_assert(FACTORS_AT + FACTORS * FACTOR_BYTES <= WARP_BYTES, "a warp's part 
 static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(KEY_WIDTH <= 256, "254 * high + low has to fit 31 bits");
 
-// dense columns: what a block's warps found is joined in the room of their probabilities, as many channels at a time
-constexpr int DENSE_AT_ONCE = PAGE / 2, DENSE_STRIDE = DENSE_AT_ONCE + 8, DENSE_WIDTH = ceil_to(DENSE_VALUES, 32);
-static_assert(4 * ROW_TILES * DENSE_STRIDE * 4 <= P_BYTES, "sums of dense columns do not fit");
+// residual tokens: what a block's warps found is joined in the room of their probabilities, as many channels at a time
+constexpr int RESIDUAL_AT_ONCE = PAGE / 2, RESIDUAL_STRIDE = RESIDUAL_AT_ONCE + 8, RESIDUAL_WIDTH = ceil_to(RESIDUAL_VALUE_DIM, 32);
+static_assert(4 * ROW_TILES * RESIDUAL_STRIDE * 4 <= P_BYTES, "sums of residual tokens do not fit");
 
 constexpr float NO_TOKEN = -65536.0f;  // no logit is as low but those of slots without a token
 constexpr float NO_SLOT = -1e20f;  // a bias below it: there is no token
@@ -208,14 +208,14 @@ DEVICE constexpr int plane_mask(int bits) { return bits == 8 ? -1 : ((1 << bits)
 // may be shifted right only.
 DEVICE constexpr int key_shift(int bits, int slice) { return bits * (slice / (PAGE * bits / 128)); }
 DEVICE constexpr int slice_shift(int slice) {
-    return KEY_DIGITS_1 ? smaller(key_shift(KEY_BITS_0, slice), key_shift(KEY_BITS_1 ? KEY_BITS_1 : 1, slice))
+    return KEY_LANES_1 ? smaller(key_shift(KEY_BITS_0, slice), key_shift(KEY_BITS_1 ? KEY_BITS_1 : 1, slice))
                         : key_shift(KEY_BITS_0, slice);
 }
 DEVICE constexpr float power(int exponent) {
     return exponent < 0 ? 1.0f / (float)(1 << -exponent) : (float)(1 << exponent);
 }
 
-// 8 bytes of a row a step of 32 digits, in the order shared by codes and query: lane t has bytes 16 t to 16 t + 15 of
+// 8 bytes of a row per step of 32 code lanes, in the order shared by codes and query: lane t has bytes 16 t to 16 t + 15 of
 // every 64 (from row + 16 t) and 8 t to 8 t + 7 of the last 32 (from rest, row + 8 t).
 template <int WIDTH>
 DEVICE void load_row(const Byte* row, const Byte* rest, uint2* words) {
@@ -250,10 +250,10 @@ DEVICE void load_four(const Byte* from, float (&x)[4]) {
     }
 }
 
-// Where digit j of a query row stands in shared memory: of every 32 floats the lanes 4 g + t with g even have the four
+// Where code lane j of a query row is in shared memory: of every 32 floats the lanes 4 g + t with g even have the four
 // at 8 t, those with g odd the four at 8 t + 4, so that no two lanes ask the same bank for different words.
 // With HALVES lanes with g even have those at 4 t of every 32, the others those at 16 + 4 t; in the step of two halves
-// the former are the first plane's. Digits that only pad are put behind.
+// the former are the first plane's. Padded code lanes are put behind.
 DEVICE int folded_at(int j) {
     const bool second = j >= KEY_WIDTH_0;
     const int first = second ? WHOLE_0 : 0, width = second ? WHOLE_1 : WHOLE_0;
@@ -270,14 +270,14 @@ DEVICE unsigned four_bytes(const float (&x)[4]) {  // the lowest of each
     return __byte_perm(low, high, 0x5410);
 }
 
-// Whether a step of 32 digits is half of a chunk of 64, and which.
+// Whether a step of 32 code lanes is half of a chunk of 64, and which.
 DEVICE constexpr int half_of(int step) { return (step < WHOLE_0 / 32 ? step : step - WHOLE_0 / 32) % 2; }
 DEVICE constexpr bool is_wide(int step) {
     return !HALVES && step - half_of(step) + 2 <= (step < WHOLE_0 / 32 ? WHOLE_0 / 32 : WHOLE_STEPS);
 }
 
 // The query of one tile of four heads as load_row has it: lanes with g even the high parts of head g / 2, the others
-// the low ones; each works out both of half the digits. `rows` is the first head's row in shared memory, `group` where
+// the low ones; each works out both of half the code lanes. `rows` is the first head's row in shared memory, `group` where
 // the page's scales and zero points are (SCALED). Of head t: `weight`, what a step of the low part is worth, and
 // `zero`.
 template <bool SCALED>
@@ -342,7 +342,7 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
 // the slices KEY_PITCH, 2 * KEY_PITCH, .. before. A narrower second plane leaves such bits too.
 constexpr int KEY_PITCH = PAGE * KEY_BITS_0 / 128;
 constexpr bool SUBTRACT =
-    HALVES && KEY_BITS_0 < 8 && KEY_BITS_1 <= KEY_BITS_0 && KEY_DIGITS_0 >= 8 * ROW_TILES * (8 / KEY_BITS_0 - 1);
+    HALVES && KEY_BITS_0 < 8 && KEY_BITS_1 <= KEY_BITS_0 && KEY_LANES_0 >= 8 * ROW_TILES * (8 / KEY_BITS_0 - 1);
 DEVICE constexpr bool subtracted(int slice) { return SUBTRACT && slice >= SLICES - KEY_PITCH; }
 DEVICE constexpr unsigned score_mask(int bits, int slice) {
     unsigned mask = (unsigned)plane_mask(bits) << slice_shift(slice);
@@ -352,27 +352,27 @@ DEVICE constexpr unsigned score_mask(int bits, int slice) {
 }
 DEVICE constexpr int score_right(int bits, int slice) { return key_shift(bits, slice) - slice_shift(slice); }
 
-// Adds the products of one plane of keys with the query, steps of WHOLE digits; codes is their place in shared memory.
+// Adds the products of one plane of keys with the query, steps of WHOLE code lanes; codes is their place in shared memory.
 // `rest`: of each row tile the two rows' words of half a step more.
-template <int BITS, int DIGITS, int WHOLE>
+template <int BITS, int LANES, int WHOLE>
 DEVICE void add_scores(unsigned codes, int lane, const uint2* query, int (&scores)[ROW_TILES][SLICES][4],
                        unsigned (*rest)[2]) {
     constexpr int ROW_TILE = PAGE * BITS / 128, STEPS_HERE = WHOLE / 32;
     const int g = lane / 4, t = lane % 4, matrix = lane / 8;
     // with HALVES, where rows are an odd number of 16 bytes, as matrices: rows 2 g, 2 g + 1, then their next 16 bytes
-    const unsigned token_at = codes + (2 * (lane % 8) + matrix % 2) * DIGITS;
-    const unsigned wide_at = kept(HALVES ? token_at + matrix / 2 * 16 : codes + 2 * g * DIGITS + 16 * t);
-    const unsigned narrow_at = !HALVES && WHOLE % 64 ? kept(codes + 2 * g * DIGITS + 8 * t) : 0;
+    const unsigned token_at = codes + (2 * (lane % 8) + matrix % 2) * LANES;
+    const unsigned wide_at = kept(HALVES ? token_at + matrix / 2 * 16 : codes + 2 * g * LANES + 16 * t);
+    const unsigned narrow_at = !HALVES && WHOLE % 64 ? kept(codes + 2 * g * LANES + 8 * t) : 0;
     // two row tiles at a time
-    const unsigned rest_at = HALVES ? kept(token_at + matrix / 2 * 16 * DIGITS) : 0;
+    const unsigned rest_at = HALVES ? kept(token_at + matrix / 2 * 16 * LANES) : 0;
 #pragma unroll
     for (int tile = 0; tile < ROW_TILE; tile++) {
         unsigned words[STEPS_HERE + 1][4];
-        const Byte *wide = shared + wide_at + 16 * tile * DIGITS, *narrow = shared + narrow_at + 16 * tile * DIGITS;
+        const Byte *wide = shared + wide_at + 16 * tile * LANES, *narrow = shared + narrow_at + 16 * tile * LANES;
         if constexpr (HALVES) {
 #pragma unroll
             for (int step = 0; step < STEPS_HERE; step++) load_matrices(words[step], wide + 32 * step);
-            const Byte* const last = shared + rest_at + 16 * tile * DIGITS + WHOLE;
+            const Byte* const last = shared + rest_at + 16 * tile * LANES + WHOLE;
             if constexpr (ROW_TILE == 1)
                 load_two_matrices(rest[tile], last);
             else if (tile % 2 == 0)
@@ -380,7 +380,7 @@ DEVICE void add_scores(unsigned codes, int lane, const uint2* query, int (&score
         } else {
             uint2 first[STEPS_HERE + 1], second[STEPS_HERE + 1];
             load_row<WHOLE>(wide, narrow, first);
-            load_row<WHOLE>(wide + DIGITS, narrow + DIGITS, second);
+            load_row<WHOLE>(wide + LANES, narrow + LANES, second);
 #pragma unroll
             for (int step = 0; step < STEPS_HERE; step++) {
                 words[step][0] = first[step].x, words[step][1] = second[step].x;
@@ -457,9 +457,9 @@ struct Pair<1> {
 // of its bytes. The codes of class 1 stay 2 ** VALUE_BITS_0 too large, so that one shift serves both classes; in a
 // second plane of narrower codes they are as far apart. With COARSE the probabilities of class 1 are quantised in
 // steps as much coarser: one bit of fifteen for codes of 1 bit, two for codes of 2. That is too coarse for channels of
-// several digits, whose highest weighs the error of all: there the classes have sums of their own (APART).
+// several code lanes, whose highest weighs the error of all: there the classes have sums of their own (APART).
 constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
-constexpr bool COARSE = VALUE_DIGITS_1 == 0 && !VALUE_PLACES;
+constexpr bool COARSE = VALUE_LANES_1 == 0 && !VALUE_PLANE_WEIGHTS;
 constexpr int SHARED = VALUE_BITS_0 <= 2 && (COARSE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
 constexpr int APART = SHARED == 2 && !COARSE ? 2 : 1, STEP_SIZES = SHARED / APART;
 DEVICE constexpr int slice_class(int slice) { return slice / VALUE_PITCH % SHARED; }
@@ -492,7 +492,7 @@ DEVICE constexpr int swizzled(int i) { return i ^ (i >> 3 & 1); }
 
 // Adds the sums of one plane of values: sums[n][tile] of head t, rows 16 tile + g and 16 tile + g + 8. codes and
 // group_scale are places in shared memory, p the probabilities: slice i of column 8 n + g, tokens 4 t to 4 t + 3.
-template <int BITS, int DIGITS>
+template <int BITS, int LANES>
 DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], int lane,
                        const float (&factor)[ROW_TILES], unsigned group_scale, float (*sums)[TILES][2],
                        int first_tile) {
@@ -505,7 +505,7 @@ DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], i
     const unsigned scale_at = VALUE_GROUPS ? kept(group_scale + lane / 4 * 4) : 0;
     unsigned words[2 * WORDS < 4 ? 4 : 2 * WORDS];  // word i of row g: 2 i, of row g + 8: 2 i + 1
 #pragma unroll
-    for (int tile = 0; tile < DIGITS / 16; tile++) {
+    for (int tile = 0; tile < LANES / 16; tile++) {
         const Byte* const row = shared + row_at + 16 * tile * ROW;
         if constexpr (ROW == 16) {
             if (tile % 2 == 0)
@@ -573,7 +573,7 @@ DEVICE const Byte* pages_of(const Paged& store, int batch, int head, int lane) {
     return store.data + 16 * lane + batch * store.batch + head * store.head;
 }
 
-// What keys with one group of scales have to be known for: a factor a digit and a zero point a channel.
+// What keys with one group of scales have to be known for: a factor per code lane and a zero point per channel.
 DEVICE void load_scales(const Arguments& args, int batch, int head) {
     float *const factor = (float*)(shared + FACTOR_AT), *const point = (float*)(shared + POINT_AT);
     const Byte* const scale = pages_of(args.key_scale, batch, head, 0);
@@ -582,9 +582,9 @@ DEVICE void load_scales(const Arguments& args, int batch, int head) {
         const int j = i + threadIdx.x;
         if (j >= KEY_WIDTH) break;
         const int channel = args.lane_channel ? args.lane_channel[j] : j;
-        const float place = args.plane_weight ? args.plane_weight[j] : 1.0f;
-        // digits that only pad have no channel
-        factor[j] = channel < args.key_channels ? load_number<KEY_SCALE>(scale, channel) * place : 0.0f;
+        const float weight = args.plane_weight ? args.plane_weight[j] : 1.0f;
+        // padded code lanes have no channel
+        factor[j] = channel < args.key_channels ? load_number<KEY_SCALE>(scale, channel) * weight : 0.0f;
     }
     const Byte* const zero = pages_of(args.key_zero, batch, head, 0);
 #pragma unroll
@@ -637,7 +637,7 @@ DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row
     __syncthreads();
 }
 
-#if DENSE
+#if RESIDUAL
 // --- columns in the model's dtype: probabilities in two parts, the low ones in the rows that queries leave idle
 
 DEVICE uint4 load_16(const Byte* from, bool there) {
@@ -647,35 +647,35 @@ DEVICE uint4 load_16(const Byte* from, bool there) {
 }
 
 DEVICE float2 from_dense(unsigned halves) {
-    if constexpr (DENSE == 3) return make_float2(__uint_as_float(halves << 16), __uint_as_float(halves & 0xffff0000u));
+    if constexpr (RESIDUAL == 3) return make_float2(__uint_as_float(halves << 16), __uint_as_float(halves & 0xffff0000u));
     return halves_to_floats(halves);
 }
 
-// Split `part` of the dense columns for the block's rows. A warp takes 16 columns at a time. Lane 4 g + t has row g of
+// Split `part` of the residual tokens for the block's rows. A warp takes 16 columns at a time. Lane 4 g + t has row g of
 // the query, columns 8 j + g of the keys and 8 j + 2 t, 8 j + 2 t + 1 of the values (j = 0, 1); of every 64 bytes of a
 // key those at 16 t, of every 128 bytes of a value those at 16 g, and of the sums channels 16 t to 16 t + 15 of 64.
 DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row, int part) {
-    constexpr int PIECES = ceil_to(DENSE_KEYS, 32) / 32, CHUNKS = ceil_to(DENSE_VALUES, 64) / 64, ROWS = 4 * ROW_TILES;
+    constexpr int PIECES = ceil_to(RESIDUAL_KEY_DIM, 32) / 32, CHUNKS = ceil_to(RESIDUAL_VALUE_DIM, 64) / 64, ROWS = 4 * ROW_TILES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const long long unit = (long long)batch * args.heads + head;
-    const int columns = args.dense_length ? min(*args.dense_length, args.dense_columns) : args.dense_columns;
-    const Byte* const keys = pages_of(args.dense_keys, batch, head, t);
-    const Byte* const values = pages_of(args.dense_values, batch, head, g);
-    const float* const bias = args.dense_bias ? args.dense_bias + batch * args.dense_bias_batch : nullptr;
+    const int columns = args.residual_length ? min(*args.residual_length, args.residual_tokens) : args.residual_tokens;
+    const Byte* const keys = pages_of(args.residual_keys, batch, head, t);
+    const Byte* const values = pages_of(args.residual_values, batch, head, g);
+    const float* const bias = args.residual_bias ? args.residual_bias + batch * args.residual_bias_batch : nullptr;
 
     uint4 query[PIECES];
-    const Byte* const row = args.dense_query + (unit * args.rows + first_row + g) * DENSE_KEYS * 2 + 16 * t;
+    const Byte* const row = args.residual_query + (unit * args.rows + first_row + g) * RESIDUAL_KEY_DIM * 2 + 16 * t;
     const bool live = g < ROWS && first_row + g < args.rows;
 #pragma unroll
-    for (int i = 0; i < PIECES; i++) query[i] = load_16(row + 64 * i, live && 32 * i + 8 * t < DENSE_KEYS);
+    for (int i = 0; i < PIECES; i++) query[i] = load_16(row + 64 * i, live && 32 * i + 8 * t < RESIDUAL_KEY_DIM);
 
     float top = NO_TOKEN, total = 0.0f, sums[8 * CHUNKS][2] = {};
-    for (int first = 16 * (part * WARPS + warp); first < columns; first += 16 * WARPS * args.dense_splits) {
+    for (int first = 16 * (part * WARPS + warp); first < columns; first += 16 * WARPS * args.num_residual_splits) {
 #pragma unroll
-        for (int i = 0; i < DENSE_VALUES * 2; i += 256) {  // two lanes a column, a cache line each
+        for (int i = 0; i < RESIDUAL_VALUE_DIM * 2; i += 256) {  // two lanes a column, a cache line each
             const int column = first + lane / 2, byte = i + lane % 2 * 128;
-            if (column < columns && byte < DENSE_VALUES * 2)
-                prefetch(values - 16 * g + column * args.dense_values.page + byte);
+            if (column < columns && byte < RESIDUAL_VALUE_DIM * 2)
+                prefetch(values - 16 * g + column * args.residual_values.page + byte);
         }
         float x[2][4] = {};
 #pragma unroll
@@ -683,8 +683,8 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const int column = first + 8 * j + g;
-                const bool there = column < columns && 32 * i + 8 * t < DENSE_KEYS;
-                const uint4 key = load_16(keys + column * args.dense_keys.page + 64 * i, there);
+                const bool there = column < columns && 32 * i + 8 * t < RESIDUAL_KEY_DIM;
+                const uint4 key = load_16(keys + column * args.residual_keys.page + 64 * i, there);
                 mma_dense(x[j], query[i].x, 0, query[i].y, 0, key.x, key.y);
                 mma_dense(x[j], query[i].z, 0, query[i].w, 0, key.z, key.w);
             }
@@ -697,7 +697,7 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
                 const int column = first + 8 * j + 2 * t + i;
                 float y = -infinity();
                 if (column < columns) {
-                    y = x[j][i] * args.dense_scaling;
+                    y = x[j][i] * args.residual_scaling;
                     if (bias) y = fmaf(bias[column], LOG2_E, y);
                 }
                 x[j][i] = y, largest = fmaxf(largest, y);
@@ -722,8 +722,8 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const int column = first + k / 2 * 8 + 2 * t + k % 2;
-                const bool there = column < columns && 64 * i + 8 * g < DENSE_VALUES;
-                value[k] = load_16(values + column * args.dense_values.page + 128 * i, there);
+                const bool there = column < columns && 64 * i + 8 * g < RESIDUAL_VALUE_DIM;
+                value[k] = load_16(values + column * args.residual_values.page + 128 * i, there);
             }
 #pragma unroll
             for (int j = 0; j < 8; j++) {  // channel 64 i + 8 g + j: half j % 2 of word j / 2
@@ -750,23 +750,23 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
     for (int i = 0; i < WARPS; i++) block_top = fmaxf(block_top, shared_top[i * ROWS + g % ROWS]);
     const float share = exp2_approx(top - block_top);
     const int rows = min(args.rows - first_row, ROWS);
-    const long long out_row = (unit * args.dense_splits + part) * args.rows + first_row;
+    const long long out_row = (unit * args.num_residual_splits + part) * args.rows + first_row;
     if (threadIdx.x < rows) {
         float most = NO_TOKEN, sum = 0.0f;
         for (int i = 0; i < WARPS; i++) most = fmaxf(most, shared_top[i * ROWS + threadIdx.x]);
         for (int i = 0; i < WARPS; i++)
             sum = fmaf(shared_total[i * ROWS + threadIdx.x],
                        exp2_approx(shared_top[i * ROWS + threadIdx.x] - most), sum);
-        args.dense_m[out_row + threadIdx.x] = sum > 0.0f ? most : -infinity();
-        args.dense_l[out_row + threadIdx.x] = sum;
+        args.residual_m[out_row + threadIdx.x] = sum > 0.0f ? most : -infinity();
+        args.residual_l[out_row + threadIdx.x] = sum;
     }
-    float* const mine = (float*)(shared + warp * WARP_BYTES + P_AT) + g * DENSE_STRIDE;
+    float* const mine = (float*)(shared + warp * WARP_BYTES + P_AT) + g * RESIDUAL_STRIDE;
 #pragma unroll
-    for (int pass = 0; pass * DENSE_AT_ONCE < DENSE_VALUES; pass++) {
+    for (int pass = 0; pass * RESIDUAL_AT_ONCE < RESIDUAL_VALUE_DIM; pass++) {
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
-            const int channel = 64 * i + 16 * t - pass * DENSE_AT_ONCE;
-            if (g < ROWS && channel >= 0 && channel < DENSE_AT_ONCE) {
+            const int channel = 64 * i + 16 * t - pass * RESIDUAL_AT_ONCE;
+            if (g < ROWS && channel >= 0 && channel < RESIDUAL_AT_ONCE) {
 #pragma unroll
                 for (int j = 0; j < 8; j++) {
                     mine[channel + j] = sums[8 * i + j][0] * share;
@@ -775,14 +775,14 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
             }
         }
         __syncthreads();
-        for (int i = threadIdx.x; i < rows * DENSE_AT_ONCE; i += THREADS) {
-            const int r = i / DENSE_AT_ONCE, c = i % DENSE_AT_ONCE;
+        for (int i = threadIdx.x; i < rows * RESIDUAL_AT_ONCE; i += THREADS) {
+            const int r = i / RESIDUAL_AT_ONCE, c = i % RESIDUAL_AT_ONCE;
             float sum = 0.0f;
 #pragma unroll
             for (int w = 0; w < WARPS; w++)
-                sum += ((const float*)(shared + w * WARP_BYTES + P_AT))[r * DENSE_STRIDE + c];
-            const int channel = pass * DENSE_AT_ONCE + c;
-            if (channel < DENSE_VALUES) args.dense_acc[(out_row + r) * DENSE_WIDTH + channel] = sum;
+                sum += ((const float*)(shared + w * WARP_BYTES + P_AT))[r * RESIDUAL_STRIDE + c];
+            const int channel = pass * RESIDUAL_AT_ONCE + c;
+            if (channel < RESIDUAL_VALUE_DIM) args.residual_acc[(out_row + r) * RESIDUAL_WIDTH + channel] = sum;
         }
         __syncthreads();
     }
@@ -790,12 +790,12 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
 
 #endif
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(const Arguments args) {
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(const Arguments args) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int split = blockIdx.x, batch = blockIdx.z;
     const int head = blockIdx.y % args.heads, first_row = blockIdx.y / args.heads * (4 * ROW_TILES);
     // page number `index` of this warp: all warps of all splits take turns
-    const int step = args.splits * WARPS, begin = warp * args.splits + split;
+    const int step = args.num_kv_splits * WARPS, begin = warp * args.num_kv_splits + split;
     const long long unit = (long long)batch * args.heads + head;
 
     // places in shared memory
@@ -816,9 +816,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         *(uint4*)(shared + sources + 512 * index) = source;
     };
     keep_source(0, args.keys[0], lane);
-    if constexpr (KEY_DIGITS_1) keep_source(1, args.keys[1], lane);
+    if constexpr (KEY_LANES_1) keep_source(1, args.keys[1], lane);
     keep_source(VALUE_SOURCE, args.values[0], lane);
-    if constexpr (VALUE_DIGITS_1) keep_source(VALUE_SOURCE + 1, args.values[1], lane);
+    if constexpr (VALUE_LANES_1) keep_source(VALUE_SOURCE + 1, args.values[1], lane);
     // every warp writes them all, and others may read them already: always the same
     if constexpr (KEY_NORM) {
         if (!NORMS_TOGETHER || lane < 16) keep_source(NORM_SOURCE, args.key_norm, lane);
@@ -847,17 +847,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             const int group = KEY_GROUPS ? group_of(args.key_group, args.key_groups, page) : 0;
             // all are looked up before the first is asked for: a fetch has to wait for what was read from shared memory
             const Byte* const codes = from_source(source_of(0), page);
-            const Byte* const more_codes = KEY_DIGITS_1 ? from_source(source_of(1), page) : nullptr;
+            const Byte* const more_codes = KEY_LANES_1 ? from_source(source_of(1), page) : nullptr;
             const Byte* const norms = KEY_NORM ? from_source(source_of(NORM_SOURCE), page) : nullptr;
             const Byte* const value_norms =
-                VALUE_NORM && !NORMS_TOGETHER && !EXTENT ? from_source(source_of(FACTOR_SOURCE), page) : nullptr;
-            constexpr bool SCALES = KEY_GROUPS && FOLD, VALUE_SCALES = VALUE_TOKEN && !EXTENT;
+                VALUE_NORM && !NORMS_TOGETHER && !LOGIT_RANGE ? from_source(source_of(FACTOR_SOURCE), page) : nullptr;
+            constexpr bool SCALES = KEY_GROUPS && FOLD, VALUE_SCALES = VALUE_TOKEN && !LOGIT_RANGE;
             const Byte* const scales = SCALES ? from_source(source_of(GROUP_SOURCE), group) : nullptr;
             const Byte* const zeros = SCALES ? from_source(source_of(GROUP_SOURCE + 1), group) : nullptr;
             const Byte* const value_scales = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE), page) : nullptr;
             const Byte* const value_zeros = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE + 1), page) : nullptr;
             fetch<KEY_BYTES_0>(to, codes, lane);
-            if constexpr (KEY_DIGITS_1) fetch<KEY_BYTES_1>(to + KEY_BYTES_0, more_codes, lane);
+            if constexpr (KEY_LANES_1) fetch<KEY_BYTES_1>(to + KEY_BYTES_0, more_codes, lane);
             if constexpr (KEY_GROUPS) {
                 if constexpr (FOLD) {
                     fetch<GROUP_ROW>(to + QUERY_AT, scales, lane);
@@ -871,9 +871,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
                 fetch_16(lane < 16 ? to + KEY_NORM_AT : factors - 256, norms);
             } else {
                 if constexpr (KEY_NORM) fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, norms, lane);
-                if constexpr (VALUE_NORM && !EXTENT) fetch<VALUE_NORM_BYTES>(factors, value_norms, lane);
+                if constexpr (VALUE_NORM && !LOGIT_RANGE) fetch<VALUE_NORM_BYTES>(factors, value_norms, lane);
             }
-            if constexpr (VALUE_TOKEN && !EXTENT) {
+            if constexpr (VALUE_TOKEN && !LOGIT_RANGE) {
                 fetch<TOKEN_BYTES>(factors, value_scales, lane);
                 fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, value_zeros, lane);
             }
@@ -885,13 +885,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         fetch_end();
     };
     auto fetch_values = [&](int page, int limit, int stage) {
-        if (!EXTENT && page < limit) {
+        if (!LOGIT_RANGE && page < limit) {
             const uint4 source = source_of(VALUE_SOURCE);
             Byte* const codes_to = shared + kept(value_stages + stage * VALUE_STAGE + source.w);
             const Byte* const codes = from_source(source, page);
-            const Byte* const more_codes = VALUE_DIGITS_1 ? from_source(source_of(VALUE_SOURCE + 1), page) : nullptr;
+            const Byte* const more_codes = VALUE_LANES_1 ? from_source(source_of(VALUE_SOURCE + 1), page) : nullptr;
             fetch<VALUE_BYTES_0>(codes_to, codes, lane);
-            if constexpr (VALUE_DIGITS_1) fetch<VALUE_BYTES_1>(codes_to + VALUE_BYTES_0, more_codes, lane);
+            if constexpr (VALUE_LANES_1) fetch<VALUE_BYTES_1>(codes_to + VALUE_BYTES_0, more_codes, lane);
             if constexpr (VALUE_GROUPS) {
                 Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
                 const int group = group_of(args.value_group, args.value_groups, page);
@@ -904,7 +904,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         fetch_end();
     };
     // The first page is asked for before it is known whether it is in use: that it exists is enough.
-    const int room = DENSE && split >= args.splits ? 0 : args.pages;
+    const int room = RESIDUAL && split >= args.num_kv_splits ? 0 : args.pages;
     fetch_keys(begin, room, 0, 0);
     fetch_values(begin, room, 0);
     const int pages = args.num_pages ? min(*args.num_pages, room) : room;
@@ -914,11 +914,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         fetch_values(begin + stage * step, pages, stage);
     }
 
-#if DENSE
+#if RESIDUAL
     // These columns need the query as the model has it, which was there before this kernel could start.
-    const int dense_part = split - args.dense_start;
-    if (dense_part >= 0 && dense_part < args.dense_splits) add_dense(args, batch, head, first_row, dense_part);
-    if (split >= args.splits) return;  // a block for these columns alone
+    const int dense_part = split - args.residual_start;
+    if (dense_part >= 0 && dense_part < args.num_residual_splits) add_dense(args, batch, head, first_row, dense_part);
+    if (split >= args.num_kv_splits) return;  // a block for these columns alone
 #endif
 
     // The right operand of the scores: column g of a tile is row g of the query.
@@ -928,13 +928,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
             const int row = first_row + 4 * n + t;
-            const bool live = ADJUST && row < args.rows;
-            slope[n] = live ? args.adjust[(unit * args.rows + row) * 2] : 1.0f;
-            shift[n] = live ? args.adjust[(unit * args.rows + row) * 2 + 1] : 0.0f;
+            const bool live = CALIBRATED && row < args.rows;
+            slope[n] = live ? args.calibration[(unit * args.rows + row) * 2] : 1.0f;
+            shift[n] = live ? args.calibration[(unit * args.rows + row) * 2 + 1] : 0.0f;
         }
     };
     auto take_through = [&](int n) {
-        if constexpr (ADJUST) weight[n] *= slope[n], zero[n] = fmaf(zero[n], slope[n], shift[n]);
+        if constexpr (CALIBRATED) weight[n] *= slope[n], zero[n] = fmaf(zero[n], slope[n], shift[n]);
     };
     auto load_query = [&](const Byte* rows) {
 #pragma unroll
@@ -1003,7 +1003,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     float zero_sums[ROW_TILES][VALUE_ZEROS / 8 + 1] = {};  // of head t, channels 8 i + g
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++)
-        top[n] = -infinity(), total[n] = EXTENT ? infinity() : 0.0f, total_zero[n] = 0.0f;
+        top[n] = -infinity(), total[n] = LOGIT_RANGE ? infinity() : 0.0f, total_zero[n] = 0.0f;
 
     int stage = 0, slot = 0;
     for (int page = begin; page < pages; page += step) {
@@ -1031,10 +1031,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
         }
         int scores[ROW_TILES][SLICES][4] = {};
         unsigned rest[2][PAGE / 16][2];
-        add_scores<KEY_BITS_0, KEY_DIGITS_0, WHOLE_0>(keys, lane, query, scores, rest[0]);
-        if constexpr (KEY_DIGITS_1) {
+        add_scores<KEY_BITS_0, KEY_LANES_0, WHOLE_0>(keys, lane, query, scores, rest[0]);
+        if constexpr (KEY_LANES_1) {
             constexpr int BITS = KEY_BITS_1 ? KEY_BITS_1 : 1;
-            add_scores<BITS, KEY_DIGITS_1, WHOLE_1>(keys + KEY_BYTES_0, lane, query + WHOLE_0 / 32, scores, rest[1]);
+            add_scores<BITS, KEY_LANES_1, WHOLE_1>(keys + KEY_BYTES_0, lane, query + WHOLE_0 / 32, scores, rest[1]);
             if constexpr (HALVES) add_halves<KEY_BITS_0, BITS>(rest[0], rest[1], query + WHOLE_STEPS, scores);
         }
         Pair<KEY_NORM> norm[SLICES];
@@ -1080,7 +1080,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             }
             return x;
         };
-        if constexpr (EXTENT) {  // `total` is the smallest logit of a token
+        if constexpr (LOGIT_RANGE) {  // `total` is the smallest logit of a token
 #pragma unroll
             for (int n = 0; n < ROW_TILES; n++) {
 #pragma unroll
@@ -1199,9 +1199,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
 #pragma unroll
             for (int i = 0; i < SLICES; i += 4) load_matrices(p[n] + i, shared + p_at + 8 * n * P_STRIDE + 16 * i);
         }
-        add_values<VALUE_BITS_0, VALUE_DIGITS_0>(values, p, lane, factor, group_scale, sums, 0);
-        if constexpr (VALUE_DIGITS_1)
-            add_values<VALUE_BITS_1 ? VALUE_BITS_1 : 1, VALUE_DIGITS_1>(
+        add_values<VALUE_BITS_0, VALUE_LANES_0>(values, p, lane, factor, group_scale, sums, 0);
+        if constexpr (VALUE_LANES_1)
+            add_values<VALUE_BITS_1 ? VALUE_BITS_1 : 1, VALUE_LANES_1>(
                 values + VALUE_BYTES_0, p, lane, factor, group_scale + 4 * VALUE_WIDTH_0, sums, TILES_0);
         if constexpr (VALUE_ZEROS) {
             const Byte* const zeros = shared + kept(values + ZERO_AT + 4 * g);
@@ -1224,12 +1224,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     fetch_wait<0>();
 
     const int rows = min(args.rows - first_row, 4 * ROW_TILES);
-    const long long out_row = (unit * args.splits + split) * args.rows + first_row;
+    const long long out_row = (unit * args.num_kv_splits + split) * args.rows + first_row;
 
     // The block's warps become one split.
     float* const shared_top = (float*)(shared + FOUND_AT);
     float* const shared_total = shared_top + WARPS * ROW_TILES * 4;
-    if constexpr (EXTENT) {
+    if constexpr (LOGIT_RANGE) {
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
             const int at = warp * ROW_TILES * 4 + 4 * n + t;
@@ -1275,20 +1275,20 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
     }
     __syncthreads();
     for (int i = threadIdx.x; i < rows * SUM_WIDTH; i += WARPS * 32) {
-        const int row = i / SUM_WIDTH, digit = i % SUM_WIDTH;
-        const bool padding = digit < VALUE_WIDTH_0 ? digit >= VALUE_DIGITS_0
-                                                   : digit >= VALUE_WIDTH_0 + VALUE_DIGITS_1 && digit < VALUE_WIDTH;
+        const int row = i / SUM_WIDTH, code_lane = i % SUM_WIDTH;
+        const bool padding = code_lane < VALUE_WIDTH_0 ? code_lane >= VALUE_LANES_0
+                                                   : code_lane >= VALUE_WIDTH_0 + VALUE_LANES_1 && code_lane < VALUE_WIDTH;
         float sum = 0.0f;
         if (!padding) {
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[row * SUM_STRIDE + digit];
+            for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[row * SUM_STRIDE + code_lane];
         }
-        if (digit < VALUE_WIDTH && args.channel_lanes)
-            ((float*)shared)[row * SUM_STRIDE + digit] = sum;  // where the first warp's was, which is no longer needed
-        else if (digit < VALUE_WIDTH)
-            args.out_acc[(out_row + row) * VALUE_WIDTH + digit] = sum;
+        if (code_lane < VALUE_WIDTH && args.channel_lanes)
+            ((float*)shared)[row * SUM_STRIDE + code_lane] = sum;  // where the first warp's was, which is no longer needed
+        else if (code_lane < VALUE_WIDTH)
+            args.out_acc[(out_row + row) * VALUE_WIDTH + code_lane] = sum;
         else
-            args.out_zero[(out_row + row) * VALUE_ZEROS + digit - VALUE_WIDTH] = sum;
+            args.out_zero[(out_row + row) * VALUE_ZEROS + code_lane - VALUE_WIDTH] = sum;
     }
     if (threadIdx.x < rows) {
         const int row = threadIdx.x;
@@ -1310,10 +1310,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_digits(co
             const int row = i / args.channels, channel = i % args.channels;
             float sum = 0.0f;
 #pragma unroll 2
-            for (int k = 0; k < args.terms; k++) {
+            for (int k = 0; k < args.lanes_per_channel; k++) {
                 const int at = k * args.channels + channel;
-                const float digit = ((const float*)shared)[row * SUM_STRIDE + args.channel_lanes[at]];
-                sum = fmaf(digit, args.channel_weights[at], sum);
+                const float lane_sum = ((const float*)shared)[row * SUM_STRIDE + args.channel_lanes[at]];
+                sum = fmaf(lane_sum, args.channel_weights[at], sum);
             }
             args.out_acc[(out_row + row) * args.channels + channel] = sum;
         }

@@ -1,4 +1,4 @@
-"""What the CUDA split kernel reads: keys, values, queries and dense columns as it has them in memory.
+"""What the CUDA split kernel reads: keys, values, queries and residual tokens as it has them in memory.
 
 :mod:`kvmm.kernels.attention.format` describes a store for all kernels; these are the operands of one of them.
 """
@@ -16,8 +16,8 @@ Plane = tuple[torch.Tensor, int]  # packed codes and their bits
 
 
 @dataclass(frozen=True)
-class DigitKeys:
-    """Keys of one store as the kernel reads them.
+class KeyPlanes:
+    """Keys of one segment as the kernel reads them.
 
     Attributes:
         planes: one or two of ``(codes, bits)``: uint8 ``[B, H, P, N * bits / 8, J_i]``, packed along tokens
@@ -35,24 +35,24 @@ class DigitKeys:
 
 
 @dataclass(frozen=True)
-class DigitValues:
-    """Values of one store as the kernel reads them.
+class ValuePlanes:
+    """Values of one segment as the kernel reads them.
 
     Attributes:
         planes: one or two of ``(codes, bits)``: uint8 ``[B, H, P, J_i, N * bits / 8]``, packed along tokens, the last
             two dimensions contiguous.
         axis: ``"channel"`` or ``"token"``, what has a scale of its own.
-        scale: axis ``"channel"``: float32 ``[B, H, G, JV]``, contiguous, already expanded to digits; with one group
+        scale: axis ``"channel"``: float32 ``[B, H, G, JV]``, contiguous, already expanded to lanes; with one group
             the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``,
             not negative.
         zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: float32 ``[B, H, G, Dz]``, contiguous, ``Dz``
             a multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms).
-        group: as in :class:`DigitKeys`, axis ``"channel"`` only.
+        group: as in :class:`KeyPlanes`, axis ``"channel"`` only.
         norm: float16 or float32 ``[B, H or 1, P, N]``, not negative, multiplied into the probabilities (axis
             ``"channel"``), or None.
-        channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of digits ``channels[0][k, c]``
-            times ``channels[1][k, c]``, which is what is written then; or None for sums by digit.
-        places: whether channels have several digits, worth unlike numbers of steps.
+        channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of lanes ``channels[0][k, c]``
+            times ``channels[1][k, c]``, which is what is written then; or None for sums by lane.
+        has_plane_weights: whether channels have several lanes of different plane weights.
     """
 
     planes: tuple[Plane, ...]
@@ -62,12 +62,12 @@ class DigitValues:
     group: str | torch.Tensor = "span"
     norm: torch.Tensor | None = None
     channels: tuple[torch.Tensor, torch.Tensor] | None = None
-    places: bool = False
+    has_plane_weights: bool = False
 
     @property
     def width(self) -> int:
-        """Columns of the sums."""
-        return padded_digits(self.planes, -2) if self.channels is None else self.channels[0].shape[-1]
+        """Lanes or channels of the sums."""
+        return padded_lanes(self.planes, -2) if self.channels is None else self.channels[0].shape[-1]
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Query:
     """A query that the kernel multiplies by the keys' scales and splits into two int8 parts itself.
 
     Attributes:
-        rows: float16, bfloat16 or float32 ``[B * H, R, W]``, contiguous, by channel of the keys' basis.
+        rows: float16, bfloat16 or float32 ``[B * H, R, W]``, contiguous, the transformed query.
         scaling: what multiplies every logit.
-        scale: float16 or float32 ``[B, H, G, C]``, a channel's in every group that :class:`DigitKeys` names.
+        scale: float16 or float32 ``[B, H, G, C]``, a channel's in every group that :class:`KeyPlanes` names.
         zero_point: of the same type ``[B, H, G, D]``.
         lane_channel: int32 ``[J]``, the channel of each lane, or None if lane ``j`` is channel ``j``.
         plane_weight: float32 ``[J]``, what a step of each lane is worth in steps of its channel, or None.
@@ -94,16 +94,16 @@ class Query:
 
 
 @dataclass(frozen=True)
-class DenseColumns:
-    """Columns in the model's dtype, which the kernel reads beside the pages, before it needs a transformed query.
+class ResidualInputs:
+    """Residual tokens in the model's dtype, which the kernel reads before the pages, while it waits for the query.
 
     Attributes:
         query: float16 or bfloat16 ``[B * H, R, D]``, contiguous, as the model has it.
         key, value: ``[B, H, n, D]`` and ``[B, H, n, D_v]`` of the same dtype, the last dimension contiguous and
-            columns aligned to 16 bytes.
+            tokens aligned to 16 bytes.
         scaling: what multiplies every logit.
         bias: float32 ``[B, n]``, -1e30 at slots without a token, or None.
-        length: int32 ``[1]`` on the device, columns in use, or None for all.
+        length: int32 ``[1]`` on the device, tokens in use, or None for all.
     """
 
     query: torch.Tensor
@@ -115,8 +115,8 @@ class DenseColumns:
 
 
 @dataclass(frozen=True)
-class DenseSplits:
-    """Where the splits of :class:`DenseColumns` go.
+class ResidualSplits:
+    """Where the splits of :class:`ResidualInputs` go.
 
     Attributes:
         m, l: float32 ``[B * H, S, R]``, as of the pages' splits.
@@ -130,7 +130,7 @@ class DenseSplits:
     apart: bool = False
 
 
-def padded_digits(planes: Sequence[Plane], dim: int) -> int:
+def padded_lanes(planes: Sequence[Plane], dim: int) -> int:
     """``sum ceil32(J_i)`` of the planes' dimension ``dim``: width of the expanded query (-1) or of the sums (-2)."""
     return sum(aligned(codes.shape[dim]) for codes, _ in planes)
 

@@ -17,7 +17,7 @@ import torch
 from kvmm.errors import KVMMError
 from kvmm.kernels.attention.backends.cuda import nvrtc
 from kvmm.kernels.attention.backends.cuda.arguments import arguments_of, header_text
-from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, device_of
+from kvmm.kernels.attention.backends.cuda.inputs import Query, ResidualInputs, ResidualSplits, device_of
 from kvmm.kernels.attention.backends.cuda.splits import grid_of
 from kvmm.kernels.attention.backends.cuda.variant import Variant, variant_of
 
@@ -43,11 +43,11 @@ def available(device: torch.device) -> bool:
 
 
 @lru_cache(maxsize=16)
-def overlaps(device: torch.device) -> bool:
+def supports_pdl(device: torch.device) -> bool:
     """Whether kernels may start on ``device`` before those in front of them have ended (from Hopper on)."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
-    return torch.cuda.get_device_capability(device) >= (9, 0) and nvrtc.launches_early()
+    return torch.cuda.get_device_capability(device) >= (9, 0) and nvrtc.supports_pdl()
 
 
 def choose(
@@ -55,25 +55,25 @@ def choose(
     keys,
     values,
     bias: torch.Tensor | None = None,
-    dense: DenseColumns | None = None,
-    adjust: bool = False,
+    residual: ResidualInputs | None = None,
+    calibrated: bool = False,
 ) -> Variant | None:
-    """The variant that takes this case on this device, or None. Arguments as for :func:`split_digits`.
+    """The variant that takes this case on this device, or None. Arguments as for :func:`split_kernel`.
 
-    :func:`split_digits` asks for it itself, unless it is given one.
+    :func:`split_kernel` asks for it itself, unless it is given one.
     """
     if not available(device_of(query)):
         return None
-    variant = variant_of(query, keys, values, bias, dense, adjust)
+    variant = variant_of(query, keys, values, bias, residual, calibrated)
     return None if variant is None else _fitted(variant, device_of(query))
 
 
 def supports(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None) -> bool:
-    """Whether :func:`split_digits` takes this case on this device. Arguments as there."""
+    """Whether :func:`split_kernel` takes this case on this device. Arguments as there."""
     return choose(query, keys, values, bias) is not None
 
 
-def split_digits(
+def split_kernel(
     query: torch.Tensor | Query,
     qw: torch.Tensor | None,
     qz: torch.Tensor | None,
@@ -86,13 +86,13 @@ def split_digits(
     bias: torch.Tensor | None = None,
     out_z: torch.Tensor | None = None,
     *,
-    dense: DenseColumns | None = None,
-    dense_out: DenseSplits | None = None,
-    adjust: torch.Tensor | None = None,
+    residual: ResidualInputs | None = None,
+    residual_out: ResidualSplits | None = None,
+    calibration: torch.Tensor | None = None,
     variant: Variant | None = None,
-    early: bool = False,
+    launch_pdl: bool = False,
 ) -> None:
-    """Attention over the pages of one packed store, in splits that a later kernel joins.
+    """Attention over the pages of one packed segment, in splits that a later kernel reduces.
 
     Token ``t`` of group ``g`` has the logit, in units of log 2,
     ``(qw[g, r] * (254 * high_r . c_t + low_r . c_t) + qz[g, r]) * norm[t] + bias[t] * log2(e)``. From a :class:`Query`
@@ -100,15 +100,15 @@ def split_digits(
 
     Args:
         query: int8 ``[B, H, G, 2 * R, J]``, contiguous: rows ``2 r`` and ``2 r + 1`` are the high and the low part of
-            query row ``r``, ``J`` the sum of the key planes' digits, each rounded up to 32 (zeros there). Or a
+            query row ``r``, ``J`` the sum of the key planes' lanes, each rounded up to 32 (zeros there). Or a
             :class:`Query`.
         qw, qz: float32 ``[B, H, G, R]``, contiguous; None with a :class:`Query`.
-        keys: :class:`DigitKeys`.
-        values: :class:`DigitValues`.
+        keys: :class:`KeyPlanes`.
+        values: :class:`ValuePlanes`.
         out_m, out_l: float32 ``[B * H, S, R]``: each split's largest logit (-inf if it has no token) and sum of
             ``2 ** (x - m)``. Page ``i`` belongs to split ``i % S``.
-        out_acc: float32 ``[B * H, S, R, JV]``: sums of ``2 ** (x - m)`` (times norm or scale) times the values' digits;
-            ``JV`` is the sum of the planes' digits, each rounded up to 32, or ``D_v`` (``DigitValues.width``). None
+        out_acc: float32 ``[B * H, S, R, JV]``: sums of ``2 ** (x - m)`` (times norm or scale) times the values' lanes;
+            ``JV`` is the sum of the planes' lanes, each rounded up to 32, or ``D_v`` (``ValuePlanes.width``). None
             with a variant that is a first pass (:attr:`Variant.first_pass`): ``out_m`` and ``out_l`` are then each
             split's largest and smallest logit (-inf and inf without a token), and values are not read.
         num_pages: int32 ``[1]`` on the device, pages in use, or None for all.
@@ -117,32 +117,33 @@ def split_digits(
             tokens' zero points. Values with norms, one group: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the norms,
             or None. Several groups: ``[B * H, S, R, Dz]``, of ``2 ** (x - m)`` (times norms) times the groups' zero
             points.
-        dense: columns in the model's dtype, which this kernel reads as well, to splits of their own, or None.
-        dense_out: where those go. There are no more of them than of the pages, unless they are apart.
-        adjust: float32 ``[B * H, R, 2]``, slope and shift of each row's logits (before ``bias``), or None.
+        residual: residual tokens in the model's dtype, read by this kernel in splits of their own, or None.
+        residual_out: the outputs of those splits, no more than of the pages unless they are apart.
+        calibration: float32 ``[B * H, R, 2]``, slope and shift of each row's logits (before ``bias``), or None.
         variant: what :func:`choose` returned for these arguments, to save asking again.
-        early: the kernel in front, which writes the query, lets this one start before it ends (:func:`overlaps`).
+        launch_pdl: programmatic dependent launch (:func:`supports_pdl`): the kernel that writes the query lets this one
+            start before it ends.
 
     Raises:
         KVMMError: the case is not one that :func:`supports` accepts.
     """
-    variant = variant or choose(query, keys, values, bias, dense, adjust is not None)
+    variant = variant or choose(query, keys, values, bias, residual, calibration is not None)
     if variant is None:
         raise KVMMError("this case has no CUDA kernel; ask supports() first and use the Triton kernel")
     device = device_of(query)
     function = _function(variant, device.index)
     arguments = arguments_of(
-        query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, dense, dense_out, adjust
+        query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, residual, residual_out, calibration
     )
     with torch.cuda.device(device):
         nvrtc.launch(
             function,
-            grid_of(query, keys, variant, out_m.shape[1], dense_out),
+            grid_of(query, keys, variant, out_m.shape[1], residual_out),
             32 * variant.warps,
             variant.shared_bytes,
             torch.cuda.current_stream(device).cuda_stream,
             arguments,
-            early,
+            launch_pdl,
         )
 
 
@@ -167,5 +168,5 @@ def _function(variant: Variant, device: int) -> ctypes.c_void_p:
         if key not in _functions:
             torch.cuda.current_stream()  # makes the device's context
             program, _ = compile_variant(variant, torch.cuda.get_device_capability(device))
-            _functions[key] = nvrtc.load_function(program, "split_digits", variant.shared_bytes)
+            _functions[key] = nvrtc.load_function(program, "split_kernel", variant.shared_bytes)
         return _functions[key]

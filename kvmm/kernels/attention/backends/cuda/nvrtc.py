@@ -141,7 +141,7 @@ _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
 
 
 @lru_cache(maxsize=1)
-def launches_early() -> bool:
+def supports_pdl() -> bool:
     """Whether the driver can start a kernel before the one in front of it has ended (CUDA 12)."""
     return hasattr(driver(), "cuLaunchKernelEx")
 
@@ -153,15 +153,15 @@ def launch(
     shared_bytes: int,
     stream: int,
     arguments: ctypes.Structure,
-    early: bool = False,
+    launch_pdl: bool = False,
 ) -> None:
     """Launch a kernel whose only parameter is ``arguments``.
 
     Args:
-        early: it may start before the kernel in front of it has ended, for whose results it waits itself.
+        launch_pdl: it may start before the kernel in front of it has ended, for whose results it waits itself.
     """
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-    if not early:
+    if not launch_pdl:
         check_driver(
             driver().cuLaunchKernel(
                 function, *grid, threads, 1, 1, shared_bytes, ctypes.c_void_p(stream), parameters, None

@@ -1,4 +1,4 @@
-"""Splits of one packed store by the CUDA kernel (``cuda``), where it takes the case."""
+"""Splits of one packed segment by the CUDA kernel, where it has a variant."""
 
 from __future__ import annotations
 
@@ -6,89 +6,96 @@ import torch
 
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
 from kvmm.kernels.attention.backends.cuda import splits as cuda_splits
-from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, DigitKeys, DigitValues, Query
+from kvmm.kernels.attention.backends.cuda.inputs import KeyPlanes, Query, ResidualInputs, ResidualSplits, ValuePlanes
 from kvmm.kernels.attention.backends.cuda.variant import Variant
-from kvmm.kernels.attention.backends.triton.call import Columns, Partial, Step
-from kvmm.kernels.attention.backends.triton.query import basis, expand, transform
-from kvmm.kernels.attention.backends.triton.reduce import slopes
+from kvmm.kernels.attention.backends.triton.call import DecodeCall, Partial, ResidualTokens
+from kvmm.kernels.attention.backends.triton.query import expand_query, transform_query, transformed_query_buffer
+from kvmm.kernels.attention.backends.triton.reduce import logit_calibration
 from kvmm.kernels.attention.format import DenseFormat, LogitCalibration, PackedFormat, aligned
 
-_DENSE_INSIDE = True  # whether the CUDA split kernel reads the dense columns
+_RESIDUAL_IN_SPLIT_KERNEL = True  # whether the CUDA split kernel may read the residual tokens
 
 
 def cuda_split(
-    step: Step,
+    call: DecodeCall,
     keys: PackedFormat | DenseFormat,
     values: PackedFormat | DenseFormat,
-    used: torch.Tensor | None,
+    pages_in_use: torch.Tensor | None,
     bias: torch.Tensor | None,
-    columns: Columns | None,
+    residual_tokens: ResidualTokens | None,
     calibration: LogitCalibration | None = None,
 ) -> Partial | None:
-    """The splits by the CUDA kernel, those of ``columns`` with them where it can, or None where it does not take
-    the case.
+    """The splits of a segment by the CUDA kernel, and of residual tokens if it reads them; None without a variant.
 
     Args:
-        used: int32 ``[1]`` on the device, pages in use, or None for all.
+        pages_in_use: int32 ``[1]`` on the device, or None for all.
         bias: float32 ``[B or 1, 1, 1 or q, slots]`` or None.
-        columns: dense columns that may be read as well, or None.
+        residual_tokens: may be read as well, or None.
         calibration: of the keys' logits, or None.
     """
     if not _fits(keys, values, bias):
         return None
-    batch = step.bh // step.heads
-    k, v, grouped = _digit_keys(keys), _digit_values(step, values), _grouped(values)
+    batch = call.bh // call.num_kv_heads
+    k, v, grouped = _key_planes(keys), _value_planes(call, values), _grouped(values)
     bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
-    dense = None
-    if columns is not None and _DENSE_INSIDE:
-        added = None if columns.bias is None else columns.bias[:, 0, 0].expand(batch, -1)
-        dense = DenseColumns(step.query, columns.key, columns.value, step.scaling, added, columns.used)
+    residual = None
+    if residual_tokens is not None and _RESIDUAL_IN_SPLIT_KERNEL:
+        residual_bias = None if residual_tokens.bias is None else residual_tokens.bias[:, 0, 0].expand(batch, -1)
+        residual = ResidualInputs(
+            call.query, residual_tokens.key, residual_tokens.value, call.scaling, residual_bias, residual_tokens.length
+        )
 
-    def choose(query: torch.Tensor | Query) -> tuple[Variant | None, DenseColumns | None]:
-        with_dense = None if dense is None else cuda.choose(query, k, v, bias, dense, calibration is not None)
-        if with_dense is not None:
-            return with_dense, dense
-        return cuda.choose(query, k, v, bias, adjust=calibration is not None), None
+    def choose(query: torch.Tensor | Query) -> tuple[Variant | None, ResidualInputs | None]:
+        with_residual = None if residual is None else cuda.choose(query, k, v, bias, residual, calibration is not None)
+        if with_residual is not None:
+            return with_residual, residual
+        return cuda.choose(query, k, v, bias, calibrated=calibration is not None), None
 
-    query, weight, offset = _foldable(step, keys), None, None
-    variant, inside = (None, None) if query is None else choose(query)
-    early = False
+    query, weight, offset = _foldable(call, keys), None, None
+    variant, residual_read = (None, None) if query is None else choose(query)
+    launch_dependents = False
     if variant is not None:
-        early = keys.transform is not None and cuda.overlaps(step.query.device)
-        transform(step, keys, query.rows, early)
+        launch_dependents = keys.transform is not None and cuda.supports_pdl(call.query.device)
+        transform_query(call, keys, query.rows, launch_dependents)
     else:  # another kernel expands the query
         groups = keys.groups if k.group != "span" else 1
-        query = step.empty(batch, step.heads, groups, 2 * step.rows, keys.lanes, dtype=torch.int8)
-        variant, inside = choose(query)
+        query = call.empty(batch, call.num_kv_heads, groups, 2 * call.rows, keys.lanes, dtype=torch.int8)
+        variant, residual_read = choose(query)
         if variant is None:
             return None
-        q = expand(step, keys, True, query)
-        weight, offset = (q[n].view(batch, step.heads, groups, step.rows) for n in ("QW", "QZ"))
-    splits = cuda_splits.num_splits(query, k, inside, variant=variant)
-    m, l = step.empty(step.bh, splits, step.rows), step.empty(step.bh, splits, step.rows)
-    acc = step.empty(step.bh, splits, step.rows, v.width)
+        q = expand_query(call, keys, True, query)
+        weight, offset = (q[n].view(batch, call.num_kv_heads, groups, call.rows) for n in ("QW", "QZ"))
+    num_kv_splits = cuda_splits.num_splits(query, k, residual_read, variant=variant)
+    m, l = call.empty(call.bh, num_kv_splits, call.rows), call.empty(call.bh, num_kv_splits, call.rows)
+    acc = call.empty(call.bh, num_kv_splits, call.rows, v.width)
     zero = None
     if grouped:
-        zero = step.empty(step.bh, splits, step.rows, values.zero_point.shape[-1])
+        zero = call.empty(call.bh, num_kv_splits, call.rows, values.zero_point.shape[-1])
     elif values.by_token or values.norm is not None:
-        zero = step.empty(step.bh, splits, step.rows)
-    found = None
-    if inside is not None:
-        count, apart = cuda_splits.num_dense_splits(query, k, inside, splits, variant=variant)
-        shape = (step.bh, count, step.rows)
-        found = Partial(step.empty(*shape), step.empty(*shape), step.empty(*shape, aligned(columns.value.shape[-1])))
-    adjust = None
+        zero = call.empty(call.bh, num_kv_splits, call.rows)
+    residual_splits = None
+    if residual_read is not None:
+        count, apart = cuda_splits.num_residual_splits(query, k, residual_read, num_kv_splits, variant=variant)
+        shape = (call.bh, count, call.rows)
+        width = aligned(residual_tokens.value.shape[-1])
+        residual_splits = Partial(call.empty(*shape), call.empty(*shape), call.empty(*shape, width))
+    residual_out = None
+    if residual_splits is not None:
+        residual_out = ResidualSplits(residual_splits.m, residual_splits.l, residual_splits.acc, apart)
+    calibration_lines = None
     if calibration is not None:
-        cuda.split_digits(query, weight, offset, k, v, m, l, None, used, bias, variant=variant.first_pass, early=early)
-        adjust, early = slopes(step, m, l, calibration), False
-    cuda.split_digits(
-        query, weight, offset, k, v, m, l, acc, used, bias, zero, dense=inside,
-        dense_out=None if found is None else DenseSplits(found.m, found.l, found.acc, apart),
-        adjust=adjust, variant=variant, early=early,
+        cuda.split_kernel(
+            query, weight, offset, k, v, m, l, None, pages_in_use, bias, variant=variant.first_pass,
+            launch_pdl=launch_dependents,
+        )  # fmt: skip
+        calibration_lines, launch_dependents = logit_calibration(call, m, l, calibration), False
+    cuda.split_kernel(
+        query, weight, offset, k, v, m, l, acc, pages_in_use, bias, zero, residual=residual_read,
+        residual_out=residual_out, calibration=calibration_lines, variant=variant, launch_pdl=launch_dependents,
     )  # fmt: skip
     zero = zero if zero is None or grouped else zero.unsqueeze(-1)
-    early = cuda.overlaps(step.query.device)  # the join may start before this kernel has ended
-    return Partial(m, l, acc, zero, grouped, v.channels is not None, found, early)
+    launch_dependents = cuda.supports_pdl(call.query.device)  # the reduction may start before this kernel has ended
+    return Partial(m, l, acc, zero, grouped, v.channels is not None, residual_splits, launch_dependents)
 
 
 def _fits(keys: PackedFormat | DenseFormat, values: PackedFormat | DenseFormat, bias: torch.Tensor | None) -> bool:
@@ -102,35 +109,40 @@ def _fits(keys: PackedFormat | DenseFormat, values: PackedFormat | DenseFormat, 
     return bias is None or (bias.shape[2] == 1 and bias.stride(-1) == 1)
 
 
-def _digit_keys(keys: PackedFormat) -> DigitKeys:
+def _key_planes(keys: PackedFormat) -> KeyPlanes:
     group = keys.page_group if keys.page_group is not None else "page" if keys.groups_per_page else "span"
-    return DigitKeys(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
+    return KeyPlanes(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
 
 
 def _grouped(values: PackedFormat) -> bool:
-    """Whether pages have scales of their own a channel, which the kernel applies; else the join does."""
+    """Whether pages have scales of their own a channel, which the kernel applies; else the reduction does."""
     return values.page_group is not None and values.groups > 1
 
 
-def _digit_values(step: Step, values: PackedFormat) -> DigitValues:
+def _value_planes(call: DecodeCall, values: PackedFormat) -> ValuePlanes:
     planes = tuple((p.codes, p.bits) for p in values.planes)
-    places = values.lane_channel is not None and (values.channel_lanes is None or len(values.channel_lanes) > 1)
+    has_plane_weights = values.lane_channel is not None and (
+        values.channel_lanes is None or len(values.channel_lanes) > 1
+    )
     if values.by_token:
-        return DigitValues(planes, "token", values.scale, values.zero_point)
+        return ValuePlanes(planes, "token", values.scale, values.zero_point)
     if _grouped(values):
         scale, zero_point = (x.contiguous() for x in values.expand())
-        return DigitValues(planes, "channel", scale, zero_point, values.page_group, values.norm, places=places)
-    # of many rows the kernel makes channels of the digits; of few the join does it with more programs
-    joins = not step.few and values.lane_channel is not None and values.channel_lanes is not None
-    channels = (values.channel_lanes, values.channel_weights) if joins else None
-    return DigitValues(planes, norm=values.norm, channels=channels, places=places)
+        return ValuePlanes(
+            planes, "channel", scale, zero_point, values.page_group, values.norm, has_plane_weights=has_plane_weights
+        )
+    # with many rows this kernel sums lanes to channels; with few the reduction does, with more programs
+    sums_lanes = not call.few_rows and values.lane_channel is not None and values.channel_lanes is not None
+    channels = (values.channel_lanes, values.channel_weights) if sums_lanes else None
+    return ValuePlanes(planes, norm=values.norm, channels=channels, has_plane_weights=has_plane_weights)
 
 
-def _foldable(step: Step, keys: PackedFormat) -> Query | None:
+def _foldable(call: DecodeCall, keys: PackedFormat) -> Query | None:
     """The query of the CUDA kernel that folds the keys' scales itself; None where groups are not all alike."""
     if keys.group_channel is not None or (keys.fallback is not None and keys.groups > 1):
         return None
     scale, zero_point = keys.scale, keys.zero_point
     if keys.fallback is not None:
-        scale, zero_point = (x.expand(step.bh // step.heads, step.heads, -1, -1) for x in keys.fallback)
-    return Query(basis(step, keys), step.scaling, scale, zero_point, keys.lane_channel, keys.plane_weight, keys.offset)
+        scale, zero_point = (x.expand(call.bh // call.num_kv_heads, call.num_kv_heads, -1, -1) for x in keys.fallback)
+    query = transformed_query_buffer(call, keys)
+    return Query(query, call.scaling, scale, zero_point, keys.lane_channel, keys.plane_weight, keys.offset)

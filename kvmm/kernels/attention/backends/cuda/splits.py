@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.kernels.attention.backends.cuda.inputs import DenseColumns, DenseSplits, Query, device_of, rows_of
+from kvmm.kernels.attention.backends.cuda.inputs import Query, ResidualInputs, ResidualSplits, device_of, rows_of
 from kvmm.kernels.attention.backends.cuda.variant import Variant
 
 
-def num_splits(query: torch.Tensor | Query, keys, dense: DenseColumns | None = None, *, variant: Variant) -> int:
-    """How many splits fill the GPU best for the pages that ``keys`` has room for.
+def num_splits(query: torch.Tensor | Query, keys, residual: ResidualInputs | None = None, *, variant: Variant) -> int:
+    """The number of splits that fills the GPU best at the capacity of ``keys``.
 
     Args:
-        query, keys, dense: as in :func:`kvmm.kernels.attention.backends.cuda.kernel.choose`.
+        query, keys, residual: as in :func:`kvmm.kernels.attention.backends.cuda.kernel.choose`.
         variant: what it returned.
     """
-    pages, columns = keys.planes[0][0].shape[2], 0 if dense is None else dense.key.shape[2]
-    return best_splits(_units(query, keys, variant), pages, _slots(query, variant), variant.warps, columns)
+    pages, residual_tokens = keys.planes[0][0].shape[2], 0 if residual is None else residual.key.shape[2]
+    return best_splits(_units(query, keys, variant), pages, _slots(query, variant), variant.warps, residual_tokens)
 
 
-def num_dense_splits(
-    query: torch.Tensor | Query, keys, dense: DenseColumns, splits: int, *, variant: Variant
+def num_residual_splits(
+    query: torch.Tensor | Query, keys, residual: ResidualInputs, splits: int, *, variant: Variant
 ) -> tuple[int, bool]:
-    """Splits of the dense columns and :attr:`DenseSplits.apart`, next to ``splits`` of the pages."""
-    return best_dense_splits(
-        _units(query, keys, variant), dense.key.shape[2], _slots(query, variant), variant.warps, splits
+    """Splits of the residual tokens and :attr:`ResidualSplits.apart`, next to ``splits`` of the pages."""
+    return best_residual_splits(
+        _units(query, keys, variant), residual.key.shape[2], _slots(query, variant), variant.warps, splits
     )
 
 
 def grid_of(
-    query: torch.Tensor | Query, keys, variant: Variant, splits: int, dense_out: DenseSplits | None = None
+    query: torch.Tensor | Query, keys, variant: Variant, splits: int, residual_out: ResidualSplits | None = None
 ) -> tuple[int, int, int]:
     """Blocks of a launch with ``splits`` of the pages: splits, heads times what a block takes of a head's rows,
     sequences."""
     batch, heads = keys.planes[0][0].shape[:2]
-    splits += dense_out.m.shape[1] if dense_out is not None and dense_out.apart else 0
+    splits += residual_out.m.shape[1] if residual_out is not None and residual_out.apart else 0
     return splits, heads * -(-rows_of(query) // (4 * variant.row_tiles)), batch
 
 
@@ -49,25 +49,30 @@ def _slots(query: torch.Tensor | Query, variant: Variant) -> int:
     return torch.cuda.get_device_properties(device_of(query)).multi_processor_count * variant.blocks
 
 
-def best_dense_splits(units: int, columns: int, slots: int, warps: int, splits: int) -> tuple[int, bool]:
-    """Splits of dense columns, each warp taking 16 at a time, and whether multiprocessors have room for them that
+def best_residual_splits(units: int, residual_tokens: int, slots: int, warps: int, splits: int) -> tuple[int, bool]:
+    """Splits of residual tokens, each warp taking 16 at a time, and whether multiprocessors have room for them that
     blocks with pages leave; these otherwise have some of them while they wait for the transformed query.
     """
-    wanted = -(-columns // (16 * warps))
+    wanted = -(-residual_tokens // (16 * warps))
     left = slots // units - splits
     return (min(wanted, left), True) if left > 0 else (min(wanted, splits), False)
 
 
-def best_splits(units: int, pages: int, slots: int, warps: int, columns: int = 0) -> int:
-    """Splits that end first: ``units`` of ``pages`` pages, and ``columns`` dense columns each, on ``slots`` blocks of
+def best_splits(units: int, pages: int, slots: int, warps: int, residual_tokens: int = 0) -> int:
+    """Splits that end first: ``units`` of ``pages`` pages, and ``residual_tokens`` each, on ``slots`` blocks of
     ``warps`` warps at once."""
     most = max(1, min(-(-pages // warps), -(-4 * slots // units)))
-    start, dense = 2, 2  # what a block costs beside its pages, and with dense columns besides, in pages of a warp
+    start_cost, residual_cost = (
+        2,
+        2,
+    )  # what a block costs beside its pages, and with residual tokens besides, in pages of a warp
 
     def cost(splits: int) -> float:
         rounds = -(-units * splits // slots)
         share = -(-pages // splits)  # pages of the largest split
-        inside = columns > 0 and not best_dense_splits(units, columns, slots, warps, splits)[1]
-        return rounds * (start + (share / warps + -(-share // warps)) / 2) + dense * inside
+        shares_blocks = (
+            residual_tokens > 0 and not best_residual_splits(units, residual_tokens, slots, warps, splits)[1]
+        )
+        return rounds * (start_cost + (share / warps + -(-share // warps)) / 2) + residual_cost * shares_blocks
 
     return min(range(1, most + 1), key=cost)

@@ -9,21 +9,21 @@ from typing import Any
 import torch
 
 from kvmm.kernels.attention.backends.cuda.inputs import (
-    DenseColumns,
-    DigitKeys,
-    DigitValues,
+    KeyPlanes,
     Plane,
     Query,
-    padded_digits,
+    ResidualInputs,
+    ValuePlanes,
+    padded_lanes,
     rows_of,
 )
 from kvmm.kernels.attention.format import aligned
 
 PAGE_SIZES = (64, 128)
-MAX_DIGITS = 256  # of all planes together: 254 * high + low has to fit 31 bits
+MAX_LANES = 256  # of all planes together: 254 * high + low has to fit 31 bits
 _TYPES = {torch.float16: 1, torch.float32: 2}
 _QUERY_TYPES = _TYPES | {torch.bfloat16: 3}
-_DENSE_TYPES = {torch.float16: 1, torch.bfloat16: 3}
+_RESIDUAL_TYPES = {torch.float16: 1, torch.bfloat16: 3}
 
 
 def _rounded(x: int, n: int) -> int:
@@ -41,13 +41,13 @@ class Variant:
 
     page: int = _macro("tokens a page")
     row_tiles: int = _macro("tiles of four query rows that a block takes")
-    key_digits: tuple[int, int] = _macro("lanes of a plane of keys, 0: there is none")
+    key_lanes: tuple[int, int] = _macro("lanes of a plane of keys, 0: there is none")
     key_bits: tuple[int, int] = _macro("bits of its codes")
-    value_digits: tuple[int, int] = _macro("lanes of a plane of values")
+    value_lanes: tuple[int, int] = _macro("lanes of a plane of values")
     value_bits: tuple[int, int] = _macro("bits of its codes")
     key_groups: bool = _macro("whether pages of keys have groups of their own", default=False)
     value_groups: bool = _macro("whether pages of values have", default=False)
-    value_places: bool = _macro("whether channels of values have several lanes", default=False)
+    value_plane_weights: bool = _macro("whether channels of values have several lanes", default=False)
     value_zeros: int = _macro("zero points that a group of values has", default=0)
     key_norm: int = _macro("norms of keys: 0: none, 1: float16, 2: float32", default=0)
     value_norm: int = _macro("norms of values", default=0)
@@ -56,11 +56,11 @@ class Variant:
     key_scale: int = _macro("with QUERY_TYPE, scales and zero points: 1: float16, 2: float32", default=0)
     key_zeros: int = _macro("with QUERY_TYPE, zero points that a group of keys has", default=0)
     bias: int = _macro("0: none, 1: any, 2: aligned to 16 bytes", default=0)
-    adjust: bool = _macro("whether logits are taken through a line of their row", default=False)
-    extent: bool = _macro("whether only each row's largest and smallest logit are wanted", default=False)
-    dense: int = _macro("0: no dense columns, 1: float16, 3: bfloat16", default=0)
-    dense_keys: int = _macro("their channels", default=0)
-    dense_values: int = _macro("their values' channels", default=0)
+    calibrated: bool = _macro("whether each row's logits are calibrated", default=False)
+    logit_range: bool = _macro("whether only each row's largest and smallest logit are wanted", default=False)
+    residual: int = _macro("0: no residual tokens, 1: float16, 3: bfloat16", default=0)
+    residual_key_dim: int = _macro("their channels", default=0)
+    residual_value_dim: int = _macro("their values' channels", default=0)
     warps: int = _macro("warps a block", default=8)
     stages: int = _macro("pages that a warp has under way", default=1)
     blocks: int = _macro("blocks a multiprocessor", default=2)
@@ -68,21 +68,21 @@ class Variant:
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage of keys and one of values: a page's codes and what belongs to them."""
-        tokens, columns = self.page, 8 * self.row_tiles
-        keys = sum(tokens * b // 8 * j for b, j in zip(self.key_bits, self.key_digits, strict=True))
+        tokens, lanes = self.page, 8 * self.row_tiles
+        keys = sum(tokens * b // 8 * j for b, j in zip(self.key_bits, self.key_lanes, strict=True))
         keys += tokens * 2 * self.key_norm + (self.bias == 2) * tokens * 4
-        keys += self.key_groups * (4 * self.key_scale if self.query_type else columns) * self._key_width
-        values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_digits, strict=True))
+        keys += self.key_groups * (4 * self.key_scale if self.query_type else lanes) * self._key_width
+        values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_lanes, strict=True))
         values += (self.value_groups * self._value_width + self.value_zeros) * 4
         return _rounded(keys + 16, 128) + _rounded(values, 128)
 
     @property
     def _key_width(self) -> int:
-        return sum(aligned(digits) for digits in self.key_digits)
+        return sum(aligned(lanes) for lanes in self.key_lanes)
 
     @property
     def _value_width(self) -> int:
-        return sum(aligned(digits) for digits in self.value_digits)
+        return sum(aligned(lanes) for lanes in self.value_lanes)
 
     @property
     def warp_bytes(self) -> int:
@@ -97,7 +97,7 @@ class Variant:
         """Dynamic shared memory of a block."""
         rows = 4 * self.row_tiles
         folded = ((rows + 1) * self._key_width + self.key_zeros + rows) * 4 if self.query_type else 0
-        stores = sum(digits > 0 for digits in (*self.key_digits, *self.value_digits))
+        stores = sum(lanes > 0 for lanes in (*self.key_lanes, *self.value_lanes))
         stores += sum(kind > 0 for kind in (self.key_norm, self.value_norm)) + 2 * (self.value_token > 0)
         stores += 2 * (self.key_groups and self.query_type != 0)
         return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded + 512 * stores
@@ -105,19 +105,19 @@ class Variant:
     @property
     def macros(self) -> dict[str, tuple[int, str]]:
         """Values and comments of all macros, by name."""
-        found = {}
+        macros = {}
         for entry in fields(self):
             value, comment, name = getattr(self, entry.name), entry.metadata["comment"], entry.name.upper()
             if isinstance(value, tuple):
-                found |= {f"{name}_{plane}": (number, comment) for plane, number in enumerate(value)}
+                macros |= {f"{name}_{plane}": (number, comment) for plane, number in enumerate(value)}
             else:
-                found[name] = int(value), comment
-        return found | {"WARP_BYTES": (self.warp_bytes, "shared memory of a warp")}
+                macros[name] = int(value), comment
+        return macros | {"WARP_BYTES": (self.warp_bytes, "shared memory of a warp")}
 
     @property
     def first_pass(self) -> Variant:
-        """The variant that finds how far the logits reach which this one adjusts."""
-        return replace(self, adjust=False, extent=True, dense=0, dense_keys=0, dense_values=0)
+        """The variant that finds the range of the logits that this one calibrates."""
+        return replace(self, calibrated=False, logit_range=True, residual=0, residual_key_dim=0, residual_value_dim=0)
 
     def fitted(self, shared_block: int, shared_total: int) -> Variant | None:
         """The variant with as many warps and stages as a multiprocessor's shared memory and registers allow.
@@ -125,11 +125,11 @@ class Variant:
         Args:
             shared_block, shared_total: bytes that a block may ask for and that a multiprocessor has.
         """
-        # what a lane holds throughout: scores, sums of values and the query
-        held = self.row_tiles * (self.page // 4 + (sum(self.value_digits) + self.value_zeros) // 8)
-        held += self.row_tiles * sum(self.key_digits) // 16
-        before = self.dense_keys // 8 + self.dense_values // 4  # the dense columns' query and sums, before the pages
-        most = 16 if max(held, before) <= 64 else 8
+        # registers per lane: scores, weighted values and query, of the pages and before them of the residual tokens
+        registers = self.row_tiles * (self.page // 4 + (sum(self.value_lanes) + self.value_zeros) // 8)
+        registers += self.row_tiles * sum(self.key_lanes) // 16
+        residual_registers = self.residual_key_dim // 8 + self.residual_value_dim // 4
+        most = 16 if max(registers, residual_registers) <= 64 else 8
         deep = replace(self, stages=1).stage_bytes >= 8192
         for warps, stages, blocks in PLANS:
             if warps * blocks > most or (stages > 1 and not deep):
@@ -142,7 +142,7 @@ class Variant:
 
 
 # (warps a block, stages, blocks a multiprocessor), best first, as measured on an H200. Large pages are worth two
-# stages; where many registers are held, eight warps with all they want are faster than more that spill.
+# stages; where a lane needs many registers, eight warps with all they want are faster than more that spill.
 PLANS = ((6, 2, 2), (8, 1, 2), (6, 1, 2), (4, 1, 2), (4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1))
 
 
@@ -164,11 +164,11 @@ def _laid_out(*tensors: torch.Tensor | None, inner: int) -> bool:
 
 
 def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int) -> bool:
-    if not 1 <= len(planes) <= 2 or padded_digits(planes, dim) > MAX_DIGITS:
+    if not 1 <= len(planes) <= 2 or padded_lanes(planes, dim) > MAX_LANES:
         return False
     for codes, bits in planes:
-        rows, digits = codes.shape[-3 - dim], codes.shape[dim]
-        if bits not in (1, 2, 4, 8) or rows != page_size * bits // 8 or rows < 16 or digits % 16 or digits == 0:
+        rows, lanes = codes.shape[-3 - dim], codes.shape[dim]
+        if bits not in (1, 2, 4, 8) or rows != page_size * bits // 8 or rows < 16 or lanes % 16 or lanes == 0:
             return False
     return all(codes.dtype == torch.uint8 and _laid_out(codes, inner=2) for codes, _ in planes)
 
@@ -193,41 +193,41 @@ def _bias_mode(bias: torch.Tensor | None) -> int:
     return 2 if _laid_out(bias, inner=1) else 1
 
 
-def _folds(query: Query, keys: DigitKeys, columns: int) -> bool:
-    """Whether the kernel can fold the scales of ``keys``, of ``columns`` digits, into the query."""
+def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
+    """Whether the kernel can fold the scales of ``keys``, of ``lanes`` padded lanes, into the query."""
     scale, zero_point = query.scale, query.zero_point
     if query.rows.dtype not in _QUERY_TYPES or not query.rows.is_contiguous():
         return False
-    if scale.dtype not in _TYPES or scale.dtype != zero_point.dtype or zero_point.shape[-1] > MAX_DIGITS:
+    if scale.dtype not in _TYPES or scale.dtype != zero_point.dtype or zero_point.shape[-1] > MAX_LANES:
         return False
     if not _groups(keys.group, scale.shape[2]):
         return all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (scale, zero_point))
-    # scales of a page as they are in memory, next to a query whose columns are the channels
+    # scales of a page as they are in memory, for a query whose lanes are the channels
     plain = query.lane_channel is query.plane_weight is query.offset is None
-    if not plain or scale.shape[-1] != columns or zero_point.shape[-1] != columns or query.rows.shape[-1] < columns:
+    if not plain or scale.shape[-1] != lanes or zero_point.shape[-1] != lanes or query.rows.shape[-1] < lanes:
         return False
     return _laid_out(scale, zero_point, inner=1) and _near(scale, zero_point)
 
 
-def _dense_fits(dense: DenseColumns) -> bool:
-    query, key, value = dense.query, dense.key, dense.value
-    if query.dtype not in _DENSE_TYPES or {key.dtype, value.dtype} != {query.dtype} or key.shape[2] == 0:
+def _residual_fits(residual: ResidualInputs) -> bool:
+    query, key, value = residual.query, residual.key, residual.value
+    if query.dtype not in _RESIDUAL_TYPES or {key.dtype, value.dtype} != {query.dtype} or key.shape[2] == 0:
         return False
-    if any(x.shape[-1] % 8 or x.shape[-1] > MAX_DIGITS for x in (key, value)):
+    if any(x.shape[-1] % 8 or x.shape[-1] > MAX_LANES for x in (key, value)):
         return False
-    if dense.bias is not None and (dense.bias.dtype != torch.float32 or dense.bias.stride(-1) != 1):
+    if residual.bias is not None and (residual.bias.dtype != torch.float32 or residual.bias.stride(-1) != 1):
         return False
     return _laid_out(query, inner=3) and _laid_out(key, value, inner=1) and _near(key, value)
 
 
-def _query_fields(query: torch.Tensor | Query, keys: DigitKeys, columns: int) -> dict[str, Any] | None:
+def _query_fields(query: torch.Tensor | Query, keys: KeyPlanes, lanes: int) -> dict[str, Any] | None:
     """Fields of the query and of the scales that it carries or that are folded into it, or None if it does not fit.
 
     Args:
-        columns: digits of all planes of keys, padded.
+        lanes: padded lanes of all planes of keys.
     """
     if isinstance(query, Query):
-        if not _folds(query, keys, columns):
+        if not _folds(query, keys, lanes):
             return None
         return {
             "query_type": _QUERY_TYPES[query.rows.dtype],
@@ -235,12 +235,12 @@ def _query_fields(query: torch.Tensor | Query, keys: DigitKeys, columns: int) ->
             "key_zeros": query.zero_point.shape[-1],
             "key_groups": _groups(keys.group, query.scale.shape[2]),
         }
-    if query.dtype != torch.int8 or not _laid_out(query, inner=5) or query.shape[-1] != columns:
+    if query.dtype != torch.int8 or not _laid_out(query, inner=5) or query.shape[-1] != lanes:
         return None
     return {"key_groups": _groups(keys.group, query.shape[2])}
 
 
-def _value_fields(values: DigitValues) -> dict[str, Any] | None:
+def _value_fields(values: ValuePlanes) -> dict[str, Any] | None:
     """Fields of the values' scales and zero points, or None if they are not as the kernel reads them."""
     scale, zero_point = values.scale, values.zero_point
     if values.axis == "token":
@@ -256,21 +256,21 @@ def _value_fields(values: DigitValues) -> dict[str, Any] | None:
     for x in (scale, zero_point):
         if x is None or x.dtype != torch.float32 or x.shape[-1] % 8 or not _laid_out(x, inner=4):
             return None
-    if zero_point.shape[-1] > MAX_DIGITS:
+    if zero_point.shape[-1] > MAX_LANES:
         return None
     return {"value_groups": True, "value_zeros": zero_point.shape[-1]}
 
 
-def _dense_fields(dense: DenseColumns | None) -> dict[str, Any] | None:
-    """Fields of the dense columns, or None if the kernel cannot read them."""
-    if dense is None:
+def _residual_fields(residual: ResidualInputs | None) -> dict[str, Any] | None:
+    """Fields of the residual tokens, or None if the kernel cannot read them."""
+    if residual is None:
         return {}
-    if not _dense_fits(dense):
+    if not _residual_fits(residual):
         return None
     return {
-        "dense": _DENSE_TYPES[dense.query.dtype],
-        "dense_keys": dense.key.shape[-1],
-        "dense_values": dense.value.shape[-1],
+        "residual": _RESIDUAL_TYPES[residual.query.dtype],
+        "residual_key_dim": residual.key.shape[-1],
+        "residual_value_dim": residual.value.shape[-1],
     }
 
 
@@ -281,24 +281,24 @@ def _pair(numbers: list[int]) -> tuple[int, int]:
 
 def variant_of(
     query: torch.Tensor | Query,
-    keys: DigitKeys,
-    values: DigitValues,
+    keys: KeyPlanes,
+    values: ValuePlanes,
     bias: torch.Tensor | None = None,
-    dense: DenseColumns | None = None,
-    adjust: bool = False,
+    residual: ResidualInputs | None = None,
+    calibrated: bool = False,
 ) -> Variant | None:
     """The variant of ``attention.cu`` for a case, without warps and stages, or None if there is none.
 
     Args:
         query: int8 ``[B, H, G, 2 * R, J]``, or :class:`Query`.
-        keys: :class:`DigitKeys`.
-        values: :class:`DigitValues`.
+        keys: :class:`KeyPlanes`.
+        values: :class:`ValuePlanes`.
         bias: float32 ``[B, slots]`` or None.
-        dense: :class:`DenseColumns` or None.
-        adjust: whether logits are taken through a line of their row; keys with norms cannot be.
+        residual: :class:`ResidualInputs` or None.
+        calibrated: whether each row's logits are calibrated; keys with norms cannot be.
     """
     page = keys.page_size
-    if page not in PAGE_SIZES or (adjust and keys.norm is not None):
+    if page not in PAGE_SIZES or (calibrated and keys.norm is not None):
         return None
     if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
         return None
@@ -308,23 +308,23 @@ def variant_of(
         return None
     if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
         return None
-    fold = _query_fields(query, keys, padded_digits(keys.planes, -1))
-    scales, beside = _value_fields(values), _dense_fields(dense)
-    if fold is None or scales is None or beside is None:
+    query_macros = _query_fields(query, keys, padded_lanes(keys.planes, -1))
+    value_macros, residual_macros = _value_fields(values), _residual_fields(residual)
+    if query_macros is None or value_macros is None or residual_macros is None:
         return None
     return Variant(
         page=page,
         row_tiles=1 if rows_of(query) <= 4 else 2,
-        key_digits=_pair([codes.shape[-1] for codes, _ in keys.planes]),
+        key_lanes=_pair([codes.shape[-1] for codes, _ in keys.planes]),
         key_bits=_pair([bits for _, bits in keys.planes]),
-        value_digits=_pair([codes.shape[-2] for codes, _ in values.planes]),
+        value_lanes=_pair([codes.shape[-2] for codes, _ in values.planes]),
         value_bits=_pair([bits for _, bits in values.planes]),
-        value_places=values.places,
+        value_plane_weights=values.has_plane_weights,
         key_norm=0 if keys.norm is None else _TYPES[keys.norm.dtype],
         value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],
         bias=_bias_mode(bias),
-        adjust=adjust,
-        **fold,
-        **scales,
-        **beside,
+        calibrated=calibrated,
+        **query_macros,
+        **value_macros,
+        **residual_macros,
     )

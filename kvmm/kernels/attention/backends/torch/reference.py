@@ -85,37 +85,37 @@ def scores_per_channel(
     return scores if norm is None else scores.mul_(norm.flatten(2).unsqueeze(2))
 
 
-def scores_second_digit(
+def scores_second_plane(
     query: torch.Tensor,
-    digits: torch.Tensor,
+    codes: torch.Tensor,
     index: torch.Tensor,
     scale: torch.Tensor,
     page_group: torch.Tensor | None = None,
-    place: int = 4,
+    plane_weight: int = 4,
 ) -> torch.Tensor:
-    """What the second digits of some channels add to the scores of the first ones (:func:`scores_per_channel`).
+    """The second plane's part of the scores, for channels of two planes (:func:`scores_per_channel`).
 
     Args:
         query: ``[B, H, Q, D]``.
-        digits: float ``[B, H, U, n, K]``, of ``K`` channels a unit of ``n`` tokens.
+        codes: float ``[B, H, U, n, K]``, of the second plane, of ``K`` channels a unit of ``n`` tokens.
         index: int64 ``[B, H, G, K]``, which channels of each group.
         scale: ``[B, H, G, D]``.
         page_group: int64 ``[U]``, the group of each unit, or None if every unit is one.
-        place: what a step of this digit is worth in steps of the first.
+        plane_weight: the step of the second plane in steps of the first.
 
     Returns:
         ``[B, H, Q, U * n]``.
     """
     rows = query.shape[2]
-    scale = scale.float().gather(-1, index) * place  # [B, H, G, K]
+    scale = scale.float().gather(-1, index) * plane_weight  # [B, H, G, K]
     if index.shape[2] == 1:
         folded = query.gather(-1, index.expand(-1, -1, rows, -1)) * scale
-        return folded @ digits.flatten(2, 3).transpose(-1, -2)
+        return folded @ codes.flatten(2, 3).transpose(-1, -2)
     index, scale = _by_page(index, page_group), _by_page(scale, page_group)
     units, channels = index.shape[2:]
     picked = query.unsqueeze(2).expand(-1, -1, units, -1, -1)
     picked = picked.gather(-1, index.unsqueeze(3).expand(-1, -1, -1, rows, channels)) * scale.unsqueeze(3)
-    return (picked @ digits.transpose(-1, -2)).transpose(2, 3).flatten(3)  # from [B, H, U, Q, n]
+    return (picked @ codes.transpose(-1, -2)).transpose(2, 3).flatten(3)  # from [B, H, U, Q, n]
 
 
 def scores_per_token(
@@ -166,8 +166,8 @@ def weighted_values_per_token(
     zero_point = zero_point.transpose(2, 3).float().reshape(batch * heads, groups, -1)
     offset = torch.bmm(probabilities.flatten(0, 1), zero_point.transpose(1, 2))  # [B H, Q, C]
     offset = offset.transpose(1, 2).reshape(-1, rows, 1)
-    mixed = torch.baddbmm(offset, folded, values)  # [B H C, Q, D / C]
-    return mixed.view(batch, heads, groups, rows, -1).transpose(2, 3).flatten(3)
+    weighted = torch.baddbmm(offset, folded, values)  # [B H C, Q, D / C]
+    return weighted.view(batch, heads, groups, rows, -1).transpose(2, 3).flatten(3)
 
 
 def weighted_values_per_channel(
@@ -193,22 +193,22 @@ def weighted_values_per_channel(
     if groups == 1:
         paged = probabilities.view(batch * heads, rows, pages, planes, tokens)
         values = codes.reshape(batch * heads, dim, -1).transpose(1, 2)
-        mixed = torch.bmm(paged.transpose(2, 3).reshape(batch * heads, rows, -1), values)
-        mixed = mixed.view(batch, heads, rows, dim).mul_(scale)
-        return mixed if zero_point is None else mixed.add_(probabilities.sum(-1, keepdim=True) * zero_point)
+        weighted = torch.bmm(paged.transpose(2, 3).reshape(batch * heads, rows, -1), values)
+        weighted = weighted.view(batch, heads, rows, dim).mul_(scale)
+        return weighted if zero_point is None else weighted.add_(probabilities.sum(-1, keepdim=True) * zero_point)
     scale = _by_page(scale, page_group)
     groups = scale.shape[2]
     grouped = probabilities.unflatten(-1, (groups, -1))  # [B, H, Q, G, n]
     values = codes.permute(0, 1, 4, 2, 3, 5).flatten(4)  # [B, H, P, D, N]
     values = values.unflatten(-1, (groups // pages, -1)).transpose(3, 4).flatten(2, 3)  # [B, H, G, D, n]
-    mixed = ((grouped.transpose(2, 3) @ values.transpose(-1, -2)) * scale.unsqueeze(3)).sum(2)
+    weighted = ((grouped.transpose(2, 3) @ values.transpose(-1, -2)) * scale.unsqueeze(3)).sum(2)
     if zero_point is not None:
-        mixed += grouped.sum(-1) @ _by_page(zero_point, page_group).float()
-    return mixed
+        weighted += grouped.sum(-1) @ _by_page(zero_point, page_group).float()
+    return weighted
 
 
-def _behind(capacity: int, used: torch.Tensor) -> torch.Tensor:
-    """float32 ``[capacity]``, what to add to scores: nothing to the first ``used`` (integer ``[1]``)."""
+def _mask_beyond(capacity: int, used: torch.Tensor) -> torch.Tensor:
+    """float32 ``[capacity]``, a bias that masks all but the first ``used`` (integer ``[1]``) slots."""
     slot = torch.arange(capacity, device=used.device)
     return torch.where(slot < used, 0.0, MASKED)
 
@@ -221,30 +221,30 @@ def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
     """
     query, grouped = call.query, _grouped(call)
     scores = _scores(call, segments, grouped)
-    probabilities = _joined(call, scores).softmax(-1)
+    probabilities = _logits(call, scores).softmax(-1)
     start = 0
-    for segment, own in zip(segments, scores, strict=False):
-        end = start + own.shape[-1]
+    for segment, segment_scores in zip(segments, scores, strict=False):
+        end = start + segment_scores.shape[-1]
         if segment.key.observes:
             segment.key.observe(grouped, probabilities, start, end)
         start = end
-    output = _weighted_values(call, segments, probabilities.split([own.shape[-1] for own in scores], -1))
+    output = _weighted_values(call, segments, probabilities.split([x.shape[-1] for x in scores], -1))
     return output.reshape(*query.shape[:3], -1).to(query.dtype)
 
 
 def partial(call: AttentionCall, segments: Sequence[KVSegment]) -> AttentionState:
-    """:func:`attend` over some of a layer's slots, to be joined with the rest of them."""
+    """:func:`attend` over some of a layer's slots, to be merged with the rest of them."""
     grouped = _grouped(call)
     scores = _scores(call, segments, grouped)
-    joined = _joined(call, scores)
-    pieces = joined.split([own.shape[-1] for own in scores], -1)
+    logits = _logits(call, scores)
+    pieces = logits.split([x.shape[-1] for x in scores], -1)
     observers = []
-    for segment, own in zip(segments, pieces, strict=False):
+    for segment, segment_scores in zip(segments, pieces, strict=False):
         if segment.key.observes:
-            observers.append(functools.partial(_observe, segment.key, grouped, own))
-    lse = joined.logsumexp(-1)
-    probabilities = (joined - lse.unsqueeze(-1)).exp()
-    output = _weighted_values(call, segments, probabilities.split([own.shape[-1] for own in scores], -1))
+            observers.append(functools.partial(_observe, segment.key, grouped, segment_scores))
+    lse = logits.logsumexp(-1)
+    probabilities = (logits - lse.unsqueeze(-1)).exp()
+    output = _weighted_values(call, segments, probabilities.split([x.shape[-1] for x in scores], -1))
     return AttentionState(output, lse, tuple(observers))
 
 
@@ -255,47 +255,47 @@ def _observe(key: Reader, query: torch.Tensor, scores: torch.Tensor, lse: torch.
 def _grouped(call: AttentionCall) -> torch.Tensor:
     """Scaled queries float32 ``[B, H_kv, rows, D]``."""
     batch, dim = call.query.shape[0], call.query.shape[-1]
-    return call.query.float().mul(call.scaling).reshape(batch, call.heads, call.rows, dim)
+    return call.query.float().mul(call.scaling).reshape(batch, call.num_kv_heads, call.rows, dim)
 
 
 def _bias_by_row(call: AttentionCall) -> torch.Tensor | None:
-    bias = call.bias
-    return bias if bias is None or bias.shape[2] == 1 else bias.repeat(1, 1, call.query.shape[1] // call.heads, 1)
+    bias, ratio = call.bias, call.query.shape[1] // call.num_kv_heads
+    return bias if bias is None or bias.shape[2] == 1 else bias.repeat(1, 1, ratio, 1)
 
 
 def _scores(call: AttentionCall, segments: Sequence[KVSegment], grouped: torch.Tensor) -> list[torch.Tensor]:
     """The scores ``[B, H_kv, rows, slots]`` of every segment, and of the residual tokens, without the bias."""
     rows, bias = call.rows, _bias_by_row(call)
     # of three or seven rows BLAS makes more work than of four or eight
-    asked = torch.nn.functional.pad(grouped, (0, 0, 0, 1)) if rows in (3, 7) else grouped
+    padded_query = torch.nn.functional.pad(grouped, (0, 0, 0, 1)) if rows in (3, 7) else grouped
     transformed: dict = {}  # one transform of the query serves all stores of a codec
     scores, start = [], 0
     for segment in segments:
-        key, basis = segment.key, segment.key.basis
-        if basis not in transformed:
-            transformed[basis] = key.transform_query(asked)
-        found = key.scores(transformed[basis])[:, :, :rows]
-        end = start + found.shape[-1]
-        own = None if bias is None else bias[..., start:end]
+        key, transform_id = segment.key, segment.key.transform_id
+        if transform_id not in transformed:
+            transformed[transform_id] = key.transform_query(padded_query)
+        segment_scores = key.scores(transformed[transform_id])[:, :, :rows]
+        end = start + segment_scores.shape[-1]
+        segment_bias = None if bias is None else bias[..., start:end]
         pages = key.pages_in_use
         if pages is not None:
-            behind = _behind(end - start, pages * key.packed.page_size)
-            own = behind if own is None else own + behind
-        if key.adjusts_scores:
-            found = key.adjust_scores(found, own)
-        scores.append(found if pages is None else found + behind)
+            mask_beyond = _mask_beyond(end - start, pages * key.packed.page_size)
+            segment_bias = mask_beyond if segment_bias is None else segment_bias + mask_beyond
+        if key.calibrates_logits:
+            segment_scores = key.calibrate_logits(segment_scores, segment_bias)
+        scores.append(segment_scores if pages is None else segment_scores + mask_beyond)
         start = end
-    keys = call.dense_key.float().flatten(0, 1).transpose(1, 2)
-    dense = torch.bmm(grouped.flatten(0, 1), keys).view(*grouped.shape[:3], -1)
-    if call.dense_length is not None:
-        dense = dense + _behind(call.dense_key.shape[2], call.dense_length)
-    return [*scores, dense]
+    keys = call.residual_key.float().flatten(0, 1).transpose(1, 2)
+    residual = torch.bmm(grouped.flatten(0, 1), keys).view(*grouped.shape[:3], -1)
+    if call.residual_length is not None:
+        residual = residual + _mask_beyond(call.residual_key.shape[2], call.residual_length)
+    return [*scores, residual]
 
 
-def _joined(call: AttentionCall, scores: list[torch.Tensor]) -> torch.Tensor:
-    joined = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
+def _logits(call: AttentionCall, scores: list[torch.Tensor]) -> torch.Tensor:
+    logits = torch.cat(scores, -1) if len(scores) > 1 else scores[0]
     bias = _bias_by_row(call)
-    return joined if bias is None else joined.add_(bias)
+    return logits if bias is None else logits.add_(bias)
 
 
 def _weighted_values(
@@ -303,12 +303,14 @@ def _weighted_values(
 ) -> torch.Tensor:
     """``sum_t p_t v_t`` over all segments and the residual tokens, float32 ``[B, H_kv, rows, D_v]``."""
     residual = pieces[-1]
-    output = torch.bmm(residual.flatten(0, 1), call.dense_value.float().flatten(0, 1)).view(*residual.shape[:3], -1)
-    mixed: dict = {}  # sums of values, one a basis
+    output = torch.bmm(residual.flatten(0, 1), call.residual_value.float().flatten(0, 1)).view(*residual.shape[:3], -1)
+    weighted: dict = {}  # weighted values by transform
     for segment, piece in zip(segments, pieces[:-1], strict=True):
-        value, basis = segment.value, segment.value.basis
+        value, transform_id = segment.value, segment.value.transform_id
         result = value.weighted_values(piece)
-        mixed[basis] = (value, mixed[basis][1] + result) if basis in mixed else (value, result)
-    for value, result in mixed.values():
+        weighted[transform_id] = (
+            (value, weighted[transform_id][1] + result) if transform_id in weighted else (value, result)
+        )
+    for value, result in weighted.values():
         output = output + value.restore_output(result)
     return output

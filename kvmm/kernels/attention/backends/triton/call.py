@@ -1,4 +1,4 @@
-"""What the kernels of one decode step share: its queries, what splits found, and how tensors are walked."""
+"""What the kernels of one decode call share: its queries, the results of its splits, and strides of tensors."""
 
 from __future__ import annotations
 
@@ -9,60 +9,64 @@ import torch
 from triton import next_power_of_2
 
 LOG2E = math.log2(math.e)
-INT8_ROWS = 16  # rows of queries up to which they are quantised; more pay for half precision
-FEW_ROWS = 128  # rows of all heads up to which each is joined by programs of its own
+INT8_ROWS = 16  # query rows up to which queries are quantised to int8; more rows use half precision
+FEW_ROWS = 128  # query rows of all heads up to which the reduction uses separate programs per row
 
 
 @dataclass
 class Partial:
-    """What the splits of one store found; see ``combine_kernel``."""
+    """The results of all splits of one segment; see ``reduce_kernel``."""
 
     m: torch.Tensor  # [BH, splits, rows]
     l: torch.Tensor
     acc: torch.Tensor  # [BH, splits, rows, Q]
-    zero: torch.Tensor | None = None  # [BH, splits, rows, VDZ]
-    scaled: bool = False  # whether scales and zero points are in these sums
-    by_channel: bool = False  # whether the sums are by channel of the values' basis, the digits' places in them
-    dense: Partial | None = None  # what the same kernel found in the dense columns
-    early: bool = False  # whether the kernel that writes this lets the next one start
+    zero: torch.Tensor | None = None  # [BH, splits, rows, VDZ], the part of the zero points
+    scaled: bool = False  # whether the sums include scales and zero points
+    by_channel: bool = False  # whether the sums are per channel of the transformed values, plane weights applied
+    residual: Partial | None = None  # splits of the residual tokens, if the same kernel read them
+    launch_dependents: bool = False  # whether the writing kernel starts its dependent early (PDL)
 
 
 @dataclass
-class Columns:
-    """The dense columns ``[B, H, n, D]`` in any dtype, their bias ``[B or 1, 1, 1 or q, n]``, how many are used."""
+class ResidualTokens:
+    """Residual tokens ``[B, H, n, D]`` in any dtype, their bias ``[B or 1, 1, 1 or q, n]``, and int32 ``[1]``, how many
+    of the ``n`` are in use."""
 
     key: torch.Tensor
     value: torch.Tensor
     bias: torch.Tensor | None
-    used: torch.Tensor | None
+    length: torch.Tensor | None
 
 
-class Step:
-    """One call: the queries and what all stores need of them.
+class DecodeCall:
+    """The queries of one attention call, grouped by KV head, and the launch parameters that follow from them.
 
     Args:
         query: ``[B * H, rows, D]``, contiguous, in the model's dtype.
-        heads: ``H``, KV heads.
-        length: query tokens.
-        scaling: what takes products to logits in units of log 2.
-        bias: float32 ``[B or 1, 1, 1 or length, slots]``, of all parts and the dense columns, or None.
+        num_kv_heads: ``H``.
+        query_length: query tokens per sequence.
+        scaling: the softmax scale times ``log2(e)``: logits are in units of log 2.
+        bias: float32 ``[B or 1, 1, 1 or query_length, slots]``, of all segments and the residual tokens, or None.
     """
 
-    def __init__(self, query: torch.Tensor, heads: int, length: int, scaling: float, bias: torch.Tensor | None):
+    def __init__(
+        self, query: torch.Tensor, num_kv_heads: int, query_length: int, scaling: float, bias: torch.Tensor | None
+    ):
         self.query = query
-        self.heads = heads
-        self.length = length
+        self.num_kv_heads = num_kv_heads
+        self.query_length = query_length
         self.scaling = scaling
         self.bias = bias
         self.bh, self.rows, self.dim = query.shape
-        self.few = self.bh * self.rows <= FEW_ROWS
+        self.few_rows = self.bh * self.rows <= FEW_ROWS
         self.int8 = self.rows <= INT8_ROWS
-        # rows a program takes: columns of the right operand, twice as many for int8
-        self.block = max(4, next_power_of_2(self.rows)) if self.int8 else min(64, max(16, next_power_of_2(self.rows)))
-        self.blocks = -(-self.rows // self.block)
+        # query rows per program: columns of the right operand, twice as many for int8
+        block = next_power_of_2(self.rows)
+        self.row_block = max(4, block) if self.int8 else min(64, max(16, block))
+        self.num_row_blocks = -(-self.rows // self.row_block)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Room on the queries' device."""
+        """An uninitialised tensor on the queries' device."""
         return torch.empty(shape, device=self.query.device, dtype=dtype)
 
 

@@ -27,8 +27,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 def _int8_query(query, keys, K: tl.constexpr, group, rows, groups, RP: tl.constexpr):
     """The query rows in one group's lanes, ``[lanes, 2 * RP]`` of both planes, their weights and zeros ``[RP]``."""
     bh, r, row_live = _rows(rows, RP)
-    L1: tl.constexpr = K.columns1
-    L: tl.constexpr = L1 + K.columns2
+    L1: tl.constexpr = K.padded_lanes1
+    L: tl.constexpr = L1 + K.padded_lanes2
     c = tl.program_id(2) * 2 * RP + tl.arange(0, 2 * RP)
     k1, k2 = tl.arange(0, K.block1), tl.arange(0, K.block2)
     at = query.rows + bh * groups * rows * 2 * L + c[None, :] * L
@@ -50,8 +50,8 @@ def _half_query(query, keys, K: tl.constexpr, rows, RP: tl.constexpr):
     """The query rows in half precision or the model's, ``[lanes, RP]`` of both planes, and their weights ``[RP]``."""
     bh, r, row_live = _rows(rows, RP)
     k1, k2 = tl.arange(0, K.block1), tl.arange(0, K.block2)
-    L1: tl.constexpr = K.lanes1 if K.mode == DENSE else K.columns1
-    L: tl.constexpr = L1 + K.columns2
+    L1: tl.constexpr = K.lanes1 if K.mode == DENSE else K.padded_lanes1
+    L: tl.constexpr = L1 + K.padded_lanes2
     at = query.rows + (bh * rows + r[None, :]) * L
     q1 = tl.load(at + k1[:, None], mask=row_live[None, :] & (k1 < L1)[:, None], other=0.0)
     q2 = q1
@@ -98,18 +98,18 @@ def _half_scores(
     """Logits ``[tokens, RP]`` of codes times their scales, in half precision; scales by channel or by token."""
     bh, r, row_live = _rows(rows, RP)
     k1, k2 = tl.arange(0, K.block1), tl.arange(0, K.block2)
-    L1: tl.constexpr = K.columns1
-    L: tl.constexpr = L1 + K.columns2
+    L1: tl.constexpr = K.padded_lanes1
+    L: tl.constexpr = L1 + K.padded_lanes2
     CHUNKS: tl.constexpr = K.channel_groups
     scales = keys.scale + bh * keys.scale_stride
     codes = _codes(tiles1, at, N * K.bits1 // 8, UI, K.bits1, ROLLED, ASM)
     g = _group(keys, K, groups, page_u, token, live, N)
-    inside = live[:, None] & (k1 < K.lanes1)[None, :]
+    in_bounds = live[:, None] & (k1 < K.lanes1)[None, :]
     if K.mode == CHANNEL:
-        scale = tl.load(scales + g[:, None] * L + k1[None, :], mask=inside, other=0.0)
+        scale = tl.load(scales + g[:, None] * L + k1[None, :], mask=in_bounds, other=0.0)
     else:
         chunk = (k1 // (K.lanes1 // CHUNKS))[None, :]
-        scale = tl.load(scales + (page_u[:, None] * CHUNKS + chunk) * N + token[:, None], mask=inside, other=0.0)
+        scale = tl.load(scales + (page_u[:, None] * CHUNKS + chunk) * N + token[:, None], mask=in_bounds, other=0.0)
     half = (codes.to(tl.float32) * scale.to(tl.float32)).to(q1.dtype)
     dots = tl.dot(half, q1, input_precision="ieee")
     if K.bits2 > 0:

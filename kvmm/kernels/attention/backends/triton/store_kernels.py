@@ -1,4 +1,4 @@
-"""What a program of the page kernels reads of one segment, and where: stores, tiles, codes, groups, norms."""
+"""Loads of the page kernels from one segment: stores, tiles, codes, groups, norms."""
 
 from __future__ import annotations
 
@@ -136,14 +136,13 @@ class Store(NamedTuple):
     norm_head: int
 
 
-class Layout(NamedTuple):
-    """What is known of keys or values when a kernel is compiled: numbers, or under the compiler ``tl.constexpr``.
+class StoreLayout(NamedTuple):
+    """Compile-time constants of keys or values: numbers, or under the compiler ``tl.constexpr``.
 
-    ``mode`` is a :class:`Mode`, ``bits``, ``lanes``, ``columns`` (lanes as queries and sums have them, a multiple of 32)
-    and ``block`` (a power of two) are of both planes, ``zeros``
-    the columns that zero points have, ``zero_block`` a power of two, ``grouped`` 0 (one group), 1 (a group a page), 2
-    (``group``) or 3 (``groups_per_page``), ``channel_groups`` how many scales a token has, ``by_token`` whether tokens
-    have scales beside products of integers.
+    ``mode`` is a :class:`Mode`. Per plane: ``bits``, ``lanes``, ``padded_lanes`` (of queries and sums, a multiple of 32)
+    and ``block`` (a power of two). ``zeros`` is the number of zero points per group, ``zero_block`` a power of two, ``grouped`` 0 (one group), 1 (a group a page), 2
+    (``group``) or 3 (``groups_per_page``), ``channel_groups`` the number of scales per token, ``by_token`` whether scales
+    are per token in int8 mode.
     """
 
     mode: Any
@@ -151,8 +150,8 @@ class Layout(NamedTuple):
     bits2: Any
     lanes1: Any
     lanes2: Any
-    columns1: Any
-    columns2: Any
+    padded_lanes1: Any
+    padded_lanes2: Any
     block1: Any
     block2: Any
     grouped: Any
@@ -174,17 +173,17 @@ def _rows(rows, RP: tl.constexpr):
 
 
 @triton.jit
-def _tiles(tokens, splits, WHOLE: tl.constexpr, PARTS: tl.constexpr):
+def _tiles(tokens, num_kv_splits, WHOLE: tl.constexpr, PARTS: tl.constexpr):
     """First and last of this split's tiles of ``WHOLE`` tokens, each in ``PARTS`` parts."""
     tiles = (tokens + WHOLE - 1) // WHOLE * PARTS
-    share = (tiles + splits - 1) // splits
+    share = (tiles + num_kv_splits - 1) // num_kv_splits
     first = tl.program_id(1) * share
     return first, tl.minimum(first + share, tiles)
 
 
 @triton.jit
 def _group(store, S: tl.constexpr, groups, page, token, live, N: tl.constexpr):
-    """The group of each token of a sub-tile, by the tokens' pages and places in them."""
+    """The group of each token of a sub-tile, from the page and the position in it."""
     if S.grouped == 0:
         return tl.zeros_like(page)
     elif S.grouped == 2:

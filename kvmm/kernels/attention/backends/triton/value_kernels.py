@@ -73,9 +73,9 @@ def _int8_sums(
                 sum2 = tl.dot(codes, pq, acc=sum2, out_dtype=tl.int32)
     factor = largest * (1.0 / (127.0 * 254.0))
     high, low = tl.split(tl.reshape(sum1, (V.block1, RP, 2)))
-    part1 = (high * 254 + low).to(tl.float32) * factor[None, :]
+    product1 = (high * 254 + low).to(tl.float32) * factor[None, :]
     high, low = tl.split(tl.reshape(sum2, (V.block2, RP, 2)))
-    return part1, (high * 254 + low).to(tl.float32) * factor[None, :]
+    return product1, (high * 254 + low).to(tl.float32) * factor[None, :]
 
 
 @triton.jit
@@ -111,8 +111,8 @@ def _half_sums(
     half precision."""
     bh, u = tl.program_id(0).to(tl.int64), tl.arange(0, TU)
     v1, v2, vd = tl.arange(0, V.block1), tl.arange(0, V.block2), tl.arange(0, V.zero_block)
-    L1: tl.constexpr = V.columns1
-    L: tl.constexpr = L1 + V.columns2
+    L1: tl.constexpr = V.padded_lanes1
+    L: tl.constexpr = L1 + V.padded_lanes2
     CHUNKS: tl.constexpr = V.channel_groups
     scales, zeros = values.scale + bh * values.scale_stride, values.zero + bh * values.zero_stride
     sum1 = tl.zeros((V.block1, RP), tl.float32)
@@ -123,10 +123,10 @@ def _half_sums(
         live = page_u * N + token < tokens
         pq = (ps[o // UI] * inverse[None, :]).to(tl.float16)
         codes = _codes(tiles1, start + o, N * V.bits1 // 8, UI, V.bits1, ROLLED, ASM).to(tl.float32)
-        inside = live[None, :] & (v1 < V.lanes1)[:, None]
+        in_bounds = live[None, :] & (v1 < V.lanes1)[:, None]
         if V.mode == CHANNEL:
             g = _group(values, V, groups, page_u, token, live, N)
-            scale = tl.load(scales + g[None, :] * L + v1[:, None], mask=inside, other=0.0)
+            scale = tl.load(scales + g[None, :] * L + v1[:, None], mask=in_bounds, other=0.0)
             sum1 = tl.dot((codes * scale.to(tl.float32)).to(tl.float16), pq, acc=sum1)
             zero = tl.load(
                 zeros + g[None, :] * V.zeros + vd[:, None], mask=live[None, :] & (vd < V.zeros)[:, None],
@@ -142,25 +142,25 @@ def _half_sums(
                 sum2 = tl.dot((codes * scale.to(tl.float32)).to(tl.float16), pq, acc=sum2)
         else:
             at = (page_u[None, :] * CHUNKS + (v1 // (V.lanes1 // CHUNKS))[:, None]) * N + token[None, :]
-            scale = tl.load(scales + at, mask=inside, other=0.0).to(tl.float32)
-            zero = tl.load(zeros + at, mask=inside, other=0.0).to(tl.float32)
+            scale = tl.load(scales + at, mask=in_bounds, other=0.0).to(tl.float32)
+            zero = tl.load(zeros + at, mask=in_bounds, other=0.0).to(tl.float32)
             sum1 = tl.dot((codes * scale + zero).to(tl.float16), pq, acc=sum1)
     return sum1, sum2, sumz
 
 
 @triton.jit
-def _group_levels(values, V: tl.constexpr, part1, part2, page, groups):
+def _group_levels(values, V: tl.constexpr, product1, product2, page, groups):
     """Weighted codes times the scales of the page's group, and its zero point."""
     bh = tl.program_id(0).to(tl.int64)
     v1, v2, vd = tl.arange(0, V.block1), tl.arange(0, V.block2), tl.arange(0, V.zero_block)
-    L1: tl.constexpr = V.columns1
+    L1: tl.constexpr = V.padded_lanes1
     g = _page_group(values, V, groups, page)
-    at = values.scale + bh * values.scale_stride + g * (L1 + V.columns2)
-    part1 *= tl.load(at + v1, mask=v1 < V.lanes1, other=0.0).to(tl.float32)[:, None]
+    at = values.scale + bh * values.scale_stride + g * (L1 + V.padded_lanes2)
+    product1 *= tl.load(at + v1, mask=v1 < V.lanes1, other=0.0).to(tl.float32)[:, None]
     if V.bits2 > 0:
-        part2 *= tl.load(at + L1 + v2, mask=v2 < V.lanes2, other=0.0).to(tl.float32)[:, None]
+        product2 *= tl.load(at + L1 + v2, mask=v2 < V.lanes2, other=0.0).to(tl.float32)[:, None]
     at = values.zero + bh * values.zero_stride + g * V.zeros
-    return part1, part2, tl.load(at + vd, mask=vd < V.zeros, other=0.0).to(tl.float32)
+    return product1, product2, tl.load(at + vd, mask=vd < V.zeros, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -174,7 +174,7 @@ def _sum_of(ps, COUNT: tl.constexpr, RP: tl.constexpr):
 
 @triton.jit
 def _add_values(
-    query, keys, K: tl.constexpr, values, V: tl.constexpr, ps, total, zeros, largest, fade, acc1, acc2, accz, page, page_u, pages_left, start, tokens, groups,
+    query, keys, K: tl.constexpr, values, V: tl.constexpr, ps, total, zeros, largest, rescale, acc1, acc2, accz, page, page_u, pages_left, start, tokens, groups,
     N: tl.constexpr, UI: tl.constexpr, F: tl.constexpr, SPAN: tl.constexpr, RP: tl.constexpr, ROLLED: tl.constexpr,
     ASM: tl.constexpr,
 ):  # fmt: skip
@@ -186,25 +186,25 @@ def _add_values(
     if V.mode != DENSE and V.mode != NOTHING:
         tiles1, tiles2 = _packed_tiles(values, V, page, start, pages_left, N, UI, F, ROLLED, True)
     if V.mode == INT8 or V.mode == NOTHING:
-        part1, part2 = _int8_sums(
+        product1, product2 = _int8_sums(
             values, V, ps, tiles1, tiles2, inverse, largest, start, N, UI, TU, SPAN, RP, ROLLED, ASM
         )
         if V.by_token:
-            accz = accz * fade[None, :] + tl.where((vd == 0)[:, None], zeros[None, :], 0.0)
+            accz = accz * rescale[None, :] + tl.where((vd == 0)[:, None], zeros[None, :], 0.0)
         elif V.grouped > 0:  # groups of whole pages, a page at a time
-            part1, part2, zero = _group_levels(values, V, part1, part2, page, groups)
+            product1, product2, zero = _group_levels(values, V, product1, product2, page, groups)
             weight = total
             if values.norm is not None:
                 weight = _sum_of(ps, SPAN // UI, RP)
-            accz = accz * fade[None, :] + zero[:, None] * weight[None, :]
+            accz = accz * rescale[None, :] + zero[:, None] * weight[None, :]
         elif values.norm is not None:  # the zero point of a span meets the sum of probabilities times norms
             weight = _sum_of(ps, SPAN // UI, RP)
-            accz = accz * fade[None, :] + tl.where((vd == 0)[:, None], weight[None, :], 0.0)
+            accz = accz * rescale[None, :] + tl.where((vd == 0)[:, None], weight[None, :], 0.0)
     elif V.mode == DENSE:
-        part1 = _dense_sums(query, keys, K, values, V, ps, page_u, start, tokens, N, UI, TU, SPAN, RP, ASM)
-        part2 = acc2
+        product1 = _dense_sums(query, keys, K, values, V, ps, page_u, start, tokens, N, UI, TU, SPAN, RP, ASM)
+        product2 = acc2
     else:
-        part1, part2, sumz = _half_sums(
+        product1, product2, sumz = _half_sums(
             values,
             V,
             ps,
@@ -224,11 +224,11 @@ def _add_values(
             ROLLED,
             ASM,
         )
-        part1 *= largest[None, :]
-        part2 *= largest[None, :]
+        product1 *= largest[None, :]
+        product2 *= largest[None, :]
         if V.mode == CHANNEL:
-            accz = accz * fade[None, :] + sumz * largest[None, :]
-    acc1 = acc1 * fade[None, :] + part1
+            accz = accz * rescale[None, :] + sumz * largest[None, :]
+    acc1 = acc1 * rescale[None, :] + product1
     if V.bits2 > 0:
-        acc2 = acc2 * fade[None, :] + part2
+        acc2 = acc2 * rescale[None, :] + product2
     return acc1, acc2, accz
