@@ -89,7 +89,7 @@ def _measured() -> Calibration:
 
 
 @lru_cache(maxsize=4)
-def transform_id(heads: int, dim: int) -> torch.Tensor:
+def basis(heads: int, dim: int) -> torch.Tensor:
     """Orthogonal float32 ``[H, D, D]``, the same every time; its columns are the directions of the channels."""
     generator = torch.Generator().manual_seed(11)
     return torch.linalg.qr(torch.randn(heads, dim, dim, generator=generator)).Q
