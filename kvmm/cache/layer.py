@@ -160,7 +160,7 @@ class KVMMLayer(LayerContract):
                 known = {} if mass is None else {"mass": mass.index_select(2, move.index[0])}
                 key, value = (take_tokens(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
                 part.key.append(key, move.valid, moment, **known)
-                part.value.append(value, move.valid, moment)
+                part.value.append(value, move.valid, moment, key)
             self._keep(plan.stay)
             self.packed = True
             self.queries.clear()  # have served: codecs keep what they need of them
