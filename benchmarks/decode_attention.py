@@ -189,7 +189,7 @@ def pack(policy: KVPolicy, key: torch.Tensor, value: torch.Tensor) -> Part:
     for spec, side, sibling, x in ((kv.key, "key", kv.value, key), (kv.value, "value", kv.key, value)):
         codec = build_codec(spec, side, Site(_LAYER, modality, calibration, sibling))
         stores.append(PageStore.for_codec(codec, size))
-        stores[-1].append(x)
+        stores[-1].append(x, keys=key if side == "value" else None)
     return Part(*stores)
 
 

@@ -19,6 +19,7 @@ and measured bits per packed value. The preset has 2.96 bits, .0419.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -38,6 +39,7 @@ from kvmm.codecs.common.outliers import (
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
+from kvmm.kernels.attention.format import PackedFormat
 from kvmm.kernels.quantize import cut_pages
 
 
@@ -82,8 +84,9 @@ class OTT(AffineCodec):
     def decode(self, packed: Packed) -> torch.Tensor:
         return put_back(super().decode(packed), packed)
 
-    def packed_format(self, packed: Packed) -> None:
-        return None  # what was taken out of the pages is not digits
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
+        store = super().packed_format(packed)
+        return None if store is None else replace(store, kept=packed["outlier"], kept_slot=packed["outlier_slot"])
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         return outlier_scores(super().scores(query, packed), query, packed, packed["outlier"])

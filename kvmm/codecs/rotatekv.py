@@ -34,12 +34,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import gcd
 from typing import Any, ClassVar
 
 import torch
 
-from kvmm.codecs.affine import RotatedAffineCodec
+from kvmm.codecs.affine import AffineCodec, RotatedAffineCodec
 from kvmm.codecs.base import EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.common.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.codecs.common.outliers import (
@@ -210,8 +211,25 @@ class RotateKV(RotatedAffineCodec):
     # -- attention --------------------------------------------------------------------------------------------------
 
     def packed_format(self, packed: Packed) -> PackedFormat | None:
-        # keys meet queries that span several heads, and pivots lie outside of the pages
-        return None if self.side == "key" or self.pivots else super().packed_format(packed)
+        store = AffineCodec.packed_format(self, packed) if self.side == "key" else super().packed_format(packed)
+        if self.pivots:
+            return None  # which are kept after the rotation of all heads
+        if self.side == "value":
+            return store
+        order = packed["channel_order"]
+        heads, dim = order.shape[1], order.shape[-1]
+        mean, page_group = None, None
+        if self.centred:  # as wide as the rotated keys
+            mean, page_group = self.transform_query(packed["offset"]), packed.page_group
+        transform = _head_rotations(heads, heads // packed["codes"].shape[1], dim, order.device)
+        return replace(
+            store,
+            mean=mean,
+            page_group=page_group,
+            transform=transform,
+            head_group=heads // packed["codes"].shape[1],
+            lane_order=order,
+        )
 
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         heads, rows = query.shape[1:3]
@@ -230,3 +248,10 @@ class RotateKV(RotatedAffineCodec):
             return super().weighted_values(probabilities, packed)
         rest, kept = split_probabilities(probabilities, packed)
         return super().weighted_values(rest, packed) + kept @ rotate(packed["outlier"])
+
+
+@lru_cache(maxsize=32)
+def _head_rotations(heads: int, group: int, dim: int, device: torch.device) -> torch.Tensor:
+    """float32 ``[heads, dim, group * dim]``: from one head's queries to the rotated channels of its group of heads."""
+    matrix = hadamard_matrix(group * dim, device).view(group * dim, group, dim).permute(1, 2, 0)
+    return matrix.repeat(heads // group, 1, 1).contiguous()

@@ -40,76 +40,15 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from kvmm.codecs.base import PAGE_SIZE, Codec, EncodeContext, Packed, Stored, StoreShape
+from kvmm.codecs.common.codebook import bit_weights, code_levels, lloyd_max
 from kvmm.codecs.common.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.codecs.spec import CodecSpec, Side, Site, spec
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
+from kvmm.kernels.attention.format import PackedFormat, Plane, pad_lanes
 from kvmm.kernels.quantize import DensePages, pack_planes, paged, slot_weight, unpack_planes
 
-_GRID = 20001
-_ITERATIONS = 5000
 _MIN_SPLIT_DIM = 16  # channels of which a quarter still have a density to fit code books to
-
-
-@lru_cache(maxsize=32)
-def lloyd_max(dim: int, bits: int) -> torch.Tensor:
-    """The best ``2 ** bits`` levels for one coordinate of a random unit vector.
-
-    Its density in ``dim`` dimensions is proportional to ``(1 - x ** 2) ** ((dim - 3) / 2)``, nearly a Gaussian of
-    variance ``1 / dim``.
-
-    Returns:
-        float64 ``[2 ** bits]``, ascending and symmetric; do not modify, it is shared.
-    """
-    edge = min(1.0, 8 / dim**0.5)
-    x = torch.linspace(-edge, edge, _GRID, dtype=torch.float64)
-    density = (1 - x * x).clamp_min(0) ** ((dim - 3) / 2)
-    # mass and first moment from the left edge to each point of the grid
-    integrals = torch.stack([torch.cumulative_trapezoid(y, x) for y in (density, density * x)])
-    integrals = torch.nn.functional.pad(integrals, (1, 0))
-    count = 2**bits
-    levels = (torch.arange(count, dtype=torch.float64) - (count - 1) / 2) * (4 / count / dim**0.5)
-    for _ in range(_ITERATIONS):
-        borders = (levels[1:] + levels[:-1]) / 2 + edge  # the best borders for the levels
-        place = borders / (2 * edge / (_GRID - 1))
-        left = place.long()
-        between = torch.lerp(integrals[:, left], integrals[:, left + 1], place - left)
-        cells = torch.cat((integrals[:, :1], between, integrals[:, -1:]), 1).diff(dim=1)
-        moved = cells[1] / cells[0]  # the best levels for the borders
-        done = float((moved - levels).abs().max()) < 1e-9
-        levels = moved
-        if done:
-            break
-    return (levels - levels.flip(0)) / 2
-
-
-@lru_cache(maxsize=32)
-def _polynomial(dim: int, bits: int) -> tuple[float, ...]:
-    """Coefficients ``a`` with ``level = x * (a_0 + a_1 x^2 + ...)`` for ``x = 2 * code / (2 ** bits - 1) - 1``."""
-    levels = lloyd_max(dim, bits)[2 ** (bits - 1) :]
-    x = torch.arange(1, 2**bits, 2, dtype=torch.float64) / (2**bits - 1)
-    powers = x[:, None] ** (2 * torch.arange(len(x), dtype=torch.float64))
-    return tuple(torch.linalg.solve(powers, levels / x).tolist())
-
-
-def code_levels(codes: torch.Tensor, dim: int, bits: int) -> torch.Tensor:
-    """The levels of uint8 codes ``[...]``, float32.
-
-    A symmetric code book is an odd polynomial of the code; up to eight levels that is exact in float32, and several
-    times faster than looking them up.
-    """
-    if bits > 3:
-        table = lloyd_max(dim, bits).to(codes.device, torch.float32)
-        return table.index_select(0, codes.flatten().int()).view(codes.shape)
-    x = codes.float().mul_(2 / (2**bits - 1)).sub_(1)
-    square = x * x
-    *rest, highest = _polynomial(dim, bits)
-    if not rest:
-        return x.mul_(highest)
-    factor = square * highest
-    for coefficient in reversed(rest[1:]):
-        factor.add_(coefficient).mul_(square)
-    return x.mul_(factor.add_(rest[0]))
 
 
 @lru_cache(maxsize=32)
@@ -125,6 +64,20 @@ def gaussian_projection(dim: int, seed: int, device: torch.device | str = "cpu")
     """Independent normal numbers, float32 ``[dim, dim]``, the same for equal arguments; do not modify, it is shared."""
     normal = torch.randn(dim, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return normal.to(device=device, dtype=torch.float32)
+
+
+@lru_cache(maxsize=32)
+def _level_range(runs: tuple[Run, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ones and the lowest level of every channel, float32 ``[1, 1, 1, D]``."""
+    lowest = [float(lloyd_max(run.dim, run.bits)[0]) for run in runs for _ in range(run.start, run.stop)]
+    return torch.ones(1, 1, 1, len(lowest), device=device), torch.tensor(lowest, device=device)[None, None, None]
+
+
+@lru_cache(maxsize=32)
+def _transform(dim: int, seed: int, device: torch.device, side: Side) -> torch.Tensor:
+    """float32 ``[1, D, Q]`` from queries to rotated keys, or ``[1, D, D]`` from rotated values back."""
+    rotation = random_rotation(dim, seed, device)
+    return pad_lanes(rotation.T)[None] if side == "key" else rotation.contiguous()[None]
 
 
 class Run(NamedTuple):
@@ -292,6 +245,32 @@ class TurboQuant(Codec):
         energy = torch.zeros(*pages.shape[:2], pages.shape[-1], dtype=torch.uint8, device=pages.device)
         chosen = energy.scatter_(-1, strongest, 1).unsqueeze(2)
         return chosen, chosen, group
+
+    # -- as kernels read it -------------------------------------------------------------------------------------------
+
+    def packed_format(self, packed: Packed) -> PackedFormat | None:
+        codes = packed["codes"]
+        dim = codes.shape[-1 if self.side == "key" else -2]
+        low, high, count = self._planes(dim)
+        if self.chooses or self.sketched or low != 2 or high > 1:
+            return None
+        planes = (Plane(codes, low, dim),)
+        if high:
+            planes += (Plane(packed["high_codes"], high, count),)
+        runs = self._runs(dim)
+        ones, lowest = (x.expand(*codes.shape[:2], -1, -1) for x in _level_range(runs, codes.device))
+        return PackedFormat(
+            planes,
+            codes.shape[2],
+            packed.page_size,
+            ones,
+            lowest,
+            norm=packed["norm"],
+            transform=_transform(dim, self.seed, codes.device, self.side),
+            centre=packed["offset"] if self.centred else None,
+            centre_group=packed.page_group if self.centred else None,
+            bit_weights=tuple(bit_weights(run.dim, run.bits) for run in runs),
+        )
 
     # -- codes --------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from kvmm.kernels.attention.backends.cuda.inputs import (
     ValuePlanes,
     rows_of,
 )
+from kvmm.kernels.attention.bit_lanes import bit_layout
 from kvmm.kernels.attention.format import aligned
 from kvmm.kernels.quantize.reference import pack_planes
 from tests.kernels.cuda_reference import LOG2_E
@@ -72,6 +73,133 @@ CASES = {
         [(32, 4)],
         {"group": "map", "query": (torch.float32, "plain", torch.float32)},
     ),
+    # scales and zero points of keys by token, means
+    "keys by token": (
+        128,
+        4,
+        [(128, 2)],
+        [(128, 2)],
+        {"group": "map", "query": (torch.float32, "plain"), "norm": HALF, "point": True, "mean": HALF, "token": HALF},
+    ),
+    "keys by token, 7 rows": (
+        64,
+        7,
+        [(80, 4)],
+        [(80, 4)],
+        {"query": (torch.bfloat16, "plain"), "norm": torch.float32, "point": True, "bias": True},
+    ),
+    "two heads a store": (
+        128,
+        4,
+        [(256, 2)],
+        [(128, 2)],
+        {"group": "map", "query": (torch.float32, "plain"), "norm": HALF, "point": True, "mean": torch.float32}
+        | {"together": 2, "chunks": 2, "token": HALF, "bias": True},
+    ),
+    "keys in groups of channels, 7 rows": (
+        64,
+        7,
+        [(128, 4)],
+        [(64, 2)],
+        {"query": (torch.bfloat16, "plain"), "norm": HALF, "point": True, "chunks": 2},
+    ),
+    "means behind norms": (
+        128,
+        4,
+        [(112, 2), (48, 1)],
+        [(64, 2)],
+        {"group": "map", "query": (torch.float32, "picked"), "norm": HALF, "mean": torch.float32, "value_norm": HALF},
+    ),
+    # slots of a head that are left out
+    "slots left out": (
+        128,
+        4,
+        [(128, 2)],
+        [(128, 2)],
+        {"group": "page", "query": (torch.bfloat16, "plain"), "token": HALF, "kept": 40, "bias": True},
+    ),
+    # groups name the channels of the second plane
+    "channels by page": (
+        128,
+        4,
+        [(128, 2), (32, 2)],
+        [(128, 2)],
+        {"group": "page", "query": (torch.bfloat16, "gathered"), "token": HALF},
+    ),
+    "channels by map, 7 rows": (
+        64,
+        7,
+        [(64, 2), (16, 2)],
+        [(64, 2)],
+        {"group": "map", "query": (torch.float32, "gathered", torch.float32), "bias": True},
+    ),
+    # bits of codes are lanes: code books
+    "bits of 2": (
+        128,
+        4,
+        [(128, 2)],
+        [(128, 2)],
+        {"group": "map", "query": (torch.float32, "bits"), "norm": HALF, "mean": HALF, "value_norm": HALF},
+    ),
+    "bits of 3 and 2": (
+        128,
+        3,
+        [(128, 2), (64, 1)],
+        [(128, 2), (64, 1)],
+        {"query": (torch.bfloat16, "bits"), "norm": torch.float32, "bias": True},
+    ),
+    "bits of 3, 7 rows": (
+        128,
+        7,
+        [(64, 2), (64, 1)],
+        [(64, 2), (64, 1)],
+        {"query": (torch.float32, "bits"), "value_norm": HALF},
+    ),
+    "bits of 2, pages of 64": (64, 2, [(192, 2)], [(64, 2)], {"query": (torch.float32, "bits")}),
+    # scales differ inside of a page
+    "groups of 32": (
+        128,
+        4,
+        [(128, 2)],
+        [(128, 2)],
+        {"group": "page", "query": (torch.bfloat16, "plain"), "parts": 4, "token": HALF, "token_parts": 4},
+    ),
+    "groups of 32, norms": (
+        128,
+        3,
+        [(64, 2)],
+        [(64, 2)],
+        {"group": "page", "query": (torch.float32, "plain"), "parts": 4, "token": HALF, "token_parts": 2}
+        | {"norm": HALF, "bias": True},
+    ),
+    "groups of 32, 4 bits": (
+        128,
+        4,
+        [(128, 4)],
+        [(128, 4)],
+        {"group": "page", "query": (HALF, "plain"), "parts": 4, "token": HALF, "token_parts": 4},
+    ),
+    "groups of 16, 7 rows": (
+        64,
+        7,
+        [(96, 2)],
+        [(96, 2)],
+        {"group": "page", "query": (torch.bfloat16, "plain"), "parts": 4, "token": HALF, "token_parts": 3},
+    ),
+    "8 bits and groups of channels": (
+        64,
+        2,
+        [(32, 8)],
+        [(64, 2)],
+        {"group": "map", "query": (torch.float32, "plain"), "token": HALF, "token_parts": 4, "bias": True},
+    ),
+    "256 channels in groups": (
+        128,
+        4,
+        [(256, 2)],
+        [(256, 2)],
+        {"group": "page", "query": (torch.bfloat16, "plain"), "token": HALF, "token_parts": 8},
+    ),
 }
 
 
@@ -93,6 +221,8 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
         x = torch.randint(0, 2**bits, (batch, heads, pages, page, lanes), generator=generator, dtype=torch.uint8)
         x = x.transpose(-1, -2).contiguous() if transposed else x
         return stored(pack_planes(x.to(device), bits, -1 if transposed else -2))
+
+    parts, bits_apart = options.get("parts", 1), options.get("query", ("", ""))[1] == "bits"
 
     def grouping(kind):
         if kind == "page":
@@ -118,31 +248,21 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
             None,
         )
     norm = options.get("norm")
+    together, chunks = options.get("together", 1), options.get("chunks", 1)
+    by_token = (batch, heads // together, pages, chunks * page)
     keys = KeyPlanes(
-        planes=tuple((codes(lanes, bits, False), bits) for lanes, bits in key_planes),
+        planes=tuple((codes(lanes, bits, False)[:, : heads // together], bits) for lanes, bits in key_planes),
+        chunks=chunks,
+        heads_together=together,
         page_size=page,
         group=group,
-        norm=None if norm is None else stored(random(batch, heads, pages, page, dtype=norm)),
+        groups_in_page=parts,
+        norm=None if norm is None else stored(random(*by_token, dtype=norm)),
+        bit_lanes=bits_apart,
+        kept_slot=slots_to_keep(options.get("kept"), (batch, heads, pages * page), generator, device),
+        point=stored(random(*by_token, low=-1, dtype=norm)) if options.get("point") else None,
     )
-    value_group, value_groups = grouping(options.get("value_group"))
-    token, norm = options.get("token"), options.get("value_norm")
-    scale = zero_point = None
-    value_width = sum(aligned(lanes) for lanes, _ in value_planes)
-    if token is not None:
-        scale = stored(random(batch, heads, pages, 1, page, dtype=token))
-        zero_point = stored(random(batch, heads, pages, 1, page, low=-1, dtype=token))
-    elif value_groups > 1:
-        scale = random(batch, heads, value_groups, value_width)
-        zero_point = random(batch, heads, value_groups, 64, low=-1)
-    values = ValuePlanes(
-        planes=tuple((codes(lanes, bits, True), bits) for lanes, bits in value_planes),
-        axis="channel" if token is None else "token",
-        scale=scale,
-        zero_point=zero_point,
-        group=value_group,
-        # one norm for all heads
-        norm=None if norm is None else stored(random(batch, 1, pages, page, dtype=norm)).expand(-1, heads, -1, -1),
-    )
+    values = make_values(value_planes, options, (batch, heads, pages, page), (codes, stored, random, grouping))
     bias = None
     if options.get("bias"):
         odd = bool(options.get("odd_bias"))
@@ -153,28 +273,92 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
     return q8 if qw is None else q8.to(device), qw, qz, keys, values, bias
 
 
+def make_values(value_planes, options, sizes, makers):
+    """Random values; ``makers`` are functions of :func:`make`."""
+    (batch, heads, pages, page), (codes, stored, random, grouping) = sizes, makers
+    value_group, value_groups = grouping(options.get("value_group"))
+    bits_apart = options.get("query", ("", ""))[1] == "bits"
+    token, norm = options.get("token"), options.get("value_norm")
+    scale = zero_point = None
+    value_width = sum(aligned(lanes) for lanes, _ in value_planes)
+    if token is not None:
+        count = options.get("token_parts", 1)
+        scale = stored(random(batch, heads, pages, count, page, dtype=token))
+        zero_point = stored(random(batch, heads, pages, count, page, low=-1, dtype=token))
+    elif value_groups > 1:
+        scale = random(batch, heads, value_groups, value_width)
+        zero_point = random(batch, heads, value_groups, 64, low=-1)
+    return ValuePlanes(
+        planes=tuple((codes(lanes, bits, True), bits) for lanes, bits in value_planes),
+        axis="channel" if token is None else "token",
+        scale=scale,
+        zero_point=zero_point,
+        group=value_group,
+        # one norm for all heads
+        norm=None if norm is None else stored(random(batch, 1, pages, page, dtype=norm)).expand(-1, heads, -1, -1),
+        bit_weights=weights_of_bits(value_planes) if bits_apart else None,
+    )
+
+
+def slots_to_keep(count, sizes, generator, device):
+    """Slots in no order, the last two the same."""
+    if count is None:
+        return None
+    slots = torch.rand(sizes, generator=generator).argsort(-1)[..., :count].int()
+    slots[..., -1] = slots[..., -2]
+    return slots.to(device)
+
+
+def weights_of_bits(planes):
+    """Weights of bits for two bits of every code and a third one of some."""
+    longer, rest = (0.7, 1.3, 2.9, 0.4), (0.6, 1.7)
+    return (rest,) if len(planes) == 1 else (longer,) if planes[0][0] == planes[1][0] else (longer, rest)
+
+
 def make_query(planes, sizes, options, random, generator, device):
     """A random ``Query``; by kind: ``plain``, digit ``j`` is channel ``j``; ``picked``, digits are channels of any
     order, with places and offsets."""
     batch, heads, groups, rows = sizes
     dtype, kind, parameters = (*options["query"], HALF)[:3]
     widths = [aligned(lanes) for lanes, _ in planes]
-    columns, channels = sum(widths), sum(lanes for lanes, _ in planes) - (kind != "plain") * 8
+    columns, channels = sum(widths), sum(lanes for lanes, _ in planes) - (kind == "picked") * 8
     index = place = offset = None
-    if kind != "plain":
+    if kind == "gathered":
+        channels = planes[0][0]
+    if kind == "bits":
+        channels = planes[0][0]
+        index, place = bit_layout(tuple(lanes for lanes, _ in planes), weights_of_bits(planes), torch.device(device))
+    if kind == "picked":
         real = torch.cat([torch.arange(width) < lanes for width, (lanes, _) in zip(widths, planes, strict=True)])
         index = torch.randint(0, channels - 8, (columns,), generator=generator, dtype=torch.int32)  # some have none
         place = torch.where(real, 4.0 ** torch.randint(-1, 2, (columns,), generator=generator), 0.0)
         index, place = index.to(device), place.to(device)
         offset = random(heads, channels, low=-1)
     z = random(batch * heads, rows, channels, low=-1, high=1).to(dtype)
+    if options.get("point"):  # as a transform to padded lanes leaves it
+        z = torch.nn.functional.pad(z, (0, columns - channels)).contiguous()
     # keys of one group may be a view of several, and have channels without scales
-    scale = random(batch, heads, groups + 1, channels, dtype=parameters)[:, :, :groups]
-    scale = scale[..., : channels - 8] if kind != "plain" else scale
-    zero_point = random(batch, heads, groups, channels, low=-1, dtype=parameters)
+    stored = channels * options.get("parts", 1)
+    scale = random(batch, heads, groups + 1, stored, dtype=parameters)[:, :, :groups]
+    scale = scale[..., : channels - 8] if kind == "picked" else scale
+    zero_point = random(batch, heads, groups, stored, low=-1, dtype=parameters)
     levels = max(2**bits for _, bits in planes)
     scaling = 2 / (levels * math.sqrt(columns))
-    return Query(z, scaling, scale, zero_point, index, place, offset)
+    mean = options.get("mean")
+    if mean is not None:
+        mean = random(batch, heads, groups, channels, low=-1, dtype=mean)
+        scale, zero_point = scale[:, :, :1], zero_point[:, :, :1]
+    if options.get("point"):
+        scale = zero_point = None
+    group_channel = None
+    if kind == "gathered":
+        group_channel = torch.rand(batch, heads, groups, channels, generator=generator).argsort(-1)
+        group_channel = group_channel[..., : planes[1][0]].sort(-1).values.to(torch.uint8).to(device)
+    order = None
+    if options.get("together"):
+        order = torch.rand(batch, heads // options["together"], 1, columns, generator=generator).argsort(-1)
+        order = order.to(torch.int16).view(batch, heads, 1, -1).to(device)
+    return Query(z, scaling, scale, zero_point, index, place, offset, mean, group_channel, order)
 
 
 # name: case, dims of keys and values, dtype, splits of residual tokens, apart
@@ -219,6 +403,7 @@ def residual_outputs(residual, splits, apart):
 
 def outputs_of(q8, keys, values, splits):
     batch, heads = keys.planes[0][0].shape[:2]
+    heads *= keys.heads_together
     device = keys.planes[0][0].device
     shape = (batch * heads, splits, rows_of(q8))
     width = values.width

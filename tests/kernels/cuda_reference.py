@@ -32,16 +32,33 @@ def check_residual(residual, out):
     torch.testing.assert_close(acc, p @ value, rtol=1e-4, atol=2e-4)
 
 
-def expanded(q8, qw, qz):
-    """The query by digit ``[B, H, G, R, J]`` and what zero points add ``[B, H, G, R]``, float64."""
+def expanded(q8, qw, qz, heads, parts=1, together=1):
+    """The query by digit ``[B, H, G, R, J]`` and what zero points add ``[B, H, G, R]``, float64; ``parts``: groups of a
+    page, of which ``G`` counts every one."""
     if not isinstance(q8, Query):
         lanes = (254 * q8[..., 0::2, :].double() + q8[..., 1::2, :].double()) * qw.double()[..., None]
         return lanes, qz.double()
-    z = q8.rows.double().unflatten(0, q8.scale.shape[:2]).unsqueeze(2) * q8.scaling
-    scale, zero = q8.scale.double(), q8.zero_point.double()
+    z = q8.rows.double().unflatten(0, (-1, heads)).unsqueeze(2) * q8.scaling
+    if q8.scale is None:
+        if q8.lane_order is not None:
+            order = q8.lane_order.long().flatten(1).unflatten(1, (-1, z.shape[-1])).repeat_interleave(together, 1)
+            z = z.gather(-1, order[:, :, None, None].expand_as(z))
+        return z, z.sum(-1)
+    scale, zero = (x.double().unflatten(-1, (parts, -1)).flatten(2, 3) for x in (q8.scale, q8.zero_point))
     channels = z[..., : zero.shape[-1]]
     if q8.offset is not None:
         zero = zero + q8.offset.double()[:, None]
+    if q8.group_channel is not None:  # higher bits of two
+        index = q8.group_channel.long()
+        second = (
+            4
+            * scale.gather(-1, index).unsqueeze(3)
+            * z.expand(-1, -1, index.shape[2], -1, -1).gather(-1, index.unsqueeze(3).expand(-1, -1, -1, z.shape[3], -1))
+        )
+        lanes = torch.cat(
+            (z * scale.unsqueeze(3), second, second.new_zeros(*second.shape[:-1], -second.shape[-1] % 32)), -1
+        )
+        return lanes, (channels * zero.unsqueeze(3)).sum(-1)
     if q8.lane_channel is None:
         lanes = z[..., : scale.shape[-1]]
     else:
@@ -50,44 +67,118 @@ def expanded(q8, qw, qz):
     return lanes * scale.unsqueeze(3), (channels * zero.unsqueeze(3)).sum(-1)
 
 
+def bits_of(codes, counts):
+    """The lanes of codes ``[..., J]`` of several planes whose bits are lanes: ``counts`` says what bit ``i`` counts."""
+    first, *more = (x.long() for x in codes)
+    lanes = [(first >> bit & 1) * counts(bit) for bit in range(2)]
+    for highest in more:
+        low = first[..., : highest.shape[-1]]
+        lanes += [highest, (low ^ low >> 1 ^ highest) & 1]
+    return [x.double() for x in lanes]
+
+
+def flat(codes, bits, dim, pages):
+    """Codes of so many pages ``[B, H, tokens, J]``, padded to a multiple of 32."""
+    x = unpack_planes(codes[:, :, :pages].contiguous(), bits, dim).double()
+    x = x if dim == -2 else x.transpose(-1, -2)
+    x = x.flatten(2, 3)
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % 32))
+
+
+def group_of(group, count, pages):
+    """The group of every page."""
+    if isinstance(group, str):
+        return torch.arange(pages) if group == "page" and count > 1 else torch.zeros(pages, dtype=torch.long)
+    return group[:pages].long().cpu() % count
+
+
+def per_token(x, pages):
+    """What tokens have ``[B, H, P, N]`` (or with a dimension of one before the last) as ``[B, H, 1, tokens]``."""
+    return x[:, :, :pages].double().reshape(*x.shape[:2], 1, -1)
+
+
+def logits(q8, qw, qz, keys, pages):
+    """All logits ``[B, H, R, tokens]`` without bias, -inf at slots that are left out."""
+    parts, together, chunks, page = keys.groups_in_page, keys.heads_together, keys.chunks, keys.page_size
+    query, constant = expanded(q8, qw, qz, keys.planes[0][0].shape[1] * together, parts, together)
+    batch, heads, groups, rows, _ = query.shape
+    codes = [flat(codes, bits, -2, pages) for codes, bits in keys.planes]
+    codes = torch.cat(bits_of(codes, lambda bit: 2**bit) if keys.bit_lanes else codes, -1).repeat_interleave(
+        together, 1
+    )
+    by_token = group_of(keys.group, groups // parts, pages).repeat_interleave(page).to(query.device)
+    by_token = by_token * parts + torch.arange(page, device=query.device).repeat(pages) * parts // page
+    if keys.point is None:
+        x = torch.einsum("bhtrj,bhtj->bhrt", query[:, :, by_token], codes)
+        x = x + constant[:, :, by_token].transpose(-1, -2)
+        x = x if keys.norm is None else x * per_token(keys.norm, pages)
+    else:  # scales and zero points of groups of channels
+        x = 0.0
+        for chunk, (q, c) in enumerate(zip(query.chunk(chunks, -1), codes.chunk(chunks, -1), strict=True)):
+            s, z = (
+                p.unflatten(-1, (chunks, page))[:, :, :, chunk].repeat_interleave(together, 1)
+                for p in (keys.norm, keys.point)
+            )
+            product = torch.einsum("bhtrj,bhtj->bhrt", q[:, :, by_token], c)
+            x = x + product * per_token(s, pages) + q.sum(-1)[:, :, 0].unsqueeze(-1) * per_token(z, pages)
+    mean = q8.mean if isinstance(q8, Query) else None
+    if mean is not None:
+        channels = q8.rows.double().unflatten(0, (batch, heads))[..., : mean.shape[-1]] * q8.scaling
+        group = group_of(keys.group, mean.shape[2], pages).repeat_interleave(page).to(query.device)
+        x = x + (channels @ mean.double().transpose(-1, -2))[..., group]
+    if keys.kept_slot is not None:
+        index = keys.kept_slot.long().unsqueeze(2).expand(-1, -1, rows, -1)
+        x = x.scatter(-1, index, float("-inf"))
+    return x
+
+
+def vectors(values, pages, page):
+    """Values ``[B, H, tokens, J]`` without what belongs to tokens, its weight, and the zero points of groups."""
+    codes = [flat(codes, bits, -1, pages) for codes, bits in values.planes]
+    if values.bit_weights is None:
+        codes = torch.cat(codes, -1)
+    else:
+        lanes, longer = bits_of(codes, lambda bit: 1), sum(x.shape[-1] for x in codes[1:])
+        codes = torch.zeros_like(lanes[0])
+        for weights, channels in (
+            (values.bit_weights[0], slice(longer)),
+            (values.bit_weights[-1], slice(longer, None)),
+        ):
+            for lane, weight in zip(lanes, weights, strict=False):
+                codes[..., channels] += lane[..., channels] * weight
+    weight = torch.ones(1, 1, 1, 1, dtype=torch.float64, device=codes.device)
+    if values.norm is not None:
+        weight = per_token(values.norm, pages)
+    zeros = None
+    if in_groups_of_channels(values):  # the kernel adds the zero points itself
+        width = codes.shape[-1] // values.scale.shape[3]
+
+        def spread(x):
+            return x[:, :, :pages].double().transpose(3, 4).flatten(2, 3).repeat_interleave(width, -1)
+
+        codes = codes * spread(values.scale) + spread(values.zero_point)
+    elif values.axis == "token":
+        weight = per_token(values.scale, pages)
+    elif values.scale is not None and values.scale.shape[2] > 1:
+        group = group_of(values.group, values.scale.shape[2], pages).repeat_interleave(page).to(codes.device)
+        codes = codes * values.scale.double()[:, :, group]
+        zeros = values.zero_point.double()[:, :, group]
+    return codes, weight, zeros
+
+
+def in_groups_of_channels(values):
+    """Whether tokens of values have scales for groups of channels."""
+    return values.axis == "token" and values.scale.shape[3] > 1
+
+
 def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
     """``split_kernel`` in float64: ``m``, ``l``, ``acc`` and ``z`` of each split."""
-    query, constant = expanded(q8, qw, qz)
-    batch, heads, groups, rows, _ = query.shape
     page = keys.page_size
-
-    def flat(codes, bits, dim):  # [B, H, tokens, J], padded to a multiple of 32
-        x = unpack_planes(codes[:, :, :pages].contiguous(), bits, dim).double()
-        x = x if dim == -2 else x.transpose(-1, -2)
-        x = x.flatten(2, 3)
-        return torch.nn.functional.pad(x, (0, -x.shape[-1] % 32))
-
-    def group_of(group, count):
-        if isinstance(group, str):
-            return torch.arange(pages) if group == "page" and count > 1 else torch.zeros(pages, dtype=torch.long)
-        return group[:pages].long().cpu() % count
-
-    def per_token(x):
-        return x[:, :, :pages].double().reshape(*x.shape[:2], 1, pages * page)
-
-    key_codes = torch.cat([flat(codes, bits, -2) for codes, bits in keys.planes], -1)
-    value_codes = torch.cat([flat(codes, bits, -1) for codes, bits in values.planes], -1)
-    by_token = group_of(keys.group, groups).repeat_interleave(page).to(query.device)
-    x = torch.einsum("bhtrj,bhtj->bhrt", query[:, :, by_token], key_codes) + constant[:, :, by_token].transpose(-1, -2)
-    if keys.norm is not None:
-        x = x * per_token(keys.norm)
+    x = logits(q8, qw, qz, keys, pages)
+    batch, heads, rows, _ = x.shape
     if bias is not None:
         x = x + bias[:, None, None, : pages * page].double() * LOG2_E
-    weight = torch.ones(1, 1, 1, 1, dtype=torch.float64, device=query.device)
-    if values.norm is not None:
-        weight = per_token(values.norm)
-    if values.axis == "token":
-        weight = per_token(values.scale)
-    zero_codes = None
-    if values.scale is not None and values.axis == "channel" and values.scale.shape[2] > 1:
-        group = group_of(values.group, values.scale.shape[2]).repeat_interleave(page).to(query.device)
-        value_codes = value_codes * values.scale.double()[:, :, group]
-        zero_codes = values.zero_point.double()[:, :, group]
+    value_codes, weight, zero_codes = vectors(values, pages, page)
     m = x.new_full((batch, heads, splits, rows), float("-inf"))
     l, z = torch.zeros_like(m), torch.zeros_like(m)
     acc = x.new_zeros(batch, heads, splits, rows, value_codes.shape[-1])
@@ -98,7 +189,7 @@ def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
         return weight.expand(*weight.shape[:3], pages * page)[..., tokens]
 
     for s in range(splits):  # pages go to the splits in turn
-        tokens = (torch.arange(pages * page, device=query.device) // page % splits == s).nonzero()[:, 0]
+        tokens = (torch.arange(pages * page, device=x.device) // page % splits == s).nonzero()[:, 0]
         if not len(tokens):
             continue
         part = x[..., tokens]
@@ -106,8 +197,8 @@ def reference(q8, qw, qz, keys, values, pages, splits, bias=None):
         p = (part - m[:, :, s, :, None]).exp2()
         l[:, :, s] = p.sum(-1)
         acc[:, :, s] = (p * weight_of(tokens)) @ value_codes[:, :, tokens]
-        if values.axis == "token":
-            z[:, :, s] = (p * per_token(values.zero_point)[..., tokens]).sum(-1)
+        if values.axis == "token" and not in_groups_of_channels(values):
+            z[:, :, s] = (p * per_token(values.zero_point, pages)[..., tokens]).sum(-1)
         elif zero_codes is not None:
             z[:, :, s] = (p * weight_of(tokens)) @ zero_codes[:, :, tokens]
         else:
@@ -139,4 +230,6 @@ def check(outputs, expected, zero, folded=False):
 
 def has_zero(values):
     """Whether the kernel writes sums for the zero points."""
+    if in_groups_of_channels(values):
+        return False
     return values.axis == "token" or values.norm is not None or values.scale is not None

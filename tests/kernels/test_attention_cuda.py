@@ -63,7 +63,7 @@ def variants(monkeypatch, folder, num_residual_splits):
 
     monkeypatch.setattr(plane_layouts.PlaneLayout, "padded_widths", padded_widths)
     monkeypatch.setattr(cuda, "available", lambda device: True)
-    monkeypatch.setattr(cuda, "_fitted", lambda variant, device: replace(variant, warps=2, stages=1))
+    monkeypatch.setattr(cuda, "_fitted", lambda variant, device, units: replace(variant, warps=2, stages=1))
     monkeypatch.setattr(cuda_splits, "num_splits", lambda *arguments, **more: 2)
     monkeypatch.setattr(cuda_splits, "num_residual_splits", lambda *arguments, **more: num_residual_splits[0])
     monkeypatch.setattr(cuda, "split_kernel", split_kernel)
@@ -82,8 +82,16 @@ CASES = {
     "oscar, later tokens": (spec("oscar", 2, 128), {"page_size": 64, "more": 90}, True),
     "one span": (spec("calibquant", 1, None, levels="mean"), {"page_size": 128}, True),
     "two spans": (spec("calibquant", 2, None), {"page_size": 64, "more": 150}, True),
-    "channels by group": (spec("kitty", 2, 128, boost=0.25), {"page_size": 128}, False),
+    "channels by group": (spec("kitty", 2, 128, boost=0.25), {"page_size": 128}, True),
+    "channels by long groups": (spec("kitty", 2, 128, boost=0.25), {"page_size": 64}, True),
     "rd": (spec("rd", 2, fit="none", rotation="hadamard"), {"page_size": 128}, True),
+    "keys by token": (spec("quarot", 2, 64), {"page_size": 64, "more": 150}, True),
+    "keys of two heads": (spec("rotatekv", 2, 64), {"page_size": 64, "more": 150}, True),
+    "code book": (spec("turboquant", 2), {"page_size": 64, "more": 150}, True),
+    "code books of 8 levels": (spec("turboquant", 3), {"page_size": 128}, True),
+    "kept tokens": (spec("ott", 2, 128), {"page_size": 128, "more": 150}, True),
+    "groups in a page": (spec("kivi", 2, 32), {"page_size": 128}, True),
+    "groups in a page, norms": (spec("oscar", 4, 32), {"page_size": 64, "more": 90}, True),
 }
 
 

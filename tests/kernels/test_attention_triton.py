@@ -34,10 +34,17 @@ ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def store(kv: CodecSpec, side: str, x: torch.Tensor, page_size: int, site: Site | None = None) -> PageStore:
+def store(
+    kv: CodecSpec,
+    side: str,
+    x: torch.Tensor,
+    page_size: int,
+    site: Site | None = None,
+    keys: torch.Tensor | None = None,
+) -> PageStore:
     codec = build_codec(kv, side, site or Site())
     pages = PageStore.for_codec(codec, page_size)
-    pages.append(x)
+    pages.append(x, keys=keys)
     return pages
 
 
@@ -70,11 +77,14 @@ def make_parts(
         if site is not None:  # as calibration saw them
             k, v = (likely(x, build_codec(kv, side, site)) for x, kv, side in ((k, key, "key"), (v, value, "value")))
         k, v = k.to(DEVICE, dtype), v.to(DEVICE, dtype)
-        part = Part(store(key, "key", k, page_size, site), store(value, "value", v, page_size, site))
+        part = Part(store(key, "key", k, page_size, site), store(value, "value", v, page_size, site, k))
         if more:  # tokens that came later, a group or a span of their own
+            keys = None
             for pages in part.stores:
                 x = torch.randn(batch, heads, more, dim, generator=generator)
-                pages.append((x if site is None else likely(x, pages.codec)).to(DEVICE, dtype))
+                x = (x if site is None else likely(x, pages.codec)).to(DEVICE, dtype)
+                pages.append(x, keys=keys)
+                keys = x
         parts.append(part)
     return parts
 

@@ -93,6 +93,17 @@ static float __shfl_sync(unsigned, float x, int lane) {
     return y;
 }
 
+static int __shfl_sync(unsigned, int x, int lane) { return (int)meet(x)[threadIdx.x / 32 * 32 + lane][0]; }
+
+static unsigned __ballot_sync(unsigned, bool x) {
+    auto brought = meet((unsigned)x) + threadIdx.x / 32 * 32;
+    unsigned found = 0;
+    for (int i = 0; i < 32; i++) found |= brought[i][0] << i;
+    return found;
+}
+
+static int __ffs(unsigned x) { return __builtin_ffs((int)x); }
+
 static unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) { return meet(x)[threadIdx.x ^ mask][0]; }
 
 static bool __any_sync(unsigned, int x) {
@@ -175,6 +186,36 @@ static void mma_dense(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsi
         }
     }
 }
+
+#if HALF_PRODUCTS
+static float half_of(unsigned x, int i) { return (float)bits_of<_Float16>((uint16_t)(x >> 16 * i)); }
+template <class Of>
+static unsigned halves_of(Of of) {
+    return bits_of<uint16_t>((_Float16)of(0)) | (unsigned)bits_of<uint16_t>((_Float16)of(1)) << 16;
+}
+static unsigned to_halves(float x, float y) {
+    return halves_of([&](int i) { return i ? y : x; });
+}
+static unsigned multiply_halves(unsigned x, unsigned y) {
+    return halves_of([&](int i) { return half_of(x, i) * half_of(y, i); });
+}
+static unsigned multiply_add_halves(unsigned x, unsigned y, unsigned z) {
+    return halves_of([&](int i) { return (double)half_of(x, i) * half_of(y, i) + half_of(z, i); });
+}
+
+static void mma_half(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    const unsigned operands[6] = {a0, a1, a2, a3, b0, b1};
+    auto brought = meet(operands) + threadIdx.x / 32 * 32;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; i++) {
+        const int row = g + i / 2 * 8, column = 2 * t + i % 2;
+        for (int k = 0; k < 16; k++) {
+            const unsigned left = brought[row % 8 * 4 + k % 8 / 2][k / 8 * 2 + row / 8];
+            c[i] += half_of(left, k % 2) * half_of(brought[column * 4 + k % 8 / 2][4 + k / 8], k % 2);
+        }
+    }
+}
+#endif
 
 static void prefetch(const Byte*) {}
 

@@ -37,6 +37,8 @@ AXES = {
     "D": "channels that have a zero point",
     "S": "groups of channels that have levels of their own for every token",
     "K": "lanes of the second plane whose channels each group names",
+    "O": "groups of pages that have a centre of their own",
+    "E": "tokens of a head that are kept as the model made them",
     "L": "lanes of all planes, each padded to ALIGNMENT",
     "M": "lanes that a channel is the sum of at most",
     "W": "channels that keys' transform leads to",
@@ -133,7 +135,8 @@ class PackedFormat:
         mean: by ``page_group``, added to vectors whose scales are by token, or None.
         lane_channel: the channel of each lane, planes one after the other; None if lane ``j`` is channel ``j``.
         plane_weight: what a step of each lane is worth in steps of its channel (0 where it pads), or None for 1.
-        group_channel: the channels of the second plane's lanes where each group has its own, or None.
+        group_channel: the channels of the second plane's lanes where each group has its own, or None. Lane ``j`` of the
+            first plane is channel ``j`` then, and the second plane's codes are the higher bits of its channels' codes.
         offset: added to every zero point, or None.
         fallback_scale, fallback_zero_point: levels of the group that no store holds, or None.
         channel_lanes, channel_weights: values only: the lanes that a channel is the sum of and their weights, 0 where
@@ -143,6 +146,17 @@ class PackedFormat:
         lane_transform: values with ``lane_channel`` only: the row of ``transform`` of every lane's channel, zeros where
             a lane only pads.
         logit_calibration: keys only, or None.
+        centre, centre_group: keys only: what is added to vectors behind their norms, and of each page which (-1: the
+            last); or None.
+        head_group: keys by token only: how many heads a vector holds side by side; ``H`` counts such groups then, and
+            ``D`` the channels of all, but for ``transform`` and ``lane_order``, and ``mean`` is that of each head.
+        lane_order: keys by token only: the channel of each lane, of a group of heads side by side, or None.
+        kept, kept_slot: tokens that the model's own vectors stand for, in the values' store as well, instead of what
+            the pages have in these slots; slots behind the pages in use hold none. Or None.
+        bit_weights: where codes are no multiples of a step, as those of a symmetric code book: what each bit of a code
+            adds to the zero point, in steps of the channel, from the lowest bit up, of codes of three bits besides what
+            their parity adds. Of channels with a bit in the second plane, then of the others; each plane begins with
+            channel 0. None: codes are multiples.
     """
 
     planes: tuple[Plane, ...]
@@ -170,6 +184,22 @@ class PackedFormat:
     transform: torch.Tensor | None = field(default=None, metadata=tensor("H D W", values_axes="H D V", dtypes=FLOAT32))
     lane_transform: torch.Tensor | None = field(default=None, metadata=tensor("H L V", dtypes=FLOAT32, cpu=False))
     logit_calibration: LogitCalibration | None = None
+    centre: torch.Tensor | None = field(default=None, metadata=tensor("B H O D", cpu=False))
+    centre_group: torch.Tensor | None = field(
+        default=None, metadata=tensor("P", dtypes=INT32, low=-1, high="O", cpu=False)
+    )
+    head_group: int = 1
+    lane_order: torch.Tensor | None = field(
+        default=None, metadata=tensor("B H 1 D", dtypes=(torch.int16,), low=0, cpu=False)
+    )
+    kept: torch.Tensor | None = field(default=None, metadata=tensor("B H E D", cpu=False))
+    kept_slot: torch.Tensor | None = field(default=None, metadata=tensor("B H E", dtypes=INT32, low=0, cpu=False))
+    bit_weights: tuple[tuple[float, ...], ...] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether codes, scales, zero points and norms say all, as most kernels take for granted."""
+        return self.bit_weights is self.centre is self.kept is self.lane_order is None and self.head_group == 1
 
     @property
     def lanes(self) -> int:
@@ -266,6 +296,11 @@ def mismatch(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: in
     if isinstance(store, DenseFormat):
         shape = (batch, heads, store.pages, store.page_size, dim)
         return None if store.values.dtype in FLOATS and tuple(store.values.shape) == shape else "values"
+    if heads % store.head_group:
+        return "head_group"
+    by_head = {"H": heads, "D": dim, "1": 1}
+    by_head = {"transform": by_head, "lane_order": by_head, "mean": {"H": heads}}
+    heads, dim = heads // store.head_group, dim * store.head_group
     sizes = {"B": batch, "H": heads, "P": store.pages, "N": store.page_size, "L": store.lanes, "1": 1}
     sizes |= {"D": dim} if key else {"D": dim, "V": dim}
     if (field_name := _planes(store, key, sizes)) is not None:
@@ -274,8 +309,9 @@ def mismatch(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: in
         axes = declared.axes_of(store, key)
         if x.dtype not in declared.dtypes or x.dim() != len(axes):
             return name
+        own = by_head.get(name, {})
         for axis, size in zip(axes, x.shape, strict=True):
-            if sizes.setdefault(axis, size) != size and not (size == 1 and axis in "BH"):
+            if (own.get(axis) or sizes.setdefault(axis, size)) != size and not (size == 1 and axis in "BH"):
                 return name
     if sizes.get("W", dim) < dim:
         return "transform"
@@ -301,6 +337,10 @@ def _groups(store: PackedFormat, sizes: dict[str, int]) -> str | None:
     """Whether every page has a group."""
     if (store.fallback_scale is None) != (store.fallback_zero_point is None):
         return "fallback_scale"
+    if (store.kept is None) != (store.kept_slot is None):
+        return "kept"
+    if (store.centre is None) != (store.centre_group is None) or not sizes.get("O", 1):
+        return "centre"
     if store.by_token:
         if (store.mean is None) != (store.page_group is None) or not sizes.get("G", 1):
             return "mean"
@@ -322,14 +362,21 @@ def _values(store: PackedFormat, sizes: dict[str, int]) -> str | None:
         if len(widths) != 2 or sizes["K"] < widths[1]:
             return "group_channel"
         widths = widths[:1]
-    if not store.by_token and store.lane_channel is None:
+    if store.bit_weights is not None and max(widths) > sizes["D"]:
+        return "planes"
+    if not store.by_token and store.lane_channel is None and store.bit_weights is None:
         most = min(sizes["C"], sizes["D"])
         if len(widths) > 1 or any(width > most for width in widths):
             return "lane_channel"
     for name, declared, x in tensors_of(store):
         if declared.low is None or not x.numel():
             continue
-        limit = min(sizes[axis] for axis in declared.high.split())
+        if name == "kept_slot":
+            limit = sizes["P"] * sizes["N"]
+        elif name == "lane_order":
+            limit = sizes["D"]
+        else:
+            limit = min(sizes[axis] for axis in declared.high.split())
         limit += declared.high == "G" and store.fallback is not None
         if int(x.min()) < declared.low or int(x.max()) >= limit:
             return name

@@ -8,12 +8,14 @@ the device, so a call can be captured in a CUDA graph.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 
-from kvmm.kernels.attention.backends.cuda.pages import cuda_split
+from kvmm.kernels.attention.backends.cuda.pages import cuda_split, reads
+from kvmm.kernels.attention.backends.torch.reference import MASKED
 from kvmm.kernels.attention.backends.triton.call import LOG2E, DecodeCall, Partial, ResidualTokens
 from kvmm.kernels.attention.backends.triton.pages import residual_split, triton_split
 from kvmm.kernels.attention.backends.triton.reduce import logit_calibration, reduce_splits
@@ -28,8 +30,39 @@ def takes(call: AttentionCall) -> bool:
 
 
 def supports(segment: KVSegment, call: AttentionCall) -> bool:
-    """Whether the kernels read a segment: at least its values, for whose keys the codec may make the logits."""
-    return not segment.key.observes and segment.value.format is not None
+    """Whether the kernels read a segment: at least its values, for whose keys the codec may make the logits. Values
+    that are not plain only the CUDA kernel reads."""
+    keys, values = segment.key.format, segment.value.format
+    if segment.key.observes or values is None:
+        return False
+    if not isinstance(values, PackedFormat) or values.plain:
+        return True
+    if not isinstance(keys, PackedFormat):
+        return False
+    if not _keep_the_same(segment, keys, values):
+        return False
+    return reads(_decode_call(call), keys, values, call.bias)
+
+
+# whether keys and values keep the same tokens, by the identity of the keys; read from the device once
+_kept_alike: dict[int, tuple[weakref.ref, weakref.ref, bool]] = {}
+
+
+def _keep_the_same(segment: KVSegment, keys: PackedFormat, values: PackedFormat) -> bool:
+    """Whether keys and values keep the same tokens; False where that is not known while a graph is captured."""
+    if keys.kept_slot is None or values.kept_slot is None:
+        return keys.kept_slot is values.kept_slot
+    if keys.kept_slot.shape != values.kept_slot.shape:
+        return False
+    packed, others = segment.key.packed, segment.value.packed
+    name = id(packed)
+    known = _kept_alike.get(name)
+    if known is None or known[0]() is not packed or known[1]() is not others:
+        if keys.kept_slot.is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
+        pair = weakref.ref(packed, lambda _: _kept_alike.pop(name, None)), weakref.ref(others)
+        _kept_alike[name] = known = (*pair, torch.equal(keys.kept_slot, values.kept_slot))
+    return known[2]
 
 
 def attend(call: AttentionCall, segments: Sequence[KVSegment]) -> torch.Tensor:
@@ -56,10 +89,8 @@ def _attend(
     values.
     """
     query, residual_key, residual_value = call.query, call.residual_key, call.residual_value
-    batch, _, length, dim = query.shape
-    heads, rows = call.num_kv_heads, call.rows
-    grouped = query.reshape(batch * heads, rows, dim).contiguous()
-    decode = DecodeCall(grouped, heads, length, call.scaling * LOG2E, call.bias)
+    batch, heads, rows = query.shape[0], call.num_kv_heads, call.rows
+    decode = _decode_call(call)
     values = [segment.value.format for segment in segments]
     slots = [each.pages * each.page_size for each in values]
     residual_tokens = _residual_tokens(decode, residual_key, residual_value, sum(slots), call.residual_length)
@@ -84,9 +115,21 @@ def _attend(
                     residual = residual_split(decode, residual_tokens)
                 torch.cuda.current_stream().wait_stream(side_stream)
                 partial.launch_dependents = False
-        state = reduce_splits(decode, partial, each, residual, state, out, last=last and number == len(segments) - 1)
+        final = last and number == len(segments) - 1
+        kept = isinstance(each, PackedFormat) and each.kept is not None and each.kept.shape[2] > 0
+        state = reduce_splits(decode, partial, each, residual, state, out, last=final and not kept)
+        if kept:
+            bias = None if call.bias is None else call.bias[..., start : start + count]
+            tokens = _kept_split(decode, segment.key.format, each, segment.value.pages_in_use, bias)
+            state = reduce_splits(decode, None, None, tokens, state, out, last=final)
         start += count
     return out, state
+
+
+def _decode_call(call: AttentionCall) -> DecodeCall:
+    batch, _, length, dim = call.query.shape
+    grouped = call.query.reshape(batch * call.num_kv_heads, call.rows, dim).contiguous()
+    return DecodeCall(grouped, call.num_kv_heads, length, call.scaling * LOG2E, call.bias)
 
 
 @lru_cache(maxsize=16)
@@ -111,18 +154,22 @@ def _segment_splits(
     bias = None if call.bias is None else call.bias[..., start : start + pages * values.page_size]
     calibration = keys.logit_calibration if isinstance(keys, PackedFormat) else None
     logits = None
+    if keys is not None and call.int8:
+        partial = cuda_split(call, keys, values, pages_in_use, bias, residual_tokens, calibration)
+        if partial is not None:
+            return partial
+    if isinstance(keys, PackedFormat) and not keys.plain:
+        keys = None
     if keys is None:
-        query = call.query.view(-1, call.num_kv_heads, call.rows, call.dim).float() * (call.scaling / LOG2E)
+        # natural logits where the codec calibrates them, else in units of log 2
+        unit = LOG2E if segment.key.calibrates_logits else 1.0
+        query = call.query.view(-1, call.num_kv_heads, call.rows, call.dim).float() * (call.scaling / unit)
         scores = segment.key.scores(segment.key.transform_query(query))
         if segment.key.calibrates_logits:
             by_row = bias is not None and bias.shape[2] > 1
             repeated = bias.repeat(1, 1, call.rows // call.query_length, 1) if by_row else bias
             scores = segment.key.calibrate_logits(scores, repeated)
-        logits = (scores * LOG2E).contiguous()
-    elif call.int8:
-        partial = cuda_split(call, keys, values, pages_in_use, bias, residual_tokens, calibration)
-        if partial is not None:
-            return partial
+        logits = (scores * unit if unit != 1.0 else scores).contiguous()
     lines = None
     if calibration is not None:
         logits = call.empty(call.bh, call.rows, pages * values.page_size)
@@ -130,6 +177,29 @@ def _segment_splits(
         lines = logit_calibration(call, extrema.m, extrema.l, calibration)
         keys = None
     return triton_split(call, keys, values, pages_in_use, bias, logits=logits, calibration=lines)
+
+
+def _kept_split(
+    call: DecodeCall,
+    keys: PackedFormat,
+    values: PackedFormat,
+    pages_in_use: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> Partial:
+    """All splits of the tokens that a segment keeps as the model made them; ``bias`` is the segment's."""
+    slot = keys.kept_slot
+    kept_bias = None
+    if bias is not None:
+        by_head = bias[:, :, 0].expand(*slot.shape[:2], -1)
+        kept_bias = by_head.gather(-1, slot.long())
+    if pages_in_use is not None:
+        outside = torch.where(slot < pages_in_use * keys.page_size, 0.0, MASKED)
+        kept_bias = outside if kept_bias is None else kept_bias + outside
+    # heads keep other tokens, so each is a sequence of its own
+    heads = DecodeCall(call.query, 1, call.query_length, call.scaling, None)
+    key, value = (store.kept.flatten(0, 1).unsqueeze(1) for store in (keys, values))
+    kept_bias = None if kept_bias is None else kept_bias.flatten(0, 1)[:, None, None].contiguous()
+    return residual_split(heads, ResidualTokens(key, value, kept_bias, None))
 
 
 def _residual_tokens(

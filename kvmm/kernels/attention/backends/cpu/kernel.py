@@ -101,6 +101,8 @@ def readable(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: in
         return False
     if isinstance(store, DenseFormat):
         return True
+    if not store.plain:
+        return False
     if not store.by_token:
         return key or store.groups_per_page <= 1
     plain = store.lane_channel is None and store.plane_weight is None
@@ -125,6 +127,8 @@ def _describe(segment: KVSegment, call: AttentionCall) -> _SegmentDescription:
         raise Unsupported
     value = describe(store, False, keep_alive)
     store = segment.key.format
+    if isinstance(store, PackedFormat) and not store.plain:
+        store = None
     if store is not None and not readable(store, True, batch, heads, call.query.shape[-1]):
         raise Unsupported
     key = None if store is None else describe(store, True, keep_alive)

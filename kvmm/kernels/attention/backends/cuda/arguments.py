@@ -88,6 +88,13 @@ ARGUMENTS = Struct(
         Member("query_width", INT),
         Member("key_channels", INT),
         Member("scaling", FLOAT),
+        Member("key_point", PAGED, f"with KEY_TOKEN; {_axes('zero_point')}"),
+        Member("key_mean", PAGED, f"with KEY_MEAN, a page is a group; {_axes('mean')}"),
+        Member("group_channel", PAGED, f"with KEY_GATHER, a page is a group; {_axes('group_channel')}"),
+        Member("lane_order", PAGED, f"with KEY_ORDER; {_axes('lane_order')}"),
+        Member("kept_slot", PAGED, f"with KEPT; {_axes('kept_slot')}"),
+        Member("kept", INT, "E"),
+        Member("value_weights", FLOAT, "with VALUE_BIT_LANES: of channels of both planes, of the others", count=8),
     ),
     "What a launch hands the kernel.",
 )
@@ -120,18 +127,21 @@ def _query_arguments(query: torch.Tensor | Query, weight, zero) -> dict:
     if not isinstance(query, Query):
         pointers = {"query": query.data_ptr(), "query_weight": weight.data_ptr(), "query_zero": zero.data_ptr()}
         return pointers | {"key_groups": query.shape[2]}
-    offset = query.offset
+    offset, scale, mean = query.offset, query.scale, query.mean
     return {
         "query": query.rows.data_ptr(),
-        "key_groups": query.scale.shape[2],
-        "key_scale": _paged(query.scale),
+        "key_groups": next((x.shape[2] for x in (mean, scale) if x is not None), 1),
+        "key_scale": _paged(scale),
         "key_zero": _paged(query.zero_point),
+        "key_mean": _paged(mean),
+        "group_channel": _paged(query.group_channel),
+        "lane_order": _paged(query.lane_order),
         "lane_channel": _pointer(query.lane_channel),
         "plane_weight": _pointer(query.plane_weight),
         "key_offset": _pointer(offset),
         "offset_head": 0 if offset is None or offset.shape[0] == 1 else offset.stride(0),
         "query_width": query.rows.shape[-1],
-        "key_channels": query.scale.shape[-1],
+        "key_channels": query.rows.shape[-1] if scale is None else scale.shape[-1],
         "scaling": query.scaling,
     }
 
@@ -173,13 +183,16 @@ def arguments_of(
     residual_out=None,
     calibration=None,
 ) -> Any:
-    heads, pages = keys.planes[0][0].shape[1:3]
+    heads, pages = keys.planes[0][0].shape[1] * keys.heads_together, keys.planes[0][0].shape[2]
     by_token = values.axis == "token"
     group_scale = None if by_token else values.scale
     arguments = Arguments(
         **_query_arguments(query, qw, qz),
         **_residual_arguments(residual, residual_out, out_m.shape[1]),
         key_norm=_paged(keys.norm),
+        key_point=_paged(keys.point),
+        kept_slot=_paged(keys.kept_slot),
+        kept=0 if keys.kept_slot is None else keys.kept_slot.shape[-1],
         value_norm=_paged(values.norm),
         value_scale=_paged(values.scale if by_token else None),
         value_zero=_paged(values.zero_point if by_token else None),
@@ -205,6 +218,8 @@ def arguments_of(
         lanes, weights = values.channels
         arguments.channel_lanes, arguments.channel_weights = lanes.data_ptr(), weights.data_ptr()
         arguments.lanes_per_channel, arguments.channels = lanes.shape
+    for first, weights in zip((4, 0) if len(values.planes) == 1 else (0, 4), values.bit_weights or (), strict=False):
+        arguments.value_weights[first : first + len(weights)] = weights
     for i, (codes, _) in enumerate(keys.planes):
         arguments.keys[i] = _paged(codes)
     for i, (codes, _) in enumerate(values.planes):

@@ -14,6 +14,8 @@
 // Logits are in units of log 2. Probabilities (times norms) are 16-bit integers in two int8 parts, 256 * high + low, of
 // 127 * 256 steps of the page's largest possible one.
 //
+// Where scales differ inside of a page, products are in float16 instead (half_products.cuh); all else is the same.
+//
 // Logits that are calibrated take two passes: one (LOGIT_RANGE) finds how far each row's logits reach, the other takes them
 // through the line that follows from it (CALIBRATED).
 
@@ -141,37 +143,46 @@ DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
 constexpr int THREADS = WARPS * 32;
 constexpr int SLICES = PAGE / 16;
 constexpr int COLUMNS = 8 * ROW_TILES;
-constexpr int KEY_WIDTH_0 = ceil_to(KEY_LANES_0, 32), KEY_WIDTH = KEY_WIDTH_0 + ceil_to(KEY_LANES_1, 32);
-constexpr int VALUE_WIDTH_0 = ceil_to(VALUE_LANES_0, 32), VALUE_WIDTH = VALUE_WIDTH_0 + ceil_to(VALUE_LANES_1, 32);
+// where bits of keys' codes are lanes, the first plane's lowest bits come first, and behind the second plane its parities
+constexpr int KEY_WIDTH_0 = ceil_to(KEY_LANES_0, 32) * (KEY_BIT_LANES ? KEY_BITS_0 : 1);
+constexpr int KEY_WIDTH = KEY_WIDTH_0 + ceil_to(KEY_LANES_1, 32) * (KEY_BIT_LANES ? 2 : 1);
+// where bits of values' codes are, sums are by channel
+constexpr int SUM_LANES_1 = VALUE_BIT_LANES ? 0 : VALUE_LANES_1;
+constexpr int VALUE_WIDTH_0 = ceil_to(VALUE_LANES_0, 32), VALUE_WIDTH = VALUE_WIDTH_0 + ceil_to(SUM_LANES_1, 32);
 constexpr bool FOLD = QUERY_TYPE != 0;
 
 // A step of scores is 32 code lanes (the lanes of bit planes, not of a warp); where both planes of keys end in half a
 // step, the halves share one (with FOLD and groups by page every code lane is a channel, and there are no such planes).
-constexpr int HALVES = KEY_LANES_0 % 32 == 16 && KEY_LANES_1 % 32 == 16 && !(FOLD && KEY_GROUPS);
+constexpr int HALVES = !KEY_BIT_LANES && KEY_LANES_0 % 32 == 16 && KEY_LANES_1 % 32 == 16 && !(FOLD && KEY_GROUPS);
 constexpr int WHOLE_0 = HALVES ? KEY_LANES_0 - 16 : KEY_WIDTH_0;
 constexpr int WHOLE_1 = HALVES ? KEY_LANES_1 - 16 : KEY_WIDTH - KEY_WIDTH_0;
 constexpr int WHOLE_STEPS = (WHOLE_0 + WHOLE_1) / 32, STEPS = WHOLE_STEPS + HALVES;
-constexpr int TILES_0 = VALUE_LANES_0 / 16, TILES = TILES_0 + VALUE_LANES_1 / 16;
+constexpr int TILES_0 = VALUE_LANES_0 / 16, TILES = TILES_0 + SUM_LANES_1 / 16;
 
 // a stage of keys in shared memory: codes, norms, the query of the page's group or its scales and zero points, bias
 constexpr int KEY_BYTES_0 = PAGE * KEY_BITS_0 / 8 * KEY_LANES_0, KEY_BYTES_1 = PAGE * KEY_BITS_1 / 8 * KEY_LANES_1;
-constexpr int KEY_NORM_AT = KEY_BYTES_0 + KEY_BYTES_1, KEY_NORM_BYTES = PAGE * 2 * KEY_NORM;
-constexpr int QUERY_AT = KEY_NORM_AT + KEY_NORM_BYTES, GROUP_ROW = 2 * KEY_SCALE * KEY_WIDTH;
+constexpr int KEY_NORM_AT = KEY_BYTES_0 + KEY_BYTES_1, KEY_NORM_BYTES = PAGE * 2 * KEY_NORM * KEY_CHUNKS;
+constexpr int SCALE_WIDTH = KEY_GATHER ? KEY_WIDTH_0 : KEY_WIDTH;
+constexpr int QUERY_AT = KEY_NORM_AT + KEY_NORM_BYTES, GROUP_ROW = 2 * KEY_SCALE * SCALE_WIDTH * KEY_PARTS;
 constexpr int QUERY_BYTES = KEY_GROUPS * (FOLD ? 2 * GROUP_ROW : COLUMNS * KEY_WIDTH);
 constexpr int BIAS_AT = QUERY_AT + QUERY_BYTES, BIAS_BYTES = BIAS == 2 ? PAGE * 4 : 0;
-constexpr int KEY_STAGE = ceil_to(BIAS_AT + BIAS_BYTES + 16, 128);  // rows of 16 code lanes are read 16 bytes too far
+constexpr int KEY_POINT_AT = BIAS_AT + BIAS_BYTES, KEY_POINT_BYTES = PAGE * 2 * KEY_TOKEN * KEY_CHUNKS;
+constexpr int INDEX_AT = KEY_POINT_AT + KEY_POINT_BYTES, INDEX_BYTES = KEY_GATHER * KEY_LANES_1;
+constexpr int KEY_STAGE = ceil_to(INDEX_AT + INDEX_BYTES + 16, 128);  // rows of 16 code lanes are read 16 bytes too far
 // a stage of values: codes, a group's scales and zero points
 constexpr int VALUE_BYTES_0 = PAGE * VALUE_BITS_0 / 8 * VALUE_LANES_0;
 constexpr int VALUE_BYTES_1 = PAGE * VALUE_BITS_1 / 8 * VALUE_LANES_1;
 constexpr int GROUP_AT = VALUE_BYTES_0 + VALUE_BYTES_1, GROUP_BYTES = VALUE_GROUPS * VALUE_WIDTH * 4;
 constexpr int ZERO_AT = GROUP_AT + GROUP_BYTES, ZERO_BYTES = VALUE_ZEROS * 4;
-constexpr int VALUE_STAGE = ceil_to(ZERO_AT + ZERO_BYTES, 128);
+// with HALF_PRODUCTS scales and zero points by token
+constexpr int TOKENS_AT = ZERO_AT + ZERO_BYTES, TOKENS_BYTES = HALF_PRODUCTS ? PAGE * 2 * VALUE_PARTS : 0;
+constexpr int VALUE_STAGE = ceil_to(TOKENS_AT + 2 * TOKENS_BYTES, 128);
 // probabilities: a row of bytes a column; the padding spreads columns over the banks
 constexpr int P_STRIDE = PAGE + 16;
 constexpr int P_AT = STAGES * (KEY_STAGE + VALUE_STAGE), P_BYTES = COLUMNS * P_STRIDE;
 // what a token's value is multiplied by, and its zero point, are wanted before its codes: they come with the keys, and
 // stay while the next page's keys come
-constexpr int VALUE_NORM_BYTES = PAGE * 2 * VALUE_NORM, TOKEN_BYTES = PAGE * 2 * VALUE_TOKEN;
+constexpr int VALUE_NORM_BYTES = PAGE * 2 * VALUE_NORM, TOKEN_BYTES = HALF_PRODUCTS ? 0 : PAGE * 2 * VALUE_TOKEN;
 constexpr int FACTOR_BYTES = VALUE_NORM_BYTES + 2 * TOKEN_BYTES, FACTORS = STAGES + 1, FACTORS_AT = P_AT + P_BYTES;
 // at the end a warp's part holds its sums
 constexpr int SUM_WIDTH = VALUE_WIDTH + VALUE_ZEROS, SUM_STRIDE = SUM_WIDTH + 8;
@@ -181,16 +192,21 @@ constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of 
 // the scales of a span and their zeros
 constexpr int VALUE_SOURCE = 1 + (KEY_LANES_1 > 0), NORM_SOURCE = VALUE_SOURCE + 1 + (VALUE_LANES_1 > 0);
 constexpr int FACTOR_SOURCE = NORM_SOURCE + (KEY_NORM > 0), GROUP_SOURCE = FACTOR_SOURCE + (VALUE_NORM > 0);
-constexpr int TOKEN_SOURCE = GROUP_SOURCE + 2 * (KEY_GROUPS && FOLD), SOURCES = TOKEN_SOURCE + 2 * (VALUE_TOKEN > 0);
+constexpr int TOKEN_SOURCE = GROUP_SOURCE + 2 * (KEY_GROUPS && FOLD), POINT_SOURCE = TOKEN_SOURCE + 2 * (VALUE_TOKEN > 0);
+constexpr int INDEX_SOURCE = POINT_SOURCE + (KEY_TOKEN > 0), SOURCES = INDEX_SOURCE + KEY_GATHER;
 constexpr int SOURCES_AT = WARPS * WARP_BYTES, FOUND_AT = SOURCES_AT + 512 * SOURCES;
 // norms of keys and of values that are 16 lanes' each come together
 constexpr bool NORMS_TOGETHER = KEY_NORM_BYTES == 256 && VALUE_NORM_BYTES == 256 && !LOGIT_RANGE;
 constexpr int FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
 constexpr int FOLDED_AT = FOUND_AT + FOUND_BYTES, FACTOR_AT = FOLDED_AT + ROW_TILES * 4 * KEY_WIDTH * 4;
 constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY_ZEROS * 4;
+constexpr int CHANNELS_AT = ZERO_SUM_AT + ROW_TILES * 4 * 4 * KEY_CHUNKS;  // with KEY_MEAN or KEY_GATHER the query by channel
 static_assert(FACTORS_AT + FACTORS * FACTOR_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of the shared memory is too small");
-static_assert(KEY_WIDTH <= 256, "254 * high + low has to fit 31 bits");
+static_assert(KEY_CHUNKS == 1 || (KEY_TOKEN && KEY_WIDTH / KEY_CHUNKS % 64 == 0 && !KEY_LANES_1 && !LOGIT_RANGE && !CALIBRATED),
+              "a group of channels is made of chunks");
+static_assert(KEY_BIT_LANES ? 3 * KEY_LANES_0 + 2 * KEY_LANES_1 <= 1024 : KEY_WIDTH <= 256,
+              "254 * high + low has to fit 31 bits");
 
 // residual tokens: what a block's warps found is joined in the room of their probabilities, as many channels at a time
 constexpr int RESIDUAL_AT_ONCE = PAGE / 2, RESIDUAL_STRIDE = RESIDUAL_AT_ONCE + 8, RESIDUAL_WIDTH = ceil_to(RESIDUAL_VALUE_DIM, 32);
@@ -278,10 +294,12 @@ DEVICE constexpr bool is_wide(int step) {
 
 // The query of one tile of four heads as load_row has it: lanes with g even the high parts of head g / 2, the others
 // the low ones; each works out both of half the code lanes. `rows` is the first head's row in shared memory, `group` where
-// the page's scales and zero points are (SCALED). Of head t: `weight`, what a step of the low part is worth, and
+// the page's scales and zero points are (SCALED), `index` the channels of the second plane (KEY_GATHER), whose codes are
+// the higher bits of theirs, and `channels` the first head's query by channel. Of head t: `weight`, what a step of the low part is worth, and
 // `zero`.
 template <bool SCALED>
-DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words, float& weight, float& zero) {
+DEVICE void fold_query(unsigned rows, unsigned group, unsigned index, unsigned channels, int g, int t, uint2* words,
+                       float& weight, float& zero) {
     constexpr int PIECES = STEPS;
     const int odd = g & 1;
     const Byte* const row = shared + kept(rows + (g >> 1) * KEY_WIDTH * 4 + 16 * (2 * t + odd));
@@ -290,6 +308,19 @@ DEVICE void fold_query(unsigned rows, unsigned group, int g, int t, uint2* words
     float x[PIECES][4], most = 1e-30f, sum = 0.0f;
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece++) {
+        if (KEY_GATHER && piece >= WHOLE_0 / 32) {
+            const int at = (piece - WHOLE_0 / 32) * 32 + 8 * t + 4 * odd;
+            const bool there = at < KEY_LANES_1;
+            const unsigned four = there ? *(const unsigned*)(shared + index + at) : 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int channel = four >> 8 * i & 255;
+                const float y = ((const float*)(shared + channels))[(g >> 1) * KEY_ZEROS + channel];
+                x[piece][i] = there ? y * load_number<KEY_SCALE>(shared + group, channel) * (1 << KEY_BITS_0) : 0.0f;
+                most = fmaxf(most, fabsf(x[piece][i]));
+            }
+            continue;
+        }
         load_four<2>(row + 128 * piece, x[piece]);
         if constexpr (SCALED) {
             const int half = half_of(piece);
@@ -418,6 +449,60 @@ DEVICE void add_halves(const unsigned (*rest_0)[2], const unsigned (*rest_1)[2],
     }
 }
 
+#if KEY_BIT_LANES
+// The scores of keys whose bits are lanes of their own: each of the first plane's KEY_BITS_0, and of the channels that
+// the second plane has another bit of that one and the parity of all. Any symmetric code book is a sum over these.
+DEVICE void add_bit_scores(unsigned keys, int lane, const uint2* query, int (&scores)[ROW_TILES][SLICES][4]) {
+    constexpr int ROW_TILE = PAGE * KEY_BITS_0 / 128, STEPS_0 = KEY_LANES_0 / 32, STEPS_1 = KEY_LANES_1 / 32;
+    static_assert(KEY_LANES_0 % 64 == 0 && KEY_LANES_1 % 64 == 0, "lanes of a bit are whole chunks");
+    static_assert(!KEY_LANES_1 || (PAGE == 128 && KEY_BITS_1 == 1), "a second plane is a tile of rows");
+    const int g = lane / 4, t = lane % 4;
+    uint2 more[2][STEPS_1 + 1];
+    if constexpr (KEY_LANES_1) {
+        const Byte* const row = shared + kept(keys + KEY_BYTES_0 + 2 * g * KEY_LANES_1 + 16 * t);
+        load_row<KEY_LANES_1>(row, row, more[0]);
+        load_row<KEY_LANES_1>(row + KEY_LANES_1, row, more[1]);
+    }
+    const unsigned row_at = kept(keys + 2 * g * KEY_LANES_0 + 16 * t);
+#pragma unroll
+    for (int tile = 0; tile < ROW_TILE; tile++) {
+        uint2 words[2][STEPS_0];
+        const Byte* const row = shared + row_at + 16 * tile * KEY_LANES_0;
+        load_row<KEY_LANES_0>(row, row, words[0]);
+        load_row<KEY_LANES_0>(row + KEY_LANES_0, row, words[1]);
+#pragma unroll
+        for (int part = 0; part < 8 / KEY_BITS_0; part++) {
+            const int slice = part * ROW_TILE + tile, place = part * KEY_BITS_0;
+            const unsigned lowest = 0x01010101u << place;
+            auto add = [&](const unsigned (&a)[4], int step) {
+#pragma unroll
+                for (int n = 0; n < ROW_TILES; n++) mma(scores[n][slice], a[0], a[1], a[2], a[3], query[n * STEPS + step]);
+            };
+#pragma unroll
+            for (int step = 0; step < STEPS_0; step++) {
+                const unsigned x[4] = {words[0][step].x, words[1][step].x, words[0][step].y, words[1][step].y};
+#pragma unroll
+                for (int bit = 0; bit < KEY_BITS_0; bit++) {
+                    const unsigned mask = lowest << bit, a[4] = {x[0] & mask, x[1] & mask, x[2] & mask, x[3] & mask};
+                    add(a, bit * STEPS_0 + step);
+                }
+                if (step < STEPS_1) {
+                    const unsigned y[4] = {more[0][step].x, more[1][step].x, more[0][step].y, more[1][step].y};
+                    unsigned highest[4], parity[4];
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        highest[i] = (y[i] >> (slice - place)) & lowest;
+                        parity[i] = (highest[i] ^ x[i] ^ (x[i] >> 1)) & lowest;
+                    }
+                    add(highest, KEY_BITS_0 * STEPS_0 + step);
+                    add(parity, KEY_BITS_0 * STEPS_0 + STEPS_1 + step);
+                }
+            }
+        }
+    }
+}
+#endif
+
 DEVICE float max_over_tokens(float x) {  // of the lanes with the same t
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 4));
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 8));
@@ -460,7 +545,8 @@ struct Pair<1> {
 // several code lanes, whose highest weighs the error of all: there the classes have sums of their own (APART).
 constexpr int VALUE_PITCH = PAGE * VALUE_BITS_0 / 128;
 constexpr bool COARSE = VALUE_LANES_1 == 0 && !VALUE_PLANE_WEIGHTS;
-constexpr int SHARED = VALUE_BITS_0 <= 2 && (COARSE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
+constexpr int SHARED =
+    !VALUE_BIT_LANES && VALUE_BITS_0 <= 2 && (COARSE || (VALUE_BITS_1 <= VALUE_BITS_0 && VALUE_PITCH % 2 == 0)) ? 2 : 1;
 constexpr int APART = SHARED == 2 && !COARSE ? 2 : 1, STEP_SIZES = SHARED / APART;
 DEVICE constexpr int slice_class(int slice) { return slice / VALUE_PITCH % SHARED; }
 DEVICE constexpr int step_size(int slice) { return slice_class(slice) % STEP_SIZES; }
@@ -471,7 +557,7 @@ DEVICE constexpr int sum_place(int bits) { return lowest_place(bits) + VALUE_BIT
 // are not masked. What the bits below add, codes of the slices PITCH, 2 * PITCH, .. before times probabilities of the
 // last ones, is taken from the probabilities of those slices (`excess` of them), and a second plane leaves such bits
 // too. Norms and scales of values are not negative, or the difference would not fit 16 bits.
-constexpr bool UNMASKED = VALUE_PITCH % 2 == 0 && VALUE_BITS_0 < 8 && VALUE_BITS_1 <= VALUE_BITS_0;
+constexpr bool UNMASKED = !VALUE_BIT_LANES && VALUE_PITCH % 2 == 0 && VALUE_BITS_0 < 8 && VALUE_BITS_1 <= VALUE_BITS_0;
 DEVICE constexpr bool unmasked(int slice) { return UNMASKED && slice >= SLICES - VALUE_PITCH; }
 DEVICE constexpr float excess(int slice) {
     return power(slice / VALUE_PITCH * VALUE_BITS_0 - sum_place(VALUE_BITS_0) - VALUE_BITS_0 * step_size(slice));
@@ -545,6 +631,79 @@ DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], i
     }
 }
 
+#if VALUE_BIT_LANES
+// As add_values, for values whose bits are lanes of their own, as those of keys in add_bit_scores: a channel is the sum of
+// its lanes times `weights`, of channels that the second plane has the first four numbers, of others the last.
+DEVICE void add_bit_values(unsigned values, const unsigned (&p)[ROW_TILES][SLICES], int lane,
+                           const float (&factor)[ROW_TILES], const float* weights, float (*sums)[TILES][2]) {
+    constexpr int ROW = PAGE * VALUE_BITS_0 / 8, WORDS = ROW / 16, TOP = 8 - VALUE_BITS_0;
+    static_assert(!VALUE_LANES_1 || (PAGE == 128 && VALUE_BITS_1 == 1 && VALUE_BITS_0 == 2), "rows of 16 bytes");
+    const int matrix = lane / 8;
+    const unsigned row_at =
+        kept(values + 16 * swizzled(ROW == 16 ? lane : (lane % 8 + matrix % 2 * 8) * WORDS + matrix / 2));
+    const unsigned more_at = VALUE_LANES_1 ? kept(values + VALUE_BYTES_0 + 16 * swizzled(lane)) : 0;
+    unsigned words[2 * WORDS < 4 ? 4 : 2 * WORDS], more[4] = {};
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        const Byte* const row = shared + row_at + 16 * tile * ROW;
+        if constexpr (ROW == 16) {
+            if (tile % 2 == 0)
+                load_matrices(words, row);
+            else
+                words[0] = words[2], words[1] = words[3];
+        } else {
+#pragma unroll
+            for (int i = 0; i < WORDS; i += 2) load_matrices(words + 2 * i, row + 16 * i);
+        }
+        const bool longer = tile < VALUE_LANES_1 / 16;
+        if (longer) {
+            if (tile % 2 == 0)
+                load_matrices(more, shared + more_at + 256 * tile);
+            else
+                more[0] = more[2], more[1] = more[3];
+        }
+        int products[4][ROW_TILES][4] = {};
+#pragma unroll
+        for (int slice = 0; slice < SLICES; slice += 2) {
+            unsigned a[4][4];  // of each bit and the parity
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int s = slice + i / 2, place = VALUE_BITS_0 * (s / WORDS);
+                const unsigned x = words[2 * (s % WORDS) + i % 2] << (TOP - place), lowest = 0x01010101u << TOP;
+#pragma unroll
+                for (int bit = 0; bit < VALUE_BITS_0; bit++) a[bit][i] = x & (lowest << bit);
+                if (longer) {
+                    const unsigned y = more[i % 2];
+                    a[2][i] = (s > TOP ? y >> (s > TOP ? s - TOP : 0) : y << (s > TOP ? 0 : TOP - s)) & lowest;
+                    a[3][i] = (a[2][i] ^ x ^ (x >> 1)) & lowest;
+                }
+            }
+#pragma unroll
+            for (int kind = 0; kind < (longer ? 4 : VALUE_BITS_0); kind++) {
+#pragma unroll
+                for (int n = 0; n < ROW_TILES; n++)
+                    mma(products[kind][n], a[kind][0], a[kind][1], a[kind][2], a[kind][3],
+                        make_uint2(p[n][slice], p[n][slice + 1]));
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int kind = 0; kind < (longer ? 4 : VALUE_BITS_0); kind++) {
+                    const float unit = power(-TOP - (kind < VALUE_BITS_0 ? kind : 0));
+                    const int product = 256 * products[kind][n][2 * i] + products[kind][n][2 * i + 1];
+                    sum = fmaf((float)product, weights[(longer ? 0 : 4) + kind] * unit, sum);
+                }
+                sums[n][tile][i] = fmaf(sum, factor[n], sums[n][tile][i]);
+            }
+        }
+    }
+}
+#endif
+
 // The high and the low parts of two integers. x and y are the integers plus MAGIC + 128: byte 1 is the high part,
 // rounded, and byte 0 is the low part plus 128.
 DEVICE unsigned short high_parts(float x, float y) {
@@ -569,6 +728,10 @@ DEVICE int group_of(const int* map, int groups, int page) {
     return max(0, min(group < 0 ? group + groups : group, groups - 1));  // behind the pages in use anything may stand
 }
 
+DEVICE int mean_group_of(const Arguments& args, int page) {
+    return args.key_groups > 1 ? group_of(args.key_group, args.key_groups, page) : 0;
+}
+
 DEVICE const Byte* pages_of(const Paged& store, int batch, int head, int lane) {
     return store.data + 16 * lane + batch * store.batch + head * store.head;
 }
@@ -584,8 +747,11 @@ DEVICE void load_scales(const Arguments& args, int batch, int head) {
         const int channel = args.lane_channel ? args.lane_channel[j] : j;
         const float weight = args.plane_weight ? args.plane_weight[j] : 1.0f;
         // padded code lanes have no channel
-        factor[j] = channel < args.key_channels ? load_number<KEY_SCALE>(scale, channel) * weight : 0.0f;
+        factor[j] = channel >= args.key_channels ? 0.0f
+                    : KEY_TOKEN                  ? weight
+                                                 : load_number<KEY_SCALE>(scale, channel) * weight;
     }
+    if constexpr (KEY_TOKEN) return;  // a token's zero point is that of all channels
     const Byte* const zero = pages_of(args.key_zero, batch, head, 0);
 #pragma unroll
     for (int i = 0; i < KEY_ZEROS; i += THREADS) {
@@ -605,6 +771,10 @@ DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row
     for (int n = 0; n < SHARE; n++) {
         const int j = (n * THREADS + threadIdx.x) % KEY_WIDTH;
         column[n] = args.lane_channel ? args.lane_channel[j] : j;
+        if constexpr (KEY_ORDER) {  // side by side for all heads of a store
+            const int head = (int)(unit % args.heads) / KEY_HEADS * KEY_HEADS;
+            column[n] = ((const short*)pages_of(args.lane_order, (int)(unit / args.heads), head, 0))[j];
+        }
     }
     wait_for_query();
     float* const folded = (float*)(shared + FOLDED_AT);
@@ -621,7 +791,19 @@ DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row
         if constexpr (!KEY_GROUPS) x *= factor[j];
         folded[row * KEY_WIDTH + folded_at(j)] = x;
     }
-    if constexpr (!KEY_GROUPS) {
+    if constexpr (KEY_TOKEN) {  // sums over the channels of each group
+        constexpr int CHUNK = KEY_WIDTH / KEY_CHUNKS;
+        const int lane = threadIdx.x % 32;
+        __syncthreads();
+        for (int i = threadIdx.x / 32; i < held * KEY_CHUNKS; i += WARPS) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int j = 0; j < CHUNK; j += 32) sum += folded[i / KEY_CHUNKS * KEY_WIDTH + i % KEY_CHUNKS * CHUNK + j + lane];
+#pragma unroll
+            for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+            if (lane == 0) ((float*)(shared + ZERO_SUM_AT))[i] = sum;
+        }
+    } else if constexpr (!KEY_GROUPS) {
         const int lane = threadIdx.x % 32;
         for (int row = threadIdx.x / 32; row < held; row += WARPS) {
             const Byte* const channels = rows + row * args.query_width * SIZE;
@@ -634,8 +816,35 @@ DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row
             if (lane == 0) ((float*)(shared + ZERO_SUM_AT))[row] = sum * args.scaling;
         }
     }
+    if constexpr (KEY_MEAN || KEY_GATHER) {
+        for (int i = threadIdx.x; i < 4 * ROW_TILES * KEY_ZEROS; i += THREADS) {
+            const int row = i / KEY_ZEROS, channel = i % KEY_ZEROS;
+            const Byte* const channels = rows + row * args.query_width * SIZE;
+            ((float*)(shared + CHANNELS_AT))[i] =
+                row < held ? load_number<QUERY_TYPE>(channels, channel) * args.scaling : 0.0f;
+        }
+    }
     __syncthreads();
 }
+
+// The mean of a group of pages times the query of head t, of every row tile.
+DEVICE void load_mean(const Arguments& args, int batch, int head, int group, float (&mean)[ROW_TILES]) {
+    const int lane = threadIdx.x % 32;
+    const Byte* const from = pages_of(args.key_mean, batch, head, 0) + group * args.key_mean.page;
+#pragma unroll
+    for (int row = 0; row < 4 * ROW_TILES; row++) {
+        const float* const channels = (const float*)(shared + CHANNELS_AT) + row * KEY_ZEROS;
+        float sum = 0.0f;
+        for (int c = lane; c < KEY_ZEROS; c += 32) sum = fmaf(channels[c], load_number<KEY_MEAN>(from, c), sum);
+#pragma unroll
+        for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+        if (lane % 4 == row % 4) mean[row / 4] = sum;
+    }
+}
+
+#if HALF_PRODUCTS
+#include "half_products.cuh"
+#endif
 
 #if RESIDUAL
 // --- columns in the model's dtype: probabilities in two parts, the low ones in the rows that queries leave idle
@@ -809,19 +1018,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
 
     const unsigned sources = SOURCES_AT + 16 * lane;
     // 64 bits of an address, 32 of a page's size, and where the lane's codes of values go
-    auto keep_source = [&](int index, const Paged& store, int lane) {
-        const unsigned long long data = (unsigned long long)pages_of(store, batch, head, lane);
+    auto keep_source = [&](int index, const Paged& store, int lane, int heads_together = 1) {
+        const unsigned long long data = (unsigned long long)pages_of(store, batch, head / heads_together, lane);
         const uint4 source = {(unsigned)data, (unsigned)(data >> 32), (unsigned)store.page,
                               16u * swizzled(lane)};
         *(uint4*)(shared + sources + 512 * index) = source;
     };
-    keep_source(0, args.keys[0], lane);
+    keep_source(0, args.keys[0], lane, KEY_HEADS);
     if constexpr (KEY_LANES_1) keep_source(1, args.keys[1], lane);
     keep_source(VALUE_SOURCE, args.values[0], lane);
     if constexpr (VALUE_LANES_1) keep_source(VALUE_SOURCE + 1, args.values[1], lane);
     // every warp writes them all, and others may read them already: always the same
     if constexpr (KEY_NORM) {
-        if (!NORMS_TOGETHER || lane < 16) keep_source(NORM_SOURCE, args.key_norm, lane);
+        if (!NORMS_TOGETHER || lane < 16) keep_source(NORM_SOURCE, args.key_norm, lane, KEY_HEADS);
     }
     if constexpr (VALUE_NORM) {
         if (!NORMS_TOGETHER || lane >= 16)
@@ -836,6 +1045,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         keep_source(TOKEN_SOURCE, args.value_scale, lane);
         keep_source(TOKEN_SOURCE + 1, args.value_zero, lane);
     }
+    if constexpr (KEY_TOKEN) keep_source(POINT_SOURCE, args.key_point, lane, KEY_HEADS);
+    if constexpr (KEY_GATHER) keep_source(INDEX_SOURCE, args.group_channel, lane);
     auto source_of = [&](int index) { return *(const uint4*)(shared + sources + 512 * index); };
     auto from_source = [&](const uint4& source, int page) {
         const unsigned long long data = (unsigned long long)source.y << 32 | source.x;
@@ -851,12 +1062,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             const Byte* const norms = KEY_NORM ? from_source(source_of(NORM_SOURCE), page) : nullptr;
             const Byte* const value_norms =
                 VALUE_NORM && !NORMS_TOGETHER && !LOGIT_RANGE ? from_source(source_of(FACTOR_SOURCE), page) : nullptr;
-            constexpr bool SCALES = KEY_GROUPS && FOLD, VALUE_SCALES = VALUE_TOKEN && !LOGIT_RANGE;
+            constexpr bool SCALES = KEY_GROUPS && FOLD, VALUE_SCALES = TOKEN_BYTES && !LOGIT_RANGE;
             const Byte* const scales = SCALES ? from_source(source_of(GROUP_SOURCE), group) : nullptr;
             const Byte* const zeros = SCALES ? from_source(source_of(GROUP_SOURCE + 1), group) : nullptr;
             const Byte* const value_scales = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE), page) : nullptr;
             const Byte* const value_zeros = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE + 1), page) : nullptr;
+            const Byte* const points = KEY_TOKEN ? from_source(source_of(POINT_SOURCE), page) : nullptr;
+            const Byte* const index = KEY_GATHER ? from_source(source_of(INDEX_SOURCE), group) : nullptr;
             fetch<KEY_BYTES_0>(to, codes, lane);
+            if constexpr (KEY_GATHER) fetch<INDEX_BYTES>(to + INDEX_AT, index, lane);
+            if constexpr (KEY_TOKEN) fetch<KEY_POINT_BYTES>(to + KEY_POINT_AT, points, lane);
             if constexpr (KEY_LANES_1) fetch<KEY_BYTES_1>(to + KEY_BYTES_0, more_codes, lane);
             if constexpr (KEY_GROUPS) {
                 if constexpr (FOLD) {
@@ -873,7 +1088,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
                 if constexpr (KEY_NORM) fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, norms, lane);
                 if constexpr (VALUE_NORM && !LOGIT_RANGE) fetch<VALUE_NORM_BYTES>(factors, value_norms, lane);
             }
-            if constexpr (VALUE_TOKEN && !LOGIT_RANGE) {
+            if constexpr (VALUE_SCALES) {
                 fetch<TOKEN_BYTES>(factors, value_scales, lane);
                 fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, value_zeros, lane);
             }
@@ -890,7 +1105,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             Byte* const codes_to = shared + kept(value_stages + stage * VALUE_STAGE + source.w);
             const Byte* const codes = from_source(source, page);
             const Byte* const more_codes = VALUE_LANES_1 ? from_source(source_of(VALUE_SOURCE + 1), page) : nullptr;
+            const Byte* const scales = HALF_PRODUCTS ? from_source(source_of(TOKEN_SOURCE), page) : nullptr;
+            const Byte* const zeros = HALF_PRODUCTS ? from_source(source_of(TOKEN_SOURCE + 1), page) : nullptr;
             fetch<VALUE_BYTES_0>(codes_to, codes, lane);
+            if constexpr (HALF_PRODUCTS) {
+                Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + TOKENS_AT + 16 * lane);
+                fetch<TOKENS_BYTES>(to, scales, lane);
+                fetch<TOKENS_BYTES>(to + TOKENS_BYTES, zeros, lane);
+            }
             if constexpr (VALUE_LANES_1) fetch<VALUE_BYTES_1>(codes_to + VALUE_BYTES_0, more_codes, lane);
             if constexpr (VALUE_GROUPS) {
                 Byte* const to = shared + kept(value_stages + stage * VALUE_STAGE + 16 * lane);
@@ -923,7 +1145,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
 
     // The right operand of the scores: column g of a tile is row g of the query.
     uint2 query[ROW_TILES * STEPS];
-    float weight[ROW_TILES], zero[ROW_TILES], slope[ROW_TILES], shift[ROW_TILES];
+    float weight[ROW_TILES], zero[ROW_TILES], chunk_zero[ROW_TILES][KEY_CHUNKS], slope[ROW_TILES], shift[ROW_TILES];
     auto load_adjust = [&] {
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
@@ -973,6 +1195,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             take_through(n);
         }
     };
+#if HALF_PRODUCTS
+    load_half_query(args, unit, first_row);
+#pragma unroll
+    for (int n = 0; n < ROW_TILES; n++) weight[n] = ((const float*)(shared + FACTOR_AT))[4 * n + t];
+#else
     if constexpr (FOLD) {
         if constexpr (!KEY_GROUPS) {
             load_scales(args, batch, head);
@@ -983,8 +1210,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         if constexpr (!KEY_GROUPS) {
 #pragma unroll
             for (int n = 0; n < ROW_TILES; n++) {
-                fold_query<false>(FOLDED_AT + 16 * n * KEY_WIDTH, 0, g, t, query + n * STEPS, weight[n], zero[n]);
-                zero[n] = ((const float*)(shared + ZERO_SUM_AT))[4 * n + t];  // behind the last row any
+                fold_query<false>(FOLDED_AT + 16 * n * KEY_WIDTH, 0, 0, 0, g, t, query + n * STEPS, weight[n], zero[n]);
+                const float* const sums_of_row = (const float*)(shared + ZERO_SUM_AT) + (4 * n + t) * KEY_CHUNKS;
+                zero[n] = sums_of_row[0];  // behind the last row any
+#pragma unroll
+                for (int chunk = 0; chunk < KEY_CHUNKS; chunk++) chunk_zero[n][chunk] = sums_of_row[chunk];
                 take_through(n);
             }
         }
@@ -998,12 +1228,23 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         load_adjust();
         if (begin < pages) load_weights(group_of(args.key_group, args.key_groups, begin));
     }
+#endif
 
     float top[ROW_TILES], total[ROW_TILES], total_zero[ROW_TILES], sums[ROW_TILES][TILES][2] = {};
     float zero_sums[ROW_TILES][VALUE_ZEROS / 8 + 1] = {};  // of head t, channels 8 i + g
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++)
         top[n] = -infinity(), total[n] = LOGIT_RANGE ? infinity() : 0.0f, total_zero[n] = 0.0f;
+
+    int kept_slots[KEPT + 1];  // those of this lane
+#pragma unroll
+    for (int i = 0; i < KEPT; i++) {
+        const Byte* const slots = pages_of(args.kept_slot, batch, head, 0);
+        kept_slots[i] = 32 * i + lane < args.kept ? ((const int*)slots)[32 * i + lane] : -PAGE;
+    }
+
+    float mean[ROW_TILES] = {};
+    int mean_group = -1, next_group = KEY_MEAN && begin < pages ? mean_group_of(args, begin) : 0;
 
     int stage = 0, slot = 0;
     for (int page = begin; page < pages; page += step) {
@@ -1019,26 +1260,74 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         }
 
         fetch_wait<2 * STAGES - 1>();  // the oldest of the fetches under way
+#if HALF_PRODUCTS
+        float scores[ROW_TILES][SLICES][4] = {}, part_zero[ROW_TILES][KEY_PARTS];
+        half_scores(keys, lane, scores, part_zero);
+#else
         if constexpr (KEY_GROUPS && FOLD) {
 #pragma unroll
             for (int n = 0; n < ROW_TILES; n++) {
-                fold_query<true>(FOLDED_AT + 16 * n * KEY_WIDTH, keys + QUERY_AT, g, t, query + n * STEPS, weight[n],
-                                 zero[n]);
+                fold_query<true>(FOLDED_AT + 16 * n * KEY_WIDTH, keys + QUERY_AT, keys + INDEX_AT,
+                                 CHANNELS_AT + 16 * n * KEY_ZEROS, g, t, query + n * STEPS, weight[n], zero[n]);
                 take_through(n);
             }
         } else if constexpr (KEY_GROUPS) {
             load_query(shared + keys + QUERY_AT);
         }
+#if KEY_CHUNKS > 1
+        // of two tokens of head t, channels of one scale at a time
+        float found[ROW_TILES][SLICES][2] = {};
+#pragma unroll
+        for (int chunk = 0; chunk < KEY_CHUNKS; chunk++) {
+            constexpr int WIDTH = KEY_WIDTH / KEY_CHUNKS;
+            int scores[ROW_TILES][SLICES][4] = {};
+            add_scores<KEY_BITS_0, KEY_LANES_0, WIDTH>(keys + chunk * WIDTH, lane, query + chunk * WIDTH / 32, scores, nullptr);
+            const Byte* const scales = shared + kept(keys + KEY_NORM_AT + 4 * KEY_NORM * g);
+            const Byte* const points = shared + kept(keys + KEY_POINT_AT + 4 * KEY_TOKEN * g);
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) {
+                Pair<KEY_NORM> scale;
+                Pair<KEY_TOKEN> point;
+                scale.load(scales, chunk * PAGE + 16 * slice), point.load(points, chunk * PAGE + 16 * slice);
+                const float2 s = scale.values(), z = point.values();
+#pragma unroll
+                for (int n = 0; n < ROW_TILES; n++) {
+                    const float unit_weight = weight[n] * power(-slice_shift(slice)), sum = chunk_zero[n][chunk];
+                    const int* const x = scores[n][slice];
+                    found[n][slice][0] += fmaf((float)(254 * x[0] + x[1]) * unit_weight, s.x, z.x * sum);
+                    found[n][slice][1] += fmaf((float)(254 * x[2] + x[3]) * unit_weight, s.y, z.y * sum);
+                }
+            }
+        }
+#else
         int scores[ROW_TILES][SLICES][4] = {};
         unsigned rest[2][PAGE / 16][2];
+#if KEY_BIT_LANES
+        add_bit_scores(keys, lane, query, scores);
+#else
         add_scores<KEY_BITS_0, KEY_LANES_0, WHOLE_0>(keys, lane, query, scores, rest[0]);
         if constexpr (KEY_LANES_1) {
             constexpr int BITS = KEY_BITS_1 ? KEY_BITS_1 : 1;
             add_scores<BITS, KEY_LANES_1, WHOLE_1>(keys + KEY_BYTES_0, lane, query + WHOLE_0 / 32, scores, rest[1]);
             if constexpr (HALVES) add_halves<KEY_BITS_0, BITS>(rest[0], rest[1], query + WHOLE_STEPS, scores);
         }
+#endif
+#endif
+#endif
+        if constexpr (KEY_MEAN) {
+            if (next_group != mean_group) load_mean(args, batch, head, next_group, mean);
+            mean_group = next_group;
+            if (page + step < pages) next_group = mean_group_of(args, page + step);
+        }
+        constexpr bool IN_SCORES = KEY_CHUNKS > 1;  // scales and zero points are
+        Pair<KEY_TOKEN> point[SLICES];
+        if constexpr (KEY_TOKEN && !IN_SCORES) {
+            const Byte* const row = shared + kept(keys + KEY_POINT_AT + 4 * KEY_TOKEN * g);
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) point[slice].load(row, 16 * slice);
+        }
         Pair<KEY_NORM> norm[SLICES];
-        if constexpr (KEY_NORM) {
+        if constexpr (KEY_NORM && !IN_SCORES) {
             const Byte* const row = shared + kept(keys + KEY_NORM_AT + 4 * KEY_NORM * g);
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++) norm[slice].load(row, 16 * slice);
@@ -1051,6 +1340,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         __syncwarp();  // all lanes have read the keys
         fetch_keys(page + STAGES * step, pages, stage, slot == 0 ? FACTORS - 1 : slot - 1);
 
+#if !HALF_PRODUCTS && KEY_CHUNKS == 1
         unsigned whole[ROW_TILES][SLICES][2];  // of two tokens of head t
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
@@ -1069,15 +1359,43 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             }
         }
 
+#endif
+
+        unsigned hidden = 0;  // of a slice's two tokens those that are kept elsewhere, in two bits
+        if constexpr (KEPT) {
+#pragma unroll
+            for (int i = 0; i < KEPT; i++) {
+                for (unsigned found = __ballot_sync(0xffffffffu, kept_slots[i] / PAGE == page); found; found &= found - 1) {
+                    const int at = __shfl_sync(0xffffffffu, kept_slots[i], __ffs(found) - 1) - page * PAGE;
+                    if (at % 16 / 2 == g) hidden |= 1u << (at / 16 * 2 + at % 2);
+                }
+            }
+        }
+
         // of a slice's two tokens of head t, without bias
         auto logits = [&](int n, int slice) {
-            const float unit_weight = weight[n] * power(-slice_shift(slice));
-            float2 x = make_float2(fmaf((float)(int)whole[n][slice][0], unit_weight, zero[n]),
-                                   fmaf((float)(int)whole[n][slice][1], unit_weight, zero[n]));
-            if constexpr (KEY_NORM) {
+#if HALF_PRODUCTS
+            const float* const found = scores[n][slice];
+            const float unit_weight = weight[n] * (CODE_UNIT * power(-place_of(KEY_BITS_0, slice)));
+            const float zero_part = weight[n] * part_zero[n][slice / PART_SLICES];
+            float2 x = make_float2(fmaf(found[0] + found[1], unit_weight, zero_part),
+                                   fmaf(found[2] + found[3], unit_weight, zero_part));
+#elif KEY_CHUNKS > 1
+            float2 x = make_float2(found[n][slice][0], found[n][slice][1]);
+#else
+            const float unit_weight = weight[n] * power(-slice_shift(slice)), constant = KEY_TOKEN ? 0.0f : zero[n];
+            float2 x = make_float2(fmaf((float)(int)whole[n][slice][0], unit_weight, constant),
+                                   fmaf((float)(int)whole[n][slice][1], unit_weight, constant));
+#endif
+            if constexpr (KEY_NORM && !IN_SCORES) {
                 const float2 by = norm[slice].values();
                 x.x *= by.x, x.y *= by.y;
             }
+            if constexpr (KEY_TOKEN && !IN_SCORES) {
+                const float2 by = point[slice].values();
+                x.x = fmaf(by.x, zero[n], x.x), x.y = fmaf(by.y, zero[n], x.y);
+            }
+            if constexpr (KEY_MEAN) x.x += mean[n], x.y += mean[n];
             return x;
         };
         if constexpr (LOGIT_RANGE) {  // `total` is the smallest logit of a token
@@ -1100,7 +1418,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         }
 
         // Norms (or scales) multiply the probabilities; their largest sets the steps, whatever the probabilities are.
-        constexpr int FACTOR = VALUE_TOKEN ? VALUE_TOKEN : VALUE_NORM;
+        constexpr int FACTOR = HALF_PRODUCTS ? 0 : VALUE_TOKEN ? VALUE_TOKEN : VALUE_NORM;
         Pair<FACTOR> value_factor[SLICES];
         float most = 1.0f;
         if constexpr (FACTOR) {
@@ -1124,9 +1442,30 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
                     x[slice].x = fmaf(bias[slice].x, LOG2_E, x[slice].x);
                     x[slice].y = fmaf(bias[slice].y, LOG2_E, x[slice].y);
                 }
+                if constexpr (KEPT) {
+                    if (hidden >> 2 * slice & 1) x[slice].x = -infinity();
+                    if (hidden >> 2 * slice & 2) x[slice].y = -infinity();
+                }
                 largest_pair.x = fmaxf(largest_pair.x, x[slice].x), largest_pair.y = fmaxf(largest_pair.y, x[slice].y);
             }
             const float largest = max_over_tokens(fmaxf(largest_pair.x, largest_pair.y));
+#if HALF_PRODUCTS
+            const float new_top = fmaxf(top[n], largest);
+            const float decay = exp2_approx(top[n] - new_top);
+            factor[n] = exp2_approx(largest - new_top) * (1.0f / P_LARGEST);
+            const bool grows = new_top > top[n];
+            top[n] = new_top;
+            // even tokens of a slice, then odd ones
+            Byte* const row = shared + kept(probabilities + (4 * n + t) * HALF_STRIDE + 2 * g);
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) {
+                const float start = LOG2_P_LARGEST - (float)place_of(VALUE_BITS_0, slice) - largest;
+                const unsigned pair = to_halves(exp2_approx(x[slice].x + start), exp2_approx(x[slice].y + start));
+                *(unsigned short*)(row + 32 * slice) = (unsigned short)pair;
+                *(unsigned short*)(row + 32 * slice + 16) = (unsigned short)(pair >> 16);
+            }
+            total[n] *= decay, total_zero[n] *= decay;
+#else
             float offset = LOG2_P_STEPS, unit_p = 1.0f / P_STEPS;
             if constexpr (FACTOR) offset -= log2_approx(most), unit_p *= most;
             offset -= largest;
@@ -1181,6 +1520,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             total_zero[n] = fmaf(total_zero[n], decay, page_zero * factor[n]);
             const float weights = VALUE_NORM ? page_zero : page_total;
             if constexpr (VALUE_ZEROS) page_weight[n] = sum_over_tokens(weights * factor[n]);
+#endif
             if (__any_sync(0xffffffffu, grows)) {
 #pragma unroll
                 for (int tile = 0; tile < TILES; tile++) sums[n][tile][0] *= decay, sums[n][tile][1] *= decay;
@@ -1191,6 +1531,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         __syncwarp();
 
         fetch_wait<2 * STAGES - 1>();
+#if HALF_PRODUCTS
+        unsigned p[ROW_TILES][2 * SLICES];
+        const unsigned p_at = kept(probabilities + lane % 8 / 2 * HALF_STRIDE + lane / 8 * 16);
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < SLICES; i += 2) load_matrices(p[n] + 2 * i, shared + p_at + 4 * n * HALF_STRIDE + 32 * i);
+        }
+        add_half_values(values, p, lane, factor, total, total_zero, sums);
+#else
         const unsigned group_scale = values + GROUP_AT;
         unsigned p[ROW_TILES][SLICES];
         const unsigned p_at = kept(probabilities + lane % 8 * P_STRIDE + lane / 8 * 16);
@@ -1199,10 +1549,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
 #pragma unroll
             for (int i = 0; i < SLICES; i += 4) load_matrices(p[n] + i, shared + p_at + 8 * n * P_STRIDE + 16 * i);
         }
+#if VALUE_BIT_LANES
+        add_bit_values(values, p, lane, factor, args.value_weights, sums);
+#else
         add_values<VALUE_BITS_0, VALUE_LANES_0>(values, p, lane, factor, group_scale, sums, 0);
         if constexpr (VALUE_LANES_1)
             add_values<VALUE_BITS_1 ? VALUE_BITS_1 : 1, VALUE_LANES_1>(
                 values + VALUE_BYTES_0, p, lane, factor, group_scale + 4 * VALUE_WIDTH_0, sums, TILES_0);
+#endif
         if constexpr (VALUE_ZEROS) {
             const Byte* const zeros = shared + kept(values + ZERO_AT + 4 * g);
 #pragma unroll
@@ -1215,6 +1569,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         if constexpr (KEY_GROUPS && !FOLD) {
             if (page + step < pages) load_weights(group_of(args.key_group, args.key_groups, page + step));
         }
+#endif
         __syncwarp();  // all lanes have read the values and the probabilities
         fetch_values(page + STAGES * step, pages, stage);
         if (++stage == STAGES) stage = 0;
@@ -1251,7 +1606,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++) {
         total[n] = sum_over_tokens(total[n]);
-        if constexpr (WEIGHTS) total_zero[n] = sum_over_tokens(total_zero[n]);
+        if constexpr (WEIGHTS && !HALF_PRODUCTS) total_zero[n] = sum_over_tokens(total_zero[n]);
         if (g == 0) {
             const int at = warp * ROW_TILES * 4 + 4 * n + t;
             shared_top[at] = top[n], shared_total[at] = total[n], shared_zero[at] = total_zero[n];
@@ -1272,16 +1627,22 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         }
 #pragma unroll
         for (int i = 0; i < VALUE_ZEROS / 8; i++) row[VALUE_WIDTH + 8 * i + g] = zero_sums[n][i] * share;
+        if constexpr (HALF_PRODUCTS) row[VALUE_WIDTH + g] = total_zero[n] * share;  // of group g
     }
     __syncthreads();
     for (int i = threadIdx.x; i < rows * SUM_WIDTH; i += WARPS * 32) {
         const int row = i / SUM_WIDTH, code_lane = i % SUM_WIDTH;
         const bool padding = code_lane < VALUE_WIDTH_0 ? code_lane >= VALUE_LANES_0
-                                                   : code_lane >= VALUE_WIDTH_0 + VALUE_LANES_1 && code_lane < VALUE_WIDTH;
+                                                   : code_lane >= VALUE_WIDTH_0 + SUM_LANES_1 && code_lane < VALUE_WIDTH;
         float sum = 0.0f;
         if (!padding) {
 #pragma unroll
             for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[row * SUM_STRIDE + code_lane];
+            if constexpr (HALF_PRODUCTS) {
+                const int zero_at = row * SUM_STRIDE + VALUE_WIDTH + code_lane / (VALUE_LANES_0 / VALUE_PARTS);
+#pragma unroll
+                for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[zero_at];
+            }
         }
         if (code_lane < VALUE_WIDTH && args.channel_lanes)
             ((float*)shared)[row * SUM_STRIDE + code_lane] = sum;  // where the first warp's was, which is no longer needed

@@ -26,12 +26,36 @@ class KeyPlanes:
         group: the query's group a page uses: ``"span"`` (group 0), ``"page"`` (its own) or int32 ``[P]``, where
             negative numbers count from the last group.
         norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the logits, or None.
+        point: of the same type and shape as ``norm``, zero points by token, added to all channels behind the norms, or
+            None.
+        bit_lanes: whether each bit of a code is a lane of its own, all codes' lowest bits first. Of codes with a bit in
+            the second plane that bit and the parity of all bits follow; a lane of the first plane's bit ``i`` counts
+            ``2 ** i``, one of these counts 1.
+        kept_slot: int32 ``[B, H, E]``, slots to leave out, or None.
+        chunks: with ``point``, groups of neighbouring lanes that have scales and zero points of their own: ``norm`` and
+            ``point`` are ``[B, H, P, chunks * N]``.
+        heads_together: heads that one of a store's serves; ``H`` of what it has by token counts these.
+        groups_in_page: with a group of its own, or several, for every page: how many, of equally many tokens.
     """
 
     planes: tuple[Plane, ...]
     page_size: int
     group: str | torch.Tensor = "span"
     norm: torch.Tensor | None = None
+    groups_in_page: int = 1
+    point: torch.Tensor | None = None
+    bit_lanes: bool = False
+    kept_slot: torch.Tensor | None = None
+    chunks: int = 1
+    heads_together: int = 1
+
+    @property
+    def width(self) -> int:
+        """Lanes of the expanded query."""
+        if not self.bit_lanes:
+            return padded_lanes(self.planes, -1)
+        first, *more = (aligned(codes.shape[-1]) for codes, _ in self.planes)
+        return first * self.planes[0][1] + 2 * sum(more)
 
 
 @dataclass(frozen=True)
@@ -43,8 +67,8 @@ class ValuePlanes:
             two dimensions contiguous.
         axis: ``"channel"`` or ``"token"``, what has a scale of its own.
         scale: axis ``"channel"``: float32 ``[B, H, G, JV]``, contiguous, already expanded to lanes; with one group
-            the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, 1, N]``,
-            not negative.
+            the caller applies it and the kernel ignores it. Axis ``"token"``: float16 or float32 ``[B, H, P, S, N]``
+            for ``S`` groups of neighbouring channels, not negative.
         zero_point: axis ``"token"``: like ``scale``. Axis ``"channel"``: float32 ``[B, H, G, Dz]``, contiguous, ``Dz``
             a multiple of 8; with one group the caller applies it (to ``l`` or the sums of norms).
         group: as in :class:`KeyPlanes`, axis ``"channel"`` only.
@@ -52,6 +76,8 @@ class ValuePlanes:
             ``"channel"``), or None.
         channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of lanes ``channels[0][k, c]``
             times ``channels[1][k, c]``, which is what is written then; or None for sums by lane.
+        bit_weights: what each bit of a code is worth, as :attr:`kvmm.kernels.attention.format.PackedFormat.bit_weights`
+            has it, so that sums are by channel; or None.
         has_plane_weights: whether channels have several lanes of different plane weights.
     """
 
@@ -63,10 +89,13 @@ class ValuePlanes:
     norm: torch.Tensor | None = None
     channels: tuple[torch.Tensor, torch.Tensor] | None = None
     has_plane_weights: bool = False
+    bit_weights: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def width(self) -> int:
         """Lanes or channels of the sums."""
+        if self.bit_weights is not None:
+            return padded_lanes(self.planes[:1], -2)
         return padded_lanes(self.planes, -2) if self.channels is None else self.channels[0].shape[-1]
 
 
@@ -77,20 +106,31 @@ class Query:
     Attributes:
         rows: float16, bfloat16 or float32 ``[B * H, R, W]``, contiguous, the transformed query.
         scaling: what multiplies every logit.
-        scale: float16 or float32 ``[B, H, G, C]``, a channel's in every group that :class:`KeyPlanes` names.
-        zero_point: of the same type ``[B, H, G, D]``.
+        scale: float16 or float32 ``[B, H, G, C]``, a channel's in every group that :class:`KeyPlanes` names; where a
+            page has several groups, ``G`` pages with the scales of these one behind the other. None where keys have
+            scales by token.
+        zero_point: of the same type ``[B, H, G, D]``, with several groups alike.
         lane_channel: int32 ``[J]``, the channel of each lane, or None if lane ``j`` is channel ``j``.
         plane_weight: float32 ``[J]``, what a step of each lane is worth in steps of its channel, or None.
         offset: float32 ``[H or 1, D]``, added to every zero point, or None.
+        mean: float16 or float32 ``[B, H, G, D]``, added to vectors behind their norms, or None. With it all pages share
+            a scale, and what :class:`KeyPlanes` names is the group of the mean.
+        group_channel: uint8 ``[B, H, G, K]``, the channels of the second plane's lanes, whose codes are the higher bits
+            of theirs, or None. The first plane then has all channels.
+        lane_order: int16 ``[B, H, 1, D]``, the channel of each lane of a store, with several heads a store those of all
+            of them side by side; or None if lane ``j`` is channel ``j``.
     """
 
     rows: torch.Tensor
     scaling: float
-    scale: torch.Tensor
-    zero_point: torch.Tensor
+    scale: torch.Tensor | None
+    zero_point: torch.Tensor | None
     lane_channel: torch.Tensor | None = None
     plane_weight: torch.Tensor | None = None
     offset: torch.Tensor | None = None
+    mean: torch.Tensor | None = None
+    group_channel: torch.Tensor | None = None
+    lane_order: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,16 @@ from kvmm.kernels.attention.backends.cuda.splits import grid_of
 from kvmm.kernels.attention.backends.cuda.variant import Variant, variant_of
 
 _SOURCE = Path(__file__).with_name("attention.cu")
+_INCLUDED = Path(__file__).with_name("half_products.cuh")
 HEADER = "variant.cuh"
 
 
 @lru_cache(maxsize=256)
-def _fitted(variant: Variant, device: torch.device) -> Variant | None:
+def _fitted(variant: Variant, device: torch.device, units: int) -> Variant | None:
     properties = torch.cuda.get_device_properties(device)
     block = getattr(properties, "shared_memory_per_block_optin", 99 * 1024)
-    return variant.fitted(block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024))
+    total = getattr(properties, "shared_memory_per_multiprocessor", block + 1024)
+    return variant.fitted(block, total, units / properties.multi_processor_count)
 
 
 @lru_cache(maxsize=16)
@@ -65,7 +67,10 @@ def choose(
     if not available(device_of(query)):
         return None
     variant = variant_of(query, keys, values, bias, residual, calibrated)
-    return None if variant is None else _fitted(variant, device_of(query))
+    if variant is None:
+        return None
+    splits, heads, batch = grid_of(query, keys, variant, 1)
+    return _fitted(variant, device_of(query), splits * heads * batch)
 
 
 def supports(query: torch.Tensor | Query, keys, values, bias: torch.Tensor | None = None) -> bool:
@@ -114,7 +119,8 @@ def split_kernel(
         num_pages: int32 ``[1]`` on the device, pages in use, or None for all.
         bias: float32 ``[B, slots]``, -1e30 at slots without a token, or None.
         out_z: sums for the zero points, float32. Axis ``"token"``: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the
-            tokens' zero points. Values with norms, one group: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the norms,
+            tokens' zero points, or None with several groups of channels, whose zero points ``out_acc`` has in it.
+            Values with norms, one group: ``[B * H, S, R]``, of ``2 ** (x - m)`` times the norms,
             or None. Several groups: ``[B * H, S, R, Dz]``, of ``2 ** (x - m)`` (times norms) times the groups' zero
             points.
         residual: residual tokens in the model's dtype, read by this kernel in splits of their own, or None.
@@ -151,7 +157,7 @@ def compile_variant(variant: Variant, capability: tuple[int, int]) -> tuple[byte
     """Compile ``attention.cu`` for a GPU: the program and the compiler's log, as
     :func:`kvmm.kernels.attention.backends.cuda.nvrtc.compile_source` returns them.
     """
-    headers = {HEADER: header_text(variant).encode()}
+    headers = {HEADER: header_text(variant).encode(), _INCLUDED.name: _INCLUDED.read_bytes()}
     return nvrtc.compile_source(_SOURCE.read_bytes(), _SOURCE.name, headers, capability)
 
 

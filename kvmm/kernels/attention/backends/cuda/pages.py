@@ -11,6 +11,7 @@ from kvmm.kernels.attention.backends.cuda.variant import Variant
 from kvmm.kernels.attention.backends.triton.call import DecodeCall, Partial, ResidualTokens
 from kvmm.kernels.attention.backends.triton.query import expand_query, transform_query, transformed_query_buffer
 from kvmm.kernels.attention.backends.triton.reduce import logit_calibration
+from kvmm.kernels.attention.bit_lanes import bit_layout
 from kvmm.kernels.attention.format import DenseFormat, LogitCalibration, PackedFormat, aligned
 
 _RESIDUAL_IN_SPLIT_KERNEL = True  # whether the CUDA split kernel may read the residual tokens
@@ -38,12 +39,7 @@ def cuda_split(
     batch = call.bh // call.num_kv_heads
     k, v, grouped = _key_planes(keys), _value_planes(call, values), _grouped(values)
     bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
-    residual = None
-    if residual_tokens is not None and _RESIDUAL_IN_SPLIT_KERNEL:
-        residual_bias = None if residual_tokens.bias is None else residual_tokens.bias[:, 0, 0].expand(batch, -1)
-        residual = ResidualInputs(
-            call.query, residual_tokens.key, residual_tokens.value, call.scaling, residual_bias, residual_tokens.length
-        )
+    residual = _residual_inputs(call, residual_tokens, batch)
 
     def choose(query: torch.Tensor | Query) -> tuple[Variant | None, ResidualInputs | None]:
         with_residual = None if residual is None else cuda.choose(query, k, v, bias, residual, calibration is not None)
@@ -59,6 +55,8 @@ def cuda_split(
         transform_query(call, keys, query.rows, launch_dependents)
     else:  # another kernel expands the query
         groups = keys.groups if k.group != "span" else 1
+        if keys.groups_per_page > 1 or keys.by_token or not keys.plain:
+            return None
         query = call.empty(batch, call.num_kv_heads, groups, 2 * call.rows, keys.lanes, dtype=torch.int8)
         variant, residual_read = choose(query)
         if variant is None:
@@ -71,7 +69,7 @@ def cuda_split(
     zero = None
     if grouped:
         zero = call.empty(call.bh, num_kv_splits, call.rows, values.zero_point.shape[-1])
-    elif values.by_token or values.norm is not None:
+    elif (values.by_token and not variant.half_products) or values.norm is not None:
         zero = call.empty(call.bh, num_kv_splits, call.rows)
     residual_splits = None
     if residual_read is not None:
@@ -98,20 +96,58 @@ def cuda_split(
     return Partial(m, l, acc, zero, grouped, v.channels is not None, residual_splits, launch_dependents)
 
 
+def _residual_inputs(call: DecodeCall, tokens: ResidualTokens | None, batch: int) -> ResidualInputs | None:
+    if tokens is None or not _RESIDUAL_IN_SPLIT_KERNEL:
+        return None
+    bias = None if tokens.bias is None else tokens.bias[:, 0, 0].expand(batch, -1)
+    return ResidualInputs(call.query, tokens.key, tokens.value, call.scaling, bias, tokens.length)
+
+
+def reads(
+    call: DecodeCall,
+    keys: PackedFormat | DenseFormat | None,
+    values: PackedFormat | DenseFormat,
+    bias: torch.Tensor | None,
+) -> bool:
+    """Whether the CUDA kernel reads a segment and folds the keys' scales itself, as it must where they are not plain.
+
+    Args:
+        bias: float32 ``[B or 1, 1, 1 or q, slots]`` of the call, or None.
+    """
+    if not call.int8 or not _fits(keys, values, bias):
+        return False
+    query = _foldable(call, keys)
+    bias = None if bias is None else bias[:, 0, 0]
+    return query is not None and cuda.supports(query, _key_planes(keys), _value_planes(call, values), bias)
+
+
 def _fits(keys: PackedFormat | DenseFormat, values: PackedFormat | DenseFormat, bias: torch.Tensor | None) -> bool:
     """Whether the kernel may take the stores: packed, in planes, and their scales where it looks for them."""
     if not isinstance(keys, PackedFormat) or not isinstance(values, PackedFormat):
         return False
-    if keys.by_token or keys.groups_per_page > 1 or values.groups_per_page or not keys.planes or not values.planes:
-        return False
-    if values.by_token and values.scale.shape[3] > 1:
+    if values.groups_per_page or not keys.planes or not values.planes:
         return False
     return bias is None or (bias.shape[2] == 1 and bias.stride(-1) == 1)
 
 
 def _key_planes(keys: PackedFormat) -> KeyPlanes:
     group = keys.page_group if keys.page_group is not None else "page" if keys.groups_per_page else "span"
-    return KeyPlanes(tuple((p.codes, p.bits) for p in keys.planes), keys.page_size, group, keys.norm)
+    planes = tuple((p.codes, p.bits) for p in keys.planes)
+    if keys.by_token:
+        scale, point = (x.flatten(3) for x in (keys.scale, keys.zero_point))
+        return KeyPlanes(
+            planes,
+            keys.page_size,
+            group,
+            scale,
+            point=point,
+            chunks=keys.scale.shape[3],
+            heads_together=keys.head_group,
+        )
+    group = group if keys.centre is None else keys.centre_group
+    bits = keys.bit_weights is not None
+    parts = max(1, keys.groups_per_page)
+    return KeyPlanes(planes, keys.page_size, group, keys.norm, parts, bit_lanes=bits, kept_slot=keys.kept_slot)
 
 
 def _grouped(values: PackedFormat) -> bool:
@@ -126,6 +162,8 @@ def _value_planes(call: DecodeCall, values: PackedFormat) -> ValuePlanes:
     )
     if values.by_token:
         return ValuePlanes(planes, "token", values.scale, values.zero_point)
+    if values.bit_weights is not None:
+        return ValuePlanes(planes, norm=values.norm, bit_weights=values.bit_weights)
     if _grouped(values):
         scale, zero_point = (x.contiguous() for x in values.expand())
         return ValuePlanes(
@@ -139,10 +177,22 @@ def _value_planes(call: DecodeCall, values: PackedFormat) -> ValuePlanes:
 
 def _foldable(call: DecodeCall, keys: PackedFormat) -> Query | None:
     """The query of the CUDA kernel that folds the keys' scales itself; None where groups are not all alike."""
-    if keys.group_channel is not None or (keys.fallback is not None and keys.groups > 1):
+    if keys.fallback is not None and keys.groups > 1:
         return None
+    if keys.by_token:
+        query = transformed_query_buffer(call, keys)
+        return Query(query, call.scaling, None, None, mean=keys.mean, lane_order=keys.lane_order)
     scale, zero_point = keys.scale, keys.zero_point
     if keys.fallback is not None:
         scale, zero_point = (x.expand(call.bh // call.num_kv_heads, call.num_kv_heads, -1, -1) for x in keys.fallback)
-    query = transformed_query_buffer(call, keys)
-    return Query(query, call.scaling, scale, zero_point, keys.lane_channel, keys.plane_weight, keys.offset)
+    if keys.groups_per_page > 1:  # those of a page as one
+        pages = (-1, keys.groups_per_page)
+        scale, zero_point = (
+            x[:, :, : keys.pages * pages[1]].unflatten(2, pages).flatten(3) for x in (scale, zero_point)
+        )
+    query, channel, weight = transformed_query_buffer(call, keys), keys.lane_channel, keys.plane_weight
+    if keys.group_channel is not None:
+        return Query(query, call.scaling, scale, zero_point, group_channel=keys.group_channel)
+    if keys.bit_weights is not None:
+        channel, weight = bit_layout(tuple(plane.width for plane in keys.planes), keys.bit_weights, query.device)
+    return Query(query, call.scaling, scale, zero_point, channel, weight, keys.offset, keys.centre)

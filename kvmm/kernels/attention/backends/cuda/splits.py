@@ -34,6 +34,7 @@ def grid_of(
     """Blocks of a launch with ``splits`` of the pages: splits, heads times what a block takes of a head's rows,
     sequences."""
     batch, heads = keys.planes[0][0].shape[:2]
+    heads *= keys.heads_together
     splits += residual_out.m.shape[1] if residual_out is not None and residual_out.apart else 0
     return splits, heads * -(-rows_of(query) // (4 * variant.row_tiles)), batch
 

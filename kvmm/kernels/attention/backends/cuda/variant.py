@@ -20,6 +20,8 @@ from kvmm.kernels.attention.backends.cuda.inputs import (
 from kvmm.kernels.attention.format import aligned
 
 PAGE_SIZES = (64, 128)
+MAX_KEPT = 128  # slots of a head that are left out
+MAX_PARTS = 8  # groups of tokens in a page, or of channels of a token
 MAX_LANES = 256  # of all planes together: 254 * high + low has to fit 31 bits
 _TYPES = {torch.float16: 1, torch.float32: 2}
 _QUERY_TYPES = _TYPES | {torch.bfloat16: 3}
@@ -55,6 +57,18 @@ class Variant:
     query_type: int = _macro("0: int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, without", default=0)
     key_scale: int = _macro("with QUERY_TYPE, scales and zero points: 1: float16, 2: float32", default=0)
     key_zeros: int = _macro("with QUERY_TYPE, zero points that a group of keys has", default=0)
+    key_token: int = _macro("zero points by token of keys, whose norms are scales", default=0)
+    key_mean: int = _macro("with QUERY_TYPE, a mean by group of pages, added to keys behind their norms", default=0)
+    key_bit_lanes: bool = _macro("whether each bit of keys' codes is a lane of its own", default=False)
+    value_bit_lanes: bool = _macro("whether each bit of values' codes is", default=False)
+    key_gather: bool = _macro("with QUERY_TYPE, whether groups of keys name the second plane's channels", default=False)
+    kept: int = _macro("slots of a head that are left out, in multiples of 32", default=0)
+    key_chunks: int = _macro("groups of channels of a token that keys have scales for", default=1)
+    key_heads: int = _macro("heads that share the codes of keys", default=1)
+    key_order: bool = _macro("whether lanes of keys have an order by sequence and head", default=False)
+    key_parts: int = _macro("groups of tokens in a page that keys have scales for", default=1)
+    value_parts: int = _macro("groups of channels of a token that values have scales for", default=1)
+    half_products: bool = _macro("whether products are of float16: where there are several such groups", default=False)
     bias: int = _macro("0: none, 1: any, 2: aligned to 16 bytes", default=0)
     calibrated: bool = _macro("whether each row's logits are calibrated", default=False)
     logit_range: bool = _macro("whether only each row's largest and smallest logit are wanted", default=False)
@@ -70,25 +84,32 @@ class Variant:
         """Shared memory of a stage of keys and one of values: a page's codes and what belongs to them."""
         tokens, lanes = self.page, 8 * self.row_tiles
         keys = sum(tokens * b // 8 * j for b, j in zip(self.key_bits, self.key_lanes, strict=True))
-        keys += tokens * 2 * self.key_norm + (self.bias == 2) * tokens * 4
-        keys += self.key_groups * (4 * self.key_scale if self.query_type else lanes) * self._key_width
+        keys += tokens * 2 * (self.key_norm + self.key_token) * self.key_chunks + (self.bias == 2) * tokens * 4
+        if self.query_type:
+            width = self.key_lanes[0] if self.key_gather else self._key_width
+            keys += self.key_groups * 4 * self.key_scale * self.key_parts * width + self.key_gather * self.key_lanes[1]
+        else:
+            keys += self.key_groups * lanes * self._key_width
         values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_lanes, strict=True))
         values += (self.value_groups * self._value_width + self.value_zeros) * 4
+        values += self.half_products * 4 * self.value_parts * tokens
         return _rounded(keys + 16, 128) + _rounded(values, 128)
 
     @property
     def _key_width(self) -> int:
-        return sum(aligned(lanes) for lanes in self.key_lanes)
+        first, second = (aligned(lanes) for lanes in self.key_lanes)
+        return first * self.key_bits[0] + 2 * second if self.key_bit_lanes else first + second
 
     @property
     def _value_width(self) -> int:
-        return sum(aligned(lanes) for lanes in self.value_lanes)
+        return sum(aligned(lanes) for lanes in self.value_lanes[: 1 if self.value_bit_lanes else 2])
 
     @property
     def warp_bytes(self) -> int:
         """Shared memory of a warp: its stages, the page's probabilities, factors of values; at the end its sums."""
         stages = self.stages * self.stage_bytes + 8 * self.row_tiles * (self.page + 16)
-        stages += (self.stages + 1) * self.page * 2 * (self.value_norm + 2 * self.value_token)
+        factors = self.value_norm + 2 * self.value_token * (not self.half_products)
+        stages += (self.stages + 1) * self.page * 2 * factors
         sums = 4 * self.row_tiles * (self._value_width + self.value_zeros + 8) * 4
         return _rounded(max(stages, sums), 128)
 
@@ -99,7 +120,9 @@ class Variant:
         folded = ((rows + 1) * self._key_width + self.key_zeros + rows) * 4 if self.query_type else 0
         stores = sum(lanes > 0 for lanes in (*self.key_lanes, *self.value_lanes))
         stores += sum(kind > 0 for kind in (self.key_norm, self.value_norm)) + 2 * (self.value_token > 0)
-        stores += 2 * (self.key_groups and self.query_type != 0)
+        stores += 2 * (self.key_groups and self.query_type != 0) + (self.key_token > 0) + self.key_gather
+        folded += (self.key_chunks - 1) * rows * 4
+        folded += (self.key_mean > 0 or self.key_gather) * rows * self.key_zeros * 4
         return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded + 512 * stores
 
     @property
@@ -119,26 +142,34 @@ class Variant:
         """The variant that finds the range of the logits that this one calibrates."""
         return replace(self, calibrated=False, logit_range=True, residual=0, residual_key_dim=0, residual_value_dim=0)
 
-    def fitted(self, shared_block: int, shared_total: int) -> Variant | None:
+    def fitted(self, shared_block: int, shared_total: int, units: float = 0.0) -> Variant | None:
         """The variant with as many warps and stages as a multiprocessor's shared memory and registers allow.
 
         Args:
             shared_block, shared_total: bytes that a block may ask for and that a multiprocessor has.
+            units: blocks of one split for every multiprocessor: where they do not fit at once, smaller blocks are
+                faster, of which one begins while others are at their pages.
         """
         # registers per lane: scores, weighted values and query, of the pages and before them of the residual tokens
         registers = self.row_tiles * (self.page // 4 + (sum(self.value_lanes) + self.value_zeros) // 8)
-        registers += self.row_tiles * sum(self.key_lanes) // 16
+        registers += self.row_tiles * (self._key_width if self.key_bit_lanes else sum(self.key_lanes)) // 16
         residual_registers = self.residual_key_dim // 8 + self.residual_value_dim // 4
         most = 16 if max(registers, residual_registers) <= 64 else 8
         deep = replace(self, stages=1).stage_bytes >= 8192
+        fitted = None
         for warps, stages, blocks in PLANS:
             if warps * blocks > most or (stages > 1 and not deep):
                 continue
             fitted = replace(self, warps=warps, stages=stages, blocks=blocks)
             block = fitted.shared_bytes
             if block <= shared_block and blocks * (block + 1024) <= shared_total:  # 1 KB of each block is the driver's
-                return fitted
-        return None
+                break
+        else:
+            return None
+        if units <= fitted.blocks or most < 12:
+            return fitted
+        small = replace(self, warps=3, stages=1, blocks=4)
+        return small if 4 * (small.shared_bytes + 1024) <= shared_total else fitted
 
 
 # (warps a block, stages, blocks a multiprocessor), best first, as measured on an H200. Large pages are worth two
@@ -198,13 +229,30 @@ def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
     scale, zero_point = query.scale, query.zero_point
     if query.rows.dtype not in _QUERY_TYPES or not query.rows.is_contiguous():
         return False
-    if scale.dtype not in _TYPES or scale.dtype != zero_point.dtype or zero_point.shape[-1] > MAX_LANES:
+    if not _typed(query.mean) or (query.mean is not None and query.mean.stride(-1) != 1):
         return False
-    if not _groups(keys.group, scale.shape[2]):
-        return all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (scale, zero_point))
+    if keys.point is not None:  # scales and zero points by token
+        order = query.lane_order
+        if order is not None and (order.dtype != torch.int16 or not _laid_out(order, inner=3)):
+            return False
+        whole = keys.chunks == 1 or not lanes % (64 * keys.chunks)
+        return scale is query.lane_channel is None and query.rows.shape[-1] == lanes <= MAX_LANES and whole
+    if scale.dtype not in _TYPES or scale.dtype != zero_point.dtype:
+        return False
+    if zero_point.shape[-1] > MAX_LANES * keys.groups_in_page:
+        return False
+    if query.mean is not None or not _groups(keys.group, scale.shape[2]):
+        return query.group_channel is None and all(x.stride(-1) == 1 or x.shape[-1] == 1 for x in (scale, zero_point))
     # scales of a page as they are in memory, for a query whose lanes are the channels
     plain = query.lane_channel is query.plane_weight is query.offset is None
-    if not plain or scale.shape[-1] != lanes or zero_point.shape[-1] != lanes or query.rows.shape[-1] < lanes:
+    if query.group_channel is not None:
+        lanes = keys.planes[0][0].shape[-1]
+        if len(keys.planes) != 2 or lanes % 32 or keys.groups_in_page > 1 or lanes > MAX_LANES:
+            return False
+        if query.group_channel.shape[-1] != keys.planes[1][0].shape[-1] or not _laid_out(query.group_channel, inner=1):
+            return False
+    width = lanes * keys.groups_in_page
+    if not plain or scale.shape[-1] != width or zero_point.shape[-1] != width or query.rows.shape[-1] < lanes:
         return False
     return _laid_out(scale, zero_point, inner=1) and _near(scale, zero_point)
 
@@ -229,11 +277,18 @@ def _query_fields(query: torch.Tensor | Query, keys: KeyPlanes, lanes: int) -> d
     if isinstance(query, Query):
         if not _folds(query, keys, lanes):
             return None
-        return {
-            "query_type": _QUERY_TYPES[query.rows.dtype],
+        fields = {"query_type": _QUERY_TYPES[query.rows.dtype]}
+        if query.mean is not None:
+            fields["key_mean"] = _TYPES[query.mean.dtype]
+        if keys.point is not None:
+            fields |= {"key_chunks": keys.chunks, "key_heads": keys.heads_together}
+            fields["key_order"] = query.lane_order is not None
+            return fields | {"key_token": _TYPES[keys.point.dtype], "key_zeros": keys.planes[0][0].shape[-1]}
+        return fields | {
             "key_scale": _TYPES[query.scale.dtype],
-            "key_zeros": query.zero_point.shape[-1],
-            "key_groups": _groups(keys.group, query.scale.shape[2]),
+            "key_zeros": query.zero_point.shape[-1] // keys.groups_in_page,
+            "key_groups": query.mean is None and _groups(keys.group, query.scale.shape[2]),
+            "key_gather": query.group_channel is not None,
         }
     if query.dtype != torch.int8 or not _laid_out(query, inner=5) or query.shape[-1] != lanes:
         return None
@@ -248,9 +303,9 @@ def _value_fields(values: ValuePlanes) -> dict[str, Any] | None:
             return None
         if not _typed(scale) or not _near(scale, zero_point):
             return None
-        if scale.shape[3] != 1 or zero_point.shape[3] != 1 or not _laid_out(scale, zero_point, inner=2):
+        if scale.shape != zero_point.shape or not _laid_out(scale, zero_point, inner=2):
             return None
-        return {"value_token": _TYPES[scale.dtype]}
+        return {"value_token": _TYPES[scale.dtype], "value_parts": scale.shape[3]}
     if scale is None or not _groups(values.group, scale.shape[2]):
         return {}
     for x in (scale, zero_point):
@@ -298,21 +353,24 @@ def variant_of(
         calibrated: whether each row's logits are calibrated; keys with norms cannot be.
     """
     page = keys.page_size
-    if page not in PAGE_SIZES or (calibrated and keys.norm is not None):
+    if page not in PAGE_SIZES or (calibrated and not (keys.norm is None and keys.kept_slot is None)):
+        return None
+    if keys.kept_slot is not None and (keys.kept_slot.shape[-1] > MAX_KEPT or keys.kept_slot.stride(-1) != 1):
         return None
     if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
         return None
-    if not _typed(keys.norm, values.norm) or not _laid_out(keys.norm, values.norm, inner=1):
+    by_token = (keys.norm, keys.point, values.norm)
+    if not _typed(*by_token) or not _laid_out(*by_token, inner=1):
         return None
-    if not _near(keys.norm, values.norm, *(codes for codes, _ in (*keys.planes, *values.planes))):
+    if not _near(*by_token, *(codes for codes, _ in (*keys.planes, *values.planes))):
         return None
     if bias is not None and (bias.dtype != torch.float32 or bias.stride(-1) != 1):
         return None
-    query_macros = _query_fields(query, keys, padded_lanes(keys.planes, -1))
+    query_macros = _query_fields(query, keys, keys.width)
     value_macros, residual_macros = _value_fields(values), _residual_fields(residual)
     if query_macros is None or value_macros is None or residual_macros is None:
         return None
-    return Variant(
+    variant = Variant(
         page=page,
         row_tiles=1 if rows_of(query) <= 4 else 2,
         key_lanes=_pair([codes.shape[-1] for codes, _ in keys.planes]),
@@ -324,7 +382,41 @@ def variant_of(
         value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],
         bias=_bias_mode(bias),
         calibrated=calibrated,
+        kept=0 if keys.kept_slot is None else -(-keys.kept_slot.shape[-1] // 32),
+        key_parts=keys.groups_in_page,
+        key_bit_lanes=keys.bit_lanes,
+        value_bit_lanes=values.bit_weights is not None,
         **query_macros,
         **value_macros,
         **residual_macros,
     )
+    if variant.key_parts > 1 or variant.value_parts > 1:
+        return _with_half_products(variant)
+    return variant if _has_bit_lanes(variant) else None
+
+
+def _has_bit_lanes(variant: Variant) -> bool:
+    """Whether the kernel can take the bits of codes apart, if the variant wants that."""
+    for wanted, lanes, bits in (
+        (variant.key_bit_lanes, variant.key_lanes, variant.key_bits),
+        (variant.value_bit_lanes, variant.value_lanes, variant.value_bits),
+    ):
+        if wanted and (bits[0] != 2 or lanes[0] % 64 or lanes[1] % 64 or 3 * lanes[0] + 2 * lanes[1] > 1024):
+            return False
+        if wanted and lanes[1] and (bits[1] != 1 or variant.page != 128 or lanes[1] > lanes[0]):
+            return False
+    if variant.key_bit_lanes and (variant.query_type == 0 or variant.key_groups):
+        return False
+    return not (variant.value_bit_lanes and (variant.value_token or variant.value_groups))
+
+
+def _with_half_products(variant: Variant) -> Variant | None:
+    """The variant with products in float16, or None where the kernel has none of these."""
+    tokens, lanes = variant.page // variant.key_parts, variant.value_lanes[0] // variant.value_parts
+    if variant.key_parts > MAX_PARTS or variant.value_parts > MAX_PARTS or tokens % 16 or lanes % 16:
+        return None
+    if variant.key_lanes[0] % 32 or variant.key_lanes[1] or variant.value_lanes[1] or variant.calibrated:
+        return None
+    if not variant.key_groups or variant.key_scale != 1 or variant.value_token != 1:
+        return None
+    return replace(variant, half_products=True)

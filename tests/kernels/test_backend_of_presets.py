@@ -1,0 +1,73 @@
+"""Which backend reads the pages of every preset on an NVIDIA GPU: decided by formats, without a GPU."""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from benchmarks.decode_attention import pack
+from kvmm import get_policy, policies
+from kvmm.kernels.attention import gpu
+from kvmm.kernels.attention.backends.cuda import kernel as cuda
+from kvmm.kernels.attention.backends.cuda import pages as cuda_pages
+from kvmm.kernels.attention.backends.triton import call as triton_call
+from kvmm.kernels.attention.call import AttentionCall, PackedReader
+from kvmm.kernels.attention.format import DenseFormat, PackedFormat
+from kvmm.kernels.quantize import layout as plane_layouts
+
+HEADS, DIM, TOKENS, ROWS = 2, 128, 384, 4
+H200 = 227 * 1024, 228 * 1024  # shared memory of a block and of a multiprocessor
+# bf16 pages and the codebook keys of Spherical KV with bf16 values are read by Triton
+NOT_CUDA = {"bf16": "triton", **dict.fromkeys(("spherical-high", "spherical-mid", "spherical-low"), "codec and triton")}
+
+
+class Segment:
+    """Keys and values of a part, as attention gets them."""
+
+    def __init__(self, part):
+        self.key, self.value = (PackedReader(store.codec, store.packed) for store in part.stores)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """The CUDA kernel as an H200 would have it, without a launch."""
+
+    def padded_widths(layout, device, previous, dim):
+        return {name: -(-width // 16) * 16 for name, width in layout.widths.items()}
+
+    monkeypatch.setattr(plane_layouts.PlaneLayout, "padded_widths", padded_widths)
+    monkeypatch.setattr(cuda, "available", lambda device: True)
+    monkeypatch.setattr(cuda, "_fitted", lambda variant, device, units: variant.fitted(*H200, units))
+
+
+def backend_of(segment, call):
+    if not gpu.supports(segment, call):
+        return "torch"
+    keys, values = segment.key.format, segment.value.format
+    if cuda_pages.reads(gpu._decode_call(call), keys, values, call.bias):
+        return "cuda"
+    return "triton" if isinstance(keys, (PackedFormat, DenseFormat)) else "codec and triton"
+
+
+@pytest.mark.parametrize("name", policies())
+def test_backend(as_on_a_gpu, name):
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, HEADS, TOKENS, DIM)
+    key, value = (torch.randn(shape, generator=generator).to(torch.bfloat16) for _ in range(2))
+    segment = Segment(pack(get_policy(name), key, value))
+    query = torch.randn(1, ROWS * HEADS, 1, DIM, generator=generator).to(torch.bfloat16)
+    call = AttentionCall(query, key[:, :, :40], value[:, :, :40], None, DIM**-0.5)
+    assert backend_of(segment, call) == NOT_CUDA.get(name, "cuda")
+    # more rows than the products of integers take: values that only the CUDA kernel knows go to torch, others to Triton
+    many = AttentionCall(query.repeat(1, 1, 20, 1), key[:, :, :40], value[:, :, :40], None, DIM**-0.5)
+    values = segment.value.format
+    plain = not isinstance(values, PackedFormat) or values.plain
+    assert many.rows > triton_call.INT8_ROWS and gpu.supports(segment, many) == plain
+    assert plain or name in ("ott2", "turboquant2", "turboquant2.5")
+
+
+def test_every_exception_is_a_preset():
+    assert set(NOT_CUDA) <= set(policies())
