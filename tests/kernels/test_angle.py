@@ -1,9 +1,17 @@
 """Tables, histograms and k-means against their definitions."""
 
+import os
+
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from kvmm.cache.pages import PageStore
+from kvmm.codecs import Site, build_codec
 from kvmm.kernels.angle import kmeans, mix_histogram, nearest, reconstruct, scores_lut
+from kvmm.policy import spec
 
 RUNS, TOKENS, GROUPS, WORDS, SIZE, ROWS = 6, 40, 3, 16, 8, 5
 
@@ -107,3 +115,19 @@ def test_triton_reads_the_table(shape, radius):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         arguments = [a if a is None else a.to(device) for a in arguments]
         torch.testing.assert_close(triton.scores_lut(*arguments).cpu(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [0.875, 0.75, 0.34375])
+@pytest.mark.parametrize("rows", [4, 21])
+def test_pages_are_read_as_they_are_packed(bits, rows):
+    """Under the interpreter, or on a GPU, against the codec's own way; two spans, in a store with room."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    codec = build_codec(spec("spherical", bits), "key", Site())
+    store, g = PageStore.for_codec(codec, 64), torch.Generator().manual_seed(4)
+    for count in (200, 130):
+        store.append(torch.randn(2, 3, count, 64, generator=g).to(device) + count / 100)
+    query = torch.randn(2, 3, rows, 64, generator=g).to(device)
+    expected = query.cpu() @ codec.decode(store.packed).cpu().transpose(-1, -2)
+    found = codec._scores_in_place(query, store.packed).cpu()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert float((found[0, 0, 0, :200] - found[0, 0, 0, :200].mean()).abs().max()) > 1

@@ -352,6 +352,8 @@ class Spherical(Codec):
         own = query if heads is None else query.index_select(1, heads)
         if self.reconstruct:
             return own @ self._decode(packed, heads).transpose(-1, -2)
+        if heads is None and self.rate.radius and query.is_cuda:
+            return self._scores_in_place(query, packed)
         index, radius = self._read(packed)
         mean, deviation = self._by_page(packed)
         sets, codes = self._sets(packed, index, radius, heads)
@@ -363,6 +365,16 @@ class Spherical(Codec):
         scores = scores.view(batch, count, -1, query.shape[2], scores.shape[-1]).transpose(2, 3).flatten(3)
         offset = own @ mean.transpose(-1, -2)  # [B, H, Q, P]
         return scores.unflatten(-1, (pages, tokens)).add(offset.unsqueeze(-1)).flatten(-2)
+
+    def _scores_in_place(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
+        """The scores of angle codes by a kernel that reads them as they are packed."""
+        from kvmm.kernels.angle.pages import page_scores  # needs Triton, which not every platform has
+
+        mean = packed["mean"].float()
+        offset = (query.float() @ mean.transpose(-1, -2)).index_select(-1, packed.page_group)
+        book = self.codebook(mean.shape[-1], query.device)
+        names = ("codes", "radius", "scale")
+        return page_scores(query, *(packed[name] for name in names), book, offset, self.rate.index_bits)
 
     def _mix(
         self, probabilities: torch.Tensor, packed: Packed, heads: torch.Tensor | None, num_heads: int
