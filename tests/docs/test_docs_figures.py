@@ -46,6 +46,16 @@ def test_decode_attention():
         ]
 
 
+def test_decode_attention_of_presets():
+    table, measured = rows(GPU, "| Preset | 1 x 131072 |"), results("decode_attention_presets")
+    assert len(table) > 10
+    for name, cells in table.items():
+        found = [measured[f"{shape} {name.strip('`')}"] for shape in ("1x128k", "32x8k", "64x4k")]
+        assert cells == [f"{x['us']:.0f} ({x['ratio']:.1f}x, {100 * x['floor_share']:.0f} %)" for x in found]
+    slower = {name for name in table if "(0." in "".join(table[name])}
+    assert slower <= {f"`spherical-{tier}`" for tier in ("high", "mid", "low")}
+
+
 def test_whole_steps():
     table = rows(GPU, "| Tokens | transformers |")
     assert list(table) == list(STEPS)
