@@ -8,7 +8,10 @@ from kvmm.policy import spec
 from tests.cache.harness import Harness, layout, uniform
 
 
-@pytest.mark.parametrize("kv", [spec("ott", 2, 128), spec("ott", 2, 128, window=128), spec("rotatekv", 2, 128, pivots=4)])
+SPECS = [spec("ott", 2, 128), spec("ott", 2, 128, window=128), spec("rotatekv", 2, 128, pivots=4)]
+
+
+@pytest.mark.parametrize("kv", SPECS, ids=str)
 def test_values_keep_the_tokens_of_keys(kv):
     harness = Harness(uniform(kv))
     harness.feed([layout((TEXT, 200), (IMAGE, 200))])
