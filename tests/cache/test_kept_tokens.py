@@ -7,7 +7,6 @@ from kvmm.modality import IMAGE, TEXT
 from kvmm.policy import spec
 from tests.cache.harness import Harness, layout, uniform
 
-
 SPECS = [spec("ott", 2, 128), spec("ott", 2, 128, window=128), spec("rotatekv", 2, 128, pivots=4)]
 
 
