@@ -11,7 +11,7 @@ import torch
 from kvmm.errors import KVMMError
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
 from kvmm.kernels.attention.backends.cuda import nvrtc
-from kvmm.kernels.attention.backends.cuda.arguments import arguments_of, header_text
+from kvmm.kernels.attention.backends.cuda.arguments import arguments_of
 from kvmm.kernels.attention.backends.cuda.inputs import (
     KeyPlanes,
     rows_of,
@@ -214,10 +214,9 @@ def check_compiles(variant, capability):
     variant = variant.fitted(block * 1024, total * 1024)
     assert variant is not None
     assert variant.blocks * (variant.shared_bytes + 1024) <= total * 1024
-    headers = {cuda.HEADER: header_text(variant).encode()}
     # the program has to be new all the way down: from the caches on disk there is no log
     fresh = cuda._SOURCE.read_bytes() + f'\nextern "C" __device__ int unique_{uuid.uuid4().hex};\n'.encode()
-    program, log = nvrtc.compile_source(fresh, "attention.cu", headers, capability)
+    program, log = nvrtc.compile_source(fresh, "attention.cu", cuda.headers_of(variant), capability)
     assert program[1:4] == b"ELF"
     assert int(re.search(r"(\d+) bytes spill stores", log).group(1)) <= 128
 

@@ -157,8 +157,12 @@ def compile_variant(variant: Variant, capability: tuple[int, int]) -> tuple[byte
     """Compile ``attention.cu`` for a GPU: the program and the compiler's log, as
     :func:`kvmm.kernels.attention.backends.cuda.nvrtc.compile_source` returns them.
     """
-    headers = {HEADER: header_text(variant).encode(), _INCLUDED.name: _INCLUDED.read_bytes()}
-    return nvrtc.compile_source(_SOURCE.read_bytes(), _SOURCE.name, headers, capability)
+    return nvrtc.compile_source(_SOURCE.read_bytes(), _SOURCE.name, headers_of(variant), capability)
+
+
+def headers_of(variant: Variant) -> dict[str, bytes]:
+    """What ``attention.cu`` includes, by name."""
+    return {HEADER: header_text(variant).encode(), _INCLUDED.name: _INCLUDED.read_bytes()}
 
 
 _functions: dict[tuple[Variant, int], ctypes.c_void_p] = {}
