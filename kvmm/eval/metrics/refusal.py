@@ -11,7 +11,8 @@ _PATTERNS = (
     r"(?:say|state|mention|specify|indicate|tell|provide|give|show|contain|include|answer)\b",
     # it is not stated
     r"\bnot (?:\w+ly )?(?:said|stated|mentioned|specified|indicated|answerable)\b",
-    r"\b(?:not|isn't|aren't) (?:\w+ly )?(?:given|shown|provided|available|included) (?:in|on|by) (?:the|this)\b",
+    r"\b(?:not|isn't|aren't) (?:\w+ly )?(?:given|shown|provided|available|included) (?:in|on|by) "
+    r"(?:the|this) (?:page|document|text|image|picture|letter|receipt|recording|memo|context|chart|table)\b",
     # it cannot be told
     r"\b(?:cannot|can't|could not|couldn't) (?:be )?(?:determined?|answer(?:ed)?|tell|told|say|find|found)\b",
     r"\bi (?:do not|don't) know\b",
