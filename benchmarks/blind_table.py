@@ -26,6 +26,7 @@ BEGIN = "<!-- python -m benchmarks.blind_table: begin -->"
 KINDS = ("prose", "column lookup", "labelled value", "unlabelled name", "chart", "receipt", "form")  # of questions
 MEMO, SPOKEN = "memo", "memo transcript"
 TIMES = ("ttft_s", "tpot_s")
+REFERENCE = "blind_bf16"
 
 
 def table(results: dict[str, Any], counts: Counter[str]) -> str:
@@ -65,23 +66,34 @@ def committed_table() -> str:
     return table(json.loads(RESULTS.read_text(encoding="utf-8")), Counter(row["kind"] for row in rows))
 
 
+def answered(results: dict[str, Any]) -> list[str]:
+    """The names of the policies that have answered every question."""
+    counts = results["n-samples"].items()
+    return [name for name, one in counts if one["effective"] == one["original"] and not one["left_out"]]
+
+
 def keep(out: Path) -> None:
-    """Make the newest complete results below a folder the committed ones.
+    """Make the newest results below a folder the committed ones, those of policies that answered every question.
 
     Raises:
-        SystemExit: there are none, or questions are missing.
+        SystemExit: there are no results, or none of full precision.
     """
     found = sorted(out.rglob("*_results.json"))
     if not found:
         raise SystemExit(f"{out} holds no results of kvmm eval.")
     results = json.loads(found[-1].read_text(encoding="utf-8"))
-    if not results["complete"] or any(one["failed"] for one in results["n-samples"].values()):
-        raise SystemExit(f"{found[-1]} is not complete, or questions failed: run the same command again.")
+    names = answered(results)
+    if REFERENCE not in names:
+        raise SystemExit(f"{found[-1]} lacks answers in full precision: run the same command again.")
+    for part in ("results", "configs", "n-samples", "higher_is_better"):
+        results[part] = {name: results[part][name] for name in names}
+    results["group_subtasks"] = {"blind": names}
+    results["complete"] = True
     for scores in results["results"].values():
         for name in TIMES:
             scores.pop(f"{name},none", None)
-    results.pop("throughput", None)
-    results.pop("total_evaluation_time_seconds", None)
+    for name in ("throughput", "total_evaluation_time_seconds"):
+        results.pop(name, None)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 
@@ -13,7 +14,7 @@ from tests.docs.pages import text_of
 PAGE = text_of("docs/evaluation.md")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def results() -> dict:
     return json.loads(blind_table.RESULTS.read_text(encoding="utf-8"))
 
@@ -29,7 +30,8 @@ def test_the_table_is_that_of_the_results():
 
 
 def test_the_results_answer_every_question(results, counts):
-    assert results["complete"] and set(results["results"]) == {"blind_bf16", "blind_balanced", "blind_small"}
+    assert results["complete"] and blind_table.REFERENCE in results["results"]
+    assert blind_table.answered(results) == list(results["results"]) == list(results["configs"])
     for one in results["n-samples"].values():
         assert one["effective"] == one["original"] == sum(counts.values()) and not one["failed"]
     assert results["model_name"] == "tiny-omni"
@@ -66,6 +68,20 @@ def test_what_is_said_of_the_set(counts):
 def test_incomplete_results_are_not_kept(tmp_path, results):
     with pytest.raises(SystemExit, match="no results"):
         blind_table.keep(tmp_path)
-    (tmp_path / "1_results.json").write_text(json.dumps(results | {"complete": False}), encoding="utf-8")
-    with pytest.raises(SystemExit, match="not complete"):
+    results["n-samples"]["blind_bf16"]["effective"] -= 1
+    (tmp_path / "1_results.json").write_text(json.dumps(results), encoding="utf-8")
+    with pytest.raises(SystemExit, match="lacks answers in full precision"):
         blind_table.keep(tmp_path)
+
+
+def test_only_policies_that_answered_everything_are_kept(tmp_path, monkeypatch, results):
+    monkeypatch.setattr(blind_table, "RESULTS", tmp_path / "kept.json")
+    for part in ("results", "configs", "n-samples", "higher_is_better"):
+        results[part]["blind_small"] = copy.deepcopy(results[part]["blind_bf16"])
+    results["n-samples"]["blind_small"]["effective"] -= 1
+    results["results"]["blind_bf16"]["ttft_s,none"] = 1.0
+    (tmp_path / "1_results.json").write_text(json.dumps(results), encoding="utf-8")
+    blind_table.keep(tmp_path)
+    kept = json.loads(blind_table.RESULTS.read_text(encoding="utf-8"))
+    assert "blind_small" not in kept["results"] and "blind_bf16" in kept["results"]
+    assert "ttft_s,none" not in kept["results"]["blind_bf16"]
