@@ -58,13 +58,13 @@ def table(run: RunResult, policies: tuple[str, ...] | None = None) -> str:
     return markdown_table(columns, [row for row in rows if policies is None or row[0] in policies])
 
 
-def marked(text: str) -> str:
+def marked(text: str, begin: str = BEGIN) -> str:
     """What stands between the marks of a page.
 
     Raises:
         ValueError: unless there is exactly one pair of marks.
     """
-    (found,) = re.findall(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", text, re.DOTALL)
+    (found,) = re.findall(f"{re.escape(begin)}\n(.*?){re.escape(END)}", text, re.DOTALL)
     return found
 
 

@@ -1,18 +1,19 @@
-"""Scores of short answers, as the public harnesses compute them: ANLS, exact match, OCRBench, character errors.
+"""Scores of short answers, as the public harnesses compute them: ANLS, exact match, OCRBench, error rates.
 
 All functions are pure and take strings. ``answers`` is one reference or several; the best one counts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 try:
     from rapidfuzz.distance.Levenshtein import distance as levenshtein
 except ImportError:  # training machines lack it; same numbers, slower
 
-    def levenshtein(a: str, b: str) -> int:
-        """Insertions, deletions and substitutions that turn ``a`` into ``b``."""
+    def levenshtein(a: Sequence[str], b: Sequence[str]) -> int:
+        """Insertions, deletions and substitutions (of characters or of words) that turn ``a`` into ``b``."""
         row = list(range(len(b) + 1))
         for i, left in enumerate(a, 1):
             diagonal, row[0] = row[0], i
@@ -88,3 +89,23 @@ def cer(prediction: str, reference: str) -> float:
     if not reference:
         return float(bool(prediction))
     return levenshtein(prediction, reference) / len(reference)
+
+
+def spoken_words(text: str) -> list[str]:
+    """The words of a transcript: lower case, without punctuation; figures and currency signs stay."""
+    return re.findall(r"[\w£$€¥%]+(?:['.,:][\w]+)*", text.lower().replace("’", "'"))
+
+
+def wer(prediction: str, references: str | Sequence[str]) -> float:
+    """Word error rate: the edit distance of words over the reference's number of words, the best reference counting.
+
+    Case and punctuation do not count. May exceed 1 for a long prediction.
+
+    Raises:
+        ValueError: there is no reference, or one without a word.
+    """
+    words = spoken_words(prediction)
+    spoken = [spoken_words(reference) for reference in _as_list(references)]
+    if not spoken or not all(spoken):
+        raise ValueError("wer needs at least one reference, and words in each")
+    return min(levenshtein(words, reference) / len(reference) for reference in spoken)

@@ -5,6 +5,7 @@ from typing import Any
 from kvmm.errors import KVMMError
 from kvmm.eval.tasks.audio_qa import AudioQA
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task
+from kvmm.eval.tasks.blind import Blind
 from kvmm.eval.tasks.coco_caption import COCOCaption
 from kvmm.eval.tasks.docvqa import DocVQA, MultiPageDocVQA
 from kvmm.eval.tasks.longbench_e import LongBenchE
@@ -26,6 +27,7 @@ _TASKS: dict[str, type[Task]] = {
         NeedleInText,
         NeedleInPages,
         LongBenchE,
+        Blind,
     )
 }
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from PIL import Image
 
-from kvmm.media import load_audio, load_image
+from kvmm.media import load_audio, load_image, load_pdf
 
 MediaSource = str | os.PathLike[str] | bytes | Image.Image | tuple[int, np.ndarray] | Callable[[], Any]
 """A path, a file's bytes, a Pillow image, ``(sample_rate, samples)``, or a function that returns one of these."""
@@ -31,7 +31,8 @@ class Sample:
         doc_id: unique in its set, the same in every run.
         question: the whole prompt text, the benchmark's suffix included; may be empty when ``audio`` asks it.
         answers: accepted references; never empty, except where the task says that it needs none.
-        images: sources, in the order in which the model sees them, before the question.
+        images: sources, in the order in which the model sees them, before the question; the path of a PDF stands for
+            its pages.
         audio: a source or None.
         group: samples of equal group have the same images and audio and are neighbours in their set; None when nothing
             is known to be shared.
@@ -47,8 +48,8 @@ class Sample:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def load_images(self) -> list[Image.Image]:
-        """The images, RGB. Raises ``KVMMError`` for one that is missing or damaged."""
-        return [load_image(opened(source)) for source in self.images]
+        """The images, RGB, a PDF as its pages. Raises ``KVMMError`` for one that is missing or damaged."""
+        return [image for source in self.images for image in _pages(opened(source))]
 
     def load_audio(self) -> np.ndarray | None:
         """Mono samples at 16 kHz, float32 ``[n]``, or None. Raises ``KVMMError`` as ``kvmm.media.load_audio`` does."""
@@ -58,6 +59,12 @@ class Sample:
 def opened(source: MediaSource) -> Any:
     """A source that ``kvmm.media`` takes: functions are called, anything else is returned."""
     return source() if callable(source) else source
+
+
+def _pages(source: Any) -> list[Image.Image]:
+    """The pages of a PDF, given by its path, or one image."""
+    is_pdf = isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith(".pdf")
+    return load_pdf(source) if is_pdf else [load_image(source)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,6 +132,17 @@ class Row:
             check_image(source)
         return tuple(sources)
 
+    def documents(self, *names: str) -> tuple[Path, ...]:
+        """Paths of images and PDFs: a list, or one name; an image is checked by its first bytes."""
+        listed = self.texts(*names)
+        if not listed:
+            raise BadItem("missing document")
+        paths = tuple(find_file(self.folder, name, "document") for name in listed)
+        for path in paths:
+            if path.suffix.lower() != ".pdf":
+                check_image(path)
+        return paths
+
     def audio(self, *names: str) -> Any:
         """The source of a recording; only its presence has been checked."""
         return self._medium("audio", names)
