@@ -14,6 +14,7 @@ import torch
 from kvmm.analysis.drift.measure import ForcedText
 from kvmm.calibration import Calibration, SiteSamples, model_fingerprint, site_name
 from kvmm.calibration.collect import TEMPERATURE, Collector
+from kvmm.calibration.refine import Prompt, refine
 from kvmm.codecs import codec_class, codec_names
 from kvmm.codecs.calibquant import TAU, TAU_GRID, TAU_SEARCHED, CalibQuant, tau_name
 from kvmm.errors import KVMMError
@@ -25,7 +26,7 @@ from kvmm.policy import KVPolicy, KVSpec, spec
 
 ANSWER_TOKENS = 300  # of an answer that calibration looks at; a transcription may be longer
 TAU_EXAMPLES = 12  # over which CalibQuant's grid is searched
-TEXT_TOKENS = 768  # a piece of a text, of which the last quarter is what is predicted
+TEXT_TOKENS = 2048  # a piece of a text, of which the last quarter is predicted: keys turn with their position, so it is long
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def calibrate(
     name: str = "",
     data: str = "",
     seed: int = 0,
-) -> Iterator[int | Calibration]:
+    refine_steps: int = 0,
+) -> Iterator[int | tuple[int, float] | Calibration]:
     """Fit every codec that can be fitted to a model.
 
     Args:
@@ -99,9 +101,11 @@ def calibrate(
         name: of the model, for messages.
         data: of the data, for the record.
         seed: of all that is drawn.
+        refine_steps: of :func:`kvmm.calibration.refine.refine` after the fit, an example each.
 
     Yields:
-        The number of examples read, after each; last the :class:`Calibration`.
+        The number of examples read, after each; the number of steps and the divergence, after each step; last the
+        :class:`Calibration`.
 
     Raises:
         KVMMError: without examples, or for media the model does not take.
@@ -110,6 +114,7 @@ def calibrate(
         raise KVMMError("Calibration needs at least one example.")
     collector = Collector(model, gradients=gradients, seed=seed)
     known: tuple[Any, Document | None] = (None, None)
+    read: list[tuple[Example, torch.Tensor]] = []
     for number, example in enumerate(examples, start=1):
         inputs, answer, length = _encoded(model, processor, example)
         media = (example.images, example.audio if isinstance(example.audio, (str, Path)) else id(example.audio))
@@ -120,8 +125,10 @@ def calibrate(
             answer = answer_tokens(model, inputs, known[1].cache(DYNAMIC), ANSWER_TOKENS).cpu()
         if len(answer) > 1:  # an answer that only ends says nothing
             collector.add(inputs, answer, known[1])
+            read.append((example, answer))
         yield number
-    fitted = fit_codecs(collector.samples())
+    samples = collector.samples()
+    fitted = fit_codecs(samples)
     metadata = {
         "model": name,
         "data": data,
@@ -132,7 +139,19 @@ def calibrate(
         TAU: search_tau(model, processor, examples),
         "versions": {package: version(package) for package in ("torch", "transformers")},
     }
-    yield Calibration(model_fingerprint(model), fitted, metadata)
+    found = Calibration(model_fingerprint(model), fitted, metadata)
+    if not refine_steps:
+        yield found
+        return
+    order = torch.randint(len(read), (refine_steps,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+    def prompt(step: int) -> Prompt:
+        example, answer = read[order[step]]
+        inputs, _, length = _encoded(model, processor, example)
+        with torch.no_grad():
+            return inputs, answer, Document(model, inputs, length)
+
+    yield from refine(model, prompt, found, samples, steps=refine_steps)
 
 
 def search_tau(model: Any, processor: Any, examples: Sequence[Example]) -> dict[str, list[int]]:

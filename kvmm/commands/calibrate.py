@@ -36,6 +36,14 @@ def command(
     device: Device = None,
     dtype: Dtype = None,
     fuse_values: FuseValues = False,
+    refine_steps: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="After the fit, improve rd's transforms by so many steps of gradient descent on what packing changes; "
+            "an example each.",
+        ),
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Of labels and vectors drawn.")] = 0,
     quiet: Quiet = False,
 ) -> None:
@@ -67,12 +75,15 @@ def command(
             name=model or "embedded",
             data=data.name if data else "samples",
             seed=seed,
+            refine_steps=refine_steps,
         )
         for step in fitted:
             if isinstance(step, int) and step < len(examples):
                 steps.say("Reading the examples", step, len(examples))
             elif isinstance(step, int):
                 steps.say("Fitting")
+            elif isinstance(step, tuple):
+                steps.say("Refining", step[0], refine_steps)
     step.save(out)
     size = out.stat().st_size / 2**20
     typer.echo(f"{out}: {step.metadata['examples']} examples, {len(step.tensors)} tensors, {size:.1f} MiB")
