@@ -116,7 +116,8 @@ def serve(
     """Load the default model, build the page and serve it until it is interrupted.
 
     Args:
-        models: folders or hub ids; None is the embedded one.
+        models: folders, hub ids or packaged models; None is the embedded one, which alone is joined by the packaged
+            models that are installed.
         loading, building, launching: options of ``load_model``, ``build_demo`` and Gradio's ``launch``.
         max_file_mib: largest upload, in MiB.
 
@@ -124,11 +125,13 @@ def serve(
         KVMMError: a model cannot be loaded, the policy is unknown, or no port is free.
     """
     # The app's imports take seconds: help and mistakes come before them.
+    from kvmm.models.packaged import installed_models
     from kvmm.ui import Models as Offered
     from kvmm.ui import build_demo, launch_options, share_arenas
 
     share_arenas()
-    demo = build_demo(Offered.named(models, **loading), **building)
+    offered = [None, *installed_models()] if models == [None] else models
+    demo = build_demo(Offered.named(offered, **loading), **building)
     try:
         demo.launch(**launching, **launch_options(max_file_mib=max_file_mib))
     except OSError as error:  # Gradio found no free port

@@ -58,7 +58,7 @@ def test_kl_is_of_the_policys_own_text(model, inputs, policies, runs):
             rows.append(model(input_ids=token[:, None], past_key_values=cache).logits[0, -1])
     own = torch.stack(rows[1:]).log_softmax(-1)
     expected = (full.exp() * (full - own)).sum(-1)
-    assert torch.allclose(torch.from_numpy(runs["kivi2"].kl), expected, atol=1e-5) and expected.max() > 1e-4
+    assert torch.allclose(torch.from_numpy(runs["kivi2"].kl), expected, atol=1e-4) and expected.max() > 1e-2
     nll = -full.gather(1, text[0][:, None])[:, 0]
     assert torch.allclose(torch.from_numpy(runs["kivi2"].nll), nll, atol=1e-4)
     assert runs[DYNAMIC].kl.max() < 1e-5
