@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     origin = {
         "name": Path(options.model).name if options.model and Path(options.model).is_dir() else options.model,
         "command": shlex.join(["python", "-m", "benchmarks.drift", *arguments]),
-        "settings": settings_of(options),
+        "settings": settings_of(options, model.device),
     }
     if options.text and not (options.answers or options.seeds):
         report = forced(options, model, prompts, chosen, origin)
@@ -196,12 +196,12 @@ def data_prompts(model: Any, processor: Any, options: argparse.Namespace) -> lis
     return make.line_prompts(model, processor, make.with_transcriptions(lines, options.transcribe))
 
 
-def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+def settings_of(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """What decides the figures, for the report."""
     common = {"top_k": options.top_k, "seeds": options.seeds, "temperature": options.temperature}
     if options.text:
         texts = ", ".join(path.name for path in options.text)
-        where = {"machine": machine(torch.get_num_threads(), torch.device(options.device or "cpu"))}
+        where = {"machine": machine(torch.get_num_threads(), device)}
         return {"text": texts, "prefill": options.prefill, "continue": options.count, **common, **where}
     data = {"data": options.data.name, "limit": options.limit, "transcribe": options.transcribe, "hide": options.hide}
     return {**data, "answers": options.answers, "max_new_tokens": options.max_new_tokens, **common}
