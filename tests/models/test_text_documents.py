@@ -97,6 +97,7 @@ def test_a_text_file_that_is_none(ask, tmp_path):
     (tmp_path / "photo.png").write_bytes(b"\x89PNG\xff")
     with (tmp_path / "huge.txt").open("wb") as file:
         file.truncate(17 * 2**20)
-    for name, match in (("photo.png", "is not UTF-8"), ("none.txt", "No such file"), ("huge.txt", "larger than 16 MiB")):
+    lines = {"photo.png": "is not UTF-8", "none.txt": "No such file", "huge.txt": "larger than 16 MiB"}
+    for name, match in lines.items():
         code, out, err = ask("--text", tmp_path / name, "Why?")
         assert code == 2 and out == "" and match in err and len(err.splitlines()) == 1
