@@ -82,8 +82,9 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def tables() -> Mapping[str, str]:
-    """``{name of the mark: Markdown}``."""
-    return {"forced": forced_table(), "free": free_table()}
+    """``{name of the mark: Markdown}`` of the results that there are."""
+    made = {"forced": (FORCED, forced_table), "free": (FREE, free_table)}
+    return {name: make(path) for name, (path, make) in made.items() if path.is_file()}
 
 
 def filled(page: str, found: Mapping[str, str]) -> str:

@@ -97,3 +97,8 @@ def test_tables_replace_what_is_between_their_marks():
     with pytest.raises(ValueError, match="0 places for the table forced"):
         language_tables.filled(page, {"forced": ""})
     assert language_tables.markdown(("a", "b"), [("c", "1")]) == "| a | b |\n| --- | ---: |\n| c | 1 |\n"
+
+
+def test_the_page_shows_the_committed_results():
+    page, found = language_tables.PAGE.read_text(encoding="utf-8"), language_tables.tables()
+    assert found and language_tables.filled(page, found) == page, "run python -m benchmarks.language_tables"
