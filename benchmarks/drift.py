@@ -1,12 +1,17 @@
 """How far cache policies move a model's next-token distributions, the text being the same (teacher forcing).
 
-    python -m benchmarks.drift --text FILE --model FOLDER_OR_ID [--prefill 1536] [--continue 512] [--policies ...]
+    python -m benchmarks.drift --text FILE ... --model NAME [--prefill 1536] [--continue 512] [--policies ...]
+    python -m benchmarks.drift --text FILE ... --model NAME --free-running 1024 [--policies ...]
     python -m benchmarks.drift --data questions.jsonl [--limit 24] [--transcribe 96] [--policies all mine.yaml ...]
 
-With ``--text`` the first ``--prefill`` tokens are read exactly and packed, and the next ``--continue`` are read over
-the packed cache. With ``--data`` (lines ``{"images", "audio", "question", "answers"}``, or the ``turns`` of the
-held-out set) pages and recordings are packed before the question; then the question and the greedy answer of full
-precision are read. ``--transcribe N`` adds the first N tokens of a transcription of every single page and recording.
+With ``--text`` the first ``--prefill`` tokens of each file are read exactly and packed, and the next ``--continue`` are
+read over the packed cache. With ``--free-running N`` every policy goes on with N greedy tokens of its own instead
+(:mod:`benchmarks.free_running`). Both write their file after every policy, or group of them, and ``--resume`` goes on
+where an earlier run of the same model, texts and settings ended.
+
+With ``--data`` (lines ``{"images", "audio", "question", "answers"}``, or the ``turns`` of the held-out set) pages and
+recordings are packed before the question; then the question and the greedy answer of full precision are read.
+``--transcribe N`` adds the first N tokens of a transcription of every single page and recording.
 
 KL(full || policy), agreement and perplexity are over positions that predict the forced text; bits are measured, from
 the tensors held after packing. ``--answers`` also lets every policy answer, for length drift, early stop and refusal
@@ -16,20 +21,23 @@ flips, ``--seeds N`` adds sampled answers, ``--hide N`` asks about single pages 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from benchmarks import free_running
+from benchmarks.ask_policies import machine
 from kvmm import KVMMError, policies
 from kvmm.analysis.drift import prompts as make
 from kvmm.analysis.drift.measure import TOP_K
-from kvmm.analysis.drift.report import DriftReport, tables
-from kvmm.analysis.drift.run import DriftPrompt, make_report
+from kvmm.analysis.drift.report import DriftReport, PolicyReport, tables
+from kvmm.analysis.drift.run import DriftPrompt, make_report, report_of, run_forced
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
 
@@ -37,13 +45,16 @@ from kvmm.models.caches import resolve_policies
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; prints a table and writes JSON. What the user can put right is one line and exit code 2."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="folder or hub id; default: the embedded model")
+    parser.add_argument("--model", help="folder, hub id or packaged model; default: the embedded model")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--text", type=Path, help="a text file")
+    source.add_argument("--text", type=Path, nargs="+", help="text files")
     source.add_argument("--data", type=Path, help="questions about pages and recordings, JSON lines")
     parser.add_argument("--policies", nargs="+", default=["all"], help="presets, YAML files, or all for the presets")
     parser.add_argument("--prefill", type=int, nargs="+", default=[1536], help="tokens of the text that are packed")
     parser.add_argument("--continue", dest="count", type=int, default=512, help="tokens of the text after them")
+    parser.add_argument("--free-running", type=int, metavar="N", help="tokens of its own that each policy writes")
+    parser.add_argument("--group", type=int, default=6, help="policies that write at the same time")
+    parser.add_argument("--resume", action="store_true", help="keep the policies that --output has, measure the others")
     parser.add_argument("--limit", type=int, help="questions, spread evenly over the data")
     parser.add_argument("--transcribe", type=int, default=0, metavar="N", help="also N tokens of transcriptions")
     parser.add_argument("--hide", type=int, default=0, metavar="N", help="ask about pages hidden among N instead")
@@ -68,31 +79,93 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Measure, print and write."""
     named = [name for given in options.policies for name in (policies() if given == "all" else [given])]
     chosen = resolve_policies(named, transformers_caches=False)
+    check(options)
     if options.threads:
         torch.set_num_threads(options.threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
     prompts = text_prompts(model, processor, options) if options.text else data_prompts(model, processor, options)
-    report = make_report(
-        model,
-        processor,
-        prompts,
-        chosen,
-        name=Path(options.model).name if options.model and Path(options.model).is_dir() else options.model,
-        command=shlex.join(["python", "-m", "benchmarks.drift", *arguments]),
-        settings=settings_of(options),
-        answers=options.answers,
-        seeds=options.seeds,
-        temperature=options.temperature,
-        max_new_tokens=options.max_new_tokens,
-        top_k=options.top_k,
-        progress=count if sys.stderr.isatty() else None,
-    )
+    if options.free_running:
+        names = [path.stem for path in options.text]
+        free_running.run(options, arguments, model, processor, dict(zip(names, prompts, strict=True)), chosen)
+        return
+    origin = {
+        "name": Path(options.model).name if options.model and Path(options.model).is_dir() else options.model,
+        "command": shlex.join(["python", "-m", "benchmarks.drift", *arguments]),
+        "settings": settings_of(options, model.device),
+    }
+    if options.text and not (options.answers or options.seeds):
+        report = forced(options, model, prompts, chosen, origin)
+    else:
+        report = make_report(
+            model,
+            processor,
+            prompts,
+            chosen,
+            **origin,
+            answers=options.answers,
+            seeds=options.seeds,
+            temperature=options.temperature,
+            max_new_tokens=options.max_new_tokens,
+            top_k=options.top_k,
+            progress=count if sys.stderr.isatty() else None,
+        )
+        if options.output:
+            report.save(options.output)
     show(report)
     if options.output:
-        report.save(options.output)
         print(f"written: {options.output}", file=sys.stderr)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise ``KVMMError`` for options that do not go together, before a model is loaded."""
+    if options.free_running is not None and not (options.text and options.output and len(options.prefill) == 1):
+        raise KVMMError("--free-running needs --text, --output and one --prefill.")
+    if options.free_running is not None and (options.free_running < 1 or options.group < 1):
+        raise KVMMError("--free-running and --group are numbers of 1 or more.")
+    if options.text and len({path.stem for path in options.text}) < len(options.text):
+        raise KVMMError("Two texts have the same name: give each once, under its own name.")
+    if options.resume and not (options.text and options.output):
+        raise KVMMError("--resume goes on with the --output of a run on --text.")
+
+
+def forced(
+    options: argparse.Namespace,
+    model: Any,
+    prompts: Sequence[DriftPrompt],
+    chosen: Mapping[str, Any],
+    origin: dict[str, Any],
+) -> DriftReport:
+    """The report of forced texts, written after every policy."""
+    measured = {one.policy: one for one in earlier(options, report_of(model, prompts, [], **origin))}
+    left = {name: policy for name, policy in chosen.items() if name not in measured}
+
+    def report() -> DriftReport:
+        listed = [measured[name] for name in chosen if name in measured]
+        others = [one for name, one in measured.items() if name not in chosen]
+        return report_of(model, prompts, [*listed, *others], **origin)
+
+    for one in run_forced(model, prompts, left, top_k=options.top_k) if left else ():
+        measured[one.policy] = one
+        if options.output:
+            report().save(options.output)
+        print(f"{one.policy}: KL {one.logits.kl_mean:.4f}", file=sys.stderr, flush=True)
+    return report()
+
+
+def earlier(options: argparse.Namespace, now: DriftReport) -> tuple[PolicyReport, ...]:
+    """The policies that the report at ``--output`` holds. Raises ``KVMMError`` if it is of another run."""
+    if not options.resume or not options.output.is_file():
+        return ()
+    try:
+        before = DriftReport.from_dict(json.loads(options.output.read_text(encoding="utf-8")))
+    except ValueError as error:  # a KVMMError, too
+        raise KVMMError(f"{options.output} is no report to go on with ({error}); name another file.") from None
+    for name in ("model", "device", "dtype", "settings", "prompts", "versions"):
+        if getattr(before, name) != getattr(now, name):
+            raise KVMMError(f"{options.output} has another {name} than this run; name another file or leave --resume.")
+    return before.policies
 
 
 def count(done: int, steps: int) -> None:
@@ -103,11 +176,15 @@ def count(done: int, steps: int) -> None:
 
 def text_prompts(model: Any, processor: Any, options: argparse.Namespace) -> list[DriftPrompt]:
     """The prompts of ``--text``."""
-    try:
-        text = options.text.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KVMMError(f"{options.text} cannot be read as text ({error}): name a text file.") from None
-    return make.text_prompts(model, processor, text, options.prefill, options.count, options.text.name)
+    prompts = []
+    for path in options.text:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise KVMMError(f"{path} cannot be read as text ({error}): name a text file.") from None
+        count = 3 if options.free_running else options.count
+        prompts += make.text_prompts(model, processor, text, options.prefill, count, path.name)
+    return prompts
 
 
 def data_prompts(model: Any, processor: Any, options: argparse.Namespace) -> list[DriftPrompt]:
@@ -119,11 +196,13 @@ def data_prompts(model: Any, processor: Any, options: argparse.Namespace) -> lis
     return make.line_prompts(model, processor, make.with_transcriptions(lines, options.transcribe))
 
 
-def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+def settings_of(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """What decides the figures, for the report."""
     common = {"top_k": options.top_k, "seeds": options.seeds, "temperature": options.temperature}
     if options.text:
-        return {"text": options.text.name, "prefill": options.prefill, "continue": options.count, **common}
+        texts = ", ".join(path.name for path in options.text)
+        where = {"machine": machine(torch.get_num_threads(), device)}
+        return {"text": texts, "prefill": options.prefill, "continue": options.count, **common, **where}
     data = {"data": options.data.name, "limit": options.limit, "transcribe": options.transcribe, "hide": options.hide}
     return {**data, "answers": options.answers, "max_new_tokens": options.max_new_tokens, **common}
 

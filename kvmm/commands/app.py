@@ -108,6 +108,13 @@ def check_address(host: str, port: int | None) -> None:
         raise KVMMError(f"cannot listen on {where}: choose another --port or --host") from error
 
 
+def offered(models: list[str | None]) -> list[str | None]:
+    """What the app offers: where nobody named a model, the packaged ones that are installed, too."""
+    from kvmm.models.packaged import installed_models  # imports torch
+
+    return [None, *installed_models()] if models == [None] else models
+
+
 def serve(
     models: list[str | None],
     loading: dict[str, Any],
@@ -119,7 +126,7 @@ def serve(
     """Load the default model, build the page and serve it until it is interrupted.
 
     Args:
-        models: folders or hub ids; None is the embedded one.
+        models: folders, hub ids or packaged models; None is the embedded one. See :func:`offered`.
         loading, building, launching: options of ``load_model``, ``build_demo`` and Gradio's ``launch``.
         max_file_mib: largest upload, in MiB.
 
@@ -132,7 +139,7 @@ def serve(
     from kvmm.ui.server import running
 
     share_arenas()
-    demo = build_demo(Offered.named(models, **loading), **building)
+    demo = build_demo(Offered.named(offered(models), **loading), **building)
     try:
         with running.ending_with(STOP_SECONDS):  # while the server runs, which goes on with what is under way
             demo.launch(**launching, **launch_options(max_file_mib=max_file_mib), prevent_thread_lock=True)

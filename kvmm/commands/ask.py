@@ -1,4 +1,4 @@
-"""``kvmm ask``: one question about images, PDFs and recordings, and what the cache held for it."""
+"""``kvmm ask``: one question about images, PDFs, texts and recordings, and what the cache held for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvmm import decoding
-from kvmm.commands.inputs import quiet_transformers
+from kvmm.commands.inputs import quiet_transformers, read_text
 from kvmm.commands.options import Device, Dtype, FuseValues, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
@@ -37,6 +37,9 @@ def command(
     pdf: Pdfs = None,
     audio: Annotated[list[Path] | None, typer.Option(help="A recording; repeat for several.")] = None,
     video: Annotated[list[Path] | None, typer.Option(help="A video; needs torchvision.")] = None,
+    text: Annotated[
+        list[Path] | None, typer.Option(help="A text file that the question is about; repeat for several.")
+    ] = None,
     policy: Policy = "balanced",
     key_bits: Annotated[int | None, typer.Option(help="Bits of a key value, instead of the policy's.")] = None,
     value_bits: Annotated[int | None, typer.Option(help="Bits of a value value, instead of the policy's.")] = None,
@@ -55,7 +58,7 @@ def command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Ask about a picture, a document or a recording."""
+    """Ask about a picture, a document, a text or a recording."""
     given = {
         "key_bits": key_bits,
         "value_bits": value_bits,
@@ -71,10 +74,12 @@ def command(
         if image or pdf or audio:
             decoding.start()  # a third of a second, which importing torch takes anyway
         _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
+        texts = [read_text(path) for path in text or ()]
         media = _load(image or (), pdf or (), audio or (), video or ())
         steps.say(f"Loading {model or 'the embedded model'}")
         loading = {"device": device, "dtype": dtype, "fuse_values": fuse_values}
         talks = _conversations(model, loading, policy, overrides, compare)
+        question = _after(texts, question)
         if compare:
             steps.say("Warming up both caches")
             _warm_up(talks.values(), media)
@@ -95,6 +100,12 @@ def command(
         _show_text(media)
     for name, final in finals.items():
         _show(name, final)
+
+
+def _after(texts: Sequence[str], question: str) -> str:
+    from kvmm.models.question import with_documents
+
+    return with_documents(question, texts) if texts else question
 
 
 def _check_policy(policy: str, overrides: Mapping[str, Any]) -> None:

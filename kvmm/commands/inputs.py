@@ -13,6 +13,8 @@ from kvmm.errors import KVMMError
 if TYPE_CHECKING:
     from kvmm.samples import SampleQuestion
 
+MAX_TEXT_BYTES = 16 * 2**20
+
 
 @dataclass(frozen=True)
 class Given:
@@ -52,13 +54,7 @@ class Given:
 
     def read_text(self) -> str | None:
         """The text file's words, or None without one."""
-        if self.text is None:
-            return None
-        try:
-            return self.text.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise KVMMError(f"{self.text} cannot be read as text ({reason}): name a text file.") from None
+        return None if self.text is None else read_text(self.text)
 
     def asked(self) -> str:
         """The question, or one that fits the media."""
@@ -78,6 +74,17 @@ class PromptInputs:
     def to_dict(self) -> dict[str, Any]:
         """Its origin, for JSON."""
         return {"files": list(self.files), "question": self.question}
+
+
+def read_text(path: Path) -> str:
+    """The words of a UTF-8 file. Raises ``KVMMError`` if it cannot be read, or is larger than a window could hold."""
+    try:
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise KVMMError(f"{path} is larger than {MAX_TEXT_BYTES >> 20} MiB: cut out the part that matters.")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise KVMMError(f"{path} cannot be read as text ({reason}): name a text file.") from None
 
 
 def check_output(path: Path | None, *, folder: bool) -> None:

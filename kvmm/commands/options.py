@@ -54,7 +54,11 @@ def _paths(incomplete: str, wanted: Callable[[Path], bool]) -> Iterator[tuple[st
 
 Model = Annotated[
     str | None,
-    typer.Option("--model", help="Folder or hub id; default is the embedded model.", autocompletion=complete_model),
+    typer.Option(
+        "--model",
+        help="Folder, hub id or SmolLM2-135M-Instruct (docs/models.md); default is the embedded model.",
+        autocompletion=complete_model,
+    ),
 ]
 Models = Annotated[
     list[str] | None,

@@ -43,7 +43,16 @@ from kvmm.models.pieces import merge_inputs
 from kvmm.models.positions import kept_rope_deltas, prompt_position_ids
 from kvmm.models.progress import Progress, progress_of
 from kvmm.models.prompting import Prompt, Turn
-from kvmm.models.question import MIN_ANSWER_TOKENS, media_inputs, prepare, prompt_of, too_long, user_message, window_of
+from kvmm.models.question import (
+    MIN_ANSWER_TOKENS,
+    media_inputs,
+    media_shown,
+    prepare,
+    prompt_of,
+    too_long,
+    user_message,
+    window_of,
+)
 from kvmm.policy import get_policy
 from kvmm.policy.files import is_policy_file
 
@@ -174,7 +183,8 @@ class Conversation:
                     message = user_message(self.processor, self.family, prompting.text_of(message), turn.media)
                     text = prompting.text_of(answer)
                     tokenizer = getattr(self.processor, "tokenizer", self.processor)
-                    turn = Turn(prompting.render(self.processor, messages, message), turn.media)
+                    text_of_turn = prompting.render(self.processor, messages, message)
+                    turn = Turn(text_of_turn, media_shown(self.family, turn.media))
                     encode = partial(prompting.encode, self.processor, turn.text, turn.media)
                     prompting.fill(turn, unless_stopped(encode, stop))
                     turn.answer = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -306,9 +316,10 @@ class Conversation:
         """Ask, and stream the answer; the last ``Progress`` has ``done`` set.
 
         Media come before the question, in the order given; several pages are labelled "Page 1", "Page 2" ... . A
-        recording may be the question itself. Decoding is greedy. When an error is raised, or ``stop`` is set, or the
-        iterator is closed early, the conversation is as if this question had not been asked, except that the media of
-        a stopped question go with the next one.
+        recording may be the question itself. A model that sees no pictures reads the text layer of a PDF's pages.
+        Decoding is greedy. When an error is raised, or ``stop`` is set, or the iterator is closed early, the
+        conversation is as if this question had not been asked, except that the media of a stopped question go with
+        the next one.
 
         Raises ``KVMMError`` when there is nothing to ask, the model cannot read a medium, the prompt exceeds the
         model's window, memory runs out, or another answer of this conversation is still being written.
@@ -324,7 +335,7 @@ class Conversation:
         media = (*self._stopped_media, *(item for item in media if item not in self._stopped_media))
         try:
             message = user_message(self.processor, self.family, question, media)
-            turn = Turn(prompting.render(self.processor, self.messages, message), media)
+            turn = Turn(prompting.render(self.processor, self.messages, message), media_shown(self.family, media))
             prompt = unless_stopped(lambda: self._prepare(turn), stop)
             room = window_of(self.model) - prompt.ids.shape[1]
             if room < MIN_ANSWER_TOKENS:

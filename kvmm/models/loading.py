@@ -17,6 +17,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, P
 from kvmm.cache.fuse import fuse_value_rotation
 from kvmm.errors import KVMMError
 from kvmm.models.families import family_of
+from kvmm.models.packaged import PACKAGED, packaged_folder
 from kvmm.models.processors import load_processor
 
 DEFAULT_MODEL_ENV = "KVMM_DEFAULT_MODEL"
@@ -45,8 +46,9 @@ def load_model(
     """Load a model, in evaluation mode, with its processor (the tokenizer for a text-only model).
 
     Args:
-        name_or_path: a folder or a hub id such as "Qwen/Qwen2.5-VL-3B-Instruct". None is the folder that the
-            environment variable ``KVMM_DEFAULT_MODEL`` names or, without it, the small omni model in ``assets``.
+        name_or_path: a folder, a hub id such as "Qwen/Qwen2.5-VL-3B-Instruct", or a model that a package carries
+            (:data:`kvmm.models.packaged.PACKAGED`). None is the folder that the environment variable
+            ``KVMM_DEFAULT_MODEL`` names or, without it, the small omni model in ``assets``.
         device: torch device; default is the first CUDA GPU, else the CPU.
         dtype: torch dtype or its name; default is bfloat16 on a GPU and on a CPU that has instructions for it,
             else float32 when that fits in memory.
@@ -97,6 +99,8 @@ def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
     if folder.is_dir():
         return folder
     name = os.fspath(name_or_path)
+    if name in PACKAGED:
+        return packaged_folder(name)
     # A hub id is "name" or "owner/name"; anything else was meant as a folder.
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1 or folder.exists():
         raise KVMMError(f"There is no model folder {name}: check the path, or give a hub id such as owner/name.")

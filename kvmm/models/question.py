@@ -31,20 +31,42 @@ LARGE_PIECE_TOKENS = 8192
 
 
 def user_message(processor: Any, family: Family, question: str, media: tuple[Media, ...]) -> dict[str, Any]:
-    """The chat message of a question.
+    """The chat message of a question. A model that sees no pictures reads the text layer of a PDF's pages instead.
 
     Raises:
         KVMMError: there is nothing to ask, it cannot be asked, or the model cannot read a medium.
     """
     for kind in ("image", "audio", "video"):
-        if any(item.kind == kind for item in media) and kind not in family.modalities:
+        unread = [item for item in media if item.kind == kind and kind not in family.modalities]
+        if unread and kind == "image" and all(item.page is not None for item in unread):
+            if all(item.text.strip() for item in unread):
+                continue
+            raise KVMMError(
+                f"This model reads text, and {unread[0].name} has pages without a text layer: load a model that reads "
+                "images."
+            )
+        if unread:
             readable = ", ".join(("text", *family.modalities))
             raise KVMMError(f"This model reads {readable}, not {kind}: leave that file out or load another model.")
     if not question.strip() and not any(item.kind == "audio" for item in media):
         raise KVMMError("There is no question: write one, or record it.")
+    written = [item for item in media if item.kind not in family.modalities]
+    labels = prompting.page_labels(written) or [""] * len(written)
+    pages = [label + item.text.strip() for label, item in zip(labels, written, strict=True)]
+    question = with_documents(question, ["\n\n".join(pages)] if pages else [])
     if prompting.ANSWER in question:
         raise KVMMError("The question holds characters that cannot be asked: remove them.")
-    return prompting.user_message(processor, question, media)
+    return prompting.user_message(processor, question, media_shown(family, media))
+
+
+def media_shown(family: Family, media: tuple[Media, ...]) -> tuple[Media, ...]:
+    """The media that the model itself reads; of the others :func:`user_message` has the text."""
+    return tuple(item for item in media if item.kind in family.modalities)
+
+
+def with_documents(question: str, texts: Sequence[str]) -> str:
+    """A question after the texts that it is about."""
+    return "\n\n".join([*(text.strip() for text in texts), question])
 
 
 def prompt_of(turns: Sequence[Turn], device: torch.device) -> Prompt:
@@ -163,9 +185,11 @@ __all__ = [
     "MIN_ANSWER_TOKENS",
     "divide_turns",
     "media_inputs",
+    "media_shown",
     "prepare",
     "prompt_of",
     "too_long",
     "user_message",
     "window_of",
+    "with_documents",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from statistics import fmean, median
@@ -84,6 +84,20 @@ def make_report(
     **options: Any,
 ) -> DriftReport:
     """:func:`run_drift` with what a report says of its origin: the model's ``name``, the command, its settings."""
+    origin = {"name": name, "command": command, "settings": settings}
+    return report_of(model, prompts, run_drift(model, processor, prompts, policies, **options), **origin)
+
+
+def report_of(
+    model: Any,
+    prompts: Sequence[DriftPrompt],
+    measured: Sequence[PolicyReport],
+    *,
+    name: str | None,
+    command: str,
+    settings: Mapping[str, Any],
+) -> DriftReport:
+    """A report of policies that have been measured; see :func:`make_report`."""
     return DriftReport(
         model=name or "embedded",
         device=device_name(model),
@@ -92,7 +106,7 @@ def make_report(
         versions={package: version(package) for package in ("torch", "transformers")},
         settings=dict(settings),
         prompts=len(prompts),
-        policies=run_drift(model, processor, prompts, policies, **options),
+        policies=tuple(measured),
     )
 
 
@@ -175,6 +189,38 @@ def run_drift(
     )
 
 
+def run_forced(
+    model: Any, prompts: Sequence[DriftPrompt], policies: Mapping[str, KVPolicy], *, top_k: int = TOP_K
+) -> Iterator[PolicyReport]:
+    """:func:`run_drift` of prompts with a text to force and nothing else, one policy after another.
+
+    Every prompt and its text are read once in full precision and stay in memory, so that a run over many policies can
+    keep what it has after each of them.
+
+    Yields:
+        the report of each policy, in order.
+
+    Raises:
+        KVMMError: for no prompts.
+    """
+    if not prompts:
+        raise KVMMError("There is no prompt to measure drift on.")
+    texts = []
+    with model_lock(model):
+        for prompt in prompts:
+            inputs = prompt.encode()
+            packed = packed_length(model, inputs) if prompt.packed is None else prompt.packed
+            texts.append(ForcedText(Document(model, inputs, packed), inputs, prompt.continuation, top_k=top_k))
+    for name, policy in policies.items():
+        one = _Measurements()
+        with model_lock(model):
+            for text in texts:
+                cache = text.document.unpacked(policy).pack()
+                one.bits.append(measured_bits(cache))
+                one.drift.append(text.measure(policy, cache))
+        yield _policy_report(name, one, _Measurements(), prompts, 1.0, REFUSALS, top_k)
+
+
 def _forced(prompt: DriftPrompt, greedy: torch.Tensor | None) -> torch.Tensor:
     return greedy[None] if prompt.continuation is None else prompt.continuation
 
@@ -251,4 +297,4 @@ def _policy_report(
     )
 
 
-__all__ = ["DriftPrompt", "device_name", "make_report", "run_drift"]
+__all__ = ["DriftPrompt", "device_name", "make_report", "report_of", "run_drift", "run_forced"]
