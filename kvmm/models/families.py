@@ -15,7 +15,8 @@ class Family:
 
     ``model_class`` and ``processor_class`` are names in ``transformers``; ``image_processor`` is the name without the
     backend suffix (``Qwen2VLImageProcessor``), ``video_processor`` that of videos. ``modalities`` are what a user may
-    send: "image", "audio", "video"; text always. ``processor_class`` is None for text-only models: their processor is the tokenizer.
+    send: "image", "audio", "video"; text always. ``processor_class`` is None for text-only models: their processor is
+    the tokenizer.
     """
 
     model_class: str

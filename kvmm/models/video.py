@@ -128,7 +128,8 @@ class QwenVideoProcessor(VideoProcessor):
         pair, patch, merge = self.temporal_patch_size, self.patch_size, self.merge_size
         if missing := -len(frames) % pair:
             frames = torch.cat([frames, frames[-1:].expand(missing, -1, -1, -1)])
-        frames = self._normalized(_resized(frames, self.frame_size(len(frames), *frames.shape[-2:])))
+        size = self.frame_size(len(frames), *frames.shape[-2:])
+        frames = self._normalized(_resized(frames, size, in_float=True))
         t, h, w = len(frames) // pair, frames.shape[2] // patch, frames.shape[3] // patch
         grid = frames.view(t, pair, 3, h // merge, merge, patch, w // merge, merge, patch)
         return grid.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(t * h * w, -1), [t, h, w]
@@ -180,11 +181,20 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
     return h, w
 
 
-def _resized(frames: torch.Tensor, size: Size) -> torch.Tensor:
-    """uint8 ``[T, 3, H, W]`` at another size; bicubic with antialiasing in uint8, as torchvision does on a CPU."""
+def _resized(frames: torch.Tensor, size: Size, *, in_float: bool = False) -> torch.Tensor:
+    """uint8 ``[T, 3, H, W]`` at another size, bicubic with antialiasing.
+
+    transformers' processors (torchvision's v2) resize in uint8, qwen-vl-utils (v1) in float32 and then rounds.
+    """
     if tuple(frames.shape[-2:]) == size:
         return frames
-    return torch.nn.functional.interpolate(frames, size=size, mode="bicubic", antialias=True, align_corners=False)
+    options = {"size": size, "mode": "bicubic", "antialias": True, "align_corners": False}
+    if not in_float:
+        return torch.nn.functional.interpolate(frames, **options)
+    resized = torch.empty(*frames.shape[:2], *size, dtype=torch.uint8)
+    for into, frame in zip(resized, frames, strict=True):
+        into.copy_(torch.nn.functional.interpolate(frame[None].float(), **options)[0].clamp_(0, 255).round_())
+    return resized
 
 
 _PROCESSORS: dict[str, type[VideoProcessor]] = {

@@ -150,8 +150,8 @@ class SampleRunner:
             return []
         try:
             with decoding.stopped_by(self.stop):
-                images, audio = asked[0].load_images(), asked[0].load_audio()
-            for kind, present in (("image", bool(images)), ("audio", audio is not None)):
+                images, audio, video = asked[0].load_images(), asked[0].load_audio(), asked[0].load_video()
+            for kind, present in (("image", images), ("audio", audio is not None), ("video", video is not None)):
                 if present and kind not in self.input_modalities:
                     raise KVMMError(f"the model reads {', '.join(('text', *self.input_modalities))}, not {kind}")
         except Exception as error:
@@ -159,7 +159,8 @@ class SampleRunner:
         prompts: list[EncodedPrompt | str] = []
         for sample in asked:
             try:
-                prompts.append(self.prompt(encode_question(self.model, self.processor, sample.question, images, audio)))
+                media = (images, audio, video)
+                prompts.append(self.prompt(encode_question(self.model, self.processor, sample.question, *media)))
             except Exception as error:
                 prompts.append(reason(error))
         return prompts
