@@ -248,6 +248,7 @@ def _markdown_failure(task: TaskResult, one: Failure, pictures: Sequence[Picture
 def html_page(report: EvaluationReport, pictures: dict[tuple[str, str, str], list[Picture]]) -> str:
     """One page with tables, figures and failures; pictures and recordings are in it."""
     from kvmm.analysis.report.files import Figure, Table, page
+    from kvmm.eval.report.depth_plot import found_by_depth
     from kvmm.eval.report.plots import score_by_bits, score_differences
 
     tables, figures, failures = [], [], []
@@ -264,6 +265,9 @@ def html_page(report: EvaluationReport, pictures: dict[tuple[str, str, str], lis
             if any(one.bits_per_value and one.score is not None for one in task.policies):
                 text = "Up and left is better. Bars: 95 % interval of the paired difference, around the score."
                 figures.append(Figure(f"bits-{name}", f"Score against bits: {title}", text, score_by_bits(task)))
+            if (heatmap := found_by_depth(task)) is not None:
+                text = "Share of the needles that were found, by length and by depth; the number is the whole score."
+                figures.append(Figure(f"depth-{name}", f"Needles found: {title}", text, heatmap))
             if any(one.difference is not None for one in task.policies):
                 text = "Mean of the paired differences in points, with its 95 % interval; 0 is full precision."
                 figures.append(Figure(f"difference-{name}", f"Difference: {title}", text, score_differences(task)))

@@ -117,6 +117,7 @@ class _Unscored:
     """A task without scores: the caller scores the answers."""
 
     name = "chat"
+    reads_on = False
 
     @staticmethod
     def score(sample: Sample, prediction: str) -> dict[str, float]:

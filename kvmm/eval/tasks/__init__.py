@@ -17,6 +17,7 @@ from kvmm.eval.tasks.mmbench_video import MMBenchVideo
 from kvmm.eval.tasks.niah import NeedleInPages, NeedleInText
 from kvmm.eval.tasks.ocrbench import OCRBench
 from kvmm.eval.tasks.options import parse_options
+from kvmm.eval.tasks.pg19 import PG19
 from kvmm.eval.tasks.worldsense import WorldSense
 
 _TASKS: dict[str, type[Task]] = {
@@ -32,6 +33,7 @@ _TASKS: dict[str, type[Task]] = {
         NeedleInText,
         NeedleInPages,
         LongBenchE,
+        PG19,
         HotpotQA,
         TwoWikiMultihopQA,
         GSM8K,

@@ -122,6 +122,8 @@ class Task(ABC):
         options: how each option of the class is read from text.
         recorded: metrics of an answer that are kept as they were recorded, because scoring it again costs a judge's
             work or gives another value.
+        reads_on: samples are texts to read on, not questions to answer: the scores come from their likelihood. Such a
+            task has ``context``, ``tokens`` and ``stride``, as :class:`~kvmm.eval.tasks.pg19.PG19`.
     """
 
     name: str  # the class has one; an instance with options has them in it
@@ -131,6 +133,7 @@ class Task(ABC):
     default_source: ClassVar[str | None] = None
     options: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
     recorded: ClassVar[tuple[str, ...]] = ()
+    reads_on: ClassVar[bool] = False
 
     @abstractmethod
     def load(self, source: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None) -> SampleSet:

@@ -17,7 +17,7 @@ SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
 
 
 class MATH(Task):
-    """JSON lines or parquet with the official fields, ``HuggingFaceH4/MATH-500``, ``EleutherAI/hendrycks_math:algebra``.
+    """JSON lines or parquet with the official fields, or ``HuggingFaceH4/MATH-500``, ``EleutherAI/hendrycks_math``.
 
     The reference is ``answer``, or what the solution has in its last box.
     """
