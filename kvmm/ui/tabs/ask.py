@@ -10,12 +10,12 @@ import gradio as gr
 from gradio.context import Context
 
 from kvmm.errors import KVMMError
+from kvmm.markdown_text import literal_text
 from kvmm.samples import SampleQuestion
 from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.chat.talk import Talk
 from kvmm.ui.parts.answers import stats_html
 from kvmm.ui.parts.events import AT_ONCE, HIDDEN
-from kvmm.ui.parts.markdown import literal_text
 from kvmm.ui.parts.sidebar import Sidebar, settings_of
 from kvmm.ui.parts.talk_list import TalkList, build_talk_list, connect_talk_list, listing, redraw
 from kvmm.ui.parts.toasts import warn

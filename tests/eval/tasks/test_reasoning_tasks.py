@@ -1,4 +1,4 @@
-"""Word problems, programs, questions over paragraphs: official fields, prompts, scores, and what is wrong with items."""
+"""Word problems, programs, questions over paragraphs: official fields, prompts, scores, what is wrong with items."""
 
 from __future__ import annotations
 
