@@ -6,14 +6,14 @@ import re
 
 _LITERAL = re.compile(r"[\\*_{}\]>#|~$&]")
 # tags, links, code, addresses; at the start of a line: code, lists, headings that are underlined
-# tags, links, code, addresses; at the start of a line: code, lists, headings that are underlined
 _REFERRED = re.compile(
     r"[`<\[@]|:(?=//)|(?i:(?<=www)\.)|^[ \t](?=[ \t]*\S)|^[-+](?=[\s-]|$)|^=(?==*[ \t]*$)", re.MULTILINE
 )
 _NUMBER = re.compile(r"^(\d{1,9})([.)])(?=\s|$)", re.MULTILINE)  # of a list
 _MARKS = frozenset("`<[@:. \t-+=)")  # of which literal_markdown makes references
-# without meaning inside of a line: numbers in brackets that begin no link, and "_" within a word
-_QUIET = re.compile(r"(\[[-+0-9., ]+\](?![(\[:])|(?<=[0-9A-Za-z])_(?=[0-9A-Za-z]))")
+# literal, without meaning inside of a line: numbers in brackets that begin no link, and "_" within a word
+_INTERVAL = re.compile(r"&#91;([-+0-9., ]+)\\\](?![(:]|&#91;|&#58;)")
+_IN_WORD = re.compile(r"(?<=[0-9A-Za-z])\\_(?=[0-9A-Za-z])")
 
 
 def literal_markdown(text: str) -> str:
@@ -41,8 +41,8 @@ def literal_line(text: str) -> str:
 
     What means nothing there stays readable in the source: intervals in brackets and names with ``_``.
     """
-    parts = _QUIET.split(" ".join(text.split()))
-    return "".join(part if number % 2 else literal_markdown(part) for number, part in enumerate(parts))
+    literal = literal_markdown(" ".join(text.split()))
+    return _IN_WORD.sub("_", _INTERVAL.sub(r"[\1]", literal))
 
 
 __all__ = ["literal_line", "literal_markdown", "literal_text"]

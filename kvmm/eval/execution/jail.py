@@ -15,6 +15,11 @@ import platform
 import struct
 import sys
 
+try:
+    import resource
+except ImportError:  # Windows, where nothing is run
+    resource = None
+
 FAILED, NOT_CONFINED = 3, 4  # exit codes
 _DENY, _ALLOW, _KILL = 0x0005_0000 | 1, 0x7FFF_0000, 0x8000_0000  # errno 1 is EPERM
 _WRITES = (
@@ -71,8 +76,6 @@ def filter_program(machine: str) -> bytes:
 
 def confine(seconds: float, memory: int) -> None:
     """Give up everything but computing and reading. Raises ``OSError`` if the kernel refuses."""
-    import resource
-
     for kind, most in (
         (resource.RLIMIT_CPU, max(int(seconds), 1)),
         (resource.RLIMIT_AS, memory),

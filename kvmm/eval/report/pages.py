@@ -193,8 +193,9 @@ def summary_table(run: RunResult) -> str:
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; the first column is left-aligned, the others right."""
-    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-    return "\n".join("| " + " | ".join(literal_line(cell) for cell in line) + " |" for line in lines) + "\n"
+    lines = ["| " + " | ".join(map(literal_line, line)) + " |" for line in (columns, *rows)]
+    bounds = "| " + " | ".join(["---", *["---:"] * (len(columns) - 1)]) + " |"
+    return "\n".join([lines[0], bounds, *lines[1:]]) + "\n"
 
 
 def table_of(run: RunResult, task: TaskResult) -> str:
