@@ -107,12 +107,23 @@ def read_frames(source: Source, *, fps: float = FPS, max_frames: int = MAX_FRAME
         rate = float(track.average_rate or track.guessed_rate or Fraction(24))
         wanted = sample_indices(total, rate, fps, max_frames)
         container.seek(0)
-        pictures = list(_pick(container, track, wanted, name))
-    if not pictures:
+        frames = _stacked(_pick(container, track, wanted, name), len(wanted))
+    if not len(frames):
         raise _no_frames(name)
-    height, width = pictures[0].shape[:2]  # a stream may change its size on the way
-    pictures = [one if one.shape == pictures[0].shape else _resized(one, width, height) for one in pictures]
-    return Frames(np.stack(pictures), tuple(wanted[: len(pictures)]), total, rate)
+    return Frames(frames, tuple(wanted[: len(frames)]), total, rate)
+
+
+def _stacked(pictures: Iterator[np.ndarray], most: int) -> np.ndarray:
+    """uint8 ``[T, H, W, 3]`` of the first one's size, filled as they come, so that none is held twice."""
+    frames = np.empty((0, 1, 1, 3), np.uint8)
+    count = 0
+    for picture in pictures:
+        if not count:
+            frames = np.empty((most, *picture.shape), np.uint8)
+        height, width = frames.shape[1:3]  # a stream may change its size on the way
+        frames[count] = picture if picture.shape == frames.shape[1:] else _resized(picture, width, height)
+        count += 1
+    return frames[:count]
 
 
 def _pick(
