@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from kvmm.decoding import limits
 from kvmm.decoding.files import Source, name_of, open_file
@@ -156,8 +157,6 @@ def _upright(frame: av.VideoFrame, max_pixels: int) -> np.ndarray:
 
 
 def _resized(picture: np.ndarray, width: int, height: int) -> np.ndarray:
-    from PIL import Image
-
     return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
 
 
