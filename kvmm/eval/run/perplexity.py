@@ -51,15 +51,10 @@ class TextReader:
         begin, likelihood = time.perf_counter(), 0.0
         for start in range(self.context, total - 1, stride):
             end = min(start + stride, total - 1)
-            out = self.model(
-                input_ids=self.ids[:, start:end],
-                attention_mask=torch.ones_like(self.ids[:, :end]),
-                position_ids=self.positions[..., start:end],
-                past_key_values=cache,
-                use_cache=True,
-            )
-            log = out.logits[0].float().log_softmax(-1)
-            likelihood += log.gather(1, self.ids[0, start + 1 : end + 1, None]).double().sum().item()
+            # the last one is a step of decoding, which packs what is full; several tokens at once pack nothing
+            for first, last in ((start, end - 1), (end - 1, end)):
+                if first < last:
+                    likelihood += self._likelihood(cache, first, last)
         count = total - 1 - self.context
         nbytes, dense, packed = cache_sizes(cache, [total - 1], 1, self.batch.values_per_token)[0]
         seconds = time.perf_counter() - begin
@@ -80,6 +75,18 @@ class TextReader:
             "output_tokens": 0,
             "repetition_rate": 0.0,
         }
+
+    def _likelihood(self, cache: Any, start: int, end: int) -> float:
+        """Read the tokens ``start`` to ``end``: the log-likelihood of those that follow each of them."""
+        out = self.model(
+            input_ids=self.ids[:, start:end],
+            attention_mask=torch.ones_like(self.ids[:, :end]),
+            position_ids=self.positions[..., start:end],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        log = out.logits[0].float().log_softmax(-1)
+        return log.gather(1, self.ids[0, start + 1 : end + 1, None]).double().sum().item()
 
 
 __all__ = ["TextReader"]

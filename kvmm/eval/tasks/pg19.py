@@ -29,7 +29,8 @@ class PG19(Task):
     Args:
         context: tokens that are read exactly and packed.
         tokens: tokens after them whose likelihood is measured.
-        stride: tokens that are read at once; what was read before is packed as decoded text is.
+        stride: tokens that are read at once and see each other exactly; the last one is a step of decoding, which packs
+            what is full. 1 is decoding throughout, and slow.
         windows: pieces of a text, one after another from its beginning, each with a context of its own.
     """
 
