@@ -27,7 +27,6 @@ from kvmm.ui.parts.views import frames, reading_html
 from kvmm.ui.server.cookie import VisitorCookie, is_token, new_token, token_of
 from kvmm.ui.settings import Settings
 from kvmm.ui.tabs.ask import edited_text, exchange_at
-from tests.media.files import mp4
 from tests.ui import event_loop
 
 TOTAL, TAX = "What is the total?", "What is the tax?"
@@ -182,20 +181,6 @@ class Unstarted:
     @staticmethod
     def start() -> None:
         pass
-
-
-def test_a_video_is_asked_about_twice(session, tmp_path):
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(mp4())
-    run(session, "What moves?", path)
-    run(session, "And why?")
-    assert [item.kind for item in session.talk.media] == ["video"]
-    assert [each.answered for each in session.talk.exchanges] == [True] * 2
-    counted = session.talk._conversations["kvmm"].cache.memory().by_modality
-    assert counted["video"]["tokens"] == 512 and "image" not in counted  # four frames, two a grid
-    path.write_bytes(b"\x00\x00\x00\x18ftypmp42" + bytes(200))
-    run(session, "And this?", path)
-    assert "damaged or cut off" in str(session.talk.exchanges[-1].tails["kvmm"]) and len(session.talk.media) == 1
 
 
 def test_stop_while_files_are_loaded_keeps_the_question(session, invoice, monkeypatch):
