@@ -154,7 +154,10 @@ class Task(ABC):
 
     @abstractmethod
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:
-        """Metrics of all answers, :attr:`metric` among them (0 for an empty list); parts are named "metric/part"."""
+        """Metrics of all answers, :attr:`metric` among them (0 for an empty list); parts are named "metric/part".
+
+        The metric is left out where there are answers and none of them was scored.
+        """
 
 
 def mean(values: Iterable[float]) -> float:

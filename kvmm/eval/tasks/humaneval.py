@@ -65,9 +65,13 @@ class HumanEval(Task):
         return {"pass@1": float(execution.run_program(program(sample, prediction)).passed)}
 
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:
-        """The share of one answer each that passes, which for greedy answers is pass@1; and how many were not run."""
+        """The share of one answer each that passes, which for greedy answers is pass@1; and how many were not run.
+
+        Where none was run there is no ``pass@1``: an answer that nobody tried is not wrong.
+        """
         ran = [scores["pass@1"] for _, scores, _ in scored if "pass@1" in scores]
-        return {"pass@1": mean(ran), "not_scored": float(len(scored) - len(ran))}
+        share = {"pass@1": mean(ran)} if ran or not scored else {}
+        return {**share, "not_scored": float(len(scored) - len(ran))}
 
 
 def program(sample: Sample, prediction: str) -> str:

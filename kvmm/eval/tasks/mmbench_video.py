@@ -91,6 +91,8 @@ class MMBenchVideo(Task):
         once in each group that has one of them.
         """
         rated = [one for one in scored if "rating_share" in one.scores]
+        if scored and not rated:  # an answer that nobody judged is not wrong
+            return {"not_scored": float(len(scored))}
         result = {
             "rating_share": mean(scores["rating_share"] for _, scores, _ in rated),
             "rating": MOST * mean(scores["rating_share"] for _, scores, _ in rated),

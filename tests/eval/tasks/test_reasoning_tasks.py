@@ -97,7 +97,7 @@ def test_humaneval_is_not_run_unless_asked(tmp_path: Path, monkeypatch):
     source = lines(tmp_path / "HumanEval.jsonl", [ADD, {**ADD, "task_id": "b", "entry_point": "x; import os"}])
     loaded = task.load(source)
     assert loaded.skipped_by_kind() == {"wrong entry_point": 1}
-    assert results(task, loaded, ["    return sum(xs)"]) == {"pass@1": 0, "not_scored": 1}
+    assert results(task, loaded, ["    return sum(xs)"]) == {"not_scored": 1}
     with pytest.raises(KVMMError, match="give yes or no"):
         get_task("humaneval@execute=1")
     monkeypatch.setattr(execution, "available", lambda: False)
