@@ -112,8 +112,6 @@ def test_items_are_read_and_any_text_is_scored(name: str, tmp_path: Path):
     result = task.aggregate(scored)
     assert task.metric in result or result == {"not_scored": len(scored)}
     assert all(isinstance(value, float | int) for value in result.values())
-        isinstance(value, float | int) for value in result.values()
-    )
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
