@@ -21,14 +21,14 @@ def run(session: Session, question: str, *files: Path) -> None:
 
 
 def test_a_video_is_asked_about_twice(model_and_processor, tmp_path: Path):
-    session, path = Session(Models.of(*model_and_processor), max_new_tokens=8), tmp_path / "clip.mp4"
-    path.write_bytes(mp4())
+    session, path = Session(Models.of(*model_and_processor), max_new_tokens=4), tmp_path / "clip.mp4"
+    path.write_bytes(mp4(2))
     run(session, "What moves?", path)
     run(session, "And why?")
     assert "video" in FILE_TYPES and [item.kind for item in session.talk.media] == ["video"]
     assert [each.answered for each in session.talk.exchanges] == [True] * 2
     counted = session.talk._conversations["kvmm"].cache.memory().by_modality
-    assert counted["video"]["tokens"] == 512 and "image" not in counted  # four frames, two a grid
+    assert counted["video"]["tokens"] == 256 and "image" not in counted  # two frames, one grid
     path.write_bytes(b"\x00\x00\x00\x18ftypmp42" + bytes(200))
     with pytest.raises(KVMMError, match="damaged or cut off: save or download it again"):
         run(session, "And this?", path)
