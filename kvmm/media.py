@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,9 +32,8 @@ from kvmm.decoding.images import (
     finish_image,
 )
 from kvmm.decoding.read import MAX_PDF_BYTES, MAX_PDF_PAGES, read_here, video_path
+from kvmm.decoding.video import FPS, MAX_FRAMES, Frames
 from kvmm.errors import KVMMError
-
-NO_VIDEO = 'Reading video needs torchvision, in the build that matches your torch: pip install "kvmm[video]".'
 
 
 class Media:
@@ -52,6 +51,7 @@ class Media:
             released.
         source: the path of a file that stays, so that all of it can be put away.
         max_pixels: of an image that is decoded again, as in :func:`load_image`.
+        sampling: ``fps`` and ``max_frames`` of a video, as in :func:`load_video`; nothing is its defaults.
     """
 
     def __init__(
@@ -66,7 +66,9 @@ class Media:
         content: bytes | None = None,
         source: Path | None = None,
         max_pixels: int | None = MAX_SHOWN_PIXELS,
+        sampling: Mapping[str, Any] | None = None,
     ) -> None:
+        self.sampling = dict(sampling or {})
         self.kind, self.name, self.page, self.text, self.text_length = kind, name, page, text, text_length
         self.content, self.source = content, source
         self._data, self._max_pixels = data, max_pixels
@@ -249,33 +251,41 @@ def _items(
 # Video
 
 
-def load_video(path: str | os.PathLike[str]) -> Any:
-    """Frames of a video, uint8 ``[T, 3, H, W]``, sampled by qwen-vl-utils. Needs torchvision.
+def load_video(
+    source: Source, *, fps: float = FPS, max_frames: int = MAX_FRAMES, stop: threading.Event | None = None
+) -> Frames:
+    """Frames of a video, evenly spread over its length; see :func:`kvmm.decoding.video.read_frames`.
 
-    Raises ``KVMMError`` when torchvision is not installed or the file cannot be decoded.
+    Args:
+        source: the file.
+        fps: frames a second of the video; qwen-vl-utils' default is 2.
+        max_frames: at most so many; a longer video has fewer a second.
+        stop: as in :func:`load_document`.
+
+    Raises:
+        KVMMError: the file is no video, is damaged, or has more pixels than ``limits.VIDEO_PIXELS``; or ``fps`` is not
+            positive, or ``max_frames`` below 2.
     """
-    try:
-        from qwen_vl_utils import fetch_video  # imports torchvision, which the default install leaves out
-    except ImportError as error:
-        raise KVMMError(NO_VIDEO) from error
-    try:
-        return fetch_video({"type": "video", "video": os.fspath(path)})
-    except Exception as error:  # several decoders, each with its own errors
-        raise KVMMError(f"{Path(path).name} cannot be decoded as a video: save it as MP4 (H.264).") from error
+    if not fps > 0 or max_frames < 2:
+        raise KVMMError(f"A video cannot be read at {fps} frames a second, at most {max_frames}: use 2 and 32.")
+    (item,) = _media_of("frames", source, stop, fps=fps, max_frames=max_frames)
+    return item.data
 
 
 __all__ = [
+    "FPS",
     "IMAGE_FORMATS",
     "MAX_AUDIO_SECONDS",
     "MAX_AUDIO_VALUES",
+    "MAX_FRAMES",
     "MAX_IMAGE_BYTES",
     "MAX_IMAGE_PIXELS",
     "MAX_IMAGE_SIDE",
     "MAX_PDF_BYTES",
     "MAX_PDF_PAGES",
     "MAX_SHOWN_PIXELS",
-    "NO_VIDEO",
     "SAMPLE_RATE",
+    "Frames",
     "Media",
     "Source",
     "load_audio",

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
         *("errors", "modality", "modality_codes", "media", "pdf", "decoding"),
-        *("lazy", "fields", "memory_text", "bounded_json", "bounded_yaml", "tensor_file"),
+        *("lazy", "fields", "memory_text", "markdown_text", "bounded_json", "bounded_yaml", "tensor_file"),
     ),
     ("kernels",),
     ("calibration.data",),

@@ -43,6 +43,7 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.content is string %}{{ m.content }}{% else %}{% for c in m.content %}"
     "{% if c.type == 'image' %}<|vision_bos|><|IMAGE|><|vision_eos|>"
+    "{% elif c.type == 'video' %}<|vision_bos|><|VIDEO|><|vision_eos|>"
     "{% elif c.type == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>"
     "{% elif c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -26,7 +26,7 @@ from kvmm.policy import KVPolicy, KVSpec, spec
 
 ANSWER_TOKENS = 300  # of an answer that calibration looks at; a transcription may be longer
 TAU_EXAMPLES = 12  # over which CalibQuant's grid is searched
-TEXT_TOKENS = 2048  # a piece of a text, of which the last quarter is predicted: keys turn with their position, so it is long
+TEXT_TOKENS = 2048  # a piece of a text, whose last quarter is predicted; long, since keys turn with their position
 
 
 @dataclass(frozen=True)

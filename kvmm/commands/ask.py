@@ -36,7 +36,11 @@ def command(
     image: Images = None,
     pdf: Pdfs = None,
     audio: Annotated[list[Path] | None, typer.Option(help="A recording; repeat for several.")] = None,
-    video: Annotated[list[Path] | None, typer.Option(help="A video; needs torchvision.")] = None,
+    video: Annotated[list[Path] | None, typer.Option(help="A video; repeat for several.")] = None,
+    fps: Annotated[float, typer.Option(help="Frames read of a second of a video.")] = 2.0,
+    max_frames: Annotated[
+        int, typer.Option(help="At most so many frames of a video, spread over its length.", min=2)
+    ] = 32,
     text: Annotated[
         list[Path] | None, typer.Option(help="A text file that the question is about; repeat for several.")
     ] = None,
@@ -71,11 +75,12 @@ def command(
         raise KVMMError("There is no question: write one, or record it.")
     with Steps(quiet or as_json) as steps:
         steps.say("Reading the files")
-        if image or pdf or audio:
+        if image or pdf or audio or video:
             decoding.start()  # a third of a second, which importing torch takes anyway
         _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
         texts = [read_text(path) for path in text or ()]
-        media = _load(image or (), pdf or (), audio or (), video or ())
+        media = _load(image or (), pdf or (), audio or ())
+        media += _load_videos(video or (), fps, max_frames)
         steps.say(f"Loading {model or 'the embedded model'}")
         loading = {"device": device, "dtype": dtype, "fuse_values": fuse_values}
         talks = _conversations(model, loading, policy, overrides, compare)
@@ -135,14 +140,24 @@ def _warm_up(talks: Iterable[Conversation], media: Sequence[Media]) -> None:
     warm_up(talks, media)
 
 
-def _load(images: Sequence[Path], pdfs: Sequence[Path], audio: Sequence[Path], video: Sequence[Path]) -> list[Media]:
-    from kvmm.media import Media, load_audio, load_document, load_image, load_media
+def _load(images: Sequence[Path], pdfs: Sequence[Path], audio: Sequence[Path]) -> list[Media]:
+    from kvmm.media import Media, load_audio, load_document, load_image
 
     media = [Media("image", load_image(path), path.name) for path in images]
     for path in pdfs:
         media += load_document(path)
-    media += [Media("audio", load_audio(path), path.name) for path in audio]
-    return media + [item for path in video for item in load_media(path)]
+    return media + [Media("audio", load_audio(path), path.name) for path in audio]
+
+
+def _load_videos(paths: Sequence[Path], fps: float, max_frames: int) -> list[Media]:
+    from kvmm.media import load_media
+
+    media = [item for path in paths for item in load_media(path)]
+    for path, item in zip(paths, media, strict=False):
+        if item.kind != "video":
+            raise KVMMError(f"{path.name} is no video: give it with --{item.kind}.")
+        item.sampling = {"fps": fps, "max_frames": max_frames}
+    return media
 
 
 def _answer(

@@ -12,8 +12,8 @@ A fork that dies is one ``KVMMError`` for that file. It is killed when the calle
 with this process. Nothing of one file is left for the next.
 
 Linux has what this takes; elsewhere, and inside :func:`in_process`, files are decoded in the calling process, without
-limits of time. Video is decoded twice: to see what it holds (:mod:`~kvmm.decoding.video`), and by the reader of the
-model's family in the calling process.
+limits of time. A video is counted when it is given, and its frames are decoded when a model reads them
+(:mod:`~kvmm.decoding.video`).
 """
 
 from typing import TYPE_CHECKING

@@ -7,6 +7,7 @@ import contextlib
 import io
 import itertools
 import logging
+import math
 import os
 import signal
 import socket
@@ -23,7 +24,7 @@ from PIL import Image
 from kvmm.decoding import limits
 from kvmm.decoding.context import is_in_process, owner
 from kvmm.decoding.files import Source, name_of, open_file
-from kvmm.decoding.read import Item
+from kvmm.decoding.read import Frames, Item
 from kvmm.decoding.slots import Slots
 from kvmm.decoding.worker import MESSAGE, STATUS, Ended, packed, strip_rows, unpacked
 from kvmm.errors import KVMMError
@@ -156,7 +157,7 @@ def decode(
     """Have a file decoded: how many things it holds where that is known before, then each of them.
 
     Args:
-        what: "media", "image", "document", "audio" or "preview", as in :func:`kvmm.decoding.read.read_here`.
+        what: "media", "image", "document", "audio", "preview" or "frames", as in :func:`kvmm.decoding.read.read_here`.
         source: the file.
         stop: set it to kill the process that decodes.
         name: what messages call the file; None for its own name.
@@ -301,17 +302,23 @@ class _Decoding:
 
 
 def _data(header: dict[str, Any], file: io.FileIO) -> Any:
-    """The pixels or samples in ``file``; read, not mapped, because its writer could cut it off meanwhile.
+    """The pixels, samples or frames in ``file``; read, not mapped, because its writer could cut it off meanwhile.
 
     Raises ``ValueError`` unless the file is as long as the header says.
     """
     announced = 4 * int(header.get("samples", 0)) + 3 * int(header.get("width", 0)) * int(header.get("height", 0))
+    announced += math.prod(int(size) for size in header["shape"]) if header["kind"] == "frames" else 0
     if os.fstat(file.fileno()).st_size != announced:
         raise ValueError("the file has another size")
     if header["kind"] == "audio":
         samples = np.empty(int(header["samples"]), np.float32)
         _fill(file, memoryview(samples).cast("B"), 0)
         return samples
+    if header["kind"] == "frames":
+        pixels = np.empty([int(size) for size in header["shape"]], np.uint8)
+        _fill(file, memoryview(pixels).cast("B"), 0)
+        indices = tuple(int(index) for index in header["indices"])
+        return Frames(pixels, indices, int(header["total"]), float(header["fps"]))
     if header["kind"] != "image":
         return None
     width, height = int(header["width"]), int(header["height"])

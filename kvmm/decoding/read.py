@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kvmm.decoding.audio import read_audio
 from kvmm.decoding.files import OpenFile, Source, kind_of, name_of, open_file, what_else
 from kvmm.decoding.images import MAX_SHOWN_PIXELS, read_image
-from kvmm.decoding.video import check_video
+from kvmm.decoding.video import Frames, check_video, read_frames
 from kvmm.errors import KVMMError
 
 MAX_PDF_BYTES = 200 * 2**20
@@ -17,7 +17,9 @@ MAX_PDF_PAGES = 64
 
 
 class Item(NamedTuple):
-    """One thing that a file holds, as :class:`kvmm.media.Media` describes it; ``data`` is None for video."""
+    """One thing that a file holds, as :class:`kvmm.media.Media` describes it; ``data`` is None for video, and
+    :class:`~kvmm.decoding.video.Frames` for its "frames".
+    """
 
     kind: str
     data: Any
@@ -30,10 +32,10 @@ def read_here(what: str, source: Source, **options: Any) -> Iterator[Item | int]
     """Decode a file in this process: how many pages it has, if it is a document, then what it holds.
 
     Args:
-        what: "media", "image", "document", "audio" or "preview", as in :mod:`kvmm.media`, or "page".
+        what: "media", "image", "document", "audio", "preview" or "frames", as in :mod:`kvmm.media`, or "page".
         source: the file.
         options: ``max_pages`` of media and documents, ``max_pixels`` of an image, ``count`` and ``side`` of a preview,
-            the ``number`` of a page.
+            the ``number`` of a page, ``fps`` and ``max_frames`` of frames.
 
     Raises:
         KVMMError: as the public functions.
@@ -55,6 +57,10 @@ def read_here(what: str, source: Source, **options: Any) -> Iterator[Item | int]
         video_path(source)
         check_video(source)
         yield Item("video", None)
+    elif what == "frames":
+        if kind != "video":
+            raise KVMMError(f"{name} {what_else(source)}, not a video: give an MP4, Matroska, WebM or AVI file.")
+        yield Item("frames", read_frames(source, **options))
     elif what == "preview" and kind != "pdf":
         picture = read_image(source, MAX_SHOWN_PIXELS)
         picture.thumbnail((options["side"], options["side"]))
@@ -90,4 +96,4 @@ def video_path(source: Source) -> str:
     return "" if isinstance(source, OpenFile) else os.fspath(source)
 
 
-__all__ = ["MAX_PDF_BYTES", "MAX_PDF_PAGES", "Item", "read_here", "video_path"]
+__all__ = ["MAX_PDF_BYTES", "MAX_PDF_PAGES", "Frames", "Item", "read_here", "video_path"]

@@ -234,6 +234,11 @@ def _send(out: socket.socket, item: Any) -> None:
         if item.kind == "audio":
             header["samples"] = item.data.size
             _write(file, memoryview(item.data).cast("B"))
+        elif item.kind == "frames":
+            frames = item.data
+            header |= {"shape": frames.pixels.shape, "indices": frames.indices}
+            header |= {"total": frames.total, "fps": frames.fps}
+            _write(file, memoryview(frames.pixels).cast("B"))
         elif item.kind == "image":
             header["width"], header["height"] = width, height = item.data.size
             rows = strip_rows(width)

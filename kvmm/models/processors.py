@@ -1,25 +1,22 @@
-"""Processors for images and audio that do not need torchvision.
+"""Processors for images, audio and video that do not need torchvision.
 
 transformers builds the processors of the Qwen VL and omni families around a video processor, which needs torchvision.
-kvmm reads video only when torchvision is there; without it the same processor classes work with a stand-in that
-refuses videos. Images always go through the Pillow backend, so that the pixels a model sees do not depend on
-whether torchvision happens to be installed.
+The same processor classes work with :mod:`kvmm.models.video`, which does not; and images always go through the Pillow
+backend, so that the pixels a model sees do not depend on whether torchvision happens to be installed.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin, WhisperFeatureExtractor
 
-from kvmm.errors import KVMMError
-from kvmm.media import NO_VIDEO
 from kvmm.models.families import Family
+from kvmm.models.video import VideoProcessor, video_processor
 
 # Module of each image processor class; the Pillow version is `<name>Pil` in `image_processing_pil_<module>`.
 _IMAGE_PROCESSOR_MODULES = {
@@ -46,13 +43,13 @@ def load_processor(folder: Path, family: Family, config: Any) -> ProcessorMixin 
 
     class Processor(base):
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
-            if isinstance(argument, NoVideoProcessor):
-                return NoVideoProcessor
+            if isinstance(argument, VideoProcessor):
+                return VideoProcessor
             return super().check_argument_for_proper_class(argument_name, argument)
 
         def to_dict(self) -> dict[str, Any]:
             parts = super().to_dict()
-            if isinstance(parts.get("video_processor"), NoVideoProcessor):
+            if isinstance(parts.get("video_processor"), VideoProcessor):
                 del parts["video_processor"]
             return parts
 
@@ -69,28 +66,6 @@ def load_processor(folder: Path, family: Family, config: Any) -> ProcessorMixin 
     # Saved processors name their class: keep the one transformers can find again.
     Processor.__name__ = Processor.__qualname__ = base.__name__
     return Processor.from_pretrained(folder)
-
-
-class NoVideoProcessor:
-    """A stand-in for the video processor: it has the attributes that some processors look up, and refuses videos."""
-
-    model_input_names: ClassVar[list[str]] = []
-    _auto_class = None  # looked up when a processor is saved
-
-    def __init__(self, image_processor: Any) -> None:
-        self.merge_size = getattr(image_processor, "merge_size", 1)
-        self.temporal_patch_size = getattr(image_processor, "temporal_patch_size", 1)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise KVMMError(NO_VIDEO)
-
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to save."""
-
-
-def torchvision_available() -> bool:
-    """Whether video can be read: torchvision is importable."""
-    return importlib.util.find_spec("torchvision") is not None
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -122,7 +97,12 @@ def _load_feature_extractor(folder: Path, config: Any) -> WhisperFeatureExtracto
     return WhisperFeatureExtractor(feature_size=thinker.audio_config.num_mel_bins)
 
 
-def _load_video_processor(folder: Path, family: Family) -> Any:
-    if torchvision_available():
-        return transformers.AutoVideoProcessor.from_pretrained(folder)
-    return NoVideoProcessor(_load_image_processor(folder, family))
+def _load_video_processor(folder: Path, family: Family) -> VideoProcessor:
+    """By the video's own settings; checkpoints without any mean those of images, as transformers reads them."""
+    settings = _settings(folder)
+    path = folder / "video_preprocessor_config.json"
+    if path.is_file():
+        own = json.loads(path.read_text(encoding="utf-8"))
+    else:
+        own = settings.get("video_processor") or settings.get("image_processor") or settings
+    return video_processor(family.video_processor, own)

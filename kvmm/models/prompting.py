@@ -10,17 +10,18 @@ import torch
 from PIL import Image
 from transformers import PreTrainedTokenizerBase
 
+from kvmm.decoding.video import FRAME_FACTOR
 from kvmm.errors import KVMMError
-from kvmm.media import SAMPLE_RATE, Media, load_video
+from kvmm.media import SAMPLE_RATE, Frames, Media, load_video
 from kvmm.modality import TEXT, modality_of_ids
 from kvmm.models.pieces import Piece
 
+SECONDS_INPUTS = ("second_per_grid_ts", "video_second_per_grid")  # float32 [videos]: between two rows of patches
 # Outputs of a processor that the positions of later turns depend on.
 POSITION_INPUTS = (
     "image_grid_thw",
     "video_grid_thw",
-    "second_per_grid_ts",
-    "video_second_per_grid",
+    *SECONDS_INPUTS,
     "feature_attention_mask",
 )
 ANSWER = "\ue000kvmm answer\ue001"  # private-use characters: no template and no user writes them
@@ -118,14 +119,34 @@ def encode(processor: Any, text: str, media: Sequence[Media]) -> dict[str, torch
     if isinstance(processor, PreTrainedTokenizerBase):
         return dict(processor([text], return_tensors="pt", add_special_tokens=False))
     inputs: dict[str, Any] = {}
-    for kind, name in (("image", "images"), ("audio", "audio"), ("video", "videos")):
+    for kind, name in (("image", "images"), ("audio", "audio")):
         data = [item.data for item in media if item.kind == kind]
         if data:
-            inputs[name] = [load_video(path) for path in data] if kind == "video" else data
+            inputs[name] = data
+    if clips := [load_video(item.data, **item.sampling) for item in media if item.kind == "video"]:
+        inputs |= video_arguments(clips)
     if "audio" in inputs:
         _check_audio_length(processor, inputs["audio"])
         inputs["sampling_rate"] = SAMPLE_RATE
-    return dict(processor(text=[text], return_tensors="pt", add_special_tokens=False, **inputs))
+    return with_seconds(dict(processor(text=[text], return_tensors="pt", add_special_tokens=False, **inputs)), inputs)
+
+
+def video_arguments(clips: Sequence[Frames]) -> dict[str, Any]:
+    """The arguments of a processor for some videos."""
+    return {
+        "videos": [torch.from_numpy(clip.pixels).permute(0, 3, 1, 2).contiguous() for clip in clips],
+        "video_metadata": [clip.metadata() for clip in clips],
+        "do_sample_frames": False,
+    }
+
+
+def with_seconds(encoded: dict[str, torch.Tensor], arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Put in how many seconds a pair of frames takes, of each video; the omni processors assume one rate for all."""
+    for name in SECONDS_INPUTS:
+        if name in encoded:
+            rates = [len(one["frames_indices"]) / one["duration"] for one in arguments["video_metadata"]]
+            encoded[name] = torch.tensor([FRAME_FACTOR / rate for rate in rates])
+    return encoded
 
 
 def _check_audio_length(processor: Any, recordings: Sequence[Any]) -> None:
@@ -182,7 +203,12 @@ def page_labels(media: Sequence[Media]) -> list[str]:
 
 
 def encode_question(
-    model: Any, processor: Any, question: str, images: Sequence[Image.Image] = (), audio: Any = None
+    model: Any,
+    processor: Any,
+    question: str,
+    images: Sequence[Image.Image] = (),
+    audio: Any = None,
+    video: Frames | None = None,
 ) -> dict[str, torch.Tensor]:
     """The model's inputs for one question: ids, mask, pixels, audio features, on the model's device.
 
@@ -191,8 +217,9 @@ def encode_question(
         question: may be empty when a recording asks it.
         images: pages, before the question; several are labelled "Page 1", "Page 2" ...
         audio: float32 ``[n]``, mono at ``kvmm.media.SAMPLE_RATE``, after the images; None for none.
+        video: as :func:`kvmm.media.load_video` returns it, before everything else; None for none.
     """
-    content: list[dict[str, str]] = []
+    content: list[dict[str, str]] = [{"type": "video"}] if video is not None else []
     for page in range(len(images)):
         if len(images) > 1:
             content.append({"type": "text", "text": f"Page {page + 1}\n"})
@@ -202,7 +229,12 @@ def encode_question(
     if question:
         content.append({"type": "text", "text": question})
     return encode_messages(
-        model, processor, [{"role": "user", "content": content}], images, [] if audio is None else [audio]
+        model,
+        processor,
+        [{"role": "user", "content": content}],
+        images,
+        [] if audio is None else [audio],
+        [] if video is None else [video],
     )
 
 
@@ -212,27 +244,33 @@ def encode_messages(
     messages: Sequence[Mapping[str, Any]],
     images: Sequence[Image.Image] = (),
     audios: Sequence[Any] = (),
+    videos: Sequence[Frames] = (),
 ) -> dict[str, torch.Tensor]:
     """The model's inputs for a chat that ends where the answer begins.
 
     Args:
         model, processor: as for :func:`encode_question`.
         messages: ``{"role": ..., "content": [...]}`` with parts ``{"type": "text", "text": ...}``,
-            ``{"type": "image"}`` and ``{"type": "audio"}``. A text-only model reads the texts alone.
-        images, audios: one for each part, in their order; recordings as for :func:`encode_question`.
+            ``{"type": "image"}``, ``{"type": "audio"}`` and ``{"type": "video"}``. A text-only model reads the texts
+            alone.
+        images, audios, videos: one for each part, in their order; recordings and videos as for
+            :func:`encode_question`.
     """
     media: dict[str, Any] = {"images": list(images)} if images else {}
     if audios:
         media |= {"audio": list(audios), "sampling_rate": SAMPLE_RATE}
+    if videos:
+        media |= video_arguments(videos)
     if isinstance(processor, PreTrainedTokenizerBase):
         messages = [
             {**one, "content": "".join(part["text"] for part in one["content"] if part["type"] == "text")}
             for one in messages
         ]
     text = processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-    inputs = processor(text=[text], return_tensors="pt", add_special_tokens=False, **media)
+    inputs = with_seconds(dict(processor(text=[text], return_tensors="pt", add_special_tokens=False, **media)), media)
     return {
-        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+        # seconds decide positions, which the model's dtype would round
+        name: value.to(model.device, model.dtype if value.is_floating_point() and name not in SECONDS_INPUTS else None)
         for name, value in inputs.items()
     }
 

@@ -18,7 +18,7 @@ import pytest
 from kvmm import decoding
 from kvmm.decoding import client, limits, worker
 from kvmm.errors import KVMMError
-from kvmm.media import load_image, load_media, preview
+from kvmm.media import load_image, load_media, load_video, preview
 from tests.decoding import hostile
 from tests.decoding.processes import children, held, in_a_fork, parent, png, rss, wait_until
 
@@ -153,7 +153,7 @@ def test_a_video_that_takes_too_long_ends_the_process_that_tries(tmp_path, monke
             packet.stream = track
     monkeypatch.setattr(limits, "VIDEO_SECONDS", 1)
     monkeypatch.setattr(limits, "VIDEO_PIXELS", 2**40)
-    assert refusal(load_media, tmp_path / "long.mp4").startswith("long.mp4 takes too long to read")
+    assert refusal(load_video, tmp_path / "long.mp4").startswith("long.mp4 takes too long to read")
     monkeypatch.setattr(limits, "VIDEO_PIXELS", 2**30)
     assert "1,000 frames or more, of 4,194,304 pixels each" in refusal(load_media, tmp_path / "long.mp4")
 

@@ -59,7 +59,7 @@ _FILES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, Any], dict[str
     ),
     "llava_onevision": (
         _LLAVA,
-        {"image": "<image>"},
+        {"image": "<image>", "video": "<video>"},
         {
             "image_processor_type": "LlavaOnevisionImageProcessor",
             "size": _SQUARE,
@@ -74,7 +74,7 @@ _FILES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, Any], dict[str
             "context_image_token": "<IMG_CONTEXT>",
             "video_token": "<video>",
         },
-        {"image": "<IMG_CONTEXT>"},
+        {"image": "<IMG_CONTEXT>", "video": "<video>"},
         {"image_processor_type": "GotOcr2ImageProcessorFast", "size": _SQUARE, "min_patches": 1, "max_patches": 4},
         {"image_seq_length": 4},
     ),
@@ -92,10 +92,12 @@ _FILES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, Any], dict[str
     ),
 }
 for _name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"):
-    _FILES[_name] = (_QWEN, {"image": "<|vision_start|><|image_pad|><|vision_end|>"}, _QWEN_IMAGES, {})
+    _places = {kind: f"<|vision_start|><|{kind}_pad|><|vision_end|>" for kind in ("image", "video")}
+    _FILES[_name] = (_QWEN, _places, _QWEN_IMAGES, {})
 for _name in ("qwen2_5_omni", "qwen3_omni_moe"):
     _places = {
         "image": "<|vision_bos|><|IMAGE|><|vision_eos|>",
+        "video": "<|vision_bos|><|VIDEO|><|vision_eos|>",
         "audio": "<|audio_bos|><|AUDIO|><|audio_eos|>",
     }
     _FILES[_name] = (_OMNI, _places, {**_QWEN_IMAGES, **_SOUND}, {})

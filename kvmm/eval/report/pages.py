@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Sequence
 
 from kvmm.eval.report.build import EvaluationReport, Failure, PolicyResult, RunResult, TaskResult
 from kvmm.eval.report.pictures import Picture
 from kvmm.eval.report.statistics import Difference
+from kvmm.markdown_text import literal_line
 from kvmm.memory_text import LEGEND as BITS_LEGEND
 from kvmm.memory_text import PACKED, WHOLE
 
@@ -183,8 +183,8 @@ def summary_legend(run: RunResult) -> str:
 
 def summary_table(run: RunResult) -> str:
     """The Markdown of :func:`summary_of` with its title and legend."""
-    head = f"**{_cell(run.model)}** ({_cell(run.dtype)}, {_cell(run.device)})"
-    return f"{head}\n\n{markdown_table(*summary_of(run))}\n{_cell(summary_legend(run))}\n"
+    head = f"**{literal_line(run.model)}** ({literal_line(run.dtype)}, {literal_line(run.device)})"
+    return f"{head}\n\n{markdown_table(*summary_of(run))}\n{literal_line(summary_legend(run))}\n"
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -193,51 +193,44 @@ def summary_table(run: RunResult) -> str:
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; the first column is left-aligned, the others right."""
-    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    """One line that Markdown shows as it is, in a table, a heading or a paragraph: names and answers are data.
-
-    Numbers in brackets and ``_`` inside of a word mean nothing to Markdown and stay as they are.
-    """
-    line = re.sub(r"([\\`*|~$])", r"\\\1", " ".join(text.split()))
-    line = re.sub(r"\](?=[(\[:])", r"\\]", line.replace("&", "&amp;").replace("<", "&lt;"))
-    return re.sub(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])", r"\\_", line)
+    lines = ["| " + " | ".join(map(literal_line, line)) + " |" for line in (columns, *rows)]
+    bounds = "| " + " | ".join(["---", *["---:"] * (len(columns) - 1)]) + " |"
+    return "\n".join([lines[0], bounds, *lines[1:]]) + "\n"
 
 
 def table_of(run: RunResult, task: TaskResult) -> str:
     """The Markdown of one task's table with its title and legend."""
-    head = f"**{_cell(title_of(run, task))}** ({_cell(run.dtype)}, {_cell(run.device)})"
-    return f"{head}\n\n{markdown_table(*rows_of(task))}\n{_cell(legend(task))}\n"
+    head = f"**{literal_line(title_of(run, task))}** ({literal_line(run.dtype)}, {literal_line(run.device)})"
+    return f"{head}\n\n{markdown_table(*rows_of(task))}\n{literal_line(legend(task))}\n"
 
 
 def markdown(report: EvaluationReport, pictures: dict[tuple[str, str, str], list[Picture]]) -> str:
     """The whole report; ``pictures`` are by :func:`picture_key`, with the paths they were written to."""
     parts = ["# Evaluation\n"]
     for run in report.runs:
-        parts.append(f"## {_cell(run.model)}\n\n{_cell(settings_of(run))}\n")
+        parts.append(f"## {literal_line(run.model)}\n\n{literal_line(settings_of(run))}\n")
         if len(run.tasks) > 1:
-            parts.append(f"{markdown_table(*summary_of(run))}\n{_cell(summary_legend(run))}\n")
+            parts.append(f"{markdown_table(*summary_of(run))}\n{literal_line(summary_legend(run))}\n")
         for task in run.tasks:
             table = markdown_table(*rows_of(task))
-            parts.append(f"### {_cell(title_of(run, task))}\n\n{table}\n{_cell(legend(task))}\n")
+            parts.append(f"### {literal_line(title_of(run, task))}\n\n{table}\n{literal_line(legend(task))}\n")
             columns, rows = parts_of(task)
             if rows:
-                parts.append(f"#### {_cell(task.task)} by part\n\n{markdown_table(columns, rows)}")
+                parts.append(f"#### {literal_line(task.task)} by part\n\n{markdown_table(columns, rows)}")
             if task.failures:
-                parts.append(f"#### {_cell(task.task)}: right in {task.reference}, wrong in a policy\n")
+                reference = literal_line(task.reference or "")
+                parts.append(f"#### {literal_line(task.task)}: right in {reference}, wrong in a policy\n")
                 for one in task.failures:
                     parts.append(_markdown_failure(task, one, pictures.get(picture_key(run, task, one), [])))
     return "\n".join(parts)
 
 
 def _markdown_failure(task: TaskResult, one: Failure, pictures: Sequence[Picture]) -> str:
-    lines = [f"- **{_cell(one.question) or '(asked aloud)'}** ({_cell(one.doc_id)}): {_cell(' / '.join(one.target))}"]
-    lines.append(f"  - {task.reference}: {_cell(one.reference_answer)}")
-    lines += [f"  - {_cell(name)}: {_cell(answer) or '(nothing)'}" for name, answer in one.answers.items()]
-    shown = [f"![{_cell(one.doc_id)}]({picture.path})" for picture in pictures if picture.path and picture.is_image]
+    question, doc_id = literal_line(one.question) or "(asked aloud)", literal_line(one.doc_id)
+    lines = [f"- **{question}** ({doc_id}): {literal_line(' / '.join(one.target))}"]
+    for name, answer in ((task.reference or "", one.reference_answer), *one.answers.items()):
+        lines.append(f"  - {literal_line(name)}: {literal_line(answer) or '(nothing)'}")
+    shown = [f"![{doc_id}]({picture.path})" for picture in pictures if picture.path and picture.is_image]
     return "\n".join([*lines, *(["", "  " + " ".join(shown)] if shown else []), ""])
 
 
@@ -248,6 +241,7 @@ def _markdown_failure(task: TaskResult, one: Failure, pictures: Sequence[Picture
 def html_page(report: EvaluationReport, pictures: dict[tuple[str, str, str], list[Picture]]) -> str:
     """One page with tables, figures and failures; pictures and recordings are in it."""
     from kvmm.analysis.report.files import Figure, Table, page
+    from kvmm.eval.report.depth_plot import found_by_depth
     from kvmm.eval.report.plots import score_by_bits, score_differences
 
     tables, figures, failures = [], [], []
@@ -264,6 +258,9 @@ def html_page(report: EvaluationReport, pictures: dict[tuple[str, str, str], lis
             if any(one.bits_per_value and one.score is not None for one in task.policies):
                 text = "Up and left is better. Bars: 95 % interval of the paired difference, around the score."
                 figures.append(Figure(f"bits-{name}", f"Score against bits: {title}", text, score_by_bits(task)))
+            if (heatmap := found_by_depth(task)) is not None:
+                text = "Share of the needles that were found, by length and by depth; the number is the whole score."
+                figures.append(Figure(f"depth-{name}", f"Needles found: {title}", text, heatmap))
             if any(one.difference is not None for one in task.policies):
                 text = "Mean of the paired differences in points, with its 95 % interval; 0 is full precision."
                 figures.append(Figure(f"difference-{name}", f"Difference: {title}", text, score_differences(task)))

@@ -137,7 +137,7 @@ class DocumentBatch(Document):
         _synchronize(model)
         self.seconds = time.perf_counter() - begin
         layers = [x for x in self._exact.layers if getattr(x, "keys", None) is not None and x.keys.dim() == 4]
-        self._values_per_token = sum(x.shape[1] * x.shape[3] for layer in layers for x in (layer.keys, layer.values))
+        self.values_per_token = sum(x.shape[1] * x.shape[3] for layer in layers for x in (layer.keys, layer.values))
 
     def cache(self, policy: str | KVPolicy) -> Cache:
         """A new cache of ``policy`` that holds the documents, packed if the prompts have ``packs`` set."""
@@ -204,7 +204,7 @@ class DocumentBatch(Document):
                 cache.pack()  # an answer of one token has no step in which it would happen
             grown = cache.get_seq_length() - self.length - width
             tokens = [prompt.length + grown for prompt in prompts]
-            row_sizes = _sizes(cache, tokens, self._ids.shape[0], self._values_per_token)
+            row_sizes = cache_sizes(cache, tokens, self._ids.shape[0], self.values_per_token)
             sizes.update((row, row_sizes[row]) for row in ended)
 
         clock = _Clock(stop or threading.Event(), _end_tokens(self.model), measure)
@@ -238,7 +238,7 @@ class DocumentBatch(Document):
         return counts
 
 
-def _sizes(
+def cache_sizes(
     cache: Cache, tokens: Sequence[int], documents: int, values_per_token: int
 ) -> list[tuple[int, int, float | None]]:
     """Per row of a cache: its bytes, the bytes of its keys and values in bf16, and bits per value of packed pages.
@@ -338,4 +338,4 @@ def _collate(parts: Sequence[Mapping[str, torch.Tensor]], width: int) -> dict[st
     return {**inputs, "attention_mask": _stack(masks, width, batch=0)}
 
 
-__all__ = ["DocumentBatch", "EncodedPrompt", "MeasuredAnswer", "Uncollatable", "make_prompt"]
+__all__ = ["DocumentBatch", "EncodedPrompt", "MeasuredAnswer", "Uncollatable", "cache_sizes", "make_prompt"]

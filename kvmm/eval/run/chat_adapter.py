@@ -15,7 +15,7 @@ from kvmm.eval.run.batching import EncodedPrompt
 from kvmm.eval.run.records import Row
 from kvmm.eval.run.runner import SampleRunner, Settings, reason, units
 from kvmm.eval.tasks.base import Sample
-from kvmm.media import load_audio, load_image
+from kvmm.media import load_audio, load_image, load_video
 from kvmm.models.prompting import encode_messages, first_tokens
 from kvmm.policy import KVPolicy
 
@@ -93,8 +93,8 @@ def answer_chats(
     Args:
         policy: as :func:`kvmm.models.caches.resolve_policies` returns it.
         chats: messages ``{"role": ..., "content": [...]}`` with parts ``{"type": "text", "text": ...}``, or
-            ``"image"`` and ``"audio"`` with their source as ``"url"``; or functions that return the messages, which are
-            called when it is their turn.
+            ``"image"``, ``"audio"`` and ``"video"`` with their source as ``"url"``; or functions that return the
+            messages, which are called when it is their turn.
         batch_size: chats decoded together.
         pack_before_question: see :class:`kvmm.eval.run.runner.Settings`.
 
@@ -117,6 +117,7 @@ class _Unscored:
     """A task without scores: the caller scores the answers."""
 
     name = "chat"
+    reads_on = False
 
     @staticmethod
     def score(sample: Sample, prediction: str) -> dict[str, float]:
@@ -154,13 +155,14 @@ class _ChatRunner(SampleRunner):
         messages = [{**message, "content": _parts(message["content"])} for message in messages]
         parts = [part for message in messages for part in message["content"]]
         for kind in dict.fromkeys(part["type"] for part in parts):
-            if kind == "video" or kind not in ("text", *self.input_modalities):
-                readable = ", ".join(("text", *(name for name in self.input_modalities if name != "video")))
+            if kind not in ("text", *self.input_modalities):
+                readable = ", ".join(("text", *self.input_modalities))
                 raise _Unreadable(f"This model reads {readable}, and the task shows {kind}: choose another task.")
         images = [load_image(image_source(part["url"])) for part in parts if part["type"] == "image"]
         audios = [load_audio(audio_source(part["url"])) for part in parts if part["type"] == "audio"]
+        videos = [load_video(image_source(part["url"])) for part in parts if part["type"] == "video"]
         bare = [{**message, "content": [_without_source(part) for part in message["content"]]} for message in messages]
-        return self.prompt(encode_messages(self.model, self.processor, bare, images, audios))
+        return self.prompt(encode_messages(self.model, self.processor, bare, images, audios, videos))
 
     def _encode(self, asked: Sequence[Sample]) -> list[EncodedPrompt | str]:
         return [self._prompts[sample.doc_id] for sample in asked]
@@ -179,7 +181,7 @@ def _without_source(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def image_source(source: Any) -> Any:
-    """The argument of :func:`load_image` for a data set's path, Pillow image, or ``{"bytes": ..., "path": ...}``."""
+    """A data set's picture or video as :mod:`kvmm.media` takes it; of ``{"bytes": ..., "path": ...}`` what it holds."""
     if isinstance(source, Mapping):
         return source.get("bytes") or source.get("path")
     return source

@@ -253,7 +253,8 @@ def finish(
         scored = []
         for row in good:
             sample, text = by_id[row["doc_id"]], row["filtered_resps"]
-            scored.append(Scored(sample, task.score(sample, text), text))
+            known = {name: row[name] for name in task.recorded if row.get(name) is not None}
+            scored.append(Scored(sample, known or task.score(sample, text), text))
         metrics: dict[str, Any] = {f"{metric},none": value for metric, value in task.aggregate(scored).items()}
         results["results"][key] = {"alias": key, "samples": len(good), **(metrics if good else {}), **means(good)}
         results["n-samples"][key] = {

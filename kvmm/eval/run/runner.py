@@ -17,6 +17,7 @@ import torch
 from kvmm import decoding
 from kvmm.errors import KVMMError
 from kvmm.eval.run.batching import DocumentBatch, EncodedPrompt, MeasuredAnswer, make_prompt
+from kvmm.eval.run.perplexity import TextReader
 from kvmm.eval.run.records import Row, repetition_rate, sample_hash
 from kvmm.eval.tasks.base import Sample, Task
 from kvmm.models.caches import new_cache
@@ -121,6 +122,10 @@ class SampleRunner:
             name: {s.doc_id for document in unit for s in document if s.doc_id not in done.get(name, ())}
             for name in self.policies
         }
+        if self.task.reads_on:
+            for sample in (sample for document in unit for sample in document):
+                yield from self._read_on(sample, wanted)
+            return
         needed = set().union(*wanted.values())
         prompts: dict[str, EncodedPrompt] = {}
         for document in unit:
@@ -150,8 +155,8 @@ class SampleRunner:
             return []
         try:
             with decoding.stopped_by(self.stop):
-                images, audio = asked[0].load_images(), asked[0].load_audio()
-            for kind, present in (("image", bool(images)), ("audio", audio is not None)):
+                images, audio, video = asked[0].load_images(), asked[0].load_audio(), asked[0].load_video()
+            for kind, present in (("image", images), ("audio", audio is not None), ("video", video is not None)):
                 if present and kind not in self.input_modalities:
                     raise KVMMError(f"the model reads {', '.join(('text', *self.input_modalities))}, not {kind}")
         except Exception as error:
@@ -159,7 +164,8 @@ class SampleRunner:
         prompts: list[EncodedPrompt | str] = []
         for sample in asked:
             try:
-                prompts.append(self.prompt(encode_question(self.model, self.processor, sample.question, images, audio)))
+                media = (images, audio, video)
+                prompts.append(self.prompt(encode_question(self.model, self.processor, sample.question, *media)))
             except Exception as error:
                 prompts.append(reason(error))
         return prompts
@@ -227,6 +233,26 @@ class SampleRunner:
         left |= {one: set() for one in failed}
         if any(left.values()):
             yield from self._answer(part, prompts, left)
+
+    def _read_on(self, sample: Sample, wanted: Mapping[str, set[str]]) -> Iterator[Row]:
+        """The rows of a text whose likelihood is measured: its beginning is read once for all policies."""
+        task, tokenizer = self.task, getattr(self.processor, "tokenizer", self.processor)
+        reader: TextReader | None = None
+        for name in (name for name in self.policies if sample.doc_id in wanted[name]):
+            if self.stop.is_set():
+                return
+            try:
+                with model_lock(self.model):
+                    if reader is None:
+                        sizes = (task.context, task.tokens, self.window)
+                        reader = TextReader(self.model, tokenizer, sample.question, *sizes)
+                    read = reader.read(self.policies[name], task.stride)
+                    reader.batch.forget(self.policies[name])
+            except Exception as error:
+                yield self._failed(sample, name, reason(error))
+                continue
+            row = {**self._head(sample, name), "filtered_resps": "", **read}
+            yield {**row, "error": None, "metadata": dict(sample.metadata)}
 
     def _head(self, sample: Sample, policy: str) -> Row:
         return {

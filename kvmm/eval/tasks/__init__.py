@@ -8,11 +8,18 @@ from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task
 from kvmm.eval.tasks.blind import Blind
 from kvmm.eval.tasks.coco_caption import COCOCaption
 from kvmm.eval.tasks.docvqa import DocVQA, MultiPageDocVQA
+from kvmm.eval.tasks.gsm8k import GSM8K
+from kvmm.eval.tasks.hotpotqa import HotpotQA, TwoWikiMultihopQA
+from kvmm.eval.tasks.humaneval import HumanEval
 from kvmm.eval.tasks.longbench_e import LongBenchE
+from kvmm.eval.tasks.math_problems import AIME, MATH
 from kvmm.eval.tasks.mmau_pro import MMAU, MMAUPro
+from kvmm.eval.tasks.mmbench_video import MMBenchVideo
 from kvmm.eval.tasks.niah import NeedleInPages, NeedleInText
 from kvmm.eval.tasks.ocrbench import OCRBench
 from kvmm.eval.tasks.options import parse_options
+from kvmm.eval.tasks.pg19 import PG19
+from kvmm.eval.tasks.worldsense import WorldSense
 
 _TASKS: dict[str, type[Task]] = {
     task.name: task
@@ -28,6 +35,15 @@ _TASKS: dict[str, type[Task]] = {
         NeedleInPages,
         LongBenchE,
         Blind,
+        PG19,
+        HotpotQA,
+        TwoWikiMultihopQA,
+        GSM8K,
+        MATH,
+        AIME,
+        HumanEval,
+        WorldSense,
+        MMBenchVideo,
     )
 }
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from PIL import Image
 
-from kvmm.media import load_audio, load_image, load_pdf
+from kvmm.media import Frames, load_audio, load_image, load_pdf, load_video
 
 MediaSource = str | os.PathLike[str] | bytes | Image.Image | tuple[int, np.ndarray] | Callable[[], Any]
 """A path, a file's bytes, a Pillow image, ``(sample_rate, samples)``, or a function that returns one of these."""
@@ -25,7 +25,7 @@ MediaSource = str | os.PathLike[str] | bytes | Image.Image | tuple[int, np.ndarr
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One question. Media are sources and opened only by :meth:`load_images` and :meth:`load_audio`.
+    """One question. Media are sources and opened only by :meth:`load_images`, :meth:`load_audio`, :meth:`load_video`.
 
     Attributes:
         doc_id: unique in its set, the same in every run.
@@ -33,9 +33,10 @@ class Sample:
         answers: accepted references; never empty, except where the task says that it needs none.
         images: sources, in the order in which the model sees them, before the question; the path of a PDF stands for
             its pages.
-        audio: a source or None.
-        group: samples of equal group have the same images and audio and are neighbours in their set; None when nothing
-            is known to be shared.
+        audio, video: a source or None; the model sees the video first.
+        sampling: ``fps`` and ``max_frames`` of the video, as :func:`kvmm.media.load_video` takes them.
+        group: samples of equal group have the same images, audio and video and are neighbours in their set; None when
+            nothing is known to be shared.
         metadata: plain JSON values: the type of the question, choices, page ...
     """
 
@@ -44,6 +45,8 @@ class Sample:
     answers: tuple[str, ...]
     images: tuple[MediaSource, ...] = ()
     audio: MediaSource | None = None
+    video: MediaSource | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     group: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -54,6 +57,10 @@ class Sample:
     def load_audio(self) -> np.ndarray | None:
         """Mono samples at 16 kHz, float32 ``[n]``, or None. Raises ``KVMMError`` as ``kvmm.media.load_audio`` does."""
         return None if self.audio is None else load_audio(opened(self.audio))
+
+    def load_video(self) -> Frames | None:
+        """The sampled frames, or None. Raises ``KVMMError`` as ``kvmm.media.load_video`` does."""
+        return None if self.video is None else load_video(opened(self.video), **self.sampling)
 
 
 def opened(source: MediaSource) -> Any:
@@ -120,6 +127,10 @@ class Task(ABC):
         mini: the folder in ``assets/mini`` that ``"mini"`` means, or None.
         default_source: what is loaded when no source is given, or None when one must be.
         options: how each option of the class is read from text.
+        recorded: metrics of an answer that are kept as they were recorded, because scoring it again costs a judge's
+            work or gives another value.
+        reads_on: samples are texts to read on, not questions to answer: the scores come from their likelihood. Such a
+            task has ``context``, ``tokens`` and ``stride``, as :class:`~kvmm.eval.tasks.pg19.PG19`.
     """
 
     name: str  # the class has one; an instance with options has them in it
@@ -128,6 +139,8 @@ class Task(ABC):
     mini: ClassVar[str | None] = None
     default_source: ClassVar[str | None] = None
     options: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+    recorded: ClassVar[tuple[str, ...]] = ()
+    reads_on: ClassVar[bool] = False
 
     @abstractmethod
     def load(self, source: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None) -> SampleSet:
@@ -148,7 +161,10 @@ class Task(ABC):
 
     @abstractmethod
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:
-        """Metrics of all answers, :attr:`metric` among them (0 for an empty list); parts are named "metric/part"."""
+        """Metrics of all answers, :attr:`metric` among them (0 for an empty list); parts are named "metric/part".
+
+        The metric is left out where there are answers and none of them was scored.
+        """
 
 
 def mean(values: Iterable[float]) -> float:

@@ -1,8 +1,9 @@
 """MMAU-Pro: questions about speech, sounds and music (Kumar et al. 2025); and MMAU, its predecessor.
 
 Three kinds of items. *Closed* ones have choices. *Instruction following* is checked by rules. *Open-ended* ones need a
-judge: a function ``judge(question, reference, prediction) -> float`` in [0, 1]. Without one they are answered but not
-scored, and ``not_scored`` says how many they are.
+judge (:mod:`kvmm.eval.metrics.judge`): it returns an LLM's text about four criteria of 1 to 5 points, whose overall
+score over 5 is the answer's, or a number in [0, 1]. Without one they are answered but not scored, and ``not_scored``
+says how many they are.
 
 The benchmark's own script matches closed answers to choices by the similarity of embeddings of a 7B model; here the
 letter that lmms-eval's prompt asks for decides, and where there is none MMAU's rule of words.
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from kvmm.errors import KVMMError
 from kvmm.eval.metrics.choice import LETTERS, choice_correct
 from kvmm.eval.metrics.instructions import RULES, follows_instruction
+from kvmm.eval.metrics.judge import BEST, CRITERIA, GOOD, POOR, Judge, read_criteria
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task, mean, mean_by
 from kvmm.eval.tasks.collect import collect
 from kvmm.eval.tasks.docvqa import row_id
@@ -27,8 +29,6 @@ from kvmm.eval.tasks.sources import open_rows
 
 CHOICE_SUFFIX = "\nAnswer with the option's letter from the given choices directly."  # lmms-eval's for MMAU
 CLOSED, OPEN, INSTRUCTION = "closed", "open", "instruction following"
-
-Judge = Callable[[str, str, str], float]
 
 
 class MMAUPro(Task):
@@ -44,10 +44,13 @@ class MMAUPro(Task):
     max_new_tokens: ClassVar[int] = 128
     part_of: ClassVar[tuple[str, ...]] = ("category", "task")
     options: ClassVar[Any] = {"judge": function}
+    recorded: ClassVar[tuple[str, ...]] = ("accuracy", *CRITERIA, "overall")
 
     def __init__(self, judge: Judge | None = None):
         if judge is not None and not callable(judge):
-            raise KVMMError("The judge is a function of question, reference and prediction that returns a number.")
+            raise KVMMError(
+                "The judge is a function of question, reference and prediction that returns a text or a number."
+            )
         self.judge = judge
 
     def load(self, source: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None) -> SampleSet:
@@ -73,7 +76,7 @@ class MMAUPro(Task):
             metadata |= {
                 "rule": rule,
                 "kwargs": values,
-                "transcription": row.get("prompt_transcription", "transcription"),
+                "transcription": row.get("prompt_transcription", "transcription", "question"),
             }
         else:
             answers = row.answers("answer")
@@ -90,7 +93,7 @@ class MMAUPro(Task):
         return Sample(doc_id, question, answers, audio=_recording(row), metadata=metadata)
 
     def score(self, sample: Sample, prediction: str) -> dict[str, float]:
-        """``accuracy`` in [0, 1]; nothing for an open-ended item without a judge."""
+        """``accuracy`` in [0, 1], and the judge's points where it gave them; {} for an open item without a judge."""
         kind = sample.metadata["kind"]
         if kind == CLOSED:
             right = choice_correct(prediction, sample.answers[0], sample.metadata["choices"])
@@ -98,7 +101,11 @@ class MMAUPro(Task):
             meta = sample.metadata
             right = follows_instruction(prediction, meta["rule"], meta["kwargs"], meta["transcription"] or "")
         elif self.judge is not None:
-            value = float(self.judge(sample.question, sample.answers[0], prediction))
+            judged = self.judge(sample.question, sample.answers[0], prediction)
+            if isinstance(judged, str):
+                points = read_criteria(judged)
+                return {"accuracy": points["overall"] / BEST, **points}
+            value = float(judged)
             if not 0 <= value <= 1:
                 raise KVMMError(f"The judge returned {value}: it must return a number from 0 to 1.")
             return {"accuracy": value}
@@ -107,12 +114,24 @@ class MMAUPro(Task):
         return {"accuracy": float(right)}
 
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:
-        """The mean over all scored items, by kind and by category, and how many are not scored."""
+        """The mean over all scored items, by kind and by category, and how many are not scored.
+
+        Of the items with a judge's points also the mean of each criterion (1 to 5), ``good_rate``, the share with an
+        overall score of 4 or more, and ``poor_rate``, of 2 or less, as in the benchmark's script. ``accuracy`` is then
+        its weighted performance.
+        """
+        judged = [scores for _, scores, _ in scored if "overall" in scores]
+        points: dict[str, float] = {}
+        if judged:
+            points = {f"points/{name}": mean(scores[name] for scores in judged) for name in (*CRITERIA, "overall")}
+            points["good_rate"] = mean(float(scores["overall"] >= GOOD) for scores in judged)
+            points["poor_rate"] = mean(float(scores["overall"] <= POOR) for scores in judged)
         return {
             "accuracy": mean(scores["accuracy"] for _, scores, _ in scored if "accuracy" in scores),
             "not_scored": float(sum("accuracy" not in scores for _, scores, _ in scored)),
             **mean_by(scored, "accuracy", lambda sample: sample.metadata["kind"]),
             **mean_by(scored, "accuracy", lambda sample: sample.metadata["category"]),
+            **points,
         }
 
 

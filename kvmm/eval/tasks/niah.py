@@ -35,6 +35,18 @@ def about_tokens(text: str) -> float:
     return len(text) / CHARACTERS_A_TOKEN
 
 
+def evenly_spread(count: int) -> tuple[float, ...]:
+    """So many depths from 0 to 1. Raises ``KVMMError`` for fewer than 2 or more than 101."""
+    if not 2 <= count <= 101:
+        raise KVMMError(f"A needle can stand at 2 to 101 depths, not {count}.")
+    return tuple(round(place / (count - 1), 4) for place in range(count))
+
+
+def depths_of(text: str) -> tuple[float, ...]:
+    """ "0+0.5" -> (0.0, 0.5); a whole number above 1 is how many there are."""
+    return evenly_spread(int(text)) if text.isdecimal() and int(text) > 1 else numbers(text)
+
+
 class NeedleInText(Task):
     """A needle at given depths of texts of given lengths.
 
@@ -43,7 +55,8 @@ class NeedleInText(Task):
 
     Args:
         lengths: of the texts, in tokens as ``count_tokens`` measures them.
-        depths: where the needle stands, 0 is the beginning and 1 the end.
+        depths: where the needle stands, 0 is the beginning and 1 the end; or how many depths, evenly spread, as in
+            ``niah@depths=15``, the number of the OScaR paper's heatmaps.
         repeats: needles for each length and depth.
         seed: decides texts and needles.
         count_tokens: tokens of a text; default four characters a token. The records of a run hold the exact number.
@@ -54,16 +67,17 @@ class NeedleInText(Task):
     max_new_tokens: ClassVar[int] = 16
     default_source: ClassVar[str | None] = GENERATED
     unit: ClassVar[str] = "tokens"
-    options: ClassVar[Any] = {"lengths": whole_numbers, "depths": numbers, "repeats": int, "seed": int}
+    options: ClassVar[Any] = {"lengths": whole_numbers, "depths": depths_of, "repeats": int, "seed": int}
 
     def __init__(
         self,
         lengths: Sequence[int] = (1000, 2000, 4000),
-        depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+        depths: Sequence[float] | int = (0.0, 0.25, 0.5, 0.75, 1.0),
         repeats: int = 2,
         seed: int = 0,
         count_tokens: Callable[[str], float] = about_tokens,
     ):
+        depths = evenly_spread(depths) if isinstance(depths, int) else depths
         if not lengths or min(lengths) < 1 or not depths or min(depths) < 0 or max(depths) > 1 or repeats < 1:
             raise KVMMError("A needle needs lengths and repeats of 1 or more, and depths from 0 to 1.")
         self.lengths, self.depths, self.repeats, self.seed = tuple(lengths), tuple(depths), repeats, seed
@@ -196,7 +210,7 @@ class NeedleInPages(NeedleInText):
     def __init__(
         self,
         lengths: Sequence[int] = (1, 2, 4, 8),
-        depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+        depths: Sequence[float] | int = (0.0, 0.25, 0.5, 0.75, 1.0),
         repeats: int = 2,
         seed: int = 0,
     ):

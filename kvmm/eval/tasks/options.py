@@ -20,6 +20,13 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split("+"))
 
 
+def switch(text: str) -> bool:
+    """ "yes" or "no" -> True or False."""
+    if text.lower() not in ("yes", "no"):
+        raise ValueError("give yes or no")
+    return text.lower() == "yes"
+
+
 def function(text: str) -> Callable[..., Any]:
     """The function that a dotted path names; its module is imported."""
     module, _, name = text.rpartition(".")
@@ -50,4 +57,4 @@ def parse_options(kind: type[Task], text: str) -> dict[str, Any]:
     return options
 
 
-__all__ = ["function", "numbers", "parse_options", "whole_numbers"]
+__all__ = ["function", "numbers", "parse_options", "switch", "whole_numbers"]

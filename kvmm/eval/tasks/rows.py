@@ -19,9 +19,12 @@ from typing import Any
 from kvmm.decoding.files import is_image
 from kvmm.errors import KVMMError
 
-MEDIA_COLUMNS = ("image", "images", "audio", *(f"image_{page}" for page in range(1, 21)))
+MEDIA_COLUMNS = ("image", "images", "audio", "video", *(f"image_{page}" for page in range(1, 21)))
 # folders of media that stand beside the folder of annotations
-BESIDE = ("images", "documents", "audio", *(f"{part}{year}" for part in ("val", "train") for year in (2014, 2017)))
+BESIDE = (
+    *("images", "documents", "audio", "audios", "video", "videos"),
+    *(f"{part}{year}" for part in ("val", "train") for year in (2014, 2017)),
+)
 
 # of data that somebody else sent
 MAX_ITEMS = 50_000  # the largest split of DocVQA has 39,463
@@ -146,6 +149,16 @@ class Row:
     def audio(self, *names: str) -> Any:
         """The source of a recording; only its presence has been checked."""
         return self._medium("audio", names)
+
+    def video(self, *names: str, ending: str = "") -> Any:
+        """The source of a video; only its presence has been checked. ``ending``: of names of files that have none."""
+        for name in names:
+            if self.media.get(name) is not None:
+                return self.media[name]
+        value = self.get(*names)
+        if isinstance(value, str) and value.strip():
+            return find_file(self.folder, value if Path(value).suffix else value + ending, "video")
+        raise BadItem("missing video")
 
     def _medium(self, kind: str, names: Sequence[str]) -> Any:
         for name in names:

@@ -1,7 +1,9 @@
-"""Opening the formats of benchmarks: JSON and JSON lines, parquet, data set ids, the bundled mini sets."""
+"""Opening the formats of benchmarks: JSON and JSON lines, tables, parquet, data set ids, the bundled mini sets."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -12,11 +14,13 @@ from typing import Any
 from kvmm.errors import KVMMError
 from kvmm.eval.tasks.hub import dataset_rows
 from kvmm.eval.tasks.parquet import forget_columns, parquet_rows
-from kvmm.eval.tasks.rows import Row, check_items, forget_files
+from kvmm.eval.tasks.rows import Row, check_columns, check_items, forget_files
 from kvmm.eval.tasks.splits import files_of_split
 
 DATASET_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 JSON_ENDINGS, LINES_ENDINGS, PARQUET_ENDINGS = (".json",), (".jsonl", ".ndjson"), (".parquet",)
+TABLE_ENDINGS = (".tsv", ".csv")
+MAX_CELL = 2**24  # characters of one cell of a table
 NOT_DATA = ("dataset_infos.json", "dataset_dict.json", "dataset_info.json", "state.json")  # beside hub parquet
 
 
@@ -75,17 +79,17 @@ def mini_folder(mini: str | None) -> Path:
 def data_files(path: Path, split: str | None, *, many: bool = False) -> list[Path]:
     """The data file, or the shards of one split, that a path means; with ``many`` all JSON files are shards."""
     if path.is_file():
-        if not path.name.lower().endswith(JSON_ENDINGS + LINES_ENDINGS + PARQUET_ENDINGS):
-            raise KVMMError(f"{path.name} is not JSON, JSON lines or parquet: give the benchmark's data file.")
+        if not path.name.lower().endswith(JSON_ENDINGS + LINES_ENDINGS + PARQUET_ENDINGS + TABLE_ENDINGS):
+            raise KVMMError(f"{path.name} is not JSON, JSON lines, a table or parquet: give the benchmark's data file.")
         return [path]
-    for endings in (JSON_ENDINGS + LINES_ENDINGS, PARQUET_ENDINGS):
+    for endings in (JSON_ENDINGS + LINES_ENDINGS, TABLE_ENDINGS, PARQUET_ENDINGS):
         files = [p for p in sorted(path.iterdir()) if p.name.lower().endswith(endings) and p.is_file()]
         files = [p for p in files if p.name not in NOT_DATA]
         if not files and endings == PARQUET_ENDINGS:
             files = sorted(p for p in path.rglob("*.parquet") if p.is_file())
         if files:
             return files_of_split(files, path, split, shards=many or endings == PARQUET_ENDINGS)
-    raise KVMMError(f"{path} holds no .json, .jsonl or .parquet file: give the folder that holds the benchmark's data.")
+    raise KVMMError(f"{path} holds no .json, .jsonl, .tsv or .parquet file: give the folder of the benchmark's data.")
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -102,6 +106,8 @@ def _file_rows(
             rows: Iterable[Row | tuple[str, str]] = parquet_rows(file, start, required)
         elif name.endswith(LINES_ENDINGS):
             rows = _line_rows(file, start)
+        elif name.endswith(TABLE_ENDINGS):
+            rows = _table_rows(file, start, required)
         else:
             rows = _json_rows(file, start, arrange)
         for row in rows:
@@ -166,6 +172,23 @@ def _line_rows(path: Path, start: int) -> Iterator[Row | tuple[str, str]]:
         except (ValueError, RecursionError):
             yield f"line {index}", f"wrong JSON: line {index}"
         number += 1
+
+
+def _table_rows(path: Path, start: int, required: Sequence[Sequence[str]]) -> Iterator[Row | tuple[str, str]]:
+    """The lines of a table with a head; a line of another length than the head has no row."""
+    delimiter = "\t" if path.name.lower().endswith(".tsv") else ","
+    csv.field_size_limit(MAX_CELL)
+    lines = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)
+    try:
+        head = next(lines, [])
+        check_columns(path.name, head, required)
+        for number, cells in enumerate(lines, start):
+            if len(cells) != len(head):
+                yield f"item {number}", f"wrong table: {len(cells)} cells instead of {len(head)}"
+            else:
+                yield Row(dict(zip(head, cells, strict=True)), number, {}, path.parent)
+    except csv.Error as error:
+        raise KVMMError(f"{path.name} is no table ({error}, line {lines.line_num}): download it again.") from error
 
 
 def _object_row(item: Any, number: int, folder: Path) -> Row | tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from kvmm import decoding
 from kvmm.errors import KVMMError
+from kvmm.markdown_text import literal_markdown
 from kvmm.media import Media
 from kvmm.models.generation import Reading, Stopped, unless_stopped
 from kvmm.models.progress import Progress
@@ -22,7 +23,7 @@ from kvmm.ui.chat.talk import SIDES, AnswerUpdate, Talk, UserMessage
 from kvmm.ui.parts.answers import memory_note
 from kvmm.ui.parts.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.parts.compare import mark_words
-from kvmm.ui.parts.markdown import literal_markdown, safe_markdown
+from kvmm.ui.parts.markdown import safe_markdown
 from kvmm.ui.server import running
 from kvmm.ui.server.arenas import return_memory
 from kvmm.ui.settings import Settings

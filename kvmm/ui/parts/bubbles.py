@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
+from kvmm.markdown_text import literal_markdown
 from kvmm.samples import kind_of
-from kvmm.ui.parts.markdown import literal_markdown
 from kvmm.ui.parts.previews import previews_html
 
 NOT_ASKED = "*not asked*"

@@ -16,8 +16,6 @@ from itertools import chain
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)$")
 _LANGUAGE = re.compile(r"[A-Za-z0-9+#.-]{1,20}")
 _DRAWN = frozenset({"mermaid"})  # Gradio draws blocks of these languages instead of showing their text
-_LITERAL = re.compile(r"[\\*_{}\]>#|~$&]")
-# tags, links, code, addresses; at the start of a line: code, lists, headings that are underlined
 _REFERRED = re.compile(
     r"[`<\[@]|:(?=//)|(?i:(?<=www)\.)|^[ \t](?=[ \t]*\S)|^[-+](?=[\s-]|$)|^=(?==*[ \t]*$)", re.MULTILINE
 )
@@ -53,26 +51,6 @@ def safe_markdown(text: str) -> str:
     parts.append(_escaped("\n".join(plain)))
     joined = "\n\n".join(part.strip("\n") for part in parts if part.strip())
     return joined + "\n" if text.endswith("\n") and joined else joined
-
-
-def literal_markdown(text: str) -> str:
-    """``text`` so that a chat shows every character of it as it is: names and messages are data, not markup.
-
-    What is rare in plain text, or would be taken for an answer's markup, becomes a reference; the rest gets a
-    backslash, which its author reads more easily when editing it. :func:`literal_text` takes both back.
-    """
-    text = _NUMBER.sub(lambda one: f"{one[1]}&#{ord(one[2])};", _LITERAL.sub(r"\\\g<0>", text))
-    return _REFERRED.sub(lambda one: f"&#{ord(one[0])};", text)
-
-
-def literal_text(markdown: str) -> str:
-    """The text that :func:`literal_markdown` was given."""
-
-    def mark(one: re.Match[str]) -> str:
-        character = one[1] or chr(int(one[2]))
-        return character if one[1] or character in _MARKS else one[0]
-
-    return re.sub(rf"\\({_LITERAL.pattern})|&#(\d{{1,3}});", mark, markdown)
 
 
 def _code_block(opening: re.Match[str], lines: Iterator[str]) -> str:
@@ -136,4 +114,4 @@ def _references(text: str) -> str:
     return re.sub(r"(\\\\)|\\?([`<\[])", lambda one: one[1] or f"&#{ord(one[2])};", text)
 
 
-__all__ = ["literal_markdown", "literal_text", "safe_markdown"]
+__all__ = ["safe_markdown"]

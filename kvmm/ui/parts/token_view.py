@@ -107,10 +107,9 @@ def _video(session: Session, report: NormReport, position: int) -> str:
         f"{_name(item)}: frame {patch.frame + 1} of {patch.frames}, row {patch.row + 1} of {patch.rows}, "
         f"column {patch.column + 1} of {patch.columns}"
     )
-    frames = load_video(item.data)  # [T, 3, H, W], values 0 ... 255
+    frames = load_video(item.data, **item.sampling).pixels
     frame = frames[min(int((patch.frame + 0.5) / patch.frames * len(frames)), len(frames) - 1)]
-    pixels = np.asarray(frame).clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
-    return _places(Image.fromarray(pixels), patch.box, place)
+    return _places(Image.fromarray(frame), patch.box, place)
 
 
 def _audio(session: Session, report: NormReport, position: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +10,12 @@ import gradio as gr
 from gradio.context import Context
 
 from kvmm.errors import KVMMError
+from kvmm.markdown_text import literal_text
 from kvmm.samples import SampleQuestion
 from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.chat.talk import Talk
 from kvmm.ui.parts.answers import stats_html
 from kvmm.ui.parts.events import AT_ONCE, HIDDEN
-from kvmm.ui.parts.markdown import literal_text
 from kvmm.ui.parts.sidebar import Sidebar, settings_of
 from kvmm.ui.parts.talk_list import TalkList, build_talk_list, connect_talk_list, listing, redraw
 from kvmm.ui.parts.toasts import warn
@@ -25,7 +24,7 @@ from kvmm.ui.server.cookie import token_of_request, visitor_key
 from kvmm.ui.server.visitors import Visitors, session_of
 from kvmm.ui.settings import Settings
 
-FILE_TYPES = ["image", "audio", ".pdf"] + ["video"] * (importlib.util.find_spec("torchvision") is not None)
+FILE_TYPES = ["image", "audio", "video", ".pdf"]
 READING = 8  # questions that read their files at the same time
 WELCOME = "### What is on your page?\nDrop an image, a PDF or a recording below and ask, or take one of these."
 CHAT_OPTIONS: dict[str, Any] = {

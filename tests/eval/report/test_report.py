@@ -271,7 +271,7 @@ def test_the_summary_holds_all_tasks(run_folder, rows, monkeypatch, capsys):
 
 def test_a_table_survives_any_text():
     text = markdown_table(("a", "b"), [("x|y\nz", "<i>")])
-    assert text.splitlines()[2] == "| x\\|y z | &lt;i> |"
+    assert text.splitlines()[2] == "| x\\|y z | &#60;i\\> |"
 
 
 HOSTILE = (
@@ -297,7 +297,7 @@ def test_names_and_answers_are_no_markup(rows, tmp_path):
         tokens = [one for token in reader.parse(text) for one in (token, *(token.children or ()))]
         kinds = {token.type for token in tokens}
         assert not kinds & {"html_block", "html_inline", "image", "link_open", "code_inline", "s_open", "em_open", "hr"}
-        assert "table_open" in kinds
+        assert "table_open" in kinds and "http://host" not in text  # which some readers make a link of
         for token in (one for one in tokens if one.type == "text" and "src=" in one.content):
             assert "<img src=x> `a` | **b** _c_ &lt; $d$ ~~e~~" in token.content
 

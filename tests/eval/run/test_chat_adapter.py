@@ -19,6 +19,7 @@ from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
 from kvmm.models.prompting import encode_messages, encode_question
 from kvmm.policy import get_policy
+from tests.media.files import mp4
 
 SAMPLES = Path(__file__).parents[3] / "assets" / "samples"
 SHORT = Decoding(8)
@@ -123,10 +124,20 @@ def test_sampling_samples(loaded):
     assert answer(0) == answer(1)
 
 
+def test_videos_are_read(loaded, tmp_path):
+    model, processor = loaded
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(mp4())
+    chats = [user(("video", source), ("text", "What happens?")) for source in (str(path), str(tmp_path / "gone.mp4"))]
+    row, failed = answer_chats(model, processor, get_policy("rd2"), chats, Decoding(2))
+    assert row["error"] is None and row["tokens_by_modality"]["video"] == 512
+    assert "gone.mp4" in failed["error"]
+
+
 def test_what_a_model_cannot_read(loaded):
     model, processor = loaded
-    chat = user(("video", "clip.mp4"), ("text", "What happens?"))
-    with pytest.raises(KVMMError, match=r"reads text, image, audio, and the task shows video"):
+    chat = user(("hologram", "clip.mp4"), ("text", "What happens?"))
+    with pytest.raises(KVMMError, match=r"reads text, image, audio, video, and the task shows hologram"):
         list(answer_chats(model, processor, get_policy("rd2"), [chat], SHORT))
     long = user(("text", "word " * 9000))
     (row,) = answer_chats(model, processor, get_policy("rd2"), [long], SHORT)

@@ -195,7 +195,7 @@ def test_a_repaired_file_is_seen(tmp_path: Path):
         ("val.json", b'{"data": []}', "no usable item for docvqa .it is empty"),
         ("val.json", b'{"version": 1}', "holds no list of items"),
         ("val.json", b'{"data": [{"questionId": 1}]}', "1 left out, the first: no question"),
-        ("val.txt", b"[]", "not JSON, JSON lines or parquet"),
+        ("val.txt", b"[]", "not JSON, JSON lines, a table or parquet"),
         ("val.parquet", b"PAR1 nothing", "val.parquet is not parquet"),
     ],
 )
@@ -210,7 +210,7 @@ def test_sources_that_are_not_there(tmp_path: Path):
     task = get_task("docvqa")
     with pytest.raises(KVMMError, match="does not exist"):
         task.load(tmp_path / "nothing.json")
-    with pytest.raises(KVMMError, match=r"no \.json, \.jsonl or \.parquet"):
+    with pytest.raises(KVMMError, match=r"no \.json, \.jsonl, \.tsv or \.parquet"):
         task.load(tmp_path)
     with pytest.raises(KVMMError, match="no mini set for this task"):
         get_task("longbench-e").load("mini")

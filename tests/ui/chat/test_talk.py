@@ -13,6 +13,7 @@ import pytest
 
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
+from kvmm.markdown_text import literal_markdown
 from kvmm.models.generation import Reading, Worker
 from kvmm.models.prompting import text_of
 from kvmm.ui import Models
@@ -21,7 +22,6 @@ from kvmm.ui.chat.session import Desk, Session, UserMessage
 from kvmm.ui.chat.streaming import Answer
 from kvmm.ui.chat.talk import CHANGED, JOINED, LOADING, WARMING, Talk
 from kvmm.ui.parts.bubbles import user_messages
-from kvmm.ui.parts.markdown import literal_markdown
 from kvmm.ui.parts.talk_list import redraw
 from kvmm.ui.parts.views import frames, reading_html
 from kvmm.ui.server.cookie import VisitorCookie, is_token, new_token, token_of

@@ -9,10 +9,11 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
+from kvmm.markdown_text import literal_markdown, literal_text
 from kvmm.ui.chat.talk_file import _safe
 from kvmm.ui.parts.bubbles import bubble, note, user_messages
 from kvmm.ui.parts.compare import MARK
-from kvmm.ui.parts.markdown import literal_markdown, literal_text, safe_markdown
+from kvmm.ui.parts.markdown import safe_markdown
 from kvmm.ui.tabs.ask import edited_text
 
 READER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])

@@ -15,7 +15,7 @@ from PIL import Image
 
 from kvmm.analysis import NormReport
 from kvmm.errors import KVMMError
-from kvmm.media import SAMPLE_RATE, Media
+from kvmm.media import SAMPLE_RATE, Frames, Media
 from kvmm.modality import AUDIO, TEXT, VIDEO
 from kvmm.ui.parts import token_view
 from kvmm.ui.parts.token_view import token_html
@@ -57,14 +57,16 @@ def test_no_such_token(session, report):
 
 def test_a_video_token_is_a_patch_of_its_frame(monkeypatch):
     """Three grids of two frames each, 2 x 3 tokens a grid, a time stamp before each; the last has a red corner."""
-    frames = torch.zeros(6, 3, 40, 60)
-    frames[4:, 0, 20:, 40:] = 255.0
-    monkeypatch.setattr(token_view, "load_video", {"clip.mp4": frames}.__getitem__)
+    frames = np.zeros((6, 40, 60, 3), np.uint8)
+    frames[4:, 20:, 40:, 0] = 255
+    asked = []
+    clip = Frames(frames, tuple(range(6)), 6, 2.0)
+    monkeypatch.setattr(token_view, "load_video", lambda path, **sampling: asked.append((path, sampling)) or clip)
     modality = np.array([*[TEXT, *[VIDEO] * 6] * 3, TEXT], dtype=np.int8)
     norms = np.ones((1, 1, 22), dtype=np.float32)
     report = NormReport((0,), norms, norms, norms, modality, ("x",) * 22)
     session = SimpleNamespace(
-        talk=SimpleNamespace(media=[Media("video", "clip.mp4", "clip.mp4")]),
+        talk=SimpleNamespace(media=[Media("video", "clip.mp4", "clip.mp4", sampling={"max_frames": 6})]),
         processor=None,
         prompt_inputs=lambda: {"video_grid_thw": torch.tensor([[3, 4, 6]])},
         report=lambda name, make: make(),
@@ -78,3 +80,4 @@ def test_a_video_token_is_a_patch_of_its_frame(monkeypatch):
 
     assert crop(20)[-20, -20].tolist() == [255, 0, 0]  # the last token of the last frame
     assert crop(13)[-20, -20].tolist() == [0, 0, 0]  # the same place, a frame earlier
+    assert asked[0] == ("clip.mp4", {"max_frames": 6})

@@ -1,0 +1,64 @@
+"""Final answers and judgements: what the benchmarks' own scorers say of recorded ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvmm.errors import KVMMError
+from kvmm.eval.metrics import reasoning as r
+from kvmm.eval.metrics.hotpot import hotpot_exact_match, hotpot_f1
+from kvmm.eval.metrics.judge import criteria_prompt, rating_prompt, read_criteria, read_rating
+
+VECTORS = json.loads((Path(__file__).parents[2] / "data" / "vectors" / "reasoning.json").read_text(encoding="utf-8"))
+
+
+def test_expressions_are_the_same_where_math_says_so():
+    wrong = [(a, b) for a, b, same in VECTORS["math"] if r.same_expression(a, b) is not same]
+    assert not wrong and len(VECTORS["math"]) > 3000
+    assert not r.same_expression(None, "5")
+    long = "9" * 20_000
+    assert r.same_expression(long, long) and not r.same_expression(long, "9")
+
+
+def test_boxes_are_the_last_whole_ones():
+    for text, recorded in VECTORS["boxed"]:
+        assert r.boxed(text) == (None if recorded is None else recorded.removeprefix(r"\boxed{")[:-1])
+
+
+def test_numbers_are_those_of_the_filters():
+    for text, target, strict, flexible in VECTORS["gsm8k"]:
+        assert r.same_number(r.strict_number(text), target) is strict, text
+        assert r.same_number(r.last_number(text), target) is flexible, text
+
+
+def test_integers():
+    assert [r.last_integer(text) for text in ("204 or 1,025.", "x = -7", "none", "9" * 5000)] == [1025, -7, None, None]
+
+
+def test_words_of_answers_are_scored_as_hotpotqa_does():
+    for prediction, answer, exact, f1 in VECTORS["hotpot"]:
+        assert hotpot_exact_match(prediction, answer) is exact, prediction
+        assert hotpot_f1(prediction, answer) == pytest.approx(f1), prediction
+
+
+def test_judgements_are_read_as_mmau_pro_does():
+    text = "CORRECTNESS: 4 - right\nRelevance: 5 - yes\nCOMPLETENESS: 3\nCLARITY: 5\nOVERALL: 4.25 - good"
+    assert read_criteria(text) == {
+        "correctness": 4, "relevance": 5, "completeness": 3, "clarity": 5, "overall": 4.25
+    }  # fmt: skip
+    assert read_criteria("I cannot say.") == dict.fromkeys(
+        (*"correctness relevance completeness clarity".split(), "overall"), 3
+    )
+    assert read_criteria("CORRECTNESS: 5\nRELEVANCE: 5\nOVERALL: 3")["overall"] == 4  # the mean of 5, 5, 3, 3
+    with pytest.raises(KVMMError, match="scale of 1 to 5"):
+        read_criteria("CORRECTNESS: 50")
+    prompt = criteria_prompt("What?", "a dog", "a cat")
+    assert all(f"{name}: [1-5]" in prompt for name in ("CORRECTNESS", "RELEVANCE", "COMPLETENESS", "CLARITY"))
+
+
+def test_ratings_are_read_as_mmbench_video_does():
+    assert [read_rating(text) for text in ("3", " 2\n", 1, "0", "4", "two", "2.5", "-1")] == [3, 2, 1, 0, *[None] * 4]
+    assert "Rating:" in rating_prompt("What?", "a", "b")

@@ -1,0 +1,89 @@
+"""Programs that a model wrote: what runs, what does not, and that they can do nothing else."""
+
+from __future__ import annotations
+
+import socket
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from kvmm.eval import execution
+from kvmm.eval.execution import run_program
+
+pytestmark = pytest.mark.skipif(not execution.available(), reason="needs seccomp")
+
+
+def refused(source: str) -> bool:
+    """Whether a program ended with the error that the system gives for what is not allowed."""
+    outcome = run_program(textwrap.dedent(source))
+    return not outcome.passed and ("PermissionError" in outcome.reason or "not permitted" in outcome.reason)
+
+
+def test_programs_that_compute_pass_and_others_say_why():
+    good = "import math, re, collections, itertools, heapq, hashlib, random, datetime\nassert math.gcd(12, 18) == 6"
+    assert run_program(good) == (True, "passed")
+    assert run_program("assert 1 == 2, 'no'") == (False, "failed: AssertionError: no")
+    assert run_program("def f(:").reason.startswith("failed: SyntaxError")
+    assert run_program("print('x' * 10**6)\nimport sys\nprint('y', file=sys.stderr)").passed
+
+
+@pytest.mark.parametrize("leave", ["import sys; sys.exit(0)", "import os; os._exit(0)", "raise SystemExit", "exit(0)"])
+def test_a_program_that_leaves_has_not_passed(leave: str):
+    assert not run_program(leave).passed
+
+
+def test_a_program_that_does_not_end_is_stopped():
+    assert run_program("while True: pass", seconds=1) == (False, "timed out")
+    assert run_program("x = [0]\nwhile True: x += x", seconds=5, memory=2**28).reason.startswith("failed: MemoryError")
+
+
+def test_a_program_that_sleeps_is_stopped(monkeypatch):
+    monkeypatch.setattr(execution.subprocess, "run", _impatient(execution.subprocess.run))
+    assert run_program("import time\ntime.sleep(1000)") == (False, "timed out")
+
+
+def _impatient(run):
+    """``subprocess.run`` that waits for five seconds, whatever it is asked."""
+    return lambda *args, timeout, **kwargs: run(*args, timeout=min(timeout, 5), **kwargs)
+
+
+def test_nothing_can_be_written_or_removed(tmp_path: Path):
+    kept = tmp_path / "kept.txt"
+    kept.write_text("here")
+    for attempt in (f"open({str(kept)!r}, 'w')", f"open({str(tmp_path / 'new')!r}, 'x')", "open('here', 'a')"):
+        assert refused(attempt)
+    for attempt in ("os.remove({!r})", "os.rename({!r}, 'x')", "os.chmod({!r}, 0)", "os.truncate({!r}, 0)"):
+        assert refused(f"import os\n{attempt.format(str(kept))}")
+    assert refused("import os\nos.mkdir('folder')")
+    assert kept.read_text() == "here" and sorted(tmp_path.iterdir()) == [kept]
+
+
+def test_no_network_no_processes_no_signals(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert refused(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)")
+    assert refused("import os\nos.fork()")
+    assert refused("import os\nos.execv('/bin/true', ['true'])")
+    assert refused("import os\nos.kill(os.getppid(), 9)")
+    assert refused("import subprocess\nsubprocess.run(['true'])")
+    assert refused("import os\nos.system('touch x') and None\nos.setuid(0)")
+    assert not run_program("import threading\nthreading.Thread(target=print).start()").passed
+
+
+def test_calls_that_are_not_known_are_denied():
+    """By their numbers, past Python: ptrace, mount, unlink, io_uring_setup, memfd_create."""
+    numbers = {"x86_64": (101, 165, 87, 425, 319), "aarch64": (117, 40, 35, 425, 279)}
+    import platform
+
+    source = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+    for number in numbers[platform.machine()]:
+        source += f"assert libc.syscall({number}, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() == 1, {number}\n"
+    outcome = run_program(source)
+    assert outcome.passed, outcome.reason
+
+
+def test_a_machine_that_cannot_confine_runs_nothing(monkeypatch):
+    monkeypatch.setattr(execution, "available", lambda: False)
+    with pytest.raises(execution.KVMMError, match="run them on Linux"):
+        run_program("pass")
