@@ -12,7 +12,7 @@ and measured bits per packed value. The preset has 2.96 bits, .0419.
   every group (``window=128``): 3.26 bits, .0409.
 - Outliers in a pool of 3 tokens: 2.79 bits, .0424; none at all, which is KIVI: 2.53 bits, .0429. This model has few
   outlier tokens, so they gain little here.
-- Every layer has a pool; an answer of less than a page adds nothing to it.
+- Every layer has a pool; pages of an answer add nothing to it.
 - Sinks stay exact besides. Without them nothing changes here, since the text before a page is short and stays exact.
 """
 

@@ -31,7 +31,8 @@ def matrix_specs() -> list[CodecSpec]:
 
 
 def uniform(kv: CodecSpec, **fields: Any) -> KVPolicy:
-    """A policy with one spec for everything."""
+    """A policy with one spec for everything, and pages of text that short prompts fill."""
+    fields.setdefault("flush_length", 32)
     both = KVSpec(kv, kv)
     return KVPolicy("test", text=both, image=both, video=both, audio=both, **fields)
 

@@ -72,7 +72,9 @@ def loss(policy: str | KVPolicy, exact_dtype: str = "model") -> dict[str, tuple[
     """KL divergence from full precision, and top-1 agreement, of both models."""
     found = {}
     for name, model in models().items():
-        cache = KVMMCache.for_model(model, policy, residual_length=0, num_sink_tokens=2, exact_dtype=exact_dtype)
+        cache = KVMMCache.for_model(
+            model, policy, residual_length=0, flush_length=32, num_sink_tokens=2, exact_dtype=exact_dtype
+        )
         given, expected = log_probabilities(model, cache), exact(name)
         assert torch.isfinite(given).all()
         divergence = (expected.exp() * (expected - given)).sum(-1).mean()
