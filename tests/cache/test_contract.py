@@ -10,7 +10,7 @@ from transformers import DynamicCache
 from kvmm import KVMMCache, KVMMError, policies
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
 from kvmm.policy import get_policy, spec
-from tests.cache.harness import Harness, layout, uniform
+from tests.cache.harness import Harness, layout, uniform, with_scores_as_decoded
 from tests.tiny_models import NEW_TOKENS, build, generate, inputs
 
 LOSSLESS = {"policy": "bf16", "residual_length": 0, "flush_length": 32, "num_sink_tokens": 2, "exact_dtype": "model"}
@@ -272,7 +272,8 @@ def test_half_precision_models():
 @pytest.mark.parametrize("policy", policies())
 def test_degenerate_batches(policy):
     """Rows without images, of one token, of equal tokens, with constant channels: finite, and equal to the decode."""
-    h = Harness(get_policy(policy, residual_length=0, flush_length=32, num_sink_tokens=2))
+    preset = with_scores_as_decoded(get_policy(policy, residual_length=0, flush_length=32, num_sink_tokens=2))
+    h = Harness(preset)
     rows = [
         layout((TEXT, 30), (IMAGE, 90), (TEXT, 60)),
         layout((PADDING, 20), (TEXT, 160)),
