@@ -10,8 +10,8 @@ the measured bytes of a sequence; room and page tables count. A policy ``A+B`` s
 and text as preset B. Baselines: ``DynamicCache`` eager and ``StaticCache`` in a CUDA graph; the faster counts.
 
 ``calibquant``: the same by the protocol of CalibQuant's throughput tables (arXiv 2502.14882, Tables 5 to 8): the text
-shapes of InternVL2.5-8B and -26B, 256 and 3328 visual tokens, its own method at 1 and 2 bits with exact text, 500 tokens
-generated, budgets of 5 to 30 GB.
+shapes of InternVL2.5-8B and -26B, 256 and 3328 visual tokens, its own method at 1 and 2 bits with exact text, 500
+tokens generated, budgets of 5 to 30 GB.
 
 ``largest``: Qwen3-8B's text shape; the most sequences of 4096 tokens with which a decode step runs in 80 GB, weights
 and workspace included; torch is held to that, and the batch is lowered until the step fits.
@@ -81,10 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.policies is None:
         options.policies = ["rd2", "rd1"] if options.part == "largest" else ["calibquant1-mean+oscar2"]
     if options.smoke:
-        options.visual, options.budgets = (
-            [options.visual[-1 if options.part == "calibquant" else 0] // 16],
-            [b / 1000 for b in options.budgets[:2]],
-        )
+        options.visual = [options.visual[-1 if options.part == "calibquant" else 0] // 16]
+        options.budgets = [b / 1000 for b in options.budgets[:2]]
         options.new_tokens, options.baseline_steps = min(options.new_tokens, 48), 3
 
     torch.manual_seed(options.seed)

@@ -19,8 +19,8 @@ from kvmm.models import assets_folder
 from kvmm.policy import KVPolicy
 
 _SHAPES: dict[str, dict[str, Any]] = {
-    # the text models of Qwen3-8B and of InternVL-8B and -26B (InternLM2.5-7B and -20B as a Llama, which they are but for
-    # the fused weights)
+    # the text models of Qwen3-8B and of InternVL-8B and -26B (InternLM2.5-7B and -20B as Llamas, which they are but
+    # for the fused weights)
     "qwen3-8b": {
         "class": Qwen3Config,
         "num_hidden_layers": 36,
