@@ -23,6 +23,7 @@ from kvmm.ui.parts.answers import memory_note
 from kvmm.ui.parts.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.parts.compare import mark_words
 from kvmm.ui.parts.markdown import literal_markdown, safe_markdown
+from kvmm.ui.server import running
 from kvmm.ui.server.arenas import return_memory
 from kvmm.ui.settings import Settings
 
@@ -185,6 +186,7 @@ class Answer:
     def updates(self) -> Iterator[AnswerUpdate]:
         """Answer in this thread; errors are raised. At the end, or when it is closed, the chat shows the result."""
         self._begun = self._answers = True
+        running.began(self.stop)
         for side in self._sides:
             self._show(side, note("Reading" if self.message.files else "Answering", "", pending=True))
         self._tell()
@@ -224,6 +226,7 @@ class Answer:
                 return_memory()
             self.done = True
             self._tell()
+            running.ended(self.stop)
 
     def _run(self) -> None:
         try:
