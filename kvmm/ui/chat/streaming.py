@@ -209,6 +209,8 @@ class Answer:
             self._finish()
         except KVMMError as error:
             self.exchange.as_links = not self.exchange.media  # a file may not be what it says
+            for item in self.exchange.media:  # a recording that the model does not take may be hours long
+                item.put_away()
             self._fail(str(error), literal_markdown(str(error)))
             raise
         except GeneratorExit:
