@@ -1,12 +1,17 @@
 """What a number of bytes for the KV cache is good for: tokens a second under a budget, and the largest batch.
 
     python -m benchmarks.memory_budget --part budgets [--visual 3328 8192] [--budgets 5 10 15 20 25 30]
+    python -m benchmarks.memory_budget --part calibquant [--models internvl-8b internvl-26b]
     python -m benchmarks.memory_budget --part largest [--policies rd2 rd1]
 
 ``budgets``: InternVL-8B's text shape with random weights; prompts of an image and 64 text tokens, ``--new-tokens`` more
 are generated. Each side decodes as many sequences at once as its cache holds in the budget up to the last token, from
 the measured bytes of a sequence; room and page tables count. A policy ``A+B`` stores images as preset A does
 and text as preset B. Baselines: ``DynamicCache`` eager and ``StaticCache`` in a CUDA graph; the faster counts.
+
+``calibquant``: the same by the protocol of CalibQuant's throughput tables (arXiv 2502.14882, Tables 5 to 8): the text
+shapes of InternVL2.5-8B and -26B, 256 and 3328 visual tokens, its own method at 1 and 2 bits with exact text, 500
+tokens generated, budgets of 5 to 30 GB.
 
 ``largest``: Qwen3-8B's text shape; the most sequences of 4096 tokens with which a decode step runs in 80 GB, weights
 and workspace included; torch is held to that, and the batch is lowered until the step fits.
@@ -45,34 +50,52 @@ from kvmm.policy import KVPolicy
 GB = 10**9
 _LIMIT = 80 * GB
 _LENGTH = 4096
+_BUDGETS = {"models": ["internvl-8b"], "visual": [3328, 8192], "new_tokens": 272}
+_CALIBQUANT = {
+    "models": ["internvl-8b", "internvl-26b"],
+    "visual": [256, 3328],
+    "new_tokens": 500,
+    "policies": ["paper-calibquant1", "benchmarks/policies/calibquant2-authors.yaml"],
+}
 _STEP_DOWN = 0.98  # what a batch that did not fit is lowered by
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; prints a table and writes JSON after every row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("budgets", "largest"), required=True)
+    parser.add_argument("--part", choices=("budgets", "calibquant", "largest"), required=True)
+    parser.add_argument("--models", nargs="+", choices=("internvl-8b", "internvl-26b"), help="of budgets")
     parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 15, 20, 25, 30], help="GB of 10^9 bytes")
-    parser.add_argument("--visual", nargs="+", type=int, default=[3328, 8192], help="visual tokens of a prompt")
+    parser.add_argument("--visual", nargs="+", type=int, help="visual tokens of a prompt; default: 3328 8192")
     parser.add_argument("--policies", nargs="+", help="presets; default: calibquant1-mean+oscar2, or rd2 and rd1")
     parser.add_argument("--mode", choices=list(MODES), default="graph", help="how budgets decode")
     parser.add_argument("--baselines", nargs="*", default=["dynamic", "static"], choices=list(BASELINES))
-    parser.add_argument("--new-tokens", type=int, default=272, help="generated, and timed but for a warm-up")
+    parser.add_argument("--new-tokens", type=int, help="generated, and timed but for a warm-up; default: 272")
     parser.add_argument("--baseline-steps", type=int, default=50)
     add_common_options(parser, "memory_budget")
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
+    for name, value in (_CALIBQUANT if options.part == "calibquant" else _BUDGETS).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if options.policies is None:
+        options.policies = ["rd2", "rd1"] if options.part == "largest" else ["calibquant1-mean+oscar2"]
     if options.smoke:
-        options.visual, options.budgets = [v // 16 for v in options.visual[:1]], [b / 1000 for b in options.budgets[:2]]
+        options.visual = [options.visual[-1 if options.part == "calibquant" else 0] // 16]
+        options.budgets = [b / 1000 for b in options.budgets[:2]]
         options.new_tokens, options.baseline_steps = min(options.new_tokens, 48), 3
 
     torch.manual_seed(options.seed)
     report = Report("memory_budget", given, options)
     report.run["bandwidth"] = bandwidth(options.device)
-    if options.part == "budgets":
-        budget_rows(report, options)
-    else:
+    if options.part == "largest":
         largest_rows(report, options)
+    else:
+        report.run["settings"] = {"text_tokens": TEXT_TOKENS, "new_tokens": options.new_tokens, "mode": options.mode}
+        report.run["settings"]["weight_bytes"] = {}
+        for shape in options.models:
+            budget_rows(report, options, shape)
+            free_memory()
     show(report)
     report.finish()
 
@@ -96,28 +119,24 @@ def dense_nbytes(model: nn.Module, tokens: int) -> int:
 # -- tokens a second under a budget ---------------------------------------------------------------------------------
 
 
-def budget_rows(report: Report, options: argparse.Namespace) -> None:
-    """A row for each number of visual tokens, budget and policy."""
-    model = build_model("internvl-8b", options.device, toy=options.smoke)
+def budget_rows(report: Report, options: argparse.Namespace, shape: str) -> None:
+    """A row for each number of visual tokens, budget and policy with a model of one shape."""
+    model = build_model(shape, options.device, toy=options.smoke)
     calibration = calibration_file(model)
-    report.run["settings"] = {
-        "model": "internvl-8b",
-        "text_tokens": TEXT_TOKENS,
-        "new_tokens": options.new_tokens,
-        "mode": options.mode,
-        "weight_bytes": weight_nbytes(model),
-    }
+    report.run["settings"]["weight_bytes"][shape] = weight_nbytes(model)
+    prefix = "" if shape == "internvl-8b" else f"{shape} "
     for visual in options.visual:
         length = visual + TEXT_TOKENS
         each = dense_nbytes(model, length + options.new_tokens)
         sizes = {}
-        for name in options.policies or ["calibquant1-mean+oscar2"]:
+        for name in options.policies:
             sizes[name] = sequence_nbytes(model, combined_policy(name), visual, calibration, options)
             free_memory()
         for budget in options.budgets:
             dense = dense_speed(model, int(budget * GB // each), length, options)
             for name, size in sizes.items():
-                row = {"name": f"{visual} {budget:g} GB {name}", "visual_tokens": visual, "policy": name}
+                row = {"name": f"{prefix}{visual} {budget:g} GB {Path(name).stem}", "model": shape, "policy": name}
+                row["visual_tokens"] = visual
                 row |= {"budget_bytes": int(budget * GB), "dense_sequence_bytes": each, "sequence_bytes": size, **dense}
                 with report.guarded(row):
                     row |= packed_speed(model, row, calibration, report, options)
@@ -207,7 +226,7 @@ def largest_rows(report: Report, options: argparse.Namespace) -> None:
     length = _LENGTH // 16 if options.smoke else _LENGTH
     weights = sum(p.nbytes for p in model.parameters())
     limit = weights + 4 * dense_nbytes(model, length) if options.smoke else _LIMIT
-    _hold_to(limit, options.device)
+    hold_to(limit, options.device)
     report.run["settings"] = {"model": "qwen3-8b", "tokens": length, "limit_bytes": limit, "weight_bytes": weights}
     calibration = calibration_file(model)
 
@@ -216,7 +235,7 @@ def largest_rows(report: Report, options: argparse.Namespace) -> None:
     model.set_attn_implementation("sdpa")
     with report.guarded(dense):
         dense |= largest(model, (limit - weights) // each, lambda batch: dynamic_cache(model, batch, length - 1))
-    for name in options.policies or ["rd2", "rd1"]:
+    for name in options.policies:
         row: dict[str, Any] = {"name": f"largest {name}", "policy": name}
         with report.guarded(row):
             free_memory()
@@ -253,7 +272,7 @@ def largest(model: nn.Module, most: int, make: Callable[[int], Any]) -> dict[str
     raise RuntimeError("not even one sequence fits")
 
 
-def _hold_to(limit: int, device: str) -> None:
+def hold_to(limit: int, device: str) -> None:
     """Let the whole process take no more than ``limit`` bytes of the GPU."""
     if torch.device(device).type != "cuda":
         return

@@ -19,7 +19,8 @@ from kvmm.models import assets_folder
 from kvmm.policy import KVPolicy
 
 _SHAPES: dict[str, dict[str, Any]] = {
-    # the text models of Qwen3-8B and of InternVL-8B (InternLM2.5-7B as a Llama, which it is but for the fused weights)
+    # the text models of Qwen3-8B and of InternVL-8B and -26B (InternLM2.5-7B and -20B as Llamas, which they are but
+    # for the fused weights)
     "qwen3-8b": {
         "class": Qwen3Config,
         "num_hidden_layers": 36,
@@ -42,17 +43,30 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 14336,
         "vocab_size": 92553,
     },
+    "internvl-26b": {
+        "class": LlamaConfig,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 48,
+        "hidden_size": 6144,
+        "intermediate_size": 16384,
+        "vocab_size": 92553,
+    },
 }
-_TOY = {"num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 256, "vocab_size": 512}
+_TOY = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "vocab_size": 512,
+}
 
 
 def build_model(shape: str, device: str, dtype: torch.dtype = torch.bfloat16, toy: bool = False) -> nn.Module:
     """A decoder of one of the shapes with random weights, made on the device. ``toy`` makes it tiny."""
-    values = {**_SHAPES[shape], **(_TOY if toy else {})}
-    heads, kv_heads, dim = (4, 2, 64) if toy else (32, 8, 128)
+    values = {"num_attention_heads": 32, **_SHAPES[shape], **(_TOY if toy else {})}
+    kv_heads, dim = (2, 64) if toy else (8, 128)
     config = values.pop("class")(
         **values,
-        num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=dim,
         max_position_embeddings=2**18,

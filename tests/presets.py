@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from kvmm import policies
 
-NOT_RUN_YET = frozenset({"calibquant1-shrunk", "kitty-range"})
+NOT_RUN_YET = frozenset(
+    {
+        *("calibquant1-shrunk", "kitty-range", "paper-calibquant1", "paper-kitty", "paper-kivi2", "paper-oscar2"),
+        *("paper-ott2", "paper-quarot2", "paper-rotatekv2", "paper-turboquant2.5"),
+    }
+)
 
 
 def presets_run() -> list[str]:

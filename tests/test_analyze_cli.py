@@ -51,7 +51,10 @@ def test_norms_of_the_sample_with_the_most_modalities(call, tmp_path):
     assert found["channels"]["layer"] == 3 and found["command"].startswith("kvmm analyze norms --layer 3")
     assert not list((tmp_path / "report").glob("*.png"))
     page = (tmp_path / "report" / "norms.html").read_text()
-    assert all(f"figure-{name}" in page for name in ("norms_key", "boxes_query", "heads", "stages_key", "ranges"))
+    assert all(
+        f"figure-{name}" in page
+        for name in ("norms_key", "boxes_query", "heads", "tokens_key", "attention", "stages_key", "ranges")
+    )
 
 
 def test_norms_of_a_text(call, tmp_path):

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -136,6 +138,33 @@ def test_memory_budget(tmp_path: Path):
         assert row["cache_bytes"] <= 1.001 * row["budget_bytes"] and row["batch"] > row["dense_batch"] > 0
         assert abs(row["ratio"] - row["tokens_per_second"] / row["dense_tokens_per_second"]) < 1e-6
     assert dense["batch"] < rd2["batch"] < rd1["batch"] and rd1["ratio"] == rd1["batch"] / dense["batch"]
+
+
+def test_calibquant_protocol(tmp_path: Path):
+    """Its own method at 1 and 2 bits, in both models' shapes; text stays exact."""
+    options = ["--part", "calibquant", "--budgets", "10", "--baselines", "dynamic"]
+    report = run_smoke("memory_budget", tmp_path / "result.json", *options)
+    rows = report["results"]
+    assert [row["model"] for row in rows] == ["internvl-8b"] * 2 + ["internvl-26b"] * 2
+    assert [Path(row["policy"]).stem for row in rows] == ["paper-calibquant1", "calibquant2-authors"] * 2
+    assert report["runs"][0]["settings"]["weight_bytes"].keys() == {"internvl-8b", "internvl-26b"}
+    for one, two in (rows[:2], rows[2:]):
+        assert one["batch"] > two["batch"] > two["dense_batch"] > 0
+        assert one["cache_bytes"] <= 1.001 * one["budget_bytes"]
+
+
+def test_kitty_throughput(tmp_path: Path):
+    """More sequences in the same memory, and tokens per second of both at their largest batches."""
+    options = ["--policies", "paper-kitty", "paper-kivi2"]
+    report = run_smoke("kitty_throughput", tmp_path / "result.json", *options)
+    dense, *rows = report["results"]
+    assert dense["policy"] == "dense" and {row["policy"] for row in rows} == {"paper-kitty", "paper-kivi2"}
+    for row in rows:
+        assert row["batch_ratio"] == row["batch"] / dense["batch"] > 1
+        assert row["throughput_ratio"] == row["tokens_per_second"] / dense["tokens_per_second"] > 0
+        assert row["lengths"] == dense["lengths"] and len(row["ms"]) == len(row["lengths"])
+        assert 2 < row["packed_bits_per_value"] < 4
+        assert 0 < row["answer_seconds"] == pytest.approx(row["new_tokens"] * sum(row["ms"]) / len(row["ms"]) / 1e3)
 
 
 def test_prompt_packing(tmp_path: Path):

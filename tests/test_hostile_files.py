@@ -119,7 +119,9 @@ def fit():
 
 def use(model, path, codec="rd"):
     kv = KVSpec(spec(codec, 2), spec(codec, 2))
-    cache = KVMMCache.for_model(model, KVPolicy("fit", text=kv, residual_length=0, calibration=str(path)))
+    cache = KVMMCache.for_model(
+        model, KVPolicy("fit", text=kv, residual_length=0, flush_length=32, calibration=str(path))
+    )
     with torch.no_grad():
         model(**inputs("qwen3"), past_key_values=cache, use_cache=True)
     return cache.pack()

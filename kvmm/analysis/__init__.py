@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from kvmm.analysis.drift.run import DriftPrompt, run_drift
     from kvmm.analysis.errors import ErrorReport, KeyErrorBound, key_error_bound, measure_errors
     from kvmm.analysis.methods.measure import MethodsReport, compare_methods, iter_methods
+    from kvmm.analysis.norms.attention_map import AttentionMap, record_attention
     from kvmm.analysis.norms.channels import ChannelReport, record_channels
     from kvmm.analysis.norms.measure import NormReport, record_norms
     from kvmm.analysis.scores.measure import ScoreReport, measure_scores, squared_softmax_error
 
 __all__ = [
+    "AttentionMap",
     "ChannelReport",
     "DriftPrompt",
     "DriftReport",
@@ -29,6 +31,7 @@ __all__ = [
     "measure_drift",
     "measure_errors",
     "measure_scores",
+    "record_attention",
     "record_channels",
     "record_norms",
     "run_drift",
@@ -40,6 +43,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "AttentionMap": "kvmm.analysis.norms.attention_map",
         "ChannelReport": "kvmm.analysis.norms.channels",
         "DriftPrompt": "kvmm.analysis.drift.run",
         "DriftReport": "kvmm.analysis.drift.report",
@@ -54,6 +58,7 @@ __getattr__, __dir__ = lazy_names(
         "measure_drift": "kvmm.analysis.drift.measure",
         "measure_errors": "kvmm.analysis.errors",
         "measure_scores": "kvmm.analysis.scores.measure",
+        "record_attention": "kvmm.analysis.norms.attention_map",
         "record_channels": "kvmm.analysis.norms.channels",
         "record_norms": "kvmm.analysis.norms.measure",
         "run_drift": "kvmm.analysis.drift.run",

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import torch
 
+from kvmm.cache.tokens import stored_as
 from kvmm.cuda_graphs.layer import GraphPool
 from kvmm.modality import TEXT
 from kvmm.policy import KVPolicy
@@ -162,10 +163,11 @@ class StaticCapacity:
         """
         if table.length >= self.capacity:
             self.capacity = table.length + max(_STEP, min(table.length // 8, _LARGEST_STEP))
-        page = table.page_sizes.get(TEXT) or 32  # what text that comes token by token begins with
+        page = table.page_sizes.get(TEXT) or table.policy.flush_length
+        unit = max(page, table.policy.flush_length)  # as the table plans
         held = _slots(table, TEXT) // page
         valid = table.dense >= 0
-        modality = table.modality.gather(1, table.dense.clamp_min(0).long())
+        modality = stored_as(table.modality.gather(1, table.dense.clamp_min(0).long()), table.policy)
         text = int((valid & (modality == TEXT)).sum(1).max()) if table.dense.numel() else 0
         coming = self.capacity - table.length
         # one page more than can be filled: its last slot is where codecs put what counts for nothing
@@ -175,7 +177,7 @@ class StaticCapacity:
         if turn and self.residual_tokens:
             return
         width = table.dense.shape[1]
-        tokens = max(table.num_sinks + table.policy.residual_length + 2 * page, width + page)
+        tokens = max(table.num_sinks + table.policy.residual_length + 2 * unit, width + unit)
         tokens = min(tokens, width + coming) + _SLACK
         if not tokens <= self.residual_tokens <= 2 * tokens:
             self.residual_tokens = tokens

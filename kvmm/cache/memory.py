@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kvmm.cache.layer import KVMMLayer
@@ -72,15 +73,20 @@ class _Counts:
     """Bytes so far, and the tokens they are of."""
 
     dense: dict[int, int]  # modality -> residual tokens
-    packed: dict[int, int]  # modality -> tokens in pages
+    stores: dict[int, dict[int, int]]  # modality of the pages -> modality -> tokens in them
     sinks: int  # residual tokens that are sinks
     components: Counter[str] = field(default_factory=Counter)
     by_modality: Counter[int] = field(default_factory=Counter)
     by_packed: Counter[int] = field(default_factory=Counter)
 
+    @cached_property
+    def packed(self) -> dict[int, int]:
+        """Tokens in pages, by modality."""
+        return {m: sum(found[m] for found in self.stores.values()) for m in self.dense}
+
     @property
     def totals(self) -> dict[int, int]:
-        return {m: self.dense[m] + self.packed.get(m, 0) for m in self.dense}
+        return {m: self.dense[m] + self.packed[m] for m in self.dense}
 
 
 def measure(cache: CacheState) -> MemoryReport:
@@ -91,7 +97,7 @@ def measure(cache: CacheState) -> MemoryReport:
         return MemoryReport()
     counts = _Counts(
         table.counts(table.dense),
-        {m: table.counts(positions)[m] for m, positions in table.stores.items()},
+        {m: table.counts(positions) for m, positions in table.stores.items()},
         int((table.dense[:, : table.num_sinks] >= 0).sum()) if table.packed else 0,
     )
     totals = counts.totals
@@ -155,7 +161,7 @@ def _by_modality(counts: _Counts, width: int, sliding_dense: int) -> dict[str, d
     for m, count in totals.items():
         if not count:
             continue
-        packed = counts.packed.get(m, 0)
+        packed = counts.packed[m]
         found[MODALITY_NAMES[m]] = {
             "tokens": count,
             "nbytes": counts.by_modality[m],
@@ -183,6 +189,7 @@ def _measure_layer(layer: KVMMLayer, counts: _Counts) -> tuple[int, int]:
     for modality, n in counts.dense.items():
         counts.by_modality[modality] += n * column
     for modality, part in layer.segments.allocated.items():
+        tokens = counts.stores.get(modality, {})  # of several modalities where the policy mixes them
         for store in part.stores:
             empty = store.reserved_nbytes()
             for name, nbytes in store.nbytes().items():
@@ -190,10 +197,10 @@ def _measure_layer(layer: KVMMLayer, counts: _Counts) -> tuple[int, int]:
                 nbytes -= empty.get(name, 0)
                 if name == _LOSSLESS and not store.observes:  # a store with tiers knows what it dropped
                     x = store.buffers[name]  # [B, H, P, page_size, D]
-                    nbytes = counts.packed.get(modality, 0) * x.shape[1] * x.shape[4] * x.element_size()
+                    nbytes = sum(tokens.values()) * x.shape[1] * x.shape[4] * x.element_size()
                 counts.components[name] += nbytes
-                counts.by_modality[modality] += nbytes
-                counts.by_packed[modality] += nbytes
+                for share in (counts.by_modality, counts.by_packed):
+                    _share(nbytes, tokens if any(tokens.values()) else {modality: 1}, share)
                 held += nbytes
     return total, held
 

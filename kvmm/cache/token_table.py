@@ -14,7 +14,7 @@ import torch
 from torch.nn.attention.flex_attention import create_mask
 
 from kvmm.cache.capacity import StaticCapacity
-from kvmm.cache.tokens import growth
+from kvmm.cache.tokens import growth, stored_as
 from kvmm.codecs.base import page_size_for
 from kvmm.errors import KVMMError
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT, VIDEO
@@ -164,14 +164,14 @@ class TokenTable:
     def plan(self) -> Plan | None:
         """Decide what to pack now, or None if there is nothing to do.
 
-        Sinks stay, images, video and audio go entirely; text goes in whole pages, oldest first, as far as
-        ``residual_length`` newest text tokens remain.
+        Sinks stay, images, video and audio go entirely; text goes ``flush_length`` tokens at a time, oldest first, as
+        far as ``residual_length`` newest text tokens remain. With ``mixed_modalities`` all tokens go like text.
         """
         if self.dense is None or self.dense.shape[1] < self._next_check:
             return None
         policy, dense = self.policy, self.dense
         valid = dense >= 0
-        modality = self.modality.gather(1, dense.clamp_min(0).long())
+        modality = stored_as(self.modality.gather(1, dense.clamp_min(0).long()), policy)
         if self.packed:
             sink = valid & (torch.arange(dense.shape[1], device=dense.device) < self.num_sinks)
         else:
@@ -182,10 +182,11 @@ class TokenTable:
         text = rest & (modality == TEXT)
         surplus = (text.sum(1, keepdim=True) - policy.residual_length).clamp_min(0)
         most = int(surplus.max())
-        page = self.page_sizes.get(TEXT) or text_page_size(most)
+        page = self.page_sizes.get(TEXT) or policy.flush_length
+        unit = max(page, policy.flush_length)  # files of earlier versions may have smaller pages
         # the sequence with most text fills whole pages; the others give what they have, and from then on keep step
-        flush = text & (text.cumsum(1) <= surplus.clamp_max(most // page * page))
-        if most >= page:
+        flush = text & (text.cumsum(1) <= surplus.clamp_max(most // unit * unit))
+        if most >= unit:
             moves.append(self._move(TEXT, flush, page))
         for kind in (IMAGE, VIDEO, AUDIO):
             selected = rest & (modality == kind)
@@ -194,7 +195,7 @@ class TokenTable:
                 moves.append(self._move(kind, selected, self.page_sizes.get(kind) or page_size_for(count)))
         stay, stay_valid = _pick(sink | (text & ~flush))
         # tokens to wait for before it is worth looking again
-        self._next_check = stay.shape[1] + max(1, page - most % page)
+        self._next_check = stay.shape[1] + max(1, unit - most % unit)
         if not moves and self.packed:
             return None
         num_sinks = self.num_sinks if self.packed else int(sink.sum(1).max())
@@ -396,18 +397,3 @@ class TokenTable:
         """The part of :meth:`nbytes` that the table has grown to and not filled yet, or no longer uses."""
         used = [self.modality[:, : self.length], self.dense, *self.stores.values()]
         return sum(t.untyped_storage().nbytes() - t.nbytes for t in used)
-
-
-def text_page_size(tokens: int) -> int:
-    """Tokens a page for text that is packed in whole pages.
-
-    Args:
-        tokens: how many there are beyond sinks and residual.
-
-    Returns:
-        128 or 64, the larger that leaves at most 1/16 of them unpacked, else 32.
-    """
-    for size in (128, 64):
-        if tokens >= size and tokens % size <= tokens / 16:
-            return size
-    return 32

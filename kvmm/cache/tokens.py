@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from kvmm.modality import TEXT
+from kvmm.policy import KVPolicy
+
+
+def stored_as(modality: torch.Tensor, policy: KVPolicy) -> torch.Tensor:
+    """Whose pages tokens of the modality codes ``[B, n]`` go to: their own, or text's under ``mixed_modalities``."""
+    return torch.full_like(modality, TEXT) if policy.mixed_modalities else modality
+
 
 def growth(used: int) -> int:
     """How many tokens a buffer of ``used`` tokens makes space for when it grows: an eighth, between 8 and 128.

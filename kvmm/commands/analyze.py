@@ -74,6 +74,7 @@ def norms(
     check_output(out, folder=True)
     with Steps(quiet) as steps:
         steps.say("Reading the files")
+        from kvmm.analysis.norms.attention_map import record_attention
         from kvmm.analysis.norms.channels import record_channels
         from kvmm.analysis.norms.measure import record_norms
         from kvmm.analysis.report.pages import norm_figures, norm_tables
@@ -94,11 +95,12 @@ def norms(
             if head >= report.key.shape[1]:
                 raise KVMMError(f"There is no KV head {head}: this model has {report.key.shape[1]}, counted from 0.")
             channels = record_channels(network, prompt.inputs, layer, tokenizer=tokenizer)
+            attention = record_attention(network, prompt.inputs, layer)
         _write(
             "norms",
             f"Token norms of {_name(model)}",
             {**_origin(model, prompt), "norms": report.to_dict(), "channels": channels.to_dict()},
-            norm_figures(report, channels, head),
+            norm_figures(report, channels, head, attention),
             norm_tables(report, channels),
             intro=_intro(prompt, report.modality.size),
             out=out,

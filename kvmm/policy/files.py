@@ -91,7 +91,11 @@ def policy_from_dict(values: Mapping[str, Any], start: Policy, named: Callable[.
     for name in ("name", "description", "calibration", "uncalibrated", "exact_dtype"):
         if values.get(name) is not None:
             changes[name] = _typed(name, values[name], str, "text")
-    for name in ("num_sink_tokens", "residual_length"):
+    if values.get("mixed_modalities") is not None:
+        changes["mixed_modalities"] = values["mixed_modalities"]
+        if not isinstance(values["mixed_modalities"], bool):
+            raise KVMMError(f"mixed_modalities: must be true or false, not {_shown(values['mixed_modalities'])}.")
+    for name in ("num_sink_tokens", "residual_length", "flush_length"):
         if values.get(name) is not None:
             changes[name] = _typed(name, values[name], int, "a number of tokens")
             if changes[name] > _MAX_NUMBER:
@@ -115,7 +119,8 @@ def policy_from_dict(values: Mapping[str, Any], start: Policy, named: Callable[.
     policy = replace(policy, **changes)
     if values.get("overrides") is not None:
         policy = replace(policy, overrides=tuple(_overrides(values["overrides"], policy, named)))
-    limits = {name: changes[name] for name in ("num_sink_tokens", "residual_length", "budget") if name in changes}
+    names = ("num_sink_tokens", "residual_length", "flush_length", "budget")
+    limits = {name: changes[name] for name in names if name in changes}
     return named(policy, **limits)
 
 

@@ -14,6 +14,7 @@ from kvmm.modality_codes import MODALITY_NAMES
 from kvmm.policy.files import is_policy_file, policy_from_dict, policy_to_dict, read_policy
 from kvmm.policy.settings import KVSpec, LayerOverride, RetentionSettings
 
+FLUSH_LENGTHS = (128, 64, 32)  # the sizes that a page may have
 EXACT_DTYPES = ("auto", "bfloat16", "float16", "model")
 
 
@@ -34,6 +35,10 @@ class KVPolicy:
         retention: how they are chosen.
         num_sink_tokens: first tokens of each sequence kept exact.
         residual_length: newest text tokens kept exact. Images, video and audio are packed entirely.
+        flush_length: text tokens that are packed at a time, as a page: 128, 64 or 32. Fewer than that wait exact beside
+            the residual, in a prompt and while tokens are generated, so that groups of up to 128 tokens hold for both.
+        mixed_modalities: pack tokens of all modalities together in the order of the sequence, as a cache does that does
+            not know them: groups, sinks and residual are then of any modality. All modalities must have one spec.
         exact_dtype: what exact tokens (sinks, residual, ``bf16`` pages, outliers) are stored in once the prompt is
             packed: ``auto`` (the model's dtype if it has 16 bits, else bfloat16), ``bfloat16``, ``float16``, or
             ``model`` (the model's dtype, also where that is float32). float16 is 8 times finer than bfloat16, which
@@ -54,6 +59,8 @@ class KVPolicy:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     num_sink_tokens: int = 4
     residual_length: int = 32
+    flush_length: int = 128
+    mixed_modalities: bool = False
     exact_dtype: str = "auto"
 
     def specs(self, modality: int, layer: int = 0, num_layers: int = 1) -> KVSpec:
@@ -108,7 +115,7 @@ def _contains(layers: tuple[int, ...], layer: int, num_layers: int) -> bool:
 
 _OVERRIDES = (
     *("key_bits", "value_bits", "group_size", "residual_length", "num_sink_tokens", "calibration", "budget"),
-    *("retention", "exact_dtype"),
+    *("retention", "exact_dtype", "flush_length"),
 )
 
 
@@ -149,9 +156,9 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
     Args:
         policy: a preset's name, a YAML file (``*.yaml``, ``*.yml``), or a :class:`KVPolicy` to start from.
         **overrides: ``key_bits``, ``value_bits`` and ``group_size`` change every spec that is not ``bf16``;
-            ``residual_length`` and ``num_sink_tokens`` count tokens, ``budget`` counts bytes, ``calibration`` is a
-            file, ``retention`` a :class:`RetentionSettings`, ``exact_dtype`` as in :class:`KVPolicy`. ``None`` leaves
-            a value as it is.
+            ``residual_length``, ``num_sink_tokens`` and ``flush_length`` count tokens, ``budget`` counts bytes,
+            ``calibration`` is a file, ``retention`` a :class:`RetentionSettings`, ``exact_dtype`` as in
+            :class:`KVPolicy`. ``None`` leaves a value as it is.
 
     Raises:
         KVMMError: for an unknown name, override or value.
@@ -186,8 +193,9 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
         if not isinstance(overrides["retention"], RetentionSettings):
             raise KVMMError(f"retention must be RetentionSettings, not {overrides['retention']!r}.")
         policy = replace(policy, retention=overrides["retention"])
-    if "exact_dtype" in overrides:
-        policy = replace(policy, exact_dtype=overrides["exact_dtype"])
+    for name in ("exact_dtype", "flush_length"):
+        if name in overrides:
+            policy = replace(policy, **{name: overrides[name]})
     changes = {name: overrides[name] for name in ("key_bits", "value_bits", "group_size") if name in overrides}
     if changes:
         policy = _with_changes(policy, changes)
@@ -239,11 +247,26 @@ def _stands_alone(kv: KVSpec) -> bool:
     return all(codec_class(one.codec).pages_stand_alone for one in (kv.key, kv.value))
 
 
+def _check_mixed(policy: KVPolicy) -> None:
+    for holder in (policy, *policy.overrides):
+        if len({getattr(holder, name) for name in MODALITY_NAMES}) > 1:
+            raise KVMMError(
+                "mixed_modalities packs all tokens alike: give text, image, video and audio the same codec, bits and "
+                "options."
+            )
+    if policy.budget is not None:
+        raise KVMMError("budget= weighs pages by their modality; leave mixed_modalities out.")
+
+
 def _check(policy: KVPolicy) -> None:
     from kvmm.codecs import check_spec, codec_class, codec_names  # codecs need torch, which --help does without
 
     if policy.exact_dtype not in EXACT_DTYPES:
         raise KVMMError(f"exact_dtype must be one of {', '.join(EXACT_DTYPES)}, not {policy.exact_dtype!r}.")
+    if isinstance(policy.flush_length, bool) or policy.flush_length not in FLUSH_LENGTHS:
+        raise KVMMError(f"flush_length must be 128, 64 or 32 tokens, not {policy.flush_length!r}.")
+    if policy.mixed_modalities:
+        _check_mixed(policy)
     for one in policy.all_specs():
         check_spec(one)
         if policy.budget is not None and not codec_class(one.codec).pages_stand_alone:

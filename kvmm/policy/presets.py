@@ -28,6 +28,13 @@ def _media(name: str, description: str, kv: KVSpec, **fields: Any) -> KVPolicy:
     return KVPolicy(name, description, image=kv, video=kv, audio=kv, **fields)
 
 
+def _paper(name: str, description: str, key: CodecSpec, value: CodecSpec | None = None, **fields: Any) -> KVPolicy:
+    """A method by the protocol of its paper: no sinks unless it has them, the newest tokens in a buffer of 128 that is
+    packed as a whole when it is full (R = 128), and no look at modalities."""
+    protocol = {"num_sink_tokens": 0, "residual_length": 0, "flush_length": 128, "mixed_modalities": True}
+    return _uniform(name, description, KVSpec(key, value or key), **(protocol | fields))
+
+
 def _keys(name: str, description: str, bits: float) -> KVPolicy:
     return _uniform(name, description, KVSpec(spec("spherical", bits), CodecSpec()))
 
@@ -53,7 +60,8 @@ for _policy in (
     ),
     _media(
         "calibquant1-shrunk",
-        "CalibQuant, 1 bit, as its authors' code runs it: ranges shrunk to half for keys, to 0.3 for values.",
+        "CalibQuant, 1 bit, as its authors' code runs it: ranges shrunk about zero, to half for keys, to 0.3 for "
+        "values; not for models with key biases (Qwen2, Qwen2.5).",
         _kv("calibquant", 1, None, levels="code", calibration="file"),
     ),
     _media(
@@ -126,6 +134,54 @@ for _policy in (
             _kv("rd", bits, None),
         )
         for bits in (1, 1.5, 2, 2.25, 2.5, 3)
+    ),
+    # The protocol of OScaR's comparison: two bits, groups of 32, or of 128 on documents and recordings; five outlier
+    # tokens in OTT. The others' are those of their own papers or, where these say nothing, of their authors' code.
+    _paper(
+        "paper-kivi2",
+        "KIVI as its paper runs it: groups of 32 across modalities, a residual of 128, no sinks.",
+        spec("kivi", 2, 32),
+    ),
+    _paper(
+        "paper-oscar2",
+        "OScaR as its authors run it: norms over all heads, whole zero points, a residual of 128, no sinks.",
+        spec("oscar", 2, 128, norm_scope="token", zero_point="integer"),
+    ),
+    _media(
+        "paper-calibquant1",
+        "CalibQuant as its authors' code runs it: shrunk ranges, logits shifted by (0, 3) in every model; not for "
+        "models with key biases.",
+        _kv("calibquant", 1, None, levels="code", calibration=(0, 3)),
+        num_sink_tokens=0,
+    ),
+    _paper(
+        "paper-kitty",
+        "Kitty as its paper runs it: 32 sinks, a buffer of 128 tokens, pages across modalities.",
+        _kitty(0.125).key,
+        _kitty(0.125).value,
+        num_sink_tokens=32,
+    ),
+    _paper(
+        "paper-quarot2",
+        "QuaRot as its authors run it: whole zero points, no offset, no sinks; not for models with key biases.",
+        spec("quarot", 2, 128, offset="none", zero_point="integer"),
+    ),
+    _paper(
+        "paper-rotatekv2",
+        "RotateKV as its authors run it, but after RoPE: groups of four heads, channels by their means, 20 pivot "
+        "tokens; not for models with key biases.",
+        spec("rotatekv", 2, 128, head_group=4, offset="none", order="mean", pivots=20, zero_point="integer"),
+    ),
+    _paper(
+        "paper-ott2",
+        "OTT as its paper runs it: groups of 32 across modalities, five outlier tokens, a residual of 128, no sinks.",
+        spec("ott", 2, 32),
+    ),
+    _paper(
+        "paper-turboquant2.5",
+        "TurboQuant's 2.5 bits: 3 for the strongest quarter of the channels, no offset; not for models with key "
+        "biases.",
+        spec("turboquant", 2.25, outliers="magnitude", offset="none"),
     ),
     _uniform(
         "balanced",

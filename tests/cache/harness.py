@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.modality import PADDING
 from kvmm.policy import CodecSpec, KVPolicy, KVSpec, spec
 
-__all__ = ["Harness", "hadamard_matrix", "layout", "matrix_specs", "uniform"]
+__all__ = ["Harness", "hadamard_matrix", "layout", "matrix_specs", "uniform", "with_scores_as_decoded"]
 
 
 def matrix_specs() -> list[CodecSpec]:
@@ -31,9 +32,19 @@ def matrix_specs() -> list[CodecSpec]:
 
 
 def uniform(kv: CodecSpec, **fields: Any) -> KVPolicy:
-    """A policy with one spec for everything."""
+    """A policy with one spec for everything, and pages of text that short prompts fill."""
+    fields.setdefault("flush_length", 32)
     both = KVSpec(kv, kv)
     return KVPolicy("test", text=both, image=both, video=both, audio=both, **fields)
+
+
+def with_scores_as_decoded(policy: KVPolicy) -> KVPolicy:
+    """The policy without CalibQuant's logit calibration, which SDPA over decoded keys does not know."""
+
+    def plain(one: CodecSpec) -> CodecSpec:
+        return replace(one, options=tuple(pair for pair in one.options if pair[0] != "calibration"))
+
+    return policy.map_specs(lambda kv: KVSpec(plain(kv.key), plain(kv.value)))
 
 
 def layout(*runs: tuple[int, int]) -> list[int]:

@@ -10,7 +10,8 @@ KEYS = KVSpec(spec("spherical", 0.875), spec("bf16"))
 def policy(budget=10**9, kv=KEYS, **settings):
     fields = {name: settings.pop(name) for name in ("num_sink_tokens", "residual_length") if name in settings}
     settings = {"interval": 4, **settings}
-    return KVPolicy("t", "", kv, kv, kv, kv, budget=budget, retention=RetentionSettings(**settings), **fields)
+    fields |= {"flush_length": 32, "retention": RetentionSettings(**settings)}
+    return KVPolicy("t", "", kv, kv, kv, kv, budget=budget, **fields)
 
 
 PROMPT = layout((TEXT, 20), (IMAGE, 500), (TEXT, 170), (AUDIO, 80))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kvmm import KVMMCache
 from kvmm.modality import install_hook
 
-FIELDS = {"residual_length": 16, "num_sink_tokens": 2}
+FIELDS = {"residual_length": 16, "flush_length": 32, "num_sink_tokens": 2}
 TOKENS = 120  # several pages of 32
 FAMILIES = ("llama", "qwen3", "qwen2_vl", "qwen2_5_omni")
 

@@ -7,7 +7,7 @@ from transformers import DynamicCache
 from kvmm import KVMMCache
 from tests.tiny_models import build, inputs
 
-LOSSLESS = {"policy": "bf16", "residual_length": 0, "num_sink_tokens": 2, "exact_dtype": "model"}
+LOSSLESS = {"policy": "bf16", "residual_length": 0, "flush_length": 32, "num_sink_tokens": 2, "exact_dtype": "model"}
 NEW = 5
 
 
@@ -52,7 +52,7 @@ def test_first_packed_step_has_the_same_bits_in_the_first_layer():
 def test_packed_weights_belong_to_the_decoded_keys(policy):
     """They sum to one, padding gets none, and asking for them changes no token."""
     model, arguments = eager("qwen2_5_vl"), inputs("qwen2_5_vl", 2)
-    found = answer(model, arguments, KVMMCache.for_model(model, policy, residual_length=0))
+    found = answer(model, arguments, KVMMCache.for_model(model, policy, residual_length=0, flush_length=32))
     length = arguments["input_ids"].shape[1]
     padding = arguments["attention_mask"][1] == 0
     assert padding.any()
@@ -61,7 +61,7 @@ def test_packed_weights_belong_to_the_decoded_keys(policy):
             assert weights.shape == (2, 4, 1, length + step)
             torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 1))
             assert weights[1, ..., :length][..., padding].eq(0).all()
-    cache = KVMMCache.for_model(model, policy, residual_length=0)
+    cache = KVMMCache.for_model(model, policy, residual_length=0, flush_length=32)
     options = {"do_sample": False, "max_new_tokens": NEW, "min_new_tokens": NEW}
     assert torch.equal(found.sequences, model.generate(**arguments, past_key_values=cache, **options))
 

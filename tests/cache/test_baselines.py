@@ -310,7 +310,7 @@ def test_turboquant_has_no_groups():
 def test_a_key_bias_survives_later_spans(codec):
     """Short spans take the offset that is there, long ones bring their own, and a sequence without any gets one."""
     one = spec(codec, 2, None if codec == "turboquant" else 128)
-    h = Harness(uniform(one, num_sink_tokens=0, residual_length=0, exact_dtype="model"), seed=3)
+    h = Harness(uniform(one, num_sink_tokens=0, residual_length=0, flush_length=32, exact_dtype="model"), seed=3)
     bias = 600 * torch.nn.functional.normalize(h.random(1, 2, 1, 64), dim=-1)
     sizes = ((40, [IMAGE, TEXT]), (32, [IMAGE, IMAGE]), (160, [IMAGE, IMAGE]), (64, [IMAGE, IMAGE]))
     for count, kinds in sizes:

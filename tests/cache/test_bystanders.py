@@ -22,7 +22,7 @@ from kvmm.policy import spec
 from tests.cache.harness import Harness, layout, uniform
 from tests.tiny_models import FAMILIES, build, generate, inputs
 
-LOSSLESS = {"policy": "bf16", "residual_length": 0, "num_sink_tokens": 2, "exact_dtype": "model"}
+LOSSLESS = {"policy": "bf16", "residual_length": 0, "flush_length": 32, "num_sink_tokens": 2, "exact_dtype": "model"}
 
 
 def fresh(family):
@@ -172,7 +172,7 @@ def test_pickles_keep_a_forward_of_the_owner_s(monkeypatch):
 @pytest.mark.parametrize("count", [1, 4])
 def test_masks_of_any_attention(count):
     """The mask that FlashAttention, SDPA, eager or flex attention would get says the same to a packed layer."""
-    h = Harness(uniform(spec("kivi", 4, 32), residual_length=16))
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=16, flush_length=32))
     h.feed([layout((TEXT, 90)), layout((PADDING, 30), (TEXT, 60))])
     h.feed([[TEXT], [TEXT]])
     if count > 1:

@@ -14,7 +14,7 @@ from kvmm.calibration import Calibration, model_fingerprint
 from kvmm.policy import KVPolicy, KVSpec, LayerOverride, spec
 from tests.tiny_models import build, generate, inputs
 
-FIELDS = {"residual_length": 0, "num_sink_tokens": 2}
+FIELDS = {"residual_length": 0, "flush_length": 32, "num_sink_tokens": 2}
 
 
 def filled(family, policy, batch=2, pack=True, **overrides):

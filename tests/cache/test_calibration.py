@@ -33,7 +33,7 @@ def test_ranking_is_never_turned_around():
 def test_only_the_calibrated_span_changes():
     """Attention with calibration equals softmax over the scores with the image's slots mapped by hand."""
     kv = KVSpec(spec("calibquant", 1, calibration=(0.0, 1.0)), spec("calibquant", 1))
-    h = Harness(KVPolicy(image=kv, residual_length=64), ratio=1)
+    h = Harness(KVPolicy(image=kv, residual_length=64, flush_length=32), ratio=1)
     h.feed([layout((TEXT, 8), (IMAGE, 128), (TEXT, 9))])
     h.feed([[TEXT]])
     query = 3 * h.random(1, 2, 1, 64)

@@ -10,10 +10,10 @@ from transformers import DynamicCache
 from kvmm import KVMMCache, KVMMError, policies
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
 from kvmm.policy import get_policy, spec
-from tests.cache.harness import Harness, layout, uniform
+from tests.cache.harness import Harness, layout, uniform, with_scores_as_decoded
 from tests.tiny_models import NEW_TOKENS, build, generate, inputs
 
-LOSSLESS = {"policy": "bf16", "residual_length": 0, "num_sink_tokens": 2, "exact_dtype": "model"}
+LOSSLESS = {"policy": "bf16", "residual_length": 0, "flush_length": 32, "num_sink_tokens": 2, "exact_dtype": "model"}
 
 
 def lossless(model):
@@ -79,7 +79,7 @@ def test_other_attention_implementations_still_work(implementation):
 def test_deepcopy_is_independent():
     model = build("llama")
     arguments = inputs("llama", 1)
-    cache = KVMMCache.for_model(model, "kivi2", residual_length=0)
+    cache = KVMMCache.for_model(model, "kivi2", residual_length=0, flush_length=32)
     ids = arguments["input_ids"]
     with torch.no_grad():
         model(**arguments, past_key_values=cache, use_cache=True)
@@ -121,7 +121,7 @@ def cropped(h, length):
 
 
 def test_crop_in_the_residual():
-    h = fed(residual_length=16)
+    h = fed(residual_length=16, flush_length=32)
     keys, _ = h.layer.dense()
     h.cache.crop(-5)
     assert h.cache.get_seq_length() == 150
@@ -153,7 +153,7 @@ def test_crop_inside_pages(length, residual_length):
 
 
 def test_crop_frees_what_was_packed_last():
-    h = Harness(uniform(spec("kivi", 4, 32), residual_length=0))
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=0, flush_length=32))
     h.feed([[IMAGE] * 256])
     h.cache.pack()
     before = h.cache.memory()
@@ -174,7 +174,7 @@ def test_crop_frees_what_was_packed_last():
 
 def test_drafts_are_packed_too():
     """With a draft in every step there is never a step of one token; a long prompt stays dense only until then."""
-    h = Harness(uniform(spec("kivi", 4, 32), residual_length=32))
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=32, flush_length=32))
     h.feed([[IMAGE] * 60])
     h.feed([[TEXT] * 20])  # a prompt in pieces is not packed
     assert not h.cache.is_packed
@@ -188,7 +188,9 @@ def test_drafts_are_packed_too():
 
 
 def test_a_budget_holds_while_drafting():
-    h = Harness(uniform(spec("kivi", 4, 32), residual_length=0, num_sink_tokens=0, budget=60_000), ratio=1)
+    h = Harness(
+        uniform(spec("kivi", 4, 32), residual_length=0, flush_length=32, num_sink_tokens=0, budget=60_000), ratio=1
+    )
     h.feed([[IMAGE] * 512])
     for _ in range(10):
         cropped(h, h.cache.get_seq_length() - 1)
@@ -198,7 +200,7 @@ def test_a_budget_holds_while_drafting():
 
 
 def test_crop_with_a_budget():
-    h = Harness(uniform(spec("kivi", 4, 32), residual_length=0, budget=60_000), ratio=1)
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=0, flush_length=32, budget=60_000), ratio=1)
     h.feed([[IMAGE] * 512])
     h.feed([[TEXT]])
     flips = h.cache.retention_report()["flips"]
@@ -241,7 +243,7 @@ def test_reset_starts_again():
 
 
 def test_residual_is_flushed_while_decoding():
-    h = Harness(uniform(spec("kivi", 4, 32), residual_length=32, num_sink_tokens=4))
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=32, flush_length=32, num_sink_tokens=4))
     h.feed([layout((IMAGE, 50), (TEXT, 10))])
     for _ in range(150):
         h.feed([[TEXT]])
@@ -261,7 +263,7 @@ def test_half_precision_models():
     arguments = inputs("qwen3", 2)
     for dtype in (torch.bfloat16, torch.float16):
         half = copy.deepcopy(model).to(dtype)
-        cache = KVMMCache.for_model(half, "bf16", residual_length=0)
+        cache = KVMMCache.for_model(half, "bf16", residual_length=0, flush_length=32)
         tokens = generate(half, arguments, past_key_values=cache)
         assert tokens.shape[1] == arguments["input_ids"].shape[1] + NEW_TOKENS
         assert cache.layers[0].parts[TEXT].key.packed["values"].dtype == dtype
@@ -270,7 +272,8 @@ def test_half_precision_models():
 @pytest.mark.parametrize("policy", policies())
 def test_degenerate_batches(policy):
     """Rows without images, of one token, of equal tokens, with constant channels: finite, and equal to the decode."""
-    h = Harness(get_policy(policy, residual_length=0, num_sink_tokens=2))
+    preset = with_scores_as_decoded(get_policy(policy, residual_length=0, flush_length=32, num_sink_tokens=2))
+    h = Harness(preset)
     rows = [
         layout((TEXT, 30), (IMAGE, 90), (TEXT, 60)),
         layout((PADDING, 20), (TEXT, 160)),
@@ -297,7 +300,7 @@ def test_degenerate_batches(policy):
 def test_prompt_of_one_token(policy):
     model = build("llama")
     ids = torch.tensor([[1]])
-    cache = KVMMCache.for_model(model, policy, residual_length=0, num_sink_tokens=0)
+    cache = KVMMCache.for_model(model, policy, residual_length=0, flush_length=32, num_sink_tokens=0)
     tokens = generate(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, past_key_values=cache)
     assert tokens.shape[1] == 1 + NEW_TOKENS and TEXT in cache.layers[0].parts
     assert all(torch.isfinite(x).all() for layer in cache.layers for x in layer.dense())

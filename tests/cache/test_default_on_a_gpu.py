@@ -15,7 +15,7 @@ from tests.tiny_models import build, generate, inputs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-FIELDS = {"residual_length": 16, "num_sink_tokens": 2}
+FIELDS = {"residual_length": 16, "flush_length": 32, "num_sink_tokens": 2}
 TOKENS = 120  # several pages of 32
 
 

@@ -20,7 +20,7 @@ from tests.cache.harness import Harness, layout, uniform
 from tests.kernels.calls import attend_with
 from tests.tiny_models import build, generate, inputs
 
-FIELDS = {"residual_length": 16, "num_sink_tokens": 2}
+FIELDS = {"residual_length": 16, "flush_length": 32, "num_sink_tokens": 2}
 EXACT = ("values", "outlier")  # tensors of pages that hold tokens as they are
 
 

@@ -15,7 +15,9 @@ def test_lossless_policy_gives_the_same_tokens(family):
         model.set_attn_implementation("sdpa")
         expected = generate(model, arguments)
         # no residual: all that can be is in pages, early enough for pages to be flushed while decoding
-        cache = KVMMCache.for_model(model, "bf16", residual_length=0, num_sink_tokens=2, exact_dtype="model")
+        cache = KVMMCache.for_model(
+            model, "bf16", residual_length=0, flush_length=32, num_sink_tokens=2, exact_dtype="model"
+        )
         assert torch.equal(generate(model, arguments, past_key_values=cache), expected)
         assert len(set(expected[0, -NEW_TOKENS:].tolist())) > 5  # a model that repeats itself would prove nothing
         report = cache.memory()

@@ -22,7 +22,7 @@ from tests.cache.harness import matrix_specs
 from tests.tiny_models import FAMILIES, build, generate, inputs
 
 SPECS = [*matrix_specs(), spec("ott", 2, 32, pool=3), spec("rotatekv", 2, 16, pivots=2)]
-FIELDS = {"residual_length": 0, "num_sink_tokens": 2}
+FIELDS = {"residual_length": 0, "flush_length": 32, "num_sink_tokens": 2}
 
 
 def store_of(kv, side, more):

@@ -12,7 +12,7 @@ from kvmm.policy import RetentionSettings, spec
 from tests.cache.harness import Harness, layout, uniform
 from tests.tiny_models import build, generate, inputs
 
-FIELDS = {"residual_length": 0, "num_sink_tokens": 2}
+FIELDS = {"residual_length": 0, "flush_length": 32, "num_sink_tokens": 2}
 
 
 def buffers(cache):

@@ -27,7 +27,9 @@ INVOICE = Path(__file__).parents[2] / "assets/samples/invoice.png"
 
 def oscar(value_rotation: str) -> KVPolicy:
     kv = KVSpec(spec("oscar", 2, 32), spec("oscar", 2, 32, value_rotation=value_rotation))
-    return KVPolicy("oscar", text=kv, image=kv, video=kv, audio=kv, residual_length=0, num_sink_tokens=2)
+    return KVPolicy(
+        "oscar", text=kv, image=kv, video=kv, audio=kv, residual_length=0, flush_length=32, num_sink_tokens=2
+    )
 
 
 def fresh(family: str) -> nn.Module:
@@ -174,7 +176,7 @@ def test_a_policy_that_leaves_the_rotation_open_follows_the_model(family):
     model, arguments = fresh(family), prompt()
     decoded = []
     for _ in range(2):
-        cache = KVMMCache.for_model(model, "oscar2", residual_length=0, num_sink_tokens=2)
+        cache = KVMMCache.for_model(model, "oscar2", residual_length=0, flush_length=32, num_sink_tokens=2)
         logits(model, arguments, cache)
         cache.pack()
         decoded.append(cache.layers[0].parts[TEXT].value)

@@ -27,7 +27,9 @@ def test_lossless_policy_gives_the_same_tokens(shared, attention):
     expected = generate(model, given)
     assert len(set(expected[0, -NEW_TOKENS:].tolist())) > 5  # a model that repeats itself would prove nothing
     for static in ({}, {"max_length": 120}):
-        cache = KVMMCache.for_model(model, "bf16", residual_length=0, num_sink_tokens=2, exact_dtype="model", **static)
+        cache = KVMMCache.for_model(
+            model, "bf16", residual_length=0, flush_length=32, num_sink_tokens=2, exact_dtype="model", **static
+        )
         assert torch.equal(generate(model, given, past_key_values=cache), expected)
         assert cache.is_packed and set(cache.memory().by_modality) == {"text", "image"}
         assert cache.memory().tokens == given["input_ids"].shape[1] + NEW_TOKENS - 1
@@ -38,7 +40,7 @@ def test_lossless_policy_gives_the_same_tokens(shared, attention):
 def test_packed_policies_generate(shared, policy, tmp_path):
     """What is generated after the cache was saved and read again is what goes on without."""
     model, given = gemma4(shared), gemma4_inputs()
-    cache = KVMMCache.for_model(model, policy, residual_length=16)
+    cache = KVMMCache.for_model(model, policy, residual_length=16, flush_length=32)
     tokens = generate(model, given, past_key_values=cache)
     assert tokens.shape[1] == given["input_ids"].shape[1] + NEW_TOKENS and cache.is_packed
     cache.save(tmp_path / "cache.safetensors")
@@ -81,7 +83,7 @@ def test_a_plan_counts_the_bytes_of_both_kinds_of_layers():
     shape = shape_of(model.config)
     assert (shape.num_key_value_heads, shape.head_dim, shape.sliding_heads) == (1, 32, (2, 16))
     model = model.to(torch.bfloat16)
-    policy = get_policy("kivi2", residual_length=16)
+    policy = get_policy("kivi2", residual_length=16, flush_length=32)
     cache = KVMMCache.for_model(model, policy)
     generate(model, given | {"pixel_values": given["pixel_values"].bfloat16()}, past_key_values=cache)
     counts = {name: one["tokens"] for name, one in cache.memory().by_modality.items()}

@@ -33,7 +33,7 @@ from tests.tiny_models import (
 )
 
 # All that can be is in pages, early enough for pages of text to be added while decoding.
-FIELDS = {"residual_length": 0, "num_sink_tokens": 2, "exact_dtype": "model"}  # tokens are compared
+FIELDS = {"residual_length": 0, "flush_length": 32, "num_sink_tokens": 2, "exact_dtype": "model"}  # tokens are compared
 TOKENS = 12
 TOLERANCE = 1e-3
 MakeCache = Callable[[], Any]

@@ -24,7 +24,7 @@ def test_embeddings_are_labelled_as_their_ids_are(family, policy):
     """Placeholders are found where the model finds them, padding included; lossless pages give the same tokens."""
     model, arguments = build(family), inputs(family, 2)
     ids, mask = arguments["input_ids"], arguments["attention_mask"]
-    cache = KVMMCache.for_model(model, policy, residual_length=0, exact_dtype="model")
+    cache = KVMMCache.for_model(model, policy, residual_length=0, flush_length=32, exact_dtype="model")
     found = generate(model, embedded(model, arguments), past_key_values=cache)
     expected = modality_of_ids(ids, model.config).masked_fill(mask == 0, PADDING)
     assert torch.equal(cache.table.modality[:, : ids.shape[1]], expected)

@@ -26,7 +26,7 @@ def test_one_sequence(spec):
 @matrix
 def test_ragged_padded_batch_and_later_turns(spec):
     """Left padding, interleaved modalities, one sequence without audio, a padded second turn, a second image."""
-    h = Harness(uniform(spec, num_sink_tokens=3, residual_length=16))
+    h = Harness(uniform(spec, num_sink_tokens=3, residual_length=16, flush_length=32))
     rows = [
         layout((TEXT, 5), (IMAGE, 70), (TEXT, 30), (IMAGE, 60), (TEXT, 60)),
         layout((PADDING, 90), (TEXT, 4), (AUDIO, 41), (IMAGE, 37), (TEXT, 53)),

@@ -46,7 +46,7 @@ def storages(root: object) -> dict[int, int]:
 )
 def test_bytes_equal_the_tensors_found(family, policy):
     model = build(family)
-    cache = KVMMCache.for_model(model, policy, residual_length=8)
+    cache = KVMMCache.for_model(model, policy, residual_length=8, flush_length=32)
     generate(model, inputs(family, 2), past_key_values=cache)
     report = cache.memory()
     # gemma3's sliding layers keep a one-element tensor with their window's length, which is no cache
@@ -109,7 +109,7 @@ def test_sequences_of_different_lengths_pay_for_their_tokens_only():
 
 def test_slack_is_small_and_counted():
     """A long prompt's buffers do not grow by a part of its length."""
-    h = Harness(get_policy("kivi2", residual_length=0), **WIDE)
+    h = Harness(get_policy("kivi2", residual_length=0, flush_length=32), **WIDE)
     h.feed([[TEXT] * 4100])
     h.cache.pack()
     before = h.cache.memory()

@@ -35,7 +35,7 @@ def more(ids):
 def test_a_copy_goes_on_as_the_cache_does(way, policy, static, monkeypatch):
     monkeypatch.setattr("kvmm.cache.support._on_gpu", lambda model: static)
     model = build("qwen3")
-    cache = KVMMCache.for_model(model, policy, residual_length=0)
+    cache = KVMMCache.for_model(model, policy, residual_length=0, flush_length=32)
     ids = generate(model, inputs("qwen3", 1), past_key_values=cache)
     before = cache.memory()
     twin = WAYS[way](cache)
@@ -54,7 +54,7 @@ def test_a_copy_goes_on_as_the_cache_does(way, policy, static, monkeypatch):
 def test_a_copy_reads_as_caches_do(way):
     """Made while the cache reads decoded keys or runs a step that is captured, it does neither."""
     model = build("qwen3")
-    cache = KVMMCache.for_model(model, "balanced", residual_length=0)
+    cache = KVMMCache.for_model(model, "balanced", residual_length=0, flush_length=32)
     generate(model, inputs("qwen3", 1), past_key_values=cache, max_new_tokens=3)
     with cache.reading_decoded(), cache.replaying():
         twin = ({"fork": KVMMCache.fork} | WAYS)[way](cache)
@@ -75,7 +75,7 @@ def test_caches_with_a_budget_and_empty_ones(way):
     lossless = KVMMCache.for_model(model, "bf16", exact_dtype="model")
     assert torch.equal(generate(model, inputs("llama", 2), past_key_values=WAYS[way](lossless).attach(model)), expected)
     generate(model, inputs("llama", 2), past_key_values=empty)
-    cache = KVMMCache.for_model(model, "spherical-high", budget=10**9, residual_length=0)
+    cache = KVMMCache.for_model(model, "spherical-high", budget=10**9, residual_length=0, flush_length=32)
     generate(model, inputs("llama", 1), past_key_values=cache)
     assert WAYS[way](cache).retention_report() == cache.retention_report()
 
@@ -95,7 +95,7 @@ def test_iteration_is_that_of_a_dynamic_cache(family):
     model, arguments = build(family), inputs(family, 1)
     dense = DynamicCache(config=model.config.get_text_config())
     expected = generate(model, arguments, past_key_values=dense)
-    cache = KVMMCache.for_model(model, "bf16", residual_length=0, exact_dtype="model")
+    cache = KVMMCache.for_model(model, "bf16", residual_length=0, flush_length=32, exact_dtype="model")
     assert torch.equal(generate(model, arguments, past_key_values=cache), expected)
     assert len(list(cache)) == len(cache) == len(dense)
     for mine, theirs in zip(cache, dense, strict=True):
@@ -111,7 +111,7 @@ def test_iteration_is_that_of_a_dynamic_cache(family):
 
 def test_iteration_of_packed_layers_is_what_they_decode():
     model = build("qwen2_5_vl")
-    cache = KVMMCache.for_model(model, "balanced", residual_length=0)
+    cache = KVMMCache.for_model(model, "balanced", residual_length=0, flush_length=32)
     generate(model, inputs("qwen2_5_vl", 2), past_key_values=cache)
     for layer, (key, value, window) in zip(cache.layers, cache, strict=True):
         assert torch.equal(key, layer.dense()[0]) and torch.equal(value, layer.dense()[1]) and window is None
@@ -133,7 +133,7 @@ def test_operations_do_what_those_of_a_dynamic_cache_do(name, step):
     model, arguments = build("llama"), inputs("llama", 2)
     caches = (
         DynamicCache(config=model.config),
-        KVMMCache.for_model(model, "bf16", residual_length=0, exact_dtype="model"),
+        KVMMCache.for_model(model, "bf16", residual_length=0, flush_length=32, exact_dtype="model"),
     )
     for cache in caches:
         generate(model, arguments, past_key_values=cache, max_new_tokens=1 if step == "prompt" else 12)

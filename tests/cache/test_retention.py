@@ -183,14 +183,14 @@ def test_generate_inside_a_budget(family, tmp_path):
     """A whole model: the budget holds, decisions repeat, a saved cache goes on inside it."""
     model = build(family)
     arguments = inputs(family, 1)
-    free = KVMMCache.for_model(model, "spherical-high", budget=10**9, residual_length=0)
+    free = KVMMCache.for_model(model, "spherical-high", budget=10**9, residual_length=0, flush_length=32)
     expected = generate(model, arguments, past_key_values=free)
-    plain = KVMMCache.for_model(model, "spherical-high", residual_length=0)
+    plain = KVMMCache.for_model(model, "spherical-high", residual_length=0, flush_length=32)
     assert torch.equal(generate(model, arguments, past_key_values=plain), expected)
     budget = int(free.memory().nbytes * 0.8)
     caches = []
     for _ in range(2):
-        cache = KVMMCache.for_model(model, "spherical-high", budget=budget, residual_length=0)
+        cache = KVMMCache.for_model(model, "spherical-high", budget=budget, residual_length=0, flush_length=32)
         caches.append((cache, generate(model, arguments, past_key_values=cache)))
         assert cache.memory().nbytes <= budget
     (cache, tokens), (other, again) = caches
@@ -210,9 +210,11 @@ def test_decoded_reads_and_weights_need_what_is_gone():
     model = copy.deepcopy(build("llama"))
     model.set_attn_implementation("eager")
     arguments = inputs("llama", 1)
-    cache = KVMMCache.for_model(model, "spherical-high", budget=10**9, residual_length=0)
+    cache = KVMMCache.for_model(model, "spherical-high", budget=10**9, residual_length=0, flush_length=32)
     generate(model, arguments, past_key_values=cache)
-    small = KVMMCache.for_model(model, "spherical-high", budget=int(cache.memory().nbytes * 0.8), residual_length=0)
+    small = KVMMCache.for_model(
+        model, "spherical-high", budget=int(cache.memory().nbytes * 0.8), residual_length=0, flush_length=32
+    )
     tokens = generate(model, arguments, past_key_values=small)
     longer = torch.cat((tokens, tokens[:, :1]), 1)
     more = {"input_ids": longer, "attention_mask": torch.ones_like(longer)}

@@ -19,7 +19,7 @@ def test_run():
 
 def test_plan():
     """Sequences alike give runs; padding, and text on both sides of an image, do not."""
-    policy = get_policy("rd2", residual_length=16, num_sink_tokens=4)
+    policy = get_policy("rd2", residual_length=16, flush_length=32, num_sink_tokens=4)
     starts = {}
     for name, kinds in {
         "text": [[TEXT] * 100],

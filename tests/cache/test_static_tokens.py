@@ -51,7 +51,7 @@ def test_every_policy(policy):
 @pytest.mark.parametrize("mode", ["one-sequence", "bare-row", "sampling", "beam", "prompt-lookup", "turns"])
 def test_every_way_to_generate(mode, family):
     """As :mod:`tests.cache.test_generation`, with a cache of each kind."""
-    fields = {"residual_length": 0, "num_sink_tokens": 2}
+    fields = {"residual_length": 0, "flush_length": 32, "num_sink_tokens": 2}
     model = build(family)
     if mode == "prompt-lookup" and family == "qwen2_5_omni":
         pytest.skip("the family's drafts are tested with llama")

@@ -15,7 +15,7 @@ from kvmm.policy import spec
 from tests.cache.harness import Harness, layout, uniform
 from tests.tiny_models import build, inputs
 
-FIELDS = {"residual_length": 16, "num_sink_tokens": 2}
+FIELDS = {"residual_length": 16, "flush_length": 32, "num_sink_tokens": 2}
 STEPS = 3
 
 
@@ -98,7 +98,7 @@ def test_mask_of_ones_own_counts(implementation, static):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
 @pytest.mark.parametrize("count", [1, 3])
 def test_masks_of_integers_are_bools(count, dtype):
-    h = Harness(uniform(spec("kivi", 4, 32), residual_length=16))
+    h = Harness(uniform(spec("kivi", 4, 32), residual_length=16, flush_length=32))
     h.feed([layout((TEXT, 90)), layout((PADDING, 30), (TEXT, 60))])
     h.feed([[TEXT], [TEXT]])
     h.feed([[TEXT] * count] * 2)

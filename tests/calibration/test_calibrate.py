@@ -238,7 +238,7 @@ def test_no_shift_costs_no_second_pass():
 def test_calibrated_two_bit_keys_are_read_as_the_formula_says():
     """Attention at 2 bits with the searched shifts equals softmax over logits that are mapped by hand."""
     kv = KVSpec(spec("calibquant", 2, calibration="file"), spec("calibquant", 2, calibration="file"))
-    policy = KVPolicy("test", image=kv, residual_length=64)
+    policy = KVPolicy("test", image=kv, residual_length=64, flush_length=32)
     h = Harness(policy, ratio=1)
     h.cache = KVMMCache(h.config, policy, calibration=Calibration("x", {}, {TAU: {"paper-2": [1, 2]}}))
     h.layer = h.cache.layers[0]

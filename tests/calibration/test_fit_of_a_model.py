@@ -77,7 +77,7 @@ def test_every_transform_is_inverted_once(tmp_path, monkeypatch, policy):
     model = build.__wrapped__("llama")
     tensors = dict(fitted(model).tensors)
     saved(model, tensors, tmp_path / "fits")
-    policy = get_policy(policy, calibration=str(tmp_path / "fits"), residual_length=0)
+    policy = get_policy(policy, calibration=str(tmp_path / "fits"), residual_length=0, flush_length=32)
     inverted, own, given = [], torch.linalg.inv, torch.randint(3, 110, (1, 300))
     monkeypatch.setattr(torch.linalg, "inv", lambda x: inverted.append(x) or own(x))
     expected = {n: own(t.float()) for n, t in tensors.items() if n.endswith("text.transform")}

@@ -64,7 +64,7 @@ def test_padding_is_not_in_the_range():
 def test_attention_reads_one_range():
     """One query and several, with the backend that the device has, against SDPA of the decode."""
     for kv in (ONE_RANGE, KVSpec(spec("calibquant", 2), spec("calibquant", 2, value_ranges="tensor"))):
-        h = Harness(KVPolicy("test", image=kv, residual_length=16))
+        h = Harness(KVPolicy("test", image=kv, residual_length=16, flush_length=32))
         h.feed([layout((TEXT, 5), (IMAGE, 300), (TEXT, 20))])
         h.feed([[TEXT]])
         assert h.compare(1) < 1e-4

@@ -76,7 +76,7 @@ def test_no_boosted_channel_is_plain_two_bit_codes(page_size, group, rows):
 def test_several_queries_read_the_pages(boost, score):
     """One query and several through the layer, with the backend that its device has, against SDPA of the decode."""
     kv = KVSpec(spec("kitty", 2, 128, boost=boost, score=score), spec("kitty", 2, 128))
-    h = Harness(KVPolicy("test", text=kv, image=kv, residual_length=16))
+    h = Harness(KVPolicy("test", text=kv, image=kv, residual_length=16, flush_length=32))
     h.feed([layout((TEXT, 5), (IMAGE, 200), (TEXT, 150))])
     h.feed([[TEXT]])
     assert h.compare(1) < 1e-4
@@ -226,7 +226,7 @@ def test_queries_of_a_model_choose_channels():
     chosen = {}
     for score in ("range", "query_range"):
         kv = KVSpec(spec("kitty", 2, 128, boost=0.25, score=score), spec("kitty", 2, 128))
-        cache = KVMMCache.for_model(model, KVPolicy("test", text=kv, residual_length=0))
+        cache = KVMMCache.for_model(model, KVPolicy("test", text=kv, residual_length=0, flush_length=32))
         with torch.no_grad():
             model(ids, past_key_values=cache)
         assert all((layer.queries.moment is not None) == (score == "query_range") for layer in cache.layers)

@@ -226,7 +226,7 @@ def test_later_tokens_share_the_mean_while_it_fits():
 
 
 def test_decoding_flushes_into_the_first_span():
-    h = Harness(uniform(spec("spherical", HIGH), residual_length=32))
+    h = Harness(uniform(spec("spherical", HIGH), residual_length=32, flush_length=32))
     h.feed([layout((IMAGE, 40), (TEXT, 80))])
     for _ in range(80):
         h.feed([[TEXT]])

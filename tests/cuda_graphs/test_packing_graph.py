@@ -22,7 +22,7 @@ from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.cache.harness import uniform
 from tests.tiny_models import PAD, VOCAB, build, generate, inputs
 
-FIELDS = {"residual_length": 16, "num_sink_tokens": 2}
+FIELDS = {"residual_length": 16, "flush_length": 32, "num_sink_tokens": 2}
 TOKENS = 150  # several pages of 32
 MIXED = KVPolicy(
     "mixed",
@@ -45,7 +45,7 @@ POLICIES = {
 
 def make(model, policy="oscar2", usual=False, **options):
     """A cache with graphs; ``usual`` packs without them."""
-    cache = KVMMCache.for_model(model, policy, max_length=700, graph=True, **FIELDS, **options)
+    cache = KVMMCache.for_model(model, policy, max_length=700, graph=True, **{**FIELDS, **options})
     if usual:
         cache.graph.packing._off = "for comparison"
     return cache
@@ -304,6 +304,21 @@ def test_captured_work_serves_every_page(policy, batch, monkeypatch):
     report = cache.graph.packing.report()
     assert (report["captures"], report["eager"], report["reason"]) == (1, 1, None)
     assert report["replays"] >= 3
+
+
+def test_captured_work_serves_pages_of_128(monkeypatch):
+    """By default a page has 128 tokens however short the prompt was: one group, and one ranking of channels."""
+    model, arguments, tokens = build("qwen3"), inputs("qwen3"), 420
+    usual, cache = (make(model, "kitty", usual=usual, flush_length=128) for usual in (True, False))
+    assert KVMMCache.for_model(model, "kitty").policy.flush_length == 128
+    imitate(monkeypatch)
+    expected = generate(model, arguments, past_key_values=usual, max_new_tokens=tokens)
+    assert torch.equal(generate(model, arguments, past_key_values=cache, max_new_tokens=tokens), expected)
+    assert_same(cache, usual)
+    report = cache.graph.packing.report()
+    assert (report["captures"], report["reason"]) == (1, None) and report["replays"] >= 1
+    packed = cache.layers[0].parts[TEXT].key.packed
+    assert cache.table.page_sizes[TEXT] == 128 and packed["scale"].shape[2] == packed["codes"].shape[2]
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))

@@ -17,7 +17,7 @@ from kvmm import KVMMCache
 from kvmm.calibration.heads import local_heads
 
 POLICIES = ("bf16", "oscar2", "rd2", "kitty")
-FIELDS = {"residual_length": 16}
+FIELDS = {"residual_length": 16, "flush_length": 32}
 NEW_TOKENS = 50
 
 

@@ -12,7 +12,7 @@ from kvmm import KVPolicy, media
 from kvmm.eval.report.pages import summary_of
 from kvmm.models.families import FAMILIES
 from kvmm.policy.presets import PAPERS, PRESETS, tier_of
-from tests.docs.pages import blocks, results, rows, text_of
+from tests.docs.pages import ROOT, blocks, results, rows, text_of
 from tests.presets import presets_run
 
 GPU, RESULTS, POLICIES, RETENTION = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "retention"))
@@ -267,6 +267,19 @@ def test_every_family_is_named(page: str):
     for name in FAMILIES:
         short = re.sub(r"(thinker|moe|[^a-z0-9])", "", name)
         assert short in said, name
+
+
+def test_what_departures_cost():
+    table = rows(RESULTS, "| Departure | what it is |")
+    reports = [results(name) for name in ("drift_papers_lm", "drift_rotations_lm")]
+    measured = {one["policy"]: one for report in reports for one in report["policies"]}
+    assert {name.strip("`") for name in table} == set(measured)
+    for name, (_, bits, divergence) in table.items():
+        one = measured[name.strip("`")]
+        assert bits == f"{one['bits']['packed_bits']:.2f}"
+        assert divergence == f"{one['logits']['kl_mean']:.3f}".removeprefix("0")
+        file = ROOT / "benchmarks" / "policies" / f"{name.strip('`')}.yaml"
+        assert name.strip("`") in kvmm.policies() or kvmm.get_policy(str(file))
 
 
 def test_the_policy_table_is_the_registry():

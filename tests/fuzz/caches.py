@@ -18,7 +18,7 @@ from tests.fuzz.mutate import mutated_bytes, mutated_header, mutated_json
 from tests.fuzz.tensors import broken_value, mutated_tensors, read_whole
 from tests.tiny_models import build, generate, inputs
 
-FIELDS = {"residual_length": 0, "num_sink_tokens": 2}
+FIELDS = {"residual_length": 0, "flush_length": 32, "num_sink_tokens": 2}
 
 
 def more_policies() -> list[KVPolicy]:

@@ -52,7 +52,15 @@ class Fuzzer:
         pairs = [(spec("rd", 2), spec("rd", 1.5)), (spec("spherical", 0.875), spec("spherical", 2)), (calibquant,) * 2]
         kinds = [KVSpec(*pair) for pair in pairs]
         self.policies = [
-            KVPolicy("fitted", text=one, image=other, audio=other, residual_length=0, calibration=str(self.path))
+            KVPolicy(
+                "fitted",
+                text=one,
+                image=other,
+                audio=other,
+                residual_length=0,
+                flush_length=32,
+                calibration=str(self.path),
+            )
             for one, other in zip(kinds, [*kinds[1:], kinds[0]], strict=True)
         ]
 

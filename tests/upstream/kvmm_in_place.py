@@ -22,7 +22,7 @@ import pytest
 
 POLICY = os.environ.get("KVMM_UPSTREAM_POLICY", "none")
 # nothing is left exact that may be packed, so that these short prompts are packed at all
-FIELDS = {"residual_length": 0, "num_sink_tokens": 1, "exact_dtype": "model"}
+FIELDS = {"residual_length": 0, "flush_length": 32, "num_sink_tokens": 1, "exact_dtype": "model"}
 
 counts: collections.Counter[str] = collections.Counter()
 refused: collections.Counter[str] = collections.Counter()

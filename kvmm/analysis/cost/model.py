@@ -23,7 +23,6 @@ import torch
 
 from kvmm.analysis.cost.shapes import ModelShape
 from kvmm.cache.pages import PageStore
-from kvmm.cache.token_table import text_page_size
 from kvmm.calibration import Calibration
 from kvmm.codecs import Site, build_codec
 from kvmm.codecs.base import page_size_for
@@ -103,16 +102,18 @@ def split_tokens(policy: KVPolicy, tokens: Mapping[str, int]) -> Split:
     """The split of :meth:`kvmm.cache.token_table.TokenTable.plan` for a prompt that begins with its text.
 
     Args:
-        policy: gives ``num_sink_tokens`` and ``residual_length``.
+        policy: gives ``num_sink_tokens``, ``residual_length``, ``flush_length`` and ``mixed_modalities``.
         tokens: tokens of one sequence by modality.
     """
     left, missing, sinks = {m: tokens.get(name, 0) for m, name in enumerate(MODALITY_NAMES)}, policy.num_sink_tokens, 0
+    if policy.mixed_modalities:
+        left = {m: sum(left.values()) if m == TEXT else 0 for m in left}
     for modality in left:
         taken = min(missing, left[modality])
         left[modality] -= taken
         missing, sinks = missing - taken, sinks + taken
     surplus = max(0, left[TEXT] - policy.residual_length)
-    page = text_page_size(surplus)
+    page = policy.flush_length
     packed = {TEXT: (surplus // page * page, page)}
     packed |= {m: (count, page_size_for(count)) for m, count in left.items() if m != TEXT}
     packed = {m: (count, size) for m, (count, size) in packed.items() if count}

@@ -6,11 +6,13 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvmm.analysis.norms.measure import NormReport
-from kvmm.analysis.plots.parts import add_boxes, add_legend, add_ribbon
+from kvmm.analysis.norms.attention_map import AttentionMap
+from kvmm.analysis.norms.measure import QUANTILES, NormReport
+from kvmm.analysis.plots.parts import add_boxes, add_legend, add_ribbon, spans
 from kvmm.analysis.plots.style import GRID_COLOR, TEXT_COLOR, bins, style
 
 MAX_BOXES = 64
+MAX_TOKEN_BOXES = 96
 NORM_NAMES = {"key": "Key", "value": "Value", "query": "Query"}
 
 
@@ -80,6 +82,80 @@ def head_boxes(report: NormReport, kind: str = "key", layer: int = 0) -> go.Figu
     style(figure, height=340, revision=f"heads-{kind}", boxmode="group", margin={"l": 8, "r": 8, "t": 66, "b": 40})
     figure.update_xaxes(title_text=f"head of layer {report.layers[layer]}", type="category", showgrid=False)
     figure.update_yaxes(title_text=f"{NORM_NAMES[kind]} norm", rangemode="tozero")
+    return figure
+
+
+def shown_tokens(report: NormReport, kind: str, layer: int, count: int = MAX_TOKEN_BOXES) -> np.ndarray:
+    """The tokens of :func:`token_boxes`, ascending: all of a short prompt, else the furthest outliers of row ``layer``,
+    up to half of ``count``, and others spread evenly over the prompt.
+    """
+    tokens = report.modality.size
+    unusual = [one["position"] for one in report.outliers(kind, layer, count=count // 2)]
+    spread = np.linspace(0, tokens - 1, min(tokens, count - len(unusual))).round().astype(int)
+    return np.arange(tokens) if tokens <= count else np.unique(np.concatenate((np.array(unusual, int), spread)))
+
+
+def token_boxes(report: NormReport, kind: str = "key", layer: int = 0) -> go.Figure:
+    """Box plots over the heads of one layer (a row), a box a token, as in OScaR's Fig. 3 and 10 to 21.
+
+    A token whose box lies apart has an unusual norm in all heads, such as a sink; tall boxes are of tokens on which the
+    heads disagree, whose norms one number for all heads (``norm_scope="token"``) fits badly. Of long prompts up to 96
+    tokens are shown: see :func:`shown_tokens`. Whiskers are the 5 and 95 % quantiles.
+    """
+    tokens = shown_tokens(report, kind, layer)
+    quantiles = np.quantile(report.norms(kind)[layer][:, tokens], QUANTILES, axis=0).T
+    figure = go.Figure()
+    for name in report.modalities():
+        of_name = report.mask(name)[tokens]
+        add_boxes(figure, quantiles[of_name], tokens[of_name], name)
+    style(figure, height=340, revision=f"tokens-{kind}", margin={"l": 8, "r": 8, "t": 66, "b": 40})
+    figure.update_xaxes(
+        title_text=f"token, layer {report.layers[layer]}",
+        type="category",
+        showgrid=False,
+        categoryorder="array",
+        categoryarray=[str(one) for one in tokens],
+    )
+    figure.update_yaxes(title_text=f"{NORM_NAMES[kind]} norm over the heads", rangemode="tozero")
+    return figure
+
+
+def attention_heatmap(found: AttentionMap, head: int | None = None) -> go.Figure:
+    """Attention by query (rows) and token (columns) of one layer, under a ribbon of modalities, as in OScaR's Fig. 7.
+
+    The colours are of the logarithm, from a thousandth to 1: a sink takes most of a row and the rest shares little.
+    ``head`` is a query head; None shows the mean of all.
+    """
+    weights = found.mean(head)
+    logs = np.log10(np.maximum(weights, 1e-3))
+    labels = np.broadcast_to(np.array(spans(found.starts, found.modality.size)), weights.shape)
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.06, 0.94], vertical_spacing=0.02)
+    add_ribbon(figure, found.modality, found.starts, row=1, col=1)
+    figure.add_heatmap(
+        z=np.round(logs, 3),
+        x=found.starts,
+        y=found.queries,
+        customdata=labels,
+        colorscale="Cividis",
+        zmin=-3,
+        zmax=0,
+        colorbar={
+            "title": {"text": "attention", "side": "right"},
+            "tickvals": [-3, -2, -1, 0],
+            "ticktext": ["0.001", "0.01", "0.1", "1"],
+            **{"thickness": 10, "outlinewidth": 0, "len": 0.9},
+        },
+        hovertemplate="query %{y}, token %{customdata}: 10^%{z:.2f}<extra></extra>",
+        row=2,
+        col=1,
+    )
+    add_legend(figure, found.modalities(), row=1, col=1)
+    style(figure, height=520, revision="attention-map", margin={"l": 8, "r": 8, "t": 66, "b": 40})
+    figure.update_xaxes(showgrid=False)
+    figure.update_xaxes(title_text=f"token, layer {found.layer}", row=2, col=1)
+    figure.update_yaxes(showgrid=False, zeroline=False)
+    figure.update_yaxes(showticklabels=False, row=1, col=1)
+    figure.update_yaxes(title_text="query", autorange="reversed", row=2, col=1)
     return figure
 
 

@@ -27,7 +27,15 @@ if TYPE_CHECKING:
         stage_boxes,
         stage_summary,
     )
-    from kvmm.analysis.norms.plots import NORM_NAMES, head_boxes, norm_boxes, norm_heatmap, norm_imbalance
+    from kvmm.analysis.norms.plots import (
+        NORM_NAMES,
+        attention_heatmap,
+        head_boxes,
+        norm_boxes,
+        norm_heatmap,
+        norm_imbalance,
+        token_boxes,
+    )
     from kvmm.analysis.plots.memory import memory_by_modality, memory_over_tokens
     from kvmm.analysis.plots.style import (
         DENSE_COLOR,
@@ -53,6 +61,7 @@ __all__ = [
     "NORM_NAMES",
     "STAGE_NAMES",
     "TEXT_COLOR",
+    "attention_heatmap",
     "attention_kl",
     "attention_kl_parts",
     "bins",
@@ -82,6 +91,7 @@ __all__ = [
     "stage_boxes",
     "stage_summary",
     "style",
+    "token_boxes",
     "token_error_map",
     "token_errors",
 ]
@@ -98,6 +108,7 @@ __getattr__, __dir__ = lazy_names(
         "NORM_NAMES": "kvmm.analysis.norms.plots",
         "STAGE_NAMES": "kvmm.analysis.norms.channel_plots",
         "TEXT_COLOR": "kvmm.analysis.plots.style",
+        "attention_heatmap": "kvmm.analysis.norms.plots",
         "attention_kl": "kvmm.analysis.scores.plots",
         "attention_kl_parts": "kvmm.analysis.scores.plots",
         "bins": "kvmm.analysis.plots.style",
@@ -127,6 +138,7 @@ __getattr__, __dir__ = lazy_names(
         "stage_boxes": "kvmm.analysis.norms.channel_plots",
         "stage_summary": "kvmm.analysis.norms.channel_plots",
         "style": "kvmm.analysis.plots.style",
+        "token_boxes": "kvmm.analysis.norms.plots",
         "token_error_map": "kvmm.analysis.errors.plots",
         "token_errors": "kvmm.analysis.errors.plots",
     },

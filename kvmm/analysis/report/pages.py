@@ -12,10 +12,19 @@ from kvmm.analysis.drift.report import DriftReport
 from kvmm.analysis.drift.report import tables as drift_tables
 from kvmm.analysis.errors import ErrorReport
 from kvmm.analysis.errors.plots import layer_errors, mixed_errors, outlier_channels, outlier_layers, token_error_map
+from kvmm.analysis.norms.attention_map import AttentionMap
 from kvmm.analysis.norms.channel_plots import channel_stages, stage_boxes, stage_summary
 from kvmm.analysis.norms.channels import ChannelReport
 from kvmm.analysis.norms.measure import NormReport
-from kvmm.analysis.norms.plots import NORM_NAMES, head_boxes, norm_boxes, norm_heatmap, norm_imbalance
+from kvmm.analysis.norms.plots import (
+    NORM_NAMES,
+    attention_heatmap,
+    head_boxes,
+    norm_boxes,
+    norm_heatmap,
+    norm_imbalance,
+    token_boxes,
+)
 from kvmm.analysis.report.files import Figure, Table
 from kvmm.analysis.scores.measure import ScoreReport
 from kvmm.analysis.scores.plots import attention_kl, attention_kl_parts, score_histogram
@@ -88,8 +97,13 @@ def norm_tables(report: NormReport, channels: ChannelReport) -> list[Table]:
     return [imbalance, *([tokens] if unusual else []), stages]
 
 
-def norm_figures(report: NormReport, channels: ChannelReport, head: int = 0) -> list[Figure]:
-    """Norms over tokens, layers, modalities and heads, then one layer's channels at the stages of a codec."""
+def norm_figures(
+    report: NormReport, channels: ChannelReport, head: int = 0, attention: AttentionMap | None = None
+) -> list[Figure]:
+    """Norms over tokens, layers, modalities and heads, then one layer's channels at the stages of a codec.
+
+    With ``attention`` of that layer its map lies beside the norms of its tokens.
+    """
     layer, shown = report.layers.index(channels.layer), channels.layer
     figures = []
     for kind in report.kinds:
@@ -124,6 +138,7 @@ def norm_figures(report: NormReport, channels: ChannelReport, head: int = 0) -> 
             _BOXES,
             head_boxes(report, "key", layer),
         ),
+        *_token_figures(report, attention, layer, shown),
         Figure(
             "stages_key",
             f"Keys of layer {shown} at the stages of codec oscar",
@@ -158,6 +173,24 @@ def norm_figures(report: NormReport, channels: ChannelReport, head: int = 0) -> 
             stage_summary(channels, "key"),
         ),
     ]
+    return figures
+
+
+def _token_figures(report: NormReport, attention: AttentionMap | None, layer: int, shown: int) -> list[Figure]:
+    """Norms over the heads, token by token, and where the queries of that layer look."""
+    figures = [
+        Figure(
+            f"tokens_{kind}",
+            f"{NORM_NAMES[kind]} norms of layer {shown} over the heads, by token",
+            f"{_BOXES} The furthest outliers, and tokens spread over the prompt. Boxes apart from the others are of "
+            "tokens that have unusual norms in all heads.",
+            token_boxes(report, kind, layer),
+        )
+        for kind in report.kinds
+    ]
+    if attention is not None:
+        caption = "Mean of the query heads. Columns that every query looks at are sinks."
+        figures.append(Figure("attention", f"Attention of layer {shown}", caption, attention_heatmap(attention)))
     return figures
 
 

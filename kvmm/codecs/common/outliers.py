@@ -25,9 +25,9 @@ OUTLIERS = {"outlier": Stored("token"), "outlier_slot": Stored("token", fill="la
 def num_outliers(tokens: int, pool: int, window: int | None, context: EncodeContext) -> int:
     """How many of ``tokens`` new tokens are kept: ``pool`` in every ``window`` of them, or in the span if it is None.
 
-    A span of less than a page's 128 tokens behind another one keeps none: that is the text of an answer.
+    A span of at most a page's 128 tokens behind another one keeps none: that is the text of an answer.
     """
-    if context.previous is not None and tokens < PAGE_SIZE:
+    if context.previous is not None and tokens <= PAGE_SIZE:
         return 0
     return min(tokens, pool * (1 if window is None else max(1, tokens // window)))
 

@@ -256,7 +256,8 @@ def cache_sizes(
     rest = report.held_nbytes - full
     for modality, positions in table.stores.items():
         count, page = (positions >= 0).sum(1).cpu(), table.page_sizes[modality]
-        packed = report.by_modality[MODALITY_NAMES[modality]]["packed_nbytes"]
+        names = report.by_modality if cache.policy.mixed_modalities else (MODALITY_NAMES[modality],)
+        packed = sum(report.by_modality[name]["packed_nbytes"] for name in names)
         kv = getattr(cache.policy, MODALITY_NAMES[modality])
         if kv.key.is_lossless or kv.value.is_lossless:  # empty slots of exact pages are reserved, not held
             sizes += packed / max(int(count.sum()), 1) * count.double()

@@ -91,7 +91,9 @@ def test_splits_are_those_of_the_table(text, image):
 
 def test_overrides_and_skipped_layers():
     assert_equal(replace(get_policy("kivi2"), skip_layers=(0,)), {"text": 600, "image": 200})
-    assert_equal(get_policy("oscar2", residual_length=7, num_sink_tokens=1), {"text": 600, "video": 200})
+    assert_equal(
+        get_policy("oscar2", residual_length=7, flush_length=32, num_sink_tokens=1), {"text": 600, "video": 200}
+    )
 
 
 @pytest.mark.parametrize("policy", ["bf16", "oscar2", "calibquant1", "rd1"])

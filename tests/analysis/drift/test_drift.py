@@ -216,7 +216,7 @@ def test_a_document_is_packed_as_a_prompt_would_be(family):
     model, prompt = build(family), prompt_of(family)
     length = prompt["input_ids"].shape[1] - 4
     document = Document(model, prompt, length)
-    policy = get_policy("kivi2", residual_length=0)
+    policy = get_policy("kivi2", residual_length=0, flush_length=32)
     own = reference_cache(model, prompt, length, policy)
     cache = document.cache(policy)
     assert cache.memory().by_modality == own.memory().by_modality
@@ -231,7 +231,7 @@ def test_a_document_is_packed_as_a_prompt_would_be(family):
 def test_a_codec_that_wants_queries_sees_them():
     model, prompt = build("llama"), prompt_of("llama")
     kv = KVSpec(spec("kitty", 2, 128, boost=0.25, score="query_range"), spec("kitty", 2, 128))
-    policy = KVPolicy("queries", text=kv, residual_length=0)
+    policy = KVPolicy("queries", text=kv, residual_length=0, flush_length=32)
     cache = Document(model, prompt, 280).cache(policy)
     assert cache.layers[0].needs_queries and cache.is_packed and cache.get_seq_length() == 280
     assert torch.equal(cache.layers[0].keys, reference_cache(model, prompt, 280, policy).layers[0].keys)
@@ -269,7 +269,7 @@ def test_fewer_bits_drift_further(family):
     packed = prompt["input_ids"].shape[1] - 2
     found = {}
     for name in ("bf16", "kivi4", "kivi2"):
-        policy = get_policy(name, residual_length=0, exact_dtype="model")
+        policy = get_policy(name, residual_length=0, flush_length=32, exact_dtype="model")
         drift, bits = measure_drift(model, prompt, policy, text(24), packed=packed)
         found[name] = (summarise(drift), bits)
     exact, four, two = (found[name][0] for name in found)
@@ -305,7 +305,7 @@ def test_measuring_leaves_the_document_as_it_was():
     model, prompt = build("llama"), prompt_of("llama")
     document = Document(model, prompt, 290)
     forced = ForcedText(document, prompt, text(10))
-    policy = get_policy("kivi2", residual_length=0)
+    policy = get_policy("kivi2", residual_length=0, flush_length=32)
     first = forced.measure(policy)
     before = copy.deepcopy(document.cache(policy).memory().to_dict())
     second = forced.measure(policy)

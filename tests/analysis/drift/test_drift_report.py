@@ -41,7 +41,7 @@ def report() -> DriftReport:
         DriftPrompt(lambda: inputs("qwen2_5_vl", seed=1), references=("none",), place=(2, 2)),
         DriftPrompt(lambda: prompt, forced_only=True, max_new_tokens=30),
     ]
-    exact = {"residual_length": 0, "exact_dtype": "model"}
+    exact = {"residual_length": 0, "flush_length": 32, "exact_dtype": "model"}
     chosen = resolve_policies([get_policy(name, **exact) for name in ("bf16", "kivi4", "kivi2")])
     return make_report(
         model, Letters(), prompts, chosen, name=None, command="test", settings={"limit": None, "prefill": [1, 2]},
@@ -183,7 +183,7 @@ def test_text_is_cut_where_it_or_the_model_ends():
 def test_a_text_is_measured():
     model = build("llama")
     prompts = make.text_prompts(model, Letters(), WORDS * 20, [150, 300], 64)
-    chosen = resolve_policies([get_policy(name, residual_length=0) for name in ("kivi4", "kivi2")])
+    chosen = resolve_policies([get_policy(name, residual_length=0, flush_length=32) for name in ("kivi4", "kivi2")])
     four, two = run_drift(model, Letters(), prompts, chosen)
     assert four.logits.positions == 2 * 63 and 0 < four.logits.kl_mean < two.logits.kl_mean
     assert [bucket.start for bucket in two.tail.by_context] == [0, 256] and two.bits.media_bits is None
@@ -192,7 +192,7 @@ def test_a_text_is_measured():
 def test_a_policy_with_a_budget_reports_its_flips():
     model = build("llama")
     prompts = make.text_prompts(model, Letters(), WORDS * 30, [600], 64)
-    free = get_policy("spherical-high", residual_length=0)
+    free = get_policy("spherical-high", residual_length=0, flush_length=32)
     (full,) = run_drift(model, Letters(), prompts, resolve_policies([free]), answers=True, max_new_tokens=3)
     cache = Document(model, prompts[0].encode(), 600).cache(free)
     tight = resolve_policies([replace(free, budget=cache.memory().nbytes * 9 // 10)])
