@@ -14,7 +14,11 @@ overrides:
 residual_length: 64
 exact_dtype: float16      # of tokens kept exact; auto, bfloat16, float16 or model
 budget: 512 MiB
-retention: {mode: joint, heads: uniform}
+retention:
+  mode: joint
+  heads: uniform
+  tiers:                  # below the policy's own, highest first
+    - {key: {codec: spherical, bits: 0.75}, value: {codec: kivi, bits: 4, group_size: 32}}
 ```
 """
 
@@ -99,6 +103,9 @@ def policy_from_dict(values: Mapping[str, Any], start: Policy, named: Callable[.
     if values.get("retention") is not None:
         settings = _typed("retention", values["retention"], Mapping, "a mapping of settings")
         _check_keys("retention", settings, tuple(field.name for field in fields(RetentionSettings)))
+        settings = dict(settings)
+        if settings.get("tiers") is not None:
+            settings["tiers"] = _tiers(settings["tiers"], named)
         try:
             changes["retention"] = replace(policy.retention, **settings)
         except TypeError:
@@ -126,6 +133,8 @@ def policy_to_dict(policy: Policy) -> dict[str, Any]:
     values["retention"] = {
         name: list(value) if isinstance(value, tuple) else value for name, value in asdict(policy.retention).items()
     }
+    if policy.retention.tiers is not None:
+        values["retention"]["tiers"] = [_kv_to_dict(tier) for tier in policy.retention.tiers]
     values["skip_layers"] = list(policy.skip_layers)
     values["overrides"] = [
         {"layers": list(override.layers)}
@@ -205,6 +214,18 @@ def _option(key: str, value: Any) -> Any:
     if any(isinstance(one, (list, Mapping, set, tuple)) for one in (value if isinstance(value, list) else [value])):
         raise KVMMError(f"{key}: must be a single value or a list of them, not {_shown(value)}.")
     return tuple(value) if isinstance(value, list) else value
+
+
+def _tiers(value: Any, named: Callable[..., Policy]) -> tuple[KVSpec, ...]:
+    if not isinstance(value, list):
+        raise KVMMError(f"retention.tiers: must be a list of specs, highest first, not {_shown(value)}.")
+    found = []
+    for number, tier in enumerate(value):
+        key = f"retention.tiers[{number}]"
+        if not isinstance(tier, Mapping) or set(tier) != {"key", "value"}:
+            raise KVMMError(f"{key}: must be a mapping with `key` and `value`, not {_shown(tier)}.")
+        found.append(_modality(key, tier, "text", KVSpec(), named))
+    return tuple(found)
 
 
 def _overrides(value: Any, policy: Policy, named: Callable[..., Policy]) -> Iterable[LayerOverride]:

@@ -59,13 +59,17 @@ class KVPolicy:
     def specs(self, modality: int, layer: int = 0, num_layers: int = 1) -> KVSpec:
         """The specs of a modality code (``kvmm.modality``) in decoder layer ``layer`` of ``num_layers``."""
         name = MODALITY_NAMES[modality]
-        if _contains(self.skip_layers, layer, num_layers):
+        if self.skips(layer, num_layers):
             return KVSpec()
         found = getattr(self, name)
         for override in self.overrides:
             if _contains(override.layers, layer, num_layers):
                 found = getattr(override, name) or found
         return found
+
+    def skips(self, layer: int, num_layers: int) -> bool:
+        """Whether ``skip_layers`` names decoder layer ``layer`` of ``num_layers``."""
+        return _contains(self.skip_layers, layer, num_layers)
 
     def all_specs(self) -> list[CodecSpec]:
         """Every codec spec that some layer may use, without repetition."""
@@ -229,7 +233,7 @@ def check_head_dim(policy: KVPolicy, head_dim: int) -> None:
     """Raise :class:`KVMMError` if a codec of the policy cannot store vectors of ``head_dim`` channels."""
     from kvmm.codecs import codec_class
 
-    for one in policy.all_specs():
+    for one in (*policy.all_specs(), *_tier_specs(policy)):
         codec_class(one.codec).check_model(one, head_dim)
 
 
@@ -239,13 +243,21 @@ def _stands_alone(kv: KVSpec) -> bool:
     return all(codec_class(one.codec).pages_stand_alone for one in (kv.key, kv.value))
 
 
+def _tier_specs(policy: KVPolicy) -> tuple[CodecSpec, ...]:
+    """The specs of the tiers that entries go down, without a budget none."""
+    tiers = policy.retention.tiers or () if policy.budget is not None else ()
+    return tuple(dict.fromkeys(one for kv in tiers for one in (kv.key, kv.value)))
+
+
 def _check(policy: KVPolicy) -> None:
     from kvmm.codecs import check_spec, codec_class, codec_names  # codecs need torch, which --help does without
 
     if policy.exact_dtype not in EXACT_DTYPES:
         raise KVMMError(f"exact_dtype must be one of {', '.join(EXACT_DTYPES)}, not {policy.exact_dtype!r}.")
-    for one in policy.all_specs():
+    for one in (*policy.all_specs(), *_tier_specs(policy)):
         check_spec(one)
+        if policy.budget is not None and policy.retention.entry_tokens == 1 and not one.is_lossless:
+            raise KVMMError(f"retention entry_tokens: codec {one.codec} packs tokens together; use at least 8.")
         if policy.budget is not None and not codec_class(one.codec).pages_stand_alone:
             able = ", ".join(name for name in codec_names() if codec_class(name).pages_stand_alone)
             raise KVMMError(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kvmm import KVMMError
-from kvmm.cache.retention import Choices, plan
+from kvmm.cache.retention_plan import Choices, plan
 from kvmm.modality import IMAGE, TEXT
 from kvmm.policy import RetentionSettings
 
@@ -30,7 +30,7 @@ def choices(mass, layer=0, modality=IMAGE, **fields):
 def outcome(members, budget, **settings):
     """Bytes, distortion, targets and steps of a plan that starts from everything in its tier."""
     resident = sum(int(np.take_along_axis(c.nbytes, c.tier[None], 0).sum()) for c in members)
-    targets, steps = plan(members, resident, budget, RetentionSettings(**settings))
+    targets, steps, _ = plan(members, resident, budget, RetentionSettings(**settings))
     pairs = list(zip(members, targets, strict=True))
     nbytes = sum(int(np.take_along_axis(c.nbytes, t[None], 0).sum()) for c, t in pairs)
     distortion = sum(float(np.take_along_axis(c.distortion, t[None], 0).sum()) for c, t in pairs)
