@@ -109,6 +109,8 @@ def run_drift(
     refusals: Sequence[str] = REFUSALS,
     top_k: int = TOP_K,
     progress: Callable[[int, int], None] | None = None,
+    collected: dict[str, PositionDrift] | None = None,
+    answered: dict[str, list[str]] | None = None,
 ) -> tuple[PolicyReport, ...]:
     """Compare policies with full precision on every prompt.
 
@@ -124,6 +126,8 @@ def run_drift(
         refusals: answers that count as refusals.
         top_k: size of the sets of most probable tokens compared.
         progress: called with (steps done, steps) after every policy on every prompt, full precision included.
+        collected: takes the positions of every policy, for :mod:`kvmm.analysis.drift.witnesses`.
+        answered: takes the greedy answers of every policy and of ``dynamic``, full precision, if ``answers``.
 
     Raises:
         KVMMError: for no prompts, or prompts and seeds that leave nothing to compare.
@@ -169,7 +173,11 @@ def run_drift(
                 done += 1
                 if progress is not None:
                     progress(done, len(prompts) * len(measured))
+    if answered is not None:
+        answered |= {name: [answer.text for answer in one.answers] for name, one in measured.items()}
     full = measured.pop(DYNAMIC)
+    if collected is not None:
+        collected |= {name: PositionDrift.pooled(one.drift) for name, one in measured.items()}
     return tuple(
         _policy_report(name, one, full, prompts, temperature, refusals, top_k) for name, one in measured.items()
     )
