@@ -99,20 +99,35 @@ def run(options: argparse.Namespace) -> None:
             for name, found in stability(model, inputs, document, options.steps, min(options.shares)):
                 restless.setdefault(name, []).append(found)
         print(f"{number} of {len(lines)} questions, {time.perf_counter() - begun:.0f} s", file=sys.stderr)
+        report = make_report(model, options, rows, restless, time.perf_counter() - begun)
+        if options.output:  # what there is so far: a run on a CPU takes its time
+            options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    for row in report["results"]:
+        values = "  ".join(f"{name} {row[name]:>9.4f}" for name in ("kl", "js", "agreement", "accuracy"))
+        print(f"{row['share']:5} {row['variant']:32} {row['nbytes']:>9} {values}  {row['held']} of {row['entries']}")
+    for name in ("iso_quality", "synergy_gap", "stability"):
+        print(name, json.dumps(report[name], indent=1))
+
+
+def make_report(
+    model: Any,
+    options: argparse.Namespace,
+    rows: Mapping[tuple[str, float], list[dict[str, Any]]],
+    restless: Mapping[str, list[dict[str, float]]],
+    seconds: float,
+) -> dict[str, Any]:
+    """The result file, of the questions so far."""
     results = [summary(*key, found) for key, found in rows.items()]
-    report = {
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    return {
         "command": "python -m benchmarks.retention",
-        "settings": {
-            name: str(value) if isinstance(value, Path) else value
-            for name, value in vars(options).items()
-            if name != "output"
-        },
+        "settings": {name: value for name, value in settings.items() if name != "output"},
         "model": {"name": options.model or "the embedded model", "fingerprint": model_fingerprint(model)},
         "device": str(model.device),
         "machine": {"system": platform.machine(), "threads": torch.get_num_threads()},
         "dtype": str(model.dtype).removeprefix("torch."),
         "versions": {name: version(name) for name in ("torch", "transformers")},
-        "seconds": round(time.perf_counter() - begun, 1),
+        "seconds": round(seconds, 1),
         "results": results,
         "iso_quality": iso_quality(results),
         "synergy_gap": synergy_gap(results),
@@ -121,13 +136,6 @@ def run(options: argparse.Namespace) -> None:
             for name, found in restless.items()
         ],
     }
-    for row in results:
-        numbers = "  ".join(f"{name} {row[name]:>9.4f}" for name in ("kl", "js", "agreement", "accuracy"))
-        print(f"{row['share']:5} {row['variant']:32} {row['nbytes']:>9} {numbers}  {row['held']} of {row['entries']}")
-    for name in ("iso_quality", "synergy_gap", "stability"):
-        print(name, json.dumps(report[name], indent=1))
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def measured(
