@@ -77,6 +77,12 @@ VARIANTS: Mapping[str, Variant] = {
             tiers=tuple(KVSpec(spec("spherical-angles", b), _VALUES[v]) for b, v in ((4, 4), (3, 4), (2, 2), (1, 2))),
         ),
     ),
+    "exact, then angles": Variant(
+        KVSpec(spec("bf16"), spec("bf16")),
+        replace(
+            FULL, tiers=tuple(KVSpec(spec("spherical-angles", b), _VALUES[v]) for b, v in ((4, 4), (3, 4), (2, 2)))
+        ),
+    ),
     "StreamingLLM": _evicting("streaming"),
     "H2O": _evicting("h2o"),
     "VL-Cache": _evicting("vlcache"),

@@ -19,6 +19,7 @@ from kvmm.cache.tiers import TieredStore
 from kvmm.cache.token_table import TokenTable
 from kvmm.calibration.heads import HeadShape, head_shapes, local_heads
 from kvmm.codecs import StoreShape
+from kvmm.codecs.tiers import span_tier
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields, whole_number
 from kvmm.modality import MODALITY_NAMES, PADDING
@@ -217,8 +218,9 @@ def _tiered_fields(
         for row in rows:
             for head in range(heads):
                 whole_number(dict(enumerate(row)), head, -1, where=f"{name}: ")  # type: ignore[arg-type]
-    declared = store.tiers[0].fields(shape, {})
-    shared = {"page_group", *store.tiers[0].shared_tensors} if "page_group" in declared else set()
+    spanning = span_tier(store.tiers)
+    declared = spanning.fields(shape, {})
+    shared = {"page_group", *spanning.shared_tensors} if "page_group" in declared else set()
     fields = {name if name == "page_group" else f"span.{name}": declared[name] for name in shared & set(declared)}
     tiers = [(f"{tier}.", codec) for tier, codec in enumerate(store.tiers)]
     if store.keeps_backing and "backing.entries" in tensors:

@@ -20,7 +20,7 @@ import torch
 from kvmm.cache.entries import Tensors
 from kvmm.cache.observed import ObservedStore
 from kvmm.codecs.base import Codec, EncodeContext, Packed
-from kvmm.codecs.tiers import lower_tiers
+from kvmm.codecs.tiers import lower_tiers, span_tier
 from kvmm.errors import KVMMError
 from kvmm.policy import RetentionSettings
 
@@ -83,13 +83,18 @@ class TieredStore(ObservedStore):
             valid = None if valid is None else torch.arange(x.shape[2], device=x.device) < valid.sum(1, keepdim=True)
         self._extend_order(order, heads, pages, x)
         previous = Packed(self._named("span."), self.page_size, self.page_group) if self.num_pages else None
-        new = codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous, keys, self.exact_dtype))
+        context = EncodeContext(self.page_size, valid, query_moment, previous, keys, self.exact_dtype)
+        new = codec.encode(x, context)
+        if (shared := span_tier(self.tiers)) is not codec:  # exact entries, whose lower tiers have a span
+            span = shared.encode(x, context)
+            rows = {name: span[name] for name in shared.shared_tensors if name in span.tensors}
+            new = Packed(new.tensors | rows, self.page_size, span.page_group)
         first = self.num_pages * heads
         entries = torch.arange(first, first + pages * heads, dtype=torch.int32, device=x.device)
         fresh: Tensors = {}
         buffers = dict(self.buffers)
         for name, tensor in new.tensors.items():
-            if new.page_group is not None and name in codec.shared_tensors:
+            if new.page_group is not None and name in shared.shared_tensors:
                 _extend(buffers, f"span.{name}", tensor)
                 continue
             if tensor.shape[1] != heads or tensor.shape[2] % pages:

@@ -40,13 +40,21 @@ def lower_tiers(codec: Codec, tiers: Sequence[Any] | None) -> list[Codec]:
                 f"retention tiers: codecs {codec.name} and {lower.name} transform {codec.side}s differently; "
                 "all tiers of a modality need one transform."
             )
-        if missing := [name for name in lower.inherits if name not in codec.shared_tensors]:
-            raise KVMMError(
-                f"retention tiers: codec {lower.name} takes {' and '.join(missing)} from the first tier, which codec "
-                f"{codec.name} does not store."
-            )
         found.append(lower)
+        first = span_tier(found)
+        if missing := [name for name in lower.inherits if name not in first.shared_tensors]:
+            raise KVMMError(
+                f"retention tiers: codec {lower.name} takes {' and '.join(missing)} from the first tier that has a "
+                f"span, and codec {first.name} does not store that."
+            )
     return found[1:]
 
 
-__all__ = ["lower_tiers"]
+def span_tier(tiers: Sequence[Codec]) -> Codec:
+    """The tier whose tensors by span all others share: the first one, or if that has none the first that needs some."""
+    if tiers[0].spec.is_lossless:
+        return next((tier for tier in tiers if tier.inherits), tiers[0])
+    return tiers[0]
+
+
+__all__ = ["lower_tiers", "span_tier"]

@@ -216,3 +216,32 @@ def test_layers_that_are_kept_exact_have_no_tiers():
     generate(model, inputs("llama", 1), past_key_values=cache)
     tiers = [next(iter(cache.layers[index].parts.values())).key.num_tiers for index in cache.packed_layers[:2]]
     assert tiers == [1, 3]
+
+
+def test_exact_entries_have_tiers_with_a_span(tmp_path):
+    """The first tier stores no mean, the second subtracts one: it is stored beside, once."""
+    exact = KVSpec(spec("bf16"), spec("bf16"))
+    below = (
+        KVSpec(spec("spherical-angles", 4), spec("kivi", 4, 32)),
+        KVSpec(spec("spherical", 0.75), spec("kivi", 2, 32)),
+    )
+    full = filled(policy(kv=exact)).cache.memory().nbytes
+    h = filled(policy(int(0.35 * full), kv=exact, tiers=below), steps=10)
+    report = h.cache.retention_report()
+    assert report["lowered"] > 0 and h.cache.memory().nbytes <= int(0.35 * full)
+    store = h.layer.parts[IMAGE].key
+    assert store.buffers["span.mean"].shape == (1, 2, 1, 64)
+    coarse = (store.error[1:] > store.error[:-1]).float().mean()
+    assert float(store.error[0].max()) < 1e-3 and coarse > 0.9
+    settings = RetentionSettings(interval=2, tiers=below, entries="token", entry_tokens=16)
+    model = build("llama")
+    cache = KVMMCache.for_model(model, "bf16", budget=10**9, retention=settings, residual_length=0)
+    generate(model, inputs("llama", 1), past_key_values=cache)
+    cache = KVMMCache.for_model(
+        model, "bf16", budget=int(0.5 * cache.memory().nbytes), retention=settings, residual_length=0
+    )
+    generate(model, inputs("llama", 1), past_key_values=cache)
+    cache.save(tmp_path / "cache")
+    loaded = KVMMCache.load(tmp_path / "cache", model)
+    assert loaded.retention_report()["entries"] == cache.retention_report()["entries"]
+    assert cache.retention_report()["lowered"] > 0

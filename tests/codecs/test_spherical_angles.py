@@ -106,10 +106,15 @@ def test_tiers_of_a_policy():
         codec, [KVSpec(spec("spherical", 0.75), spec("bf16")), KVSpec(spec("kivi", 2, 32), spec("bf16"))]
     )
     assert [tier.name for tier in mixed] == ["spherical", "kivi"]
+    exact = build_codec(spec("bf16"), "key")
+    below = lower_tiers(
+        exact, [KVSpec(spec("spherical-angles", 4), spec("bf16")), KVSpec(spec("spherical", 0.75), spec("bf16"))]
+    )
+    assert [tier.name for tier in below] == ["spherical-angles", "spherical"]
     for bad, message in (
         (KVSpec(spec("oscar", 2, 32), spec("bf16")), "need one transform"),
         (KVSpec(spec("bf16"), spec("bf16")), "cannot come below"),
-        (KVSpec(spec("spherical", 2), spec("bf16")), "takes deviation from the first tier"),
+        (KVSpec(spec("spherical", 2), spec("bf16")), "takes deviation from the first tier that has a span"),
         (KVSpec(spec("rotatekv", 2, 128), spec("bf16")), "not read one by one"),
     ):
         with pytest.raises(KVMMError, match=message):
