@@ -7,26 +7,9 @@ from dataclasses import dataclass, replace
 
 from kvmm import KVPolicy, RetentionSettings, get_policy
 from kvmm.policy import KVSpec, spec
+from kvmm.policy.retention_presets import ANGLE_TIERS, RETENTION_PRESETS
 
-_VALUES = {4: spec("kivi", 4, 32), 2: spec("kivi", 2, 32)}
-# the paper's tiers of keys, and values that go down with them: without, a tier saves 2 of 270 bytes
-TIERS = (
-    KVSpec(spec("spherical", 0.875), _VALUES[4]),
-    KVSpec(spec("spherical", 0.875), _VALUES[2]),
-    KVSpec(spec("spherical", 0.75), _VALUES[2]),
-)
-ENTRY_TOKENS = 16
-FULL = RetentionSettings(
-    tiers=TIERS,
-    entries="token",
-    entry_tokens=ENTRY_TOKENS,
-    layer_cap=2.0,
-    head_cap=3.0,
-    window=4,
-    stickiness=0.05,
-    segment_weights=(1.5, 1.0, 1.5),
-    margin_gate=True,
-)
+FULL = RETENTION_PRESETS["spherical"]
 _UNCAPPED = {"layer_cap": None, "head_cap": None}
 
 
@@ -55,7 +38,8 @@ def _full(**changes: object) -> Variant:
 
 
 def _evicting(selection: str) -> Variant:
-    return Variant("bf16", RetentionSettings(selection=selection, entry_tokens=1))
+    """An eviction method token by token, over exact keys and values, as its authors run it."""
+    return Variant("bf16", replace(RETENTION_PRESETS[selection], entries="page", entry_tokens=1))
 
 
 VARIANTS: Mapping[str, Variant] = {
@@ -70,20 +54,15 @@ VARIANTS: Mapping[str, Variant] = {
     "A5 no margin gate": _full(margin_gate=False),
     "entries of neighbours": _full(entries="page"),
     "entries of pages": _full(entries="page", entry_tokens=None),
-    "angles, 4 bits down to 1": Variant(
+    "angles of 4 bits and down": Variant(
         KVSpec(spec("spherical-angles", 4), spec("bf16")),
-        replace(
-            FULL,
-            tiers=tuple(KVSpec(spec("spherical-angles", b), _VALUES[v]) for b, v in ((4, 4), (3, 4), (2, 2), (1, 2))),
-        ),
+        replace(FULL, tiers=ANGLE_TIERS),
     ),
     "exact, then angles": Variant(
         KVSpec(spec("bf16"), spec("bf16")),
-        replace(
-            FULL, tiers=tuple(KVSpec(spec("spherical-angles", b), _VALUES[v]) for b, v in ((4, 4), (3, 4), (2, 2)))
-        ),
+        replace(FULL, tiers=ANGLE_TIERS),
     ),
-    "StreamingLLM": _evicting("streaming"),
+    "StreamingLLM": _evicting("streamingllm"),
     "H2O": _evicting("h2o"),
     "VL-Cache": _evicting("vlcache"),
 }
@@ -102,4 +81,4 @@ STABILITY: Mapping[str, RetentionSettings] = {
     "EMA of the maximum of 16": replace(FULL, backing="host", window=16),
 }
 
-__all__ = ["FULL", "STABILITY", "TIERS", "VARIANTS", "Variant", "base_policy"]
+__all__ = ["FULL", "STABILITY", "VARIANTS", "Variant", "base_policy"]

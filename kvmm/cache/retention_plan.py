@@ -97,7 +97,7 @@ def plan(choices: list[Choices], resident: int, budget: int, settings: Retention
         chosen = left[: int(np.searchsorted(freed, needed)) + 1]
         taken[chosen] = True
         price = float(steps["ratio"][chosen[-1]])
-    prices = {level: {k: max(0.0, p - price) for k, p in found.items()} for level, found in limits.items()}
+    prices = {level: {k: p - price for k, p in found.items() if p > price} for level, found in limits.items()}
     steps = steps[taken]
     for member, target in enumerate(targets):
         own = steps[steps["member"] == member]

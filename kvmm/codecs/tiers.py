@@ -42,7 +42,7 @@ def lower_tiers(codec: Codec, tiers: Sequence[Any] | None) -> list[Codec]:
             )
         found.append(lower)
         first = span_tier(found)
-        if missing := [name for name in lower.inherits if name not in first.shared_tensors]:
+        if missing := [name for name in lower.inherits if name not in first.inherits]:
             raise KVMMError(
                 f"retention tiers: codec {lower.name} takes {' and '.join(missing)} from the first tier that has a "
                 f"span, and codec {first.name} does not store that."

@@ -15,6 +15,7 @@ residual_length: 64
 exact_dtype: float16      # of tokens kept exact; auto, bfloat16, float16 or model
 budget: 512 MiB
 retention:
+  base: spherical         # or streamingllm, h2o, vlcache; `retention: h2o` alone does too
   mode: joint
   heads: uniform
   tiers:                  # below the policy's own, highest first
@@ -34,6 +35,7 @@ from kvmm.bounded_yaml import read_yaml
 from kvmm.codecs.spec import CodecSpec
 from kvmm.errors import KVMMError, one_line
 from kvmm.modality_codes import MODALITY_NAMES
+from kvmm.policy.retention_presets import retention_preset
 from kvmm.policy.settings import KVSpec, LayerOverride, RetentionSettings
 
 Policy = TypeVar("Policy")  # a kvmm.KVPolicy, whose class uses this module
@@ -101,13 +103,17 @@ def policy_from_dict(values: Mapping[str, Any], start: Policy, named: Callable[.
             if changes[name] > _MAX_NUMBER:
                 raise KVMMError(f"{name}: must be at most {_MAX_NUMBER} tokens.")
     if values.get("retention") is not None:
-        settings = _typed("retention", values["retention"], Mapping, "a mapping of settings")
-        _check_keys("retention", settings, tuple(field.name for field in fields(RetentionSettings)))
-        settings = dict(settings)
+        settings = values["retention"]
+        settings = {"base": settings} if isinstance(settings, str) else settings
+        settings = dict(_typed("retention", settings, Mapping, "a name or a mapping of settings"))
+        _check_keys("retention", settings, ("base", *(field.name for field in fields(RetentionSettings))))
+        start_from = policy.retention
+        if (name := settings.pop("base", None)) is not None:
+            start_from = _at("retention", retention_preset, _typed("retention.base", name, str, "a name"))
         if settings.get("tiers") is not None:
             settings["tiers"] = _tiers(settings["tiers"], named)
         try:
-            changes["retention"] = replace(policy.retention, **settings)
+            changes["retention"] = replace(start_from, **settings)
         except TypeError:
             raise KVMMError("retention: a setting has a value of the wrong kind.") from None
     if values.get("budget") is not None:

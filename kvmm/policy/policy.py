@@ -12,6 +12,7 @@ from kvmm.codecs.spec import CodecSpec
 from kvmm.errors import KVMMError
 from kvmm.modality_codes import MODALITY_NAMES
 from kvmm.policy.files import is_policy_file, policy_from_dict, policy_to_dict, read_policy
+from kvmm.policy.retention_presets import retention_preset
 from kvmm.policy.settings import KVSpec, LayerOverride, RetentionSettings
 
 EXACT_DTYPES = ("auto", "bfloat16", "float16", "model")
@@ -154,8 +155,8 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
         policy: a preset's name, a YAML file (``*.yaml``, ``*.yml``), or a :class:`KVPolicy` to start from.
         **overrides: ``key_bits``, ``value_bits`` and ``group_size`` change every spec that is not ``bf16``;
             ``residual_length`` and ``num_sink_tokens`` count tokens, ``budget`` counts bytes, ``calibration`` is a
-            file, ``retention`` a :class:`RetentionSettings`, ``exact_dtype`` as in :class:`KVPolicy`. ``None`` leaves
-            a value as it is.
+            file, ``retention`` a :class:`RetentionSettings` or the name of one, ``exact_dtype`` as in
+            :class:`KVPolicy`. ``None`` leaves a value as it is.
 
     Raises:
         KVMMError: for an unknown name, override or value.
@@ -187,8 +188,10 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
             raise KVMMError(f"budget must be a number of bytes above 0, not {overrides['budget']!r}.")
         policy = replace(policy, budget=overrides["budget"])
     if "retention" in overrides:
+        if isinstance(overrides["retention"], str):
+            overrides["retention"] = retention_preset(overrides["retention"])
         if not isinstance(overrides["retention"], RetentionSettings):
-            raise KVMMError(f"retention must be RetentionSettings, not {overrides['retention']!r}.")
+            raise KVMMError(f"retention must be a name or RetentionSettings, not {overrides['retention']!r}.")
         policy = replace(policy, retention=overrides["retention"])
     if "exact_dtype" in overrides:
         policy = replace(policy, exact_dtype=overrides["exact_dtype"])

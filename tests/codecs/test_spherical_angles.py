@@ -41,7 +41,12 @@ def test_angles_and_length_are_the_vector(dim):
     radius = x.norm(dim=-1)
     torch.testing.assert_close(vectors_of(angles.cos(), angles.sin(), radius), x)
     query = torch.randn(4, dim, dtype=torch.float64)
-    torch.testing.assert_close(scores_recursive(query, angles.cos(), angles.sin(), radius), query @ x.T)
+    torch.testing.assert_close(
+        scores_recursive(
+            query, reversed(list(zip(angles.cos().unbind(-1), angles.sin().unbind(-1), strict=True))), radius
+        ),
+        query @ x.T,
+    )
 
 
 def test_the_angles_of_three_channels_by_hand():

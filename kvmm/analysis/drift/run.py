@@ -160,12 +160,7 @@ def run_drift(
                     cache = document.cache(policy)
                     tokens = greedy if name == DYNAMIC else write.tokens(inputs, cache, longest)
                     one.answers.append(write.answer(tokens))
-                    if (
-                        name != DYNAMIC
-                        and policy.budget
-                        and (flips := answer_metrics.tier_flips(cache.retention_report()))
-                    ):
-                        one.tiers.append(flips)
+                    one.tiers += _flips(policy, cache)
                 if seeds and not prompt.forced_only:
                     caches = (document.cache(policy) for _ in range(seeds))
                     sampled = [write.tokens(inputs, cache, longest, seed) for seed, cache in enumerate(caches)]
@@ -185,6 +180,14 @@ def run_drift(
 
 def _forced(prompt: DriftPrompt, greedy: torch.Tensor | None) -> torch.Tensor:
     return greedy[None] if prompt.continuation is None else prompt.continuation
+
+
+def _flips(policy: KVPolicy | str, cache: Any) -> list[answer_metrics.TierFlips]:
+    """How restless the controller of a cache with a budget was, if it ran."""
+    if policy == DYNAMIC or not policy.budget:
+        return []
+    flips = answer_metrics.tier_flips(cache.retention_report())
+    return [] if flips is None else [flips]
 
 
 class _Writer:

@@ -31,6 +31,7 @@ from kvmm.kernels.angle.recursive import (
     quantize_angles,
     read_angles,
     scores_recursive,
+    steps_of,
     uniform_levels,
     vectors_of,
 )
@@ -140,15 +141,15 @@ class SphericalAngles(Spherical):
         }
 
     def _coordinates(self, packed: Packed, gain: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Cosines and sines ``[B, H, P, N, J, g - 1]``, lengths ``[B, H, P, N, J]``."""
+        """Codes uint8 ``[B, H, P, N, J, g - 1]``, their levels, and lengths ``[B, H, P, N, J]``."""
         size = self._size(packed["mean"].shape[-1])
         codes = unpack_indices(packed["codes"], self.rate.index_bits).unflatten(-1, (-1, size - 1))
-        cos, sin = read_angles(codes, self._levels(size, codes.device))
         step = packed["scale"].float()[..., None, None] * (gain / LENGTHS)
-        return cos, sin, packed["radius"].float() * step
+        return codes, self._levels(size, codes.device), packed["radius"].float() * step
 
     def _decode(self, packed: Packed, heads: torch.Tensor | None, source: bool = False) -> torch.Tensor:
-        x = vectors_of(*self._coordinates(packed, 1.0 if source else self.gain)).flatten(-2)
+        codes, levels, radius = self._coordinates(packed, 1.0 if source else self.gain)
+        x = vectors_of(*read_angles(codes, levels), radius).flatten(-2)
         mean, _ = self._by_page(packed)
         return (x + mean.unsqueeze(3)).flatten(2, 3)
 
@@ -162,9 +163,10 @@ class SphericalAngles(Spherical):
         own = query if heads is None else query.index_select(1, heads)
         if self.reconstruct:
             return own @ self._decode(packed, heads).transpose(-1, -2)
-        cos, sin, radius = (t.flatten(2, 3).movedim(3, 2) for t in self._coordinates(packed, self.gain))
-        split = own.unflatten(-1, (cos.shape[2], -1)).transpose(2, 3)  # [B, H, J, Q, g]
-        scores = scores_recursive(split, cos, sin, radius).sum(2)
+        codes, levels, radius = self._coordinates(packed, self.gain)
+        codes, radius = (t.flatten(2, 3).movedim(3, 2) for t in (codes, radius))  # [B, H, J, n, g - 1], [B, H, J, n]
+        split = own.unflatten(-1, (codes.shape[2], -1)).transpose(2, 3)  # [B, H, J, Q, g]
+        scores = scores_recursive(split, steps_of(codes, levels), radius).sum(2)
         mean, _ = self._by_page(packed)
         offset = own @ mean.transpose(-1, -2)  # [B, H, Q, P]
         return scores.unflatten(-1, (offset.shape[-1], -1)).add(offset.unsqueeze(-1)).flatten(-2)

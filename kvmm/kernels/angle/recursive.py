@@ -17,6 +17,7 @@ All floats are float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import torch
@@ -36,22 +37,24 @@ def vectors_of(cos: torch.Tensor, sin: torch.Tensor, radius: torch.Tensor) -> to
     return torch.cat((before[..., :-1] * cos, before[..., -1:]), -1)
 
 
-def scores_recursive(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
+def scores_recursive(
+    query: torch.Tensor, angles: Iterable[tuple[torch.Tensor, torch.Tensor]], radius: torch.Tensor
+) -> torch.Tensor:
     """``q . x`` by the recursion, without a vector.
 
     Args:
         query: ``[..., Q, d]``.
-        cos, sin: ``[..., n, d - 1]``, of the angles of ``n`` vectors.
+        angles: the ``d - 1`` angles of ``n`` vectors, the last one first: cosine and sine ``[..., n]`` of each.
         radius: ``[..., n]``, their lengths.
 
     Returns:
         ``[..., Q, n]``.
     """
-    query = query.unsqueeze(-1)  # [..., Q, d, 1]
-    cos, sin = (t.transpose(-1, -2).unsqueeze(-3) for t in (cos, sin))  # [..., 1, d - 1, n]
-    product = query[..., -1, :]
-    for i in range(cos.shape[-2] - 1, -1, -1):
-        product = query[..., i, :] * cos[..., i, :] + sin[..., i, :] * product
+    channel = query.shape[-1] - 1
+    product = query[..., channel:]
+    for cos, sin in angles:
+        channel -= 1
+        product = query[..., channel : channel + 1] * cos.unsqueeze(-2) + sin.unsqueeze(-2) * product
     return product * radius.unsqueeze(-2)
 
 
@@ -95,6 +98,14 @@ def quantize_angles(angles: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
     return codes.contiguous()
 
 
+def steps_of(codes: torch.Tensor, levels: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Cosine and sine ``[...]`` of the angles of codes ``[..., d - 1]``, the last one first, one at a time."""
+    cos, sin = levels.cos(), levels.sin()
+    for i in range(codes.shape[-1] - 1, -1, -1):
+        level = codes[..., i].long()
+        yield cos[i][level], sin[i][level]
+
+
 def read_angles(codes: torch.Tensor, levels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines ``[..., d - 1]`` of codes."""
     channel = torch.arange(codes.shape[-1], device=codes.device) * levels.shape[1]
@@ -108,6 +119,7 @@ __all__ = [
     "quantize_angles",
     "read_angles",
     "scores_recursive",
+    "steps_of",
     "uniform_levels",
     "vectors_of",
 ]
