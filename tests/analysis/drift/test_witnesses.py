@@ -7,14 +7,17 @@ import math
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 from transformers.utils import get_json_schema
 
 from kvmm import KVMMError
 from kvmm.analysis.drift.answer_metrics import GeneratedAnswer, is_refusal, length_drift, refusal_flips
 from kvmm.analysis.drift.measure import PositionDrift, compare_logits, long_context_tail, summarise
+from kvmm.analysis.drift.prompts import tool_prompts
 from kvmm.analysis.drift.report import Bits, PolicyReport
 from kvmm.analysis.drift.tool_calls import ToolSchemas, schema_integrity
 from kvmm.analysis.drift.witnesses import Thresholds, lines, tails, witnesses
+from kvmm.models import assets_folder
 
 
 def convert(amount: float, currency: str, places: int = 2) -> str:
@@ -140,3 +143,15 @@ def test_tails_see_what_a_mean_hides():
     assert found.mean == pytest.approx(0.5) and found.p95 == found.p99 == found.max == 5
     with pytest.raises(KVMMError, match="no positions"):
         tails(np.zeros(0))
+
+
+def test_prompts_offer_tools_as_the_template_writes_them():
+    tokenizer = AutoTokenizer.from_pretrained(assets_folder() / "tiny-omni")
+    with pytest.raises(KVMMError, match="knows no tools"):
+        tool_prompts(tokenizer, [get_json_schema(convert)], ["Convert 5 euros."])
+    tokenizer.chat_template = "{{ tools | tojson }} {{ messages[0]['content'] }}"
+    first, second = tool_prompts(tokenizer, [get_json_schema(convert)], ["Convert 5 euros.", "Convert 6 euros."])
+    inputs = first.encode()
+    text = tokenizer.decode(inputs["input_ids"][0])
+    assert "currency" in text and text.rstrip().endswith("5 euros.") and bool(inputs["attention_mask"].all())
+    assert not torch.equal(inputs["input_ids"], second.encode()["input_ids"])
