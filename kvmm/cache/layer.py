@@ -21,6 +21,7 @@ from kvmm.cache.token_table import Cut, Plan, TokenTable
 from kvmm.cache.tokens import in_order, take_tokens
 from kvmm.calibration import Calibration
 from kvmm.codecs import Site, build_codec
+from kvmm.codecs.tiers import lower_tiers
 from kvmm.cuda_graphs.layer import LayerGraph
 from kvmm.errors import KVMMError
 from kvmm.kernels.append import append_tokens
@@ -68,6 +69,8 @@ class KVMMLayer(LayerContract):
         # what a policy keeps exact is dropped, if need be, and never lowered
         self._retention = replace(policy.retention, tiers=()) if skipped else policy.retention
         self.retains = policy.budget is not None  # pages are lowered and dropped by what attention they get
+        for codec in (codec for pair in self.codecs.values() for codec in pair if self.retains):
+            lower_tiers(codec, self._retention.tiers)  # what does not fit is said now, not when the prompt is packed
         self.needs_queries = self.retains or any(c.needs_queries for pair in self.codecs.values() for c in pair)
         self._clear()
 

@@ -245,3 +245,19 @@ def test_exact_entries_have_tiers_with_a_span(tmp_path):
     loaded = KVMMCache.load(tmp_path / "cache", model)
     assert loaded.retention_report()["entries"] == cache.retention_report()["entries"]
     assert cache.retention_report()["lowered"] > 0
+
+
+def test_tiers_that_do_not_fit_are_refused_before_a_prompt_is_read():
+    wrong = RetentionSettings(tiers=(KVSpec(spec("oscar", 2, 32), spec("bf16")),))
+    with pytest.raises(KVMMError, match="all tiers of a modality need one transform"):
+        KVMMCache.for_model(build("llama"), "spherical-high", budget=10**9, retention=wrong)
+
+
+def test_names_of_retention():
+    assert get_policy("spherical-high", budget=10**9, retention="spherical").retention.margin_gate
+    assert get_policy("bf16", budget=10**9, retention="h2o").retention.selection == "h2o"
+    with pytest.raises(KVMMError, match="Unknown retention 'snapkv'; choose one of: spherical, streamingllm"):
+        get_policy("bf16", budget=10**9, retention="snapkv")
+    found = KVPolicy.from_dict({"base": "bf16", "budget": "1 MB", "retention": {"base": "vlcache", "interval": 3}})
+    assert (found.retention.selection, found.retention.interval) == ("vlcache", 3)
+    assert KVPolicy.from_dict({"base": "bf16", "budget": "1 MB", "retention": "h2o"}).retention.evicts

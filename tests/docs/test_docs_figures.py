@@ -15,7 +15,7 @@ from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import blocks, results, rows, text_of
 from tests.presets import presets_run
 
-GPU, RESULTS, POLICIES, RETENTION = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "retention"))
+GPU, RESULTS, POLICIES, SPHERICAL = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "spherical"))
 _OWN_NAMES = ("balanced", "small")  # rd under other names
 
 
@@ -216,14 +216,35 @@ def test_what_is_said_of_fuzzers():
 
 
 def test_retention():
-    table = rows(RETENTION, "| Under the budget |")
-    found = {
-        (row["variant"], row["share"]): row["kl"]
-        for row in results("retention")["results"]
-        if row["policy"] == "spherical-high"
-    }
-    variants = [("no budget", 1.0), ("joint", 0.7), ("A2 retention only", 0.7), ("A2 decoupled", 0.7)]
-    assert [cell for (cell,) in table.values()] == [f"{found[variant]:.2f}" for variant in variants]
+    """Every figure of the tables on Spherical KV is that of the committed run."""
+    report = results("retention")
+    found = {(row["variant"], row["share"]): row for row in report["results"]}
+    count = max(row["questions"] for row in found.values())
+    assert f"{count} questions" in SPHERICAL
+    exact = found["exact pages", 1.0]["nbytes"]
+    free = rows(SPHERICAL, "| Without a budget |")
+    assert set(free) == {variant for variant, share in found if share == 1.0} - {"exact pages"}
+    for variant, cells in free.items():
+        row = found[variant, 1.0]
+        assert cells == [f"{100 * row['nbytes'] / exact:.0f} %", f"{row['kl']:.3f}"], variant
+    shares = sorted({share for _, share in found} - {1.0}, reverse=True)
+    under = rows(SPHERICAL, "| Under a budget |")
+    assert set(under) == {variant for variant, share in found if share != 1.0}
+    for variant, cells in under.items():
+        expected = []
+        for share in shares:
+            row = found.get((variant, share))
+            if row is None or row["questions"] < count:
+                expected += ["cannot be met", "-"]
+                continue
+            held, lowered = (100 * row[name] / row["entries"] for name in ("held", "lowered"))
+            expected += [f"{row['kl']:.3f}", f"{held:.0f} %, {lowered:.0f} %"]
+        assert cells == expected, variant
+    restless = {row["settings"]: row for row in report["stability"]}
+    for settings, cells in rows(SPHERICAL, "| Tiers that may rise").items():
+        row = restless.pop(settings)
+        assert cells == [f"{row['flip_rate']:.4f}", f"{row['kl']:.3f}"], settings
+    assert not restless
 
 
 # -- models.md and policies.md ---------------------------------------------------------------------------------------
