@@ -220,6 +220,7 @@ class RetentionController:
             "num_held": held,
             "flips": flips,
             "flip_rate": flips / max(count * self.runs, 1),
+            "repeated_flips": sum(max(0, flip - 1) for e in entries for flip in e["flips"]),
             "distortion": distortion,
             **self.counts,
             "last_run": list(self.last),

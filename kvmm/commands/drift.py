@@ -200,5 +200,9 @@ def show(report: DriftReport, positions: Mapping[str, PositionDrift] | None = No
         Console().print(table)
     for one in report.policies if positions else ():
         Console().print(
-            f"Witnesses of {one.policy}", *lines(witnesses(one, positions[one.policy])), sep="\n", markup=False
+            f"Witnesses of {one.policy}",
+            *lines(witnesses(one, positions[one.policy])),
+            sep="\n",
+            markup=False,
+            soft_wrap=True,
         )

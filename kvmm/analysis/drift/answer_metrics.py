@@ -294,9 +294,10 @@ def retrieval_raggedness(
 def tier_flips(report: Mapping[str, Any]) -> TierFlips | None:
     """How restless a retention controller is, from :meth:`kvmm.KVMMCache.retention_report`.
 
-    Every run of the controller decides about every entry (a page of a head). None if it has not run or had no pages.
+    Every run of the controller decides about every entry (a page of a head). The first change of an entry is what the
+    budget asks for; those after it count. None if the controller has not run or had no pages.
     """
-    decisions, flips = report["num_entries"] * report["runs"], report["flips"]
+    decisions, flips = report["num_entries"] * report["runs"], report["repeated_flips"]
     return TierFlips(decisions, flips, flips / decisions) if decisions else None
 
 

@@ -31,7 +31,7 @@ class Thresholds:
         overlap: least share of the likeliest tokens in common.
         seed_gap: similarity lost beside what sampling loses anyway.
         refusals: share of the answers that went from one to the other.
-        tier_flips: share of the controller's decisions that change a tier.
+        tier_flips: share of the controller's decisions that change a tier once more.
         tail: KL of the last quarter of a continuation over that of the first.
         raggedness: accuracy that the worst place loses beside the best, more than in full precision.
         schema: least share of the valid tool calls that stay valid.
@@ -42,7 +42,7 @@ class Thresholds:
     kl_p95: float = 0.25
     js_p95: float = 0.06
     difference_p95: float = 0.5
-    overlap: float = 0.9
+    overlap: float = 0.75
     seed_gap: float = 0.05
     refusals: float = 0.02
     tier_flips: float = 0.05
