@@ -394,8 +394,8 @@ class KVMMCache(ContractMixin):
         (pages times heads), ``num_held`` (not dropped), ``flips`` (changes of tier), ``flip_rate`` (flips an entry and
         run), ``repeated_flips`` (changes after an entry's first), ``lowered``, ``dropped``, ``raised`` (counts),
         ``distortion`` (the objective), ``last_run`` (its changes: layer, modality, head or None for all, page, from,
-        to), ``layers`` (``share_by_head``: the part of the layer's packed bytes that each head has) and ``entries``: for each layer,
-        modality and head ``tier_names``, and by page ``tiers``, ``flips`` and ``importance``.
+        to), ``layers`` (``share_by_head``: the part of the layer's packed bytes that each head has) and ``entries``:
+        for each layer, modality and head ``tier_names``, and by page ``tiers``, ``flips`` and ``importance``.
 
         Raises:
             KVMMError: for a policy without a budget.

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import kvmm
+from benchmarks import retention_tables
 from benchmarks.answer_tables import committed_run, marked, table
 from kvmm import KVPolicy, media
 from kvmm.eval.report.pages import summary_of
@@ -216,35 +217,17 @@ def test_what_is_said_of_fuzzers():
 
 
 def test_retention():
-    """Every figure of the tables on Spherical KV is that of the committed run."""
-    report = results("retention")
-    found = {(row["variant"], row["share"]): row for row in report["results"]}
-    count = max(row["questions"] for row in found.values())
-    assert f"{count} questions" in SPHERICAL
-    exact = found["exact pages", 1.0]["nbytes"]
-    free = rows(SPHERICAL, "| Without a budget |")
-    assert set(free) == {variant for variant, share in found if share == 1.0} - {"exact pages"}
-    for variant, cells in free.items():
-        row = found[variant, 1.0]
-        assert cells == [f"{100 * row['nbytes'] / exact:.0f} %", f"{row['kl']:.3f}"], variant
-    shares = sorted({share for _, share in found} - {1.0}, reverse=True)
-    under = rows(SPHERICAL, "| Under a budget |")
-    assert set(under) == {variant for variant, share in found if share != 1.0}
-    for variant, cells in under.items():
-        expected = []
-        for share in shares:
-            row = found.get((variant, share))
-            if row is None or row["questions"] < count:
-                expected += ["cannot be met", "-"]
-                continue
-            held, lowered = (100 * row[name] / row["entries"] for name in ("held", "lowered"))
-            expected += [f"{row['kl']:.3f}", f"{held:.0f} %, {lowered:.0f} %"]
-        assert cells == expected, variant
-    restless = {row["settings"]: row for row in report["stability"]}
-    for settings, cells in rows(SPHERICAL, "| Tiers that may rise").items():
-        row = restless.pop(settings)
-        assert cells == [f"{row['flip_rate']:.4f}", f"{row['kl']:.3f}"], settings
-    assert not restless
+    assert retention_tables.marked(SPHERICAL) == retention_tables.tables(results("retention"))
+
+
+def test_what_is_said_of_retention():
+    """The sentences below the tables."""
+    kl = {(row["variant"], row["share"]): row["kl"] for row in results("retention")["results"]}
+    low = min(share for _, share in kl)
+    evictions = ("StreamingLLM", "H2O", "VL-Cache")
+    assert all(kl["A0 full system", low] < kl[name, low] for name in (*evictions, "A2 retention only"))
+    assert kl["A0 full system", low] < min(kl["entries of neighbours", low], kl["entries of pages", low])
+    assert kl["angles, 4 bits", 1.0] < 0.5 * kl["spherical-high", 1.0]
 
 
 # -- models.md and policies.md ---------------------------------------------------------------------------------------
