@@ -70,12 +70,16 @@ def _under(found: Mapping[tuple[str, float], Mapping[str, Any]], count: int) -> 
 
 def _iso(report: Mapping[str, Any]) -> str:
     """The iso-quality front and the synergy gap, in sentences."""
-    front: dict[str, list[str]] = {}
+    front: dict[float, list[str]] = {}
     for one in report["iso_quality"]:
-        share = "no budget measured" if one["share"] is None else f"{100 * one['share']:.0f} %"
-        front.setdefault(share, []).append(one["variant"])
-    lines = [f"Within 0.8 points of full precision's accuracy by token, from {at} on: {', '.join(names)}."
-             for at, names in front.items()]  # fmt: skip
+        front.setdefault(one["share"] or 0.0, []).append(one["variant"])
+    within = "within 0.8 points of full precision's accuracy by token"
+    lines = [
+        f"{within[0].upper()}{within[1:]} down to {100 * share:.0f} %: {'; '.join(names)}."
+        if share
+        else f"Not {within} at any of these budgets: {'; '.join(names)}."
+        for share, names in sorted(front.items())
+    ]
     lines += [
         f"Synergy gap at {100 * one['share']:.0f} %: {one['gap']:+.2f} nats (alone {one['alone']:.2f}, joint "
         f"{one['joint']:.2f})."
