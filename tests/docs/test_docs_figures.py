@@ -235,12 +235,20 @@ def test_retention():
 
 def test_what_is_said_of_retention():
     """The sentences below the tables."""
-    kl = {(row["variant"], row["share"]): row["kl"] for row in results("retention")["results"]}
-    low = min(share for _, share in kl)
-    evictions = ("StreamingLLM", "H2O", "VL-Cache")
-    assert all(kl["A0 full system", low] < kl[name, low] for name in (*evictions, "A2 retention only"))
-    assert kl["A0 full system", low] < min(kl["entries of neighbours", low], kl["entries of pages", low])
-    assert kl["angles, 4 bits", 1.0] < 0.5 * kl["spherical-high", 1.0]
+    found = {(row["variant"], row["share"]): row for row in results("retention")["results"]}
+    kl = {key: row["kl"] for key, row in found.items()}
+    budgets = {share for _, share in kl} - {1.0}
+    for share in budgets:
+        full = kl["A0 full system", share]
+        assert full < min(kl[name, share] for name in ("A2 retention only", "StreamingLLM", "H2O"))
+        assert kl["entries of pages", share] < full == kl["A3 no caps", share]
+    assert abs(kl["A0 full system", min(budgets)] / kl["VL-Cache", min(budgets)] - 1) < 0.02
+    assert kl["A2 quantisation only", max(budgets)] < kl["A0 full system", max(budgets)]
+    high, angles = found["spherical-high", 1.0], found["angles, 4 bits", 1.0]
+    assert angles["kl"] < high["kl"] / 20 and 1.1 < angles["nbytes"] / high["nbytes"] < 1.2
+    for gain in ("1.05", "1.1"):
+        assert 0.97 < kl[f"spherical-high, gain {gain}", 1.0] / high["kl"] < 0.99
+    assert max(row["questions"] for row in found.values()) == 2
 
 
 # -- models.md and policies.md ---------------------------------------------------------------------------------------
