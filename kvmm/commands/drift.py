@@ -204,5 +204,4 @@ def show(report: DriftReport, positions: Mapping[str, PositionDrift] | None = No
             *lines(witnesses(one, positions[one.policy])),
             sep="\n",
             markup=False,
-            soft_wrap=True,
         )
