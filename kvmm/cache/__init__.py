@@ -5,8 +5,9 @@
 - ``token_table``: which token lies where, for all layers. ``step_state``: what is known of the call that runs.
 - ``buffers``: the residual tokens of a layer, in a buffer that grows or in one that stays in place. ``capacity``: how
   large the latter are, and how much is in use, as every device knows it.
-- ``segments``: the packed pages of a layer. ``pages``: those of one tensor in one code; ``entries`` and ``tiers``: in
-  codes that change, page by page and head by head, for ``retention``.
+- ``segments``: the packed pages of a layer. ``pages``: those of one tensor in one code; ``entries``, ``observed``
+  and ``tiers``: in codes that change, page by page and head by head, for ``retention`` (with ``retention_plan``, and
+  ``eviction`` for the methods that it is compared with).
 - ``file`` (with ``file_checks``), ``memory``, ``fuse``, ``key_norms``: files, bytes, weights, norms.
 
 What a CUDA graph has captured goes on to hold while the tensors that it read stay where they are. Only ``buffers``,

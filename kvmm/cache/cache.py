@@ -389,12 +389,13 @@ class KVMMCache(ContractMixin):
     def retention_report(self) -> dict[str, Any]:
         """What the retention controller did and where every page stands, as values for JSON.
 
-        ``budget``, ``resident_nbytes``, ``steps`` (decode steps), ``runs`` (of the controller), ``mode``, ``heads``,
-        ``num_entries`` (pages times heads), ``num_held`` (not dropped), ``flips`` (changes of tier), ``flip_rate``
-        (flips an entry and run), ``lowered``, ``dropped``, ``raised`` (counts), ``distortion`` (the objective),
-        ``last_run`` (its changes: layer, modality, head or None for all, page, from, to), ``layers``
-        (``share_by_head``: the part of the layer's packed bytes that each head has) and ``entries``: for each layer,
-        modality and head ``tier_names``, and by page ``tiers``, ``flips`` and ``importance``.
+        ``budget``, ``resident_nbytes``, ``steps`` (decode steps), ``runs`` (of the controller), ``mode``,
+        ``selection``, ``heads``, ``prices`` (distortion per byte of the budget, and of caps that bind), ``num_entries``
+        (pages times heads), ``num_held`` (not dropped), ``flips`` (changes of tier), ``flip_rate`` (flips an entry and
+        run), ``repeated_flips`` (changes after an entry's first), ``lowered``, ``dropped``, ``raised`` (counts),
+        ``distortion`` (the objective), ``last_run`` (its changes: layer, modality, head or None for all, page, from,
+        to), ``layers`` (``share_by_head``: the part of the layer's packed bytes that each head has) and ``entries``:
+        for each layer, modality and head ``tier_names``, and by page ``tiers``, ``flips`` and ``importance``.
 
         Raises:
             KVMMError: for a policy without a budget.

@@ -24,6 +24,8 @@ class EntryStore(PageStore):
     ``<tier>.entries`` int32 ``[1, 1, E]``, ascending numbers ``page * H + head``; ``span.<name>`` ``[1, H, G, ...]``,
     what pages share.
 
+    The places of a head's pages hold the slots of the token table in their order, or in one of the head's own.
+
     Args:
         tiers: their codecs, the policy's own first. All have its basis.
         page_size: tokens a page.
@@ -31,6 +33,8 @@ class EntryStore(PageStore):
     Attributes:
         num_tiers: tiers with codes; the tier of that number means dropped.
         num_pages, num_heads, dim: ``P``, ``H`` and ``D``.
+        order: int16 or int32 ``[H, P * page_size]``, the slot that each place of a head holds; None if place ``i`` of
+            every head holds slot ``i``.
     """
 
     def __init__(self, tiers: list[Codec], page_size: int):
@@ -40,6 +44,7 @@ class EntryStore(PageStore):
         self.num_pages = 0
         self.num_heads = 0
         self.dim = 0
+        self.order: torch.Tensor | None = None
 
     @property
     def slots(self) -> int:
@@ -51,20 +56,36 @@ class EntryStore(PageStore):
     def tier(self, tier: int) -> tuple[torch.Tensor, Packed]:
         """Entry numbers int64 ``[E]`` of a tier, and their codes as ``E`` heads of one page each."""
         entries = self.buffers[f"{tier}.entries"][0, 0].long()
-        return entries, self._as_heads(self._named(f"{tier}."), entries)
+        return entries, self._as_heads(self._named(f"{tier}."), entries, self.tiers[tier])
 
     def _named(self, prefix: str) -> Tensors:
         skip = len(prefix)
         return {n[skip:]: t for n, t in self.buffers.items() if n.startswith(prefix) and n[skip:] != "entries"}
 
-    def _as_heads(self, tensors: Tensors, entries: torch.Tensor) -> Packed:
+    def _as_heads(self, tensors: Tensors, entries: torch.Tensor, codec: Codec | None = None) -> Packed:
+        """Entries as heads of one page, with the rows of what pages share that ``codec`` stores; None: all of them."""
         span = self._named("span.")
+        if codec is not None:
+            span = {name: t for name, t in span.items() if name in codec.shared_tensors and name not in tensors}
         if not span:
             return Packed(tensors, self.page_size, None)
         page, head = entries // self.num_heads, entries % self.num_heads
         group = self.page_group.long()[page]
         span = {name: t[:, head, group].unsqueeze(2) for name, t in span.items()}
-        return Packed(tensors | span, self.page_size, torch.zeros(1, dtype=torch.int32, device=entries.device))
+        return Packed(span | tensors, self.page_size, torch.zeros(1, dtype=torch.int32, device=entries.device))
+
+    def _to_slots(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """``x`` ``[1, H, ...]`` with places along ``dim``, in the order of slots."""
+        return x if self.order is None else x.scatter(dim, self._index(x, dim), x)
+
+    def _from_slots(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """The inverse of :meth:`_to_slots`."""
+        return x if self.order is None else x.gather(dim, self._index(x, dim))
+
+    def _index(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        shape = [1] * x.dim()
+        shape[1], shape[dim] = self.order.shape
+        return self.order.long().view(shape).expand_as(x)
 
     def tier_map(self) -> np.ndarray:
         """int64 ``[P, H]``: the tier of every entry."""
@@ -99,7 +120,7 @@ class EntryStore(PageStore):
             entries, packed = self.tier(tier)
             if len(entries):
                 pages[entries] = codec.page_decode(packed, entries % self.num_heads)[0]
-        return pages.unflatten(0, (-1, self.num_heads)).transpose(0, 1).flatten(1, 2).unsqueeze(0)
+        return self._to_slots(pages.unflatten(0, (-1, self.num_heads)).transpose(0, 1).flatten(1, 2).unsqueeze(0), 2)
 
     # -- how attention reads it -------------------------------------------------------------------------------------
 
@@ -113,7 +134,8 @@ class EntryStore(PageStore):
             entries, packed = self.tier(tier)
             if len(entries):
                 scores[entries] = codec.page_scores(query, packed, entries % self.num_heads)[0]
-        return scores.unflatten(0, (-1, self.num_heads)).permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
+        scores = scores.unflatten(0, (-1, self.num_heads)).permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
+        return self._to_slots(scores, 3)
 
     def calibrate_logits(self, scores: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         gone = torch.where(scores <= MASKED / 2, MASKED, 0.0)
@@ -121,7 +143,8 @@ class EntryStore(PageStore):
 
     def weighted_values(self, probabilities: torch.Tensor) -> torch.Tensor:
         """``[1, H, Q, P * page_size]`` to ``[1, H, Q, D]``."""
-        split = probabilities[0].unflatten(-1, (self.num_pages, -1)).permute(2, 0, 1, 3).flatten(0, 1)
+        placed = self._from_slots(probabilities, 3)
+        split = placed[0].unflatten(-1, (self.num_pages, -1)).permute(2, 0, 1, 3).flatten(0, 1)
         total = split.new_zeros(1, self.num_heads, split.shape[1], self.dim)
         for tier, codec in enumerate(self.tiers):
             entries, packed = self.tier(tier)

@@ -187,7 +187,8 @@ def _rebuilt(
     device = model.device if cache.table.static is None else torch.device("cpu")
     with _checking("table."):
         table = _prefixed(tensors, "table.", device)
-        file_checks.check_table(state["table"], table, policy.num_sink_tokens)
+        entry = None if policy.budget is None else policy.retention.entry_tokens
+        file_checks.check_table(state["table"], table, policy.num_sink_tokens, entry)
     _restore_table(cache, state["table"], table)
     if not isinstance(state["layers"], list) or len(state["layers"]) != len(cache.layers):
         raise _Damaged(f"layers: must be {len(cache.layers)}")

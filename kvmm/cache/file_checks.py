@@ -19,6 +19,7 @@ from kvmm.cache.tiers import TieredStore
 from kvmm.cache.token_table import TokenTable
 from kvmm.calibration.heads import HeadShape, head_shapes, local_heads
 from kvmm.codecs import StoreShape
+from kvmm.codecs.tiers import span_tier
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields, whole_number
 from kvmm.modality import MODALITY_NAMES, PADDING
@@ -38,8 +39,12 @@ def layer_shapes(model: nn.Module) -> dict[int, HeadShape]:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def check_table(values: Mapping[str, Any], tensors: Tensors, policy_sinks: int) -> None:
+def check_table(
+    values: Mapping[str, Any], tensors: Tensors, policy_sinks: int, entry_tokens: int | None = None
+) -> None:
     """Check the token table of a file: ``values`` are its JSON, ``tensors`` what its names are without ``table.``.
+
+    ``entry_tokens`` are the tokens of a page where a budget says so.
 
     Raises:
         KVMMError: with the field.
@@ -60,8 +65,9 @@ def check_table(values: Mapping[str, Any], tensors: Tensors, policy_sinks: int) 
         "dense": Field(torch.int32, ("sequences", "columns"), **position),
     }
     known = {str(code) for code in range(len(MODALITY_NAMES))}
+    sizes_allowed = PAGE_SIZES if entry_tokens is None else (entry_tokens,)
     for modality, size in page_sizes.items():
-        if modality not in known or isinstance(size, bool) or size not in PAGE_SIZES:
+        if modality not in known or isinstance(size, bool) or size not in sizes_allowed:
             raise KVMMError(f"page_sizes: {modality!r} and {size!r} are no modality and its tokens per page")
         fields[modality] = Field(torch.int32, ("sequences", f"slots {modality}"), **position)
     sizes = check_fields(tensors, fields)
@@ -212,8 +218,9 @@ def _tiered_fields(
         for row in rows:
             for head in range(heads):
                 whole_number(dict(enumerate(row)), head, -1, where=f"{name}: ")  # type: ignore[arg-type]
-    declared = store.tiers[0].fields(shape, {})
-    shared = {"page_group", *store.tiers[0].shared_tensors} if "page_group" in declared else set()
+    spanning = span_tier(store.tiers)
+    declared = spanning.fields(shape, {})
+    shared = {"page_group", *spanning.shared_tensors} if "page_group" in declared else set()
     fields = {name if name == "page_group" else f"span.{name}": declared[name] for name in shared & set(declared)}
     tiers = [(f"{tier}.", codec) for tier, codec in enumerate(store.tiers)]
     if store.keeps_backing and "backing.entries" in tensors:
@@ -223,14 +230,16 @@ def _tiered_fields(
         entries[prefix] = _entries(tensors, f"{prefix}entries", pages * heads)
         fields[f"{prefix}entries"] = Field(torch.int32, (1, 1, len(entries[prefix])))
         own = codec.fields(replace(shape, heads=len(entries[prefix]), pages=1), {})
-        fields |= {f"{prefix}{name}": field for name, field in own.items() if name not in shared}
+        of_span = shared if "page_group" in own else set()
+        fields |= {f"{prefix}{name}": field for name, field in own.items() if name not in of_span}
     backed = entries.pop("backing.", None)
     if backed is not None and bool(torch.isin(backed, entries["0."]).any()):
         raise KVMMError("backing.entries: are in the first tier too")
     every = torch.cat(list(entries.values()))
     if len(every.unique()) != len(every):
         raise KVMMError("0.entries: a page is in two tiers")
-    return fields | (_state_fields(store, shape) if store.tiers[0].side == "key" else {})
+    whole_number({"since": 0} | dict(values), "since", 0, store.settings.window - 1)
+    return fields | _state_fields(store, shape, tensors)
 
 
 def _entries(tensors: Tensors, name: str, count: int) -> torch.Tensor:
@@ -241,18 +250,35 @@ def _entries(tensors: Tensors, name: str, count: int) -> torch.Tensor:
     return entries
 
 
-def _state_fields(store: TieredStore, shape: StoreShape) -> dict[str, Field]:
-    """What the controller of a budget knows of keys; margins that nobody has seen are infinite, energies NaN."""
+def _state_fields(store: TieredStore, shape: StoreShape, tensors: Tensors) -> dict[str, Field]:
+    """What the controller of a budget knows of entries; margins that nobody has seen are infinite, energies NaN."""
     entry = (shape.pages, shape.heads)
-    fields = {
-        "importance": Field(torch.float32, entry),
-        "energy": Field(torch.float32, (shape.heads,), finite=False),
-        "error": Field(torch.float32, (store.num_tiers, *entry)),
-        "largest_error": Field(torch.float32, (store.num_tiers, *entry)),
-    }
-    if store.gated:
-        fields["margin"] = Field(torch.float32, entry, finite=False)
+    fields = {}
+    if store.codec.side == "key" or store.num_tiers > 1:
+        fields["error"] = Field(torch.float32, (store.num_tiers, *entry))
+    if store.settings.entries == "token" and "state.order" in tensors:
+        fields["order"] = _order_field(shape.pages * shape.page_size, shape.heads, tensors["state.order"])
+    if store.codec.side == "key":
+        fields["importance"] = Field(torch.float32, entry)
+        fields["energy"] = Field(torch.float32, (shape.heads,), finite=False)
+        fields["largest_error"] = Field(torch.float32, (store.num_tiers, *entry))
+        if store.gated:
+            fields["margin"] = Field(torch.float32, entry, finite=False)
+        if store.settings.window > 1:
+            fields["peak"] = Field(torch.float32, entry)
+        if store.settings.selection == "vlcache":
+            fields["sparsity"] = Field(torch.float32, (1,), required=False)
     return {f"state.{name}": field for name, field in fields.items()}
+
+
+def _order_field(slots: int, heads: int, order: torch.Tensor) -> Field:
+    """The order of the places of a store: every head has every slot once."""
+    if order.dtype not in (torch.int16, torch.int32) or tuple(order.shape) != (heads, slots):
+        raise KVMMError("state.order: must have a slot per place of a head")
+    expected = torch.arange(slots, dtype=order.dtype, device=order.device)
+    if not bool((order.sort(-1).values == expected).all()):
+        raise KVMMError("state.order: must name every slot once")
+    return Field(order.dtype, (heads, slots))
 
 
 # -- the controller of a budget ----------------------------------------------------------------------------------------

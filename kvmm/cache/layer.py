@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,22 +11,24 @@ import torch
 from kvmm.attention import PackedHandle
 from kvmm.cache.buffers import DynamicBuffer, ResidualBuffer
 from kvmm.cache.capacity import PageCursor
+from kvmm.cache.eviction import VLCACHE_THRESHOLD
 from kvmm.cache.layer_contract import LayerContract
 from kvmm.cache.pages import Growth, Part
-from kvmm.cache.queries import PromptQueries
+from kvmm.cache.queries import WATCHED, PromptQueries, watched_queries
 from kvmm.cache.segments import Segments
 from kvmm.cache.step_state import StepState
 from kvmm.cache.token_table import Cut, Plan, TokenTable
 from kvmm.cache.tokens import in_order, take_tokens
 from kvmm.calibration import Calibration
 from kvmm.codecs import Site, build_codec
+from kvmm.codecs.tiers import lower_tiers
 from kvmm.cuda_graphs.layer import LayerGraph
 from kvmm.errors import KVMMError
 from kvmm.kernels.append import append_tokens
 from kvmm.kernels.attention import attend
 from kvmm.kernels.attention.call import PackedReader
 from kvmm.kernels.exact import exact_dtype, to_exact
-from kvmm.modality import MODALITY_NAMES, PADDING, TEXT
+from kvmm.modality import IMAGE, MODALITY_NAMES, PADDING, TEXT, VIDEO
 from kvmm.policy import KVPolicy
 
 
@@ -62,14 +65,19 @@ class KVMMLayer(LayerContract):
                 build_codec(kv.key, "key", Site(index, modality, calibration, kv.value)),
                 build_codec(kv.value, "value", Site(index, modality, calibration, kv.key)),
             )
+        skipped = policy.skips(index, num_layers)
+        # what a policy keeps exact is dropped, if need be, and never lowered
+        self._retention = replace(policy.retention, tiers=()) if skipped else policy.retention
         self.retains = policy.budget is not None  # pages are lowered and dropped by what attention they get
+        for codec in (codec for pair in self.codecs.values() for codec in pair if self.retains):
+            lower_tiers(codec, self._retention.tiers)  # what does not fit is said now, not when the prompt is packed
         self.needs_queries = self.retains or any(c.needs_queries for pair in self.codecs.values() for c in pair)
         self._clear()
 
     def _clear(self) -> None:
         self.residual: ResidualBuffer | None = None  # sinks, residual tokens and a turn that waits
-        self.segments = Segments(self.codecs, self.policy.retention if self.retains else None)
-        self.queries = PromptQueries(keep_last=self.retains)
+        self.segments = Segments(self.codecs, self._retention if self.retains else None)
+        self.queries = PromptQueries(keep_last=watched_queries(self.policy.retention) if self.retains else 0)
         self.packed = False
         self.offloaded = False
         self._awaits_query = False  # a handle was given out and has not been read yet
@@ -151,19 +159,33 @@ class KVMMLayer(LayerContract):
         self._flush()
         plan = plan.to(self.device)
         with self._on_device():
-            mass, moment = None, self.queries.moment
+            mass, sparsity, moment = None, None, self.queries.moment
             if self.queries.last is not None:
-                used = self.num_dense
-                mass = self.queries.attention_mass(self.residual.pair[0], self.table.dense[:, :used] < 0)
+                mass, sparsity = self._attention_of_prompt()
             for move in plan.moves:
                 part = self.segments.open(move.modality, move.page_size)
-                known = {} if mass is None else {"mass": mass.index_select(2, move.index[0])}
+                known = None if mass is None else mass.index_select(2, move.index[0])
                 key, value = (take_tokens(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
-                part.key.append(key, move.valid, moment, **known)
-                part.value.append(value, move.valid, moment, key)
+                part.append(key, value, move.valid, moment, known)
+                if sparsity is not None:
+                    part.key.sparsity = sparsity
             self._keep(plan.stay)
             self.packed = True
             self.queries.clear()  # have served: codecs keep what they need of them
+
+    def _attention_of_prompt(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What attention the prompt's keys got ``[1, H, n]``, and how sparse it was ``[1]`` where that is asked."""
+        selection, count, threshold = self.policy.retention.selection, None, None
+        if selection == "vlcache":
+            codes = self.table.modality[0, : self.table.length]
+            media = ((codes == IMAGE) | (codes == VIDEO)).nonzero()
+            behind = self.table.length - 1 - int(media[-1]) if len(media) else 0
+            count, threshold = behind or WATCHED, VLCACHE_THRESHOLD
+        padding = self.table.dense[:, : self.num_dense] < 0
+        mass, sparsity = self.queries.attention_mass(self.residual.pair[0], padding, count, threshold)
+        if selection == "h2o":  # which adds up
+            mass = mass * self.queries.last.shape[2]
+        return mass, None if threshold is None else mass.new_tensor([sparsity])
 
     def _keep(self, stay: torch.Tensor) -> None:
         """Move the tokens at ``stay`` int64 ``[B, n]`` to the front, in :attr:`exact_dtype` from now on."""

@@ -416,6 +416,22 @@ class Part:
         """Both stores."""
         return self.key, self.value
 
+    def append(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        valid: torch.Tensor | None = None,
+        query_moment: torch.Tensor | None = None,
+        mass: torch.Tensor | None = None,
+    ) -> None:
+        """Add keys and values ``[B, H, T, D]`` of the same tokens.
+
+        ``mass`` float ``[1, H, T]`` is the attention that the tokens got, for stores that observe; the rest as in
+        :class:`EncodeContext`.
+        """
+        order = self.key.append(key, valid, query_moment, **({} if mass is None else {"mass": mass}))
+        self.value.append(value, valid, query_moment, key, **({} if order is None else {"order": order}))
+
     def fork(self) -> Part:
         """Both stores forked."""
         return Part(self.key.fork(), self.value.fork())

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 import torch
 
-_WATCHED = 32  # queries at the end of a prompt that say which pages matter, until decoding shows it
+from kvmm.policy import RetentionSettings
+
+WATCHED = 32  # queries at the end of a prompt that say which pages matter, until decoding shows it
+_ROWS = 64  # queries that one step of their attention takes
+
+
+def watched_queries(settings: RetentionSettings) -> int:
+    """How many of a prompt's last queries say what matters: of H2O and VL-Cache all, which pick among them."""
+    return 2**31 - 1 if settings.selection in ("h2o", "vlcache") else WATCHED
 
 
 class PromptQueries:
@@ -18,7 +26,8 @@ class PromptQueries:
         last: ``[B, H_q, n, D]``, the newest queries, or None.
     """
 
-    def __init__(self, keep_last: bool):
+    def __init__(self, keep_last: int):
+        """``keep_last`` is how many of the newest queries are kept."""
         self.keep_last = keep_last
         self.clear()
 
@@ -36,7 +45,10 @@ class PromptQueries:
         """Add queries ``[B, H_q, q, D]`` to ``heads`` KV heads; those count that ``valid`` bool ``[B, q]`` says."""
         batch, query_heads, count, dim = query.shape
         if self.keep_last:
-            self.last = query[:, :, -_WATCHED:].clone()
+            known = query[:, :, -self.keep_last :]
+            if self.last is not None and known.shape[2] < self.keep_last:
+                known = torch.cat((self.last, known), 2)[:, :, -self.keep_last :]
+            self.last = known.clone()
         grouped = query.float() * valid[:, None, :, None]
         grouped = grouped.reshape(batch, heads, query_heads // heads * count, dim)
         moment = grouped.transpose(-1, -2) @ grouped
@@ -49,23 +61,38 @@ class PromptQueries:
         """float32 ``[B, H_kv, D, D]``: the mean of ``q q^T`` over the prompt's queries, or None if there were none."""
         return None if self.total is None else self.total / self.count.clamp_min(1)
 
-    def attention_mass(self, key: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+    def attention_mass(
+        self, key: torch.Tensor, padding: torch.Tensor, count: int | None = None, threshold: float | None = None
+    ) -> tuple[torch.Tensor, float]:
         """What part of the attention of the last queries, which must have been kept, each key got.
 
         Args:
             key: ``[1, H_kv, n, D]``, the keys of the prompt.
             padding: bool ``[1, n]``, places that hold no token.
+            count: how many of the kept queries; None for all of them.
+            threshold: share of a row's largest probability below which one counts as zero; None counts none.
 
         Returns:
-            float32 ``[1, H_kv, n]``.
+            the mass float32 ``[1, H_kv, n]``, a mean over queries; and the share of the probabilities, of places that a
+            query sees, that count as zero.
         """
-        key, count = key.float(), self.last.shape[2]
-        query = self.last.float().unflatten(1, (key.shape[1], -1))  # [B, H_kv, R, q, D]
-        scores = query @ key.transpose(-1, -2).unsqueeze(2) * key.shape[-1] ** -0.5
+        key, last = key.float(), self.last.float()
+        last = last if count is None else last[:, :, -count:]
+        count = last.shape[2]
         column = torch.arange(key.shape[2], device=key.device)
-        later = column > column[-count:].unsqueeze(1)
-        hidden = later | padding[:, None, None, None]
-        return scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0.0).mean((2, 3))
+        rows = column[-count:]
+        mass, zeros, seen = 0.0, 0, 0
+        for begin in range(0, count, _ROWS):
+            piece = last[:, :, begin : begin + _ROWS].unflatten(1, (key.shape[1], -1))  # [B, H_kv, R, q, D]
+            scores = piece @ key.transpose(-1, -2).unsqueeze(2) * key.shape[-1] ** -0.5
+            later = column > rows[begin : begin + _ROWS].unsqueeze(1)
+            hidden = later | padding[:, None, None, None]
+            weights = scores.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0.0)
+            mass = mass + weights.sum((2, 3))
+            if threshold is not None:
+                small = (weights < threshold * weights.amax(-1, keepdim=True)) & ~hidden
+                zeros, seen = zeros + int(small.sum()), seen + int((~hidden).expand_as(small).sum())
+        return mass / (count * last.shape[1] // key.shape[1]), zeros / max(seen, 1)
 
     def to(self, device: torch.device | str) -> None:
         """Move what is kept to a device."""

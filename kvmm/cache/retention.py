@@ -1,23 +1,29 @@
 """Rate-distortion retention (Spherical KV): which pages to lower, and which to drop, to stay inside a budget.
 
 Minimise ``sum_i D_i(b_i)`` subject to ``sum_i bytes_i(b_i) <= budget`` over *entries* ``i`` (a page of one KV head, or
-of all heads of a layer) and tiers ``b``. The budget is of resident bytes: all of :meth:`KVMMCache.memory` but the
-backing in host memory. Sinks, the residual and pinned spans are never touched.
+of all heads of a layer) and tiers ``b``, each a code of keys and one of values. The budget is of resident bytes: all of
+:meth:`KVMMCache.memory` but the backing in host memory. Sinks, the residual and pinned spans are never touched. With
+``entries="token"`` a page of a head holds tokens of like importance instead of neighbours, so that choosing pages is
+choosing tokens, head by head.
 
 The distortion of an entry is the attention mass it is expected to get times the part of it that its tier spoils,
 
-    D_i(b) = w_i m_i (1 - exp(-sigma_i(b))),   D_i(dropped) = w_i m_i,
+    D_i(b) = w_i m_i (1 - exp(-sigma_i(b) - rho_i(b))),   D_i(dropped) = w_i m_i,
 
-with ``m_i`` the moving average of attention mass, ``sigma_i(b)`` the standard deviation of the error of its logits
-(from the error that was measured when the page was encoded, and the size of the queries seen since), and ``w_i`` the
-weight of its segment and modality. An entry goes down one tier at a time and is dropped from the last one; next is
-always the step with the smallest extra distortion a byte freed, ties broken by layer, head, page. As every step of an
-entry waits for the one before, the order of all steps is one sort, and the plan is its shortest prefix that frees
-enough.
+with ``m_i`` the moving average of attention mass (of its maximum over ``window`` steps), ``sigma_i(b)`` the standard
+deviation of the error of its logits (from the error that was measured when the page was encoded, and the size of the
+queries seen since), ``rho_i(b)`` the relative error of its values, measured likewise, and ``w_i`` the weight of its
+segment and modality. The form of ``D`` is kvmm's own: the paper leaves it to measurements of the implementation.
+
+An entry goes down one tier at a time and is dropped from the last one; next is always the step with the smallest extra
+distortion a byte freed, ties broken by layer, head, page. As every step of an entry waits for the one before, the order
+of all steps is one sort, and the plan is its shortest prefix that frees enough (:mod:`kvmm.cache.retention_plan`, where
+caps of layers and heads enter, and their prices).
 
 With backing, entries may rise. Steps already taken then count as ``hysteresis`` times cheaper than they are, so that an
 entry rises only where that gains clearly more than another entry's going down loses; an entry that has just changed
-waits for ``cooldown`` runs. Without backing codes of higher tiers are gone, and entries only go down.
+waits for ``cooldown`` runs, and ``stickiness`` is what any change must gain besides. Without backing codes of higher
+tiers are gone, and entries only go down.
 
 Nothing is random, so equal prompts and settings give equal decisions.
 """
@@ -25,137 +31,22 @@ Nothing is random, so equal prompts and settings give equal decisions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvmm.cache.eviction import drop_order
 from kvmm.cache.layer import KVMMLayer
+from kvmm.cache.retention_plan import Choices, Planned, plan
 from kvmm.cache.state import CacheState
 from kvmm.cache.tiers import TieredStore
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
-from kvmm.policy import KVPolicy, RetentionSettings
+from kvmm.policy import KVPolicy
 
 if TYPE_CHECKING:
     from kvmm.cache.pages import Part
-
-_LAST_RESORT = 9  # the class of steps that nothing but the budget can force
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The entries of one modality in one layer, as a plan sees them. All arrays are float64 or int64.
-
-    Attributes:
-        layer, modality: where they are.
-        distortion: ``[tiers + 1, P, U]``, not falling along the tiers; ``U`` is the heads, or 1 for all of them.
-        nbytes: ``[tiers + 1, P, U]``.
-        tier: ``[P, U]``, the tier now.
-        fixed: bool ``[P, U]``, entries that may not be touched.
-        resting: bool ``[P, U]``, entries in their cooldown.
-        gated: bool ``[tiers + 1, P, U]``, tiers whose logit error exceeds the margin of the entry.
-    """
-
-    layer: int
-    modality: int
-    distortion: np.ndarray
-    nbytes: np.ndarray
-    tier: np.ndarray
-    fixed: np.ndarray
-    resting: np.ndarray
-    gated: np.ndarray
-
-
-def plan(
-    choices: list[Choices], resident: int, budget: int, settings: RetentionSettings
-) -> tuple[list[np.ndarray], list[tuple[int, int, int, int, int]]]:
-    """The tier of every entry.
-
-    Args:
-        choices: the entries, in order of layer and modality.
-        resident: bytes now.
-        budget: bytes allowed.
-        settings: mode, hysteresis and backing matter here.
-
-    Returns:
-        Targets int64 ``[P, U]`` of each member of ``choices``, and the steps of the plan in their order:
-        ``(member, page, unit, from, to)``.
-
-    Raises:
-        KVMMError: if even the last step leaves more than the budget.
-    """
-    columns = [_steps(number, c, settings) for number, c in enumerate(choices)]
-    total = resident
-    if settings.backing == "host":  # start as if everything had risen
-        total += sum(
-            int((c.nbytes[0] - np.take_along_axis(c.nbytes, c.tier[None], 0)[0])[~c.fixed].sum()) for c in choices
-        )
-    targets = [np.where(c.fixed | (settings.backing != "host"), c.tier, 0) for c in choices]
-    steps = np.concatenate(columns) if columns else np.zeros(0, dtype=_STEP)
-    order = np.lexsort(tuple(steps[n] for n in ("to", "page", "member", "unit", "layer", "ratio", "kind")))
-    steps = steps[order]
-    needed = total - budget
-    if needed <= 0:
-        return targets, []
-    freed = np.cumsum(steps["saved"])
-    if not len(freed) or freed[-1] < needed:
-        least = total - (int(freed[-1]) if len(freed) else 0)
-        raise KVMMError(
-            f"The budget of {budget} bytes cannot be met: what may not be "
-            f"{'dropped' if settings.mode == 'quantize' else 'lowered or dropped'} here takes {least} bytes (sinks, "
-            "newest tokens, pinned spans, tables); raise budget, or unpin."
-        )
-    taken = steps[: int(np.searchsorted(freed, needed)) + 1]
-    for member, target in enumerate(targets):
-        own = taken[taken["member"] == member]
-        np.maximum.at(target, (own["page"], own["unit"]), own["to"])
-    return targets, taken[["member", "page", "unit", "from", "to"]].tolist()
-
-
-_STEP = np.dtype(
-    [
-        *((name, np.int64) for name in ("kind", "layer", "member", "unit", "page", "from", "to", "saved")),
-        ("ratio", np.float64),
-    ]
-)
-
-
-def _steps(number: int, c: Choices, settings: RetentionSettings) -> np.ndarray:
-    """All steps down that the entries of one member could take, one a row."""
-    last = c.nbytes.shape[0] - 1
-    tiers = {"retain": [0, last], "quantize": list(range(last))}.get(settings.mode, list(range(last + 1)))
-    page, unit = (axis.ravel() for axis in np.indices(c.tier.shape))
-    now, free = c.tier.ravel(), ~c.fixed.ravel()
-    found = []
-    kind_before = ratio_before = None
-    for start, end in pairwise(tiers):
-        saved = (c.nbytes[start] - c.nbytes[end]).ravel()
-        ratio = (c.distortion[end] - c.distortion[start]).ravel() / np.maximum(saved, 1)
-        kind = np.zeros_like(now)
-        if settings.mode == "decoupled":
-            kind[:] = end
-            if end < last:
-                ratio = np.zeros_like(ratio)
-        taken = now >= end
-        resting = c.resting.ravel()
-        gated = c.gated[end].ravel()
-        ratio = np.where(taken, np.where(resting, -1.0, ratio / settings.hysteresis), ratio)
-        kind = np.where(taken & resting, -1, kind)
-        kind = np.where((~taken & resting) | (gated & ~(taken & resting)), _LAST_RESORT, kind)
-        if kind_before is not None:  # a step waits for the one before
-            waits = np.where(kind == kind_before, np.maximum(ratio, ratio_before), ratio)
-            ratio = np.where(kind < kind_before, ratio_before, waits)
-            kind = np.maximum(kind, kind_before)
-        kind_before, ratio_before = kind, ratio
-        possible = free & (saved > 0) & ((settings.backing == "host") | ~taken)
-        rows = np.zeros(int(possible.sum()), dtype=_STEP)
-        rows["layer"], rows["member"], rows["from"], rows["to"] = c.layer, number, start, end
-        for name, values in (("kind", kind), ("unit", unit), ("page", page), ("saved", saved), ("ratio", ratio)):
-            rows[name] = values[possible]
-        found.append(rows)
-    return np.concatenate(found) if found else np.zeros(0, dtype=_STEP)
 
 
 class RetentionController:
@@ -178,6 +69,7 @@ class RetentionController:
         self.steps = 0
         self.runs = 0
         self.last: list[dict[str, Any]] = []
+        self.prices: dict[str, Any] = {}
         self.counts = {"lowered": 0, "dropped": 0, "raised": 0}
 
     def pin(self, start: int, end: int) -> None:
@@ -200,41 +92,57 @@ class RetentionController:
         """Plan and carry out; afterwards the budget holds."""
         self.runs += 1
         members = list(_members(cache))
-        choices = [self._choices(cache, *member) for member in members]
-        targets, _ = plan(choices, resident_nbytes(cache), self.policy.budget, self.settings)
+        found = self._plan(cache, members)
+        self.prices = found.prices
         self.last = []
-        for (layer, modality, part), c, target in zip(members, choices, targets, strict=True):
+        for (layer, modality, part), target in zip(members, found.targets, strict=True):
             heads = part.key.num_heads
-            for page, unit in np.argwhere(target != c.tier):
-                old, new = int(c.tier[page, unit]), int(target[page, unit])
+            current = part.key.tier_map()[:, : target.shape[1]]
+            for page, unit in np.argwhere(target != current):
+                old, new = int(current[page, unit]), int(target[page, unit])
                 name = "raised" if new < old else "dropped" if new == part.key.num_tiers else "lowered"
-                self.counts[name] += heads if c.tier.shape[1] == 1 else 1
-                head = None if c.tier.shape[1] == 1 and heads > 1 else int(unit)
+                self.counts[name] += heads if target.shape[1] == 1 else 1
+                head = None if target.shape[1] == 1 and heads > 1 else int(unit)
                 change = {"layer": layer, "modality": MODALITY_NAMES[modality], "head": head, "page": int(page)}
                 self.last.append(change | {"from": old, "to": new})
             target = np.broadcast_to(target, (target.shape[0], heads))
             part.key.move(target, self.runs)
-            part.value.move(np.where(target == part.key.num_tiers, part.value.num_tiers, 0), self.runs)
+            part.value.move(_value_tiers(target, part), self.runs)
             if self.settings.margin_gate:
                 part.key.margin.fill_(float("inf"))
+
+    def _plan(self, cache: CacheState, members: list[tuple[int, int, Part]]) -> Planned:
+        """The plan as things stand."""
+        choices = [self._choices(cache, *member) for member in members]
+        if self.settings.evicts and members:
+            newest = [self._positions(cache, modality, part).max(1) for _, modality, part in members]
+            importance = [part.key.importance.double().cpu().numpy() for _, _, part in members]
+            if self.settings.heads == "uniform":
+                newest, importance = ([x.mean(1, keepdims=True) for x in one] for one in (newest, importance))
+            sparsity = [0.0 if (s := part.key.sparsity) is None else float(s) for _, _, part in members]
+            layers = [layer for layer, _, _ in members]
+            orders = drop_order(self.settings.selection, layers, importance, newest, sparsity)
+            choices = [replace(c, order=order) for c, order in zip(choices, orders, strict=True)]
+        return plan(choices, resident_nbytes(cache), self.policy.budget, self.settings)
 
     # -- what the plan sees -----------------------------------------------------------------------------------------
 
     def _choices(self, cache: CacheState, layer: int, modality: int, part: Part) -> Choices:
         settings, key = self.settings, part.key
-        positions = cache.table.stores[modality][0].cpu().numpy().reshape(key.num_pages, -1)
+        positions = self._positions(cache, modality, part)
         tier = key.tier_map()
         energy = key.energy.nan_to_num(1.0 / key.dim).double().cpu().numpy()
         mass = key.importance.double().cpu().numpy()
         weight = self._segment_weight(positions, cache.table.length) * settings.modality_weights[modality]
-        mass = mass * weight[:, None]
+        mass = mass * weight
         error = np.maximum.accumulate(key.error.double().cpu().numpy(), axis=0)
-        spoiled = 1 - np.exp(-np.sqrt(error * energy))
+        noise = np.sqrt(error * energy)
+        if part.value.num_tiers > 1:
+            noise = noise + np.sqrt(np.maximum.accumulate(part.value.error.double().cpu().numpy(), axis=0))
+        spoiled = 1 - np.exp(-noise)
         distortion = np.concatenate((mass * spoiled, mass[None]))
-        sizes = np.array(key.entry_nbytes(), dtype=np.int64)
-        sizes[:-1] += part.value.entry_nbytes()[0]
-        nbytes = np.broadcast_to(sizes[:, None, None], distortion.shape)
-        fixed = np.broadcast_to(self._pinned(positions)[:, None], tier.shape)
+        nbytes = np.broadcast_to(_entry_nbytes(part)[:, None, None], distortion.shape)
+        fixed = self._pinned(positions)
         resting = (key.changed >= 0) & (self.runs - key.changed <= settings.cooldown)
         gated = np.zeros(distortion.shape, dtype=bool)
         if settings.margin_gate:
@@ -248,22 +156,27 @@ class RetentionController:
             resting, gated = resting.any(1, keepdims=True), gated.any(2, keepdims=True)
         return Choices(layer, modality, distortion, nbytes, tier, fixed, resting, gated)
 
+    def _positions(self, cache: CacheState, modality: int, part: Part) -> np.ndarray:
+        """int32 ``[P, page_size, H]``: the position of the token at every place, -1 where there is none."""
+        slots, key = cache.table.stores[modality][0].cpu(), part.key
+        places = slots.expand(key.num_heads, -1) if key.order is None else slots[key.order.cpu().long()]
+        return places.T.reshape(key.num_pages, -1, key.num_heads).numpy()
+
     def _pinned(self, positions: np.ndarray) -> np.ndarray:
-        """bool ``[P]``: the pages that hold a pinned position, of slots ``[P, page_size]``."""
-        pinned = np.zeros(len(positions), dtype=bool)
+        """bool ``[P, H]``: the entries that hold a pinned position."""
+        pinned = np.zeros((len(positions), positions.shape[2]), dtype=bool)
         for start, end in self.pins:
             pinned |= ((positions >= start) & (positions < end)).any(1)
         return pinned
 
     def _segment_weight(self, positions: np.ndarray, length: int) -> np.ndarray:
-        """float64 ``[P]``: the weight of each page's segment; a page belongs to the outermost that it touches."""
+        """float64 ``[P, H]``: the weight of each entry's segment; of tokens in several segments, their mean."""
         prefix, retrieved, recent = self.settings.segment_weights
-        first = np.where(positions < 0, length, positions).min(1)
-        last = positions.max(1)
-        weight = np.full(len(positions), float(retrieved))
-        weight[last >= length - self.settings.recent_length] = recent
-        weight[first < self.settings.prefix_length] = prefix
-        return weight
+        weight = np.full(positions.shape, float(retrieved))
+        weight[positions >= length - self.settings.recent_length] = recent
+        weight[positions < self.settings.prefix_length] = prefix
+        held = positions >= 0
+        return np.where(held, weight, 0.0).sum(1) / np.maximum(held.sum(1), 1)
 
     # -- report -----------------------------------------------------------------------------------------------------
 
@@ -275,9 +188,7 @@ class RetentionController:
             key, tier = part.key, part.key.tier_map()
             c = self._choices(cache, layer, modality, part)
             distortion += float(np.take_along_axis(c.distortion, c.tier[None], 0).sum())
-            sizes = np.array(key.entry_nbytes())
-            sizes[:-1] += part.value.entry_nbytes()[0]
-            by_layer[layer] = by_layer.get(layer, 0) + sizes[tier].sum(0)
+            by_layer[layer] = by_layer.get(layer, 0) + _entry_nbytes(part)[tier].sum(0)
             held += int((tier < key.num_tiers).sum())
             for head in range(key.num_heads):
                 entries.append(
@@ -285,7 +196,7 @@ class RetentionController:
                         "layer": layer,
                         "modality": MODALITY_NAMES[modality],
                         "head": head,
-                        "tier_names": [*(f"{t.name} {t.spec.bits}" for t in key.tiers), "dropped"],
+                        "tier_names": [*_tier_names(part), "dropped"],
                         "tiers": tier[:, head].tolist(),
                         "flips": key.flips[:, head].tolist(),
                         "importance": [round(x, 8) for x in key.importance[:, head].tolist()],
@@ -302,17 +213,41 @@ class RetentionController:
             "steps": self.steps,
             "runs": self.runs,
             "mode": self.settings.mode,
+            "selection": self.settings.selection,
+            "prices": self.prices,
             "heads": self.settings.heads,
             "num_entries": count,
             "num_held": held,
             "flips": flips,
             "flip_rate": flips / max(count * self.runs, 1),
+            "repeated_flips": sum(max(0, flip - 1) for e in entries for flip in e["flips"]),
             "distortion": distortion,
             **self.counts,
             "last_run": list(self.last),
             "layers": shares,
             "entries": entries,
         }
+
+
+def _value_tiers(target: np.ndarray, part: Part) -> np.ndarray:
+    """The tiers of values that go with tiers of keys; values without tiers of their own stay until they are dropped."""
+    key, value = part.key, part.value
+    return np.where(target == key.num_tiers, value.num_tiers, np.minimum(target, value.num_tiers - 1))
+
+
+def _entry_nbytes(part: Part) -> np.ndarray:
+    """int64 ``[tiers + 1]``: bytes of an entry, keys and values, in every tier of keys; dropped last."""
+    key, value = (np.array(store.entry_nbytes(), dtype=np.int64) for store in part.stores)
+    key[:-1] += value[np.minimum(np.arange(len(key) - 1), len(value) - 2)]
+    return key
+
+
+def _tier_names(part: Part) -> list[str]:
+    """What keys are in every tier, and values where they have tiers."""
+    names = [f"{tier.name} {tier.spec.bits}" for tier in part.key.tiers]
+    if part.value.num_tiers == 1:
+        return names
+    return [f"{n}, {tier.name} {tier.spec.bits}" for n, tier in zip(names, part.value.tiers, strict=True)]
 
 
 def _members(cache: CacheState) -> Iterator[tuple[int, int, Part]]:

@@ -17,51 +17,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvmm.cache.entries import EntryStore, Tensors
+from kvmm.cache.entries import Tensors
+from kvmm.cache.observed import ObservedStore
 from kvmm.codecs.base import Codec, EncodeContext, Packed
+from kvmm.codecs.tiers import lower_tiers, span_tier
 from kvmm.errors import KVMMError
 from kvmm.policy import RetentionSettings
 
+_EVERYTHING = RetentionSettings()
 
-class TieredStore(EntryStore):
-    """Entries whose tiers change, and what is known of them.
 
-    Attributes:
-        importance: float32 ``[P, H]``, moving average of the attention mass of each entry (keys); what an entry had
-            when it was dropped.
-        error, largest_error: float32 ``[num_tiers, P, H]``, mean square and largest length of the error that a tier
-            makes in a key of the entry.
-        margin: float32 ``[P, H]``, smallest distance between the two largest logits while one of the two was in the
-            entry, since the margins were last read.
-        energy: float32 ``[H]``, moving average of the mean square of a scaled query's channels.
-        changed, flips: int64 arrays ``[P, H]``, the controller's run in which an entry last changed its tier, and how
-            often it did.
+class TieredStore(ObservedStore):
+    """Entries whose tiers change.
+
+    Args:
+        codec: the policy's own.
+        page_size: tokens per entry.
+        settings: their tiers, and what is learnt of them.
     """
 
-    truncates = False
-    observes = True
-
-    def __init__(self, codec: Codec, page_size: int, decay: float = 0.9, gated: bool = False, backing: bool = False):
-        tiers = [codec]
-        while codec.side == "key" and (lower := tiers[-1].lower_tier()) is not None:
-            tiers.append(lower)
-        super().__init__(tiers, page_size)
-        self.decay = decay
-        self.gated = gated  # whether margins are wanted
-        self.keeps_backing = backing
+    def __init__(self, codec: Codec, page_size: int, settings: RetentionSettings = _EVERYTHING):
+        super().__init__([codec, *lower_tiers(codec, settings.tiers)], page_size, settings)
+        self.keeps_backing = settings.rises
         self.backing: Tensors = {}
-        self.importance = self.margin = self.energy = self.error = self.largest_error = None
-        self.changed = self.flips = np.zeros((0, 0), dtype=np.int64)
 
     @classmethod
     def for_settings(cls, codec: Codec, page_size: int, settings: RetentionSettings) -> TieredStore:
         """The store of a codec under a policy's settings."""
-        return cls(codec, page_size, settings.decay, settings.margin_gate, settings.backing == "host")
-
-    @property
-    def observes_all(self) -> bool:
-        """Whether :meth:`observe` has to see the probabilities of all slots: margins are between any two of them."""
-        return self.gated
+        return cls(codec, page_size, settings)
 
     # -- new pages --------------------------------------------------------------------------------------------------
 
@@ -72,24 +55,47 @@ class TieredStore(EntryStore):
         query_moment: torch.Tensor | None = None,
         keys: torch.Tensor | None = None,
         mass: torch.Tensor | None = None,
-    ) -> None:
+        order: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
         """Encode ``x`` ``[1, H, T, D]`` into new pages of tier 0.
 
-        ``mass`` float ``[1, H, T]`` is the attention that the tokens are known to have got; without it new pages are as
-        important as the mean of the others.
+        Args:
+            x, valid, query_moment, keys: as in :class:`EncodeContext`.
+            mass: float ``[1, H, T]``, the attention that the tokens are known to have got; without it new pages are as
+                important as the mean of the others.
+            order: int64 ``[H, T]``, the token that each place of a head is to hold; None for the order that the
+                settings ask for.
+
+        Returns:
+            The order that the places were given, for the store of the values; None if it is that of the tokens.
         """
         if x.shape[0] != 1:
             raise KVMMError("budget= works with one sequence at a time; use a cache a sequence, or leave budget out.")
+        if order is None and mass is not None and self.settings.entries == "token":
+            rank = mass[0].float() if valid is None else mass[0].float().masked_fill(~valid, -1.0)
+            order = rank.argsort(dim=-1, descending=True, stable=True)
         codec, heads = self.tiers[0], x.shape[1]
         pages = -(-x.shape[2] // self.page_size)
+        if order is not None:
+            x = x.gather(2, order[None, :, :, None].expand_as(x))
+            keys = None if keys is None else keys.gather(2, order[None, :, :, None].expand_as(keys))
+            mass = None if mass is None else mass.gather(2, order[None])
+            # what holds no token comes last in every head
+            valid = None if valid is None else torch.arange(x.shape[2], device=x.device) < valid.sum(1, keepdim=True)
+        self._extend_order(order, heads, pages, x)
         previous = Packed(self._named("span."), self.page_size, self.page_group) if self.num_pages else None
-        new = codec.encode(x, EncodeContext(self.page_size, valid, query_moment, previous, keys, self.exact_dtype))
+        context = EncodeContext(self.page_size, valid, query_moment, previous, keys, self.exact_dtype)
+        new = codec.encode(x, context)
+        if (shared := span_tier(self.tiers)) is not codec:  # exact entries, whose lower tiers have a span
+            span = shared.encode(x, context)
+            rows = {name: span[name] for name in shared.shared_tensors if name in span.tensors}
+            new = Packed(new.tensors | rows, self.page_size, span.page_group)
         first = self.num_pages * heads
         entries = torch.arange(first, first + pages * heads, dtype=torch.int32, device=x.device)
         fresh: Tensors = {}
         buffers = dict(self.buffers)
         for name, tensor in new.tensors.items():
-            if new.page_group is not None and name in codec.shared_tensors:
+            if new.page_group is not None and name in shared.shared_tensors:
                 _extend(buffers, f"span.{name}", tensor)
                 continue
             if tensor.shape[1] != heads or tensor.shape[2] % pages:
@@ -109,92 +115,60 @@ class TieredStore(EntryStore):
         self.num_pages += pages
         self._set(buffers)
         self._begin(pages)
+        if codec.side == "key" or self.num_tiers > 1:
+            self._note_errors(self._chain(fresh, entries.long(), x, valid))
         if codec.side == "key":
-            packed = self._as_heads(fresh, entries.long())
-            self._note(pages, mass, self._chain(packed, entries.long(), x, valid))
+            self._note_pages(pages, mass, x.device)
+        return order
 
-    def _chain(
-        self, packed: Packed, entries: torch.Tensor, x: torch.Tensor, valid: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _extend_order(self, order: torch.Tensor | None, heads: int, pages: int, x: torch.Tensor) -> None:
+        """Note the slots of the places of new pages, in the smallest integers that hold them."""
+        if order is None and self.order is None:
+            return
+        begin = self.num_pages * self.page_size
+        end = begin + pages * self.page_size
+        dtype = torch.int16 if end <= torch.iinfo(torch.int16).max else torch.int32
+        places = torch.arange(begin, end, device=x.device).repeat(heads, 1)
+        if order is not None:
+            places[:, : order.shape[1]] = order + begin
+        before = torch.arange(begin, device=x.device).repeat(heads, 1) if self.order is None else self.order
+        self.order = torch.cat((before.to(dtype), places.to(dtype)), 1)
+
+    def _chain(self, tensors: Tensors, entries: torch.Tensor, x: torch.Tensor, valid: torch.Tensor | None):
         """Make every lower tier exist, if only empty, and measure all: float32 ``[2, num_tiers, pages, H]``."""
         missing = -x.shape[2] % self.page_size
         exact = torch.nn.functional.pad(x.float(), (0, 0, 0, missing))
         exact = exact[0].unflatten(1, (-1, self.page_size)).transpose(0, 1).flatten(0, 1)  # [E, N, D]
         weight = x.new_ones(1, x.shape[2], dtype=torch.float32) if valid is None else valid.float()
         weight = torch.nn.functional.pad(weight, (0, missing)).view(-1, 1, self.page_size)
+
+        def mean_square(vectors: torch.Tensor) -> torch.Tensor:
+            square = vectors.square().sum(-1).unflatten(0, (-1, self.num_heads)) * weight
+            return square.sum(-1) / weight.sum(-1).clamp_min(1)
+
         heads = entries % self.num_heads
+        unit = 1.0 if self.codec.side == "key" else mean_square(exact).clamp_min(1e-12)
         buffers, found = dict(self.buffers), []
         for tier, codec in enumerate(self.tiers):
             if tier:
-                tensors = codec.page_recode(decoded, packed, heads)  # noqa: F821 - of the tier before
-                packed = self._as_heads(tensors, entries)
+                tensors = self._recoded(tensors, entries, tier - 1)
                 for name, tensor in tensors.items():
                     buffers.setdefault(f"{tier}.{name}", tensor[:, :0].clone())
                 buffers.setdefault(f"{tier}.entries", entries[:0].int().view(1, 1, 0))
-            decoded = codec.page_decode(packed, heads)
-            square = (decoded[0] - exact).square().sum(-1).unflatten(0, (-1, self.num_heads)) * weight
-            found.append(torch.stack((square.sum(-1) / weight.sum(-1).clamp_min(1), square.amax(-1).sqrt())))
+            error = codec.page_decode(self._as_heads(tensors, entries, codec), heads)[0] - exact
+            largest = (error.square().sum(-1).unflatten(0, (-1, self.num_heads)) * weight).amax(-1).sqrt()
+            found.append(torch.stack((mean_square(error) / unit, largest)))
         self._set(buffers)
         return torch.stack(found, 1)
 
-    def _begin(self, pages: int) -> None:
-        rows = np.zeros((pages, self.num_heads), dtype=np.int64)
-        self.changed = rows - 1 if not self.changed.size else np.concatenate((self.changed, rows - 1))
-        self.flips = rows if not self.flips.size else np.concatenate((self.flips, rows))
-
-    def _note(self, pages: int, mass: torch.Tensor | None, errors: torch.Tensor) -> None:
-        def longer(old: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
-            return new if old is None else torch.cat((old, new), -2)
-
-        heads, device = self.num_heads, errors.device
-        self.error, self.largest_error = longer(self.error, errors[0]), longer(self.largest_error, errors[1])
-        if self.gated:
-            self.margin = longer(self.margin, torch.full((pages, heads), torch.inf, device=device))
-        if self.energy is None:
-            self.energy = torch.full((heads,), torch.nan, device=device)
-        if mass is not None:
-            missing = -mass.shape[2] % self.page_size
-            fresh = torch.nn.functional.pad(mass.float(), (0, missing))[0].unflatten(1, (pages, -1)).sum(-1).T
-        elif self.importance is None:
-            fresh = torch.full((pages, heads), 1.0 / pages, device=device)
-        else:
-            fresh = self.importance.mean(0, keepdim=True).expand(pages, -1)
-        self.importance = longer(self.importance, fresh.contiguous())
-
-    # -- what attention shows ---------------------------------------------------------------------------------------
-
-    def observe(self, query: torch.Tensor, probabilities: torch.Tensor, start: int, end: int) -> None:
-        """Learn from one decode step.
-
-        Args:
-            query: ``[1, H, Q, D]``, multiplied by the softmax scale.
-            probabilities: ``[1, H, Q, N]`` over all slots of the layer, or without :attr:`observes_all` over some of
-                them, of which ``start`` to ``end`` are this store's.
-        """
-        own = probabilities[0, :, :, start:end]
-        mass = own.mean(1).unflatten(-1, (self.num_pages, -1)).sum(-1).T
-        average = self.decay * self.importance + (1 - self.decay) * mass
-        # what is gone gets no attention, which says nothing about it
-        self.importance = torch.where(self._held(), average, self.importance) if self.dropped else average
-        self.note_energy(query)
-        if self.gated and probabilities.shape[-1] > 1:
-            self._note_margin(*probabilities[0].topk(2, dim=-1), start, end)
-
-    def _note_margin(self, largest: torch.Tensor, slots: torch.Tensor, start: int, end: int) -> None:
-        """Note the distance between the two largest logits, ``[H, Q, 2]`` each, at the entries that hold them."""
-        gap = (largest[..., :1].log() - largest[..., 1:].clamp_min(1e-30).log()).expand_as(largest)
-        inside = (slots >= start) & (slots < end)
-        page = (slots - start).div(self.page_size, rounding_mode="floor")
-        head = torch.arange(self.num_heads, device=page.device).view(-1, 1, 1)
-        index = torch.where(inside, page * self.num_heads + head, 0).flatten()
-        gap = torch.where(inside, gap, torch.inf).flatten()
-        self.margin = self.margin.flatten().scatter_reduce(0, index, gap, "amin").view_as(self.margin)
-
-    def note_energy(self, query: torch.Tensor) -> None:
-        """Learn the size of scaled queries ``[1, H, Q, D]``."""
-        energy = query.float().square().mean((0, 2, 3))
-        known = self.decay * self.energy + (1 - self.decay) * energy
-        self.energy = torch.where(self.energy.isnan(), energy, known)
+    def _recoded(self, tensors: Tensors, entries: torch.Tensor, tier: int) -> Tensors:
+        """Tensors of entries in ``tier``, taken to the next tier; where that has the same code, as they are."""
+        codec, lower = self.tiers[tier], self.tiers[tier + 1]
+        if codec.spec == lower.spec:
+            return tensors
+        heads = entries % self.num_heads
+        source = codec.page_source(self._as_heads(tensors, entries, codec), heads)
+        return lower.page_recode(source, self._as_heads(tensors, entries), heads)
 
     # -- moving entries ---------------------------------------------------------------------------------------------
 
@@ -271,10 +245,8 @@ class TieredStore(EntryStore):
                 return
             entries, tensors = entries[on], _rows(tensors, on)
             index = torch.as_tensor(entries, device=next(iter(tensors.values())).device).long()
-            packed, heads = self._as_heads(tensors, index), index % self.num_heads
-            decoded = self.tiers[tier].page_decode(packed, heads)
+            tensors = self._recoded(tensors, index, tier)
             tier += 1
-            tensors = self.tiers[tier].page_recode(decoded, packed, heads)
 
     def _back(self, entries: np.ndarray, tensors: Tensors) -> None:
         rows = {name: t.to("cpu", copy=True) for name, t in tensors.items()}
@@ -308,17 +280,13 @@ class TieredStore(EntryStore):
         for name, tensor in self._state_tensors().items():
             setattr(self, name, tensor.to(device))
 
-    def _state_tensors(self) -> Tensors:
-        names = ("importance", "margin", "energy", "error", "largest_error")
-        return {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
-
     def state(self) -> tuple[Tensors, dict[str, Any]]:
         tensors = dict(self.buffers) | {f"state.{n}": t for n, t in self._state_tensors().items()}
         tensors |= {f"backing.{name}": tensor for name, tensor in self.backing.items()}
         if self.page_group is not None:
             tensors["page_group"] = self.page_group
         values = {name: getattr(self, name) for name in ("num_pages", "num_heads", "num_groups", "dim")}
-        return tensors, values | {"changed": self.changed.tolist(), "flips": self.flips.tolist()}
+        return tensors, values | {"since": self.since, "changed": self.changed.tolist(), "flips": self.flips.tolist()}
 
     def restore(self, tensors: Tensors, values: Mapping[str, Any]) -> None:
         tensors = dict(tensors)
@@ -329,6 +297,7 @@ class TieredStore(EntryStore):
         self.backing = {name.removeprefix("backing."): tensors.pop(name).cpu() for name in backing}
         self.num_pages, self.num_heads = int(values["num_pages"]), int(values["num_heads"])
         self.num_groups, self.dim = int(values["num_groups"]), int(values["dim"])
+        self.since = int(values.get("since", 0))
         shape = (self.num_pages, self.num_heads)
         self.changed, self.flips = (np.array(values[n], dtype=np.int64).reshape(shape) for n in ("changed", "flips"))
         self._set(tensors)

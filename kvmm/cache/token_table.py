@@ -182,8 +182,9 @@ class TokenTable:
         text = rest & (modality == TEXT)
         surplus = (text.sum(1, keepdim=True) - policy.residual_length).clamp_min(0)
         most = int(surplus.max())
-        page = self.page_sizes.get(TEXT) or policy.flush_length
-        unit = max(page, policy.flush_length)  # files of earlier versions may have smaller pages
+        entry = None if policy.budget is None else policy.retention.entry_tokens
+        page = self.page_sizes.get(TEXT) or entry or policy.flush_length
+        unit = page if entry else max(page, policy.flush_length)  # files of earlier versions may have smaller pages
         # the sequence with most text fills whole pages; the others give what they have, and from then on keep step
         flush = text & (text.cumsum(1) <= surplus.clamp_max(most // unit * unit))
         if most >= unit:
@@ -192,7 +193,7 @@ class TokenTable:
             selected = rest & (modality == kind)
             count = int(selected.sum(1).max())
             if count:
-                moves.append(self._move(kind, selected, self.page_sizes.get(kind) or page_size_for(count)))
+                moves.append(self._move(kind, selected, self.page_sizes.get(kind) or entry or page_size_for(count)))
         stay, stay_valid = _pick(sink | (text & ~flush))
         # tokens to wait for before it is worth looking again
         self._next_check = stay.shape[1] + max(1, unit - most % unit)

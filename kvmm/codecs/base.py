@@ -157,6 +157,7 @@ class Codec(ABC):
     pages_stand_alone: bool = False  # whether a page of one head can be read without the others
     # whether a constant that all keys of a span share (a key bias) is stored beside the codes and costs no accuracy
     absorbs_bias: bool = True
+    inherits: tuple[str, ...] = ()  # what pages share that a lower tier takes from the first one
     stored: Mapping[str, Stored] = {}  # of the tensors that are not of rows by page
     # whether ``encode`` of a page behind others is the same work for every page, so that it can be captured: it asks
     # the device nothing, and reads of ``previous`` only tensors that such a page adds nothing to
@@ -308,9 +309,23 @@ class Codec(ABC):
         """:meth:`decode` of single pages: ``[1, E, page_size, D]``."""
         return self.decode(packed)
 
+    def page_source(self, packed: Packed, heads: torch.Tensor) -> torch.Tensor:
+        """What a lower tier encodes: :meth:`page_decode`, without what the codec adds to help attention."""
+        return self.page_decode(packed, heads)
+
     def page_recode(self, x: torch.Tensor, packed: Packed, heads: torch.Tensor) -> dict[str, torch.Tensor]:
-        """For lower tiers: page tensors of ``x`` ``[1, E, page_size, D]``, with the span tensors of ``packed``."""
-        raise KVMMError(f"Codec {self.name} has no tiers.")
+        """For lower tiers: page tensors of ``x`` ``[1, E, page_size, D]``, with the span tensors of ``packed``.
+
+        Raises:
+            KVMMError: if the codec stores what several pages share.
+        """
+        new = self.encode(x, EncodeContext(packed.page_size))
+        if new.page_group is not None:
+            raise KVMMError(
+                f"retention tiers: codec {self.name} with these options shares data between pages and cannot be a "
+                "lower tier; use groups inside a page."
+            )
+        return new.tensors
 
     def lower_tier(self) -> Codec | None:
         """The next codec down that can take over a page of this one, sharing its span tensors; None if none can."""

@@ -19,6 +19,7 @@ from kvmm.codecs.quarot import QuaRot
 from kvmm.codecs.rd.codec import RD
 from kvmm.codecs.rotatekv import RotateKV
 from kvmm.codecs.spec import CodecSpec, Side, Site
+from kvmm.codecs.spherical.angles import SphericalAngles
 from kvmm.codecs.spherical.codec import Spherical
 from kvmm.codecs.turboquant import TurboQuant
 from kvmm.errors import KVMMError
@@ -29,6 +30,7 @@ _CODECS: dict[str, type[Codec]] = {
     "oscar": OScaR,
     "calibquant": CalibQuant,
     "spherical": Spherical,
+    "spherical-angles": SphericalAngles,
     "kitty": Kitty,
     "quarot": QuaRot,
     "rotatekv": RotateKV,

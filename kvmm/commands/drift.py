@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +33,7 @@ from kvmm.commands.options import (
 from kvmm.commands.progress import Steps
 
 if TYPE_CHECKING:
+    from kvmm.analysis.drift.measure import PositionDrift
     from kvmm.analysis.drift.report import DriftReport
     from kvmm.analysis.drift.run import DriftPrompt
 
@@ -73,6 +74,7 @@ def command(
     On your own files, or on the samples where only a policy is named; minutes either way.
     """
     check_output(out, folder=False)
+    positions: dict[str, PositionDrift] = {}
     report = measure(
         Given(image or (), pdf or (), audio, text, question),
         policy or ["balanced"],
@@ -87,13 +89,14 @@ def command(
         refusals=refusal,
         max_new_tokens=max_new_tokens,
         quiet=quiet or as_json,
+        collected=positions,
     )
     if out is not None:
         report.save(out)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), ensure_ascii=False))
     else:
-        show(report)
+        show(report, positions)
 
 
 def measure(
@@ -111,8 +114,12 @@ def measure(
     max_new_tokens: int,
     quiet: bool,
     fuse_values: bool = False,
+    collected: dict[str, PositionDrift] | None = None,
 ) -> DriftReport:
-    """The report of a command line, on a text, on media, or on the samples. Raises ``KVMMError`` for wrong input."""
+    """The report of a command line, on a text, on media, or on the samples. Raises ``KVMMError`` for wrong input.
+
+    ``collected`` takes the positions of every policy.
+    """
     with Steps(quiet) as steps:
         steps.say("Reading the files")
         # Importing torch takes seconds: help and usage errors come before it.
@@ -142,6 +149,7 @@ def measure(
             temperature=temperature,
             max_new_tokens=max_new_tokens,
             refusals=tuple(refusals or REFUSALS),
+            collected=collected,
             progress=lambda done, total: steps.say(f"Measuring {names}", done, total),
         )
 
@@ -178,10 +186,10 @@ def _prompt(network: Any, processor: Any, question: str, media: dict[str, Any], 
     return question_prompt(network, processor, question, **media, **fields)
 
 
-def show(report: DriftReport) -> None:
-    """Print its tables."""
-
+def show(report: DriftReport, positions: Mapping[str, PositionDrift] | None = None) -> None:
+    """Print its tables, and with ``positions`` the verdicts of the witnesses."""
     from kvmm.analysis.drift.report import tables
+    from kvmm.analysis.drift.witnesses import lines, witnesses
 
     for one in tables(report):
         table = Table(title=one.title, caption=one.caption, title_justify="left", caption_justify="left", box=None)
@@ -190,3 +198,10 @@ def show(report: DriftReport) -> None:
         for row in one.rows:
             table.add_row(*row)
         Console().print(table)
+    for one in report.policies if positions else ():
+        Console().print(
+            f"Witnesses of {one.policy}",
+            *lines(witnesses(one, positions[one.policy])),
+            sep="\n",
+            markup=False,
+        )

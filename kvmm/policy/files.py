@@ -14,7 +14,12 @@ overrides:
 residual_length: 64
 exact_dtype: float16      # of tokens kept exact; auto, bfloat16, float16 or model
 budget: 512 MiB
-retention: {mode: joint, heads: uniform}
+retention:
+  base: spherical         # or streamingllm, h2o, vlcache; `retention: h2o` alone does too
+  mode: joint
+  heads: uniform
+  tiers:                  # below the policy's own, highest first
+    - {key: {codec: spherical, bits: 0.75}, value: {codec: kivi, bits: 4, group_size: 32}}
 ```
 """
 
@@ -30,6 +35,7 @@ from kvmm.bounded_yaml import read_yaml
 from kvmm.codecs.spec import CodecSpec
 from kvmm.errors import KVMMError, one_line
 from kvmm.modality_codes import MODALITY_NAMES
+from kvmm.policy.retention_presets import retention_preset
 from kvmm.policy.settings import KVSpec, LayerOverride, RetentionSettings
 
 Policy = TypeVar("Policy")  # a kvmm.KVPolicy, whose class uses this module
@@ -101,10 +107,17 @@ def policy_from_dict(values: Mapping[str, Any], start: Policy, named: Callable[.
             if changes[name] > _MAX_NUMBER:
                 raise KVMMError(f"{name}: must be at most {_MAX_NUMBER} tokens.")
     if values.get("retention") is not None:
-        settings = _typed("retention", values["retention"], Mapping, "a mapping of settings")
-        _check_keys("retention", settings, tuple(field.name for field in fields(RetentionSettings)))
+        settings = values["retention"]
+        settings = {"base": settings} if isinstance(settings, str) else settings
+        settings = dict(_typed("retention", settings, Mapping, "a name or a mapping of settings"))
+        _check_keys("retention", settings, ("base", *(field.name for field in fields(RetentionSettings))))
+        start_from = policy.retention
+        if (name := settings.pop("base", None)) is not None:
+            start_from = _at("retention", retention_preset, _typed("retention.base", name, str, "a name"))
+        if settings.get("tiers") is not None:
+            settings["tiers"] = _tiers(settings["tiers"], named)
         try:
-            changes["retention"] = replace(policy.retention, **settings)
+            changes["retention"] = replace(start_from, **settings)
         except TypeError:
             raise KVMMError("retention: a setting has a value of the wrong kind.") from None
     if values.get("budget") is not None:
@@ -131,6 +144,8 @@ def policy_to_dict(policy: Policy) -> dict[str, Any]:
     values["retention"] = {
         name: list(value) if isinstance(value, tuple) else value for name, value in asdict(policy.retention).items()
     }
+    if policy.retention.tiers is not None:
+        values["retention"]["tiers"] = [_kv_to_dict(tier) for tier in policy.retention.tiers]
     values["skip_layers"] = list(policy.skip_layers)
     values["overrides"] = [
         {"layers": list(override.layers)}
@@ -210,6 +225,18 @@ def _option(key: str, value: Any) -> Any:
     if any(isinstance(one, (list, Mapping, set, tuple)) for one in (value if isinstance(value, list) else [value])):
         raise KVMMError(f"{key}: must be a single value or a list of them, not {_shown(value)}.")
     return tuple(value) if isinstance(value, list) else value
+
+
+def _tiers(value: Any, named: Callable[..., Policy]) -> tuple[KVSpec, ...]:
+    if not isinstance(value, list):
+        raise KVMMError(f"retention.tiers: must be a list of specs, highest first, not {_shown(value)}.")
+    found = []
+    for number, tier in enumerate(value):
+        key = f"retention.tiers[{number}]"
+        if not isinstance(tier, Mapping) or set(tier) != {"key", "value"}:
+            raise KVMMError(f"{key}: must be a mapping with `key` and `value`, not {_shown(tier)}.")
+        found.append(_modality(key, tier, "text", KVSpec(), named))
+    return tuple(found)
 
 
 def _overrides(value: Any, policy: Policy, named: Callable[..., Policy]) -> Iterable[LayerOverride]:

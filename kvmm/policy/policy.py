@@ -12,6 +12,7 @@ from kvmm.codecs.spec import CodecSpec
 from kvmm.errors import KVMMError
 from kvmm.modality_codes import MODALITY_NAMES
 from kvmm.policy.files import is_policy_file, policy_from_dict, policy_to_dict, read_policy
+from kvmm.policy.retention_presets import retention_preset
 from kvmm.policy.settings import KVSpec, LayerOverride, RetentionSettings
 
 FLUSH_LENGTHS = (128, 64, 32)  # the sizes that a page may have
@@ -66,13 +67,17 @@ class KVPolicy:
     def specs(self, modality: int, layer: int = 0, num_layers: int = 1) -> KVSpec:
         """The specs of a modality code (``kvmm.modality``) in decoder layer ``layer`` of ``num_layers``."""
         name = MODALITY_NAMES[modality]
-        if _contains(self.skip_layers, layer, num_layers):
+        if self.skips(layer, num_layers):
             return KVSpec()
         found = getattr(self, name)
         for override in self.overrides:
             if _contains(override.layers, layer, num_layers):
                 found = getattr(override, name) or found
         return found
+
+    def skips(self, layer: int, num_layers: int) -> bool:
+        """Whether ``skip_layers`` names decoder layer ``layer`` of ``num_layers``."""
+        return _contains(self.skip_layers, layer, num_layers)
 
     def all_specs(self) -> list[CodecSpec]:
         """Every codec spec that some layer may use, without repetition."""
@@ -157,8 +162,8 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
         policy: a preset's name, a YAML file (``*.yaml``, ``*.yml``), or a :class:`KVPolicy` to start from.
         **overrides: ``key_bits``, ``value_bits`` and ``group_size`` change every spec that is not ``bf16``;
             ``residual_length``, ``num_sink_tokens`` and ``flush_length`` count tokens, ``budget`` counts bytes,
-            ``calibration`` is a file, ``retention`` a :class:`RetentionSettings`, ``exact_dtype`` as in
-            :class:`KVPolicy`. ``None`` leaves a value as it is.
+            ``calibration`` is a file, ``retention`` a :class:`RetentionSettings` or the name of one, ``exact_dtype`` as
+            in :class:`KVPolicy`. ``None`` leaves a value as it is.
 
     Raises:
         KVMMError: for an unknown name, override or value.
@@ -190,8 +195,10 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
             raise KVMMError(f"budget must be a number of bytes above 0, not {overrides['budget']!r}.")
         policy = replace(policy, budget=overrides["budget"])
     if "retention" in overrides:
+        if isinstance(overrides["retention"], str):
+            overrides["retention"] = retention_preset(overrides["retention"])
         if not isinstance(overrides["retention"], RetentionSettings):
-            raise KVMMError(f"retention must be RetentionSettings, not {overrides['retention']!r}.")
+            raise KVMMError(f"retention must be a name or RetentionSettings, not {overrides['retention']!r}.")
         policy = replace(policy, retention=overrides["retention"])
     for name in ("exact_dtype", "flush_length"):
         if name in overrides:
@@ -237,7 +244,7 @@ def check_head_dim(policy: KVPolicy, head_dim: int) -> None:
     """Raise :class:`KVMMError` if a codec of the policy cannot store vectors of ``head_dim`` channels."""
     from kvmm.codecs import codec_class
 
-    for one in policy.all_specs():
+    for one in (*policy.all_specs(), *_tier_specs(policy)):
         codec_class(one.codec).check_model(one, head_dim)
 
 
@@ -258,6 +265,12 @@ def _check_mixed(policy: KVPolicy) -> None:
         raise KVMMError("budget= weighs pages by their modality; leave mixed_modalities out.")
 
 
+def _tier_specs(policy: KVPolicy) -> tuple[CodecSpec, ...]:
+    """The specs of the tiers that entries go down, without a budget none."""
+    tiers = policy.retention.tiers or () if policy.budget is not None else ()
+    return tuple(dict.fromkeys(one for kv in tiers for one in (kv.key, kv.value)))
+
+
 def _check(policy: KVPolicy) -> None:
     from kvmm.codecs import check_spec, codec_class, codec_names  # codecs need torch, which --help does without
 
@@ -267,8 +280,10 @@ def _check(policy: KVPolicy) -> None:
         raise KVMMError(f"flush_length must be 128, 64 or 32 tokens, not {policy.flush_length!r}.")
     if policy.mixed_modalities:
         _check_mixed(policy)
-    for one in policy.all_specs():
+    for one in (*policy.all_specs(), *_tier_specs(policy)):
         check_spec(one)
+        if policy.budget is not None and policy.retention.entry_tokens == 1 and not one.is_lossless:
+            raise KVMMError(f"retention entry_tokens: codec {one.codec} packs tokens together; use at least 8.")
         if policy.budget is not None and not codec_class(one.codec).pages_stand_alone:
             able = ", ".join(name for name in codec_names() if codec_class(name).pages_stand_alone)
             raise KVMMError(

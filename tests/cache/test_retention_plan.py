@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kvmm import KVMMError
-from kvmm.cache.retention import Choices, plan
+from kvmm.cache.retention_plan import Choices, plan
 from kvmm.modality import IMAGE, TEXT
 from kvmm.policy import RetentionSettings
 
@@ -30,7 +30,7 @@ def choices(mass, layer=0, modality=IMAGE, **fields):
 def outcome(members, budget, **settings):
     """Bytes, distortion, targets and steps of a plan that starts from everything in its tier."""
     resident = sum(int(np.take_along_axis(c.nbytes, c.tier[None], 0).sum()) for c in members)
-    targets, steps = plan(members, resident, budget, RetentionSettings(**settings))
+    targets, steps, _ = plan(members, resident, budget, RetentionSettings(**settings))
     pairs = list(zip(members, targets, strict=True))
     nbytes = sum(int(np.take_along_axis(c.nbytes, t[None], 0).sum()) for c, t in pairs)
     distortion = sum(float(np.take_along_axis(c.distortion, t[None], 0).sum()) for c, t in pairs)
@@ -187,3 +187,46 @@ def test_margin_gate():
     tier = np.array([[1], [0]])
     member = choices([[0.1], [0.9]], gated=gated, tier=tier)
     assert outcome([member], 180, backing="host")[2][0].ravel().tolist() == [0, 1]
+
+
+def test_caps_bind_and_have_prices():
+    """A head and a layer that attention prefers are held to their caps; the multiplier says what that costs."""
+    mass = np.ones((8, 2)) * [10.0, 1.0]
+    members = [choices(mass, 0), choices(mass / 100, 1)]
+    budget = 1600
+
+    def held(**settings):
+        _, _, targets, _ = outcome(members, budget, **settings)
+        sizes = [SIZES[target].sum(0) for target in targets]
+        return np.array(sizes)
+
+    free = held()
+    assert free[0, 0] == 800 and free[0].sum() > 1.5 * budget / 2
+    capped = held(layer_cap=1.25)
+    assert capped[0].sum() <= 1.25 * budget / 2 < free[0].sum() and capped.sum() <= budget
+    capped = held(head_cap=1.5)
+    assert capped.max() <= 1.5 * budget / 4 < free.max()
+    *_, prices = plan(members, 3200, budget, RetentionSettings(layer_cap=1.25, head_cap=1.5))
+    assert prices["heads"]["0.0"] > prices["heads"]["1.0"] > 0 and set(prices["layers"]) == {"0"}
+    *_, prices = plan(members, 3200, budget, RetentionSettings())
+    assert prices == {"budget": prices["budget"], "heads": {}, "layers": {}} and prices["budget"] > 0
+
+
+def test_stickiness_is_paid_once_by_what_changes():
+    """Two entries, room for one in the first tier: a change must gain more than the switch."""
+    tier = np.array([[0], [1]])
+
+    def after(stickiness):
+        member = choices([[0.5], [0.6]], tier=tier)
+        return outcome([member], 180, backing="host", hysteresis=1.0, stickiness=stickiness)[2][0].ravel().tolist()
+
+    assert after(0.0) == [1, 0]
+    assert after(0.1) == [0, 1]
+
+
+def test_eviction_methods_only_drop_in_their_order():
+    order = np.array([[3.0], [1.0], [2.0]])
+    member = choices(np.array([[0.1], [5.0], [0.2]]), order=order)
+    _, _, (target,), steps = outcome([member], 150, selection="h2o", backing="host")
+    assert target.ravel().tolist() == [0, 3, 3]
+    assert [step[1] for step in steps] == [1, 2]

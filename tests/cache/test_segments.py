@@ -89,4 +89,4 @@ def test_a_budget_makes_stores_of_tiers():
     found = segments("spherical", RetentionSettings(decay=0.5))
     fill(found, IMAGE, 64)
     key, value = found.parts[IMAGE].stores
-    assert isinstance(key, TieredStore) and isinstance(value, TieredStore) and key.decay == 0.5
+    assert isinstance(key, TieredStore) and isinstance(value, TieredStore) and key.settings.decay == 0.5

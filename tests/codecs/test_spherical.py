@@ -11,7 +11,7 @@ from kvmm.calibration import Calibration, SiteSamples, site_name
 from kvmm.codecs import EncodeContext, Packed, Site, build_codec, codec_class
 from kvmm.codecs.spherical.rates import pack_indices, unpack_indices
 from kvmm.modality import AUDIO, IMAGE, TEXT, VIDEO
-from kvmm.policy import KVPolicy, KVSpec, spec
+from kvmm.policy import KVPolicy, KVSpec, check_head_dim, spec
 from tests.cache.harness import Harness, layout, uniform
 
 HIGH, MID, LOW = 0.875, 0.75, 0.34375
@@ -270,3 +270,48 @@ def test_errors(kv, says):
 def test_spec_is_a_plain_value():
     kv = spec("spherical", HIGH, radius="projection")
     assert dataclasses.replace(kv, bits=MID).option("radius") == "projection"
+
+
+# -- what a policy file may say of a code --------------------------------------------------------------------------
+
+
+def test_a_gain_undoes_the_shrinking_of_logits():
+    """A codeword is shorter than what it stands for along any direction; the slope of the logits says by how much."""
+    g = torch.Generator().manual_seed(0)
+    x, query = torch.randn(1, 2, 512, 64, generator=g), torch.randn(1, 2, 64, 64, generator=g)
+    exact = query @ (x - x.mean(2, keepdim=True)).transpose(-1, -2)
+
+    def slope(**options):
+        codec, packed = encode(x, HIGH, **options)
+        scores = codec.scores(query, packed)
+        scores = scores - query @ packed["mean"].float().transpose(-1, -2)
+        return float((scores * exact).sum() / exact.square().sum())
+
+    short = slope()
+    assert 0.4 < short < 0.7
+    assert slope(gain=1.25) == pytest.approx(1.25 * short, rel=1e-3)
+    assert slope(gain=round(1 / short, 3)) == pytest.approx(1, rel=1e-2)
+    weights = (2.0, 1.0, 1.0, 0.5)
+    split = (encode(x, HIGH)[0], encode(x, HIGH, weights=weights)[0])
+    packed = encode(x, HIGH)[1]
+    mean = packed["mean"].float()
+    plain, weighted = (codec.decode(packed) - mean for codec in split)
+    expected = plain.unflatten(-1, (4, 16)) * torch.tensor(weights).unsqueeze(-1)
+    torch.testing.assert_close(weighted, expected.flatten(-2), atol=1e-4, rtol=1e-4)
+
+
+def test_groups_of_each_tier_are_open():
+    """``m(b)``: 8 groups of 8 channels, each with a length."""
+    x = torch.randn(1, 2, 128, 64)
+    bits = (5 + 8) / 8
+    codec, packed = encode(x, bits, group=8, index_bits=5, code="angle")
+    assert packed["codes"].shape[-1] == packed["radius"].shape[-1] == 8
+    assert codec.decode(packed).shape == x.shape
+    with pytest.raises(KVMMError, match=r"take 1\.625 bits"):
+        get_policy(KVPolicy("t", text=KVSpec(spec("spherical", 2, group=8, index_bits=5, code="angle"))))
+    weighted = KVPolicy("t", text=KVSpec(spec("spherical", HIGH, weights=(1.0,))))
+    with pytest.raises(KVMMError, match="has 1 factors, keys have 4 groups"):
+        check_head_dim(weighted, 64)
+    for options in ({"gain": 0.0}, {"gain": "1"}, {"weights": (1.0, -1.0)}):
+        with pytest.raises(KVMMError, match="above 0"):
+            get_policy(KVPolicy("t", text=KVSpec(spec("spherical", HIGH, **options))))

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import kvmm
+from benchmarks import retention_tables
 from benchmarks.answer_tables import committed_run, marked, table
 from kvmm import KVPolicy, media
 from kvmm.eval.report.pages import summary_of
@@ -15,7 +16,7 @@ from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import ROOT, blocks, results, rows, text_of
 from tests.presets import presets_run
 
-GPU, RESULTS, POLICIES, RETENTION = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "retention"))
+GPU, RESULTS, POLICIES, SPHERICAL = (text_of(f"docs/{name}.md") for name in ("gpu", "results", "policies", "spherical"))
 _OWN_NAMES = ("balanced", "small")  # rd under other names
 
 
@@ -239,14 +240,25 @@ def test_what_is_said_of_fuzzers():
 
 
 def test_retention():
-    table = rows(RETENTION, "| Under the budget |")
-    found = {
-        (row["variant"], row["share"]): row["kl"]
-        for row in results("retention")["results"]
-        if row["policy"] == "spherical-high"
-    }
-    variants = [("no budget", 1.0), ("joint", 0.7), ("A2 retention only", 0.7), ("A2 decoupled", 0.7)]
-    assert [cell for (cell,) in table.values()] == [f"{found[variant]:.2f}" for variant in variants]
+    assert retention_tables.marked(SPHERICAL) == retention_tables.tables(results("retention"))
+
+
+def test_what_is_said_of_retention():
+    """The sentences below the tables."""
+    found = {(row["variant"], row["share"]): row for row in results("retention")["results"]}
+    kl = {key: row["kl"] for key, row in found.items()}
+    budgets = {share for _, share in kl} - {1.0}
+    for share in budgets:
+        full = kl["A0 full system", share]
+        assert full < min(kl[name, share] for name in ("A2 retention only", "StreamingLLM", "H2O"))
+        assert kl["entries of pages", share] < full == kl["A3 no caps", share]
+    assert abs(kl["A0 full system", min(budgets)] / kl["VL-Cache", min(budgets)] - 1) < 0.02
+    assert kl["A2 quantisation only", max(budgets)] < kl["A0 full system", max(budgets)]
+    high, angles = found["spherical-high", 1.0], found["angles, 4 bits", 1.0]
+    assert angles["kl"] < high["kl"] / 20 and 1.1 < angles["nbytes"] / high["nbytes"] < 1.2
+    for gain in ("1.05", "1.1"):
+        assert 0.97 < kl[f"spherical-high, gain {gain}", 1.0] / high["kl"] < 0.99
+    assert max(row["questions"] for row in found.values()) == 2
 
 
 # -- models.md and policies.md ---------------------------------------------------------------------------------------

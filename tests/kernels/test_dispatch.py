@@ -16,7 +16,7 @@ from kvmm.kernels.attention.backends.cpu import kernel as cpu
 from kvmm.kernels.attention.backends.torch import reference
 from kvmm.kernels.attention.call import AttentionCall
 from kvmm.kernels.attention.merge import AttentionState, merge_states
-from kvmm.policy import spec
+from kvmm.policy import RetentionSettings, spec
 from tests.kernels.test_attention_cpu import distance, exact, inputs, make_part
 
 FAST = {"oscar": spec("oscar", 2, 128), "calibquant": spec("calibquant", 1, None, levels="mean", calibration=(1, 2))}
@@ -107,8 +107,7 @@ def tiered(tokens, gated):
     generator = torch.Generator().manual_seed(tokens)
     stores = []
     for side, kv in (("key", spec("spherical", 0.875)), ("value", spec("kivi", 2, 32))):
-        stores.append(TieredStore(build_codec(kv, side), 32))
-        stores[-1].gated = gated
+        stores.append(TieredStore(build_codec(kv, side), 32, RetentionSettings(margin_gate=gated)))
         stores[-1].append(torch.randn(1, 2, tokens, 64, generator=generator))
     return Part(*stores)
 

@@ -18,7 +18,21 @@ from typing import Any
 from kvmm.errors import KVMMError
 from kvmm.eval.metrics import levenshtein, normalise
 
-REFUSALS = ("It does not say.",)  # the embedded model's answer to a question that its page does not answer
+# how refusals begin: the embedded model's first, then what chat models say, case and punctuation aside
+REFUSALS = (
+    "It does not say.",
+    *("I cannot", "I can't", "I can not", "I am unable", "I'm unable", "I am not able", "I'm not able"),
+    *("I do not know", "I don't know", "I won't", "I will not", "As an AI", "It is not possible", "It's not possible"),
+    *("No information", "Not enough information", "There is no information", "There is not enough information"),
+    *("Cannot be determined", "It cannot be determined", "Unanswerable", "Not answerable", "Not mentioned"),
+)
+_SOFTENERS = re.compile(
+    r"^(?:(?:i am|i m|we are|we re)? ?(?:very |so )?sorry(?: but)?|unfortunately|i apologi[sz]e(?: but)?) "
+)
+_SILENCE = re.compile(
+    r"^(?:the|this|that|your) (?:\w+ ){1,3}(?:does not|doesn t|do not|don t) "
+    r"(?:say|mention|state|specify|contain|provide|give|include|show) "
+)  # the document does not mention it
 
 
 @dataclass(frozen=True)
@@ -217,13 +231,18 @@ def seed_sensitivity(
 
 
 def is_refusal(text: str, refusals: Sequence[str] = REFUSALS) -> bool:
-    """Whether an answer starts with one of the refusals, case and punctuation aside."""
+    """Whether an answer starts with one of the refusals, case, punctuation and an apology aside.
+
+    With the default ones an answer that says of its document that it does not say counts too.
+    """
 
     def words(value: str) -> str:
         return " ".join(re.findall(r"\w+", value.lower()))
 
     answer = words(text) + " "
-    return any(answer.startswith(words(refusal) + " ") for refusal in refusals if words(refusal))
+    plain = _SOFTENERS.sub("", answer)
+    starts = any(one.startswith(words(r) + " ") for r in refusals if words(r) for one in (answer, plain))
+    return starts or (refusals is REFUSALS and bool(_SILENCE.match(plain)))
 
 
 def refusal_flips(
@@ -275,9 +294,10 @@ def retrieval_raggedness(
 def tier_flips(report: Mapping[str, Any]) -> TierFlips | None:
     """How restless a retention controller is, from :meth:`kvmm.KVMMCache.retention_report`.
 
-    Every run of the controller decides about every entry (a page of a head). None if it has not run or had no pages.
+    Every run of the controller decides about every entry (a page of a head). The first change of an entry is what the
+    budget asks for; those after it count. None if the controller has not run or had no pages.
     """
-    decisions, flips = report["num_entries"] * report["runs"], report["flips"]
+    decisions, flips = report["num_entries"] * report["runs"], report["repeated_flips"]
     return TierFlips(decisions, flips, flips / decisions) if decisions else None
 
 

@@ -8,6 +8,7 @@ nats that the policy's distribution costs on text of the full-precision model. A
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -25,6 +26,7 @@ from kvmm.policy import KVPolicy
 TOP_K = 10
 POSITION_BUCKETS = 4
 SMALLEST_CONTEXT = 256  # the context-length buckets are [0, 256), [256, 512), [512, 1024), ...
+_COMPARED = ("kl", "js", "difference", "top1", "overlap", "nll", "nll_full")
 _ROWS = 64  # distributions compared at a time: 64 of 150 000 tokens in float32 are 40 MB
 
 
@@ -34,6 +36,9 @@ class PositionDrift:
 
     Attributes:
         kl: float32 ``[N]``, KL(full || policy) in nats.
+        js: float32 ``[N]``, the Jensen-Shannon divergence of the two, in nats, at most ``log 2``.
+        difference: float32 ``[N]``, the mean absolute difference of log-probabilities, in nats, as full precision
+            weighs the tokens.
         top1: bool ``[N]``, whether both have the same most probable token.
         overlap: float32 ``[N]``, the share of the ``top_k`` most probable tokens that both have.
         nll, nll_full: float32 ``[N]``, minus the log-probability of the token that follows, with the policy and with
@@ -43,6 +48,8 @@ class PositionDrift:
     """
 
     kl: np.ndarray
+    js: np.ndarray
+    difference: np.ndarray
     top1: np.ndarray
     overlap: np.ndarray
     nll: np.ndarray
@@ -121,8 +128,9 @@ def compare_logits(
         top_k: size of the sets compared; capped at ``V``.
 
     Returns:
-        ``kl`` float32 ``[N]``, ``top1`` bool ``[N]``, ``overlap`` float32 ``[N]``, ``nll`` and ``nll_full`` float32
-        ``[N]`` (NaN without a target), on the CPU; see :class:`PositionDrift`.
+        ``kl`` and ``js`` float32 ``[N]``, ``top1`` bool ``[N]``, ``overlap`` float32 ``[N]``, ``difference`` float32
+        ``[N]``, ``nll`` and ``nll_full`` float32 ``[N]`` (NaN without a target), on the CPU; see
+        :class:`PositionDrift`.
 
     Raises:
         KVMMError: for shapes that do not fit each other.
@@ -133,7 +141,7 @@ def compare_logits(
     if num_targets > len(full):
         raise KVMMError(f"There are {num_targets} next tokens for {len(full)} positions; pass at most one a position.")
     top_k = min(top_k, full.shape[1])
-    parts: dict[str, list[torch.Tensor]] = {name: [] for name in ("kl", "top1", "overlap", "nll", "nll_full")}
+    parts: dict[str, list[torch.Tensor]] = {name: [] for name in _COMPARED}
     for start in range(0, len(full), _ROWS):
         log_p = full[start : start + _ROWS].float().log_softmax(-1)
         log_q = other[start : start + _ROWS].float().log_softmax(-1)
@@ -141,6 +149,9 @@ def compare_logits(
         # 0 * log(0 / q) is 0, which -inf would turn into NaN
         terms = torch.where(p > 0, p * (log_p - log_q), 0.0)
         parts["kl"].append(terms.sum(-1).clamp_min(0))
+        parts["js"].append(_jensen_shannon(log_p, log_q))
+        both = torch.isfinite(log_p) & torch.isfinite(log_q)
+        parts["difference"].append(torch.where(both, (log_p - log_q).abs(), 0.0).mul(p).sum(-1))
         best_p, best_q = (x.topk(top_k, dim=-1).indices for x in (log_p, log_q))
         parts["top1"].append(log_p.argmax(-1) == log_q.argmax(-1))
         shared = (best_p[:, :, None] == best_q[:, None, :]).any(-1)
@@ -154,6 +165,13 @@ def compare_logits(
             parts[name].append(nll)
     empty = torch.empty(0)
     return {name: torch.cat([p.cpu() for p in chunks]) if chunks else empty for name, chunks in parts.items()}
+
+
+def _jensen_shannon(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """float32 ``[n]``, in nats: at most ``log 2``, and symmetric, unlike KL."""
+    middle = torch.logaddexp(log_p, log_q) - math.log(2)
+    sides = (torch.where(side > -torch.inf, side.exp() * (side - middle), 0.0).sum(-1) for side in (log_p, log_q))
+    return (sum(sides) / 2).clamp(0, math.log(2))
 
 
 class ForcedText:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,29 @@ def question_prompt(
         return encode_question(model, processor, question, pages, sound)
 
     return DriftPrompt(encode, **fields)
+
+
+def tool_prompts(processor: Any, schemas: Sequence[Mapping[str, Any]], requests: Sequence[str]) -> list[DriftPrompt]:
+    """A prompt per request, in which the model is offered tools, as its own chat template writes them.
+
+    Args:
+        processor: or the tokenizer, with a chat template.
+        schemas: as ``transformers.utils.get_json_schema`` returns them.
+        requests: what a user asks.
+
+    Raises:
+        KVMMError: if the template knows no tools.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    if "tools" not in str(getattr(tokenizer, "chat_template", None)):
+        raise KVMMError("The model's chat template knows no tools, so it cannot be asked for a tool call.")
+
+    def encode(request: str) -> dict[str, torch.Tensor]:
+        messages = [{"role": "user", "content": request}]
+        options = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+        return dict(tokenizer.apply_chat_template(messages, tools=list(schemas), **options))
+
+    return [DriftPrompt(partial(encode, request)) for request in requests]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -123,6 +123,8 @@ def run_drift(
     refusals: Sequence[str] = REFUSALS,
     top_k: int = TOP_K,
     progress: Callable[[int, int], None] | None = None,
+    collected: dict[str, PositionDrift] | None = None,
+    answered: dict[str, list[str]] | None = None,
 ) -> tuple[PolicyReport, ...]:
     """Compare policies with full precision on every prompt.
 
@@ -138,6 +140,8 @@ def run_drift(
         refusals: answers that count as refusals.
         top_k: size of the sets of most probable tokens compared.
         progress: called with (steps done, steps) after every policy on every prompt, full precision included.
+        collected: takes the positions of every policy, for :mod:`kvmm.analysis.drift.witnesses`.
+        answered: takes the greedy answers of every policy and of ``dynamic``, full precision, if ``answers``.
 
     Raises:
         KVMMError: for no prompts, or prompts and seeds that leave nothing to compare.
@@ -170,12 +174,7 @@ def run_drift(
                     cache = document.cache(policy)
                     tokens = greedy if name == DYNAMIC else write.tokens(inputs, cache, longest)
                     one.answers.append(write.answer(tokens))
-                    if (
-                        name != DYNAMIC
-                        and policy.budget
-                        and (flips := answer_metrics.tier_flips(cache.retention_report()))
-                    ):
-                        one.tiers.append(flips)
+                    one.tiers += _flips(policy, cache)
                 if seeds and not prompt.forced_only:
                     caches = (document.cache(policy) for _ in range(seeds))
                     sampled = [write.tokens(inputs, cache, longest, seed) for seed, cache in enumerate(caches)]
@@ -183,7 +182,11 @@ def run_drift(
                 done += 1
                 if progress is not None:
                     progress(done, len(prompts) * len(measured))
+    if answered is not None:
+        answered |= {name: [answer.text for answer in one.answers] for name, one in measured.items()}
     full = measured.pop(DYNAMIC)
+    if collected is not None:
+        collected |= {name: PositionDrift.pooled(one.drift) for name, one in measured.items()}
     return tuple(
         _policy_report(name, one, full, prompts, temperature, refusals, top_k) for name, one in measured.items()
     )
@@ -223,6 +226,14 @@ def run_forced(
 
 def _forced(prompt: DriftPrompt, greedy: torch.Tensor | None) -> torch.Tensor:
     return greedy[None] if prompt.continuation is None else prompt.continuation
+
+
+def _flips(policy: KVPolicy | str, cache: Any) -> list[answer_metrics.TierFlips]:
+    """How restless the controller of a cache with a budget was, if it ran."""
+    if policy == DYNAMIC or not policy.budget:
+        return []
+    flips = answer_metrics.tier_flips(cache.retention_report())
+    return [] if flips is None else [flips]
 
 
 class _Writer:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -29,6 +28,7 @@ import torch
 from kvmm.calibration.data import Calibration, SiteSamples
 from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.spec import CodecSpec, Side, Site, spec
+from kvmm.codecs.spherical.books import fit_books, universal_book
 from kvmm.codecs.spherical.rates import (
     HIGH,
     LOW,
@@ -43,16 +43,14 @@ from kvmm.codecs.spherical.rates import (
 )
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
-from kvmm.kernels.angle import kmeans, mix_histogram, nearest, reconstruct, scores_lut
+from kvmm.kernels.angle import mix_histogram, nearest, reconstruct, scores_lut
 from kvmm.kernels.quantize import paged, slot_weight
 from kvmm.modality import IMAGE, VIDEO
 
-_LENGTHS = 255  # steps of a radius
+LENGTHS = 255  # steps of a radius
 _SHIFT = 0.25  # how far, in variances of its own, the mean of later tokens may be from the stored one
 _SPREAD = 2.0  # by what factor their deviation may differ
-_FIT_TOKENS = 3072
-_FIT_ROUNDS = 8
-_FIT_LEAST = 4  # vectors a codeword
+_MAX_FACTOR = 4.0  # of a gain or a weight
 
 
 _books: WeakKeyDictionary[Calibration, dict[tuple, torch.Tensor | None]] = WeakKeyDictionary()
@@ -66,8 +64,13 @@ class Spherical(Codec):
     dimension the nearest divisor takes its place, and the bits change accordingly.
 
     Options:
-        group, index_bits: another product code, of ``2 ** index_bits`` codewords for ``group`` channels; ``bits`` must
-            say what that makes.
+        group, index_bits: another code, of ``2 ** index_bits`` codewords for ``group`` channels, which makes ``m = D /
+            group`` groups a key; ``bits`` must say what that makes. Each tier of a policy has its own, so ``m(b)`` is
+            open.
+        code: what that code is, ``product`` or ``angle`` (with a length of 8 bits).
+        gain: factor of the keys' deviation from their mean, as a query meets it. A codeword is never longer than its
+            projection says, so logits come out short; a factor above 1 undoes that. Values have none.
+        weights: ``w^(j)``, the same for each group, ``m`` factors; None for 1.
         radius: ``norm`` (the length of the group, the paper's) or ``projection`` (its length along the codeword, which
             is closest in squares, but shortens all logits and so flattens attention: for comparison only).
         reconstruct: True reads keys by rebuilding them, for comparison with the tables.
@@ -80,6 +83,9 @@ class Spherical(Codec):
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "group": (None,),
         "index_bits": (None, 1, 2, 3, 4, 5, 6, 7, 8),
+        "code": ("product", "angle"),
+        "gain": (1.0,),
+        "weights": (None,),
         "radius": ("norm", "projection"),
         "reconstruct": (False, True),
     }
@@ -88,6 +94,7 @@ class Spherical(Codec):
         super().__init__(spec, side, site)
         self.rate = rate_of(spec)
         self.reconstruct = self.option("reconstruct")
+        self._books: dict[tuple[int, torch.device], torch.Tensor] = {}
 
     @classmethod
     def check(cls, spec: CodecSpec) -> None:
@@ -100,6 +107,13 @@ class Spherical(Codec):
             raise KVMMError(
                 f"Codec spherical: groups of {rate.group} with {rate.index_bits} bits take {rate.bits} bits."
             )
+        check_factors(spec)
+
+    @classmethod
+    def check_model(cls, spec: CodecSpec, head_dim: int) -> None:
+        weights, groups = spec.option("weights"), head_dim // divisor(head_dim, rate_of(spec).group)
+        if weights is not None and len(weights) != groups:
+            raise KVMMError(f"Codec spherical: weights has {len(weights)} factors, keys have {groups} groups here.")
 
     @classmethod
     def matrix_specs(cls) -> list[CodecSpec]:
@@ -115,33 +129,8 @@ class Spherical(Codec):
 
     @classmethod
     def fit(cls, samples: SiteSamples) -> dict[str, torch.Tensor]:
-        """Codebooks of one site: all rates for keys, the product codes for values.
-
-        Codewords are int8 ``[H_kv, J, K, g]`` with one ``scale`` ``[H_kv, J]``: the rounding is far below the error of
-        any code. Directions weigh by the square of their length, since that is what their error costs. A rate with too
-        few vectors a codeword gets none: memorised vectors would be worse than the universal codebook.
-        """
-        vectors = samples.vectors[:, :: max(1, samples.vectors.shape[1] // _FIT_TOKENS)][:, :_FIT_TOKENS]
-        centred = vectors.float() - samples.mean.float().unsqueeze(1)
-        heads, count, dim = centred.shape
-        found = {}
-        for rate in RATES.values():
-            if rate.radius and samples.side == "value":
-                continue
-            if count < _FIT_LEAST * 2**rate.index_bits:
-                continue
-            size = divisor(dim, rate.group)
-            x = centred
-            if not rate.radius:
-                x = x / x.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-12)
-            x = x.unflatten(-1, (-1, size)).transpose(1, 2).flatten(0, 1)
-            weight = torch.linalg.vector_norm(x, dim=-1) if rate.radius else None
-            book = kmeans(x, 2**rate.index_bits, weight=weight, unit=rate.radius, iterations=_FIT_ROUNDS)
-            book = book.unflatten(0, (heads, -1))
-            scale = book.abs().amax((2, 3)).clamp_min(1e-12) / 127
-            found[f"{rate.name}.words"] = (book / scale[..., None, None]).round().to(torch.int8)
-            found[f"{rate.name}.scale"] = scale
-        return found
+        """Codebooks of one site; see :func:`kvmm.codecs.spherical.books.fit_books`."""
+        return fit_books(samples)
 
     @classmethod
     def check_fit(
@@ -177,10 +166,20 @@ class Spherical(Codec):
         return book if book is not None and book.shape[1] * book.shape[3] == dim else None
 
     def codebook(self, dim: int, device: torch.device) -> torch.Tensor:
-        """float32 ``[H_kv or 1, J or 1, K, g]``; do not modify, it is shared."""
+        """float32 ``[H_kv or 1, J or 1, K, g]``, what a query meets; do not modify, it is shared."""
+        words = self.codewords(dim, device)
+        if self.side == "value" or (self.option("gain") == 1 and self.option("weights") is None):
+            return words
+        if (dim, device) not in self._books:
+            factor = torch.tensor(self.option("weights") or (1.0,), device=device) * self.option("gain")
+            self._books[dim, device] = words * factor.view(1, -1, 1, 1)
+        return self._books[dim, device]
+
+    def codewords(self, dim: int, device: torch.device) -> torch.Tensor:
+        """float32 ``[H_kv or 1, J or 1, K, g]``, what vectors are encoded with; do not modify, it is shared."""
         book = self.fitted(dim, device)
         if book is None:
-            book = _universal(divisor(dim, self.rate.group), self.rate.index_bits, self.rate.radius, str(device))
+            book = universal_book(divisor(dim, self.rate.group), self.rate.index_bits, self.rate.radius, str(device))
         return book
 
     # -- encode and decode ------------------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ class Spherical(Codec):
         if "deviation" in span:
             deviation = span["deviation"].float()
             x = torch.where(deviation > 0, x / deviation, 0.0)
-        book = self.codebook(x.shape[-1], x.device)
+        book = self.codewords(x.shape[-1], x.device)
         if heads is not None and book.shape[0] > 1:
             book = book[heads]
         split = x.unflatten(-1, (-1, book.shape[-1]))  # [B, H, P, N, J, g]
@@ -246,8 +245,8 @@ class Spherical(Codec):
                 along = split * self._look_up(book, index)
                 radius = along.sum(-1).clamp_min_(0)
             scale = radius.amax((3, 4)).clamp_max(torch.finfo(torch.float16).max).half()
-            step = scale.float()[..., None, None] / _LENGTHS
-            steps = torch.where(step > 0, radius / step, 0.0).round_().clamp_(0, _LENGTHS)
+            step = scale.float()[..., None, None] / LENGTHS
+            steps = torch.where(step > 0, radius / step, 0.0).round_().clamp_(0, LENGTHS)
             tensors |= {"radius": steps.to(torch.uint8), "scale": scale}
         return {"codes": pack_indices(index, self.rate.index_bits), **tensors}
 
@@ -282,15 +281,16 @@ class Spherical(Codec):
         index = unpack_indices(packed["codes"], self.rate.index_bits)
         if not self.rate.radius:
             return index, None
-        return index, packed["radius"].float().mul_(packed["scale"].float()[..., None, None] / _LENGTHS)
+        return index, packed["radius"].float().mul_(packed["scale"].float()[..., None, None] / LENGTHS)
 
     def decode(self, packed: Packed) -> torch.Tensor:
         return self._decode(packed, None)
 
-    def _decode(self, packed: Packed, heads: torch.Tensor | None) -> torch.Tensor:
+    def _decode(self, packed: Packed, heads: torch.Tensor | None, source: bool = False) -> torch.Tensor:
+        """``source`` leaves out gain and weights."""
         index, radius = self._read(packed)
         mean, deviation = self._by_page(packed)
-        book = self.codebook(mean.shape[-1], index.device)
+        book = (self.codewords if source else self.codebook)(mean.shape[-1], index.device)
         x = self._look_up(book if heads is None or book.shape[0] == 1 else book[heads], index)
         if radius is not None:
             x = x * radius.unsqueeze(-1)
@@ -333,12 +333,15 @@ class Spherical(Codec):
     def page_decode(self, packed: Packed, heads: torch.Tensor) -> torch.Tensor:
         return self._decode(packed, heads)
 
+    def page_source(self, packed: Packed, heads: torch.Tensor) -> torch.Tensor:
+        return self._decode(packed, heads, source=True)
+
+    @property
+    def inherits(self) -> tuple[str, ...]:
+        return ("mean",) if self.rate.radius else ("mean", "deviation")
+
     def page_recode(self, x: torch.Tensor, packed: Packed, heads: torch.Tensor) -> dict[str, torch.Tensor]:
-        span = {
-            n: packed[n].index_select(2, packed.page_group).unsqueeze(3)
-            for n in self.shared_tensors
-            if n in packed.tensors
-        }
+        span = {n: packed[n].index_select(2, packed.page_group).unsqueeze(3) for n in self.inherits}
         return self._encode_pages(x.unflatten(2, (-1, packed.page_size)), span, heads)
 
     def lower_tier(self) -> Spherical | None:
@@ -425,21 +428,19 @@ class Spherical(Codec):
         return sets, (index.flatten(0, 2), book, None)
 
 
+def check_factors(spec: CodecSpec) -> None:
+    """Raise :class:`KVMMError` if gain or weights are no factors."""
+
+    def is_factor(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= _MAX_FACTOR
+
+    if not is_factor(spec.option("gain", 1.0)):
+        raise KVMMError(f"Codec {spec.codec}: gain must be above 0 and at most {_MAX_FACTOR:g}.")
+    weights = spec.option("weights")
+    if weights is not None and not (isinstance(weights, tuple) and all(map(is_factor, weights))):
+        raise KVMMError(f"Codec {spec.codec}: weights must be a list of factors above 0 and at most {_MAX_FACTOR:g}.")
+
+
 def _for_batch(book: torch.Tensor, batch: int) -> torch.Tensor:
     """Codebooks of every sequence and head: ``[B * H, J, K, g]``, or the one that serves all."""
     return book if book.shape[0] == 1 or batch == 1 else book.repeat(batch, 1, 1, 1)
-
-
-@lru_cache(maxsize=16)
-def _universal(group: int, index_bits: int, unit: bool, device: str) -> torch.Tensor:
-    """float32 ``[1, 1, K, g]``: k-means of isotropic vectors, or of their directions.
-
-    In double precision and rounded, so that every machine gets the same codewords for what another one packed.
-    """
-    words = 2**index_bits
-    generator = torch.Generator().manual_seed(group * 16 + index_bits)
-    x = torch.randn(1, max(2048, 48 * words), group, generator=generator, dtype=torch.float64)
-    if unit:
-        x = torch.nn.functional.normalize(x, dim=-1)
-    book = kmeans(x, words, unit=unit)
-    return (book * 4096).round().div(4096).float().unsqueeze(0).to(device)

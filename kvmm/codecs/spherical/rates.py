@@ -43,7 +43,7 @@ def rate_of(spec: CodecSpec) -> Rate | None:
         return RATES.get(spec.bits)
     if not isinstance(group, int) or group < 2 or not isinstance(index_bits, int):
         return None
-    return Rate(group, index_bits, False)
+    return Rate(group, index_bits, spec.option("code") == "angle")
 
 
 def divisor(dim: int, size: int) -> int:

@@ -110,10 +110,10 @@ def test_retrieval_raggedness():
 
 
 def test_tier_flips():
-    found = tier_flips({"num_entries": 5, "runs": 4, "flips": 2})
+    found = tier_flips({"num_entries": 5, "runs": 4, "flips": 7, "repeated_flips": 2})
     assert (found.decisions, found.flips) == (20, 2) and found.rate == pytest.approx(0.1)
-    assert tier_flips({"num_entries": 5, "runs": 0, "flips": 0}) is None
-    both = pooled_flips([found, found, tier_flips({"num_entries": 10, "runs": 1, "flips": 10})])
+    assert tier_flips({"num_entries": 5, "runs": 0, "flips": 0, "repeated_flips": 0}) is None
+    both = pooled_flips([found, found, tier_flips({"num_entries": 10, "runs": 1, "flips": 20, "repeated_flips": 10})])
     assert (both.decisions, both.flips, both.rate) == (50, 14, 0.28) and pooled_flips([]) is None
 
 

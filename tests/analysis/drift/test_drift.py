@@ -45,6 +45,8 @@ def positions(kl, **changes) -> PositionDrift:
     kl = np.asarray(kl, dtype=np.float32)
     count = len(kl)
     fields = {
+        "js": np.zeros(count, dtype=np.float32),
+        "difference": np.zeros(count, dtype=np.float32),
         "top1": np.ones(count, dtype=bool),
         "overlap": np.ones(count, dtype=np.float32),
         "nll": np.zeros(count, dtype=np.float32),

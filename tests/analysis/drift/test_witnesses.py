@@ -1,0 +1,157 @@
+"""Witnesses W1 to W8: their figures, their verdicts, and tool calls against a real schema."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+from transformers.utils import get_json_schema
+
+from kvmm import KVMMError
+from kvmm.analysis.drift.answer_metrics import GeneratedAnswer, is_refusal, length_drift, refusal_flips
+from kvmm.analysis.drift.measure import PositionDrift, compare_logits, long_context_tail, summarise
+from kvmm.analysis.drift.prompts import tool_prompts
+from kvmm.analysis.drift.report import Bits, PolicyReport
+from kvmm.analysis.drift.tool_calls import ToolSchemas, schema_integrity
+from kvmm.analysis.drift.witnesses import Thresholds, lines, tails, witnesses
+from kvmm.models import assets_folder
+
+
+def convert(amount: float, currency: str, places: int = 2) -> str:
+    """
+    Convert an amount of euros.
+
+    Args:
+        amount: euros
+        currency: into what (choices: ["USD", "GBP"])
+        places: decimals
+    """
+    return f"{amount:.{places}f} {currency}"
+
+
+SCHEMAS = ToolSchemas([get_json_schema(convert)])
+
+
+def call(**arguments):
+    return json.dumps({"name": "convert", "arguments": arguments})
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        (call(amount=4.5, currency="USD"), True),
+        (f"<tool_call>\n{call(amount=4, currency='GBP', places=1)}\n</tool_call>", True),
+        (f"Here it is:\n```json\n{call(amount=4, currency='GBP')}\n```", True),
+        (call(amount=4.5, currency="USD")[:-2], False),
+        (call(amount="4.5", currency="USD"), False),
+        (call(amount=4.5), False),
+        (call(amount=4.5, currency="EUR"), False),
+        (call(amount=4.5, currency="USD", when="now"), False),
+        (json.dumps({"name": "convrt", "arguments": {"amount": 1, "currency": "USD"}}), False),
+        (json.dumps([1, 2]), False),
+        ("[" * 60000, False),
+        ("4.50 USD", False),
+    ],
+)
+def test_a_tool_call_meets_its_schema_or_not(text, valid):
+    assert (SCHEMAS.call(text) is not None) == valid
+
+
+def test_schema_integrity():
+    good, other, broken = call(amount=1, currency="USD"), call(amount=2, currency="USD"), call(amount=1)
+    found = schema_integrity([good, good, good, "prose"], [good, other, broken, good], SCHEMAS)
+    assert (found.answers, found.valid_full, found.valid) == (4, 0.75, 0.75)
+    assert found.kept == pytest.approx(2 / 3) and found.same == pytest.approx(1 / 3)
+    assert schema_integrity(["prose"], ["prose"], SCHEMAS).kept is None
+    with pytest.raises(KVMMError, match="pass pairs"):
+        schema_integrity([], [], SCHEMAS)
+    with pytest.raises(KVMMError, match="name and parameters"):
+        ToolSchemas([{"type": "function"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("I'm sorry, but I can't help with that.", True),
+        ("Unfortunately, I am unable to read it.", True),
+        ("The document does not mention a date.", True),
+        ("This scanned page doesn't contain that figure.", True),
+        ("Cannot be determined from the image.", True),
+        ("I can see 42 boxes.", False),
+        ("The document mentions 1998.", False),
+        ("Sorry, Inc.", False),
+    ],
+)
+def test_refusals_in_general_words(text, expected):
+    assert is_refusal(text) == expected
+    assert not is_refusal(text, ("It does not say.",))
+
+
+def test_divergences():
+    g = torch.Generator().manual_seed(0)
+    full, other = torch.randn(5, 11, generator=g), torch.randn(5, 11, generator=g)
+    found = compare_logits(full, other)
+    p, q = full.double().softmax(-1), other.double().softmax(-1)
+    m = (p + q) / 2
+    expected = ((p * (p / m).log()).sum(-1) + (q * (q / m).log()).sum(-1)) / 2
+    torch.testing.assert_close(found["js"].double(), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found["js"], compare_logits(other, full)["js"])
+    torch.testing.assert_close(
+        found["difference"].double(), (p * (p.log() - q.log()).abs()).sum(-1), atol=1e-5, rtol=1e-5
+    )
+    apart = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]])
+    found = compare_logits(apart, apart.flip(0))
+    torch.testing.assert_close(found["js"], torch.full((2,), math.log(2)))
+    assert torch.equal(found["difference"], torch.zeros(2)) and bool(torch.isinf(found["kl"]).all())
+    assert float(compare_logits(full, full)["js"].max()) < 1e-6
+
+
+def measured(kl, **answers):
+    kl = np.asarray(kl, dtype=np.float32)
+    count = len(kl)
+    one, zero = np.ones(count, dtype=np.float32), np.zeros(count, dtype=np.float32)
+    place = np.arange(count) / np.float32(count)
+    drift = PositionDrift(kl, kl / 4, kl, one.astype(bool), one, zero, zero, np.arange(100, 100 + count), place)
+    fields = dict.fromkeys((f.name for f in dataclasses.fields(PolicyReport)), None)
+    fields |= {"policy": "p", "bits": Bits(2.0, 2.0, None, None), "logits": summarise(drift)}
+    fields |= {"tail": long_context_tail(drift), "median_kl": float(np.median(kl)), "median_top1": 1.0}
+    return PolicyReport(**(fields | answers)), drift
+
+
+def test_each_witness_has_a_verdict_of_its_own():
+    full = [GeneratedAnswer(tuple(range(10)), "ten", True)] * 2
+    short = [GeneratedAnswer(tuple(range(5)), "I cannot say.", True)] * 2
+    quiet = measured([0.01] * 40, length=length_drift(full, full), refusals=refusal_flips(full, full))
+    found = witnesses(*quiet)
+    assert [one.number for one in found] == list(range(1, 9))
+    assert [one.passed for one in found] == [True, True, None, True, None, True, None, None]
+    loud = measured([0.01] * 30 + [2.0] * 10, length=length_drift(full, short), refusals=refusal_flips(full, short))
+    found = witnesses(*loud)
+    assert [one.passed for one in found] == [False, False, None, False, None, False, None, None]
+    shown = lines(found)
+    assert shown[0].startswith("W1 length drift: FAIL; length 0.5 (at most 0.05)") and "not measured" in shown[7]
+    broken = schema_integrity([call(amount=1, currency="USD")], ["{"], SCHEMAS)
+    assert witnesses(*quiet, broken)[7].passed is False
+    assert witnesses(*loud, None, Thresholds(kl=9, kl_p95=9, js_p95=9, difference_p95=9))[1].passed
+
+
+def test_tails_see_what_a_mean_hides():
+    found = tails(np.array([0.0] * 90 + [5.0] * 10))
+    assert found.mean == pytest.approx(0.5) and found.p95 == found.p99 == found.max == 5
+    with pytest.raises(KVMMError, match="no positions"):
+        tails(np.zeros(0))
+
+
+def test_prompts_offer_tools_as_the_template_writes_them():
+    tokenizer = AutoTokenizer.from_pretrained(assets_folder() / "tiny-omni")
+    with pytest.raises(KVMMError, match="knows no tools"):
+        tool_prompts(tokenizer, [get_json_schema(convert)], ["Convert 5 euros."])
+    tokenizer.chat_template = "{{ tools | tojson }} {{ messages[0]['content'] }}"
+    first, second = tool_prompts(tokenizer, [get_json_schema(convert)], ["Convert 5 euros.", "Convert 6 euros."])
+    inputs = first.encode()
+    text = tokenizer.decode(inputs["input_ids"][0])
+    assert "currency" in text and text.rstrip().endswith("5 euros.") and bool(inputs["attention_mask"].all())
+    assert not torch.equal(inputs["input_ids"], second.encode()["input_ids"])
