@@ -1,0 +1,275 @@
+"""The engine: one thread that reads prompts piece by piece and decodes all running answers together.
+
+In each round it reads one piece of the oldest prompt that is not read yet, then generates one token in every other
+answer, in one call of the model (:class:`kvmm.cache.batch.CacheBatch`). So a long document does not hold up the answers
+that run, and an answer joins or leaves between two steps.
+
+A prompt is packed at its boundaries, and what follows is read over packed pages whether or not the beginning was found
+among the kept prefixes: an answer does not depend on what was asked before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
+
+from kvmm.cache import KVMMCache
+from kvmm.cache.batch import CacheBatch
+from kvmm.errors import KVMMError
+from kvmm.modality import placeholder_ids
+from kvmm.models.generation import OUT_OF_MEMORY, Stopped, eos_token_ids, model_lock, read_piece, stoppable
+from kvmm.models.pieces import MIN_PIECE
+from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
+from kvmm.policy import KVPolicy
+from kvmm.serve.errors import APIError
+from kvmm.serve.generation import Generation
+from kvmm.serve.metrics import Metrics
+from kvmm.serve.prefixes import PrefixStore
+from kvmm.serve.prompts import MIN_PREFIX
+
+logger = logging.getLogger(__name__)
+STOPPING = "The server is stopping: send the request again."
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """Numbers of answers by what happens to them, and bytes of the running answers' caches."""
+
+    waiting: int
+    reading: int
+    decoding: int
+    nbytes: int
+
+
+class Engine:
+    """Answers for one model.
+
+    Args:
+        model: as ``load_model`` returns it.
+        policy: of all caches.
+        prefixes: what is kept for other requests.
+        metrics: what is counted.
+        max_running: answers that are read or decoded at once; others wait, and those of the key with the fewest running
+            ones come first.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, policy: KVPolicy, prefixes: PrefixStore, metrics: Metrics, max_running: int = 16
+    ) -> None:
+        self._model, self._policy, self._prefixes, self._metrics = model, policy, prefixes, metrics
+        self._max_running = max_running
+        self._ends = eos_token_ids(model)
+        self._placeholders = torch.tensor([token for token, _ in placeholder_ids(model.config)], dtype=torch.long)
+        penalty = model.generation_config.repetition_penalty
+        self._penalty = None if penalty in (None, 1.0) else RepetitionPenaltyLogitsProcessor(penalty)
+        self._changed = threading.Condition()
+        self._waiting: deque[Generation] = deque()
+        self._reading: list[Generation] = []
+        self._decoding: list[Generation] = []
+        self._nbytes, self._measured = 0, 0.0
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="kvmm-engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def submit(self, generation: Generation) -> None:
+        """Have a request answered. Raises ``APIError`` once the engine is closed."""
+        with self._changed:
+            if self._closing:
+                raise APIError(503, STOPPING, "server_stopping")
+            self._waiting.append(generation)
+            self._changed.notify()
+
+    def cancel(self, generation: Generation) -> None:
+        """Forget a request at the next step, in the midst of a prompt at the next block of the model."""
+        generation.cancelled.set()
+        with self._changed:
+            if generation in self._waiting:
+                self._waiting.remove(generation)
+            self._changed.notify()
+
+    def status(self) -> EngineStatus:
+        """How much there is to do."""
+        with self._changed:
+            return EngineStatus(len(self._waiting), len(self._reading), len(self._decoding), self._nbytes)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Take no more requests and end all answers, without waiting for it."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End all answers and the thread, and write prefixes to disk where there is a folder."""
+        self.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._prefixes.close()
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._closing or self._waiting or self._reading or self._decoding):
+                    self._nbytes = 0
+                    self._changed.wait()
+                if self._closing:
+                    left = [*self._waiting, *self._reading, *self._decoding]
+                    self._waiting.clear()
+                else:
+                    self._admit()
+            if self._closing:
+                for one in left:
+                    one.tell(APIError(503, STOPPING, "server_stopping"))
+                return
+            self._round()
+
+    def _admit(self) -> None:
+        """Let requests in while there is room, first those whose key has the fewest that run."""
+        while self._waiting and len(self._reading) + len(self._decoding) < self._max_running:
+            running = Counter(one.scope for one in (*self._reading, *self._decoding))
+            chosen = min(self._waiting, key=lambda one: running[one.scope])
+            self._waiting.remove(chosen)
+            self._reading.append(chosen)
+
+    def _round(self) -> None:
+        """Read one piece of one prompt, then generate one token in every answer."""
+        self._leave([one for one in (*self._reading, *self._decoding) if one.cancelled.is_set()])
+        with model_lock(self._model), kept_rope_deltas(self._model), torch.no_grad():
+            if self._reading:
+                self._guarded(self._read, self._reading[:1])
+            if self._decoding:
+                self._guarded(self._step, list(self._decoding))
+        now = time.monotonic()
+        if now - self._measured > 1.0:
+            self._measured = now
+            self._nbytes = sum(one.cache.memory().nbytes for one in self._decoding)
+
+    def _guarded(self, work: Any, generations: list[Generation]) -> None:
+        """Do ``work``; if it fails, those that it was for fail, and nobody else."""
+        try:
+            work(*([generations[0]] if work == self._read else [generations]))
+        except Stopped:
+            self._leave(generations)
+        except torch.OutOfMemoryError:
+            self._fail(generations, APIError(503, OUT_OF_MEMORY, "out_of_memory"))
+        except KVMMError as error:
+            self._fail(generations, APIError(400, str(error)))
+        except Exception:
+            logger.exception("an answer failed")
+            self._fail(generations, APIError(500, "The answer failed: the server's log says why.", "internal_error"))
+
+    def _fail(self, generations: list[Generation], error: APIError) -> None:
+        self._leave(generations)
+        for one in generations:
+            one.tell(error)
+
+    def _leave(self, generations: list[Generation]) -> None:
+        with self._changed:
+            for one in generations:
+                for group in (self._reading, self._decoding):
+                    if one in group:
+                        group.remove(one)
+        for one in generations:
+            one.cache = None
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, generation: Generation) -> None:
+        """Find what has been read before, and divide the rest."""
+        served, past = generation.prompt, 0
+        if served.keys is not None:
+            found = self._prefixes.find(generation.scope, served.keys, served.length - MIN_PIECE)
+            if found is not None:
+                generation.cache, past = found
+        if generation.cache is None:
+            generation.cache = KVMMCache.for_model(self._model, self._policy, graph=False)
+        generation.cached_tokens = past
+        places = prompt_position_ids(self._model, served.prompt).get("position_ids")
+        if places is None:
+            places = torch.arange(served.length, device=self._model.device)[None]
+        generation.positions = extended_position_ids(places, generation.max_tokens)
+        generation.pieces.extend(served.pieces_from(past))
+        self._metrics.prompt_tokens.add(served.length)
+        self._metrics.cached_tokens.add(past)
+
+    def _read(self, generation: Generation) -> None:
+        if not generation.pieces:
+            self._begin(generation)
+        piece, served = generation.pieces.popleft(), generation.prompt
+        with stoppable(self._model, generation.cancelled):
+            places = {"position_ids": generation.positions}
+            logits = read_piece(self._model, generation.cache, served.prompt, piece, places)
+        if piece.end in served.boundaries and generation.pieces:
+            generation.cache.pack()
+            self._keep(generation, generation.cache.fork(), piece.end, write=True)
+        if generation.pieces:
+            return
+        with self._changed:
+            self._reading.remove(generation)
+            self._decoding.append(generation)
+        self._metrics.first_token.observe(time.perf_counter() - generation.arrived)
+        self._take(generation, logits[0, -1])
+
+    def _keep(self, generation: Generation, cache: KVMMCache, length: int, *, write: bool = False) -> None:
+        keys = generation.prompt.keys
+        if keys is None or length < MIN_PREFIX:
+            return
+        if length > generation.prompt.length:
+            keys = keys.extended(generation.tokens)
+        self._prefixes.add(generation.scope, keys.at([length])[length], length, cache, write=write)
+
+    # -- decoding -----------------------------------------------------------------------------------------------------
+
+    def _step(self, generations: list[Generation]) -> None:
+        """One token in every answer."""
+        tokens = torch.tensor([[one.tokens[-1]] for one in generations], device=self._model.device)
+        at = [one.prompt.length + len(one.tokens) - 1 for one in generations]
+        places = [one.positions[..., i : i + 1] for one, i in zip(generations, at, strict=True)]
+        output = self._model(
+            input_ids=tokens,
+            position_ids=torch.cat(places, dim=-2),
+            past_key_values=CacheBatch([one.cache for one in generations]),
+            use_cache=True,
+            return_dict=True,
+        )
+        self._metrics.steps.add()
+        logits = output.logits[:, -1]
+        for one, row in zip(generations, logits, strict=True):
+            self._take(one, row)
+
+    def _take(self, generation: Generation, logits: torch.Tensor) -> None:
+        """Choose the next token, and end the answer if it is the last one."""
+        scores = logits.float()
+        if self._penalty is not None:
+            ids = torch.cat([generation.prompt.prompt.ids[0], torch.tensor(generation.tokens, dtype=torch.long)])
+            scores = self._penalty(ids[None].to(scores.device), scores[None])[0]
+        if self._placeholders.numel():
+            scores = scores.index_fill(0, self._placeholders.to(scores.device), -torch.inf)
+        reason = generation.take(scores, self._ends)
+        self._metrics.generated_tokens.add()
+        if reason is None:
+            return
+        cache = generation.cache.pack()
+        self._metrics.duration.observe(time.perf_counter() - generation.arrived)
+        generation.finish(reason)
+        self._leave([generation])
+        self._keep(generation, cache, cache.get_seq_length())
+
+
+__all__ = ["Engine", "EngineStatus"]
