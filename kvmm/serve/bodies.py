@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -11,10 +14,17 @@ from starlette.requests import Request
 from kvmm.bounded_json import parse_json
 from kvmm.errors import KVMMError
 from kvmm.paced import Paced
-from kvmm.serve.errors import APIError, bad_request
+from kvmm.serve.errors import APIError, bad_request, busy
 
 MAX_VALUES = 2_500_000  # commas and opening brackets of one body: parsed values take up to 64 bytes each
-BODIES_IN_FLIGHT = 4  # bodies of the largest size that may be arriving at once, in bytes
+BODIES_HELD = 4  # bodies of the largest size that may arrive, or wait for their files to be decoded, at once
+
+
+@dataclass
+class Held:
+    """A body that is held; ``nbytes`` of it have arrived."""
+
+    nbytes: int = 0
 
 
 class Bodies:
@@ -26,10 +36,19 @@ class Bodies:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._arriving = 0
+        self.nbytes = 0  # of all bodies that are held
 
-    async def read_json(self, request: Request) -> Any:
-        """The JSON value of a body.
+    @contextmanager
+    def holding(self) -> Iterator[Held]:
+        """Inside, a body that is read counts among those that are held."""
+        held = Held()
+        try:
+            yield held
+        finally:
+            self.nbytes -= held.nbytes
+
+    async def read_json(self, request: Request, held: Held) -> Any:
+        """The JSON value of a body, which is held until ``held`` ends.
 
         Raises:
             APIError: 415 for another type, 413 for too large a body, 408 for one that arrives too slowly, 503 where too
@@ -41,34 +60,28 @@ class Bodies:
         announced = request.headers.get("content-length")
         if announced is not None and (not announced.isdecimal() or int(announced) > self.limit):
             raise self._too_large()
-        body = await self._read(request)
+        body = await self._read(request, held)
         if body.count(b",") + body.count(b"[") + body.count(b"{") > MAX_VALUES:
             raise bad_request(f"A body may have {MAX_VALUES:,} values.")
         return await asyncio.to_thread(self._parsed, body)
 
-    async def _read(self, request: Request) -> bytes:
+    async def _read(self, request: Request, held: Held) -> bytes:
         body, more, receive = bytearray(), True, Paced(request.receive, time.monotonic)
-        counted = 0
-        try:
-            while more:
-                try:
-                    message = await receive()
-                except TimeoutError:
-                    raise APIError(408, "The request arrived too slowly: send it again.", "request_timeout") from None
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                body += message.get("body", b"")
-                more = message.get("more_body", False)
-                if len(body) > self.limit:
-                    raise self._too_large()
-                self._arriving += len(body) - counted
-                counted = len(body)
-                if self._arriving > BODIES_IN_FLIGHT * self.limit:
-                    raise APIError(
-                        503, "The server is receiving too much at once: try again.", "overloaded", None, RETRY
-                    )
-        finally:
-            self._arriving -= counted
+        while more:
+            try:
+                message = await receive()
+            except TimeoutError:
+                raise APIError(408, "The request arrived too slowly: send it again.", "request_timeout") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self.limit:
+                raise self._too_large()
+            self.nbytes += len(body) - held.nbytes
+            held.nbytes = len(body)
+            if self.nbytes > BODIES_HELD * self.limit:
+                raise busy()
         return bytes(body)
 
     def _parsed(self, body: bytes) -> Any:
@@ -88,6 +101,4 @@ class ClientGone(Exception):
     """The connection ended: there is nobody to answer."""
 
 
-RETRY = {"retry-after": "1"}
-
-__all__ = ["RETRY", "Bodies", "ClientGone"]
+__all__ = ["Bodies", "ClientGone", "Held"]

@@ -99,7 +99,7 @@ class DiskPrefixes:
             KVMMError: it is missing, damaged or of something else.
         """
         path = self.path(name)
-        cache = KVMMCache.load(path, model)
+        cache = KVMMCache.load(path, model, graph=False)
         if cache.metadata.get(METADATA) != list(name) or cache.get_seq_length() != name[1]:
             raise KVMMError(f"{path} holds another prefix than its name says.")
         with contextlib.suppress(OSError):
@@ -113,14 +113,11 @@ class DiskPrefixes:
         with contextlib.suppress(OSError):
             self.path(name).unlink()
 
-    def write(self, name: Name, cache: KVMMCache) -> None:
-        """Have a cache written by another thread, unless it is there or too many wait."""
-        if self.has(name):
-            return
-        try:
-            self._queue.put_nowait((name, cache))
-        except queue.Full:
-            return
+    def write(self, name: Name, cache: KVMMCache, *, wait: bool = False) -> None:
+        """Have a cache written by another thread, unless it is there, or too many wait and ``wait`` is not set."""
+        if not self.has(name):
+            with contextlib.suppress(queue.Full):
+                self._queue.put((name, cache), block=wait)
 
     def close(self) -> None:
         """Wait until everything is written."""

@@ -14,8 +14,8 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
@@ -27,6 +27,7 @@ from kvmm.modality import placeholder_ids
 from kvmm.models.generation import OUT_OF_MEMORY, Stopped, eos_token_ids, model_lock, read_piece, stoppable
 from kvmm.models.pieces import MIN_PIECE
 from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
+from kvmm.models.sampling import Choice
 from kvmm.policy import KVPolicy
 from kvmm.serve.errors import APIError
 from kvmm.serve.generation import Generation
@@ -65,7 +66,7 @@ class Engine:
     ) -> None:
         self._model, self._policy, self._prefixes, self._metrics = model, policy, prefixes, metrics
         self._max_running = max_running
-        self._ends = eos_token_ids(model)
+        self.ends = eos_token_ids(model)
         self._placeholders = torch.tensor([token for token, _ in placeholder_ids(model.config)], dtype=torch.long)
         penalty = model.generation_config.repetition_penalty
         self._penalty = None if penalty in (None, 1.0) else RepetitionPenaltyLogitsProcessor(penalty)
@@ -150,7 +151,7 @@ class Engine:
     def _round(self) -> None:
         """Read one piece of one prompt, then generate one token in every answer."""
         self._leave([one for one in (*self._reading, *self._decoding) if one.cancelled.is_set()])
-        with model_lock(self._model), kept_rope_deltas(self._model), torch.no_grad():
+        with model_lock(self._model), torch.no_grad():
             if self._reading:
                 self._guarded(self._read, self._reading[:1])
             if self._decoding:
@@ -160,10 +161,10 @@ class Engine:
             self._measured = now
             self._nbytes = sum(one.cache.memory().nbytes for one in self._decoding)
 
-    def _guarded(self, work: Any, generations: list[Generation]) -> None:
+    def _guarded(self, work: Callable[[list[Generation]], None], generations: list[Generation]) -> None:
         """Do ``work``; if it fails, those that it was for fail, and nobody else."""
         try:
-            work(*([generations[0]] if work == self._read else [generations]))
+            work(generations)
         except Stopped:
             self._leave(generations)
         except torch.OutOfMemoryError:
@@ -208,11 +209,14 @@ class Engine:
         self._metrics.prompt_tokens.add(served.length)
         self._metrics.cached_tokens.add(past)
 
-    def _read(self, generation: Generation) -> None:
-        if not generation.pieces:
-            self._begin(generation)
+    def _read(self, generations: list[Generation]) -> None:
+        """Read the next piece of one prompt; behind the last one comes the first token."""
+        (generation,) = generations
+        if generation.cache is None:
+            with kept_rope_deltas(self._model):
+                self._begin(generation)
         piece, served = generation.pieces.popleft(), generation.prompt
-        with stoppable(self._model, generation.cancelled):
+        with kept_rope_deltas(self._model), stoppable(self._model, generation.cancelled):
             places = {"position_ids": generation.positions}
             logits = read_piece(self._model, generation.cache, served.prompt, piece, places)
         if piece.end in served.boundaries and generation.pieces:
@@ -223,8 +227,9 @@ class Engine:
         with self._changed:
             self._reading.remove(generation)
             self._decoding.append(generation)
+        served.media.clear()  # pixels have served
         self._metrics.first_token.observe(time.perf_counter() - generation.arrived)
-        self._take(generation, logits[0, -1])
+        self._take(generations, logits[:, -1])
 
     def _keep(self, generation: Generation, cache: KVMMCache, length: int, *, write: bool = False) -> None:
         keys = generation.prompt.keys
@@ -249,22 +254,26 @@ class Engine:
             return_dict=True,
         )
         self._metrics.steps.add()
-        logits = output.logits[:, -1]
-        for one, row in zip(generations, logits, strict=True):
-            self._take(one, row)
+        self._take(generations, output.logits[:, -1])
 
-    def _take(self, generation: Generation, logits: torch.Tensor) -> None:
-        """Choose the next token, and end the answer if it is the last one."""
+    def _take(self, generations: list[Generation], logits: torch.Tensor) -> None:
+        """Choose the next token of every answer by logits ``[B, V]``, and end those for which it is the last one."""
         scores = logits.float()
         if self._penalty is not None:
-            ids = torch.cat([generation.prompt.prompt.ids[0], torch.tensor(generation.tokens, dtype=torch.long)])
-            scores = self._penalty(ids[None].to(scores.device), scores[None])[0]
+            rows = zip(generations, scores, strict=True)
+            scores = torch.stack([self._penalty(one.ids(row.device), row[None])[0] for one, row in rows])
         if self._placeholders.numel():
-            scores = scores.index_fill(0, self._placeholders.to(scores.device), -torch.inf)
-        reason = generation.take(scores, self._ends)
-        self._metrics.generated_tokens.add()
-        if reason is None:
-            return
+            scores = scores.index_fill(1, self._placeholders.to(scores.device), -torch.inf)
+        likely = scores.argmax(-1).tolist()  # one wait for the device for all
+        self._metrics.generated_tokens.add(len(generations))
+        for one, row, token in zip(generations, scores, likely, strict=True):
+            choice = Choice(token) if one.sampling.is_plain else one.sampler.choose(row)
+            reason = one.take(choice, self.ends)
+            if reason is not None:
+                self._end(one, reason)
+
+    def _end(self, generation: Generation, reason: str) -> None:
+        """Tell the end of an answer, free its place, and keep its cache for who goes on from there."""
         cache = generation.cache.pack()
         self._metrics.duration.observe(time.perf_counter() - generation.arrived)
         generation.finish(reason)

@@ -45,4 +45,10 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return APIError(400, message, code, param)
 
 
-__all__ = ["APIError", "bad_request"]
+def busy() -> APIError:
+    """More is asked than the server takes at once."""
+    headers = {"retry-after": "1"}
+    return APIError(503, "The server is busy: try again in a moment.", "overloaded", headers=headers)
+
+
+__all__ = ["APIError", "bad_request", "busy"]

@@ -67,13 +67,17 @@ class Generation:
     cached_tokens: int = 0
 
     def __post_init__(self) -> None:
-        self._sampler = Sampler(self.sampling)
+        self.sampler = Sampler(self.sampling)
         self._text = TextStream(self.tokenizer, self.sampling.stop)
         self._held: list[TokenLogprob] = []  # of tokens whose text is held back
 
-    def take(self, logits: torch.Tensor, ends: frozenset[int]) -> str | None:
-        """Choose a token by logits ``[V]`` and tell its text; the reason if the answer ends with it."""
-        choice = self._sampler.choose(logits)
+    def ids(self, device: torch.device) -> torch.Tensor:
+        """int64 ``[1, T]``: the tokens of the prompt and of the answer so far."""
+        answer = torch.tensor([self.tokens], dtype=torch.long)
+        return torch.cat([self.prompt.prompt.ids.cpu(), answer], dim=1).to(device)
+
+    def take(self, choice: Choice, ends: frozenset[int]) -> str | None:
+        """Add a token and tell its text; the reason if the answer ends with it."""
         self.tokens.append(choice.token)
         if choice.token in ends:
             return "stop"

@@ -11,9 +11,9 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -21,15 +21,16 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from kvmm.errors import KVMMError
-from kvmm.serve.bodies import RETRY, Bodies, ClientGone
+from kvmm.serve.bodies import Bodies, ClientGone
 from kvmm.serve.engine import Engine
-from kvmm.serve.errors import APIError
+from kvmm.serve.errors import APIError, busy
 from kvmm.serve.generation import Delta, Event, Finish, Generation
 from kvmm.serve.metrics import CONTENT_TYPE, Metrics
-from kvmm.serve.prompts import PromptMaker
+from kvmm.serve.prompts import PromptMaker, ServedPrompt
 from kvmm.serve.protocol import ChatRequest, Reply, TokenLogprob, parse_request
 
 logger = logging.getLogger(__name__)
+MAX_PREPARED = 4 * 2**30  # bytes of pixels and audio features that may wait to be read
 PREPARING = 4  # requests whose files are decoded and whose prompts are made at once
 CLIENT_CLOSED = 499  # nginx's status for a client that went away; nobody sees it but the metrics
 
@@ -72,6 +73,7 @@ class Service:
         self.created = int(time.time())
         self.bodies = Bodies(self.settings.max_body)
         self.places = 0
+        self.prepared = 0  # bytes of pixels and audio features of all requests
         self.pool = ThreadPoolExecutor(PREPARING, "kvmm-prepare")
         self._keys = {hashlib.sha256(key.encode()).digest(): key for key in self.settings.api_keys}
 
@@ -95,7 +97,7 @@ class Service:
     def place(self) -> Any:
         """A place among the requests that are here at once. Raises ``APIError`` 503 if there is none."""
         if self.places >= self.settings.max_places:
-            raise APIError(503, "The server is busy: try again in a moment.", "overloaded", None, RETRY)
+            raise busy()
         self.places += 1
         try:
             yield
@@ -124,23 +126,15 @@ class Exchange:
         self._stop = threading.Event()  # ends the decoding of files
         self._generation: Generation | None = None
         self._gone: asyncio.Task[None] | None = None
+        self._prepared = 0  # bytes of pixels and audio features
         self.arrived = time.perf_counter()
 
     async def begin(self) -> ChatRequest:
         """Read the body, make the prompt and hand it to the engine."""
-        asked = parse_request(await self._service.bodies.read_json(self._request))
-        if asked.model != self._service.settings.model_name:
-            raise APIError(
-                404,
-                f"There is no model {asked.model[:100]!r} here: this server has {self._service.settings.model_name!r}.",
-                "model_not_found",
-                "model",
-            )
-        self._gone = asyncio.create_task(self._until_gone())
+        with self._service.bodies.holding() as held:
+            asked = parse_request(await self._service.bodies.read_json(self._request, held))
+            prompt = await self._prompt(asked)
         service = self._service
-        prompt = await self._or_gone(
-            self._loop.run_in_executor(service.pool, service.maker.make, asked, self._scope, self._stop)
-        )
         limit = min(service.settings.max_new_tokens, service.window - prompt.length)
         self._generation = Generation(
             prompt,
@@ -152,7 +146,27 @@ class Exchange:
             arrived=self.arrived,
         )
         service.engine.submit(self._generation)
-        return asked
+        return replace(asked, messages=())  # the files have served
+
+    async def _prompt(self, asked: ChatRequest) -> ServedPrompt:
+        """The prompt of a request, made in another thread."""
+        if asked.model != self._service.settings.model_name:
+            raise APIError(
+                404,
+                f"There is no model {asked.model[:100]!r} here: this server has {self._service.settings.model_name!r}.",
+                "model_not_found",
+                "model",
+            )
+        self._gone = asyncio.create_task(self._until_gone())
+        make = self._service.maker.make
+        prompt = await self._or_gone(
+            self._loop.run_in_executor(self._service.pool, make, asked, self._scope, self._stop)
+        )
+        self._prepared = prompt.nbytes
+        self._service.prepared += self._prepared
+        if self._service.prepared > MAX_PREPARED and self._service.prepared > self._prepared:
+            raise busy()
+        return prompt
 
     def _tell(self, event: Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -179,6 +193,7 @@ class Exchange:
     def end(self) -> None:
         """Leave the engine, if the answer is not done; nothing is kept of this request."""
         self._stop.set()
+        self._service.prepared -= self._prepared
         if self._generation is not None:
             self._service.engine.cancel(self._generation)
         if self._gone is not None:
@@ -188,7 +203,7 @@ class Exchange:
 class EventStream(Response):
     """Server-sent events; ``on_end`` is called once nobody listens any more."""
 
-    def __init__(self, events: AsyncIterator[str], on_end: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncGenerator[str, None], on_end: Callable[[], None]) -> None:
         super().__init__(media_type="text/event-stream")
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self.headers["cache-control"] = "no-cache"
@@ -204,6 +219,7 @@ class EventStream(Response):
         except (ClientGone, OSError):
             pass
         finally:
+            await self._events.aclose()
             self._on_end()
 
 
@@ -234,11 +250,11 @@ async def complete(service: Service, request: Request) -> Response:
 
 async def _stream(
     service: Service, exchange: Exchange, asked: ChatRequest, reply: Reply, event: Delta | Finish
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     """The events of an answer as text."""
-    yield _data(reply.chunk({"role": "assistant", "content": ""}))
-    status = "200"
+    status = str(CLIENT_CLOSED)  # until all of it has been sent
     try:
+        yield _data(reply.chunk({"role": "assistant", "content": ""}))
         while isinstance(event, Delta):
             shown = None if asked.sampling.logprobs is None else event.logprobs
             yield _data(reply.chunk({"content": event.text}, logprobs=shown))
@@ -247,12 +263,10 @@ async def _stream(
         if asked.include_usage:
             yield _data(reply.usage_chunk(event.usage))
         yield "data: [DONE]\n\n"
+        status = "200"
     except APIError as error:
         status = str(error.status)
         yield _data(error.body())
-    except ClientGone:
-        status = str(CLIENT_CLOSED)
-        raise
     finally:
         service.metrics.requests.add(1, status)
 

@@ -147,7 +147,7 @@ class PrefixStore:
         """Write to disk what is in memory alone."""
         if self.disk is not None:
             for name, prefix in self._prefixes.items():
-                self.disk.write(name, prefix.cache)
+                self.disk.write(name, prefix.cache, wait=True)
             self.disk.close()
 
 

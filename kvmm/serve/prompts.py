@@ -106,13 +106,18 @@ class ServedPrompt:
         """Tokens of the prompt."""
         return self.prompt.ids.shape[1]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of pixels and audio features that are still to be read."""
+        return sum(tensor.nbytes for tensors in self.media for tensor in tensors.values())
+
     def pieces_from(self, past: int) -> list[Piece]:
         """What remains to be read behind the first ``past`` tokens; a piece ends at every boundary."""
         if self.runs is None:
             pages = sum("pixel_values" in tensors for tensors in self.media)
             return [Piece(past, self.length, pages, merge_inputs(self.media))]
         pieces: list[Piece] = []
-        for end in [*(at for at in self.boundaries if at > past), self.length]:
+        for end in [*(at for at in self.boundaries if at >= past + MIN_PREFIX), self.length]:
             places = [i for i, (begin, _) in enumerate(self.runs) if past <= begin < end]
             runs, tensors = [self.runs[i] for i in places], [self.media[i] for i in places]
             pieces += divide(past, end, runs, tensors, self.piece_tokens)

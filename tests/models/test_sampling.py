@@ -53,7 +53,9 @@ def test_a_seed_draws_the_same_tokens_whatever_else_is_drawn() -> None:
         torch.rand(3)
         again.append(second.choose(LOGITS).token)
     assert again == tokens
-    assert [Sampler(Sampling(temperature=1.0)).choose(LOGITS).token for _ in range(200)] != tokens * 4
+    unseeded = [Sampler(Sampling(temperature=1.0)) for _ in range(2)]
+    drawn_by = [[one.choose(LOGITS).token for _ in range(50)] for one in unseeded]
+    assert drawn_by[0] != drawn_by[1]
 
 
 def test_logprobs_are_the_models_own() -> None:
@@ -133,7 +135,7 @@ def test_a_conversation_samples_and_stops(omni: Any, invoice: Any) -> None:
     for seed in (1, 1, 2, 3):
         side = talk.fork()
         sampling = Sampling(temperature=2.0, seed=seed)
-        *_, last = side.ask("What is the date?", max_new_tokens=12, sampling=sampling)
+        *_, last = side.ask("Write something.", max_new_tokens=12, sampling=sampling)
         answers.append(last.token_ids)
     assert answers[0] == answers[1] and len(set(answers)) > 1
 
