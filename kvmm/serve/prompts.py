@@ -27,6 +27,7 @@ from kvmm.models.question import LARGE_PIECE_TOKENS, MIN_ANSWER_TOKENS, PIECE_TO
 from kvmm.serve.errors import APIError, bad_request
 from kvmm.serve.protocol import ChatRequest, File, Message
 
+TEXT_BLOCK = 1024  # tokens of text after which a prompt is packed and kept
 MIN_PREFIX = 64  # tokens; fewer are read again faster than they are kept
 _NO_TOKEN = b"\xff" * 8  # int64 -1, before what stands for a medium among the tokens of a prefix
 
@@ -267,11 +268,7 @@ class PromptMaker:
             if items:
                 ends.append(runs[count - 1][1] + 1)  # with the marker that closes the medium
         ends.append(_expanded_prefix(prompt.ids[0].tolist(), runs, earlier))
-        boundaries: list[int] = []
-        for end in sorted(ends):
-            if end - (boundaries[-1] if boundaries else 0) >= MIN_PREFIX and end <= prompt.ids.shape[1] - MIN_PIECE:
-                boundaries.append(end)
-        return ServedPrompt(prompt, runs, parts, keys, tuple(boundaries), size)
+        return ServedPrompt(prompt, runs, parts, keys, boundaries_of(ends, runs, prompt.ids.shape[1]), size)
 
     def _check_length(self, length: int) -> None:
         window = window_of(self._model)
@@ -281,6 +278,29 @@ class PromptMaker:
                 "messages",
                 "context_length_exceeded",
             )
+
+
+def boundaries_of(ends: Iterable[int], runs: Sequence[tuple[int, int]], total: int) -> tuple[int, ...]:
+    """The lengths at which a prompt of ``total`` tokens is packed and kept.
+
+    Args:
+        ends: where its files and its earlier messages end.
+        runs: where its media are.
+        total: leaves something to read behind the last boundary.
+
+    Returns:
+        those of ``ends`` that are at least :data:`MIN_PREFIX` tokens apart, and every :data:`TEXT_BLOCK` tokens of what
+        has no media in it: long texts with different questions behind them share their blocks.
+    """
+    found: list[int] = []
+    last = total - MIN_PIECE
+    for end in [*sorted(ends), total]:
+        start = found[-1] if found else 0
+        if not any(start <= begin < end for begin, _ in runs):
+            found += range(start + TEXT_BLOCK, min(end, last + 1), TEXT_BLOCK)
+        if end <= last and end - (found[-1] if found else 0) >= MIN_PREFIX:
+            found.append(end)
+    return tuple(found)
 
 
 def _expanded_prefix(ids: Sequence[int], runs: Sequence[tuple[int, int]], earlier: Sequence[int]) -> int:
@@ -293,4 +313,4 @@ def _expanded_prefix(ids: Sequence[int], runs: Sequence[tuple[int, int]], earlie
     return place
 
 
-__all__ = ["MIN_PREFIX", "PrefixKeys", "PromptMaker", "ServedPrompt", "Shown"]
+__all__ = ["MIN_PREFIX", "TEXT_BLOCK", "PrefixKeys", "PromptMaker", "ServedPrompt", "Shown", "boundaries_of"]

