@@ -18,6 +18,7 @@ from kvmm.policy import get_policy
 from kvmm.policy.files import parse_bytes
 
 API_KEY_ENV = "KVMM_API_KEY"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def command(
@@ -81,7 +82,10 @@ def command(
     quiet_transformers()
     network, processor = load_model(model, device=device, dtype=dtype, fuse_values=fuse_values)
     shown = name or _shown_name(model or str(default_model()))
-    settings = Settings(shown, keys, share_prefixes, max_running + max_waiting, max_new_tokens, max_upload * 2**20)
+    hosts = LOOPBACK if host in LOOPBACK and not keys else ()
+    settings = Settings(
+        shown, keys, share_prefixes, max_running + max_waiting, max_new_tokens, max_upload * 2**20, hosts
+    )
     options = Options(max_running, budget, cache_dir, on_disk, max_pages)
     service = build_service(network, processor, policy, settings, options)
     print(f"Serving {shown} with policy {policy} at http://{host}:{port}/v1", file=sys.stderr, flush=True)

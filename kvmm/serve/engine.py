@@ -124,21 +124,25 @@ class Engine:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
+        try:
+            while self._next():
+                self._round()
+        finally:  # nobody waits for an engine that has ended, whatever ended it
             with self._changed:
-                while not (self._closing or self._waiting or self._reading or self._decoding):
-                    self._nbytes = 0
-                    self._changed.wait()
-                if self._closing:
-                    left = [*self._waiting, *self._reading, *self._decoding]
-                    self._waiting.clear()
-                else:
-                    self._admit()
-            if self._closing:
-                for one in left:
-                    one.tell(APIError(503, STOPPING, "server_stopping"))
-                return
-            self._round()
+                self._closing = True
+                left = [*self._waiting, *self._reading, *self._decoding]
+                self._waiting.clear()
+            self._fail(left, APIError(503, STOPPING, "server_stopping"))
+
+    def _next(self) -> bool:
+        """Wait until there is something to do; False once the engine is to end."""
+        with self._changed:
+            while not (self._closing or self._waiting or self._reading or self._decoding):
+                self._nbytes = 0
+                self._changed.wait()
+            if not self._closing:
+                self._admit()
+            return not self._closing
 
     def _admit(self) -> None:
         """Let requests in while there is room, first those whose key has the fewest that run."""

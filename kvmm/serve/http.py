@@ -46,6 +46,8 @@ class Settings:
         max_places: requests that are prepared, wait or run at once.
         max_new_tokens: longest answer.
         max_body: bytes of one body.
+        hosts: names that requests may call the server by; none allows all. A page that a browser loaded from elsewhere
+            can have its own name lead to this machine, and would reach a server without keys under it.
     """
 
     model_name: str
@@ -54,6 +56,7 @@ class Settings:
     max_places: int = 80
     max_new_tokens: int = 1024
     max_body: int = 100 * 2**20
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass
@@ -78,7 +81,11 @@ class Service:
         self._keys = {hashlib.sha256(key.encode()).digest(): key for key in self.settings.api_keys}
 
     def authenticate(self, request: Request) -> str:
-        """The scope of a request's sender. Raises ``APIError`` 401 without a right key."""
+        """The scope of a request's sender. Raises ``APIError`` 401 without a right key, 403 under another name."""
+        if self.settings.hosts and request.url.hostname not in self.settings.hosts:
+            raise APIError(
+                403, f"Call this server by one of these names: {', '.join(self.settings.hosts)}.", "wrong_host"
+            )
         if not self._keys:
             return self.scope_of("")
         kind, _, given = request.headers.get("authorization", "").partition(" ")
@@ -332,7 +339,9 @@ def _add_errors(app: FastAPI) -> None:
     async def known(request: Request, error: APIError) -> Response:
         # what is left of a body that was not read would be taken for the next request
         headers = (
-            {**error.headers, "connection": "close"} if error.status in (401, 408, 413, 415, 503) else error.headers
+            {**error.headers, "connection": "close"}
+            if error.status in (401, 403, 408, 413, 415, 503)
+            else error.headers
         )
         return JSONResponse(error.body(), error.status, headers)
 

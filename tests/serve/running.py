@@ -33,7 +33,7 @@ class Running:
     url: str
 
     def post(self, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=300, **options)
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=1200, **options)
 
     def ask(self, question: str, *files: dict[str, Any], **fields: Any) -> dict[str, Any]:
         """The JSON of an answer."""
@@ -42,10 +42,10 @@ class Running:
         return answer.json()
 
     def metrics(self) -> dict[str, float]:
-        lines = httpx.get(f"{self.url}/metrics", timeout=60).text.splitlines()
+        lines = httpx.get(f"{self.url}/metrics", timeout=600).text.splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
 
-    def wait_for(self, what: Callable[[], bool], seconds: float = 60.0) -> None:
+    def wait_for(self, what: Callable[[], bool], seconds: float = 300.0) -> None:
         until = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < until, self.service.engine.status()

@@ -6,11 +6,13 @@ import base64
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from kvmm.commands.serve import LOOPBACK
 from kvmm.serve.http import Settings
 from tests.serve.running import MODEL, Running, chat, image, serving, text_of
 
@@ -105,6 +107,16 @@ def test_a_page_of_another_site_cannot_ask(locked: Running) -> None:
     headers = {**bearer("first-key"), "content-type": "text/plain"}
     answer = httpx.post(f"{locked.url}/v1/chat/completions", content=json.dumps(chat("x")), headers=headers)
     assert answer.status_code == 415 and error_of(answer)
+
+
+def test_a_server_without_keys_answers_to_its_own_names_alone(server: Running) -> None:
+    """A page of another site can have its own name lead to this machine."""
+    port = server.url.rpartition(":")[2]
+    assert httpx.get(f"{server.url}/v1/models", headers={"host": f"evil.example:{port}"}).status_code == 200
+    server.service.settings = replace(server.service.settings, hosts=LOOPBACK)
+    for name, status in (("127.0.0.1", 200), ("localhost", 200), ("[::1]", 200), ("evil.example", 403), ("", 403)):
+        answer = httpx.get(f"{server.url}/v1/models", headers={"host": f"{name}:{port}"})
+        assert answer.status_code == status, name
 
 
 def b64(content: bytes) -> str:

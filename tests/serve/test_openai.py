@@ -16,7 +16,7 @@ openai = pytest.importorskip("openai", reason="OpenAI's client package is not in
 @pytest.fixture(scope="module")
 def client(omni: Any) -> Any:
     with serving(omni, settings=Settings(MODEL, ("key",))) as running:
-        yield openai.OpenAI(base_url=f"{running.url}/v1", api_key="key", max_retries=0, timeout=300)
+        yield openai.OpenAI(base_url=f"{running.url}/v1", api_key="key", max_retries=0, timeout=1200)
 
 
 def ask(client: Any, *parts: Any, **options: Any) -> Any:
