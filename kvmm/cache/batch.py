@@ -43,7 +43,15 @@ class BatchLayer(CacheLayerMixin):
         """Nothing: the caches hold what there is."""
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple:
-        """Append row ``b`` of keys and values ``[B, H_kv, 1, D]`` to cache ``b``; returns a handle twice."""
+        """Append row ``b`` of keys and values ``[B, H_kv, 1, D]`` to cache ``b``; returns a handle twice.
+
+        Raises ``KVMMError`` for another number of sequences, or of tokens.
+        """
+        rows, _, count, _ = key_states.shape
+        if rows != len(self._caches) or count != 1:
+            raise KVMMError(
+                f"A batch of {len(self._caches)} caches takes one token of each, not {count} of {rows} sequences."
+            )
         self._states = [
             cache.update(key_states[b : b + 1], value_states[b : b + 1], self._index)
             for b, cache in enumerate(self._caches)

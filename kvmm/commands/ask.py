@@ -13,7 +13,23 @@ from rich.table import Table
 
 from kvmm import decoding
 from kvmm.commands.inputs import quiet_transformers
-from kvmm.commands.options import Device, Dtype, FuseValues, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
+from kvmm.commands.options import (
+    Device,
+    Dtype,
+    FuseValues,
+    Images,
+    Json,
+    Logprobs,
+    MaxNewTokens,
+    Model,
+    Pdfs,
+    Policy,
+    Quiet,
+    Seed,
+    Stop,
+    Temperature,
+    TopP,
+)
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
@@ -52,20 +68,11 @@ def command(
     dtype: Dtype = None,
     fuse_values: FuseValues = False,
     max_new_tokens: MaxNewTokens = 256,
-    temperature: Annotated[
-        float, typer.Option(min=0, max=2, help="0 takes the most likely token; above, tokens are drawn.")
-    ] = 0.0,
-    top_p: Annotated[
-        float, typer.Option(min=0, max=1, help="Draw from the smallest set of tokens of this probability.")
-    ] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="The same seed draws the same answer.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="A text that ends the answer; repeat for several.")] = None,
-    logprobs: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=20, metavar="N", help="With --json: log-probability of each token, and of the N most likely."
-        ),
-    ] = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    logprobs: Logprobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

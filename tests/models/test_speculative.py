@@ -61,7 +61,7 @@ def test_the_answer_is_that_of_one_token_a_step(asked: Any, policy: str, wrong: 
     assert drafted.tokens == plain
     assert cache.get_seq_length() == plain_cache.get_seq_length() == inputs["input_ids"].shape[1] + 119
     if wrong:
-        assert 0.3 < drafted.acceptance < 0.9 and drafted.calls < 100
+        assert 0.2 < drafted.acceptance < 0.9 and drafted.calls < 100
     else:
         assert drafted.acceptance == 1 and drafted.calls < 40
     if isinstance(cache, KVMMCache):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 import torch
 
@@ -121,19 +120,27 @@ def test_sixteen_clients_get_the_answers_of_one_after_the_other(omni: Any) -> No
         assert seen["kvmm_places"] == 0
 
 
+def address_of(running: Running) -> tuple[str, int]:
+    host, port = running.url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+def request_bytes(body: bytes, announced: int | None = None) -> bytes:
+    """A request as it is sent; ``announced``: the length that its header says."""
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {announced or len(body)}\r\n\r\n".encode() + body
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_frees_its_place(omni: Any, stream: bool) -> None:
     body = chat("What is the total?", image(), max_tokens=1000, stream=stream)
     with serving(omni, max_running=1) as running:
-        engine, url = running.service.engine, f"{running.url}/v1/chat/completions"
+        engine = running.service.engine
         ends, engine.ends = engine.ends, frozenset()  # no answer ends before it is as long as it may be
-        with contextlib.suppress(httpx.ReadTimeout), httpx.Client(timeout=60) as client:
-            if stream:
-                with client.stream("POST", url, json=body) as answer:
-                    next(answer.iter_raw())
-                    assert engine.status().decoding == 1 and running.service.places == 1
-            else:
-                client.post(url, json=body, timeout=httpx.Timeout(60, read=3))
+        with socket.create_connection(address_of(running)) as connection:
+            connection.sendall(request_bytes(json.dumps(body).encode()))
+            running.wait_for(lambda: engine.status().decoding == 1)
+            assert running.service.places == 1
         running.wait_for(lambda: running.service.places == 0 and engine.status().decoding == 0)
         generated = running.metrics()["kvmm_generated_tokens_total"]
         assert 0 < generated < 1000
@@ -144,10 +151,8 @@ def test_a_client_that_goes_away_frees_its_place(omni: Any, stream: bool) -> Non
 
 
 def test_a_client_that_goes_away_while_it_sends(server: Running) -> None:
-    host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as connection:
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-        connection.sendall(f"{head}Content-Length: 1000\r\n\r\n".encode() + b'{"model": ')
+    with socket.create_connection(address_of(server)) as connection:
+        connection.sendall(request_bytes(b'{"model": ', announced=1000))
         server.wait_for(lambda: server.service.places == 1)
     server.wait_for(lambda: server.service.places == 0)
 

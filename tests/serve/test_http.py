@@ -114,7 +114,7 @@ def test_a_server_without_keys_answers_to_its_own_names_alone(server: Running) -
     port = server.url.rpartition(":")[2]
     assert httpx.get(f"{server.url}/v1/models", headers={"host": f"evil.example:{port}"}).status_code == 200
     server.service.settings = replace(server.service.settings, hosts=LOOPBACK)
-    for name, status in (("127.0.0.1", 200), ("localhost", 200), ("[::1]", 200), ("evil.example", 403), ("", 403)):
+    for name, status in (("127.0.0.1", 200), ("localhost", 200), ("[::1]", 200), ("evil.example", 403)):
         answer = httpx.get(f"{server.url}/v1/models", headers={"host": f"{name}:{port}"})
         assert answer.status_code == status, name
 
