@@ -95,6 +95,7 @@ def command(
         if image or pdf or audio:
             decoding.start()  # a third of a second, which importing torch takes anyway
         _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
+        asking = _asking(max_new_tokens, chosen)
         media = _load(image or (), pdf or (), audio or (), video or ())
         steps.say(f"Loading {model or 'the embedded model'}")
         loading = {"device": device, "dtype": dtype, "fuse_values": fuse_values}
@@ -105,7 +106,6 @@ def command(
         finals: dict[str, Progress] = {}
         for name, talk in talks.items():
             label = f"{name}: " if compare else ""
-            asking = _asking(max_new_tokens, chosen)
             finals[name] = _answer(talk, question, media, asking, steps, label=label, echo=not as_json)
     difference = _difference(finals, policy, talks[policy]) if compare else None
     if as_json:

@@ -15,6 +15,9 @@ from kvmm.models.positions import all_position_ids, extended_position_ids
 from tests.tiny_models.families import build
 
 LENGTHS = (24, 70, 45)
+# A product of three rows rounds the last bit of float32 differently from that of one; where tokens are kept in bfloat16
+# or in codes, that bit decides now and then which way a value is rounded.
+TOLERANCES = {"dynamic": 1e-4, "bf16": 0.02, "oscar4-2": 0.1, "kivi2": 0.1}
 STEPS = 40  # enough for pages of text to be packed on the way, at different steps
 
 
@@ -51,16 +54,28 @@ def test_a_batch_computes_what_each_of_its_caches_would(family: str, policy: str
         found = step(model, batch, tokens[members], torch.cat([places[b] for b in members], -2))
         assert batch.batch_size == len(members)
         for row, b in zip(found, members, strict=True):
-            # exact tokens are kept in bfloat16, where a difference in the last bit of float32 may round another way
-            torch.testing.assert_close(row, expected[b][0], atol=2e-3, rtol=1e-2)
+            # logits lie within 6; another sequence's pages would change them by more than 1
+            torch.testing.assert_close(row, expected[b][0], atol=TOLERANCES[policy], rtol=0)
         if 1 not in members:
-            step(model, together[1][0], tokens[1:2], places[1])
+            step(model, CacheBatch([together[1][0]]), tokens[1:2], places[1])
         tokens = torch.cat([row.argmax(-1)[None] for row in expected])
     for (one, _), (other, _) in zip(alone, together, strict=True):
         assert one.get_seq_length() == other.get_seq_length()
         if isinstance(one, KVMMCache):
             assert one.memory().nbytes == other.memory().nbytes
             assert one.table.dense.tolist() == other.table.dense.tolist()
+
+
+@pytest.mark.parametrize("policy", ["oscar4-2", "bf16"])
+def test_a_batch_of_one_is_exactly_its_cache(policy: str) -> None:
+    model = build("llama")
+    (alone, places), (together, _) = (read(model, policy, 45) for _ in range(2))
+    token = torch.tensor([[41]])
+    for k in range(STEPS):
+        place = places[..., 45 + k : 46 + k]
+        expected = step(model, alone, token, place)
+        assert torch.equal(step(model, CacheBatch([together]), token, place), expected)
+        token = expected.argmax(-1)[None]
 
 
 def test_what_is_no_batch_is_one_line() -> None:
