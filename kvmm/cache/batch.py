@@ -18,7 +18,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvmm.attention import PackedHandle, install_attention
+from kvmm.cache.cache import KVMMCache
 from kvmm.errors import KVMMError
+from kvmm.modality import label_ids
 
 
 class BatchLayer(CacheLayerMixin):
@@ -115,6 +117,19 @@ class CacheBatch(Cache):
     def batch_size(self) -> int:
         """Number of sequences."""
         return len(self.caches)
+
+    def announce(self, input_ids: torch.Tensor | None, *args: Any, **described: Any) -> None:
+        """Tell every cache what its new token is; the model's pre-hook calls it, as for one cache.
+
+        A placeholder of a medium that a model generates is stored as that medium. Without ids tokens are text.
+        """
+        packed = [cache for cache in self.caches if isinstance(cache, KVMMCache)]
+        if input_ids is None or not packed or not packed[0].placeholders:
+            return
+        codes = label_ids(input_ids, packed[0].placeholders)
+        for cache, row in zip(self.caches, codes, strict=False):
+            if isinstance(cache, KVMMCache):
+                cache.step.modality = row[None]
 
 
 def _attend(query: torch.Tensor, key: Any, value: Any, scaling: float) -> torch.Tensor:

@@ -94,7 +94,7 @@ def test_prompt_lookup_and_a_draft_model(asked: Any) -> None:
 
 def test_what_cannot_be_drafted_is_one_line(asked: Any) -> None:
     model, inputs, _ = asked
-    two = {name: x.expand(2, -1) if x.dim() == 2 else x for name, x in inputs.items()}
+    two = {"input_ids": inputs["input_ids"].expand(2, -1)}
     with pytest.raises(KVMMError, match="one sequence"):
         generate_with_drafts(model, two, new_cache(model, "bf16"), 4, PromptLookup())
     cache = KVMMCache.for_model(model, "spherical-high", budget=10**6)
