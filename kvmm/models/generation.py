@@ -304,6 +304,7 @@ class Worker(threading.Thread):
                     self._tell(i)
                     if i + 1 < len(prompt.pieces):
                         self._read(piece, places)
+            stopping = [_StopOnEvent(self.stop), *([] if self.text is None else [_StopOnText(self.text)])]
             self.model.generate(
                 **prompt.inputs,
                 **on_device(self.model, prompt.pieces[-1].inputs if prompt.pieces else {}),
@@ -317,7 +318,7 @@ class Worker(threading.Thread):
                 top_k=None,
                 pad_token_id=pad,
                 streamer=_Tokens(self),
-                stopping_criteria=StoppingCriteriaList([_StopOnEvent(self.stop, self.text)]),
+                stopping_criteria=StoppingCriteriaList(stopping),
                 logits_processor=LogitsProcessorList([] if self.sampler is None else [self.sampler]),
             )
         self._collect_norms(answering=True)
@@ -382,14 +383,21 @@ class _Tokens(BaseStreamer):
 
 
 class _StopOnEvent(StoppingCriteria):
-    """Ends a generation at an event, or once a stop text came."""
-
-    def __init__(self, event: threading.Event, text: TextStream | None = None) -> None:
-        self._event, self._text = event, text
+    def __init__(self, event: threading.Event) -> None:
+        self._event = event
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        over = self._event.is_set() or (self._text is not None and self._text.stopped)
-        return torch.full((input_ids.shape[0],), over, dtype=torch.bool, device=input_ids.device)
+        return torch.full((input_ids.shape[0],), self._event.is_set(), dtype=torch.bool, device=input_ids.device)
+
+
+class _StopOnText(StoppingCriteria):
+    """Ends an answer once a stop text came."""
+
+    def __init__(self, text: TextStream) -> None:
+        self._text = text
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        return torch.full((input_ids.shape[0],), self._text.stopped, dtype=torch.bool, device=input_ids.device)
 
 
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
