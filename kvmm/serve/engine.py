@@ -36,6 +36,7 @@ from kvmm.serve.prefixes import PrefixStore
 from kvmm.serve.prompts import MIN_PREFIX
 
 logger = logging.getLogger(__name__)
+MEASURE_SECONDS = 10.0  # between two looks at the bytes of running answers, which take milliseconds each
 STOPPING = "The server is stopping: send the request again."
 
 
@@ -161,7 +162,7 @@ class Engine:
             if self._decoding:
                 self._guarded(self._step, list(self._decoding))
         now = time.monotonic()
-        if now - self._measured > 1.0:
+        if now - self._measured > MEASURE_SECONDS:
             self._measured = now
             self._nbytes = sum(one.cache.memory().nbytes for one in self._decoding)
 
