@@ -25,6 +25,7 @@ COMMANDS = {
     "eval": "Answer a benchmark's questions under several policies, score them and compare.",
     "plan": "Plan a cache: its size by policy, and the longest context that fits a budget.",
     "policies": "List the cache policies by tier, one line each: name, what it costs, what it is.",
+    "serve": "Serve the model to OpenAI clients: documents are read once and packed, answers are generated together.",
     "report": "Compare the policies of finished or running evaluations.",
     "analyze": "Figures and numbers of an analysis in a folder: PNG, HTML, JSON.",
 }

@@ -219,3 +219,13 @@ def test_decode_profile(tmp_path: Path):
     assert row["dram_share"] == 0.6435 and row["instructions"] == 22797560 and row["stalls"] == {"wait": 1.21}
     samples = {"before": 10, "dense": 10, "query": 310, "pages": 500, "join": 170}
     assert row["phases"] == {phase: n / 1000 for phase, n in samples.items()}
+
+
+def test_serve(tmp_path: Path):
+    output = tmp_path / "result.json"
+    command = [sys.executable, "-m", "benchmarks.serve", "--smoke", "--output", str(output)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
+    rows = {row["name"]: row for row in json.loads(output.read_text())["results"]}
+    assert set(rows) == {"answers 1", "answers 2", "steps 1", "steps 2"}
+    assert rows["answers 1"]["equal"] and rows["answers 2"]["equal"]
+    assert rows["steps 2"]["ratio"] == rows["steps 2"]["per_second"] / rows["steps 1"]["per_second"]

@@ -115,6 +115,18 @@ def test_json_is_one_object_and_nothing_else(folder):
     assert sum(entry["nbytes"] for entry in small["by_modality"].values()) == small["held_nbytes"] < small["nbytes"]
 
 
+def test_sampling_options_reach_the_answer(folder, call):
+    asked = ("ask", "--image", folder / "invoice.png", "--dtype", "float32", "What is the total?")
+    out = json.loads(call(*asked, "--json", "--logprobs", "2").stdout)
+    assert out["answer"] == "$42.50" == "".join(one["token"] for one in out["logprobs"][:-1])
+    assert all(len(one["top"]) == 2 and one["top"][0]["token"] == one["token"] for one in out["logprobs"])
+    options = ("--temperature", "0.5", "--top-p", "0.001", "--seed", "3", "--stop", "2.5")
+    assert call(*asked, *options).stdout.splitlines()[0] == "$4"
+    assert_refused(call(*asked, "--logprobs", "2"), "--json")
+    assert_refused(call(*asked, "--stop", ""), "stop must be")
+    assert call(*asked, "--temperature", "3").returncode == 2
+
+
 def test_an_answer_that_differs_says_where(folder, call, monkeypatch):
     """Of two answers to one question, one ends early: the verdict names the word and ``--json`` both texts."""
     from kvmm.models import generation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -416,9 +417,19 @@ class KVMMCache(ContractMixin):
         save_cache(self, path, metadata)
 
     @classmethod
-    def load(cls, path: str | Path, model: nn.Module, *, calibration: str | Path | None = None) -> KVMMCache:
-        """Read a cache that :meth:`save` wrote for the same model; see :func:`kvmm.cache.file.load_cache`."""
-        return load_cache(path, model, cls._prepared, calibration=calibration)
+    def load(
+        cls,
+        path: str | Path,
+        model: nn.Module,
+        *,
+        calibration: str | Path | None = None,
+        graph: bool | str | None = None,
+    ) -> KVMMCache:
+        """Read a cache that :meth:`save` wrote for the same model; see :func:`kvmm.cache.file.load_cache`.
+
+        ``graph`` is that of :meth:`for_model`.
+        """
+        return load_cache(path, model, partial(cls._prepared, graph=graph), calibration=calibration)
 
     @property
     def model(self) -> nn.Module | None:

@@ -75,7 +75,7 @@ def save_cache(
     tensors |= {f"metadata.{name}": value for name, value in values.items() if isinstance(value, torch.Tensor)}
     state = {
         "policy": cache.policy.to_dict(),
-        "calibration": _digest(cache.calibration),
+        "calibration": calibration_digest(cache.calibration),
         "dtype": str(cache.model.dtype).removeprefix("torch."),
         "table": table,
         "layers": layers,
@@ -179,7 +179,7 @@ def _rebuilt(
     fitted = None
     if state["calibration"] is not None:
         fitted = load_calibration(model, policy)
-        if _digest(fitted) != state["calibration"]:
+        if calibration_digest(fitted) != state["calibration"]:
             raise KVMMError(f"{path} was packed with another calibration file; pass it as calibration=.")
     cache = prepare(model, policy, fitted)
     _check_names(tensors, len(cache.layers))
@@ -243,7 +243,7 @@ def _checksum(text: str, tensors: Tensors) -> str:
     return f"{checksum:08x}"
 
 
-def _digest(calibration: Calibration | None) -> str | None:
+def calibration_digest(calibration: Calibration | None) -> str | None:
     return None if calibration is None else _checksum(calibration.fingerprint, dict(calibration.tensors))
 
 

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.state import CacheState
 from kvmm.modality import MODALITY_NAMES
@@ -151,6 +153,21 @@ def measure(cache: CacheState) -> MemoryReport:
         packed_tokens=packed_tokens,
         packed_bits_per_value=8 * sum(counts.by_packed.values()) / (packed_tokens * width) if packed_tokens else 0.0,
     )
+
+
+def storages(cache: CacheState) -> dict[int, int]:
+    """Bytes of the memory behind every tensor of a cache, by address: what several caches share has one address."""
+    tensors = [cache.table.modality, cache.table.dense, *cache.table.stores.values()]
+    for layer in cache.layers:
+        if isinstance(layer, KVMMLayer) and layer.is_initialized:
+            tensors += layer.residual.tensors()
+            for store in layer.segments.allocated_stores:
+                tensors += store.buffers.values()
+                tensors += [] if store.groups is None else [store.groups.buffer]
+        elif getattr(layer, "is_initialized", False):
+            tensors += [getattr(layer, "keys", None), getattr(layer, "values", None)]
+    found = (t.untyped_storage() for t in tensors if isinstance(t, torch.Tensor))
+    return {storage.data_ptr(): storage.nbytes() for storage in found if storage.nbytes()}
 
 
 def _by_modality(counts: _Counts, width: int, sliding_dense: int) -> dict[str, dict[str, float]]:

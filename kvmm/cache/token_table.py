@@ -202,6 +202,15 @@ class TokenTable:
         num_sinks = self.num_sinks if self.packed else int(sink.sum(1).max())
         return Plan(moves, stay, _fill(dense.gather(1, stay), stay_valid, 0), num_sinks)
 
+    def tokens_before_packing(self) -> int:
+        """How many tokens of text one call may add so that, added one by one, none of them would have been packed
+        before the last; at least 1. For one sequence that is packed as far as it may be.
+        """
+        dense = self.dense[0]
+        is_text = (dense >= 0) & (self.modality[0].gather(0, dense.clamp_min(0).long()) == TEXT)
+        surplus = int(is_text[self.num_sinks :].sum()) - self.policy.residual_length
+        return max(1, (self.page_sizes.get(TEXT) or text_page_size(0)) - surplus)
+
     def _move(self, modality: int, selected: torch.Tensor, page_size: int) -> Move:
         index, valid = _pick(selected)
         slots = -(-index.shape[1] // page_size) * page_size

@@ -13,7 +13,23 @@ from rich.table import Table
 
 from kvmm import decoding
 from kvmm.commands.inputs import quiet_transformers, read_text
-from kvmm.commands.options import Device, Dtype, FuseValues, Images, Json, MaxNewTokens, Model, Pdfs, Policy, Quiet
+from kvmm.commands.options import (
+    Device,
+    Dtype,
+    FuseValues,
+    Images,
+    Json,
+    Logprobs,
+    MaxNewTokens,
+    Model,
+    Pdfs,
+    Policy,
+    Quiet,
+    Seed,
+    Stop,
+    Temperature,
+    TopP,
+)
 from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
@@ -59,6 +75,11 @@ def command(
     dtype: Dtype = None,
     fuse_values: FuseValues = False,
     max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    logprobs: Logprobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -73,11 +94,15 @@ def command(
     overrides = {name: value for name, value in given.items() if value is not None}
     if not question.strip() and not audio:
         raise KVMMError("There is no question: write one, or record it.")
+    if logprobs is not None and not as_json:
+        raise KVMMError("--logprobs are shown by --json: add it.")
+    chosen = {"temperature": temperature, "top_p": top_p, "seed": seed, "stop": tuple(stop or ()), "logprobs": logprobs}
     with Steps(quiet or as_json) as steps:
         steps.say("Reading the files")
         if image or pdf or audio or video:
             decoding.start()  # a third of a second, which importing torch takes anyway
         _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
+        asking = _asking(max_new_tokens, chosen)
         texts = [read_text(path) for path in text or ()]
         media = _load(image or (), pdf or (), audio or ())
         media += _load_videos(video or (), fps, max_frames)
@@ -91,10 +116,10 @@ def command(
         finals: dict[str, Progress] = {}
         for name, talk in talks.items():
             label = f"{name}: " if compare else ""
-            finals[name] = _answer(talk, question, media, max_new_tokens, steps, label=label, echo=not as_json)
+            finals[name] = _answer(talk, question, media, asking, steps, label=label, echo=not as_json)
     difference = _difference(finals, policy, talks[policy]) if compare else None
     if as_json:
-        result = _as_dict(policy, finals, difference)
+        result = _as_dict(policy, finals, difference, None if logprobs is None else talks[policy].processor)
         if show_text:
             result["pages"] = [{"name": one.name, "page": one.page, "text": one.text} for one in media if one.page]
         typer.echo(json.dumps(result, ensure_ascii=False))
@@ -134,6 +159,13 @@ def _conversations(
     return talks
 
 
+def _asking(max_new_tokens: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of :meth:`Conversation.ask`."""
+    from kvmm.models import Sampling
+
+    return {"max_new_tokens": max_new_tokens, "sampling": Sampling(**chosen)}
+
+
 def _warm_up(talks: Iterable[Conversation], media: Sequence[Media]) -> None:
     from kvmm.models.warming import warm_up
 
@@ -164,7 +196,7 @@ def _answer(
     talk: Conversation,
     question: str,
     media: Sequence[Media],
-    max_new_tokens: int,
+    asking: Mapping[str, Any],
     steps: Steps,
     *,
     label: str,
@@ -173,7 +205,7 @@ def _answer(
     """Ask, writing the answer to stdout as it comes, after ``label``."""
     written = ""
     steps.say(f"{label}{_reading(media, None)}")
-    for progress in talk.ask(question, media, max_new_tokens=max_new_tokens):
+    for progress in talk.ask(question, media, **asking):
         if progress.reading is not None:
             steps.say(f"{label}{_reading(media, progress.reading)}", progress.reading.share, 1.0)
         elif echo and progress.text:
@@ -213,8 +245,10 @@ def _verdict(difference: Difference, final: Progress, full: Progress) -> str:
     )
 
 
-def _as_dict(policy: str, finals: Mapping[str, Progress], difference: Difference | None) -> dict[str, Any]:
-    """The object that ``--json`` prints."""
+def _as_dict(
+    policy: str, finals: Mapping[str, Progress], difference: Difference | None, processor: Any = None
+) -> dict[str, Any]:
+    """The object that ``--json`` prints; with ``processor`` the log-probabilities are in it."""
 
     def one(final: Progress) -> dict[str, Any]:
         return {
@@ -224,12 +258,26 @@ def _as_dict(policy: str, finals: Mapping[str, Progress], difference: Difference
             "tokens_per_second": final.tokens_per_second,
             "ttft_seconds": final.ttft,
             "seconds": final.seconds,
+            **({} if processor is None else {"logprobs": _logprobs(final, processor)}),
         }
 
     result = {"policy": policy, **one(finals[policy])}
     if difference is not None:
         result |= {"full_precision": one(finals["full precision"]), **difference.to_dict()}
     return result
+
+
+def _logprobs(final: Progress, processor: Any) -> list[dict[str, Any]]:
+    """Every token with its log-probability, and the most likely ones."""
+    decode = getattr(processor, "tokenizer", processor).decode
+    return [
+        {
+            "token": decode([one.token]),
+            "logprob": one.logprob,
+            "top": [{"token": decode([token]), "logprob": logprob} for token, logprob in one.top],
+        }
+        for one in final.choices
+    ]
 
 
 def _show_text(media: Sequence[Media]) -> None:

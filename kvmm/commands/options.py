@@ -104,6 +104,25 @@ Question = Annotated[str | None, typer.Option("--question", help="Asked about th
 
 # -- answers and output ----------------------------------------------------------------------------------------------
 
+Temperature = Annotated[
+    float,
+    typer.Option("--temperature", min=0, max=2, help="0 takes the most likely token; above, tokens are drawn."),
+]
+TopP = Annotated[
+    float, typer.Option("--top-p", min=0, max=1, help="Draw from the smallest set of tokens of this probability.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="The same seed draws the same answer.")]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="A text that ends the answer; repeat for several.")]
+Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        "--logprobs",
+        min=0,
+        max=20,
+        metavar="N",
+        help="With --json: the log-probability of each token, and of the N most likely.",
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer, in tokens.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress on stderr.")]

@@ -5,12 +5,14 @@ from kvmm.models.families import FAMILIES, Family, family_of
 from kvmm.models.loading import assets_folder, load_model
 from kvmm.models.processors import load_processor
 from kvmm.models.progress import Progress
+from kvmm.models.sampling import Sampling
 
 __all__ = [
     "FAMILIES",
     "Conversation",
     "Family",
     "Progress",
+    "Sampling",
     "assets_folder",
     "family_of",
     "load_model",

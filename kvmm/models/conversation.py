@@ -53,6 +53,7 @@ from kvmm.models.question import (
     user_message,
     window_of,
 )
+from kvmm.models.sampling import GREEDY, Sampling
 from kvmm.policy import get_policy
 from kvmm.policy.files import is_policy_file
 
@@ -312,14 +313,15 @@ class Conversation:
         *,
         max_new_tokens: int = 256,
         stop: threading.Event | None = None,
+        sampling: Sampling = GREEDY,
     ) -> Iterator[Progress]:
         """Ask, and stream the answer; the last ``Progress`` has ``done`` set.
 
         Media come before the question, in the order given; several pages are labelled "Page 1", "Page 2" ... . A
         recording may be the question itself. A model that sees no pictures reads the text layer of a PDF's pages.
-        Decoding is greedy. When an error is raised, or ``stop`` is set, or the iterator is closed early, the
-        conversation is as if this question had not been asked, except that the media of a stopped question go with
-        the next one.
+        Tokens are chosen as ``sampling`` says, greedily by default. When an error is raised, or ``stop`` is set, or the
+        iterator is closed early, the conversation is as if this question had not been asked, except that the media of a
+        stopped question go with the next one.
 
         Raises ``KVMMError`` when there is nothing to ask, the model cannot read a medium, the prompt exceeds the
         model's window, memory runs out, or another answer of this conversation is still being written.
@@ -344,7 +346,8 @@ class Conversation:
             before, past = self._twin(), prompt.past
             self._cut(past)
             cache = self._with_room(prompt.ids.shape[1] + budget)
-            worker = Worker(self.model, cache, prompt, budget, stop, self._key_norms)
+            tokenizer = getattr(self.processor, "tokenizer", self.processor)
+            worker = Worker(self.model, cache, prompt, budget, stop, self._key_norms, sampling, tokenizer)
             yield from self._stream(worker, begin)
             if worker.error is not None:
                 raise worker.error

@@ -22,14 +22,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.cache.key_norms import KeyNormRecorder
 from kvmm.errors import KVMMError
+from kvmm.models.pieces import Piece
 from kvmm.models.positions import kept_rope_deltas, prompt_position_ids
 from kvmm.models.prompting import Prompt
+from kvmm.models.sampling import GREEDY, Sampler, SamplerProcessor, Sampling
+from kvmm.models.text import TextStream
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -182,6 +185,38 @@ def stoppable(model: PreTrainedModel, stop: threading.Event) -> Iterator[Callabl
         end()
 
 
+def read_piece(
+    model: PreTrainedModel, cache: Cache, prompt: Prompt, piece: Piece, places: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    """Forward the tokens of a piece into a cache that holds those before it.
+
+    Args:
+        model: of the cache.
+        cache: it is written to.
+        prompt: of which the piece is.
+        piece: its tokens and their media.
+        places: ``position_ids`` of at least all tokens up to its end, or nothing.
+
+    Returns:
+        logits ``[1, n, V]``, of the last token alone where the model can leave the others out.
+    """
+    start, end = piece.start, piece.end
+    inputs = {name: value[:, start:end] for name, value in prompt.inputs.items()}
+    inputs["attention_mask"] = prompt.inputs["attention_mask"][:, :end]
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        inputs["logits_to_keep"] = 1
+    places = {name: value[..., start:end] for name, value in places.items()}
+    media = on_device(model, piece.inputs)
+    output = model(**inputs, **media, **places, past_key_values=cache, use_cache=True, return_dict=True)
+    return output.logits
+
+
+def on_device(model: PreTrainedModel, media: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Pixels and audio features where the model is, in its dtype."""
+    device, dtype = model.device, model.dtype
+    return {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
+
+
 class Worker(threading.Thread):
     """One ``generate`` call in a thread of its own, so that its tokens can be consumed while it runs."""
 
@@ -193,8 +228,13 @@ class Worker(threading.Thread):
         max_new_tokens: int,
         stop: threading.Event,
         key_norms: KeyNormRecorder | None = None,
+        sampling: Sampling = GREEDY,
+        tokenizer: Any = None,
     ) -> None:
         super().__init__(name="kvmm-generate", daemon=True)
+        self.text = TextStream(tokenizer, sampling.stop) if sampling.stop else None  # looks for stop texts
+        self.stop_texts = sampling.stop
+        self.sampler = None if sampling.is_plain else SamplerProcessor(Sampler(sampling))
         self.key_norms = key_norms if isinstance(cache, KVMMCache) else None
         self.model, self.cache, self.prompt, self.max_new_tokens, self.stop = model, cache, prompt, max_new_tokens, stop
         self.error: BaseException | None = None
@@ -228,7 +268,9 @@ class Worker(threading.Thread):
 
     @property
     def finished(self) -> bool:
-        """Whether the answer ended by itself or by its length, not by Stop."""
+        """Whether the answer ended by itself, by a stop text or by its length, not by Stop."""
+        if self.text is not None and self.text.stopped:
+            return True
         return bool(self.tokens) and (self.tokens[-1] in self.eos_token_ids or len(self.tokens) >= self.max_new_tokens)
 
     def run(self) -> None:
@@ -261,10 +303,11 @@ class Worker(threading.Thread):
                 for i, piece in enumerate(prompt.pieces):
                     self._tell(i)
                     if i + 1 < len(prompt.pieces):
-                        self._read(piece.start, piece.end, piece.inputs, places)
+                        self._read(piece, places)
+            stopping = [_StopOnEvent(self.stop), *([] if self.text is None else [_StopOnText(self.text)])]
             self.model.generate(
                 **prompt.inputs,
-                **self._on_device(prompt.pieces[-1].inputs if prompt.pieces else {}),
+                **on_device(self.model, prompt.pieces[-1].inputs if prompt.pieces else {}),
                 **places,
                 past_key_values=self.cache,
                 max_new_tokens=self.max_new_tokens,
@@ -275,28 +318,19 @@ class Worker(threading.Thread):
                 top_k=None,
                 pad_token_id=pad,
                 streamer=_Tokens(self),
-                stopping_criteria=StoppingCriteriaList([_StopOnEvent(self.stop)]),
+                stopping_criteria=StoppingCriteriaList(stopping),
+                logits_processor=LogitsProcessorList([] if self.sampler is None else [self.sampler]),
             )
         self._collect_norms(answering=True)
         if hasattr(self.cache, "pack") and not self.stop.is_set():
             self.cache.pack()  # an answer of one token has no step in which it would happen
         self._queue.put(([], time.perf_counter(), self._measure()))
 
-    def _read(self, start: int, end: int, media: dict[str, torch.Tensor], places: dict[str, torch.Tensor]) -> None:
-        """Forward the tokens ``start`` to ``end`` - 1. The prompt's last piece is not read here: ``generate`` does."""
+    def _read(self, piece: Piece, places: dict[str, torch.Tensor]) -> None:
+        """Forward a piece. The prompt's last one is not read here: ``generate`` does."""
         if self.stop.is_set():
             raise Stopped
-        inputs = {name: value[:, start:end] for name, value in self.prompt.inputs.items()}
-        inputs["attention_mask"] = self.prompt.inputs["attention_mask"][:, :end]
-        if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
-            inputs["logits_to_keep"] = 1
-        places = {name: value[..., start:end] for name, value in places.items()}
-        media = self._on_device(media)
-        self.model(**inputs, **media, **places, past_key_values=self.cache, use_cache=True, return_dict=True)
-
-    def _on_device(self, media: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        device, dtype = self.model.device, self.model.dtype
-        return {n: value.to(device, dtype if value.is_floating_point() else None) for n, value in media.items()}
+        read_piece(self.model, self.cache, self.prompt, piece, places)
 
     def _tell(self, index: int) -> None:
         """Report that a piece is about to be read."""
@@ -311,6 +345,9 @@ class Worker(threading.Thread):
         self._begin_decoding()
         now = time.perf_counter()
         memory = None
+        if self.text is not None:
+            for token in tokens:
+                self.text.add(token)
         self._emitted += len(tokens)
         if now >= self._next_norms or self._emitted >= self._norms_at:
             self._collect_norms(answering=self._emitted > len(tokens))
@@ -351,6 +388,16 @@ class _StopOnEvent(StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         return torch.full((input_ids.shape[0],), self._event.is_set(), dtype=torch.bool, device=input_ids.device)
+
+
+class _StopOnText(StoppingCriteria):
+    """Ends an answer once a stop text came."""
+
+    def __init__(self, text: TextStream) -> None:
+        self._text = text
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        return torch.full((input_ids.shape[0],), self._text.stopped, dtype=torch.bool, device=input_ids.device)
 
 
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:

@@ -9,6 +9,7 @@ from typing import Any
 from kvmm.cache import MemoryReport
 from kvmm.cache.key_norms import KeyNormRecorder, KeyNorms
 from kvmm.models.generation import Reading, Worker
+from kvmm.models.sampling import Choice, cut_at_stop, held_back
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Progress:
     token, 0.0 until there are two. ``memory`` is None while the cache is empty, and for "dynamic", which is not
     measured. ``token_ids`` are all generated tokens, the one that ends the answer included. ``reading`` says how far
     the prompt has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the
-    conversation records them.
+    conversation records them. ``choices`` has the log-probabilities of ``token_ids`` where they were asked for.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Progress:
     token_ids: tuple[int, ...] = ()
     reading: Reading | None = None
     key_norms: KeyNorms | None = None
+    choices: tuple[Choice, ...] = ()
 
 
 def progress_of(
@@ -56,7 +58,12 @@ def progress_of(
     """
     times, tokenizer = worker.times, getattr(processor, "tokenizer", processor)
     spread = times[-1] - times[0] if len(times) > 1 else 0.0
-    text = tokenizer.decode(worker.tokens, skip_special_tokens=True).strip()
+    text = tokenizer.decode(worker.tokens, skip_special_tokens=True)
+    text = cut_at_stop(text, worker.stop_texts)[0]
+    if not done:
+        text = text[: len(text) - held_back(text, worker.stop_texts)]
+    text = text.strip()
+    choices = () if worker.sampler is None else tuple(worker.sampler.choices[: len(worker.tokens)])
     return Progress(
         text=text if done else text.rstrip("\ufffd"),  # a character still waiting for its last bytes
         tokens=len(worker.tokens),
@@ -69,6 +76,7 @@ def progress_of(
         token_ids=tuple(worker.tokens),
         reading=None if done else worker.reading,
         key_norms=None if key_norms is None else key_norms.norms,
+        choices=choices,
     )
 
 

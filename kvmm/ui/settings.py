@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvmm.errors import KVMMError
+from kvmm.models.sampling import Sampling
 from kvmm.policy import KVPolicy, get_policy, policies
 
 MODALITIES = ("text", "image", "audio")  # video is stored as images are
@@ -22,6 +24,8 @@ class Settings:
         text, image, audio: presets; their specs replace the policy's for this modality.
         num_sink_tokens, residual_length: tokens kept in full precision at the start and at the end.
         compare: also answer in full precision.
+        temperature, top_p, seed: how tokens are chosen, as in :class:`kvmm.models.Sampling`; a comparison without a
+            seed draws with the same one on both sides.
     """
 
     model: str | None = None
@@ -32,6 +36,18 @@ class Settings:
     num_sink_tokens: int | None = None
     residual_length: int | None = None
     compare: bool = False
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+    def sampling(self) -> Sampling:
+        """How the tokens of an answer are chosen, on both sides of a comparison.
+
+        Raises:
+            KVMMError: a value is out of range.
+        """
+        sampling = Sampling(self.temperature, self.top_p, self.seed)
+        return sampling if sampling.is_greedy or self.seed is not None else replace(sampling, seed=secrets.randbits(32))
 
     def kv_policy(self) -> KVPolicy:
         """The policy that these settings describe.

@@ -205,7 +205,7 @@ class Talk:
         """
         if not message.question and not message.files:
             raise KVMMError("Type a question, or attach a recording that asks one.")
-        policy = settings.kv_policy()
+        policy, sampling = settings.kv_policy(), settings.sampling()
         exchange = exchange or self.begin(message)
         try:
             new = message.media
@@ -237,7 +237,8 @@ class Talk:
         said = self.growth[-1][0] if self.growth else 0
         try:
             for side, (talk, reread) in speakers.items():
-                asked = talk.ask(message.question, new, max_new_tokens=self.max_new_tokens, stop=stop)
+                limits = {"max_new_tokens": self.max_new_tokens, "stop": stop}
+                asked = talk.ask(message.question, new, sampling=sampling, **limits)
                 with contextlib.closing(asked):
                     for progress in asked:
                         if side == "kvmm":

@@ -82,6 +82,7 @@ def load_talk(
         notes = conversation.notes
         settings = replace(Settings(**notes["settings"]), model=model, compare=False)
         settings.kv_policy()
+        settings.sampling()
         talk = Talk(models, **options)
         talk.title, talk.renamed = str(notes["title"])[: 2 * TITLE_LENGTH], bool(notes.get("renamed"))
         if "exchanges" in notes:

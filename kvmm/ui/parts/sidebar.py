@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 
 from kvmm.memory_text import ratio_text
+from kvmm.models.sampling import MAX_TEMPERATURE
 from kvmm.policy import get_policy, policies
 from kvmm.policy.costs import SHORT_LEGEND, bits_table, measured_on, plain_cost, short_cost
 from kvmm.policy.presets import policy_groups
@@ -16,6 +17,7 @@ from kvmm.ui.models import Models
 from kvmm.ui.settings import MAX_EXACT_TOKENS, MODALITIES, Settings
 
 AS_POLICY = "as the policy"
+_BEFORE_SAMPLING = 8  # components of the sidebar
 EXACT_TOKENS = ("num_sink_tokens", "residual_length")
 
 
@@ -72,6 +74,9 @@ class Sidebar:
     num_sink_tokens: gr.Number
     residual_length: gr.Number
     compare: gr.Checkbox
+    temperature: gr.Slider
+    top_p: gr.Slider
+    seed: gr.Number
     counted: gr.State  # the policy of the shown numbers of exact tokens
 
     @property
@@ -82,7 +87,7 @@ class Sidebar:
     @property
     def policies(self) -> list[Any]:
         """The components that determine the contents of a cache."""
-        return [*self.inputs[1:-1], self.counted]
+        return [*self.inputs[1 : _BEFORE_SAMPLING - 1], self.counted]
 
     def values(self, settings: Settings) -> list[Any]:
         """Values of ``policies`` for some settings."""
@@ -101,14 +106,19 @@ def exact_tokens(policy: str) -> tuple[int, int]:
 
 
 def settings_of(*values: Any) -> Settings:
-    """... and make the settings from their values; values equal to the policy's own are left out."""
-    model, policy, *modalities, sinks, residual, compare = values
+    """... and make the settings from their values; values equal to the policy's own are left out.
+
+    ``values`` without those of the three components for sampling are of a greedy answer.
+    """
+    model, policy, *modalities, sinks, residual, compare = values[:_BEFORE_SAMPLING]
+    temperature, top_p, seed = values[_BEFORE_SAMPLING:] or (None, None, None)
     chosen = [None if value in (None, "", AS_POLICY) else value for value in modalities]
     counts = [None if value is None else int(value) for value in (sinks, residual)]
     if policy in policies():
         policy_counts = exact_tokens(policy)
         counts = [None if count == kept else count for count, kept in zip(counts, policy_counts, strict=True)]
-    return Settings(model, policy, *chosen, *counts, bool(compare))
+    sampling = (0.0 if temperature is None else temperature), (1.0 if top_p is None else top_p)
+    return Settings(model, policy, *chosen, *counts, bool(compare), *sampling, None if seed is None else int(seed))
 
 
 def followed(policy: str, shown_for: str, *counts: float | None) -> tuple[int, ...]:
@@ -159,6 +169,12 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
             kept = exact_tokens(default_policy)
             sinks = gr.Number(kept[0], label="First tokens (sinks)", elem_id="sinks", **limits)
             residual = gr.Number(kept[1], label="Newest text tokens (residual)", elem_id="residual", **limits)
+        with gr.Accordion("Sampling", open=False, elem_id="sampling"):
+            temperature = gr.Slider(
+                0, MAX_TEMPERATURE, 0, step=0.05, label="Temperature (0: the most likely token)", elem_id="temperature"
+            )
+            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top p", elem_id="top-p")
+            seed = gr.Number(None, label="Seed (empty: another one each time)", precision=0, elem_id="seed")
         counted = gr.State(default_policy)
 
     def chosen(name: str, shown_for: str, *counts: float | None) -> tuple[Any, ...]:
@@ -174,7 +190,7 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
         show_progress="hidden",
         queue=False,
     )
-    return Sidebar(model, policy, *by_modality, sinks, residual, compare, counted)
+    return Sidebar(model, policy, *by_modality, sinks, residual, compare, temperature, top_p, seed, counted)
 
 
 __all__ = ["Sidebar", "build_sidebar", "policy_headings_css", "settings_of"]

@@ -6,7 +6,6 @@ Gradio parses bodies before it asks who sent them, holds a JSON body whole whate
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hmac
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import cookie_parser
 
+from kvmm.paced import LEAST_RATE, STALL_SECONDS, Paced
 from kvmm.ui.server.clients import address_of
 
 API = "/gradio_api"
@@ -32,8 +32,6 @@ LARGE_JSON = 256 * 2**10  # bytes from which a body counts in ...
 JSON_IN_FLIGHT = 64 * 2**20  # ... those of all requests that are being received
 UPLOAD_EXTRA = 64 * 2**10  # bytes of an upload beside its files: boundaries and names
 JSON_OF_CLIENT = JSON_IN_FLIGHT // 2  # ... of them from one address
-STALL_SECONDS = 60.0  # without a byte of a body, after which its request ends
-LEAST_RATE = 16 * 2**10  # bytes a second that a body has to arrive at, after its first STALL_SECONDS
 
 # Gradio's routes that the app does not use, each a way to files or hosts that are none of a visitor's business:
 # links that store the page's state on disk, the proxy, the screen recorder, functions that components export.
@@ -224,14 +222,14 @@ class BodyLimit:
         if announced and (not announced.isdecimal() or int(announced) > limit):
             await refuse(send, 413, too_large(path, limit))
         elif path == UPLOAD:
-            await self.app(scope, _Bounded(scope, _Paced(receive, self.now), limit), send)
+            await self.app(scope, _Bounded(scope, Paced(receive, self.now, STALL_SECONDS, LEAST_RATE), limit), send)
         elif announced == "0" or (scope["method"] in ("GET", "HEAD") and not header_of(scope, b"transfer-encoding")):
             await self.app(scope, receive, send)
         else:
             await self._buffered(scope, receive, send, limit)
 
     async def _buffered(self, scope: Scope, receive: Any, send: Any, limit: int) -> None:
-        body, counted, more, paced = bytearray(), 0, True, _Paced(receive, self.now)
+        body, counted, more, paced = bytearray(), 0, True, Paced(receive, self.now, STALL_SECONDS, LEAST_RATE)
         client = address_of(scope)
         try:
             while more:
@@ -263,22 +261,6 @@ class BodyLimit:
             if not self._of_client[client]:
                 del self._of_client[client]
         await self.app(scope, _Replayed(bytes(body), receive), send)
-
-
-class _Paced:
-    """``receive`` that raises ``TimeoutError`` for a body which stops arriving, or arrives below ``LEAST_RATE``."""
-
-    def __init__(self, receive: Any, now: Callable[[], float]) -> None:
-        self._receive, self._now = receive, now
-        self._until = now() + STALL_SECONDS
-
-    async def __call__(self) -> dict[str, Any]:
-        left = self._until - self._now()
-        if left <= 0:
-            raise TimeoutError
-        message = await asyncio.wait_for(self._receive(), min(left, STALL_SECONDS))
-        self._until += len(message.get("body", b"")) / LEAST_RATE
-        return message
 
 
 class _Replayed:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kvmm.errors import KVMMError
+from kvmm.models import Sampling
 from kvmm.policy import get_policy, policies
 from kvmm.policy.costs import plain_cost, short_cost
 from kvmm.policy.presets import policy_groups
@@ -40,6 +42,19 @@ def test_the_numbers_follow_the_policy_and_keep_what_was_typed():
     assert followed("kitty", "balanced", 0, None) == (0, kitty.residual_length)
     # opened with a conversation: the numbers are already those of the policy that is named
     assert followed("kitty", "kitty", balanced.num_sink_tokens, 1) == (balanced.num_sink_tokens, 1)
+
+
+def test_sampling_is_greedy_until_a_temperature_is_set():
+    assert settings(None, None).sampling() == Sampling()
+    values = (None, "balanced", AS_POLICY, AS_POLICY, AS_POLICY, None, None, False)
+    assert settings_of(*values, 0.7, 0.9, 5.0).sampling() == Sampling(0.7, 0.9, 5)
+    drawn = settings_of(*values, 0.7, None, None)
+    # both sides of a comparison draw with one seed, another answer with another one
+    seeds = {drawn.sampling().seed for _ in range(3)}
+    assert len(seeds) == 3 and None not in seeds
+    for wrong in ((2.5, 1.0, None), (1.0, 0.0, None), ("hot", 1.0, None)):
+        with pytest.raises(KVMMError):
+            settings_of(*values, *wrong).sampling()
 
 
 def test_the_list_is_in_tiers_and_every_preset_says_its_cost():

@@ -1,0 +1,188 @@
+"""Speculative decoding over a packed cache: several drafted tokens are checked in one call, with the greedy answer.
+
+Each call forwards the newest token and a draft of what may follow it; the model's own choices behind each of them say
+how much of the draft was right, and the cache is cropped to that (Leviathan et al., arXiv 2211.17192, with greedy
+choices). Drafts come from the text itself (:class:`PromptLookup`) or from a smaller model (:class:`DraftModel`).
+
+The answer is that of one token a step. A cache packs between steps only, and only tokens that stay, so a draft is never
+longer than the tokens that may come before the next page would have been packed
+(:meth:`kvmm.cache.token_table.TokenTable.tokens_before_packing`): every token is chosen over the same packed pages as
+without drafts. What is left is rounding, of a matrix product of several rows instead of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache
+
+from kvmm.cache import KVMMCache
+from kvmm.errors import KVMMError
+from kvmm.modality import placeholder_ids
+from kvmm.models.generation import eos_token_ids
+from kvmm.models.positions import all_position_ids, extended_position_ids
+from kvmm.models.prompting import is_per_token
+
+
+class Drafter(Protocol):
+    """Guesses how a text goes on."""
+
+    def draft(self, ids: Sequence[int], most: int) -> list[int]:
+        """Up to ``most`` tokens that may follow ``ids``, the prompt and the answer so far."""
+
+
+@dataclass(frozen=True)
+class PromptLookup:
+    """Drafts what followed the newest tokens where they stood before (prompt lookup decoding, Saxena 2023).
+
+    Args:
+        longest, shortest: how many of the newest tokens are looked for; the longer match counts, then the newer.
+        count: most tokens of a draft.
+    """
+
+    longest: int = 3
+    shortest: int = 2
+    count: int = 8
+
+    def draft(self, ids: Sequence[int], most: int) -> list[int]:
+        """See :class:`Drafter`."""
+        text, most = np.asarray(ids, dtype=np.int64), min(most, self.count)
+        for size in range(min(self.longest, len(text) - 1), self.shortest - 1, -1):
+            windows = np.lib.stride_tricks.sliding_window_view(text[:-1], size)
+            places = np.flatnonzero((windows == text[-size:]).all(1))
+            if len(places):
+                start = int(places[-1]) + size
+                return text[start : start + most].tolist()
+        return []
+
+
+@dataclass
+class DraftModel:
+    """Drafts what a smaller model of the same vocabulary would say.
+
+    Media stand in its prompt as their placeholders. Its cache is transformers' own and is cropped to what was right.
+
+    Args:
+        model: a text-only causal model.
+        count: most tokens of a draft.
+    """
+
+    model: PreTrainedModel
+    count: int = 4
+    _cache: DynamicCache | None = field(default=None, init=False, repr=False)
+    _ids: list[int] = field(default_factory=list, init=False, repr=False)
+
+    @torch.no_grad()
+    def draft(self, ids: Sequence[int], most: int) -> list[int]:
+        """See :class:`Drafter`."""
+        most = min(most, self.count)
+        if most < 1:
+            return []
+        ids = list(ids)
+        same = next((i for i, (a, b) in enumerate(zip(ids, self._ids, strict=False)) if a != b), None)
+        same = min(len(ids) - 1, len(self._ids) if same is None else same)  # the last one is read for its choice
+        if self._cache is None or same == 0:
+            self._cache, same = DynamicCache(config=self.model.config.get_text_config(decoder=True)), 0
+        elif surplus := self._cache.get_seq_length() - same:
+            self._cache.crop(-surplus)
+        draft: list[int] = []
+        new = ids[same:]
+        while len(draft) < most:
+            tokens = torch.tensor([new], device=self.model.device)
+            logits = self.model(input_ids=tokens, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits
+            new = [int(logits[0, -1].argmax())]
+            draft += new
+        self._ids = ids + draft[:-1]
+        return draft
+
+
+@dataclass
+class Speculation:
+    """An answer and what drafting it took.
+
+    Attributes:
+        tokens: of the answer, the one that ends it included.
+        calls: of the model behind the prompt; as many as tokens, less one, without drafts.
+        drafted, accepted: tokens of all drafts, and those of them that were right.
+    """
+
+    tokens: list[int]
+    calls: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def acceptance(self) -> float:
+        """The share of drafted tokens that were right; 0 without any."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+@torch.no_grad()
+def generate_with_drafts(
+    model: PreTrainedModel,
+    inputs: Mapping[str, torch.Tensor],
+    cache: Cache,
+    max_new_tokens: int,
+    drafter: Drafter,
+) -> Speculation:
+    """Generate after a prompt of one sequence, over a ``cache`` that holds its beginning or nothing.
+
+    Args:
+        model: of the cache.
+        inputs: the inputs of the whole prompt; its media are read if the cache is empty.
+        cache: :class:`kvmm.KVMMCache` or transformers' own; afterwards it holds all but the answer's last token.
+        max_new_tokens: longest answer.
+        drafter: guesses tokens.
+
+    Raises:
+        KVMMError: for several sequences, or a cache with a budget, whose pages change with every call.
+    """
+    ids = inputs["input_ids"]
+    if ids.shape[0] != 1:
+        raise KVMMError("Drafts are made for one sequence at a time.")
+    if getattr(cache, "retention", None) is not None:
+        raise KVMMError("A cache with a budget changes its pages step by step: draft without budget=.")
+    total, ends = ids.shape[1], eos_token_ids(model)
+    positions = extended_position_ids(all_position_ids(model, inputs), max_new_tokens)
+    never = torch.tensor([token for token, _ in placeholder_ids(model.config)], dtype=torch.long, device=ids.device)
+    text = ids[0].tolist()
+
+    def choices(new: torch.Tensor, media: Mapping[str, torch.Tensor]) -> list[int]:
+        """The model's choices behind each of the new tokens ``[1, q]``."""
+        start = cache.get_seq_length()
+        end = start + new.shape[1]
+        logits = model(
+            input_ids=new,
+            attention_mask=torch.ones(1, end, dtype=torch.long, device=new.device),
+            position_ids=positions[..., start:end],
+            past_key_values=cache,
+            use_cache=True,
+            **media,
+        ).logits[0]
+        return logits.index_fill(-1, never, -torch.inf).argmax(-1).tolist()
+
+    past = cache.get_seq_length()
+    media = {} if past else {n: x for n, x in inputs.items() if not is_per_token(x, inputs)}
+    found = Speculation([choices(ids[:, past:], media)[-1]])
+    while found.tokens[-1] not in ends and len(found.tokens) < max_new_tokens:
+        room = max_new_tokens - len(found.tokens) - 1
+        if isinstance(cache, KVMMCache):
+            room = min(room, cache.pack().table.tokens_before_packing() - 1)
+        draft = drafter.draft(text + found.tokens, room) if room > 0 else []
+        chosen = choices(torch.tensor([[found.tokens[-1], *draft]], device=ids.device), {})
+        right = next((i for i, token in enumerate(draft) if token != chosen[i]), len(draft))
+        new = chosen[: right + 1]  # the draft as far as it was right, and one token more
+        ended = next((i for i, token in enumerate(new) if token in ends), None)
+        found.tokens += new if ended is None else new[: ended + 1]
+        found.calls, found.drafted, found.accepted = found.calls + 1, found.drafted + len(draft), found.accepted + right
+        if surplus := cache.get_seq_length() - (total + len(found.tokens) - 1):
+            cache.crop(-surplus)
+    return found
+
+
+__all__ = ["DraftModel", "Drafter", "PromptLookup", "Speculation", "generate_with_drafts"]

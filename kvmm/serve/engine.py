@@ -1,0 +1,289 @@
+"""The engine: one thread that reads prompts piece by piece and decodes all running answers together.
+
+In each round it reads one piece of the oldest prompt that is not read yet, then generates one token in every other
+answer, in one call of the model (:class:`kvmm.cache.batch.CacheBatch`). So a long document does not hold up the answers
+that run, and an answer joins or leaves between two steps.
+
+A prompt is packed at its boundaries, and what follows is read over packed pages whether or not the beginning was found
+among the kept prefixes: an answer does not depend on what was asked before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
+
+from kvmm.cache import KVMMCache
+from kvmm.cache.batch import CacheBatch
+from kvmm.errors import KVMMError
+from kvmm.modality import placeholder_ids
+from kvmm.models.generation import OUT_OF_MEMORY, Stopped, eos_token_ids, model_lock, read_piece, stoppable
+from kvmm.models.pieces import MIN_PIECE
+from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
+from kvmm.models.sampling import Choice
+from kvmm.policy import KVPolicy
+from kvmm.serve.errors import APIError
+from kvmm.serve.generation import Generation
+from kvmm.serve.metrics import Metrics
+from kvmm.serve.prefixes import PrefixStore
+from kvmm.serve.prompts import MIN_PREFIX
+
+logger = logging.getLogger(__name__)
+MEASURE_SECONDS = 10.0  # between two looks at the bytes of running answers, which take milliseconds each
+STOPPING = "The server is stopping: send the request again."
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """Numbers of answers by what happens to them, and bytes of the running answers' caches."""
+
+    waiting: int
+    reading: int
+    decoding: int
+    nbytes: int
+
+
+class Engine:
+    """Answers for one model.
+
+    Args:
+        model: as ``load_model`` returns it.
+        policy: of all caches.
+        prefixes: what is kept for other requests.
+        metrics: what is counted.
+        max_running: answers that are read or decoded at once; others wait, and those of the key with the fewest running
+            ones come first.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, policy: KVPolicy, prefixes: PrefixStore, metrics: Metrics, max_running: int = 16
+    ) -> None:
+        self._model, self._policy, self._prefixes, self._metrics = model, policy, prefixes, metrics
+        self._max_running = max_running
+        self.ends = eos_token_ids(model)
+        self._placeholders = torch.tensor([token for token, _ in placeholder_ids(model.config)], dtype=torch.long)
+        penalty = model.generation_config.repetition_penalty
+        self._penalty = None if penalty in (None, 1.0) else RepetitionPenaltyLogitsProcessor(penalty)
+        self._changed = threading.Condition()
+        self._waiting: deque[Generation] = deque()
+        self._reading: list[Generation] = []
+        self._decoding: list[Generation] = []
+        self._nbytes, self._measured = 0, 0.0
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="kvmm-engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def submit(self, generation: Generation) -> None:
+        """Have a request answered. Raises ``APIError`` once the engine is closed."""
+        with self._changed:
+            if self._closing:
+                raise APIError(503, STOPPING, "server_stopping")
+            self._waiting.append(generation)
+            self._changed.notify()
+
+    def cancel(self, generation: Generation) -> None:
+        """Forget a request at the next step, in the midst of a prompt at the next block of the model."""
+        generation.cancelled.set()
+        with self._changed:
+            if generation in self._waiting:
+                self._waiting.remove(generation)
+            self._changed.notify()
+
+    def status(self) -> EngineStatus:
+        """How much there is to do."""
+        with self._changed:
+            return EngineStatus(len(self._waiting), len(self._reading), len(self._decoding), self._nbytes)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Take no more requests and end all answers, without waiting for it."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End all answers and the thread, and write prefixes to disk where there is a folder."""
+        self.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._prefixes.close()
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._next():
+                self._round()
+        finally:  # nobody waits for an engine that has ended, whatever ended it
+            with self._changed:
+                self._closing = True
+                left = [*self._waiting, *self._reading, *self._decoding]
+                self._waiting.clear()
+            self._fail(left, APIError(503, STOPPING, "server_stopping"))
+
+    def _next(self) -> bool:
+        """Wait until there is something to do; False once the engine is to end."""
+        with self._changed:
+            while not (self._closing or self._waiting or self._reading or self._decoding):
+                self._nbytes = 0
+                self._changed.wait()
+            if not self._closing:
+                self._admit()
+            return not self._closing
+
+    def _admit(self) -> None:
+        """Let requests in while there is room, first those whose key has the fewest that run."""
+        while self._waiting and len(self._reading) + len(self._decoding) < self._max_running:
+            running = Counter(one.scope for one in (*self._reading, *self._decoding))
+            chosen = min(self._waiting, key=lambda one: running[one.scope])
+            self._waiting.remove(chosen)
+            self._reading.append(chosen)
+
+    def _round(self) -> None:
+        """Read one piece of one prompt, then generate one token in every answer."""
+        self._leave([one for one in (*self._reading, *self._decoding) if one.cancelled.is_set()])
+        with model_lock(self._model), torch.no_grad():
+            if self._reading:
+                self._guarded(self._read, self._reading[:1])
+            if self._decoding:
+                self._guarded(self._step, list(self._decoding))
+        now = time.monotonic()
+        if now - self._measured > MEASURE_SECONDS:
+            self._measured = now
+            self._nbytes = sum(one.cache.memory().nbytes for one in self._decoding)
+
+    def _guarded(self, work: Callable[[list[Generation]], None], generations: list[Generation]) -> None:
+        """Do ``work``; if it fails, those that it was for fail, and nobody else."""
+        try:
+            work(generations)
+        except Stopped:
+            self._leave(generations)
+        except torch.OutOfMemoryError:
+            self._fail(generations, APIError(503, OUT_OF_MEMORY, "out_of_memory"))
+        except KVMMError as error:
+            self._fail(generations, APIError(400, str(error)))
+        except Exception:
+            logger.exception("an answer failed")
+            self._fail(generations, APIError(500, "The answer failed: the server's log says why.", "internal_error"))
+
+    def _fail(self, generations: list[Generation], error: APIError) -> None:
+        self._leave(generations)
+        for one in generations:
+            one.tell(error)
+
+    def _leave(self, generations: list[Generation]) -> None:
+        with self._changed:
+            for one in generations:
+                for group in (self._reading, self._decoding):
+                    if one in group:
+                        group.remove(one)
+        for one in generations:
+            one.cache = None
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, generation: Generation) -> None:
+        """Find what has been read before, and divide the rest."""
+        served, past = generation.prompt, 0
+        if served.keys is not None:
+            found = self._prefixes.find(generation.scope, served.keys, served.length - MIN_PIECE)
+            if found is not None:
+                generation.cache, past = found
+        if generation.cache is None:
+            generation.cache = KVMMCache.for_model(self._model, self._policy, graph=False)
+        generation.cached_tokens = past
+        places = prompt_position_ids(self._model, served.prompt).get("position_ids")
+        if places is None:
+            places = torch.arange(served.length, device=self._model.device)[None]
+        generation.positions = extended_position_ids(places, generation.max_tokens)
+        generation.pieces.extend(served.pieces_from(past))
+        self._metrics.prompt_tokens.add(served.length)
+        self._metrics.cached_tokens.add(past)
+
+    def _read(self, generations: list[Generation]) -> None:
+        """Read the next piece of one prompt; behind the last one comes the first token."""
+        (generation,) = generations
+        if generation.cache is None:
+            with kept_rope_deltas(self._model):
+                self._begin(generation)
+        piece, served = generation.pieces.popleft(), generation.prompt
+        with kept_rope_deltas(self._model), stoppable(self._model, generation.cancelled):
+            places = {"position_ids": generation.positions}
+            logits = read_piece(self._model, generation.cache, served.prompt, piece, places)
+        if piece.end in served.boundaries and generation.pieces:
+            generation.cache.pack()
+            self._keep(generation, generation.cache.fork(), piece.end, write=True)
+        if generation.pieces:
+            return
+        with self._changed:
+            self._reading.remove(generation)
+            self._decoding.append(generation)
+        served.media.clear()  # pixels have served
+        self._metrics.first_token.observe(time.perf_counter() - generation.arrived)
+        self._take(generations, logits[:, -1])
+
+    def _keep(self, generation: Generation, cache: KVMMCache, length: int, *, write: bool = False) -> None:
+        keys = generation.prompt.keys
+        if keys is None or length < MIN_PREFIX:
+            return
+        if length > generation.prompt.length:
+            keys = keys.extended(generation.tokens)
+        self._prefixes.add(generation.scope, keys.at([length])[length], length, cache, write=write)
+
+    # -- decoding -----------------------------------------------------------------------------------------------------
+
+    def _step(self, generations: list[Generation]) -> None:
+        """One token in every answer."""
+        tokens = torch.tensor([[one.tokens[-1]] for one in generations], device=self._model.device)
+        at = [one.prompt.length + len(one.tokens) - 1 for one in generations]
+        places = [one.positions[..., i : i + 1] for one, i in zip(generations, at, strict=True)]
+        output = self._model(
+            input_ids=tokens,
+            position_ids=torch.cat(places, dim=-2),
+            past_key_values=CacheBatch([one.cache for one in generations]),
+            use_cache=True,
+            return_dict=True,
+        )
+        self._metrics.steps.add()
+        self._take(generations, output.logits[:, -1])
+
+    def _take(self, generations: list[Generation], logits: torch.Tensor) -> None:
+        """Choose the next token of every answer by logits ``[B, V]``, and end those for which it is the last one."""
+        scores = logits.float()
+        if self._penalty is not None:
+            rows = zip(generations, scores, strict=True)
+            scores = torch.stack([self._penalty(one.ids(row.device), row[None])[0] for one, row in rows])
+        if self._placeholders.numel():
+            scores = scores.index_fill(1, self._placeholders.to(scores.device), -torch.inf)
+        likely = scores.argmax(-1).tolist()  # one wait for the device for all
+        self._metrics.generated_tokens.add(len(generations))
+        for one, row, token in zip(generations, scores, likely, strict=True):
+            choice = Choice(token) if one.sampling.is_plain else one.sampler.choose(row)
+            reason = one.take(choice, self.ends)
+            if reason is not None:
+                self._end(one, reason)
+
+    def _end(self, generation: Generation, reason: str) -> None:
+        """Tell the end of an answer, free its place, and keep its cache for who goes on from there."""
+        cache = generation.cache.pack()
+        self._metrics.duration.observe(time.perf_counter() - generation.arrived)
+        generation.finish(reason)
+        self._leave([generation])
+        self._keep(generation, cache, cache.get_seq_length())
+
+
+__all__ = ["Engine", "EngineStatus"]

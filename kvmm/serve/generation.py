@@ -1,0 +1,130 @@
+"""One answer on its way: what the engine knows of it, and what its client is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kvmm.cache import KVMMCache
+from kvmm.models.pieces import Piece
+from kvmm.models.sampling import Choice, Sampler, Sampling
+from kvmm.models.text import TextStream
+from kvmm.serve.errors import APIError
+from kvmm.serve.prompts import ServedPrompt
+from kvmm.serve.protocol import TokenLogprob, Usage
+
+
+@dataclass(frozen=True)
+class Delta:
+    """New text, and the tokens' log-probabilities where they were asked for."""
+
+    text: str
+    logprobs: Sequence[TokenLogprob] = ()
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The end of an answer: ``reason`` is "stop" or "length"."""
+
+    reason: str
+    usage: Usage
+
+
+Event = Delta | Finish | APIError
+
+
+@dataclass(eq=False)
+class Generation:
+    """One request in the engine.
+
+    Args:
+        prompt: what is read.
+        sampling: how tokens are chosen.
+        max_tokens: longest answer.
+        scope: of the prefixes that it may use and leaves.
+        tokenizer: of the model.
+        tell: takes events, in the engine's thread.
+    """
+
+    prompt: ServedPrompt
+    sampling: Sampling
+    max_tokens: int
+    scope: str
+    tokenizer: Any
+    tell: Callable[[Event], None]
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    arrived: float = field(default_factory=time.perf_counter)
+    cache: KVMMCache | None = None
+    positions: torch.Tensor | None = None  # of the prompt and of all tokens that may follow, [1, N] or [k, 1, N]
+    pieces: deque[Piece] = field(default_factory=deque)
+    tokens: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.sampler = Sampler(self.sampling)
+        self._text = TextStream(self.tokenizer, self.sampling.stop)
+        self._held: list[TokenLogprob] = []  # of tokens whose text is held back
+
+    def ids(self, device: torch.device) -> torch.Tensor:
+        """int64 ``[1, T]``: the tokens of the prompt and of the answer so far."""
+        answer = torch.tensor([self.tokens], dtype=torch.long)
+        return torch.cat([self.prompt.prompt.ids.cpu(), answer], dim=1).to(device)
+
+    def take(self, choice: Choice, ends: frozenset[int]) -> str | None:
+        """Add a token and tell its text; the reason if the answer ends with it."""
+        self.tokens.append(choice.token)
+        if choice.token in ends:
+            return "stop"
+        self._tell(choice)
+        if self._text.stopped:
+            return "stop"
+        return "length" if len(self.tokens) >= self.max_tokens else None
+
+    def _tell(self, choice: Choice) -> None:
+        text = self._text.add(choice.token)
+        if choice.logprob is not None:
+            self._held.append(logprob_of(self.tokenizer, choice))
+        if text:
+            self.tell(Delta(text, tuple(self._held)))
+            self._held.clear()
+
+    def finish(self, reason: str) -> None:
+        """Tell the rest of the text and the end."""
+        text = self._text.finish()
+        if text or self._held:
+            self.tell(Delta(text, tuple(self._held)))
+        self.tell(Finish(reason, self.usage()))
+
+    def usage(self) -> Usage:
+        """Tokens and bytes so far."""
+        report = None if self.cache is None else self.cache.memory()
+        cache = {}
+        if report is not None:
+            cache = {
+                "cache_nbytes": report.held_nbytes,
+                "cache_nbytes_bf16": report.nbytes_dense,
+                "bits_per_value": round(report.bits_per_value, 3),
+                "packed_bits_per_value": round(report.packed_bits_per_value, 3),
+            }
+        return Usage(self.prompt.length, len(self.tokens), self.cached_tokens, cache)
+
+
+def logprob_of(tokenizer: Any, choice: Choice) -> TokenLogprob:
+    """A choice whose log-probability was recorded, with its tokens as text."""
+
+    def shown(token: int) -> tuple[str, bytes]:
+        text = tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text, text.encode("utf-8", "replace")
+
+    return TokenLogprob(
+        *shown(choice.token), choice.logprob, [(*shown(token), logprob) for token, logprob in choice.top]
+    )
+
+
+__all__ = ["Delta", "Event", "Finish", "Generation"]
