@@ -59,7 +59,7 @@ def hf_config(config: ModelConfig | None = None, user_token_id: int = 872) -> Qw
     text = dict(
         vocab_size=c.vocab_size, hidden_size=c.hidden_size, intermediate_size=c.intermediate_size,
         num_hidden_layers=c.num_layers, num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads,
-        max_position_embeddings=c.max_positions, rms_norm_eps=1e-6, hidden_act="silu", attention_dropout=0.0,
+        max_position_embeddings=c.max_positions, rms_norm_eps=c.rms_norm_eps, hidden_act="silu", attention_dropout=0.0,
         use_sliding_window=False, tie_word_embeddings=True, pad_token_id=0, eos_token_id=2, bos_token_id=None,
         rope_parameters=dict(
             rope_type="longrope", rope_theta=c.rope_theta, mrope_section=list(c.mrope_section),

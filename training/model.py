@@ -46,16 +46,17 @@ class TextLayer(nn.Module):
         self.self_attn = TextAttention(config)
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, bias=False)
         self.input_layernorm, self.post_attention_layernorm = RMSNorm(config.hidden_size), RMSNorm(config.hidden_size)
+        self.eps = config.rms_norm_eps
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, rows: int, bias: Tensor) -> Tensor:
         a = self.self_attn
         q, k, v = fused(rotary_qkv)(
             x, cos, sin, self.input_layernorm.weight,
-            a.q_proj.weight, a.q_proj.bias, a.k_proj.weight, a.k_proj.bias, a.v_proj.weight, a.v_proj.bias,
+            a.q_proj.weight, a.q_proj.bias, a.k_proj.weight, a.k_proj.bias, a.v_proj.weight, a.v_proj.bias, self.eps,
         )  # fmt: skip
         attended = attend(q, k, v, rows, bias)
         return fused(gated_output)(
-            x, attended, a.o_proj.weight, None, self.post_attention_layernorm.weight, *self.mlp.tensors()
+            x, attended, a.o_proj.weight, None, self.post_attention_layernorm.weight, *self.mlp.tensors(), self.eps
         )
 
 
@@ -141,7 +142,7 @@ class OmniModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and tied head: `[T, d]` -> `[T, vocab_size]`."""
-        return F.linear(rms_norm(hidden, self.model.norm.weight), self.model.embed_tokens.weight)
+        return F.linear(rms_norm(hidden, self.model.norm.weight, self.config.rms_norm_eps), self.model.embed_tokens.weight)
 
     def forward(
         self, batch: dict[str, Tensor], pages: Tensor | None, mel: Tensor | None, aux_keep: Tensor | None = None
