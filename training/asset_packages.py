@@ -18,7 +18,7 @@ MORE_FONTS = (
     "fonts-clear-sans fonts-adf-accanthis fonts-adf-baskervald fonts-adf-berenis fonts-adf-gillius fonts-adf-ikarius "
     "fonts-adf-libris fonts-adf-mekanus fonts-adf-romande fonts-adf-switzera fonts-adf-tribun fonts-adf-universalis "
     "fonts-adf-verana fonts-allerta fonts-anonymous-pro fonts-averia-gwf fonts-averia-sans-gwf fonts-averia-serif-gwf "
-    "fonts-bebas-neue fonts-cabin fonts-cmu fonts-comfortaa fonts-dosis fonts-fantasque-sans fonts-fanwood fonts-go "
+    "fonts-cabin fonts-cmu fonts-comfortaa fonts-dosis fonts-fantasque-sans fonts-fanwood fonts-go "
     "fonts-goudybookletter fonts-inconsolata fonts-junction fonts-jura fonts-league-mono fonts-league-spartan "
     "fonts-lemonada fonts-lindenhill fonts-lobster fonts-lobstertwo fonts-manrope fonts-millimetre fonts-monofur "
     "fonts-monoid fonts-mononoki fonts-national-park fonts-croscore fonts-ocr-b fonts-okolaks fonts-oldstandard "
@@ -35,8 +35,9 @@ HAND_FONTS = (
 ).split()
 # package: pattern of its files; public domain, CC-BY-SA or GPL
 PROSE = {
-    "jargon-text": "*jargon*", "debian-faq": "*.en.txt*", "debian-reference-en": "*.en.txt*", "debian-handbook": "*.html",
-    "developers-reference": "*.html", "maint-guide": "*.en.txt*", "doc-debian": "*.txt*", "installation-guide-amd64": "*.html",
+    "jargon-text": "*jargon*", "debian-faq": "*.en.txt*", "debian-reference-en": "*.en.txt*",
+    "debian-handbook": "*.html", "developers-reference": "*.html", "maint-guide": "*.en.txt*",
+    "doc-debian": "*.txt*", "installation-guide-amd64": "*.html",
     "aptitude-doc-en": "*.html", "anarchism": "*.txt*",
 }  # fmt: skip
 PARAGRAPH = (120, 700)  # characters
@@ -53,7 +54,12 @@ def paragraphs_of(text: str) -> list[str]:
         line = " ".join(block.split()).replace("--", "\u2013")
         words = line.split()
         plain = sum(word.strip(".,;:!?()\"'\u2019").replace("-", "").isalpha() for word in words)
-        if PARAGRAPH[0] <= len(line) <= PARAGRAPH[1] and plain > 0.93 * len(words) and line[-1] in ".!?" and line[0].isupper():
+        if (
+            PARAGRAPH[0] <= len(line) <= PARAGRAPH[1]
+            and plain > 0.93 * len(words)
+            and line[-1] in ".!?"
+            and line[0].isupper()
+        ):
             out.append(line)
     return out
 
@@ -68,7 +74,11 @@ def collect_prose(out: Path, debs: Path) -> int:
             with tempfile.TemporaryDirectory() as folder:
                 subprocess.run(["dpkg", "-x", str(deb), folder], check=True)
                 for path in sorted(Path(folder).rglob(pattern)):
-                    if not path.is_file() or path.is_symlink() or re.search(r"\.(?!en)[a-z]{2}(-[a-z]{2})?\.html$", path.name):
+                    if (
+                        not path.is_file()
+                        or path.is_symlink()
+                        or re.search(r"\.(?!en)[a-z]{2}(-[a-z]{2})?\.html$", path.name)
+                    ):
                         continue
                     data = path.read_bytes()
                     data = gzip.decompress(data) if path.suffix == ".gz" else data

@@ -29,6 +29,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from PIL import ImageFont
+
 from training.asset_packages import HAND_FONTS, MORE_FONTS, MORE_HELD_FONTS, collect_prose
 from training.pages.canvas import CHARACTERS
 
@@ -207,6 +209,13 @@ def reduce_font(source: Path, out: Path) -> bool:
     return known >= set(map(ord, CHARACTERS)) - {0xAD}
 
 
+def has_lower_case(file: Path) -> bool:
+    """Whether a face draws small letters of their own: a page in capitals could not be transcribed."""
+    font = ImageFont.truetype(str(file), 40)
+    capital, small = (-font.getbbox(c, anchor="ls")[1] for c in "Xx")
+    return small < 0.93 * capital and bytes(font.getmask("e")) != bytes(font.getmask("E"))
+
+
 def collect_fonts(out: Path, fonts: dict[str, tuple[str, str, tuple[str, ...]]], root: Path) -> list[str]:
     """Write every face of ``fonts`` into ``out``. Returns the names of those that hold all characters of pages."""
     out.mkdir(parents=True, exist_ok=True)
@@ -237,8 +246,8 @@ def collect_families(out: Path, packages: Iterable[str], debs: Path) -> tuple[li
                     if path.is_symlink() or len(taken) == FACES or (out / name).exists():
                         continue
                     try:
-                        complete = reduce_font(path, out / name)
-                    except ValueError:
+                        complete = reduce_font(path, out / name) and has_lower_case(out / name)
+                    except (ValueError, OSError):
                         complete = False
                     if complete:
                         taken.append(name)

@@ -16,6 +16,7 @@ NUM_SPOKEN = 29  # classes of the spoken auxiliary head: 0 blank, 1-26 letters, 
 CELLS_PER_TOKEN = 8  # 2 x 4 sub-cells of 14 x 7 pixels
 AUXILIARY = ("aux_head", "ctc_head")  # parameters that are dropped at export
 PREFIX, STANDALONE, PADDING = 0, 254, 255  # values of `seg` with a meaning of their own; others number the branches
+UNTAUGHT = 9  # weight of a target in a teacher's sequence that lacks a part of the page's text
 MASKED = -3e4  # additive mask; finite, so that a fully masked row stays a number in bf16
 
 

@@ -97,7 +97,10 @@ class Engine:
 
     def set_items(self, block: Block, box: Box) -> None:
         marker, f = block.options["marker"], self.s.style.body
-        shown = [{"1": f"{i}.", "a": f"{chr(96 + i)})", "A": f"{chr(64 + i)}."}.get(marker, marker) for i in range(1, len(block.parts) + 1)]
+        shown = [
+            {"1": f"{i}.", "a": f"{chr(96 + i)})", "A": f"{chr(64 + i)}."}.get(marker, marker)
+            for i in range(1, len(block.parts) + 1)
+        ]
         indent = max(map(f.width, shown)) + 6
         for lead, text, part in zip(shown, block.texts, block.parts, strict=True):
             inner = Box(box.x0 + indent, box.x1, box.y, box.bottom)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -23,7 +24,9 @@ def draw_chart(s: Setter, box: Box, block: Block) -> bool:
     height = min(box.bottom - box.y - 6, box.width * r.uniform(0.45, 0.8), 330)
     if height < 110 or box.width < 170:
         return False
-    plan = {"bar": _bars, "column": _columns, "line": _line, "pie": _pie}[o["form"]](s, Box(box.x0, box.x1, box.y, box.y + height), block)
+    plan = {"bar": _bars, "column": _columns, "line": _line, "pie": _pie}[o["form"]](
+        s, Box(box.x0, box.x1, box.y, box.y + height), block
+    )
     if plan is None:
         return False
     box.y += height + r.randint(4, 12)
@@ -120,7 +123,7 @@ def _line(s: Setter, box: Box, block: Block) -> bool | None:
     for value, _ in block.options["ticks"] or ():
         s.canvas.line(left, y_of(value), box.x1, y_of(value), 60)
     points = [(x_of(i), y_of(value)) for i, value in enumerate(block.options["values"])]
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
         segment(s.canvas, x0, y0, x1, y1, 220, s.r.pick((1, 2)))
     for x, y in points:
         s.canvas.rect(x - 2, y - 2, x + 2, y + 2, fill=255)
@@ -154,7 +157,7 @@ def _pie(s: Setter, box: Box, block: Block) -> bool | None:
             px, py = cx + (radius + 8) * math.sin(middle), cy - (radius + 8) * math.cos(middle)
             places.append((px, py + f.cap_height / 2, text, "l" if math.sin(middle) >= 0 else "r"))
     baselines = sorted((y, align) for _, y, _, align in places)
-    crowded = any(b[1] == a[1] and b[0] - a[0] < f.height - 2 for a, b in zip(baselines, baselines[1:], strict=False))
+    crowded = any(b[1] == a[1] and b[0] - a[0] < f.height - 2 for a, b in itertools.pairwise(baselines))
     if crowded or len(texts) > len(SHADES) or not _texts(s, places):
         return None
     for i in range(len(texts)):
@@ -163,5 +166,7 @@ def _pie(s: Setter, box: Box, block: Block) -> bool | None:
             top = box.y + (i + 1) * (f.height + 4) - f.cap_height
             s.canvas.rect(cx + radius + 14, top, cx + radius + 24, top + 9, fill=SHADES[i], outline=255)
     for end in ends[:-1]:
-        segment(s.canvas, cx, cy, cx + radius * math.sin(2 * math.pi * end), cy - radius * math.cos(2 * math.pi * end), 0)
+        segment(
+            s.canvas, cx, cy, cx + radius * math.sin(2 * math.pi * end), cy - radius * math.cos(2 * math.pi * end), 0
+        )
     return True

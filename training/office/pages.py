@@ -6,20 +6,23 @@ import numpy as np
 
 from training.office.canvas_engine import set_on_canvas
 from training.office.document import Document
+from training.office.prose import prose
 from training.office.registry import kinds
 from training.pages import Page
 from training.pages.facts import Fact
 from training.pages.values import Rng
 from training.wordings import NOT_STATED
 
-PDF_SHARE = 0.2  # of pages, where the second engine is installed
+SHORT = frozenset(("badge", "ticket", "label", "receipt_world", "menu", "timetable", "prose", "slide"))
 
 
 def facts_of(document: Document, drawn: set[int]) -> tuple[list[Fact], list[Fact]]:
     """Questions of a document that hold with the parts drawn: those with an answer and those without."""
     stated, absent = [], []
     for ask in document.asks:
-        fact = Fact("asked", NOT_STATED if ask.answer is None else ask.answer, subject=ask.questions[0], asks=ask.questions)
+        fact = Fact(
+            "asked", NOT_STATED if ask.answer is None else ask.answer, subject=ask.questions[0], asks=ask.questions
+        )
         if ask.answer is None:
             absent.append(fact)
         elif drawn.issuperset(ask.needs):
@@ -44,6 +47,9 @@ def make_office_page(seed: int, height: int, width: int, held_fonts: bool = Fals
         kind = r.choices(list(known), [weight for _, weight in known.values()])[0]
     document = Document(r, (height, width))
     known[kind][0](document)
+    if kind not in SHORT and r.chance(0.35):  # text that no question is about
+        for _ in range(r.randint(1, 5)):
+            document.paragraph(prose(r, 500))
     canvas, drawn, lines = set_on_canvas(document, height, width, held_fonts)
     facts, absent = facts_of(document, drawn)
     bright = r.randint(195, 255) if r.chance(0.6) else 255

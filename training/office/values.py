@@ -6,17 +6,25 @@ from training.pages import values as v
 from training.pages.values import Rng
 
 FIRST = (
-    "Élodie François José María Jürgen Søren Zoë André Noémie Günther Björn Inés Renée Łukasz Åsa Øyvind Chloé Íñigo "
-    "Mónica Hélène Jörg Sébastien Núria Anaïs Iñaki Frédéric Bärbel Raúl Thérèse Göran"
-).replace("Łukasz ", "").split()
+    (
+        "Élodie François José María Jürgen Søren Zoë André Noémie Günther Björn Inés Renée Łukasz Åsa Øyvind Chloé Íñigo "
+        "Mónica Hélène Jörg Sébastien Núria Anaïs Iñaki Frédéric Bärbel Raúl Thérèse Göran"
+    )
+    .replace("Łukasz ", "")
+    .split()
+)
 LAST = (
     "Müller García Lefèvre Sørensen Núñez Öztürk Castañeda Schröder Beaumont Böhm Peña Gonçalves Håkansson Fernández "
     "D'Angelo O'Connor Lindström Ibáñez Weiß Dubois-Roy Ångström Bruguès Côté Mårtensson Garção"
 ).split()
 TOWNS = (
-    "Zürich Málaga Köln Orléans Besançon Århus München Düsseldorf Córdoba Saint-Étienne Göteborg Tromsø Logroño Nîmes "
-    "Malmö Évora Würzburg Cádiz Genève São Paulo Bogotá Asunción Lübeck"
-).replace("São Paulo ", "").split()
+    (
+        "Zürich Málaga Köln Orléans Besançon Århus München Düsseldorf Córdoba Saint-Étienne Göteborg Tromsø Logroño Nîmes "
+        "Malmö Évora Würzburg Cádiz Genève Bogotá Asunción Lübeck"
+    )
+    .replace("São Paulo ", "")
+    .split()
+)
 CURRENCIES = ("€", "£", "$", "¥", "CHF", "EUR", "kr", "GBP", "USD")
 MONTHS_SHORT = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 TITLES = ("Dr. ", "Prof. ", "Ms ", "Mr ", "Mrs ", "")
@@ -64,7 +72,9 @@ class Money:
     def __init__(self, r: Rng) -> None:
         self.currency = r.choices(CURRENCIES, (6, 5, 4, 2, 2, 2, 1, 1, 1))[0]
         self.whole = self.currency == "¥"
-        self.style = r.pick(("1,234.50", "1.234,50", "1 234,50", "1234.50")) if self.currency not in "£$¥" else "1,234.50"
+        self.style = (
+            r.pick(("1,234.50", "1.234,50", "1 234,50", "1234.50")) if self.currency not in "£$¥" else "1,234.50"
+        )
         self.before = self.currency in "£$¥" or r.chance(0.4)
         self.space = "" if self.currency in "£$" else r.pick((" ", "")) if len(self.currency) == 1 else " "
 
@@ -72,7 +82,12 @@ class Money:
         """The amount without its currency."""
         units, rest = divmod(abs(cents), 100)
         sign = "-" if cents < 0 else ""
-        thousands, decimal = {"1,234.50": (",", "."), "1.234,50": (".", ","), "1 234,50": (" ", ","), "1234.50": ("", ".")}[self.style]
+        thousands, decimal = {
+            "1,234.50": (",", "."),
+            "1.234,50": (".", ","),
+            "1 234,50": (" ", ","),
+            "1234.50": ("", "."),
+        }[self.style]
         number = f"{units:,}".replace(",", thousands)
         return sign + (number if self.whole else f"{number}{decimal}{rest:02d}")
 

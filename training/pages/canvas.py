@@ -13,7 +13,9 @@ from training.pages.values import Rng, assets_dir
 CELL_HEIGHT, CELL_WIDTH = 14, 7  # one character cell of the auxiliary loss: a 28-pixel merged token has 2 x 4 of them
 PHASES = 3  # sub-pixel positions of a glyph
 # What pages may be written in. Class 0 of the character map is the blank; ASCII keeps `ord(c) - 32`.
-CHARACTERS = "".join(map(chr, (*range(32, 127), *range(0xA1, 0x100)))) + "\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u2026\u20ac"
+CHARACTERS = (
+    "".join(map(chr, (*range(32, 127), *range(0xA1, 0x100)))) + "\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u2026\u20ac"
+)
 _CLASSES = np.full(0x20AE, -1, np.int16)
 _CLASSES[[ord(c) for c in CHARACTERS]] = np.arange(len(CHARACTERS))
 BASELINE_TOLERANCE = 5  # items whose baselines differ by no more are one line of the transcription
@@ -33,21 +35,30 @@ def classes_of(text: str) -> np.ndarray:
 
 
 class Face:
-    """A font at a size, with the advance widths of ``CHARACTERS`` at hand."""
+    """A font at a size, that measures and draws characters once."""
 
     def __init__(self, path: str, size: int):
         self.path, self.size = path, size
         self.font = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
         self.ascent, self.descent = self.font.getmetrics()
         self.height = self.ascent + self.descent
-        self.advance = np.array([self.font.getlength(c) for c in CHARACTERS], np.float32)
+        self._advance = np.full(len(CHARACTERS), np.nan, np.float32)
         self.cap_height = -self.font.getbbox("H", anchor="ls")[1]
         self._glyphs: dict[tuple[int, int], tuple[int, int, np.ndarray]] = {}
 
     @property
     def space(self) -> float:
         """Advance width of a blank, pixels."""
-        return float(self.advance[0])
+        return float(self.advances(np.zeros(1, np.int16))[0])
+
+    def advances(self, classes: np.ndarray) -> np.ndarray:
+        """Advance widths float32 ``[n]`` of classes int16 ``[n]``, measured when a class is first met."""
+        widths = self._advance[classes]
+        if np.isnan(widths).any():
+            for c in set(classes[np.isnan(widths)].tolist()):
+                self._advance[c] = self.font.getlength(CHARACTERS[c])
+            widths = self._advance[classes]
+        return widths
 
     def glyph(self, char: int, phase: int) -> tuple[int, int, np.ndarray]:
         """Offset (x, y) from the pen and coverage uint8 ``[h, w]`` of a class at sub-pixel ``phase`` of ``PHASES``.
@@ -59,12 +70,14 @@ class Face:
             x0, y0, x1, y1 = self.font.getbbox(CHARACTERS[char], anchor="ls")
             x0, y0 = int(x0) - 1, int(y0) - 1
             image = Image.new("L", (max(int(x1) + 3 - x0, 1), max(int(y1) + 2 - y0, 1)), 0)
-            ImageDraw.Draw(image).text((-x0 + phase / PHASES, -y0), CHARACTERS[char], font=self.font, fill=255, anchor="ls")
+            ImageDraw.Draw(image).text(
+                (-x0 + phase / PHASES, -y0), CHARACTERS[char], font=self.font, fill=255, anchor="ls"
+            )
             self._glyphs[key] = x0, y0, np.asarray(image).copy()
         return self._glyphs[key]
 
     def width(self, text: str) -> float:
-        return float(self.advance[classes_of(text)].sum())
+        return float(self.advances(classes_of(text)).sum())
 
 
 @lru_cache(4096)
@@ -164,7 +177,7 @@ class Canvas:
         if x < 2 or x + width > self.width - 2 or baseline - f.cap_height < 1 or baseline + 2 > self.height:
             return False
         codes = classes_of(text)
-        advance = f.advance[codes]
+        advance = f.advances(codes)
         self._draw(x, baseline, codes, advance, f, fill)
         centre = x + np.cumsum(advance) - advance / 2
         visible = codes > 0

@@ -11,6 +11,7 @@ The text tower keeps its weights exactly (the file's own groups of 32 in 4 bits)
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 from training.smollm2.folder import TOKENIZER, write_base
@@ -29,6 +30,22 @@ TOWERS = dict(vision_size=320, vision_layers=8, vision_intermediate_size=896, au
               audio_intermediate_size=1024)  # fmt: skip
 
 
+def texts(pages: int) -> Iterator[str]:
+    """Texts of pages, questions and answers of both families of generators, and natural English from the assets."""
+    from training.office.pages import make_office_page
+    from training.office.prose import paragraphs
+    from training.pages import PAGE_SHAPES
+    from training.tokenizer import corpus
+
+    yield from corpus(pages)
+    yield from paragraphs()[:: max(len(paragraphs()) // max(pages, 1), 1)]
+    for i in range(pages):
+        page = make_office_page(10**7 + i, *PAGE_SHAPES[i % 3])
+        yield "\n".join(page.lines)
+        for fact in (*page.facts, *page.absent):
+            yield "\n".join((*fact.asks, fact.value))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m training.smollm2", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -43,10 +60,10 @@ def main() -> None:
     add("--group", type=int, default=32, help="values a group (default 32, the file's own)")
     args = parser.parse_args()
     model = read_gguf(args.gguf)
-    from training.tokenizer import corpus
-
-    kept = reduce_vocabulary(model, count_tokens(model, corpus(args.pages)), args.frequent)
+    kept = reduce_vocabulary(model, count_tokens(model, texts(args.pages)), args.frequent)
     tokenizer, rows = reduced_tokenizer(model, kept), original_ids(kept)
+    if len(rows) > 2**15:
+        parser.error(f"{len(rows)} tokens do not fit the int16 of training's sequences: lower --frequent or --pages")
     config = thinker_config(model, len(rows), args.drop_layers, **TOWERS)
     file = write_base(args.out, config, text_weights(model, rows, args.drop_layers), args.bits, args.group)
     save_tokenizer(tokenizer, args.out / TOKENIZER)
