@@ -1,8 +1,8 @@
 """Debian packages that widen the training assets: families of fonts and texts of natural English.
 
-    mkdir -p .debs && cd .debs && apt-get download $(python -m training.asset_packages)
+    mkdir -p .debs && cd .debs && apt-get download $(python -m training.assets --packages)
 
-downloads them all, with those that `training.assets` names, without installing anything.
+downloads them all, with those that `training.assets` takes single faces from, without installing anything.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
+
+from training.pages.canvas import CHARACTERS
 
 MORE_FONTS = (
     "fonts-clear-sans fonts-adf-accanthis fonts-adf-baskervald fonts-adf-berenis fonts-adf-gillius fonts-adf-ikarius "
@@ -66,8 +68,6 @@ def paragraphs_of(text: str) -> list[str]:
 
 def collect_prose(out: Path, debs: Path) -> int:
     """Write paragraphs of natural English, one a line, of characters that pages can show. Returns how many."""
-    from training.pages.canvas import CHARACTERS
-
     allowed, seen = set(CHARACTERS), {}
     for package, pattern in PROSE.items():
         for deb in sorted(debs.glob(f"{package}_*.deb"))[:1]:
@@ -87,9 +87,3 @@ def collect_prose(out: Path, debs: Path) -> int:
                             seen[line] = None
     out.write_text("\n".join(seen) + "\n", encoding="utf-8")
     return len(seen)
-
-
-if __name__ == "__main__":
-    from training.assets import HELD_FONTS, TRAIN_FONTS
-
-    print(*TRAIN_FONTS, *HELD_FONTS, *MORE_FONTS, *MORE_HELD_FONTS, *HAND_FONTS, "wamerican", *PROSE)

@@ -10,8 +10,8 @@
     espeak/                       libespeak-ng, its two libraries and the English part of its data
     LICENSES.md                   every package taken from, with its licences
 
-Packages that are not installed are taken from ``--debs``, a folder of downloaded packages (``training.asset_packages``
-names them all: ``apt-get download``), without installing anything.
+Packages that are not installed are taken from ``--debs``, a folder of downloaded packages (``--packages``
+names them all: ``apt-get download $(python -m training.assets --packages)``), without installing anything.
 
 The folder can be carried to a machine that has none of these packages. Training reads it from the environment variable
 ``KVMM_TRAIN_ASSETS`` (default ``./.train-assets``); nothing of it ships with kvmm.
@@ -31,7 +31,7 @@ from pathlib import Path
 
 from PIL import ImageFont
 
-from training.asset_packages import HAND_FONTS, MORE_FONTS, MORE_HELD_FONTS, collect_prose
+from training.asset_packages import HAND_FONTS, MORE_FONTS, MORE_HELD_FONTS, PROSE, collect_prose
 from training.pages.canvas import CHARACTERS
 
 FONT_ROOT = "usr/share/fonts"
@@ -366,7 +366,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=".train-assets")
     parser.add_argument("--debs", type=Path, help="folder of downloaded packages, instead of installed ones")
+    parser.add_argument("--packages", action="store_true", help="print the names of all packages, to be downloaded")
     args = parser.parse_args()
+    if args.packages:
+        print(*TRAIN_FONTS, *HELD_FONTS, *MORE_FONTS, *MORE_HELD_FONTS, *HAND_FONTS, "wamerican", *PROSE)
+        return
     for name, count in collect_assets(args.out, args.debs).items():
         print(f"{name}: {count}")
 

@@ -20,7 +20,8 @@ from kvmm.tensor_file import read_tensor_file
 PACKED_FILE = "model.packed.safetensors"
 FORMAT = "kvmm-packed-weights-1"
 WIDTHS = (4, 5, 6, 8)  # bits a value
-_LOW, _HIGH, _STEP, _MINIMUM = ".low", ".high", ".step", ".minimum"
+LOW, _HIGH, _STEP, _MINIMUM, _SHAPE = ".low", ".high", ".step", ".minimum", ".shape"
+SIDE_TENSORS = (_HIGH, _STEP, _MINIMUM, _SHAPE)  # beside the low bits of a matrix
 _SHRINK = (1.0, 0.95, 0.9, 0.85, 0.8)  # of a group's range; outliers are clipped where that lowers the squared error
 _REMEDY = "copy or download it again."
 
@@ -103,11 +104,11 @@ def pack_weights(weights: dict[str, Tensor], bits: int = 5, group: int = 32, wid
         width = 8 if any(part in name for part in wide) else bits
         levels, step, minimum = quantize(flat, width, group)
         low, high = pack_levels(levels, width)
-        out |= {name + _LOW: low, name + _STEP: step, name + _MINIMUM: minimum}
+        out |= {name + LOW: low, name + _STEP: step, name + _MINIMUM: minimum}
         if high is not None:
             out[name + _HIGH] = high.contiguous()
         if tensor.ndim > 2:
-            out[name + ".shape"] = torch.tensor(tensor.shape)
+            out[name + _SHAPE] = torch.tensor(tensor.shape)
     return {name: tensor.contiguous() for name, tensor in out.items()}
 
 
@@ -119,16 +120,16 @@ def unpack_weights(packed: dict[str, Tensor], dtype: torch.dtype = torch.float32
     """
     out: dict[str, Tensor] = {}
     for name, tensor in packed.items():
-        stem = name.removesuffix(_LOW)
+        stem = name.removesuffix(LOW)
         if stem == name:
-            if not name.endswith((_HIGH, _STEP, _MINIMUM, ".shape")):
+            if not name.endswith(SIDE_TENSORS):
                 out[name] = tensor.to(dtype)
             continue
         try:
             step, minimum, high = packed[stem + _STEP], packed[stem + _MINIMUM], packed.get(stem + _HIGH)
             bits = 4 if high is None else 4 + 4 * high.shape[1] // tensor.shape[1]
             matrix = dequantize(unpack_levels(tensor, high, bits), step, minimum, dtype)
-            shape = packed.get(stem + ".shape")
+            shape = packed.get(stem + _SHAPE)
             out[stem] = matrix if shape is None else matrix.view(shape.tolist())
         except (KeyError, RuntimeError, ValueError, ZeroDivisionError) as error:
             raise KVMMError(f"The packed weights of {stem} are not complete; {_REMEDY}") from error
@@ -156,4 +157,6 @@ def load_packed(folder: Path, dtype: torch.dtype = torch.float32) -> dict[str, T
     return unpack_weights(read_tensor_file(folder / PACKED_FILE, _REMEDY, check)[1], dtype)
 
 
-__all__ = ["PACKED_FILE", "dequantize", "load_packed", "pack_weights", "quantize", "save_packed", "unpack_weights"]
+__all__ = [
+    "LOW", "PACKED_FILE", "SIDE_TENSORS", "WIDTHS", "dequantize", "load_packed", "pack_weights", "quantize", "save_packed", "unpack_weights",
+]  # fmt: skip

@@ -2,9 +2,10 @@
 
 The thinker's text tower is Qwen2: a Llama with biases on q, k and v, which are zero here. Its rotary embedding is
 "multimodal": positions of time, height and width drive three sections of the frequencies. On text the three positions
-are equal, so any assignment of frequencies to sections gives the pretrained model; on a page it decides what a head can
-tell apart. Taken in order, the width would get the slowest frequencies: 1e-3 radians a column and less, so that all
-columns look alike. So the frequencies are dealt out, and rows of q and k are permuted alike, which no dot product notices.
+are equal, so any assignment of frequencies to sections gives the pretrained model; on a page it decides what a head
+can tell apart. Taken in order, the width would get the slowest frequencies, 1e-3 radians a column and less, and all
+columns would look alike. So the frequencies are dealt out, and rows of q and k are permuted alike, which no dot product
+notices.
 """
 
 from __future__ import annotations
