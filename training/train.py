@@ -83,7 +83,7 @@ class Trainer:
         # The workers are forked here, before anything touches CUDA.
         self.base = Base(args.base) if args.base is not None else None
         dataset = importlib.import_module(args.dataset)
-        self.specs = list(dataset.SPECS)
+        self.specs = [(spec, share) for spec, share in dataset.SPECS if not args.only or spec.name in args.only]
         if hasattr(dataset, "prepare"):
             dataset.prepare()
         self.progress.runs += 1

@@ -158,5 +158,6 @@ def load_packed(folder: Path, dtype: torch.dtype = torch.float32) -> dict[str, T
 
 
 __all__ = [
-    "LOW", "PACKED_FILE", "SIDE_TENSORS", "WIDTHS", "dequantize", "load_packed", "pack_weights", "quantize", "save_packed", "unpack_weights",
+    "LOW", "PACKED_FILE", "SIDE_TENSORS", "WIDTHS", "dequantize", "load_packed", "pack_weights", "quantize",
+    "save_packed", "unpack_weights",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ class Spec(fake_data.Spec):
     teacher_len: int = 0
 
 
-SPECS = [(Spec("page", 2, 1, 84, 56, 0, 0, 72, 48), 0.6), (Spec("text", 2, 0, 0, 0, 0, 0, 48), 0.4)]
+SPECS = [(Spec("page", 2, 1, 84, 56, 0, 0, 72, 48), 0.95), (Spec("text", 2, 0, 0, 0, 0, 0, 48), 0.05)]
 
 
 def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
     python -m training.smollm2.quality --base .base --out benchmarks/results/smollm2_weights.json
 
 The file of SmolLM2 holds 4-bit weights in groups of 32, which 4 bits in groups of 32 keep exactly. Weights that were
-trained further lie between its levels; groups of 64, whose levels do not meet the file's, show what rounding those costs.
+trained further lie between its levels; groups of 64, whose levels do not meet the file's, show what rounding costs.
 """
 
 from __future__ import annotations
