@@ -29,6 +29,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from benchmarks import hostile_visitor
 
@@ -74,19 +75,33 @@ class Clock:
     def __call__(self) -> float:
         return self._start + self.speed * (time.time() - self._start) + self.passed
 
+    @property
+    def ahead(self) -> float:
+        """Seconds that it has gained on the times of files, without what passes at the end."""
+        return (self.speed - 1) * (time.time() - self._start)
+
+
+def clean_up(demo: Any, clock: Clock) -> None:
+    """The app's clean-up by ``clock``. Files have real times: without a correction new ones would look hours old."""
+    from kvmm.ui.demo import made_files
+    from kvmm.ui.server import visitors
+
+    limit = visitors.FILE_SECONDS / clock.speed + clock.ahead
+    with mock.patch.object(visitors, "FILE_SECONDS", limit):
+        demo.visitors.clean_up(made_files(demo))
+
 
 def left_behind(demo: Any, clock: Clock, folder: Path) -> dict:
     """What the app holds three hours after its last visitor."""
     import psutil
 
-    from kvmm.ui.demo import made_files
     from kvmm.ui.server.arenas import return_memory
 
     until = time.monotonic() + 120  # answers go on without their pages
     while any(visit.is_working for visit in demo.visitors._visits) and time.monotonic() < until:
         time.sleep(0.5)
     clock.passed += 3 * 3600
-    demo.visitors.clean_up(made_files(demo))
+    clean_up(demo, clock)
     gc.collect()
     return_memory()
     files = [path for path in folder.rglob("*") if path.is_file() and path.resolve() not in demo.visitors.kept]
@@ -122,7 +137,6 @@ def soak(visitors: int, questions: int, seconds: float, *, hostile: bool = False
     import torch
 
     from kvmm.ui import Models, build_demo, launch_options, share_arenas
-    from kvmm.ui.demo import made_files
     from kvmm.ui.server.visitors import CLEAN_SECONDS
 
     folder = tempfile.TemporaryDirectory(prefix="kvmm-soak-")  # uploads of other apps on this machine are not ours
@@ -142,7 +156,7 @@ def soak(visitors: int, questions: int, seconds: float, *, hostile: bool = False
             seconds, rss = time.perf_counter() - begin, process.memory_info().rss
             samples.append((round(seconds, 1), round(rss / 2**20, 1), demo.visitors.cache_nbytes()))
             if hostile and clock() - cleaned > CLEAN_SECONDS:  # the app's own timer does not hurry
-                demo.visitors.clean_up(made_files(demo))
+                clean_up(demo, clock)
                 cleaned = clock()
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ import typer
 from kvmm.commands.options import Device, Dtype, FuseValues, MaxNewTokens, Models, Policy
 from kvmm.errors import KVMMError
 from kvmm.policy.files import parse_bytes
+
+STOP_SECONDS = 10.0  # for what is under way when the app is stopped
 
 
 def command(
@@ -126,14 +129,21 @@ def serve(
     # The app's imports take seconds: help and mistakes come before them.
     from kvmm.ui import Models as Offered
     from kvmm.ui import build_demo, launch_options, share_arenas
+    from kvmm.ui.server import running
 
     share_arenas()
     demo = build_demo(Offered.named(models, **loading), **building)
     try:
-        demo.launch(**launching, **launch_options(max_file_mib=max_file_mib))
+        with running.ending_with(STOP_SECONDS):  # while the server runs, which goes on with what is under way
+            demo.launch(**launching, **launch_options(max_file_mib=max_file_mib), prevent_thread_lock=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                while demo.is_running:
+                    time.sleep(0.1)
     except OSError as error:  # Gradio found no free port
         host = launching["server_name"]
         raise KVMMError(f"cannot listen on {host}: choose another --port or --host") from error
+    finally:
+        demo.close(verbose=False)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from kvmm.modality import MODALITY_NAMES
 from kvmm.models.progress import Progress
 from kvmm.policy import policies
 from kvmm.ui.chat.session import Session, UserMessage, check_size
+from kvmm.ui.server import running
 from kvmm.ui.server.middleware import JSON_BYTES
 from kvmm.ui.server.visitors import Visitors
 from kvmm.ui.settings import Settings
@@ -90,6 +91,8 @@ def _answered(visitors: Visitors, files: list[Any], question: str, settings: Set
         paths = tuple(str(_path_of(visitors, session, file)) for file in files or ())
         for _ in session.ask(UserMessage(question.strip(), paths), settings):
             pass
+        if running.ending():  # the answer was stopped on its way
+            raise KVMMError("The server is being stopped: ask again later.")
         visitors.keep_budget()
         yield session
     except KVMMError as error:

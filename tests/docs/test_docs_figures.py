@@ -209,6 +209,19 @@ def test_what_is_said_of_a_soak():
     assert not any((left["files"], left["folders"], left["visitors"], left["states"], left["cache_bytes"]))
 
 
+def test_what_small_files_ask_for():
+    table, found = rows(text_of("docs/serving-others.md"), "| A file of |"), results("hostile_files")["cases"]
+    assert list(table) == list(found)
+    for name, (size, grew, others, before) in table.items():
+        case = found[name]
+        slower = case["others"]["beside"] / case["others"]["alone"]
+        assert (size, grew) == (f"{case['bytes'] / 1000:,.1f} kB", f"{case['peak_mib']:,} MiB")
+        assert others == f"x {slower:.2f}" and slower <= 2 and case["left_percent"] <= 10
+        if before != "-":
+            peak, ended = case["beside"]["peak_mib"], case["beside"]["outcome"].startswith("ended")
+            assert before == f"{peak:,} MiB" + (", ended" if ended else "")
+
+
 def test_what_is_said_of_fuzzers():
     found = results("fuzz")
     assert f"has the counts of {found['inputs']:,} inputs" in text_of("docs/hostile-files.md")

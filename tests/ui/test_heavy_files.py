@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -113,6 +114,23 @@ def test_what_is_wrong_with_a_file_is_said_once_it_is_its_turn(house, invoice, t
         list(answer.updates())
     assert "64 pages of square.pdf" in str(session.chats["kvmm"]) and not session.is_busy
     assert ask(session, invoice) > 0
+
+
+def test_a_recording_that_was_refused_is_not_held(house, tmp_path):
+    (tmp_path / "long.flac").write_bytes(hostile.flac(minutes=2, rate=16_000, channels=1))
+    session = house.visitors.session("a")
+    answer = session.begin(UserMessage(QUESTION, (str(tmp_path / "long.flac"),)), FAST)
+    answer.prepare()
+    with pytest.raises(KVMMError, match="cut it into parts"):
+        list(answer.updates())
+    (item,) = answer.exchange.media
+    assert item.nbytes == 0 and media_nbytes([item]) == 0
+    assert len(item.data) == 2 * 60 * 16_000, "it is read again for who asks for it"
+    gone = weakref.ref(answer)
+    del answer, item
+    session.delete()
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_caller_of_the_endpoints_holds_nobody(app, strokes, invoice):

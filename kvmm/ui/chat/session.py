@@ -279,6 +279,7 @@ class Session:
             if talk in self.talks:
                 self.talks.remove(talk)
             talk.close()
+            self._asked = [each for each in self._asked if each.talk is not talk]
             if not self.talks:
                 self.talks.append(Talk(self.models, **self.options))
             self._show(self.talks[max(index - 1, 0)])

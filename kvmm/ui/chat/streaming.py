@@ -23,6 +23,7 @@ from kvmm.ui.parts.answers import memory_note
 from kvmm.ui.parts.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.parts.compare import mark_words
 from kvmm.ui.parts.markdown import literal_markdown, safe_markdown
+from kvmm.ui.server import running
 from kvmm.ui.server.arenas import return_memory
 from kvmm.ui.settings import Settings
 
@@ -185,6 +186,7 @@ class Answer:
     def updates(self) -> Iterator[AnswerUpdate]:
         """Answer in this thread; errors are raised. At the end, or when it is closed, the chat shows the result."""
         self._begun = self._answers = True
+        running.began(self.stop)
         for side in self._sides:
             self._show(side, note("Reading" if self.message.files else "Answering", "", pending=True))
         self._tell()
@@ -207,6 +209,8 @@ class Answer:
             self._finish()
         except KVMMError as error:
             self.exchange.as_links = not self.exchange.media  # a file may not be what it says
+            for item in self.exchange.media:  # a recording that the model does not take may be hours long
+                item.put_away()
             self._fail(str(error), literal_markdown(str(error)))
             raise
         except GeneratorExit:
@@ -224,6 +228,7 @@ class Answer:
                 return_memory()
             self.done = True
             self._tell()
+            running.ended(self.stop)
 
     def _run(self) -> None:
         try:

@@ -16,6 +16,7 @@ from kvmm.ui.chat.session import Desk, Session
 from kvmm.ui.parts.events import AT_ONCE, ON_MODEL
 from kvmm.ui.parts.sidebar import Sidebar, settings_of
 from kvmm.ui.parts.views import frames, view
+from kvmm.ui.server import running
 from kvmm.ui.server.visitors import Visitors, session_of
 from kvmm.ui.tabs.ask import begin
 from kvmm.ui.worked import worked_sample
@@ -49,13 +50,16 @@ class LongWork:
             return None
         self._waiting.discard(session.desk)
         event = self._running[session.desk] = threading.Event()
+        running.began(event)
         with session.desk.lock:
             session.desk.long_works += 1
         return event
 
     def end(self, session: Session) -> None:
         """It is over."""
-        self._running.pop(session.desk).set()
+        event = self._running.pop(session.desk)
+        event.set()
+        running.ended(event)
         with session.desk.lock:
             session.desk.long_works -= 1
 

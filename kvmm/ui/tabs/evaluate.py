@@ -33,6 +33,7 @@ from kvmm.policy.presets import policy_groups
 from kvmm.ui.chat.session import Session
 from kvmm.ui.models import Models
 from kvmm.ui.parts.events import AT_ONCE, LONG, PRIVATE
+from kvmm.ui.server import running
 from kvmm.ui.server.archive import DATA_ENDINGS, unpack_benchmark
 from kvmm.ui.server.visitors import session_of
 from kvmm.ui.tabs.common import STOPPED, WAITING, LongWork, Page, hint, problem, table_html
@@ -125,7 +126,8 @@ class _Work:
 
         def body() -> None:
             try:
-                self.run = run(*arguments, progress=lambda *row: self.rows.put(row), stop=stop, **options)
+                with running.under_way(stop):
+                    self.run = run(*arguments, progress=lambda *row: self.rows.put(row), stop=stop, **options)
             except BaseException as error:  # raised where the rows are read
                 self.error = error
             finally:
