@@ -36,9 +36,9 @@ class Base:
         for name in ("visual", "audio_tower", "aux_head", "ctc_head"):
             delattr(teacher, name)
         teacher.model.load_state_dict(model.model.state_dict())
-        return (
-            teacher.to(device, torch.bfloat16 if device.type == "cuda" else torch.float32).eval().requires_grad_(False)
-        )
+        if device.type == "cuda":
+            teacher.model.bfloat16()  # not the frequencies of its positions, which need float32
+        return teacher.to(device).eval().requires_grad_(False)
 
     def copy_to(self, folder: Path) -> None:
         """Sizes and vocabulary, which the weights in an --out folder need to be exported."""

@@ -112,7 +112,8 @@ def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.n
     ``teacher_seg`` and ``teacher_weight`` of the same dtypes, ``[B, T]``.
     """
     if spec.pages > 1 or spec.frames:
-        return dataset.make_step(seed, spec, held, any_page)
+        # What is asked aloud is phrased for the ear, by the wordings of `training.pages`.
+        return dataset.make_step(seed, spec, held, None if spec.clips and spec.pages else any_page)
     r = Rng(seed)
     pairs, pages, seen = [], [], spec.pages > 0
     for _ in range(spec.sequences):

@@ -272,8 +272,8 @@ def set_as_pdf(
     """Sets a document on a PDF page of one point a pixel.
 
     Returns:
-        ink uint8 ``[height, width]``, the character map as of :class:`training.pages.canvas.Canvas`, the parts that are on
-        the page, and its lines in the order of drawing.
+        ink uint8 ``[height, width]``, the character map as of :class:`training.pages.canvas.Canvas`, the parts that are
+        on the page, and its lines in the order of drawing.
     """
     r = document.r
     body, bold, hand = random_fonts(r, held)
