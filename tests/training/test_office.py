@@ -127,15 +127,15 @@ def test_the_second_engine_says_the_same(kind, train_assets):
     from training.pages.canvas import CHARACTERS
 
     page = make_office_page(11, 756, 532, kind=kind, engine="pdf")
-    text = " ".join(page.lines)
+    text = " ".join(page.lines).lower()
     assert page.ink.shape == (756, 532) and page.ink.max() > 150 and page.ink.mean() < 128
     printed = [f for f in page.facts if not f.asks[0].startswith((*COUNTED, "What was decided")) and kind != "chart"]
     assert len(page.facts) > 5
-    assert sum(all(w in text for w in f.value.split()) for f in printed) >= 0.95 * len(printed)
+    assert sum(all(w in text for w in f.value.lower().split()) for f in printed) >= 0.95 * len(printed)
     rows, columns = np.nonzero(page.chars)
     contrast = [np.ptp(page.ink[14 * y : 14 * y + 14, 7 * x : 7 * x + 7]) for y, x in zip(rows, columns, strict=True)]
     assert len(rows) > 40 and np.mean(np.array(contrast) > 40) > 0.9
-    assert {CHARACTERS[c] for c in np.unique(page.chars[page.chars > 0])} <= set(text)
+    assert {CHARACTERS[c] for c in np.unique(page.chars[page.chars > 0])} <= set("".join(page.lines))
 
 
 def test_a_held_out_wording_is_never_trained(pages):

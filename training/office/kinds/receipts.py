@@ -50,7 +50,8 @@ def receipt(d: Document) -> None:
     money.before, money.space = money.currency in "£$" or r.chance(0.3), "" if money.currency in "£$" else " "
     shop = r.pick((f"{r.pick(('Café', 'Bistro', 'Chez', 'Hotel', 'Bar', 'Bäckerei', 'Trattoria', 'The'))} {last_name(r)}", f"{v.name_word(r)} {r.pick(v.SHOP_ENDINGS)}"))
     place, day, time, clerk, number = town(r), dates.date(), dates.time(), first_name(r), str(r.randint(100, 999999))
-    top = d.heading(shop.upper() if r.chance(0.3) else shop, align=r.pick("ccl"))
+    shop = shop.upper() if r.chance(0.3) else shop
+    top = d.heading(shop, align=r.pick("ccl"))
     where = d.lines(f"{r.randint(1, 99)} {v.name_word(r)} {r.pick(v.STREET_TYPES)}", place, align=r.pick("cl"))
     when = d.line(r.pick((f"{day}  {time}", f"{day} {time}")), align=r.pick("lc"))
     d.rule()
