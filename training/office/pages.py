@@ -62,6 +62,8 @@ def make_office_page(
     else:
         canvas, drawn, lines = set_on_canvas(document, height, width, held_fonts)
         ink, chars = canvas.ink(), canvas.chars
+    if not lines:  # nothing fitted: large letters on a small page
+        return make_office_page(seed + 1, height, width, held_fonts, kind, engine)
     facts, absent = facts_of(document, drawn)
     bright = r.randint(195, 255) if r.chance(0.6) else 255
     dark = r.randint(0, 110) if r.chance(0.6) else 0

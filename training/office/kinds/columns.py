@@ -117,7 +117,7 @@ def page_of_prose(d: Document) -> None:
         target = d.columns(2)
     for column in target:
         for _ in range(r.randint(2, 9)):
-            text = prose(r, 700)
+            text = prose(r, r.pick((150, 260, 420, 700)))
             part = column.paragraph(text)
             words = text.split()
             if r.chance(0.5) and len(words) > 12:
