@@ -2,10 +2,16 @@
 
 ``python -m training.assets --out .train-assets`` writes
 
-    fonts/train/*, fonts/held/*   faces reduced to printable ASCII, families disjoint between the two folders
+    fonts/train/*, fonts/held/*   faces reduced to what pages are written in, families disjoint between the two folders
+    fonts/hand/*                  faces that look written by hand, for the entries of forms
+    fonts/latin.txt               faces that hold every character of ``training.pages.canvas.CHARACTERS``
+    prose.txt                     English prose, a paragraph a line
     words.txt                     lower-case English words of 3-11 letters
     espeak/                       libespeak-ng, its two libraries and the English part of its data
     LICENSES.md                   every package taken from, with its licences
+
+Packages that are not installed are taken from ``--debs``, a folder of downloaded packages (``--packages``
+names them all: ``apt-get download $(python -m training.assets --packages)``), without installing anything.
 
 The folder can be carried to a machine that has none of these packages. Training reads it from the environment variable
 ``KVMM_TRAIN_ASSETS`` (default ``./.train-assets``); nothing of it ships with kvmm.
@@ -20,11 +26,18 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-FONT_ROOT = Path("/usr/share/fonts")
-WORD_LIST = Path("/usr/share/dict/american-english")
+from PIL import ImageFont
+
+from training.asset_packages import HAND_FONTS, MORE_FONTS, MORE_HELD_FONTS, PROSE, collect_prose
+from training.pages.canvas import CHARACTERS
+
+FONT_ROOT = "usr/share/fonts"
+WORD_LIST = "usr/share/dict/american-english"
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+FACES = 7  # taken of one further package
 
 # package: (folder below FONT_ROOT, suffix, faces)
 TRAIN_FONTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -171,32 +184,83 @@ const char *audio_object_strerror(audio *o, int e) { return ""; }
 """
 
 
-def collect_fonts(out: Path, fonts: dict[str, tuple[str, str, tuple[str, ...]]]) -> int:
-    """Write every face of ``fonts`` into ``out``, reduced to printable ASCII. Returns how many there are."""
-    from fontTools import subset  # training/requirements.txt
+def reduce_font(source: Path, out: Path) -> bool:
+    """Write a face reduced to the characters of pages; returns whether it has all of them.
 
-    logging.getLogger("fontTools").setLevel(logging.ERROR)  # old fonts have odd dates
+    Raises:
+        ValueError: it lacks printable ASCII, or fontTools cannot read it.
+    """
+    from fontTools import subset  # training/requirements.txt
+    from fontTools.ttLib import TTLibError
+
+    options = subset.Options(layout_features=["kern", "liga"], name_IDs=[0, 1, 2, 4, 6, 13, 14], notdef_outline=True)
+    options.drop_tables += ["FFTM", "TTFA"]  # notes of font editors
+    try:
+        font = subset.load_font(str(source), options)
+        known = set(font.getBestCmap() or ())
+        if not known >= set(range(32, 127)):
+            raise ValueError(f"{source.name} lacks printable ASCII")
+        reducer = subset.Subsetter(options)
+        reducer.populate(unicodes=map(ord, CHARACTERS))
+        reducer.subset(font)
+        subset.save_font(font, str(out), options)
+    except (TTLibError, subset.Subsetter.SubsettingError, KeyError, AssertionError, AttributeError) as error:
+        raise ValueError(f"{source.name} cannot be reduced: {error}") from error
+    return known >= set(map(ord, CHARACTERS)) - {0xAD}
+
+
+def has_lower_case(file: Path) -> bool:
+    """Whether a face draws small letters of their own: a page in capitals could not be transcribed."""
+    font = ImageFont.truetype(str(file), 40)
+    capital, small = (-font.getbbox(c, anchor="ls")[1] for c in "Xx")
+    return small < 0.93 * capital and bytes(font.getmask("e")) != bytes(font.getmask("E"))
+
+
+def collect_fonts(out: Path, fonts: dict[str, tuple[str, str, tuple[str, ...]]], root: Path) -> list[str]:
+    """Write every face of ``fonts`` into ``out``. Returns the names of those that hold all characters of pages."""
     out.mkdir(parents=True, exist_ok=True)
-    count = 0
+    complete = []
     for folder, suffix, faces in fonts.values():
         for face in faces:
-            options = subset.Options(
-                layout_features=["kern", "liga"], name_IDs=[0, 1, 2, 4, 6, 13, 14], notdef_outline=True
-            )
-            options.drop_tables += ["FFTM", "TTFA"]  # notes of font editors
-            font = subset.load_font(str(FONT_ROOT / folder / f"{face}.{suffix}"), options)
-            reducer = subset.Subsetter(options)
-            reducer.populate(unicodes=range(32, 127))
-            reducer.subset(font)
-            name = Path(face).name.replace(" ", "")
-            subset.save_font(font, str(out / f"{name}.{suffix}"), options)
-            count += 1
-    return count
+            name = f"{Path(face).name.replace(' ', '')}.{suffix}"
+            if reduce_font(root / FONT_ROOT / folder / f"{face}.{suffix}", out / name):
+                complete.append(name)
+    return complete
 
 
-def collect_words(out: Path) -> int:
+def collect_families(out: Path, packages: Iterable[str], debs: Path) -> tuple[list[str], list[str]]:
+    """Up to ``FACES`` faces of each package in ``debs`` that hold all characters of pages.
+
+    Returns:
+        The names of the faces, and the rows of ``LICENSES.md``.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    names, rows = [], []
+    for package in packages:
+        for deb in sorted(debs.glob(f"{package}_*.deb"))[:1]:
+            with tempfile.TemporaryDirectory() as folder:
+                subprocess.run(["dpkg", "-x", str(deb), folder], check=True)
+                taken = []
+                for path in sorted(Path(folder).rglob("*.[to]tf"), key=lambda p: (len(p.stem), p.stem)):
+                    name = path.name.replace(" ", "")
+                    if path.is_symlink() or len(taken) == FACES or (out / name).exists():
+                        continue
+                    try:
+                        complete = reduce_font(path, out / name) and has_lower_case(out / name)
+                    except (ValueError, OSError):
+                        complete = False
+                    if complete:
+                        taken.append(name)
+                    else:
+                        (out / name).unlink(missing_ok=True)
+                names += taken
+                rows.append(f"| {package} | fonts/{out.name}: {', '.join(taken)} | {licences(package, Path(folder))} |")
+    return names, rows
+
+
+def collect_words(out: Path, root: Path) -> int:
     """Write the lower-case ASCII words of 3-11 letters, one a line. Returns how many there are."""
-    words = (line.strip() for line in WORD_LIST.read_text(encoding="utf-8").splitlines())
+    words = (line.strip() for line in (root / WORD_LIST).read_text(encoding="utf-8").splitlines())
     kept = [w for w in words if re.fullmatch("[a-z]{3,11}", w) and not _UNWANTED.search(w)]
     out.write_text("\n".join(kept) + "\n", encoding="ascii")
     return len(kept)
@@ -224,51 +288,76 @@ def collect_espeak(out: Path) -> None:
         )
 
 
-def licences(package: str) -> str:
+def licences(package: str, root: Path) -> str:
     """The licence names in a Debian package's copyright file, those of the packaging itself left out."""
-    text = Path(f"/usr/share/doc/{package}/copyright").read_text(encoding="utf-8", errors="replace")
+    file = root / f"usr/share/doc/{package}/copyright"
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     names: list[str] = []
     for stanza in re.split(r"\n\s*\n", text):
         files = re.search(r"^Files:\s*(.*)$", stanza, re.M)
         name = re.search(r"^License:[ \t]*(\S.*)$", stanza, re.M)
         if files and name and not files.group(1).startswith(("debian", "./debian")):
             names.append(name.group(1).strip())
-    return ", ".join(dict.fromkeys(names)) or FREE_TEXT_LICENCES[package]
+    return ", ".join(dict.fromkeys(names)) or FREE_TEXT_LICENCES.get(package, "see the package")
 
 
-def write_licences(out: Path) -> None:
-    """``LICENSES.md``: package, what was taken, licences."""
-    rows = []
+def write_licences(out: Path, rows: list[str], root: Path) -> None:
+    """``LICENSES.md``: package, what was taken, licences; ``rows`` are those of further packages."""
     for split, fonts in (("train", TRAIN_FONTS), ("held", HELD_FONTS)):
         for package, (_, _, faces) in fonts.items():
             names = ", ".join(Path(face).name for face in faces)
-            rows.append(f"| {package} | fonts/{split}: {names} | {licences(package)} |")
-    rows.append(f"| wamerican | words.txt | {licences('wamerican')} |")
-    rows.append(f"| libespeak-ng1, espeak-ng-data | espeak/ | {licences('libespeak-ng1')} |")
-    rows.append(f"| libsonic0 | espeak/libsonic.so.0 | {licences('libsonic0')} |")
-    head = "# What this folder was made from\n\nFonts are reduced to printable ASCII, otherwise unchanged.\n\n"
+            rows.append(f"| {package} | fonts/{split}: {names} | {licences(package, root)} |")
+    rows.append(f"| wamerican | words.txt | {licences('wamerican', root)} |")
+    rows.append(f"| libespeak-ng1, espeak-ng-data | espeak/ | {licences('libespeak-ng1', Path('/'))} |")
+    rows.append(f"| libsonic0 | espeak/libsonic.so.0 | {licences('libsonic0', Path('/'))} |")
+    head = "# What this folder was made from\n\nFonts are reduced to the characters of pages, otherwise unchanged.\n\n"
     out.write_text(head + "| Debian package | taken | licences |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n")
 
 
-def collect_assets(folder: str | Path) -> dict[str, int]:
-    """Gather everything into ``folder`` (about 3 MB).
+def unpack(debs: Path, packages: Iterable[str], folder: Path) -> None:
+    """Unpack downloaded packages below ``folder``."""
+    for package in packages:
+        for deb in sorted(debs.glob(f"{package}_*.deb"))[:1]:
+            subprocess.run(["dpkg", "-x", str(deb), str(folder)], check=True)
+
+
+def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, int]:
+    """Gather everything into ``folder`` (about 25 MB, 3 MB without ``debs``).
+
+    Args:
+        folder: made if needed.
+        debs: downloaded packages, for what is not installed and for the families of ``training.asset_packages``.
 
     Returns:
-        Counts: ``train_fonts``, ``held_fonts``, ``words``, ``bytes``.
+        Counts: ``train_fonts``, ``held_fonts``, ``hand_fonts``, ``words``, ``paragraphs``, ``bytes``.
 
     Raises:
-        FileNotFoundError: a Debian package named in ``LICENSES.md`` is not installed.
+        FileNotFoundError: a Debian package named in ``LICENSES.md`` is neither installed nor in ``debs``.
     """
-    out = Path(folder)
+    logging.getLogger("fontTools").setLevel(logging.ERROR)  # old fonts have odd dates
+    out, rows = Path(folder), []
     shutil.rmtree(out / "fonts", ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    counts = {
-        "train_fonts": collect_fonts(out / "fonts" / "train", TRAIN_FONTS),
-        "held_fonts": collect_fonts(out / "fonts" / "held", HELD_FONTS),
-        "words": collect_words(out / "words.txt"),
-    }
+    with tempfile.TemporaryDirectory() as unpacked:
+        root = Path("/")
+        if debs is not None:
+            root = Path(unpacked)
+            unpack(debs, (*TRAIN_FONTS, *HELD_FONTS, "wamerican"), root)
+        complete = collect_fonts(out / "fonts" / "train", TRAIN_FONTS, root)
+        complete += collect_fonts(out / "fonts" / "held", HELD_FONTS, root)
+        if debs is not None:
+            for split, packages in (("train", MORE_FONTS), ("held", MORE_HELD_FONTS), ("hand", HAND_FONTS)):
+                names, more = collect_families(out / "fonts" / split, packages, debs)
+                complete += names
+                rows += more
+        (out / "fonts" / "latin.txt").write_text("\n".join(sorted(set(complete))) + "\n", encoding="utf-8")
+        words = collect_words(out / "words.txt", root)
+        write_licences(out / "LICENSES.md", rows, root)
+    counts = {f"{s}_fonts": len(list((out / "fonts" / s).glob("*.?tf"))) for s in ("train", "held", "hand")}
+    counts |= {"words": words, "paragraphs": 0}
+    if debs is not None:
+        counts["paragraphs"] = collect_prose(out / "prose.txt", debs)
     collect_espeak(out / "espeak")
-    write_licences(out / "LICENSES.md")
     counts["bytes"] = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     return counts
 
@@ -276,7 +365,13 @@ def collect_assets(folder: str | Path) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=".train-assets")
-    for name, count in collect_assets(parser.parse_args().out).items():
+    parser.add_argument("--debs", type=Path, help="folder of downloaded packages, instead of installed ones")
+    parser.add_argument("--packages", action="store_true", help="print the names of all packages, to be downloaded")
+    args = parser.parse_args()
+    if args.packages:
+        print(*TRAIN_FONTS, *HELD_FONTS, *MORE_FONTS, *MORE_HELD_FONTS, *HAND_FONTS, "wamerican", *PROSE)
+        return
+    for name, count in collect_assets(args.out, args.debs).items():
         print(f"{name}: {count}")
 
 

@@ -7,6 +7,7 @@ trains about ten conversations. Positions restart in every branch, as they would
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,8 +81,8 @@ def _fill_with_questions(r: Rng, sequence: Sequence, questions: list[tuple[str, 
             sequence.branch(*turns_tokens(turns[:1]))
 
 
-def document(r: Rng, spec: Spec, held: bool) -> list[Page]:
-    """The pages of one sequence."""
+def document(r: Rng, spec: Spec, held: bool, any_page: Callable | None = None) -> list[Page]:
+    """The pages of one sequence; ``any_page(r, height, width, held)`` draws them where no kind is asked for."""
     kinds: list[str | None] = [None] * spec.pages
     if spec.pages > 1 and r.chance(0.6):  # different kinds, so that questions need no page number
         kinds = r.sample(
@@ -89,6 +90,8 @@ def document(r: Rng, spec: Spec, held: bool) -> list[Page]:
         )
         kinds += [r.pick(("text", "form", "table", "letter")) for _ in range(spec.pages - len(kinds))]
         r.shuffle(kinds)
+    if any_page is not None and r.chance(0.6):
+        return [any_page(r, spec.height, spec.width, held) for _ in kinds]
     return [make_page(r.getrandbits(48), spec.height, spec.width, held, kind) for kind in kinds]
 
 
@@ -183,13 +186,14 @@ def _add_greeting(r: Rng, sequence: Sequence) -> None:
     sequence.branch(opening + ids, [0] * len(opening) + weight, standalone=True)
 
 
-def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray]:
+def make_step(seed: int, spec: Spec, held: bool = False, any_page: Callable | None = None) -> dict[str, np.ndarray]:
     """One step's arrays.
 
     Args:
         seed: any integer; the same seed gives the same arrays.
         spec: the shapes.
         held: fonts, voices and wordings kept out of training.
+        any_page: see :func:`document`.
 
     Returns:
         ``ids`` int16 [B, S], ``pos`` int16 [3, B, S], ``seg`` and ``weight`` uint8 [B, S]; with pages also ``pages``
@@ -201,7 +205,7 @@ def make_step(seed: int, spec: Spec, held: bool = False) -> dict[str, np.ndarray
     for _ in range(spec.sequences):
         sequence = Sequence(spec.seq_len)
         if spec.pages:
-            pages = document(r, spec, held)
+            pages = document(r, spec, held, any_page)
             pages_all += pages
             _pages_prefix(r, sequence, spec)
             clips += _add_spoken_questions(r, sequence, spec, pages, held)

@@ -23,11 +23,15 @@ from transformers import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from kvmm.models.packed_weights import PACKED_FILE, WIDTHS, pack_weights, save_packed
+from training.checkpoints import load_weights
 from training.model_config import AUDIO_TOKEN, AUXILIARY, CELL, HEAD_DIM, IMAGE_TOKEN, MERGE, PATCH, ModelConfig
-from training.train import load_weights
+from training.smollm2.folder import CONFIG, EMBEDDINGS, TOKENIZER, read_config
 
 MIN_TOKENS, MAX_TOKENS = 256, 640  # merged visual tokens of a page
 MAX_BYTES = 39_900_000  # of model.safetensors
+MAX_PACKED_BYTES = 96_000_000  # of model.packed.safetensors
+GROUP = 64  # values of a row that share a step and a minimum in few bits; rows that it does not divide stay bf16
 PAD, EOS = "<|endoftext|>", "<|im_end|>"
 EXTRA_TOKENS = {
     "image_token": "<|IMAGE|>",
@@ -60,7 +64,7 @@ def hf_config(config: ModelConfig | None = None, user_token_id: int = 872) -> Qw
     text = dict(
         vocab_size=c.vocab_size, hidden_size=c.hidden_size, intermediate_size=c.intermediate_size,
         num_hidden_layers=c.num_layers, num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads,
-        max_position_embeddings=c.max_positions, rms_norm_eps=1e-6, hidden_act="silu", attention_dropout=0.0,
+        max_position_embeddings=c.max_positions, rms_norm_eps=c.rms_norm_eps, hidden_act="silu", attention_dropout=0.0,
         use_sliding_window=False, tie_word_embeddings=True, pad_token_id=0, eos_token_id=2, bos_token_id=None,
         rope_parameters=dict(
             rope_type="longrope", rope_theta=c.rope_theta, mrope_section=list(c.mrope_section),
@@ -127,17 +131,25 @@ def make_tokenizer(file: Path, max_length: int) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def export(weights: dict[str, Tensor], tokenizer_file: Path, out: Path) -> None:
+def export(
+    weights: dict[str, Tensor],
+    tokenizer_file: Path,
+    out: Path,
+    config: ModelConfig | None = None,
+    bits: int | None = None,
+) -> None:
     """Writes the checkpoint folder.
 
     Args:
         weights: training weights; the auxiliary heads are left out.
         tokenizer_file: `tokenizer.json`. out: folder, made if needed.
+        config: sizes; the model that ships by default. bits: store matrices in so many bits (embeddings in 8), which
+            `kvmm.load_model` reads and plain `from_pretrained` does not; None stores bf16.
 
     Raises:
         ValueError: weights or vocabulary do not fit the model, or the file is too large to ship.
     """
-    config = ModelConfig()
+    config = config or ModelConfig()
     tokenizer = make_tokenizer(tokenizer_file, config.max_positions)
     if len(tokenizer) > config.vocab_size:
         raise ValueError(f"{tokenizer_file}: {len(tokenizer)} tokens, the model has {config.vocab_size}")
@@ -145,7 +157,14 @@ def export(weights: dict[str, Tensor], tokenizer_file: Path, out: Path) -> None:
     model = hf_model({n: t for n, t in weights.items() if not n.startswith(AUXILIARY)}, config, user_token_id=user[0])
     model = model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=0, use_cache=True)
-    model.save_pretrained(out)
+    if bits is None:
+        model.save_pretrained(out)
+    else:
+        model.config.architectures, model.config.dtype = [type(model).__name__], torch.bfloat16
+        model.config.save_pretrained(out)
+        model.generation_config.save_pretrained(out)
+        kept = {n: t for n, t in weights.items() if not n.startswith(AUXILIARY)}
+        save_packed(pack_weights(kept, bits, GROUP, EMBEDDINGS), out)
     tokenizer.save_pretrained(out)
     pixels = CELL * CELL
     Qwen2VLImageProcessorPil(
@@ -157,9 +176,10 @@ def export(weights: dict[str, Tensor], tokenizer_file: Path, out: Path) -> None:
     audio = WhisperFeatureExtractor(feature_size=config.num_mel_bins, return_attention_mask=True).to_dict()
     settings = audio | json.loads(file.read_text()) | {"processor_class": "Qwen2_5OmniProcessor"}
     file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
-    size = (out / "model.safetensors").stat().st_size
-    if size > MAX_BYTES:
-        raise ValueError(f"{out}/model.safetensors has {size} bytes, more than {MAX_BYTES}")
+    file = out / ("model.safetensors" if bits is None else PACKED_FILE)
+    size, most = file.stat().st_size, MAX_BYTES if bits is None else MAX_PACKED_BYTES
+    if size > most:
+        raise ValueError(f"{file} has {size} bytes, more than {most}")
 
 
 def main() -> None:
@@ -171,8 +191,12 @@ def main() -> None:
         "--tokenizer", type=Path, default=Path(__file__).parent / "tokenizer.json", help="tokenizer.json"
     )
     parser.add_argument("--out", type=Path, default=Path("assets/tiny-omni"))
+    parser.add_argument("--bits", type=int, choices=WIDTHS, help="store matrices in so many bits (default: bf16)")
     args = parser.parse_args()
-    export(load_weights(args.weights), args.tokenizer, args.out)
+    config, tokenizer = None, args.tokenizer
+    if (args.weights / CONFIG).is_file():  # a run onto a pretrained text tower brings its sizes and vocabulary
+        config, tokenizer = read_config(args.weights), args.weights / TOKENIZER
+    export(load_weights(args.weights), tokenizer, args.out, config, args.bits)
     print(f"{args.out}: {sum(f.stat().st_size for f in args.out.iterdir()) / 1e6:.1f} MB")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from training.model_config import AUDIO_TOKEN, CELL, IMAGE_TOKEN, PADDING
+from training.model_config import AUDIO_TOKEN, CELL, IMAGE_TOKEN, PADDING, UNTAUGHT
 
 Step = dict[str, np.ndarray]
 SEQUENCE_MULTIPLE = 64  # sequences are padded to it: attention kernels want aligned masks
@@ -43,7 +43,8 @@ def slot_bytes(spec) -> int:
     """Room for one step of `spec`, generously: shared pages never written cost nothing."""
     pixels = spec.sequences * spec.pages * spec.height * spec.width
     mel = spec.sequences * max(spec.clips, 1) * spec.frames * 128 * 2
-    return int(1.1 * pixels) + mel + spec.sequences * spec.seq_len * 16 + (1 << 20)
+    tokens = spec.sequences * (spec.seq_len + getattr(spec, "teacher_len", 0))
+    return int(1.1 * pixels) + mel + tokens * 16 + (1 << 20)
 
 
 class Ring:
@@ -79,24 +80,37 @@ class Ring:
         return slot, spec_index, {name: self.view(slot, offset, shape, dtype) for name, offset, shape, dtype in layout}
 
 
+def pad_sequences(out: Step, step: Step, prefix: str) -> np.ndarray:
+    """Pads ids, positions and segments of `step` into `out`; returns the padded weights."""
+    padding = -step[f"{prefix}ids"].shape[1] % SEQUENCE_MULTIPLE
+    weight = step[f"{prefix}weight"]
+    if padding:
+        widths = ((0, 0), (0, padding))
+        out[f"{prefix}ids"] = np.pad(step[f"{prefix}ids"], widths)
+        out[f"{prefix}pos"] = np.pad(step[f"{prefix}pos"], ((0, 0), *widths))
+        out[f"{prefix}seg"] = np.pad(step[f"{prefix}seg"], widths, constant_values=PADDING)
+        weight = np.pad(weight, widths)
+    return weight
+
+
+def targets_of(weight: np.ndarray, seg: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the tokens that predict a target: the one before it; the first of a branch has none."""
+    return np.nonzero((weight[:, 1:] > 0) & (seg[:, 1:] == seg[:, :-1]))
+
+
 def index_step(step: Step, branches: bool = False) -> Step:
     """Adds what the model needs as flat indices, so that nothing on the device has to be counted.
 
     Args:
         step: `ids`, `pos`, `seg`, `weight` and optionally `pages`, `shade`, `chars`, `mel`, as
-            `training.dataset.make_step` returns them.
+            `training.dataset.make_step` returns them, and the same with the prefix `teacher_` for the first four.
         branches: also number the answer branches (`target_branch`, -1 elsewhere), for exact match.
 
     Raises:
         ValueError: placeholders and media do not match.
     """
-    out = {name: array for name, array in step.items() if name != "weight" and array.size}
-    padding = -step["ids"].shape[1] % SEQUENCE_MULTIPLE
-    weight = step["weight"].copy()
-    if padding:
-        widths = ((0, 0), (0, padding))
-        out["ids"], out["pos"] = np.pad(step["ids"], widths), np.pad(step["pos"], ((0, 0), *widths))
-        out["seg"], weight = np.pad(step["seg"], widths, constant_values=PADDING), np.pad(weight, widths)
+    out = {name: array for name, array in step.items() if name not in ("weight", "teacher_weight") and array.size}
+    weight = pad_sequences(out, step, "")
     ids, seg = out["ids"], out["seg"]
     for name, token, count in (
         ("image_index", IMAGE_TOKEN, out["pages"].size // CELL**2 if "pages" in out else 0),
@@ -107,14 +121,19 @@ def index_step(step: Step, branches: bool = False) -> Step:
             raise ValueError(f"{len(index)} placeholders of id {token} for {count} media tokens")
         if count:
             out[name] = index
-    # A target is predicted by the token before it; the first token of a branch has none.
-    target = (weight[:, 1:] > 0) & (seg[:, 1:] == seg[:, :-1])
-    row, column = np.nonzero(target)
+    row, column = targets_of(weight, seg)
     count = max(-(-len(row) // TARGET_MULTIPLE), 1) * TARGET_MULTIPLE
     pad = lambda a, fill, dtype: np.concatenate([a, np.full(count - len(a), fill, a.dtype)]).astype(dtype)  # noqa: E731
     out["target_index"] = pad(row * ids.shape[1] + column, 0, np.int64)
     out["target_ids"] = pad(ids[row, column + 1], 0, np.int64)
     out["target_weight"] = pad(weight[row, column + 1], 0, np.float32)
+    if "teacher_ids" in step:
+        known = pad_sequences(out, step, "teacher_")
+        at = targets_of(known, out["teacher_seg"])
+        if len(at[0]) != len(row):
+            raise ValueError(f"{len(at[0])} targets of the teacher for {len(row)} of the student")
+        out["teacher_index"] = pad(at[0] * out["teacher_ids"].shape[1] + at[1], 0, np.int64)
+        out["teacher_weight"] = pad(known[at[0], at[1] + 1] != UNTAUGHT, 0, np.float32)
     if branches:
         answer = out["target_weight"][: len(row)] >= 2
         number = np.full(len(row), -1)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training.distill import distillation_loss
 from training.model_config import (
     AUXILIARY,
     CELLS_PER_TOKEN,
@@ -46,16 +47,17 @@ class TextLayer(nn.Module):
         self.self_attn = TextAttention(config)
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, bias=False)
         self.input_layernorm, self.post_attention_layernorm = RMSNorm(config.hidden_size), RMSNorm(config.hidden_size)
+        self.eps = config.rms_norm_eps
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, rows: int, bias: Tensor) -> Tensor:
         a = self.self_attn
         q, k, v = fused(rotary_qkv)(
             x, cos, sin, self.input_layernorm.weight,
-            a.q_proj.weight, a.q_proj.bias, a.k_proj.weight, a.k_proj.bias, a.v_proj.weight, a.v_proj.bias,
+            a.q_proj.weight, a.q_proj.bias, a.k_proj.weight, a.k_proj.bias, a.v_proj.weight, a.v_proj.bias, self.eps,
         )  # fmt: skip
         attended = attend(q, k, v, rows, bias)
         return fused(gated_output)(
-            x, attended, a.o_proj.weight, None, self.post_attention_layernorm.weight, *self.mlp.tensors()
+            x, attended, a.o_proj.weight, None, self.post_attention_layernorm.weight, *self.mlp.tensors(), self.eps
         )
 
 
@@ -141,11 +143,14 @@ class OmniModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and tied head: `[T, d]` -> `[T, vocab_size]`."""
-        return F.linear(rms_norm(hidden, self.model.norm.weight), self.model.embed_tokens.weight)
+        return F.linear(
+            rms_norm(hidden, self.model.norm.weight, self.config.rms_norm_eps), self.model.embed_tokens.weight
+        )
 
     def forward(
-        self, batch: dict[str, Tensor], pages: Tensor | None, mel: Tensor | None, aux_keep: Tensor | None = None
-    ) -> dict[str, Tensor]:
+        self, batch: dict[str, Tensor], pages: Tensor | None, mel: Tensor | None, aux_keep: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
         """Losses of one step.
 
         Args:
@@ -154,10 +159,12 @@ class OmniModel(nn.Module):
                 with pages `chars` uint8 `[N, H / 14, W / 7]`.
             pages: normalised `[N, 3, H, W]` or None. mel: `[M, F, 128]` or None.
             aux_keep: bool `[N]`, False for pages whose pixels no longer match `chars`.
+            teacher: logits `[n, vocab_size]` at the targets of a model that reads the pages' text; `teacher_weight`
+                float `[n]` in the batch says where they count.
 
         Returns:
-            `loss` (weighted mean over targets), `aux` (0 without pages), and for the log: `ce`, `hit` per target,
-            `aux_hits`, `aux_count`.
+            `loss` (weighted mean over targets), `aux` (0 without pages), `distill` (0 without a teacher), and for the
+            log: `ce`, `hit` per target, `aux_hits`, `aux_count`.
         """
         visual = None if pages is None else self.visual(pages)
         audio, heard = (None, None) if mel is None else self.audio_tower(mel)
@@ -169,6 +176,9 @@ class OmniModel(nn.Module):
         ce = F.cross_entropy(logits, batch["target_ids"], reduction="none")
         zero = ce.new_zeros(())
         out = dict(loss=(ce * weight).sum() / weight.sum().clamp(min=1), aux=zero, aux_hits=zero, aux_count=zero)
+        out["distill"] = zero
+        if teacher is not None:
+            out["distill"] = distillation_loss(logits, teacher, batch["target_ids"], batch["teacher_weight"])
         out.update(ce=ce.detach(), hit=logits.detach().argmax(-1) == batch["target_ids"])
         if visual is not None and "chars" in batch:
             out.update(self.auxiliary_loss(visual, batch["chars"], aux_keep))

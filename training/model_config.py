@@ -11,17 +11,22 @@ IMAGE_TOKEN, AUDIO_TOKEN = 9, 3
 HEAD_DIM = 64  # of all three towers
 PATCH, MERGE = 14, 2
 CELL = PATCH * MERGE  # pixels a side of one merged visual token
-NUM_CHARS = 95  # classes of the auxiliary head: 0 for none, else ord(c) - 32 of a printable ASCII character
+NUM_CHARS = 199  # classes of the auxiliary head: 0 for none, else the index in training.pages.canvas.CHARACTERS
 NUM_SPOKEN = 29  # classes of the spoken auxiliary head: 0 blank, 1-26 letters, 27 space, 28 apostrophe
 CELLS_PER_TOKEN = 8  # 2 x 4 sub-cells of 14 x 7 pixels
 AUXILIARY = ("aux_head", "ctc_head")  # parameters that are dropped at export
 PREFIX, STANDALONE, PADDING = 0, 254, 255  # values of `seg` with a meaning of their own; others number the branches
+UNTAUGHT = 9  # weight of a target in a teacher's sequence that lacks a part of the page's text
 MASKED = -3e4  # additive mask; finite, so that a fully masked row stays a number in bf16
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of the three towers; the defaults are the model that ships (19.8M parameters)."""
+    """Sizes of the three towers; the defaults are the model that ships (19.8M parameters).
+
+    `frequencies`, radians a position, replace the ladders of `rope_time` and `rope_space` where a pretrained text
+    tower brings its own.
+    """
 
     vocab_size: int = 2048
     hidden_size: int = 384
@@ -30,6 +35,7 @@ class ModelConfig:
     num_kv_heads: int = 2
     intermediate_size: int = 704
     max_positions: int = 8192
+    rms_norm_eps: float = 1e-6  # of the text tower; the vision tower's is 1e-6
     rope_theta: float = 10000.0
     mrope_section: tuple[int, int, int] = (8, 12, 12)
     rope_time: tuple[float, float] = (
@@ -37,6 +43,7 @@ class ModelConfig:
         0.002,
     )  # highest and lowest frequency of the time section, radians a position
     rope_space: tuple[float, float] = (1.0, 0.004)  # the same for the height and width sections
+    frequencies: tuple[float, ...] | None = None
     vision_size: int = 256
     vision_layers: int = 8
     vision_intermediate_size: int = 640
@@ -56,12 +63,14 @@ class ModelConfig:
         fast ones), far too fast for positions that a page advances by its width. Here each axis has its own geometric
         ladder instead.
         """
+        half = HEAD_DIM // 2
+        if self.frequencies is not None:
+            return [self.rope_theta ** (-i / half) / target for i, target in enumerate(self.frequencies)]
         targets: list[float] = []
         for count, (high, low) in zip(
             self.mrope_section, (self.rope_time, self.rope_space, self.rope_space), strict=True
         ):
             targets += [high * (low / high) ** (i / (count - 1)) for i in range(count)]
-        half = HEAD_DIM // 2
         return [round(self.rope_theta ** (-i / half) / target, 10) for i, target in enumerate(targets)]
 
     def inverse_frequencies(self) -> Tensor:

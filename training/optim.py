@@ -45,9 +45,11 @@ class Muon:
         ]
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
+    def step(self, lr: float, shares: dict[str, float] | None = None) -> None:
+        base = lr
         for group, buffer in zip(self.groups, self.buffers, strict=True):
             parameters = list(group.values())
+            lr = base * (shares or {}).get(next(iter(group)).split(".")[0] + ".", 1.0)
             if all(p.grad is None for p in parameters):  # a tower that took no part in this update
                 continue
             g = torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in parameters])
@@ -74,10 +76,14 @@ class Optimizer:
         self.rest = {n: p for n, p in named.items() if n not in matrices}
         self.parameters, self.clip, self.updates = list(named.values()), clip, 0
         self.muon = Muon(matrices, weight_decay)
-        decayed = [p for p in self.rest.values() if p.ndim > 1]
-        others = [p for p in self.rest.values() if p.ndim <= 1]
+        groups = defaultdict(list)
+        for n, p in self.rest.items():
+            groups[n.split(".")[0] + ".", p.ndim > 1].append(p)
         self.adamw = torch.optim.AdamW(
-            [dict(params=decayed, weight_decay=weight_decay), dict(params=others, weight_decay=0.0)],
+            [
+                dict(params=ps, weight_decay=weight_decay if wide else 0.0, tower=tower)
+                for (tower, wide), ps in groups.items()
+            ],
             lr=lr, betas=(0.9, 0.95), eps=1e-9, fused=self.parameters[0].is_cuda,
         )  # fmt: skip
         for p in self.rest.values():  # made now rather than at the first step, so that a saved state can be copied in
@@ -87,13 +93,17 @@ class Optimizer:
                 exp_avg_sq=torch.zeros_like(p),
             )
 
-    def step(self, lr: float) -> None:
-        """Clips the joint gradient norm, updates, clears the gradients."""
+    def step(self, lr: float, shares: dict[str, float] | None = None) -> None:
+        """Clips the joint gradient norm, updates, clears the gradients.
+
+        Args:
+            lr: learning rate. shares: by first part of parameter names with its dot, what a tower gets of `lr`.
+        """
         torch.nn.utils.clip_grad_norm_(self.parameters, self.clip, foreach=True)
         for group in self.adamw.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * (shares or {}).get(group["tower"], 1.0)
         self.adamw.step()
-        self.muon.step(lr)
+        self.muon.step(lr, shares)
         self.updates += 1
         for p in self.parameters:
             p.grad = None

@@ -11,6 +11,9 @@ from training.sequences import ANSWER, TRANSCRIPT
 
 def absent_facts(r: Rng, pages: list[Page], n: int) -> list[Fact]:
     """Facts that none of the pages states, plausible enough to be asked for; their value is the fixed answer."""
+    if any(page.absent is not None for page in pages):  # what general facts such a page states is not known
+        own = [fact for page in pages for fact in page.absent or ()] if len(pages) == 1 else []
+        return r.sample(own, min(n, len(own)))
     text = "\n".join(line for page in pages for line in page.lines).lower()
     tokens = set("".join(c if c.isalnum() else " " for c in text).split())
     tokens |= {word for page in pages for fact in page.facts if fact.key == "entry" for word in fact.label.split()}
@@ -115,7 +118,7 @@ COMMON_WORDS = {
 LOCAL_KEYS = frozenset(
     (
         "title kind first_line last_line numbered_line line_start next_word first_item last_item item_count "
-        "row_count first_row last_row dearest_item"
+        "row_count first_row last_row dearest_item asked"
     ).split()
 )
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from training.model_config import HEAD_DIM
 
 
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     y = x.float()
-    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
+    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
     return weight * y.to(x.dtype)
 
 
@@ -24,19 +24,19 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (y * cos[:, None] + torch.cat((-b, a), -1) * sin[:, None]).to(x.dtype)
 
 
-def rotary_qkv(x, cos, sin, norm, q_w, q_b, k_w, k_b, v_w, v_b) -> tuple[Tensor, Tensor, Tensor]:
+def rotary_qkv(x, cos, sin, norm, q_w, q_b, k_w, k_b, v_w, v_b, eps: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
     """RMS norm, projections, rotation: `x [T, d]` -> q, k, v `[T, heads, 64]`, k and v repeated for grouped queries."""
-    y = rms_norm(x, norm)
+    y = rms_norm(x, norm, eps)
     q, k, v = (F.linear(y, w, b).unflatten(-1, (-1, HEAD_DIM)) for w, b in ((q_w, q_b), (k_w, k_b), (v_w, v_b)))
     q, k = rotate(q, cos, sin), rotate(k, cos, sin)
     groups = q_w.shape[0] // k_w.shape[0]
     return q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
 
 
-def gated_output(x, attended, o_w, o_b, norm, gate_w, gate_b, up_w, up_b, down_w, down_b) -> Tensor:
+def gated_output(x, attended, o_w, o_b, norm, gate_w, gate_b, up_w, up_b, down_w, down_b, eps: float = 1e-6) -> Tensor:
     """Output projection and SwiGLU MLP, both residual: `x [T, d]`, `attended [T, d]` -> `[T, d]`."""
     x = x + F.linear(attended, o_w, o_b)
-    y = rms_norm(x, norm)
+    y = rms_norm(x, norm, eps)
     return x + F.linear(F.silu(F.linear(y, gate_w, gate_b)) * F.linear(y, up_w, up_b), down_w, down_b)
 
 

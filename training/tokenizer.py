@@ -64,11 +64,21 @@ def train(out: Path) -> None:
     tokenizer.save(str(out))
 
 
+_file = PATH
+
+
+def use_tokenizer(path: Path) -> None:
+    """Makes `encode` use another tokenizer with the same special tokens; call it before workers are started."""
+    global _file
+    _file = path
+    tokenizer.cache_clear()
+
+
 @lru_cache(None)
 def tokenizer() -> Tokenizer:
-    """The trained tokenizer, committed beside this file."""
+    """The tokenizer in use: the trained one, committed beside this file, unless `use_tokenizer` chose another."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return Tokenizer.from_file(str(PATH))
+    return Tokenizer.from_file(str(_file))
 
 
 def encode(texts: list[str]) -> list[list[int]]:

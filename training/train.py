@@ -36,15 +36,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from training.arguments import parse_arguments
 from training.augment import render_mel, render_pages
+from training.base import Base
+from training.checkpoints import CHECKPOINT, carried, load_weights, replaced, split_weights
+from training.distill import teacher_logits
 from training.loader import Loader, ring_name, spec_group, to_device
 from training.model import OmniModel
 from training.model_config import AUXILIARY
 from training.optim import Optimizer
 from training.token_functions import compile_token_functions, use_eager_token_functions
 
-CHECKPOINT = "model.safetensors"  # of training.export; its tensors keep their names here
-MAX_FILE_BYTES = 15 * 2**20 - 2**16  # of a weight file in --out, with room for the header
 STATISTICS = (
     "transcription",
     "transcription tokens",
@@ -53,68 +55,9 @@ STATISTICS = (
     "answer hits",
     "characters hit",
     "characters",
+    "distillation",
+    "batches",
 )
-
-
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m training.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--out", type=Path, required=True, help="folder for bf16 weights and progress.json")
-    add("--state", type=Path, help="folder for the full state of this machine's chain of runs (default: <out>-state)")
-    add("--init", type=Path, help="start from such an --out folder, or an exported checkpoint, when there is no state")
-    add("--fresh", action="store_true", help="ignore an existing state")
-    add(
-        "--minutes",
-        type=float,
-        help="wall-clock minutes of this run, start-up and saving included (default: the rest of the total)",
-    )
-    add(
-        "--total-minutes",
-        type=float,
-        default=50.0,
-        help="minutes of the whole chain; the learning rate follows them (default 50)",
-    )
-    add(
-        "--elapsed-minutes",
-        type=float,
-        help="minutes of the schedule already used, instead of what the checkpoint says",
-    )
-    add("--steps", type=int, default=10**9, help="stop after so many updates in this run")
-    add(
-        "--accumulate",
-        type=int,
-        default=2,
-        help="micro-batches an update (default 2); kinds take turns by their share in SPECS",
-    )
-    add("--lr", type=float, default=2.2e-3, help="peak learning rate of both optimisers (default 2.2e-3)")
-    add("--warmup", type=int, default=50, help="updates of linear warm-up (default 50)")
-    add("--decay", type=float, default=0.6, help="last part of the schedule with linear decay to zero (default 0.6)")
-    add("--aux-weight", type=float, default=0.6, help="weight of the auxiliary character losses (default 0.6)")
-    add("--audio-weight", type=float, default=1.0, help="weight of micro-batches of audio without pages (default 1)")
-    add("--workers", type=int, default=12, help="data processes (default 12)")
-    add("--slots", type=int, default=20, help="micro-batches of each kind kept ready (default 20)")
-    add("--seed", type=int, default=0, help="of weights and data; every run of a chain draws fresh data")
-    add("--dataset", default="training.dataset", help="module with SPECS and make_step (default training.dataset)")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    add(
-        "--compile",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="torch.compile the per-token functions (default: on CUDA)",
-    )
-    add("--log-every", type=int, default=50, help="updates between log lines (default 50)")
-    add(
-        "--eval-minutes", type=float, default=2.5, help="minutes between measurements on held-out batches (default 2.5)"
-    )
-    add(
-        "--save-minutes", type=float, default=4.0, help="minutes between checkpoints (default 4; always one at the end)"
-    )
-    args = parser.parse_args(arguments)
-    args.state = args.state or args.out.with_name(args.out.name + "-state")
-    args.compile = args.device.startswith("cuda") if args.compile is None else args.compile
-    return args
 
 
 @dataclass
@@ -138,8 +81,9 @@ class Trainer:
             20.0 if args.device.startswith("cuda") else 0.0
         )  # seconds for the last checkpoint and measurement
         # The workers are forked here, before anything touches CUDA.
+        self.base = Base(args.base) if args.base is not None else None
         dataset = importlib.import_module(args.dataset)
-        self.specs = list(dataset.SPECS)
+        self.specs = [(spec, share) for spec, share in dataset.SPECS if not args.only or spec.name in args.only]
         if hasattr(dataset, "prepare"):
             dataset.prepare()
         self.progress.runs += 1
@@ -149,7 +93,8 @@ class Trainer:
         self.device = torch.device(args.device)
         torch.manual_seed(args.seed * 1000 + self.progress.runs)
         torch.set_float32_matmul_precision("high")
-        self.model = OmniModel().to(self.device)
+        self.model = OmniModel(self.base and self.base.config).to(self.device)
+        self.teacher = self.base and self.base.start(self.model, args.distill_weight > 0)
         self.optimizer = Optimizer(self.model, args.lr)
         self.warm_from, self.warm_steps = 0, args.warmup
         if source is not None:
@@ -178,6 +123,11 @@ class Trainer:
         scale = min(1.0, max(left / self.args.decay, 0.005)) if self.args.decay else 1.0
         return self.args.lr * scale * min(1.0, (self.progress.step - self.warm_from + 1) / self.warm_steps)
 
+    def text_rate(self) -> float:
+        """Share of the learning rate that the pretrained text tower gets: none at first, if asked for."""
+        minutes = self.resumed_minutes + self.seconds / 60
+        return 0.0 if minutes < self.args.freeze_minutes else self.args.text_lr
+
     # ---- checkpoints ----
 
     def find_checkpoint(self) -> tuple[Progress, Path | None]:
@@ -200,12 +150,15 @@ class Trainer:
         """Full state from a --state folder, or bf16 weights from an --out folder; without optimiser state the learning
         rate warms up again.
         """
-        fresh = {name: t for name, t in self.model.state_dict().items() if name.startswith(AUXILIARY)}
-        self.model.load_state_dict(fresh | load_weights(folder))
+        own, saved = self.model.state_dict(), load_weights(folder)
+        fresh = {name: t for name, t in own.items() if name.startswith(AUXILIARY)}
+        kept = {n: t for n, t in saved.items() if not (n in fresh and t.shape != fresh[n].shape)}
+        self.model.load_state_dict(fresh | kept)  # a head of another alphabet starts from nothing
         if (folder / "optimizer.safetensors").is_file():
             saved = load_file(folder / "optimizer.safetensors")
             for name, tensor in self.optimizer.tensors().items():
-                tensor.copy_(saved.get(name, tensor))  # a head added since starts from nothing
+                old = saved.get(name, tensor)
+                tensor.copy_(old if old.shape == tensor.shape else tensor)  # a head added since starts from nothing
         else:
             self.warm_from, self.warm_steps = self.progress.step, 30
 
@@ -222,8 +175,10 @@ class Trainer:
             )
             (folder / "progress.json").write_text(progress)
         with replaced(self.args.out) as folder:
-            for i, part in enumerate(split_weights({n: t.bfloat16() for n, t in weights.items()})):
-                save_file(part, folder / f"weights-{i}.safetensors")
+            for i, part in enumerate(split_weights(carried(weights, self.base is not None))):
+                save_file(part, folder / f"weights-{i:02d}.safetensors")
+            if self.base is not None:
+                self.base.copy_to(folder)
             (folder / "progress.json").write_text(progress)
 
     # ---- one step ----
@@ -239,12 +194,14 @@ class Trainer:
         if "mel" in batch:
             mel = render_mel(batch["mel"], training, dtype)
         with self.autocast():
-            return self.model(batch, pages, mel, keep)
+            soft = teacher_logits(self.teacher, batch) if training else None
+            return self.model(batch, pages, mel, keep, soft)
 
     def accumulate_gradients(self, spec, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         out = self.losses(batch, training=True)
         weight = self.args.audio_weight if spec_group(spec) == "audio" else 1.0
-        (weight * (out["loss"] + self.args.aux_weight * out["aux"])).backward()
+        loss = out["loss"] + self.args.aux_weight * out["aux"] + self.args.distill_weight * out["distill"]
+        (weight * loss).backward()
         return out
 
     def try_compiled(self) -> None:
@@ -269,11 +226,12 @@ class Trainer:
 
     @staticmethod
     def statistics(out: dict[str, torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
-        """Sums in the order of STATISTICS, float32 `[7]`, left on the device."""
+        """Sums in the order of STATISTICS, float32 `[9]`, left on the device."""
         transcription, answer = weight == 1, weight >= 2
         sums = [(out["ce"] * transcription).sum(), transcription.sum(), (out["ce"] * answer).sum(), answer.sum()]
         sums += [(out["hit"] & answer).sum(), out["aux_hits"], out["aux_count"]]
-        return torch.stack([s.float() for s in sums])
+        sums += [out["distill"], torch.tensor(1.0)]
+        return torch.stack([s.float().to(weight.device) for s in sums])
 
     # ---- measuring ----
 
@@ -317,7 +275,7 @@ class Trainer:
                 group = spec_group(spec)
                 sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
             rate = self.learning_rate()
-            self.optimizer.step(rate)
+            self.optimizer.step(rate, {"model.": self.text_rate()} if self.base is not None else None)
             self.progress.step += 1
             if (self.progress.step - first) % args.log_every:
                 continue
@@ -347,56 +305,24 @@ class Trainer:
 
 def describe(values: torch.Tensor) -> dict[str, float]:
     """Means from the sums of STATISTICS."""
-    tr, tr_n, answer, answer_n, hits, chars_hit, chars = values.tolist()
+    tr, tr_n, answer, answer_n, hits, chars_hit, chars, distill, batches = values.tolist()
     means = dict(transcription=tr / max(tr_n, 1), answer=answer / max(answer_n, 1), accuracy=hits / max(answer_n, 1))
     if chars:
         means["characters"] = chars_hit / chars
+    if distill:
+        means["distillation"] = distill / batches
     return {k: round(v, 4) for k, v in means.items()}
 
 
 def line(means: dict[str, float]) -> str:
-    short = dict(transcription="tr", answer="an", accuracy="acc", characters="aux", exact="em", branches="n")
+    short = dict(
+        transcription="tr", answer="an", accuracy="acc", characters="aux", distillation="kl", exact="em", branches="n"
+    )
     return " ".join(f"{short[k]} {v:.3f}" if isinstance(v, float) else f"{short[k]} {v}" for k, v in means.items())
 
 
-def split_weights(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    """Parts below MAX_FILE_BYTES, in order."""
-    parts, size = [{}], 0
-    for name, tensor in weights.items():
-        if size + tensor.nbytes > MAX_FILE_BYTES:
-            parts.append({})
-            size = 0
-        parts[-1][name] = tensor
-        size += tensor.nbytes
-    return parts
-
-
-def load_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a --state or --out folder, float32, or of an exported checkpoint, which lacks the auxiliary heads.
-
-    Raises:
-        FileNotFoundError: no weights there.
-    """
-    files = sorted(folder.glob("weights-*.safetensors")) or sorted(folder.glob(CHECKPOINT))
-    if not files:
-        raise FileNotFoundError(f"{folder}: no weights-*.safetensors; name the --out folder of a training run")
-    return {name: t.float() for file in files for name, t in load_file(file).items()}
-
-
-@contextlib.contextmanager
-def replaced(folder: Path):
-    """A fresh folder whose files replace those of `folder` once all are written: a run cut short leaves the old."""
-    fresh = folder.with_name(folder.name + ".tmp")
-    fresh.mkdir(parents=True, exist_ok=True)
-    yield fresh
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in fresh.iterdir():
-        os.replace(file, folder / file.name)
-    fresh.rmdir()
-
-
 def main() -> None:
-    trainer = Trainer(parse_arguments())
+    trainer = Trainer(parse_arguments(description=__doc__))
 
     def watch() -> None:
         """Ends a run that overstays, whatever it hangs in: one cut off from outside might take its files with it."""

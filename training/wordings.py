@@ -300,6 +300,9 @@ def _casual(r: Rng, question: str, suffix: bool) -> str:
 
 def phrase_question(r: Rng, fact: Fact, held: bool = False) -> str:
     """A question for ``fact``, without the small variations of :func:`ask`."""
+    if fact.asks:
+        kept = len(fact.asks) - (len(fact.asks) >= 4)  # the last wording of four or more is held out
+        return fact.asks[-1] if held and kept < len(fact.asks) else r.pick(fact.asks[:kept])
     wording = WORDINGS[fact.key]
     label = fact.label.rstrip(":")
     if fact.key == "field" and label.lower() in SYNONYMS and r.chance(0.35):

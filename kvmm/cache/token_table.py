@@ -182,9 +182,7 @@ class TokenTable:
         text = rest & (modality == TEXT)
         surplus = (text.sum(1, keepdim=True) - policy.residual_length).clamp_min(0)
         most = int(surplus.max())
-        entry = None if policy.budget is None else policy.retention.entry_tokens
-        page = self.page_sizes.get(TEXT) or entry or policy.flush_length
-        unit = page if entry else max(page, policy.flush_length)  # files of earlier versions may have smaller pages
+        page, unit = self._text_page()
         # the sequence with most text fills whole pages; the others give what they have, and from then on keep step
         flush = text & (text.cumsum(1) <= surplus.clamp_max(most // unit * unit))
         if most >= unit:
@@ -193,7 +191,8 @@ class TokenTable:
             selected = rest & (modality == kind)
             count = int(selected.sum(1).max())
             if count:
-                moves.append(self._move(kind, selected, self.page_sizes.get(kind) or entry or page_size_for(count)))
+                size = self.page_sizes.get(kind) or self._entry_tokens or page_size_for(count)
+                moves.append(self._move(kind, selected, size))
         stay, stay_valid = _pick(sink | (text & ~flush))
         # tokens to wait for before it is worth looking again
         self._next_check = stay.shape[1] + max(1, unit - most % unit)
@@ -202,6 +201,17 @@ class TokenTable:
         num_sinks = self.num_sinks if self.packed else int(sink.sum(1).max())
         return Plan(moves, stay, _fill(dense.gather(1, stay), stay_valid, 0), num_sinks)
 
+    @property
+    def _entry_tokens(self) -> int | None:
+        """Tokens of an entry under a budget, None without one."""
+        return None if self.policy.budget is None else self.policy.retention.entry_tokens
+
+    def _text_page(self) -> tuple[int, int]:
+        """The size of a page of text, and how many tokens are packed at a time."""
+        page = self.page_sizes.get(TEXT) or self._entry_tokens or self.policy.flush_length
+        # files of earlier versions may have smaller pages
+        return page, page if self._entry_tokens else max(page, self.policy.flush_length)
+
     def tokens_before_packing(self) -> int:
         """How many tokens of text one call may add so that, added one by one, none of them would have been packed
         before the last; at least 1. For one sequence that is packed as far as it may be.
@@ -209,7 +219,7 @@ class TokenTable:
         dense = self.dense[0]
         is_text = (dense >= 0) & (self.modality[0].gather(0, dense.clamp_min(0).long()) == TEXT)
         surplus = int(is_text[self.num_sinks :].sum()) - self.policy.residual_length
-        return max(1, (self.page_sizes.get(TEXT) or text_page_size(0)) - surplus)
+        return max(1, self._text_page()[1] - surplus)
 
     def _move(self, modality: int, selected: torch.Tensor, page_size: int) -> Move:
         index, valid = _pick(selected)

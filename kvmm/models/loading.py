@@ -12,12 +12,13 @@ import torch
 import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from kvmm.cache.fuse import fuse_value_rotation
 from kvmm.errors import KVMMError
 from kvmm.models.families import family_of
 from kvmm.models.packaged import PACKAGED, packaged_folder
+from kvmm.models.packed_weights import LOW, PACKED_FILE, SIDE_TENSORS, load_packed
 from kvmm.models.processors import load_processor
 
 DEFAULT_MODEL_ENV = "KVMM_DEFAULT_MODEL"
@@ -69,8 +70,7 @@ def load_model(
     _check_memory(folder, device, dtype)
     try:
         processor = load_processor(folder, family, config)
-        model = getattr(transformers, family.model_class).from_pretrained(folder, dtype=dtype, use_safetensors=True)
-        model = model.to(device).eval()
+        model = _build(getattr(transformers, family.model_class), folder, config, dtype).to(device).eval()
     except torch.OutOfMemoryError as error:
         raise KVMMError(
             f"{folder.name} does not fit in the memory of {device}: choose a smaller model or device='cpu'."
@@ -80,6 +80,16 @@ def load_model(
     if fuse_values:
         fuse_value_rotation(model)
     return model, processor
+
+
+def _build(model_class: type[PreTrainedModel], folder: Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """The model with the folder's weights, dequantised where they are stored in few bits."""
+    if not (folder / PACKED_FILE).is_file():
+        return model_class.from_pretrained(folder, dtype=dtype, use_safetensors=True)
+    model = model_class.from_pretrained(None, config=config, state_dict=load_packed(folder, dtype), dtype=dtype)
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model
 
 
 def default_model() -> Path:
@@ -175,8 +185,8 @@ def _safetensors_elements(path: Path) -> int:
         raise KVMMError(f"{path} is not a complete safetensors file: copy or download it again.") from error
     total = 0
     for name, entry in header.items():
-        if name != "__metadata__":
-            count = 1
+        if name != "__metadata__" and not (path.name == PACKED_FILE and name.endswith(SIDE_TENSORS)):
+            count = 2 if path.name == PACKED_FILE and name.endswith(LOW) else 1  # two levels a byte
             for size in entry["shape"]:
                 count *= size
             total += count

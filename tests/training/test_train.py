@@ -15,11 +15,11 @@ from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGenerati
 
 from tests.training.fake_data import SPECS, make_step
 from training.augment import render_mel, render_pages
+from training.checkpoints import MAX_FILE_BYTES, load_weights
 from training.export import export
 from training.loader import index_step
 from training.model import OmniModel
 from training.optim import Optimizer, orthogonalise
-from training.train import MAX_FILE_BYTES, load_weights
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ROOT / "training" / "tokenizer.json"

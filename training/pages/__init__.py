@@ -28,10 +28,12 @@ class Page:
     Attributes:
         ink: uint8 ``[height, width]``, 0 background to 255 full ink.
         shade: uint8 ``[6]``, background RGB and ink RGB.
-        chars: uint8 ``[height // 14, width // 7]``, ``ord(c) - 32`` of the character in each cell, 0 for none.
+        chars: uint8 ``[height // 14, width // 7]``, the class in ``canvas.CHARACTERS`` of the character in each cell, 0
+            for none.
         lines: the transcription.
         facts: what can be asked, each unambiguous on this page.
         kind: a key of ``KINDS``.
+        absent: questions that this page leaves open; None where only general ones are known.
     """
 
     ink: np.ndarray
@@ -40,6 +42,7 @@ class Page:
     lines: list[str]
     facts: list[Fact]
     kind: str
+    absent: tuple[Fact, ...] | None = None
 
     def rgb(self) -> np.ndarray:
         """uint8 ``[height, width, 3]``."""

@@ -133,7 +133,7 @@ class Setter:
             if not box.fits(s.body.height + 2):
                 break
             if style == "colon":
-                x, align = box.x0 + label_width + s.bold.advance[32] + self.r.randint(0, 6), "l"
+                x, align = box.x0 + label_width + s.bold.space + self.r.randint(0, 6), "l"
             elif style in ("tab", "ruled"):
                 x, align = max(tab, box.x0 + label_width + 8), "l"
             else:
@@ -178,7 +178,7 @@ class Setter:
     def _fields_strip(self, box: Box, entries) -> int:
         """Two to four "label value" pairs spread evenly over a line, between rules or on a band."""
         s, drawn, entries = self.style, 0, list(entries)
-        gap, plain, pad = s.bold.advance[32] + self.r.randint(1, 5), self.r.chance(0.3), self.r.randint(2, 7)
+        gap, plain, pad = s.bold.space + self.r.randint(1, 5), self.r.chance(0.3), self.r.randint(2, 7)
         decoration = self.r.pick(("none", "rules", "rules", "band", "box"))
         label_face, value_face = (s.bold, s.body) if self.r.chance(0.5) else (s.body, s.bold)
         colon = self.r.pick(("", "", ":"))

@@ -12,39 +12,72 @@ from training.pages.values import Rng, assets_dir
 
 CELL_HEIGHT, CELL_WIDTH = 14, 7  # one character cell of the auxiliary loss: a 28-pixel merged token has 2 x 4 of them
 PHASES = 3  # sub-pixel positions of a glyph
+# What pages may be written in. Class 0 of the character map is the blank; ASCII keeps `ord(c) - 32`.
+CHARACTERS = (
+    "".join(map(chr, (*range(32, 127), *range(0xA1, 0x100)))) + "\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u2026\u20ac"
+)
+_CLASSES = np.full(0x20AE, -1, np.int16)
+_CLASSES[[ord(c) for c in CHARACTERS]] = np.arange(len(CHARACTERS))
 BASELINE_TOLERANCE = 5  # items whose baselines differ by no more are one line of the transcription
 
 
+def classes_of(text: str) -> np.ndarray:
+    """Indices into ``CHARACTERS``, int16 ``[n]``.
+
+    Raises:
+        ValueError: a character is not one of them.
+    """
+    points = np.frombuffer(text.encode("utf-16-le"), np.uint16)
+    classes = _CLASSES[np.minimum(points, len(_CLASSES) - 1)]
+    if len(classes) and classes.min() < 0:
+        raise ValueError(f"pages cannot show {text[int(classes.argmin())]!r} of {text!r}")
+    return classes
+
+
 class Face:
-    """A font at a size, with the advance widths of printable ASCII at hand."""
+    """A font at a size, that measures and draws characters once."""
 
     def __init__(self, path: str, size: int):
         self.path, self.size = path, size
         self.font = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
         self.ascent, self.descent = self.font.getmetrics()
         self.height = self.ascent + self.descent
-        self.advance = np.zeros(128, np.float32)
-        for c in range(32, 127):
-            self.advance[c] = self.font.getlength(chr(c))
+        self._advance = np.full(len(CHARACTERS), np.nan, np.float32)
         self.cap_height = -self.font.getbbox("H", anchor="ls")[1]
         self._glyphs: dict[tuple[int, int], tuple[int, int, np.ndarray]] = {}
 
+    @property
+    def space(self) -> float:
+        """Advance width of a blank, pixels."""
+        return float(self.advances(np.zeros(1, np.int16))[0])
+
+    def advances(self, classes: np.ndarray) -> np.ndarray:
+        """Advance widths float32 ``[n]`` of classes int16 ``[n]``, measured when a class is first met."""
+        widths = self._advance[classes]
+        if np.isnan(widths).any():
+            for c in set(classes[np.isnan(widths)].tolist()):
+                self._advance[c] = self.font.getlength(CHARACTERS[c])
+            widths = self._advance[classes]
+        return widths
+
     def glyph(self, char: int, phase: int) -> tuple[int, int, np.ndarray]:
-        """Offset (x, y) from the pen and coverage uint8 ``[h, w]`` of a character at sub-pixel ``phase`` of ``PHASES``.
+        """Offset (x, y) from the pen and coverage uint8 ``[h, w]`` of a class at sub-pixel ``phase`` of ``PHASES``.
 
         Cached: rendering text afresh took four fifths of a page's time.
         """
         key = char, phase
         if key not in self._glyphs:
-            x0, y0, x1, y1 = self.font.getbbox(chr(char), anchor="ls")
+            x0, y0, x1, y1 = self.font.getbbox(CHARACTERS[char], anchor="ls")
             x0, y0 = int(x0) - 1, int(y0) - 1
             image = Image.new("L", (max(int(x1) + 3 - x0, 1), max(int(y1) + 2 - y0, 1)), 0)
-            ImageDraw.Draw(image).text((-x0 + phase / PHASES, -y0), chr(char), font=self.font, fill=255, anchor="ls")
+            ImageDraw.Draw(image).text(
+                (-x0 + phase / PHASES, -y0), CHARACTERS[char], font=self.font, fill=255, anchor="ls"
+            )
             self._glyphs[key] = x0, y0, np.asarray(image).copy()
         return self._glyphs[key]
 
     def width(self, text: str) -> float:
-        return float(self.advance[np.frombuffer(text.encode("ascii"), np.uint8)].sum())
+        return float(self.advances(classes_of(text)).sum())
 
 
 @lru_cache(4096)
@@ -54,10 +87,21 @@ def face(path: str, size: int) -> Face:
 
 
 @lru_cache(None)
-def font_files(held: bool) -> tuple[str, ...]:
-    """Font files of the training split, or of the held-out one (families never seen in training)."""
-    folder = assets_dir() / "fonts" / ("held" if held else "train")
+def font_files(held: bool, latin: bool = False, hand: bool = False) -> tuple[str, ...]:
+    """Font files of the training split, or of the held-out one (families never seen in training).
+
+    Args:
+        held: the held-out split. latin: only faces that hold all of ``CHARACTERS``, as far as the assets say.
+        hand: faces that look written by hand, of no split; empty where the assets have none.
+    """
+    folder = assets_dir() / "fonts" / ("hand" if hand else "held" if held else "train")
+    if hand and not folder.is_dir():
+        return ()
     files = tuple(sorted(str(p) for p in Path(folder).iterdir() if p.suffix in (".ttf", ".otf")))
+    complete = assets_dir() / "fonts" / "latin.txt"
+    if latin and complete.is_file():
+        names = set(complete.read_text(encoding="utf-8").split("\n"))
+        files = tuple(f for f in files if Path(f).name in names) or files
     if not files:
         raise FileNotFoundError(f"no fonts in {folder}; run: python -m training.assets --out {assets_dir()}")
     return files
@@ -66,8 +110,8 @@ def font_files(held: bool) -> tuple[str, ...]:
 class Canvas:
     """Ink on a page of ``height`` x ``width`` pixels.
 
-    ``ink()`` is its coverage (0 background, 255 ink); ``chars`` holds, for every 14 x 7 cell, ``ord(c) - 32`` of the
-    character centred there (0 for none); ``lines()`` is the transcription, row by row.
+    ``ink()`` is its coverage (0 background, 255 ink); ``chars`` holds, for every 14 x 7 cell, the class of
+    the character centred there (0 for none); ``lines()`` is the transcription, row by row.
     """
 
     def __init__(self, height: int, width: int):
@@ -107,7 +151,7 @@ class Canvas:
 
     def _draw(self, x: float, baseline: float, codes: np.ndarray, advance: np.ndarray, f: Face, fill: int) -> None:
         for code, pen in zip(codes.tolist(), (x + np.cumsum(advance) - advance).tolist(), strict=True):
-            if code == 32:
+            if code == 0:
                 continue
             at = int(pen * PHASES + 0.5)
             gx, gy, mask = f.glyph(code, at % PHASES)
@@ -132,16 +176,16 @@ class Canvas:
         x = float(int(x))
         if x < 2 or x + width > self.width - 2 or baseline - f.cap_height < 1 or baseline + 2 > self.height:
             return False
-        codes = np.frombuffer(text.encode("ascii"), np.uint8)
-        advance = f.advance[codes]
+        codes = classes_of(text)
+        advance = f.advances(codes)
         self._draw(x, baseline, codes, advance, f, fill)
         centre = x + np.cumsum(advance) - advance / 2
-        visible = codes > 32
+        visible = codes > 0
         rows, cols = self.chars.shape
         row = min(max(int(baseline - f.cap_height / 2) // CELL_HEIGHT, 0), rows - 1)
         col = np.minimum((centre[visible] / CELL_WIDTH).astype(int), cols - 1)
         # assigned in reverse, so that the first of several characters in a cell wins
-        self.chars[row, col[::-1]] = (codes[visible] - 32)[::-1]
+        self.chars[row, col[::-1]] = codes[visible][::-1]
         self.items.append((baseline, x, text))
         return True
 
@@ -160,8 +204,8 @@ class Canvas:
         return self._ink
 
 
-def random_faces(r: Rng, held: bool) -> tuple[str, str]:
+def random_faces(r: Rng, held: bool, latin: bool = False) -> tuple[str, str]:
     """Font files for the text and for what stands out (headings, labels), often the same one."""
-    files = font_files(held)
+    files = font_files(held, latin)
     body = r.pick(files)
     return body, (r.pick(files) if r.chance(0.5) else body)

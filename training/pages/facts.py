@@ -10,13 +10,15 @@ class Fact:
     """Something the page says.
 
     ``key`` names the kind of fact ("total", "field", "cell", ...), ``label`` is what is printed beside the value (or
-    the column of a table), ``subject`` what it is about (an item, a row of a table).
+    the column of a table), ``subject`` what it is about (an item, a row of a table). ``asks`` are questions of its own;
+    the last of four or more is kept out of training.
     """
 
     key: str
     value: str
     label: str = ""
     subject: str = ""
+    asks: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[str, str, str]:

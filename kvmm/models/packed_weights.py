@@ -1,0 +1,163 @@
+"""Model weights stored in 4, 5, 6 or 8 bits a value, dequantised when the model is loaded.
+
+A matrix is cut into groups of neighbouring columns; a group has a float16 step and minimum, and its values are levels
+`round((w - minimum) / step)`. The four low bits of two levels share a byte, the remaining bits follow in a plane of
+their own, so that decoding is two shifts and a mask. Vectors (norms, biases) are kept in bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from kvmm.errors import KVMMError
+from kvmm.tensor_file import read_tensor_file
+
+PACKED_FILE = "model.packed.safetensors"
+FORMAT = "kvmm-packed-weights-1"
+WIDTHS = (4, 5, 6, 8)  # bits a value
+LOW, _HIGH, _STEP, _MINIMUM, _SHAPE = ".low", ".high", ".step", ".minimum", ".shape"
+SIDE_TENSORS = (_HIGH, _STEP, _MINIMUM, _SHAPE)  # beside the low bits of a matrix
+_SHRINK = (1.0, 0.95, 0.9, 0.85, 0.8)  # of a group's range; outliers are clipped where that lowers the squared error
+_REMEDY = "copy or download it again."
+
+
+def quantize(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Levels of a matrix with the range per group that has the least squared error.
+
+    Args:
+        weight: `[rows, columns]`, any float dtype. bits: one of `WIDTHS`. group: divides `columns`.
+
+    Returns:
+        levels uint8 `[rows, columns]`, step and minimum float16 `[rows, columns / group]`.
+
+    Raises:
+        ValueError: `bits` or `group` do not fit.
+    """
+    if bits not in WIDTHS or weight.ndim != 2 or weight.shape[1] % group:
+        raise ValueError(f"{tuple(weight.shape)} cannot be packed in {bits} bits with groups of {group}")
+    w = weight.float().unflatten(1, (-1, group))
+    low, high, top = w.amin(-1, keepdim=True), w.amax(-1, keepdim=True), 2**bits - 1
+    best = torch.full_like(low, torch.inf)
+    kept = [torch.zeros_like(low, dtype=torch.float16) for _ in range(2)]
+    levels = torch.zeros(w.shape, dtype=torch.uint8)
+    for shrink in _SHRINK:
+        middle, half = (low + high) / 2, (high - low) / 2 * shrink
+        minimum = (middle - half).half()
+        step = (2 * half / top).half().clamp(min=2**-24)
+        q = ((w - minimum.float()) / step.float()).round().clamp(0, top)
+        error = (q * step.float() + minimum.float() - w).square().sum(-1, keepdim=True)
+        better = error < best
+        best = torch.where(better, error, best)
+        levels = torch.where(better, q.to(torch.uint8), levels)
+        kept = [torch.where(better, new, old) for new, old in zip((step, minimum), kept, strict=True)]
+    return levels.flatten(1), kept[0].squeeze(-1), kept[1].squeeze(-1)
+
+
+def dequantize(levels: Tensor, step: Tensor, minimum: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """`[rows, columns]` of :func:`quantize`'s result."""
+    group = levels.shape[1] // step.shape[1]
+    grouped = levels.unflatten(1, (-1, group)).float()
+    return torch.addcmul(minimum.float()[..., None], grouped, step.float()[..., None]).flatten(1).to(dtype)
+
+
+def pack_levels(levels: Tensor, bits: int) -> tuple[Tensor, Tensor | None]:
+    """Bytes of levels uint8 `[rows, columns]`: low nibbles `[rows, columns / 2]`, the other bits or None."""
+    nibbles = (levels & 15).unflatten(1, (-1, 2))
+    low = nibbles[..., 0] | nibbles[..., 1] << 4
+    if bits == 4:
+        return low, None
+    width = bits - 4
+    rest = (levels >> 4).unflatten(1, (-1, 8 // width))
+    shifts = torch.arange(0, 8, width, dtype=torch.uint8)
+    return low, (rest << shifts).sum(-1, dtype=torch.uint8)
+
+
+def unpack_levels(low: Tensor, high: Tensor | None, bits: int) -> Tensor:
+    """Inverse of :func:`pack_levels`: uint8 `[rows, columns]`."""
+    levels = torch.stack((low & 15, low >> 4), -1).flatten(1)
+    if high is not None:
+        width = bits - 4
+        shifts = torch.arange(0, 8, width, dtype=torch.uint8)
+        levels |= (high[..., None] >> shifts & (2**width - 1)).flatten(1) << 4
+    return levels
+
+
+def pack_weights(weights: dict[str, Tensor], bits: int = 5, group: int = 32, wide: Iterable[str] = ()) -> dict:
+    """Tensors of a packed file.
+
+    Args:
+        weights: tensors by checkpoint name; those of two dimensions or more whose flattened rows divide into groups
+            are packed, the others stay in bfloat16.
+        bits, group: of the packed matrices. wide: parts of names of matrices that get 8 bits, such as embeddings.
+    """
+    out: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        flat = tensor.flatten(1) if tensor.ndim >= 2 else tensor
+        if flat.ndim < 2 or flat.shape[1] % group:
+            out[name] = tensor.to(torch.bfloat16).contiguous()
+            continue
+        width = 8 if any(part in name for part in wide) else bits
+        levels, step, minimum = quantize(flat, width, group)
+        low, high = pack_levels(levels, width)
+        out |= {name + LOW: low, name + _STEP: step, name + _MINIMUM: minimum}
+        if high is not None:
+            out[name + _HIGH] = high.contiguous()
+        if tensor.ndim > 2:
+            out[name + _SHAPE] = torch.tensor(tensor.shape)
+    return {name: tensor.contiguous() for name, tensor in out.items()}
+
+
+def unpack_weights(packed: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Weights by checkpoint name from the tensors of :func:`pack_weights`.
+
+    Raises:
+        KVMMError: a part of a matrix is missing or has another size.
+    """
+    out: dict[str, Tensor] = {}
+    for name, tensor in packed.items():
+        stem = name.removesuffix(LOW)
+        if stem == name:
+            if not name.endswith(SIDE_TENSORS):
+                out[name] = tensor.to(dtype)
+            continue
+        try:
+            step, minimum, high = packed[stem + _STEP], packed[stem + _MINIMUM], packed.get(stem + _HIGH)
+            bits = 4 if high is None else 4 + 4 * high.shape[1] // tensor.shape[1]
+            matrix = dequantize(unpack_levels(tensor, high, bits), step, minimum, dtype)
+            shape = packed.get(stem + _SHAPE)
+            out[stem] = matrix if shape is None else matrix.view(shape.tolist())
+        except (KeyError, RuntimeError, ValueError, ZeroDivisionError) as error:
+            raise KVMMError(f"The packed weights of {stem} are not complete; {_REMEDY}") from error
+    return out
+
+
+def save_packed(packed: dict[str, Tensor], folder: Path) -> Path:
+    """Writes the packed file of a checkpoint folder and returns its path."""
+    path = folder / PACKED_FILE
+    save_file(packed, path, metadata={"format": FORMAT})
+    return path
+
+
+def load_packed(folder: Path, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Weights by checkpoint name from a checkpoint folder's packed file.
+
+    Raises:
+        KVMMError: the file is damaged or of another format.
+    """
+
+    def check(header: dict[str, str]) -> None:
+        if header.get("format") != FORMAT:
+            raise KVMMError(f"{folder / PACKED_FILE} is not a file of packed weights; {_REMEDY}")
+
+    return unpack_weights(read_tensor_file(folder / PACKED_FILE, _REMEDY, check)[1], dtype)
+
+
+__all__ = [
+    "LOW", "PACKED_FILE", "SIDE_TENSORS", "WIDTHS", "dequantize", "load_packed", "pack_weights", "quantize",
+    "save_packed", "unpack_weights",
+]  # fmt: skip

@@ -1,0 +1,167 @@
+"""Office documents: what is asked is on the page, what is said to be missing is not, kinds join by registration."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.usefixtures("train_assets")
+
+SHAPES = ((560, 448), (756, 532), (812, 588), (504, 784), (784, 308))
+COUNTED = ("How many", "What kind", "What type", "Does the line")  # answers that are counted or named, not read
+
+
+@pytest.fixture(scope="module")
+def pages(train_assets):
+    from training.office.pages import make_office_page
+    from training.office.registry import kinds
+
+    return {
+        kind: [make_office_page(100 * i + seed, *SHAPES[seed % 3], kind=kind) for seed in range(6)]
+        for i, kind in enumerate(kinds())
+    }
+
+
+def test_every_kind_of_the_office_is_there(pages):
+    expected = (
+        "letter contract minutes manual email news prose form_hand badge ticket label receipt_world bank_statement "
+        "timetable menu chart slide program_window web_page merged_table"
+    ).split()
+    assert set(expected) <= set(pages)
+
+
+def test_pages_are_reproducible(pages):
+    from training.office.pages import make_office_page
+
+    again = make_office_page(100 * sorted(pages).index("letter") + 1, *SHAPES[1], kind="letter")
+    assert np.array_equal(again.ink, pages["letter"][1].ink)
+    assert again.facts == pages["letter"][1].facts
+    assert not np.array_equal(again.ink, pages["letter"][4].ink)
+
+
+def test_every_kind_asks_and_leaves_open(pages):
+    for kind, own in pages.items():
+        assert sum(len(page.facts) for page in own) >= 6, kind
+        assert sum(len(page.absent) for page in own) >= 3, kind
+        wordings = Counter(len(fact.asks) for page in own for fact in page.facts)
+        assert max(wordings) >= 2, kind
+        assert sum(page.ink.max() > 0 for page in own) == len(own), kind
+
+
+def test_answers_are_printed(pages):
+    """Every word of an answer stands in the text, but for answers that count, name or compare."""
+    missing, total = [], 0
+    for kind, own in pages.items():
+        for page in own:
+            text = " ".join(page.lines).lower()
+            for fact in page.facts:
+                if fact.asks[0].startswith(COUNTED) or fact.asks[0].startswith("What was decided") or kind == "chart":
+                    continue
+                total += 1
+                words = fact.value.lower().replace("\u201c", " ").replace(",", " , ").split()
+                if not all(word in text for word in words):
+                    missing.append((kind, fact.asks[0], fact.value))
+    assert total > 500
+    assert len(missing) <= 0.03 * total, missing[:12]
+
+
+def test_questions_rest_on_what_was_drawn(train_assets):
+    """On a page too small for a document, only what stands there is asked."""
+    from training.office.pages import make_office_page
+
+    large, small = (make_office_page(5, height, 448, kind="minutes") for height in (784, 168))
+    assert 0 < len(small.facts) < len(large.facts)
+    text = " ".join(small.lines)
+    printed = [f for f in small.facts if not f.asks[0].startswith((*COUNTED, "What was decided"))]
+    assert all(word in text for fact in printed for word in fact.value.split())
+
+
+def test_no_question_is_both_answered_and_open(pages):
+    from training.wordings import NOT_STATED
+
+    for own in pages.values():
+        for page in own:
+            stated, absent = {f.subject for f in page.facts}, {f.subject for f in page.absent}
+            assert not stated & absent
+            assert all(f.value == NOT_STATED for f in page.absent)
+            assert all(f.value != NOT_STATED for f in page.facts)
+
+
+def test_pages_show_accents_and_currencies(pages):
+    text = "".join("\n".join(page.lines) for own in pages.values() for page in own)
+    assert sum(text.count(c) for c in "éüöñçåøßÉÑ") > 20
+    assert all(sign in text for sign in "\u20ac£$")
+
+
+def test_the_character_map_spells_the_page(pages):
+    from training.pages.canvas import CHARACTERS
+
+    for kind in ("letter", "receipt_world", "menu"):
+        page = pages[kind][0]
+        shown = {CHARACTERS[c] for c in np.unique(page.chars[page.chars > 0])}
+        assert shown <= set("".join(page.lines)) and len(shown) > 10
+
+
+def test_columns_are_transcribed_one_after_the_other(train_assets):
+    from training.office.canvas_engine import set_on_canvas
+    from training.office.document import Document
+    from training.pages.values import Rng
+
+    document = Document(Rng(3), (560, 560))
+    left, right = document.columns(2)
+    for column, word in ((left, "left"), (right, "right")):
+        column.lines(f"{word} 1", f"{word} 2")
+    _, drawn, lines = set_on_canvas(document, 560, 560, False)
+    assert drawn == {0, 1, 2, 3}
+    assert lines == ["left 1", "left 2", "right 1", "right 2"]
+
+
+@pytest.mark.parametrize("kind", ["minutes", "receipt_world", "merged_table", "chart", "news"])
+def test_the_second_engine_says_the_same(kind, train_assets):
+    """Set with reportlab, a document keeps its questions, and its characters lie where the map says."""
+    pytest.importorskip("reportlab")
+    pytest.importorskip("pypdfium2")
+    from training.office.pages import make_office_page
+    from training.pages.canvas import CHARACTERS
+
+    page = make_office_page(11, 756, 532, kind=kind, engine="pdf")
+    text = " ".join(page.lines).lower()
+    assert page.ink.shape == (756, 532) and page.ink.max() > 150 and page.ink.mean() < 128
+    printed = [f for f in page.facts if not f.asks[0].startswith((*COUNTED, "What was decided")) and kind != "chart"]
+    assert len(page.facts) > 5
+    assert sum(all(w in text for w in f.value.lower().split()) for f in printed) >= 0.95 * len(printed)
+    rows, columns = np.nonzero(page.chars)
+    contrast = [np.ptp(page.ink[14 * y : 14 * y + 14, 7 * x : 7 * x + 7]) for y, x in zip(rows, columns, strict=True)]
+    assert len(rows) > 40 and np.mean(np.array(contrast) > 40) > 0.9
+    assert {CHARACTERS[c] for c in np.unique(page.chars[page.chars > 0])} <= set("".join(page.lines))
+
+
+def test_a_held_out_wording_is_never_trained(pages):
+    from training.pages import Rng
+    from training.wordings import phrase_question
+
+    r, checked = Rng(0), 0
+    for page in pages["minutes"]:
+        for fact in page.facts:
+            if len(fact.asks) >= 4:
+                checked += 1
+                assert phrase_question(r, fact, held=True) == fact.asks[-1]
+                assert fact.asks[-1] not in {phrase_question(r, fact) for _ in range(40)}
+    assert checked > 10
+
+
+def test_two_kinds_of_one_name_are_refused():
+    from training.office.registry import kind, kinds
+
+    assert "letter" in kinds()
+    with pytest.raises(ValueError, match="two kinds of documents are called letter"):
+        kind("letter")(lambda document: None)
+
+
+def test_a_character_no_page_can_show_is_named():
+    from training.pages.canvas import classes_of
+
+    with pytest.raises(ValueError, match="pages cannot show '\u4e2d'"):
+        classes_of("a\u4e2d")

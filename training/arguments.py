@@ -1,0 +1,89 @@
+"""The command line of `python -m training.train`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+
+def parse_arguments(arguments: list[str] | None = None, description: str | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.train", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for bf16 weights and progress.json")
+    add("--state", type=Path, help="folder for the full state of this machine's chain of runs (default: <out>-state)")
+    add("--init", type=Path, help="start from such an --out folder, or an exported checkpoint, when there is no state")
+    add("--base", type=Path, help="folder of training.smollm2: train onto its pretrained text tower and vocabulary")
+    add(
+        "--text-lr",
+        type=float,
+        default=0.1,
+        help="learning rate of a pretrained text tower, as a share of --lr (default 0.1)",
+    )
+    add(
+        "--freeze-minutes",
+        type=float,
+        default=0.0,
+        help="minutes of the schedule in which a pretrained text tower stays as it is (default 0)",
+    )
+    add(
+        "--distill-weight",
+        type=float,
+        default=0.5,
+        help="weight of the loss against the base reading the page's text, where steps carry it (default 0.5)",
+    )
+    add("--fresh", action="store_true", help="ignore an existing state")
+    add(
+        "--minutes",
+        type=float,
+        help="wall-clock minutes of this run, start-up and saving included (default: the rest of the total)",
+    )
+    add(
+        "--total-minutes",
+        type=float,
+        default=50.0,
+        help="minutes of the whole chain; the learning rate follows them (default 50)",
+    )
+    add(
+        "--elapsed-minutes",
+        type=float,
+        help="minutes of the schedule already used, instead of what the checkpoint says",
+    )
+    add("--steps", type=int, default=10**9, help="stop after so many updates in this run")
+    add(
+        "--accumulate",
+        type=int,
+        default=2,
+        help="micro-batches an update (default 2); kinds take turns by their share in SPECS",
+    )
+    add("--lr", type=float, default=2.2e-3, help="peak learning rate of both optimisers (default 2.2e-3)")
+    add("--warmup", type=int, default=50, help="updates of linear warm-up (default 50)")
+    add("--decay", type=float, default=0.6, help="last part of the schedule with linear decay to zero (default 0.6)")
+    add("--aux-weight", type=float, default=0.6, help="weight of the auxiliary character losses (default 0.6)")
+    add("--audio-weight", type=float, default=1.0, help="weight of micro-batches of audio without pages (default 1)")
+    add("--workers", type=int, default=12, help="data processes (default 12)")
+    add("--slots", type=int, default=20, help="micro-batches of each kind kept ready (default 20)")
+    add("--seed", type=int, default=0, help="of weights and data; every run of a chain draws fresh data")
+    add("--dataset", default="training.dataset", help="module with SPECS and make_step (default training.dataset)")
+    add("--only", nargs="+", default=[], help="only specs of these names, such as: text page")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="torch.compile the per-token functions (default: on CUDA)",
+    )
+    add("--log-every", type=int, default=50, help="updates between log lines (default 50)")
+    add(
+        "--eval-minutes", type=float, default=2.5, help="minutes between measurements on held-out batches (default 2.5)"
+    )
+    add(
+        "--save-minutes", type=float, default=4.0, help="minutes between checkpoints (default 4; always one at the end)"
+    )
+    args = parser.parse_args(arguments)
+    args.state = args.state or args.out.with_name(args.out.name + "-state")
+    args.compile = args.device.startswith("cuda") if args.compile is None else args.compile
+    return args

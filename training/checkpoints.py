@@ -1,0 +1,60 @@
+"""Files of weights: what a chain of runs leaves for the next, and what is small enough to carry elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from kvmm.models.packed_weights import pack_weights, unpack_weights
+
+CHECKPOINT = "model.safetensors"  # of training.export; its tensors keep their names here
+MAX_FILE_BYTES = 15 * 2**20 - 2**16  # of a weight file in --out, with room for the header
+
+
+def split_weights(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """Parts below MAX_FILE_BYTES, in order."""
+    parts, size = [{}], 0
+    for name, tensor in weights.items():
+        if size + tensor.nbytes > MAX_FILE_BYTES:
+            parts.append({})
+            size = 0
+        parts[-1][name] = tensor
+        size += tensor.nbytes
+    return parts
+
+
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a --state or --out folder, float32, or of an exported checkpoint, which lacks the auxiliary heads.
+
+    Raises:
+        FileNotFoundError: no weights there.
+    """
+    files = sorted(folder.glob("weights-*.safetensors")) or sorted(folder.glob(CHECKPOINT))
+    if not files:
+        raise FileNotFoundError(f"{folder}: no weights-*.safetensors; name the --out folder of a training run")
+    return unpack_weights({name: t for file in files for name, t in load_file(file).items()})
+
+
+def carried(weights: dict[str, torch.Tensor], packed: bool) -> dict[str, torch.Tensor]:
+    """What --out holds of weights: bf16, or with a pretrained text tower 8 bits, which is half the files to carry."""
+    if not packed:
+        return {name: t.bfloat16() for name, t in weights.items()}
+    text = {name: t for name, t in weights.items() if name.startswith("model.")}
+    rest = {name: t.bfloat16() for name, t in weights.items() if name not in text}
+    return rest | pack_weights(text, bits=8)
+
+
+@contextlib.contextmanager
+def replaced(folder: Path):
+    """A fresh folder whose files replace those of `folder` once all are written: a run cut short leaves the old."""
+    fresh = folder.with_name(folder.name + ".tmp")
+    fresh.mkdir(parents=True, exist_ok=True)
+    yield fresh
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in fresh.iterdir():
+        os.replace(file, folder / file.name)
+    fresh.rmdir()

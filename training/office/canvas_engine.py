@@ -1,0 +1,221 @@
+"""Sets a :class:`~training.office.document.Document` on the ink canvas, with the styles of `training.pages.blocks`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from training.office.charts import draw_chart
+from training.office.document import Block, Document
+from training.pages.blocks import Box, Setter
+from training.pages.canvas import Canvas, Face, face, font_files, random_faces
+from training.pages.facts import Fact
+from training.pages.style import FIELD_STYLES, TABLE_STYLES, Style
+from training.pages.values import Rng
+
+SIZES, SIZE_WEIGHTS = (9, 10, 11, 12, 13, 14, 15, 16, 18, 20), (2, 4, 5, 5, 5, 4, 3, 2, 2, 1)
+PART = "part"  # key of the facts that mark what was drawn
+STYLES = tuple(s for s in FIELD_STYLES if s not in ("header", "strip"))
+
+
+def office_style(r: Rng, width: int, held: bool) -> Style:
+    """Typography of a page, from small print to large."""
+    body, bold = random_faces(r, held, latin=True)
+    size = r.choices(SIZES, SIZE_WEIGHTS)[0]
+    if width < 400:
+        size = min(size, 14)
+    return Style(
+        body=face(body, size),
+        bold=face(bold, size + r.pick((0, 0, 0, 1))),
+        small=face(r.pick((body, bold)), max(9, size - r.randint(0, 3))),
+        title=face(bold, size + r.randint(2, 14)),
+        leading=r.randint(1, 7),
+        margin=r.randint(10, 52) if width >= 400 else r.randint(8, 22),
+        fields=r.pick(STYLES),
+        rule=r.pick((255, 190, 140, 90)),
+        table=r.pick(TABLE_STYLES),
+        grey=r.pick((255, 255, 200, 160)),
+        value=None,
+    )
+
+
+class Engine:
+    """Sets blocks one after the other; ``drawn`` are the parts that are on the page.
+
+    ``lines`` hold the text in reading order: columns one after the other, cells of a row together.
+    """
+
+    def __init__(self, setter: Setter, held: bool) -> None:
+        self.s, self.r, self.held = setter, setter.r, held
+        self.lines: list[str] = []
+
+    @property
+    def drawn(self) -> set[int]:
+        return {int(fact.value) for fact in self.s.facts if fact.key == PART}
+
+    def mark(self, part: int) -> Fact:
+        return Fact(PART, str(part))
+
+    def run(self, document: Document, box: Box) -> None:
+        for block in document.blocks:
+            before = len(self.s.canvas.items)
+            getattr(self, f"set_{block.kind}")(block, box)
+            if not block.inner:
+                self.lines += rows_of(self.s.canvas.items[before:])
+
+    def set_heading(self, block: Block, box: Box) -> None:
+        marks = [self.mark(part) for part in block.parts]
+        if block.options["level"] == 1:
+            if not self.s.heading(box, block.texts[0], marks, block.options["align"]):
+                self.wrapped(block.texts[0], self.s.style.bold, box, marks)
+        elif box.fits(3 * self.s.style.bold.height):
+            box.y += self.r.randint(1, 6)
+            self.wrapped(block.texts[0], self.s.style.bold, box, marks)
+
+    def wrapped(self, text: str, f: Face, box: Box, marks: list[Fact]) -> bool:
+        """Text in another face than the body's, set whole or not at all."""
+        style = self.s.style
+        self.s.style = replace(style, body=f)
+        done = self.s.paragraph(box, text, marks)
+        self.s.style = style
+        return done
+
+    def set_lines(self, block: Block, box: Box) -> None:
+        style = self.s.style
+        f = style.small if block.options["small"] else style.bold if block.options["bold"] else style.body
+        align = block.options["align"]
+        for text, part in zip(block.texts, block.parts, strict=True):
+            x = {"l": box.x0, "c": (box.x0 + box.x1) / 2, "r": box.x1}[align]
+            if f.width(text) > box.width:
+                self.wrapped(text, f, box, [self.mark(part)])
+            elif box.fits(f.height) and self.s.put(box, x, text, f, align):
+                self.s.facts.append(self.mark(part))
+                self.s.advance(box, f)
+
+    def set_paragraph(self, block: Block, box: Box) -> None:
+        if self.s.paragraph(box, block.texts[0], [self.mark(block.parts[0])]):
+            box.y += self.r.pick((0, 2, self.s.style.leading, 7))
+
+    def set_items(self, block: Block, box: Box) -> None:
+        marker, f = block.options["marker"], self.s.style.body
+        shown = [
+            {"1": f"{i}.", "a": f"{chr(96 + i)})", "A": f"{chr(64 + i)}."}.get(marker, marker)
+            for i in range(1, len(block.parts) + 1)
+        ]
+        indent = max(map(f.width, shown)) + 6
+        for lead, text, part in zip(shown, block.texts, block.parts, strict=True):
+            inner = Box(box.x0 + indent, box.x1, box.y, box.bottom)
+            before = len(self.s.canvas.items)
+            if self.s.paragraph(inner, text, [self.mark(part)]):
+                baseline = self.s.canvas.items[before][0]
+                self.s.canvas.text(box.x0, baseline, lead, f)
+                box.y = inner.y
+
+    def set_fields(self, block: Block, box: Box) -> None:
+        style = self.s.style
+        if block.options["hand"] and (hands := font_files(self.held, hand=True)):
+            written = face(self.r.pick(hands), style.body.size + self.r.randint(1, 6))
+            self.s.style = replace(style, body=written, value=written, leading=style.leading + 2)
+        entries = [(a, b, self.mark(p)) for (a, b), p in zip(block.options["entries"], block.parts, strict=True)]
+        self.s.fields(box, entries, block.options["style"])
+        self.s.style = style
+
+    def set_table(self, block: Block, box: Box) -> None:
+        o, s = block.options, self.s.style
+        rows, header = o["rows"], o["header"]
+        columns = len(rows[0]) if rows else len(header)
+        align = ["l"] * (columns - o["numbers"]) + [self.r.pick("rrrc")] * o["numbers"]
+        need = [max((s.body.width(row[i]) for row in rows), default=0) for i in range(columns)]
+        if header:
+            need = [max(n, s.bold.width(header[i])) for i, n in enumerate(need)]
+        total = sum(need) + 12 * columns
+        if total > box.width and not o.get("shrunk") and s.body.size > 9:  # a smaller face rather than lost columns
+            size = max(9, int(s.body.size * box.width / total))
+            self.s.style = replace(s, body=face(s.body.path, size), bold=face(s.bold.path, size))
+            self.set_table(replace(block, options={**o, "shrunk": True}), box)
+            self.s.style = s
+            return
+        weights = [n + 12 for n in need]
+        wide = self.r.chance(0.7) or total > 0.8 * box.width
+        inner = box if wide else Box(box.x0, box.x0 + total, box.y, box.bottom)
+        if o["groups"]:
+            self.group_row(o["groups"], header, weights, inner)
+        _, drawn = self.s.table(inner, header or [""] * columns, rows, align, weights, show_header=bool(header))
+        self.s.facts += [self.mark(block.parts[n]) for n in drawn]
+        box.y = inner.y
+
+    def group_row(self, groups: list[str], header: list[str], weights: list[float], box: Box) -> None:
+        """Headings that each span equal numbers of the last columns."""
+        f, share = self.s.style.bold, (len(header) - 1) // len(groups)
+        if not box.fits(4 * f.height):
+            return
+        edges, x = [], box.x0
+        for weight in weights:
+            edges.append(x)
+            x += box.width * weight / sum(weights)
+        edges.append(x)
+        for i, text in enumerate(groups):
+            first = len(header) - share * (len(groups) - i)
+            x0, x1 = edges[first], edges[first + share]
+            if f.width(text) < x1 - x0:
+                self.s.put(box, (x0 + x1) / 2, text, f, "c")
+                self.s.canvas.rect(x0 + 1, box.y - 2, x1 - 1, box.y + f.height, outline=self.s.style.rule)
+        self.s.advance(box, f, 2)
+
+    def set_strip(self, block: Block, box: Box) -> None:
+        f, s = self.s.style.small, self.s
+        gap = f.space * self.r.randint(2, 5)
+        if sum(map(f.width, block.texts)) + gap * len(block.texts) > box.width or not box.fits(f.height + 6):
+            return
+        dark, x = block.options["dark"], box.x0 + 3
+        if dark:
+            s.canvas.rect(box.x0 - 3, box.y - 3, box.x1 + 3, box.y + f.height + 3, fill=self.r.pick((255, 215, 180)))
+        done = []
+        for text in block.texts:
+            done.append(s.put(box, x, text, f, "l", 0 if dark else 255))
+            x += f.width(text) + gap
+        if all(done):
+            s.facts.append(self.mark(block.parts[0]))
+        s.advance(box, f, 6)
+
+    def set_chart(self, block: Block, box: Box) -> None:
+        if draw_chart(self.s, box, block):
+            self.s.facts.append(self.mark(block.parts[0]))
+
+    def set_rule(self, block: Block, box: Box) -> None:
+        self.s.rule(box)
+
+    def set_gap(self, block: Block, box: Box) -> None:
+        self.s.gap(box)
+
+    def set_columns(self, block: Block, box: Box) -> None:
+        self.s.columns(box, *(lambda b, d=d: self.run(d, b) for d in block.inner))
+
+    def set_framed(self, block: Block, box: Box) -> None:
+        self.s.framed(box, lambda b: self.run(block.inner[0], b))
+
+
+def rows_of(items: list[tuple[float, float, str]]) -> list[str]:
+    """Texts in the order of drawing, those of one baseline joined."""
+    rows: list[list[tuple[float, float, str]]] = []
+    for item in items:
+        for row in rows[-12:]:
+            if abs(row[0][0] - item[0]) <= 3:
+                row.append(item)
+                break
+        else:
+            rows.append([item])
+    rows.sort(key=lambda row: row[0][0])
+    return [" ".join(text for _, _, text in sorted(row, key=lambda i: i[1])) for row in rows]
+
+
+def set_on_canvas(document: Document, height: int, width: int, held: bool) -> tuple[Canvas, set[int], list[str]]:
+    """Draws a document; returns the canvas, the parts that are on it and its lines in reading order."""
+    r = document.r
+    canvas = Canvas(height, width)
+    setter = Setter(canvas, office_style(r, width, held), r)
+    box = Box(setter.style.margin, width - setter.style.margin, r.randint(8, 40), height - r.randint(8, 24))
+    if r.chance(0.06):
+        canvas.rect(3, 3, width - 4, height - 4, outline=setter.style.rule)
+    engine = Engine(setter, held)
+    engine.run(document, box)
+    return canvas, engine.drawn, engine.lines

@@ -1,0 +1,128 @@
+"""The content of a page: blocks in reading order, and questions that rest on parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from training.pages.values import Rng
+
+Part = int  # of a block: a line, a field, a row; what questions rest on
+
+
+@dataclass
+class Block:
+    """One block. ``kind`` names the method of an engine that sets it; ``parts`` are set one by one or not at all."""
+
+    kind: str
+    parts: list[Part]
+    texts: list[str] = field(default_factory=list)
+    options: dict = field(default_factory=dict)
+    inner: list[Document] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question in several wordings; ``answer`` is None where the page does not say."""
+
+    questions: tuple[str, ...]
+    answer: str | None
+    needs: tuple[Part, ...] = ()
+
+
+@dataclass
+class Document:
+    """A page being written.
+
+    Attributes:
+        r: the source of randomness.
+        shape: (height, width) of the page in pixels, for kinds that fit their length to it.
+    """
+
+    r: Rng
+    shape: tuple[int, int]
+    blocks: list[Block] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    _parts: list[int] = field(default_factory=lambda: [0])
+
+    def _add(self, kind: str, count: int, texts: Sequence[str] = (), **options) -> list[Part]:
+        parts = list(range(self._parts[0], self._parts[0] + count))
+        self._parts[0] += count
+        self.blocks.append(Block(kind, parts, list(texts), options))
+        return parts
+
+    def heading(self, text: str, level: int = 1, align: str | None = None) -> Part:
+        """A title (level 1) or the heading of a section (level 2)."""
+        return self._add("heading", 1, [text], level=level, align=align)[0]
+
+    def lines(self, *texts: str, align: str = "l", small: bool = False, bold: bool = False) -> list[Part]:
+        """Short lines, one part each."""
+        return self._add("lines", len(texts), texts, align=align, small=small, bold=bold)
+
+    def line(self, text: str, align: str = "l", small: bool = False, bold: bool = False) -> Part:
+        return self.lines(text, align=align, small=small, bold=bold)[0]
+
+    def paragraph(self, text: str) -> Part:
+        """Wrapped text, set whole or not at all."""
+        return self._add("paragraph", 1, [text])[0]
+
+    def items(self, texts: Sequence[str], marker: str = "-") -> list[Part]:
+        """A list; ``marker`` is a bullet, or "1", "a" or "A" to count."""
+        return self._add("items", len(texts), texts, marker=marker)
+
+    def fields(self, entries: Sequence[tuple[str, str]], style: str | None = None, hand: bool = False) -> list[Part]:
+        """Labelled values; ``hand``: the values are written by hand."""
+        return self._add("fields", len(entries), entries=list(entries), style=style, hand=hand)
+
+    def table(
+        self, header: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0, groups: Sequence[str] = (),
+        weights: Sequence[float] | None = None,
+    ) -> list[Part]:  # fmt: skip
+        """A table, one part a row.
+
+        Args:
+            header: column names, empty for none. rows: cells. numbers: how many last columns stand at the right.
+            groups: a heading over the last columns, which it spans in equal shares, as merged cells do.
+            weights: widths of the columns.
+        """
+        return self._add(
+            "table", len(rows), header=list(header), rows=[list(row) for row in rows], numbers=numbers,
+            groups=list(groups), weights=weights,
+        )  # fmt: skip
+
+    def chart(self, form: str, labels: Sequence[str], values: Sequence[float], **options) -> Part:
+        """A chart: ``form`` is bar, column, line or pie; ``printed`` are the values as shown, or None."""
+        return self._add("chart", 1, labels, form=form, values=list(values), **options)[0]
+
+    def strip(self, *texts: str, dark: bool = False) -> Part:
+        """Texts in one row of a bar, as menus and tabs have them."""
+        return self._add("strip", 1, texts, dark=dark)[0]
+
+    def rule(self) -> None:
+        self._add("rule", 0)
+
+    def gap(self) -> None:
+        self._add("gap", 0)
+
+    def columns(self, count: int) -> list[Document]:
+        """Side-by-side columns to be filled; their parts count with this document's."""
+        inner = [Document(self.r, self.shape, asks=self.asks, _parts=self._parts) for _ in range(count)]
+        self._add("columns", 0)
+        self.blocks[-1].inner = inner
+        return inner
+
+    def framed(self) -> Document:
+        """A box to be filled."""
+        inner = Document(self.r, self.shape, asks=self.asks, _parts=self._parts)
+        self._add("framed", 0)
+        self.blocks[-1].inner = [inner]
+        return inner
+
+    def ask(self, questions: Sequence[str], answer: str, *needs: Part | Iterable[Part]) -> None:
+        """A question that holds if all of ``needs`` are drawn."""
+        flat = tuple(p for need in needs for p in ([need] if isinstance(need, int) else need))
+        self.asks.append(Ask(tuple(questions), answer, flat))
+
+    def absent(self, *questions: str) -> None:
+        """A question whose answer this page leaves out."""
+        self.asks.append(Ask(questions, None))

@@ -1,0 +1,1 @@
+"""One kind of document a file; `training.office.registry` imports them all."""

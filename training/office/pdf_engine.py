@@ -1,0 +1,317 @@
+"""A second engine: sets a :class:`~training.office.document.Document` with reportlab and rasterises it with pdfium.
+
+Other letter spacing, justified text, merged cells and other charts than the canvas draws; glyphs are smoothed
+as viewers do it. Where the two packages are missing, pages come from the canvas alone.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from training.office.document import Block, Document
+from training.pages.canvas import CELL_HEIGHT, CELL_WIDTH, CHARACTERS, font_files, random_faces
+from training.pages.values import Rng
+
+try:
+    import pypdfium2
+    from reportlab.graphics.charts.barcharts import HorizontalBarChart, VerticalBarChart
+    from reportlab.graphics.charts.linecharts import HorizontalLineChart
+    from reportlab.graphics.charts.piecharts import Pie
+    from reportlab.graphics.shapes import Drawing
+    from reportlab.lib.colors import Color
+    from reportlab.lib.styles import ParagraphStyle
+    from reportlab.pdfbase import pdfmetrics
+    from reportlab.pdfbase.ttfonts import TTFError, TTFont
+    from reportlab.pdfgen.canvas import Canvas
+    from reportlab.platypus import Flowable, Frame, HRFlowable, Paragraph, Spacer, Table
+except ImportError:
+    pypdfium2 = None
+
+CLASS = {c: i for i, c in enumerate(CHARACTERS)}
+ALIGN = {"l": 0, "c": 1, "r": 2, "j": 4}
+
+
+def available() -> bool:
+    """Whether the packages of this engine are installed."""
+    return pypdfium2 is not None
+
+
+@lru_cache(None)
+def register(path: str) -> str | None:
+    """Name under which reportlab knows a TrueType file, or None for outlines that it cannot embed."""
+    name = Path(path).stem
+    try:
+        pdfmetrics.registerFont(TTFont(name, path))
+    except TTFError:
+        return None
+    return name
+
+
+def random_fonts(r: Rng, held: bool) -> tuple[str, str, str]:
+    """Names of the fonts of text, headings and handwriting."""
+    for _ in range(60):
+        names = [register(path) for path in random_faces(r, held, latin=True)]
+        if None not in names:
+            hands = [name for path in font_files(held, hand=True) if (name := register(path))]
+            return names[0], names[1], r.pick(hands) if hands else names[0]
+    return "Helvetica", "Helvetica-Bold", "Helvetica-Oblique"
+
+
+def grey(level: int) -> Color:
+    """A shade by its coverage, 0 paper to 255 full ink."""
+    return Color(*[1 - level / 255] * 3)
+
+
+@dataclass
+class Look:
+    """Typography of one page."""
+
+    body: str
+    bold: str
+    hand: str
+    size: float
+    justify: bool
+    grid: str
+
+
+class Setter:
+    """Turns blocks into flowables, each with the parts that it shows."""
+
+    def __init__(self, r: Rng, look: Look, width: float) -> None:
+        self.r, self.look, self.width = r, look, width
+
+    def text(self, text: str, font: str = "", size: float = 0.0, align: str = "l", level: int = 255) -> Paragraph:
+        size = size or self.look.size
+        style = ParagraphStyle(
+            "s", fontName=font or self.look.body, fontSize=size, leading=size * 1.22, alignment=ALIGN[align],
+            textColor=grey(level), allowWidows=1,
+        )  # fmt: skip
+        return Paragraph(escape(text), style)
+
+    def flowables(self, document: Document, width: float) -> list[tuple[Flowable, list[int]]]:
+        outer, self.width, out = self.width, width, []
+        for block in document.blocks:
+            out += getattr(self, f"set_{block.kind}")(block)
+        self.width = outer
+        return out
+
+    def set_heading(self, block: Block) -> list:
+        size = self.look.size * (self.r.uniform(1.2, 1.9) if block.options["level"] == 1 else 1.05)
+        return [
+            (self.text(block.texts[0], self.look.bold, size, block.options["align"] or "l"), block.parts),
+            (Spacer(1, self.r.randint(2, 7)), []),
+        ]
+
+    def set_lines(self, block: Block) -> list:
+        o = block.options
+        font, size = self.look.bold if o["bold"] else "", self.look.size * (0.85 if o["small"] else 1)
+        texts = zip(block.texts, block.parts, strict=True)
+        return [(self.text(text, font, size, o["align"]), [part]) for text, part in texts]
+
+    def set_paragraph(self, block: Block) -> list:
+        shown = self.text(block.texts[0], align="j" if self.look.justify else "l")
+        return [(shown, block.parts), (Spacer(1, self.look.size * 0.4), [])]
+
+    def set_items(self, block: Block) -> list:
+        marker, out = block.options["marker"], []
+        for i, (text, part) in enumerate(zip(block.texts, block.parts, strict=True), 1):
+            lead = {"1": f"{i}.", "a": f"{chr(96 + i)})", "A": f"{chr(64 + i)}."}.get(marker, marker)
+            indent = 1.9 * self.look.size
+            out.append((self.table([[self.text(lead), self.text(text)]], [indent, self.width - indent], []), [part]))
+        return out
+
+    def table(self, rows: list, widths: list[float], style: list) -> Table:
+        pad = [("VALIGN", (0, 0), (-1, -1), "TOP"), ("TOPPADDING", (0, 0), (-1, -1), 1)]
+        pad += [("BOTTOMPADDING", (0, 0), (-1, -1), 2), ("LEFTPADDING", (0, 0), (-1, -1), 3)]
+        pad += [("RIGHTPADDING", (0, 0), (-1, -1), 3)]
+        return Table(rows, colWidths=widths, style=pad + style, hAlign="LEFT")
+
+    def set_fields(self, block: Block) -> list:
+        font = self.look.hand if block.options["hand"] else ""
+        right = block.options["style"] in ("right", "dots")
+        share, out = self.r.uniform(0.3, 0.5), []
+        for (label, value), part in zip(block.options["entries"], block.parts, strict=True):
+            cells = [self.text(label, self.look.bold), self.text(value, font, align="r" if right else "l")]
+            line = [("LINEBELOW", (0, 0), (-1, -1), 0.4, grey(120))] if self.look.grid == "rows" else []
+            widths = [self.width * share, self.width * (1 - share)]
+            out.append((self.table([cells], widths, line), [part]))
+        return out
+
+    def set_table(self, block: Block) -> list:
+        """One table a row, so that rows that do not fit are left out one by one."""
+        o, out = block.options, []
+        rows = o["rows"]
+        columns = len(rows[0]) if rows else 1
+        need = [
+            max([len(row[i]) for row in rows] + [len(o["header"][i]) if o["header"] else 1]) + 2 for i in range(columns)
+        ]
+        widths = [self.width * n / sum(need) for n in need]
+        if o["groups"]:
+            share = (columns - 1) // len(o["groups"])
+            cells, spans = [""] * columns, []
+            for i, text in enumerate(o["groups"]):
+                first = columns - share * (len(o["groups"]) - i)
+                cells[first] = self.text(text, self.look.bold, align="c")
+                spans += [
+                    ("SPAN", (first, 0), (first + share - 1, 0)),
+                    ("BOX", (first, 0), (first + share - 1, 0), 0.5, grey(160)),
+                ]
+            out.append((self.table([cells], widths, spans), []))
+        lines = {
+            "grid": [("GRID", (0, 0), (-1, -1), 0.5, grey(150))],
+            "rows": [("LINEBELOW", (0, 0), (-1, -1), 0.4, grey(120))],
+        }.get(self.look.grid, [])
+        if any(o["header"]):
+            dark = self.r.chance(0.3)
+            back = [("BACKGROUND", (0, 0), (-1, -1), grey(230 if dark else 40))] if dark or self.r.chance(0.4) else []
+            out.append(
+                (self.row(o["header"], o["numbers"], widths, lines + back, self.look.bold, 0 if dark else 255), [])
+            )
+        for i, (row, part) in enumerate(zip(rows, block.parts, strict=True)):
+            back = [("BACKGROUND", (0, 0), (-1, -1), grey(25))] if self.look.grid == "zebra" and i % 2 else []
+            out.append((self.row(row, o["numbers"], widths, lines + back), [part]))
+        return out
+
+    def row(
+        self, row: list[str], numbers: int, widths: list[float], style: list, font: str = "", level: int = 255
+    ) -> Table:
+        at = len(row) - numbers
+        cells = [self.text(c, font, align="r" if i >= at else "l", level=level) for i, c in enumerate(row)]
+        return self.table([cells], widths, style)
+
+    def set_strip(self, block: Block) -> list:
+        dark = block.options["dark"]
+        cells = [[self.text(text, size=self.look.size * 0.9, level=0 if dark else 255) for text in block.texts]]
+        style = [("BACKGROUND", (0, 0), (-1, -1), grey(225 if dark else 30))]
+        total = sum(map(len, block.texts)) + 2 * len(block.texts)
+        return [(self.table(cells, [self.width * (len(t) + 2) / total for t in block.texts], style), block.parts)]
+
+    def set_chart(self, block: Block) -> list:
+        o, height = block.options, min(self.width * 0.6, 260)
+        drawing = Drawing(self.width, height)
+        form = {"bar": HorizontalBarChart, "column": VerticalBarChart, "line": HorizontalLineChart, "pie": Pie}[
+            o["form"]
+        ]
+        chart = form()
+        chart.x, chart.y, chart.width, chart.height = self.width * 0.2, 30, self.width * 0.66, height - 50
+        size = self.look.size * 0.8
+        if o["form"] == "pie":
+            side = min(chart.width, chart.height)
+            chart.x, chart.width, chart.height, chart.data = (self.width - side) / 2, side, side, o["values"]
+            printed = o["printed"] or [""] * len(block.texts)
+            chart.labels = [f"{a} {b}".strip() for a, b in zip(block.texts, printed, strict=True)]
+            chart.slices.fontName, chart.slices.fontSize, chart.slices.strokeWidth = self.look.body, size, 0.7
+            chart.sideLabels = 1
+            for i in range(len(o["values"])):
+                chart.slices[i].fillColor = grey((40, 80, 120, 160, 200, 235, 60, 140)[i % 8])
+        else:
+            chart.data = [o["values"]]
+            if o["printed"]:
+                chart.lineLabelFormat = chart.barLabelFormat = None
+                setattr(chart, "barLabelArray" if o["form"] != "line" else "lineLabelArray", [o["printed"]])
+                labels = chart.barLabels if o["form"] != "line" else chart.lineLabels
+                labels.fontName, labels.fontSize, labels.nudge = self.look.body, size, 9
+                setattr(chart, "barLabelFormat" if o["form"] != "line" else "lineLabelFormat", "values")
+            chart.categoryAxis.categoryNames = block.texts
+            if o["form"] == "bar":
+                chart.categoryAxis.reverseDirection = 1
+            for axis in (chart.categoryAxis, chart.valueAxis):
+                axis.labels.fontName, axis.labels.fontSize = self.look.body, size
+            chart.valueAxis.valueMin = 0
+            if o["ticks"]:
+                chart.valueAxis.valueMax, chart.valueAxis.valueStep = (
+                    o["ticks"][-1][0],
+                    max(o["ticks"][-1][0] / (len(o["ticks"]) - 1), 1),
+                )
+                chart.valueAxis.visibleGrid, chart.valueAxis.gridStrokeColor = 1, grey(70)
+            if o["form"] == "line":
+                chart.lines[0].strokeColor, chart.lines[0].strokeWidth = grey(220), 1.5
+            else:
+                chart.bars[0].fillColor = grey(o.get("shade", 150))
+        drawing.add(chart)
+        return [(drawing, block.parts)]
+
+    def set_rule(self, block: Block) -> list:
+        return [(HRFlowable(width="100%", thickness=0.7, color=grey(160), spaceBefore=3, spaceAfter=4), [])]
+
+    def set_gap(self, block: Block) -> list:
+        return [(Spacer(1, self.r.randint(3, 14)), [])]
+
+    def set_columns(self, block: Block) -> list:
+        width = self.width / len(block.inner)
+        cells, parts = [], []
+        for inner in block.inner:
+            flows = self.flowables(inner, width - 12)
+            cells.append([flow for flow, _ in flows] or [Spacer(1, 1)])
+            parts += [part for _, own in flows for part in own]
+        return [(Table([cells], colWidths=[width] * len(cells), style=[("VALIGN", (0, 0), (-1, -1), "TOP")]), parts)]
+
+    def set_framed(self, block: Block) -> list:
+        flows = self.flowables(block.inner[0], self.width - 16)
+        box = [
+            ("BOX", (0, 0), (-1, -1), self.r.pick((0.6, 1.2)), grey(200)),
+            ("BACKGROUND", (0, 0), (-1, -1), grey(self.r.pick((0, 0, 25)))),
+        ]
+        return [
+            (
+                Table([[[flow for flow, _ in flows]]], colWidths=[self.width - 4], style=box),
+                [p for _, own in flows for p in own],
+            )
+        ]
+
+
+def set_as_pdf(
+    document: Document, height: int, width: int, held: bool
+) -> tuple[np.ndarray, np.ndarray, set[int], list[str]]:
+    """Sets a document on a PDF page of one point a pixel.
+
+    Returns:
+        ink uint8 ``[height, width]``, the character map as of :class:`training.pages.canvas.Canvas`, the parts that are
+        on the page, and its lines in the order of drawing.
+    """
+    r = document.r
+    body, bold, hand = random_fonts(r, held)
+    size = r.choices((8.5, 9.5, 10.5, 11.5, 12.5, 14, 16), (2, 4, 5, 5, 4, 3, 2))[0]
+    look = Look(
+        body, bold, hand, min(size, 12.5) if width < 400 else size, r.chance(0.4), r.pick(("grid", "rows", "zebra", ""))
+    )
+    margin = r.randint(12, 60) if width >= 400 else r.randint(8, 20)
+    buffer = io.BytesIO()
+    canvas = Canvas(buffer, pagesize=(width, height))
+    frame = Frame(margin, r.randint(8, 24), width - 2 * margin, height - margin - 8, 0, 0, 0, 0)
+    drawn: set[int] = set()
+    for flow, parts in Setter(r, look, width - 2 * margin).flowables(document, width - 2 * margin):
+        if frame.add(flow, canvas):
+            drawn |= set(parts)
+    canvas.showPage()
+    canvas.save()
+    page = pypdfium2.PdfDocument(buffer.getvalue())[0]
+    ink = 255 - page.render(scale=1, grayscale=True).to_numpy()[:height, :width]
+    text = page.get_textpage()
+    lines = [line.strip() for line in text.get_text_range().replace("\r", "").split("\n")]
+    return (
+        np.ascontiguousarray(ink.reshape(height, width)),
+        character_map(text, height, width),
+        drawn,
+        [x for x in lines if x],
+    )
+
+
+def character_map(text, height: int, width: int) -> np.ndarray:
+    """Classes of the characters in cells of 14 x 7 pixels, uint8 ``[height // 14, width // 7]``."""
+    chars = np.zeros((height // CELL_HEIGHT, width // CELL_WIDTH), np.uint8)
+    shown = text.get_text_range()
+    for i in range(text.count_chars() - 1, -1, -1):  # the first of several characters in a cell wins
+        c = CLASS.get(shown[i] if i < len(shown) else " ", 0)
+        if c:
+            left, bottom, right, top = text.get_charbox(i, loose=True)
+            row, column = int((height - (top + bottom) / 2) // CELL_HEIGHT), int((left + right) / 2 // CELL_WIDTH)
+            if 0 <= row < chars.shape[0] and 0 <= column < chars.shape[1]:
+                chars[row, column] = c
+    return chars

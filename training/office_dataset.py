@@ -1,0 +1,135 @@
+"""Training steps on pages as wide as an office, with the page's text beside them for a teacher.
+
+    python -m training.train --base .base --dataset training.office_dataset --out runs/b
+
+Every sequence of one page comes twice: the student's begins with the rendered page, the teacher's with its text; the
+branches that follow are the same. Steps of kind `text` have texts only: they teach the text tower to answer from a page
+that it can read already, which the towers then only have to show it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from training import dataset
+from training.dataset import SPECS as FIRST_SPECS
+from training.model_config import UNTAUGHT
+from training.office.pages import make_office_page
+from training.pages import Page, Rng, make_page
+from training.questions import questions_about, transcription
+from training.sequences import ANSWER, Sequence, turns_tokens
+from training.tokenizer import BOS, encode
+
+OFFICE_SHARE = 0.7  # of pages; the others are those of `training.pages`
+SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
+KIND_NAMES = {
+    "bank_statement": "a bank statement", "form_hand": "a form", "merged_table": "a table", "news": "a newspaper page",
+    "receipt_world": "a receipt", "prose": "a page of text", "program_window": "a screenshot of a program",
+    "web_page": "a web page", "program": "a programme",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OfficeSpec(dataset.Spec):
+    """A spec of `training.dataset` with a teacher's sequences of ``teacher_len`` tokens, 0 for none."""
+
+    teacher_len: int = 0
+
+
+def _spec(name: str, sequences: int, height: int, width: int, seq_len: int, teacher_len: int) -> OfficeSpec:
+    return OfficeSpec(name, sequences, 1, height, width, 0, 0, seq_len, teacher_len)
+
+
+SPECS: list[tuple[OfficeSpec, float]] = [
+    (_spec("page", 40, 560, 448, 896, 896), 0.14),
+    (_spec("page", 28, 756, 532, 1152, 1024), 0.16),
+    (_spec("page", 24, 812, 588, 1280, 1088), 0.16),
+    (_spec("page", 40, 448, 560, 896, 896), 0.06),
+    (_spec("page", 40, 784, 308, 896, 896), 0.06),
+    (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
+    (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.10),
+    *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.frames),
+]
+
+
+def any_page(r: Rng, height: int, width: int, held: bool) -> Page:
+    make = make_office_page if r.chance(OFFICE_SHARE) else make_page
+    return make(r.getrandbits(48), height, width, held)
+
+
+class Pair:
+    """A student's sequence and, unless ``teacher_len`` is 0, the teacher's, with the same branches."""
+
+    def __init__(self, spec: OfficeSpec) -> None:
+        self.student = Sequence(spec.seq_len)
+        self.teacher = Sequence(spec.teacher_len) if spec.teacher_len else None
+        self.whole = True  # whether the teacher has all of the page's text
+
+    def read_page(self, page: Page, spec: OfficeSpec, seen: bool) -> None:
+        """Begins both with the page: the student sees it (or reads it too, if not ``seen``), the teacher reads it."""
+        user, text = encode(["user\n", "\n".join(page.lines) + "\n\n"])
+        reader = self.teacher if seen else self.student
+        if seen:
+            self.student.prefix_text([BOS, *user])
+            self.student.prefix_image(spec.height, spec.width)
+        if reader is not None:
+            room = reader.room * 2 // 3
+            self.whole = len(text) <= room
+            reader.prefix_text([BOS, *user, *text[:room]])
+
+    def branch(self, ids: list[int], weight: list[int]) -> bool:
+        """Adds a branch to both, or to none."""
+        if self.teacher is None:
+            return self.student.branch(ids, weight)
+        if len(ids) > min(self.student.room, self.teacher.room):
+            return False
+        known = weight if self.whole else [UNTAUGHT if w else 0 for w in weight]
+        return self.student.branch(ids, weight) and self.teacher.branch(ids, known)
+
+    @property
+    def room(self) -> int:
+        return min(s.room for s in (self.student, self.teacher) if s is not None)
+
+
+def _fill(r: Rng, pair: Pair, page: Page, held: bool, seen: bool) -> None:
+    if seen and r.chance(0.8):
+        pair.branch(*turns_tokens(transcription(r, page, None), 260))
+    if r.chance(0.15):
+        name = KIND_NAMES.get(page.kind, f"{'an' if page.kind[0] in 'aeiou' else 'a'} {page.kind}")
+        pair.branch(*turns_tokens([(r.pick(SUMMARIES), name, ANSWER)]))
+    questions = questions_about(r, [page], 14, held)
+    while questions and pair.room > 24:
+        turns = [questions.pop() for _ in range(min(len(questions), r.choices((1, 2, 3), (6, 3, 2))[0]))]
+        if not pair.branch(*turns_tokens(turns)) and len(turns) > 1:
+            pair.branch(*turns_tokens(turns[:1]))
+
+
+def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.ndarray]:
+    """One step's arrays: as `training.dataset.make_step`, and with a teacher also ``teacher_ids``, ``teacher_pos``,
+    ``teacher_seg`` and ``teacher_weight`` of the same dtypes, ``[B, T]``.
+    """
+    if spec.pages > 1 or spec.frames:
+        # What is asked aloud is phrased for the ear, by the wordings of `training.pages`.
+        return dataset.make_step(seed, spec, held, None if spec.clips and spec.pages else any_page)
+    r = Rng(seed)
+    pairs, pages, seen = [], [], spec.pages > 0
+    for _ in range(spec.sequences):
+        page, pair = any_page(r, spec.height, spec.width, held), Pair(spec)
+        pair.read_page(page, spec, seen)
+        _fill(r, pair, page, held, seen)
+        pairs.append(pair)
+        pages.append(page)
+    step = {
+        name: np.stack([getattr(p.student, name) for p in pairs], int(name == "pos"))
+        for name in ("ids", "pos", "seg", "weight")
+    }
+    if spec.teacher_len:
+        for name in ("ids", "pos", "seg", "weight"):
+            step[f"teacher_{name}"] = np.stack([getattr(p.teacher, name) for p in pairs], int(name == "pos"))
+    if seen:
+        for name, array in (("pages", "ink"), ("shade", "shade"), ("chars", "chars")):
+            step[name] = np.stack([getattr(page, array) for page in pages])
+    return step
