@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("attention", "cuda_graphs"),
     ("cache",),
     ("models", "samples"),
-    ("analysis", "eval", "calibration.collect", "calibration.fit"),
+    ("analysis", "eval", "calibration.collect", "calibration.refine", "calibration.fit"),
     ("ui", "serve", "commands", "cli", "__main__", ""),
 )
 

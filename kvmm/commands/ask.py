@@ -84,13 +84,8 @@ def command(
     quiet: Quiet = False,
 ) -> None:
     """Ask about a picture, a document, a text or a recording."""
-    given = {
-        "key_bits": key_bits,
-        "value_bits": value_bits,
-        "group_size": group_size,
-        "residual_length": residual_length,
-        "num_sink_tokens": num_sink_tokens,
-    }
+    given = {"key_bits": key_bits, "value_bits": value_bits, "group_size": group_size}
+    given |= {"residual_length": residual_length, "num_sink_tokens": num_sink_tokens}
     overrides = {name: value for name, value in given.items() if value is not None}
     if not question.strip() and not audio:
         raise KVMMError("There is no question: write one, or record it.")
@@ -103,13 +98,12 @@ def command(
             decoding.start()  # a third of a second, which importing torch takes anyway
         _check_policy(policy, overrides)  # wrong names and files are said before the model is loaded
         asking = _asking(max_new_tokens, chosen)
-        texts = [read_text(path) for path in text or ()]
+        question = _after(text or (), question)
         media = _load(image or (), pdf or (), audio or ())
         media += _load_videos(video or (), fps, max_frames)
         steps.say(f"Loading {model or 'the embedded model'}")
         loading = {"device": device, "dtype": dtype, "fuse_values": fuse_values}
         talks = _conversations(model, loading, policy, overrides, compare)
-        question = _after(texts, question)
         if compare:
             steps.say("Warming up both caches")
             _warm_up(talks.values(), media)
@@ -132,10 +126,14 @@ def command(
         _show(name, final)
 
 
-def _after(texts: Sequence[str], question: str) -> str:
+def _after(files: Sequence[Path], question: str) -> str:
+    """The question behind the texts of files."""
+    if not files:
+        return question
+    texts = [read_text(path) for path in files]
     from kvmm.models.question import with_documents
 
-    return with_documents(question, texts) if texts else question
+    return with_documents(question, texts)
 
 
 def _check_policy(policy: str, overrides: Mapping[str, Any]) -> None:
