@@ -155,6 +155,8 @@ class Codec(ABC):
     needs_queries: bool = False  # whether ``encode`` wants the prompt's query moments
     wants_calibration: bool = False  # whether a policy had better use another codec where there is no fit
     pages_stand_alone: bool = False  # whether a page of one head can be read without the others
+    # whether a constant that all keys of a span share (a key bias) is stored beside the codes and costs no accuracy
+    absorbs_bias: bool = True
     stored: Mapping[str, Stored] = {}  # of the tensors that are not of rows by page
     # whether ``encode`` of a page behind others is the same work for every page, so that it can be captured: it asks
     # the device nothing, and reads of ``previous`` only tensors that such a page adds nothing to

@@ -73,12 +73,18 @@ class CalibQuant(AffineCodec):
         super().__init__(spec, side, site)
         self.axis = "channel"
         self.levels = self.option("levels")
+        # ranges that shrink about zero take a constant along, so that visual logits move against those of text
+        self.absorbs_bias = not self._shrinks
         self.one_range = side == "value" and self.option("value_ranges") == "tensor"
         self.tau = self.option("calibration")
         if self.tau == "file":
             self.tau = self.searched_tau()
         # (0, 0) maps logits onto themselves, which costs kernels a second pass for nothing
         self.calibrates_logits = side == "key" and self.tau is not None and any(self.tau)
+
+    @property
+    def _shrinks(self) -> bool:
+        return self.levels == "code" and self.spec.bits == 1
 
     def searched_tau(self) -> tuple[float, float] | None:
         """``(tau1, tau2)`` of the model's calibration file for these levels and bits; None if it has none."""
@@ -114,7 +120,7 @@ class CalibQuant(AffineCodec):
         if self.one_range:
             low = low.amin((1, 3), keepdim=True).expand_as(low).contiguous()
             high = high.amax((1, 3), keepdim=True).expand_as(high).contiguous()
-        if self.levels == "code" and self.spec.bits == 1:
+        if self._shrinks:
             low, high = low * _SHRINK[self.side], high * _SHRINK[self.side]
         return affine_parameters(low, high, self.spec.bits, dtype=self.parameter_dtype)
 

@@ -62,6 +62,7 @@ class QuaRot(RotatedAffineCodec):
         self.clip = self.option("clip")
         self.integer_zero = self.option("zero_point") == "integer"
         self.centred = side == "key" and self.option("offset") == "mean"
+        self.absorbs_bias = self.option("offset") == "mean"
         self.static_encode = not self.centred
 
     @classmethod

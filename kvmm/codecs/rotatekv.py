@@ -93,6 +93,7 @@ class RotateKV(RotatedAffineCodec):
         self.head_group = self.option("head_group")
         self.order = self.option("order")
         self.centred = self.option("offset") == "mean"
+        self.absorbs_bias = self.option("offset") == "mean"
         self.pivots = self.option("pivots")
         self.integer_zero = self.option("zero_point") == "integer"
 

@@ -173,6 +173,7 @@ class TurboQuant(Codec):
         super().__init__(spec, side, site)
         self.seed = self.option("seed")
         self.centred = side == "key" and self.option("offset") == "mean"
+        self.absorbs_bias = self.option("offset") == "mean"
         self.sketched = side == "key" and self.option("residual") == "qjl"
         self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
         self.share = spec.bits % 1  # of the channels that get a bit more

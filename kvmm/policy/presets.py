@@ -53,7 +53,8 @@ for _policy in (
     ),
     _media(
         "calibquant1-shrunk",
-        "CalibQuant, 1 bit, as its authors' code runs it: ranges shrunk to half for keys, to 0.3 for values.",
+        "CalibQuant, 1 bit, as its authors' code runs it: ranges shrunk about zero, to half for keys, to 0.3 for "
+        "values; not for models with key biases (Qwen2, Qwen2.5).",
         _kv("calibquant", 1, None, levels="code", calibration="file"),
     ),
     _media(
