@@ -122,6 +122,11 @@ def test_what_is_said_of_upstream_tests():
     assert (
         f"{sum(row['passed'] for row in lossless)} of transformers' own tests of {len(lossless)} families pass" in said
     )
+    packed = [row for row in results("upstream_suites")["rows"] if row["policy"] != "bf16"]
+    assert {(row["family"], row["policy"]) for row in packed} == {
+        (row["family"], policy) for row in lossless for policy in ("oscar2", "balanced")
+    }
+    assert f"{sum(row['passed'] for row in packed)} pass (" in said and not any(row["crashes"] for row in packed)
 
 
 # -- results.md ------------------------------------------------------------------------------------------------------

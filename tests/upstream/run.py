@@ -205,9 +205,7 @@ def _row(suite: Suite, family: str, policy: str, found: dict[str, Any]) -> dict[
     row["subtests"] = sum(test["subtests"] for test in tests.values())
     row |= found["counts"] | {"refused": found["refused"]}
     failed = {name: test["reason"] for name, test in tests.items() if test["outcome"] == "failed"}
-    without: dict[str, Any] = {}
-    if policy == "bf16" and failed:
-        without = suite.run(family, "none", failed)["tests"]
+    without = suite.run(family, "none", failed)["tests"] if failed else {}
     row["fail_without"] = {n: r for n, r in failed.items() if without.get(n, {}).get("outcome") == "failed"}
     rest = {name: reason for name, reason in failed.items() if name not in row["fail_without"]}
     lossless = policy == "bf16"
