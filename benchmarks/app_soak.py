@@ -21,6 +21,7 @@ import gc
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -180,7 +181,7 @@ def soak(visitors: int, questions: int, seconds: float, *, hostile: bool = False
         + " --hostile" * hostile,
         "visitors": visitors,
         "questions": len(lines),
-        "errors": [line["error"] for line in lines if line["error"]],
+        "errors": [re.sub(r"/\S*/", "FOLDER/", line["error"]) for line in lines if line["error"]],
         "seconds": round(seconds, 1),
         "seconds_a_question": {"median": round(statistics.median(taken), 2), "max": round(taken[-1], 2)},
         "rss_mib": {

@@ -116,6 +116,15 @@ def test_what_is_wrong_with_a_file_is_said_once_it_is_its_turn(house, invoice, t
     assert ask(session, invoice) > 0
 
 
+def test_a_file_that_is_gone_is_named_without_its_folder(house, tmp_path):
+    session = house.visitors.session("a")
+    answer = session.begin(UserMessage(QUESTION, (str(tmp_path / "page.png"),)), FAST)
+    answer.prepare()
+    with pytest.raises(KVMMError, match=r"^page\.png is gone: upload it again\.$"):
+        list(answer.updates())
+    assert str(tmp_path) not in str(session.chats["kvmm"][-1])
+
+
 def test_a_recording_that_was_refused_is_not_held(house, tmp_path):
     (tmp_path / "long.flac").write_bytes(hostile.flac(minutes=2, rate=16_000, channels=1))
     session = house.visitors.session("a")

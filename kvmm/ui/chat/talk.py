@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from kvmm import decoding
@@ -312,7 +313,14 @@ class Talk:
         return twin
 
     def load(self, message: UserMessage, stop: threading.Event) -> list[Media]:
-        """Read the files of a question; see :func:`kvmm.media.load_media`."""
+        """Read the files of a question; see :func:`kvmm.media.load_media`.
+
+        Raises:
+            KVMMError: one of them is gone or cannot be used; where files lie on the server is not said.
+        """
+        for path in map(Path, message.files):
+            if not path.is_file():
+                raise KVMMError(f"{path.name} is gone: upload it again.")
         options = {"stop": stop, "keep": True, **self.media_options}
         with decoding.owned_by(self.owner):
             return [item for path in message.files for item in load_media(path, **options)]

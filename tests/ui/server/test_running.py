@@ -73,6 +73,7 @@ def test_an_app_that_is_stopped_amid_answers_ends_without_an_abort(tmp_path, sen
         port = free.getsockname()[1]
     command = [sys.executable, "app.py", "--port", str(port), "--max-new-tokens", "400"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    environment.pop("GRADIO_TEMP_DIR", None)  # the tests' own app sets one; this one is to make its own
     with (tmp_path / "log").open("w+b") as log:
         app = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         try:
@@ -82,7 +83,8 @@ def test_an_app_that_is_stopped_amid_answers_ends_without_an_abort(tmp_path, sen
                 time.sleep(0.5)
             report = handle_file(ROOT / "assets" / "samples" / "report.pdf")
             job = Client(url, verbose=False).submit([report], "What is written on every page?", api_name="/ask")
-            while not list(tmp_path.glob("kvmm-app-*/**/report.pdf")) and time.monotonic() < until:
+            while not list(tmp_path.glob("kvmm-app-*/**/report.pdf")):
+                assert time.monotonic() < until, "nothing was uploaded"
                 time.sleep(0.05)
             time.sleep(1)  # the answer is under way
             assert not job.done()
