@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
     if options.smoke:
-        options.clients, options.requests, options.new_tokens, options.rounds = [1, 2], 4, 4, 1
+        options.clients, options.requests, options.new_tokens, options.rounds = [1, 2], 4, 32, 1
     report = Report("serve", given, options)
     model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
     settings = Settings(NAME, max_places=1000)
@@ -133,11 +133,13 @@ def _steps(service: Service, bodies: Sequence[dict[str, Any]], count: int, new_t
     events: queue.Queue[Any] = queue.Queue()
     engine.ends = frozenset()  # an answer has as many tokens as were asked for
     try:
-        for body in bodies[:count]:
-            prompt = service.maker.make(parse_request(body), "", threading.Event())
+        prompts = [service.maker.make(parse_request(body), "", threading.Event()) for body in bodies[:count]]
+        for prompt in prompts:
             scope = service.scope_of("")
             engine.submit(Generation(prompt, GREEDY, new_tokens, scope, service.tokenizer, events.put))
-        while engine.status().decoding < count:
+        while (status := engine.status()).decoding < count:
+            if not (status.waiting or status.reading):
+                raise SystemExit("The first answer ended before the last one began: ask for more --new-tokens.")
             time.sleep(0.001)
         begin, before = time.perf_counter(), service.metrics.generated_tokens.value()
         ended = 0
