@@ -19,7 +19,7 @@ USER_ERROR = 2  # the exit code of everything the user can put right, usage erro
 # What ``kvmm --help`` says of them: the first lines of their docstrings, without importing the modules.
 COMMANDS = {
     "app": "Open the browser app: ask, compare, and see what the cache holds.",
-    "ask": "Ask about a picture, a document or a recording.",
+    "ask": "Ask about pictures, documents, texts, recordings and videos.",
     "calibrate": "Fit transforms, bits and code books to a model, once; policies such as rd2 then use the file.",
     "drift": "Measure what a policy changes: logit drift, answer lengths, early stops, refusals, seeds.",
     "eval": "Answer a benchmark's questions under several policies, score them and compare.",

@@ -1,4 +1,4 @@
-"""``kvmm ask``: one question about images, PDFs, texts and recordings, and what the cache held for it."""
+"""``kvmm ask``: one question about pictures, documents, texts, recordings and videos, and the memory of its cache."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Ask about a picture, a document, a text or a recording."""
+    """Ask about pictures, documents, texts, recordings and videos."""
     given = {"key_bits": key_bits, "value_bits": value_bits, "group_size": group_size}
     given |= {"residual_length": residual_length, "num_sink_tokens": num_sink_tokens}
     overrides = {name: value for name, value in given.items() if value is not None}
