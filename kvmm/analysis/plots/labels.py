@@ -21,6 +21,8 @@ HEIGHT = 430
 LINE = 13  # pixels of a line of text
 _CHARACTER, _BOLD = 6.1, 6.9  # widest usual width of a character, in pixels
 _MARKER = 7  # half the side of a point, and a little
+_FIXED = 10  # how much more a label on a point costs than one on a label, which may still move
+_MOVES = 150  # of labels that lie on others, at most
 _STEPS = np.linspace(0.12, 0.95, 8)  # where a leading line is looked at
 _BESIDE = (
     ("left", "middle", 9, 0),
@@ -79,35 +81,82 @@ def place_labels(labels: Sequence[Label]) -> list[dict[str, Any]]:
     Labels lie inside the plot, on no other label and no point, at all ``WIDTHS``; where that cannot be, they take the
     place that covers least.
     """
-    widths = np.array(WIDTHS, dtype=float)
-    at = np.array([[label.x, label.y] for label in labels]).reshape(-1, 1, 2) * np.stack(
-        [widths, np.full_like(widths, HEIGHT)], axis=-1
-    )  # [N, W, 2] pixels
-    taken = [np.concatenate([one - _MARKER, one + _MARKER], axis=-1) for one in at]  # boxes [W, 4]
-    lines: list[np.ndarray] = []  # points of leading lines, [W, S, 2]
-    crowd = [int((np.abs(at - one).max(axis=(1, 2)) < 60).sum()) for one in at]
-    order = sorted(range(len(labels)), key=lambda i: (not labels[i].strong, -crowd[i], labels[i].x))
-    placed: list[dict[str, Any]] = [{}] * len(labels)
-    for i in order:
-        points, names = [*taken[:i], *taken[i + 1 : len(labels)]], taken[len(labels) :]
-        cheapest: tuple[float, _Ring, int, np.ndarray, np.ndarray] | None = None
+    places = _Places(labels)
+    crowd = [int((np.abs(places.at - one).max(axis=(1, 2)) < 60).sum()) for one in places.at]
+    for i in sorted(range(len(labels)), key=lambda i: (not labels[i].strong, -crowd[i], labels[i].x)):
+        places.put(i)
+    places.untangle()
+    return [_annotation(label, places.chosen[i]) for i, label in enumerate(labels)]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A candidate at all widths: its place, its box ``[W, 4]`` and, if it has one, points of its line ``[W, S, 2]``."""
+
+    place: tuple[str, str, float, float]
+    box: np.ndarray
+    line: np.ndarray | None
+
+
+class _Places:
+    """Where the labels are put, ``chosen`` by index of the label."""
+
+    def __init__(self, labels: Sequence[Label]) -> None:
+        self.labels, self.widths = labels, np.array(WIDTHS, dtype=float)
+        size = np.stack([self.widths, np.full_like(self.widths, HEIGHT)], axis=-1)
+        self.at = np.array([[label.x, label.y] for label in labels]).reshape(-1, 1, 2) * size  # [N, W, 2] pixels
+        self.points = np.concatenate([self.at - _MARKER, self.at + _MARKER], axis=-1)  # boxes [N, W, 4]
+        self.chosen: dict[int, _Choice] = {}
+        self.weight = [1] * len(labels)  # of a label's box, more each time that another one took its place
+
+    def put(self, i: int) -> None:
+        """Choose the nearest place of label ``i`` that costs least beside the others."""
+        others = {j: one for j, one in self.chosen.items() if j != i}
+        points = [*self.points[:i], *self.points[i + 1 :]]
+        names, lines = [one.box for one in others.values()], [one.line for one in others.values()]
+        lines = [line for line in lines if line is not None]
+        weights = np.array([_FIXED] * len(self.points) + [self.weight[j] for j in others])
+        cheapest = np.inf
         for ring in _RINGS:
-            boxes = _boxes(ring, at[i], text_width(labels[i]))  # [C, W, 4]
-            steps = at[i][None, :, None] + ring.shift[:, None, None] * _STEPS[:, None]  # [C, W, S, 2]
-            cost = _outside(boxes, widths) + _covered(boxes, taken) + _crossed(boxes, lines)
+            boxes = _boxes(ring, self.at[i], text_width(self.labels[i]))  # [C, W, 4]
+            cost = _outside(boxes, self.widths) + _crossed(boxes, lines)
+            cost += _covered(boxes, [*self.points, *names]).sum(1) @ weights
+            steps = self.at[i][None, :, None] + ring.shift[:, None, None] * _STEPS[:, None]  # [C, W, S, 2]
             if ring.has_line:
                 cost += _on_boxes(steps, [*points, *names])
             best = int(cost.argmin())
-            if cheapest is None or cost[best] < cheapest[0]:
-                cheapest = float(cost[best]), ring, best, boxes[best], steps[best]
-            if cheapest[0] == 0:
+            if cost[best] < cheapest:
+                cheapest = float(cost[best])
+                self.chosen[i] = _Choice(ring.places[best], boxes[best], steps[best] if ring.has_line else None)
+            if cheapest == 0:
                 break
-        _, ring, best, box, line = cheapest
-        taken.append(box)
-        if ring.has_line:
-            lines.append(line)
-        placed[i] = _annotation(labels[i], *ring.places[best], ring.has_line)
-    return placed
+
+    def covered(self, i: int) -> list[int]:
+        """The labels that label ``i`` lies on at some width."""
+        others = [j for j in self.chosen if j != i]
+        if not others:
+            return []
+        shared = _covered(self.chosen[i].box[None], [self.chosen[j].box for j in others])[0].any(0)
+        return [j for j, one in zip(others, shared, strict=True) if one]
+
+    def untangle(self) -> None:
+        """Move labels that lie on each other, and those that they then lie on, as rip-up and reroute of wires does.
+
+        A label that was covered weighs more from then on, so two labels do not take turns for ever. The state with the
+        fewest overlaps stays.
+        """
+        fewest, kept = np.inf, dict(self.chosen)
+        for _ in range(_MOVES):
+            overlaps = [(i, j) for i in self.chosen for j in self.covered(i) if i < j]
+            if len(overlaps) < fewest:
+                fewest, kept = len(overlaps), dict(self.chosen)
+            if not overlaps:
+                break
+            i = min((i for pair in overlaps for i in pair), key=lambda i: (self.weight[i], self.labels[i].strong, i))
+            self.put(i)
+            for j in (i, *self.covered(i)):
+                self.weight[j] += 1
+        self.chosen = kept
 
 
 def _boxes(ring: _Ring, at: np.ndarray, width: float) -> np.ndarray:
@@ -123,10 +172,10 @@ def _outside(boxes: np.ndarray, widths: np.ndarray) -> np.ndarray:
 
 
 def _covered(boxes: np.ndarray, taken: Sequence[np.ndarray]) -> np.ndarray:
-    """Square pixels shared with what is there already, over all widths, ``[C]``."""
+    """Square pixels shared with each of the boxes that are there already, by width, ``[C, W, B]``."""
     others = np.stack(taken)[:, None]  # [B, 1, W, 4]
     shared = np.minimum(boxes[..., 2:], others[..., 2:]) - np.maximum(boxes[..., :2], others[..., :2])
-    return np.maximum(shared, 0).prod(-1).sum((0, 2))
+    return np.moveaxis(np.maximum(shared, 0).prod(-1), 0, -1)
 
 
 def _crossed(boxes: np.ndarray, lines: Sequence[np.ndarray]) -> np.ndarray:
@@ -147,14 +196,15 @@ def _on_boxes(steps: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
     return 20.0 * inside.all(-1).sum((0, 2, 3))
 
 
-def _annotation(label: Label, anchor: str, vertical: str, dx: float, dy: float, line: bool) -> dict[str, Any]:
+def _annotation(label: Label, choice: _Choice) -> dict[str, Any]:
+    anchor, vertical, dx, dy = choice.place
     annotation: dict[str, Any] = {
         "text": f"<b>{label.text}</b>" if label.strong else label.text,
         "xanchor": anchor,
         "yanchor": vertical,
         "font": {"size": 12 if label.strong else 11, "color": TEXT_COLOR},
     }
-    if not line:
+    if choice.line is None:
         return annotation | {"showarrow": False, "xshift": dx, "yshift": dy}
     arrow = {"arrowhead": 0, "arrowwidth": 1, "arrowcolor": TEXT_COLOR, "opacity": 0.9, "standoff": 5}
     return annotation | {"showarrow": True, "ax": dx, "ay": -dy, "borderpad": 0} | arrow

@@ -44,11 +44,15 @@ def report(*rows):
     return MethodsReport(10, 8, "same", 4, 0.2, 0.1, rows, len(rows))
 
 
+def crowd(seed):
+    """All presets, many of them close together."""
+    rng = np.random.default_rng(seed)
+    return report(*(row(name, 2 + rng.random(), 10.0 ** rng.uniform(-3, -2)) for name in policies()))
+
+
 @pytest.fixture(scope="module")
 def crowded():
-    """All presets, many of them close together."""
-    rng = np.random.default_rng(0)
-    return report(*(row(name, 2 + rng.random(), 10.0 ** rng.uniform(-3, -2)) for name in policies()))
+    return crowd(0)
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +92,35 @@ def boxes_of(figure, width):
         yield left, low, left + wide, low + LINE
 
 
+def overlaps(boxes):
+    return [
+        (one, other)
+        for i, one in enumerate(boxes)
+        for other in boxes[:i]
+        if one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    ]
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_point_has_a_name_that_lies_on_no_other_and_inside(crowded, width):
     figure = pareto(crowded)
     named = [name for label in figure.layout.annotations for name in plain(label["text"]).split(", ")]
     assert sorted(named) == sorted(policies())
     boxes = list(boxes_of(figure, width))
-    for i, one in enumerate(boxes):
+    for one in boxes:
         assert one[0] >= 0 and one[1] >= 0 and one[2] <= width + 1 and one[3] <= HEIGHT + 1
-        for other in boxes[:i]:
-            assert not (one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3])
+    assert overlaps(boxes) == []
     bold = {
         name for label in figure.layout.annotations if "<b>" in label.text for name in plain(label.text).split(", ")
     }
     assert set(crowded.pareto()) <= bold
+
+
+@pytest.mark.parametrize("seed", (1, 2, 4))
+def test_names_of_another_crowd_lie_apart(seed):
+    """Some names find no free place in their turn, so others have to move."""
+    figure = pareto(crowd(seed))
+    assert [overlaps(list(boxes_of(figure, width))) for width in WIDTHS] == [[]] * len(WIDTHS)
 
 
 def test_equal_points_share_a_label():
