@@ -49,7 +49,7 @@ def options_of(name: str, sub: str | None = None) -> set[str]:
 def commands(text: str) -> list[list[str]]:
     """The arguments of every ``kvmm`` in the shell blocks, placeholders in brackets taken away."""
     found = []
-    lines = [line for block in blocks(text, "sh") for line in block.splitlines()]
+    lines = [line for block in blocks(text, "sh") for line in block.replace("\\\n", " ").splitlines()]
     for line in lines:
         if not re.search(r"(^|-m )kvmm ", line):
             continue
@@ -76,4 +76,5 @@ def test_commands_are_found():
     assert {arguments[0] for arguments in found} == set(COMMANDS) - {"app"}
     assert sum(arguments[0] == "ask" for arguments in found) >= 4
     assert commands("```sh\nkvmm ask --wrong x  # --not\n```\n") == [["ask", "--wrong", "x"]]
+    assert commands("```sh\nkvmm ask \\\n    --wrong x\n```\n") == [["ask", "--wrong", "x"]], "goes on in the next line"
     assert "--wrong" not in options_of("ask") and "--out" in options_of("analyze", "norms")

@@ -53,6 +53,8 @@ def items(*found: dict) -> Callable[[Path], tuple[str, Any]]:
     return make
 
 
+PAGE = {"document": "letter", "condition": ["scanned"], "files": ["a.png"]}
+MEMO = {"document": "voice memo", "condition": [], "audio": "a.wav"}
 SOUND = {"audio_path": "a.wav", "question": "What?", "answer": "a dog", "choices": ["a cat", "a dog"]}
 CONTEXT = [["One", ["First.", " Second."]], ["Two", ["Third."]]]
 HOTPOT = {"_id": "1", "question": "Who?", "answer": "she", "context": CONTEXT, "type": "bridge", "level": "easy"}
@@ -61,6 +63,13 @@ FORMATS: dict[str, Callable[[Path], tuple[str, Any]]] = {
     "mp-docvqa": mini("multipage", "val_v1.0_withQT.json"),
     "ocrbench": mini("ocrbench", "OCRBench.json"),
     "audio-qa": mini("audio", "val_v1.0_withQT.json"),
+    "blind": items(
+        {**PAGE, "questionId": 1, "question": "What?", "answers": ["5"], "kind": "prose"},
+        {**PAGE, "questionId": 2, "question": "Who?", "answers": ["It does not say."], "kind": "unanswerable"},
+        {**PAGE, "questionId": 3, "question": "Copy it.", "answers": ["A page. " * 50], "kind": "transcription"},
+        {**MEMO, "questionId": 4, "question": "When?", "answers": ["5"], "kind": "memo"},
+        {**MEMO, "questionId": 5, "question": "Copy it.", "answers": ["A memo. " * 50], "kind": "memo transcript"},
+    ),
     "coco-caption": items({"id": 1, "image": "a.png", "answer": ["a cat", "a small cat"]}),
     "mmau": items({**SOUND, "id": "1", "task": "sound"}),
     "mmau-pro": items(
