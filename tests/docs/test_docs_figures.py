@@ -57,6 +57,24 @@ def test_decode_attention_of_presets():
     assert slower <= {f"`spherical-{tier}`" for tier in ("high", "mid", "low")}
 
 
+def test_attention_of_all_low_bit_presets():
+    """The range is over every preset that is measured, and those that are not are said."""
+    measured = results("decode_attention_presets")
+    shapes = {row["shape"] for row in measured.values()}
+    ranges = {}
+    for spherical in (False, True):
+        names = [n for n in kvmm.policies() if n.startswith("spherical") == spherical and n != "bf16"]
+        names = [name for name in names if not name.startswith("paper-")]
+        ratios = [measured[f"{shape} {name}"]["ratio"] for shape in shapes for name in names]
+        ranges[spherical] = f"{min(ratios):.1f} to {max(ratios):.1f} times"
+    assert not any(row["policy"].startswith("paper-") for row in measured.values())
+    tokens = [row["tokens"] for row in measured.values()]
+    readme, page = (" ".join(text.split()) for text in (text_of("README.md"), GPU))
+    assert f"over {min(tokens)} to {max(tokens)} tokens is {ranges[False]} as fast as in bf16" in readme
+    assert f"Spherical KV's ({ranges[True]}); the `paper-` presets are not measured" in readme
+    assert f"Spherical KV's are {ranges[False]} as fast as bf16. The presets that follow a paper" in page
+
+
 def test_whole_steps():
     table = rows(GPU, "| Tokens | transformers |")
     assert list(table) == list(STEPS)
