@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.policies is None:
         options.policies = ["rd2", "rd1"] if options.part == "largest" else ["calibquant1-mean+oscar2"]
     if options.smoke:
-        options.visual = [options.visual[-1 if options.part == "calibquant" else 0] // 16]
+        options.visual = [options.visual[-1 if options.part == "calibquant" else 0] // 4]
         options.budgets = [b / 1000 for b in options.budgets[:2]]
         options.new_tokens, options.baseline_steps = min(options.new_tokens, 48), 3
 
@@ -223,7 +223,7 @@ def packed_speed(
 def largest_rows(report: Report, options: argparse.Namespace) -> None:
     """A row for the dense cache and one for each policy."""
     model = build_model("qwen3-8b", options.device, toy=options.smoke)
-    length = _LENGTH // 16 if options.smoke else _LENGTH
+    length = _LENGTH // 4 if options.smoke else _LENGTH
     weights = sum(p.nbytes for p in model.parameters())
     limit = weights + 4 * dense_nbytes(model, length) if options.smoke else _LIMIT
     hold_to(limit, options.device)

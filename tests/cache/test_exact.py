@@ -16,7 +16,7 @@ from kvmm.kernels.attention.backends.torch import reference
 from kvmm.kernels.exact import exact_dtype, to_exact
 from kvmm.modality import IMAGE, PADDING, TEXT
 from kvmm.policy import KVPolicy, spec
-from tests.cache.harness import Harness, layout, uniform
+from tests.cache.harness import Harness, layout, uniform, with_scores_as_decoded
 from tests.kernels.calls import attend_with
 from tests.tiny_models import build, generate, inputs
 
@@ -26,7 +26,7 @@ EXACT = ("values", "outlier")  # tensors of pages that hold tokens as they are
 
 def fed(policy, batch=2, **fields):
     """A harness after a prompt and forty tokens more."""
-    h = Harness(get_policy(policy, **{**FIELDS, **fields}))
+    h = Harness(with_scores_as_decoded(get_policy(policy, **{**FIELDS, **fields})))
     rows = [
         layout((TEXT, 60), (IMAGE, 150), (TEXT, 60)),
         layout((PADDING, 30), (TEXT, 30), (IMAGE, 120), (TEXT, 90)),

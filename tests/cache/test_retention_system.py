@@ -212,7 +212,7 @@ def test_layers_that_are_kept_exact_have_no_tiers():
     chosen = get_policy("spherical-high", budget=10**9, retention=RetentionSettings(tiers=TIERS))
     model = build("llama")
     skipping = KVPolicy.from_dict(chosen.to_dict() | {"skip_layers": [0]})
-    cache = KVMMCache.for_model(model, skipping, residual_length=0)
+    cache = KVMMCache.for_model(model, skipping, residual_length=0, flush_length=32)
     generate(model, inputs("llama", 1), past_key_values=cache)
     tiers = [next(iter(cache.layers[index].parts.values())).key.num_tiers for index in cache.packed_layers[:2]]
     assert tiers == [1, 3]

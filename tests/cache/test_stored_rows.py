@@ -1,10 +1,13 @@
 """What codecs say of their tensors: whose rows they are, and what rows to come hold."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 
 from kvmm.cache.pages import PageStore
 from kvmm.codecs import Codec, Packed, StoreShape, build_codec
+from kvmm.codecs.base import Stored
 from kvmm.errors import KVMMError
 from kvmm.policy import spec
 from tests.cache.test_file_checks import SPECS, store_of
@@ -31,14 +34,42 @@ def test_rows_are_what_the_shapes_say(kv, side):
     assert store.packed.slots == pages * 64
 
 
-def test_room_for_outliers_names_the_last_slot():
+class Keeping(Codec):
+    """Keeps the first two tokens of every page beside it."""
+
+    name = "keeping"
+    stored: ClassVar = {"kept_slot": Stored("token", fill="last slot")}
+
+    def encode(self, x, context):
+        first = 0 if context.previous is None else context.previous["codes"].shape[2]
+        pages = -(-x.shape[2] // context.page_size)
+        codes = x.new_ones(*x.shape[:2], pages, context.page_size, dtype=torch.uint8)
+        page = torch.arange(first, first + pages) * context.page_size
+        slot = (page[:, None] + torch.arange(2)).flatten().int().expand(*x.shape[:2], -1)
+        return Packed({"codes": codes, "kept_slot": slot}, context.page_size)
+
+    def decode(self, packed):
+        return packed["codes"].flatten(2, 3).unsqueeze(-1).float()
+
+
+def test_room_for_tokens_names_the_last_slot():
+    store = PageStore(Keeping(spec("kivi", 2, 32), "key"), 128)
+    store.append(torch.zeros(2, 2, 300, 64))
+    held = store.packed["kept_slot"].clone()
+    store.allocate(10, 3, torch.zeros(2, 2, 1, 64))
+    kept, to_come = store.buffers["kept_slot"].split((held.shape[2], 2 * 7), 2)
+    assert torch.equal(kept, held) and bool((to_come == 10 * 128 - 1).all())
+    assert not store.buffers["codes"][:, :, 3:].any()
+
+
+def test_there_is_no_room_for_outliers_that_no_page_of_an_answer_keeps():
     store = PageStore(build_codec(spec("ott", 2, 32, pool=3, window=128), "key"), 128)
     store.append(torch.randn(2, 2, 300, 64, generator=torch.Generator().manual_seed(0)))
     held = store.packed["outlier_slot"].clone()
     store.allocate(10, 3, torch.zeros(2, 2, 1, 64))
-    kept, to_come = store.buffers["outlier_slot"].split((held.shape[2], 3 * 7), 2)
-    assert torch.equal(kept, held) and bool((to_come == 10 * 128 - 1).all())
-    assert not any(b[:, :, store.sizes[n] :].any() for n, b in store.buffers.items() if n != "outlier_slot")
+    assert torch.equal(store.buffers["outlier_slot"], held)
+    store.append(torch.randn(2, 2, 128, 64))
+    assert torch.equal(store.packed["outlier_slot"], held)
 
 
 class Undeclared(Codec):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from kvmm import KVMMCache
+from kvmm import KVMMCache, get_policy
 from kvmm.errors import KVMMError
 from kvmm.models.caches import new_cache
 from kvmm.models.documents import Document, answer_tokens
@@ -52,8 +52,9 @@ def test_the_answer_is_that_of_one_token_a_step(asked: Any, policy: str, wrong: 
     ends = model.generation_config.eos_token_id
     model.generation_config.eos_token_id = None
     try:
-        cache = document.cache(policy)  # without an end, long enough for pages of text to be packed on the way
-        plain_cache = document.cache(policy)
+        # without an end, long enough for pages of text to be packed on the way
+        stored = policy if policy == "dynamic" else get_policy(policy, flush_length=32)
+        cache, plain_cache = document.cache(stored), document.cache(stored)
         plain = generate_with_drafts(model, inputs, plain_cache, 120, PromptLookup(count=0)).tokens
         drafted = generate_with_drafts(model, inputs, cache, 120, Oracle(plain, inputs["input_ids"].shape[1], wrong))
     finally:
