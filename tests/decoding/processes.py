@@ -51,10 +51,22 @@ def wait_until(true: Callable[[], bool], seconds: float = 30.0) -> bool:
     return True
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has used; 0 of one that is gone."""
+    try:
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return 0.0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.contextmanager
 def held(pid: int, count: int = 1) -> Iterator[int]:
-    """The processes that decode stand still meanwhile, so that what is seen does not depend on their speed."""
-    assert wait_until(lambda: len(children(pid)) == count, 60)
+    """The processes that decode stand still meanwhile, so that what is seen does not depend on their speed.
+
+    They have begun: one that ends before it has said so is started again.
+    """
+    assert wait_until(lambda: len(children(pid)) == count and min(map(cpu_seconds, children(pid))) >= 0.2, 60)
     found = children(pid)
     for child in found:
         os.kill(child, signal.SIGSTOP)
