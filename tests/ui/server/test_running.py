@@ -75,7 +75,7 @@ def test_an_app_that_is_stopped_amid_answers_ends_without_an_abort(tmp_path, sen
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     environment.pop("GRADIO_TEMP_DIR", None)  # the tests' own app sets one; this one is to make its own
     with (tmp_path / "log").open("w+b") as log:
-        app = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        app = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, preexec_fn=_interruptible)
         try:
             url, until = f"http://127.0.0.1:{port}/", time.monotonic() + 240
             while not _answers(url) and time.monotonic() < until:
@@ -97,6 +97,11 @@ def test_an_app_that_is_stopped_amid_answers_ends_without_an_abort(tmp_path, sen
     assert "terminate called" not in said and "Traceback" not in said
     assert not list(tmp_path.glob("kvmm-app-*"))
     assert job.exception(timeout=60) is not None
+
+
+def _interruptible() -> None:
+    """A shell has what it runs in the background ignore this signal, and what that starts, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _answers(url: str) -> bool:
