@@ -1,5 +1,7 @@
 """Layers inside a budget: a policy with retention, and a layer after a prompt and some decode steps."""
 
+import torch
+
 from kvmm.modality import AUDIO, IMAGE, TEXT
 from kvmm.policy import KVPolicy, KVSpec, RetentionSettings, spec
 from tests.cache.harness import Harness, layout
@@ -42,3 +44,10 @@ def step(h):
 
 def full_nbytes(**fields):
     return filled(policy(**fields)).cache.memory().nbytes
+
+
+def attention_of(probe, keys, values, visible):
+    """SDPA of ``probe`` ``[1, 6, q, D]`` over keys and values ``[1, 2, T, D]``, of which heads see ``[2, T]``."""
+    keys, values = (x.repeat_interleave(3, 1) for x in (keys, values))
+    mask = visible.repeat_interleave(3, 0)[:, None]
+    return torch.nn.functional.scaled_dot_product_attention(probe, keys, values, attn_mask=mask)

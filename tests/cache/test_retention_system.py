@@ -8,7 +8,7 @@ from kvmm import KVMMCache, KVMMError, KVPolicy, RetentionSettings, get_policy
 from kvmm.cache.retention import resident_nbytes
 from kvmm.modality import IMAGE
 from kvmm.policy import KVSpec, spec
-from tests.cache.retained import filled, full_nbytes, policy, query, step
+from tests.cache.retained import attention_of, filled, full_nbytes, policy, query, step
 from tests.tiny_models import build, generate, inputs
 
 TIERS = (
@@ -62,12 +62,7 @@ def test_attention_over_tiers_of_both_is_that_over_what_they_decode_to(entries):
         order = torch.arange(len(slots)) if key.order is None else key.order[head].long()
         gone = slots[order].view(-1, 16)[torch.as_tensor(target[:, head] == 3)]
         visible[head, gone[gone >= 0]] = False
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        probe,
-        keys.repeat_interleave(3, 1),
-        values.repeat_interleave(3, 1),
-        attn_mask=visible.repeat_interleave(3, 0)[:, None],
-    )
+    expected = attention_of(probe, keys, values, visible)
     torch.testing.assert_close(output, expected, atol=1e-4, rtol=1e-4)
 
 

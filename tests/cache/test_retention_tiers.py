@@ -6,7 +6,7 @@ import torch
 
 from kvmm import KVMMError
 from kvmm.modality import AUDIO, IMAGE
-from tests.cache.retained import filled, full_nbytes, policy, query, step
+from tests.cache.retained import attention_of, filled, full_nbytes, policy, query, step
 
 
 def test_dropped_pages_are_masked_and_lowered_pages_are_read():
@@ -25,12 +25,7 @@ def test_dropped_pages_are_masked_and_lowered_pages_are_read():
     for page, head in zip(*np.nonzero(target == 3), strict=True):
         gone = positions[page]
         visible[head, gone[gone >= 0].long()] = False
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        probe,
-        keys.repeat_interleave(3, 1),
-        values.repeat_interleave(3, 1),
-        attn_mask=visible.repeat_interleave(3, 0)[:, None],
-    )
+    expected = attention_of(probe, keys, values, visible)
     torch.testing.assert_close(output, expected, atol=1e-4, rtol=1e-4)
 
 
