@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
-from kvmm.kernels.attention.backends.cuda.arguments import header_text
+from kvmm.kernels.attention.backends.cuda.arguments import ARGUMENTS, header_text
 from kvmm.kernels.attention.backends.cuda.inputs import (
     KeyPlanes,
     Query,
@@ -412,18 +412,18 @@ def outputs_of(q8, keys, values, splits):
     return [torch.full(size, float("nan"), dtype=torch.float32, device=device) for size in sizes]
 
 
-def library_of(variant, path):
-    """``attention.cu`` for a CPU, compiled to ``path``; it ends the process where lanes race."""
+def library_of(variant, path, source=cuda._SOURCE, arguments=ARGUMENTS):
+    """A kernel's source for a CPU, compiled to ``path``; it ends the process where lanes race."""
     compiler = shutil.which("g++")
     if compiler is None or platform.system() != "Linux":
         pytest.skip("needs g++ on Linux")
-    source = Path(__file__).with_name("warps_on_a_cpu.cpp")
+    runner = Path(__file__).with_name("warps_on_a_cpu.cpp")
     folder = path.with_suffix(".headers")
     folder.mkdir(exist_ok=True)
-    (folder / cuda.HEADER).write_text(header_text(variant))
-    flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-fPIC", f'-DSOURCE="{cuda._SOURCE}"']
+    (folder / cuda.HEADER).write_text(header_text(variant, arguments))
+    flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-fPIC", f'-DSOURCE="{source}"']
     flags += ["-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]  # but not linked to its library
     compiled = path.with_suffix(".o")
-    subprocess.run([compiler, *flags, "-I", folder, "-c", "-o", compiled, source], check=True)
+    subprocess.run([compiler, *flags, "-I", folder, "-c", "-o", compiled, runner], check=True)
     subprocess.run([compiler, "-shared", "-o", path, compiled], check=True)
     return ctypes.CDLL(str(path))

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import kvmm.kernels.attention as decode
-from kvmm.cache.pages import PageStore, Part
+from kvmm.cache.pages import PageStore
+from kvmm.cache.part import Part
 from kvmm.codecs import build_codec
-from kvmm.kernels.attention.backends.cpu import build, structs
+from kvmm.kernels import build
 from kvmm.kernels.attention.backends.cpu import kernel as native
+from kvmm.kernels.attention.backends.cpu import structs
 from kvmm.kernels.attention.backends.torch import reference
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
@@ -165,7 +167,7 @@ def test_other_processors(monkeypatch, tmp_path, flags):
     target = tmp_path / "decode.so"
     (tmp_path / structs.HEADER).write_text(structs.header_text())
     command = [shutil.which("cc") or "gcc", *build.FLAGS, *flags, "-I", str(tmp_path), "-o", str(target)]
-    command += [str(build.SOURCE), "-lm"]
+    command += [str(native.SOURCE.path), "-lm"]
     if subprocess.run([*command[:1], *flags, "-E", "-x", "c", "/dev/null"], capture_output=True).returncode:
         pytest.skip("the compiler does not take these flags")
     subprocess.run(command, check=True)

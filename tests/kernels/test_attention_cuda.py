@@ -12,6 +12,7 @@ if not torch.cuda.is_available():
 
 from kvmm.calibration.file import _read
 from kvmm.codecs import Site
+from kvmm.kernels.attention.backends.cuda import angle_kernel
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
 from kvmm.kernels.attention.backends.cuda import pages as cuda_pages
 from kvmm.kernels.attention.backends.cuda import splits as cuda_splits
@@ -176,3 +177,46 @@ def test_columns_that_another_kernel_takes(variants, monkeypatch) -> None:
     monkeypatch.setattr(cuda_pages, "_RESIDUAL_IN_SPLIT_KERNEL", False)
     assert compare(given, dtype=torch.float16) < 2e-3
     assert [variant.residual for variant in variants] == [0]
+
+
+@pytest.fixture
+def angle_variants(monkeypatch, folder):
+    """The CUDA kernel of angle codes on the CPU; the variants that were launched."""
+    launched: list[angle_kernel.AngleVariant] = []
+
+    def launch(variant, grid, arguments, device):
+        launched.append(variant)
+        path = folder / f"{abs(hash(variant))}.so"
+        source = cuda._SOURCE.with_name(angle_kernel.SOURCE)
+        library = ctypes.CDLL(str(path)) if path.exists() else library_of(variant, path, source, angle_kernel.ARGUMENTS)
+        library.launch(ctypes.byref(arguments), *grid, variant.shared_bytes)
+
+    monkeypatch.setattr(angle_kernel, "available", lambda device: True)
+    monkeypatch.setattr(angle_kernel, "_fitted", lambda variant, device, units: replace(variant, warps=2, stages=2))
+    monkeypatch.setattr(angle_kernel, "multiprocessors", lambda device: 4)
+    monkeypatch.setattr(angle_kernel, "launch", launch)
+    return launched
+
+
+@pytest.mark.parametrize(
+    ("key", "parts", "ratio", "batch", "holes"),
+    [
+        (spec("spherical", 0.875), {"page_size": 128}, 4, 1, 0.0),
+        (spec("spherical", 0.75), {"page_size": 64, "more": 150}, 7, 2, 0.1),  # in two spans
+        (spec("spherical", 0.34375), {"page_size": 128}, 16, 1, 0.1),
+        (spec("spherical-angles", 4), {"page_size": 128, "more": 150}, 4, 1, 0.1),
+    ],
+)
+def test_angle_codes(angle_variants, key, parts, ratio: int, batch: int, holes: float) -> None:
+    """One kernel reads codes, exact values and residual tokens."""
+    given = make_parts([(key, spec("bf16"))], [260], batch=batch, dtype=torch.float16, **parts)
+    error = compare(given, ratio=ratio, batch=batch, residual=45, dtype=torch.float16, holes=holes)
+    assert error < 2e-3
+    assert [variant.residual_tokens for variant in angle_variants] == [True]
+
+
+def test_angle_codes_of_rebuilt_keys_and_many_rows_are_read_otherwise(angle_variants) -> None:
+    for options, ratio in (({"reconstruct": True}, 4), ({}, 17)):
+        kv = spec("spherical", 0.875, **options), spec("bf16")
+        assert compare(make_parts([kv], [260], dtype=torch.float16), ratio=ratio, dtype=torch.float16) < 2e-3
+    assert not angle_variants

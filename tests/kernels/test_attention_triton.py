@@ -11,7 +11,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from kvmm.cache.pages import PageStore, Part
+from kvmm.cache.pages import PageStore
+from kvmm.cache.part import Part
 from kvmm.calibration.file import _read
 from kvmm.codecs import Codec, Site, build_codec
 from kvmm.codecs.base import Packed

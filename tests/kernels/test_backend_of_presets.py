@@ -1,6 +1,7 @@
 """Which backend reads the pages of every preset on an NVIDIA GPU: decided by formats, without a GPU."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,21 +11,25 @@ if not torch.cuda.is_available():
 
 from benchmarks.decode_attention import pack
 from kvmm import get_policy, policies
+from kvmm.kernels.angle.format import AngleFormat
 from kvmm.kernels.attention import gpu
+from kvmm.kernels.attention.backends.cuda import angle_kernel
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
 from kvmm.kernels.attention.backends.cuda import pages as cuda_pages
+from kvmm.kernels.attention.backends.cuda.inputs import ResidualInputs
 from kvmm.kernels.attention.backends.triton import call as triton_call
 from kvmm.kernels.attention.call import AttentionCall, PackedReader
 from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 from kvmm.kernels.quantize import layout as plane_layouts
+from kvmm.policy import KVSpec, spec
 
 HEADS, DIM, TOKENS, ROWS = 2, 128, 384, 4
 H200 = 227 * 1024, 228 * 1024  # shared memory of a block and of a multiprocessor
-# bf16 pages and the codebook keys of Spherical KV with bf16 values are read by Triton; pivots in a rotation of several
-# heads and channels with more bits that differ by head have no format
+# bf16 pages are read by Triton; pivots in a rotation of several heads and channels with more bits that differ by head
+# have no format
 NOT_CUDA = {
     "bf16": "triton",
-    **dict.fromkeys(("spherical-high", "spherical-mid", "spherical-low"), "codec and triton"),
+    **dict.fromkeys(("spherical-high", "spherical-mid", "spherical-low"), "cuda, angle codes"),
     **dict.fromkeys(("paper-rotatekv2", "paper-turboquant2.5"), "torch"),
 }
 NOT_PLAIN = ("ott2", "paper-ott2", "turboquant2", "turboquant2.5")  # values that only the CUDA kernel knows
@@ -47,6 +52,8 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(plane_layouts.PlaneLayout, "padded_widths", padded_widths)
     monkeypatch.setattr(cuda, "available", lambda device: True)
     monkeypatch.setattr(cuda, "_fitted", lambda variant, device, units: variant.fitted(*H200, units))
+    monkeypatch.setattr(angle_kernel, "available", lambda device: True)
+    monkeypatch.setattr(angle_kernel, "_fitted", lambda variant, device, units: variant.fitted(*H200, units / 132))
 
 
 def backend_of(segment, call):
@@ -55,23 +62,40 @@ def backend_of(segment, call):
     keys, values = segment.key.format, segment.value.format
     if cuda_pages.reads(gpu._decode_call(call), keys, values, call.bias):
         return "cuda"
+    if isinstance(keys, AngleFormat):
+        query = gpu._decode_call(call).query
+        residual = ResidualInputs(query, call.residual_key, call.residual_value, call.scaling)
+        assert angle_kernel.choose(query, keys, values, call.bias, residual) is not None
+        return "cuda, angle codes"
     return "triton" if isinstance(keys, (PackedFormat, DenseFormat)) else "codec and triton"
+
+
+def segment_and_query(policy):
+    """A packed segment, what lies behind it, and a query of one token."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, HEADS, TOKENS, DIM)
+    key, value = (torch.randn(shape, generator=generator).to(torch.bfloat16) for _ in range(2))
+    query = torch.randn(1, ROWS * HEADS, 1, DIM, generator=generator).to(torch.bfloat16)
+    return Segment(pack(policy, key, value)), (key[:, :, :40], value[:, :, :40], None, DIM**-0.5), query
+
+
+def test_backend_of_outlier_tokens(as_on_a_gpu):
+    kept = spec("rd", 2, outliers=1)
+    segment, behind, query = segment_and_query(replace(get_policy("rd2"), text=KVSpec(kept, kept)))
+    assert segment.key.format.kept is not None and segment.value.format.kept is not None
+    assert backend_of(segment, AttentionCall(query, *behind)) == "cuda"
 
 
 @pytest.mark.parametrize("name", policies())
 def test_backend(as_on_a_gpu, name):
-    generator = torch.Generator().manual_seed(0)
-    shape = (1, HEADS, TOKENS, DIM)
-    key, value = (torch.randn(shape, generator=generator).to(torch.bfloat16) for _ in range(2))
-    segment = Segment(pack(get_policy(name), key, value))
-    query = torch.randn(1, ROWS * HEADS, 1, DIM, generator=generator).to(torch.bfloat16)
-    call = AttentionCall(query, key[:, :, :40], value[:, :, :40], None, DIM**-0.5)
+    segment, behind, query = segment_and_query(get_policy(name))
+    call = AttentionCall(query, *behind)
     backend = backend_of(segment, call)
     assert backend == NOT_CUDA.get(name, "cuda")
     if backend == "torch":
         return
     # more rows than the products of integers take: values that only the CUDA kernel knows go to torch, others to Triton
-    many = AttentionCall(query.repeat(1, 1, 20, 1), key[:, :, :40], value[:, :, :40], None, DIM**-0.5)
+    many = AttentionCall(query.repeat(1, 1, 20, 1), *behind)
     values = segment.value.format
     plain = not isinstance(values, PackedFormat) or values.plain
     assert many.rows > triton_call.INT8_ROWS and gpu.supports(segment, many) == plain

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmm.kernels.attention.backends.cpu import build
+from kvmm.kernels import build
 from kvmm.kernels.attention.backends.cpu import kernel as native
 
 ROOT = Path(__file__).parents[2]
@@ -37,11 +37,11 @@ def works(library):
 
 
 def test_the_library_is_kept(home):
-    first = build.library_in(build.cache_folder(), COMPILER, ())
+    first = build.library_in(build.cache_folder(), native.SOURCE, COMPILER, ())
     stamp = first.stat().st_mtime_ns
     assert first.parent == home and home.stat().st_mode & 0o777 == 0o700
-    assert build.library_in(home, COMPILER, ()) == first and first.stat().st_mtime_ns == stamp
-    other = build.library_in(home, COMPILER, ("-DOTHER",))
+    assert build.library_in(home, native.SOURCE, COMPILER, ()) == first and first.stat().st_mtime_ns == stamp
+    other = build.library_in(home, native.SOURCE, COMPILER, ("-DOTHER",))
     assert other != first and libraries(home) == sorted({first, other})
     assert [path.name for path in home.iterdir() if path.suffix != ".so"] == []
 
@@ -55,7 +55,7 @@ def test_no_temporary_folder_is_left(monkeypatch, tmp_path, writable):
     monkeypatch.setattr(build, "FLAGS", QUICK)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    assert works(build.load(COMPILER, ())) and list(temporary.iterdir()) == []
+    assert works(build.load(native.SOURCE, COMPILER, ())) and list(temporary.iterdir()) == []
     assert cache.is_dir() == writable
 
 
@@ -71,13 +71,13 @@ DAMAGE = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_library_is_built_again(home, name):
-    path = build.library_in(home, COMPILER, ())
+    path = build.library_in(home, native.SOURCE, COMPILER, ())
     whole = path.read_bytes()
     DAMAGE[name](path)
     if name == "a folder":  # nothing of ours, so nothing that is removed
-        assert works(build.load(COMPILER, ()))
+        assert works(build.load(native.SOURCE, COMPILER, ()))
         return
-    assert works(build.load(COMPILER, ()))
+    assert works(build.load(native.SOURCE, COMPILER, ()))
     assert path.read_bytes() == whole and not path.is_symlink() and path.stat().st_mode & 0o077 == 0
 
 
@@ -93,7 +93,7 @@ def test_what_is_loaded_is_what_was_checked(home, monkeypatch):
         os.replace(shutil.copy(evil.with_suffix(".so"), home / "x"), path)
         return descriptor
 
-    path = build.library_in(home, COMPILER, ())
+    path = build.library_in(home, native.SOURCE, COMPILER, ())
     monkeypatch.setattr(build, "_opened", swapped)
     library = build._loaded(path)
     monkeypatch.undo()
@@ -107,20 +107,20 @@ def test_a_folder_that_others_may_write_to(home, mode, caplog):
     home.mkdir()
     home.chmod(mode)
     with pytest.raises(PermissionError, match="others may write"):
-        build.library_in(home, COMPILER, ())
-    assert works(build.load(COMPILER, ()))  # of its own
+        build.library_in(home, native.SOURCE, COMPILER, ())
+    assert works(build.load(native.SOURCE, COMPILER, ()))  # of its own
     assert libraries(home) == [] and "is not kept" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
 def test_files_of_somebody_else(home):
-    path = build.library_in(home, COMPILER, ())
+    path = build.library_in(home, native.SOURCE, COMPILER, ())
     os.chown(path, 12345, 12345)
-    assert build.library_in(home, COMPILER, ()).stat().st_uid == 0
+    assert build.library_in(home, native.SOURCE, COMPILER, ()).stat().st_uid == 0
     os.chown(home, 12345, 12345)
     with pytest.raises(PermissionError, match="somebody else"):
-        build.library_in(home, COMPILER, ())
-    assert works(build.load(COMPILER, ()))
+        build.library_in(home, native.SOURCE, COMPILER, ())
+    assert works(build.load(native.SOURCE, COMPILER, ()))
 
 
 def test_it_is_on_the_disk_before_it_has_its_name(home, monkeypatch):
@@ -136,7 +136,7 @@ def test_it_is_on_the_disk_before_it_has_its_name(home, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", replaced)
-    build.library_in(home, COMPILER, ())
+    build.library_in(home, native.SOURCE, COMPILER, ())
     assert done == ["decode.so", "replace", "kvmm"]
 
 
@@ -149,7 +149,7 @@ def test_where_there_is_no_home(monkeypatch, given):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", nobody)
-    assert build.cache_folder() is None and works(build.load(COMPILER, ()))
+    assert build.cache_folder() is None and works(build.load(native.SOURCE, COMPILER, ()))
 
 
 NOBODY = """
@@ -171,7 +171,7 @@ print("works")
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
 def test_a_user_without_home_and_name(tmp_path):
     """As in a container that runs under any number."""
-    if any(not folder.stat().st_mode & 0o001 for folder in build.SOURCE.parents):
+    if any(not folder.stat().st_mode & 0o001 for folder in native.SOURCE.path.parents):
         pytest.skip("the source lies where only root can read")
     environment = {n: v for n, v in os.environ.items() if n not in ("HOME", "XDG_CACHE_HOME", "USER", "LOGNAME")}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": "/tmp", "OMP_NUM_THREADS": "1"}

@@ -17,7 +17,7 @@ from kvmm.kernels.attention.backends.cuda.inputs import (
     rows_of,
 )
 from kvmm.kernels.attention.backends.cuda.splits import best_residual_splits, best_splits, grid_of
-from kvmm.kernels.attention.backends.cuda.variant import variant_of
+from kvmm.kernels.attention.backends.cuda.variant import laid_out, variant_of
 from kvmm.kernels.attention.format import aligned
 from tests.kernels.cuda_cases import (
     CASES,
@@ -252,3 +252,12 @@ def test_not_on_a_cpu():
 def test_best_splits(units, pages, columns, expected):
     """Where a block is left for the residual tokens, no block with pages has to take them besides."""
     assert best_splits(units, pages, slots=264, warps=8, residual_tokens=columns) == expected
+
+
+def test_addresses_count_whatever_the_strides():
+    """What is remembered of shapes and strides says nothing of where a tensor begins."""
+    room = torch.zeros(64, dtype=torch.uint8)
+    start = -room.data_ptr() % 16
+    first, second = (room[start + shift : start + shift + 32].view(2, 16) for shift in (0, 1))
+    assert [laid_out(x, inner=1) for x in (first, second, first)] == [True, False, True]
+    assert not laid_out(first.t(), inner=1) and not laid_out(first[:, :8].contiguous(), inner=1)

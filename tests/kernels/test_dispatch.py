@@ -8,7 +8,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from kvmm.cache.pages import Part
+from kvmm.cache.part import Part
 from kvmm.cache.tiers import TieredStore
 from kvmm.codecs import build_codec
 from kvmm.kernels.attention import dispatch

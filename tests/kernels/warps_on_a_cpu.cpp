@@ -1,4 +1,4 @@
-// Runs attention.cu on a CPU: lanes are coroutines that stop wherever lanes of a warp or a block meet, and the few
+// Runs attention.cu, or angle_attention.cu, on a CPU: lanes are coroutines that stop wherever lanes of a warp or a block meet, and the few
 // instructions that C++ does not have are written out. Copies to shared memory happen as late as the kernel allows, and
 // what they will overwrite is spoilt when they are asked for, so that a missing wait shows. In what order warps run is
 // not tried: races_on_a_cpu.h finds where it matters.
@@ -38,7 +38,7 @@ extern Byte shared[];
 #define UNCHECKED __attribute__((noipa, no_sanitize("thread")))
 
 [[noreturn]] static UNCHECKED void fail(const char* what) {
-    fprintf(stderr, "attention.cu: %s\n", what);
+    fprintf(stderr, "%s: %s\n", SOURCE, what);
     abort();
 }
 
@@ -136,6 +136,19 @@ static void load_matrices(unsigned* x, const Byte* row) {
 }
 static void load_two_matrices(unsigned* x, const Byte* row) { load_matrices<2>(x, row); }
 
+static void load_transposed(unsigned* x, const Byte* row) {
+    if ((row - shared) % 16) fail("a row of a matrix is not aligned");
+    auto brought = meet(row) + threadIdx.x / 32 * 32;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; i++) {
+        x[i] = 0;
+        for (int k = 0; k < 2; k++) {
+            memcpy(&row, brought[8 * i + 2 * t + k], sizeof row);
+            x[i] |= (unsigned)*(const uint16_t*)(row + 2 * g) << 16 * k;
+        }
+    }
+}
+
 template <class To, class From>
 static To bits_of(From x) {
     To y;
@@ -187,7 +200,7 @@ static void mma_dense(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsi
     }
 }
 
-#if HALF_PRODUCTS
+#if HALF_PRODUCTS  // which only attention.cu has
 static float half_of(unsigned x, int i) { return (float)bits_of<_Float16>((uint16_t)(x >> 16 * i)); }
 template <class Of>
 static unsigned halves_of(Of of) {
@@ -220,6 +233,7 @@ static void mma_half(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsig
 static void prefetch(const Byte*) {}
 
 static void wait_for_query() {}
+static void launch_dependents() {}
 
 struct Copy { Byte* to; const Byte* from; };
 static std::vector<Copy> asked[LANES];

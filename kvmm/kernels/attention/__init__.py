@@ -1,7 +1,8 @@
 """Attention of new queries over packed segments: kernels on a GPU, C on a CPU that has a compiler, torch elsewhere.
 
 - ``format``: :class:`PackedFormat`, what is known of stored keys or values, every field declared once with its axes,
-  dtypes and range; checks, C structures and headers follow from it (``structs``).
+  dtypes and range; checks, C structures and headers follow from it (``structs``). Angle codes have a format of their
+  own (:mod:`kvmm.kernels.angle.format`), which one CUDA kernel reads.
 - ``dispatch``: asks the fastest backend of the device about every segment; the others are torch's.
 - ``backends``: ``torch`` (the definition), ``cpu`` (C), ``triton`` and ``cuda``. A backend says what it takes:
   ``takes(call)`` and ``supports(segment, call)``; it reads all of a call, ``attend(call, segments)``, or some of it,

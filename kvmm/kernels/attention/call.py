@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from kvmm.kernels.angle.format import AngleFormat
 from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 
 
@@ -30,7 +31,7 @@ class Reader:
     observes_all: bool = False
 
     @property
-    def format(self) -> PackedFormat | DenseFormat | None:
+    def format(self) -> PackedFormat | DenseFormat | AngleFormat | None:
         """How kernels read the codes in place; None: only :meth:`scores` and :meth:`weighted_values` do."""
         return self.codec.packed_format(self.packed)
 

@@ -2,8 +2,9 @@
 
 An affine code is a sum over the *lanes* of bit planes: channel ``c`` of a transformed vector is ``sum over its lanes j:
 code_j * plane_weight_j * scale_c + zero_point_c``, times the token's norm. A codec that fits returns a
-:class:`PackedFormat` (one that keeps the model's own values a :class:`DenseFormat`) from ``Codec.packed_format`` and is
-read in place by the same kernels as all others.
+:class:`PackedFormat` (one that keeps the model's own values a :class:`DenseFormat`, angle codes an
+:class:`kvmm.kernels.angle.format.AngleFormat`) from ``Codec.packed_format`` and is read in place by the same kernels as
+all others.
 
 A field is declared once, here, with the axes and the dtypes of its tensor and the range of its values. From that
 follow the check of a store before a kernel computes addresses from it (:func:`mismatch`), the sizes that kernels are
@@ -20,6 +21,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+
+from kvmm.kernels.angle.format import AngleFormat
 
 ALIGNMENT = 32  # lanes of one step of the int8 tensor cores
 MAX_PLANES = 2
@@ -281,7 +284,9 @@ def axis_sizes(store: PackedFormat, key: bool) -> dict[str, int]:
     return sizes
 
 
-def mismatch(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: int, dim: int) -> str | None:
+def mismatch(
+    store: PackedFormat | DenseFormat | AngleFormat, key: bool, batch: int, heads: int, dim: int
+) -> str | None:
     """The first thing about a store that is not as declared, for a call of these sizes; None if all is.
 
     Kernels compute addresses from sizes and indices and compare nothing. Codecs make what is compared here, and files
@@ -293,6 +298,8 @@ def mismatch(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: in
         batch, heads: ``B`` and ``H`` of the call.
         dim: channels of a query, or of the output.
     """
+    if isinstance(store, AngleFormat):
+        return None if store.fits(batch, heads, dim) else "codes"
     if isinstance(store, DenseFormat):
         shape = (batch, heads, store.pages, store.page_size, dim)
         return None if store.values.dtype in FLOATS and tuple(store.values.shape) == shape else "values"

@@ -14,7 +14,9 @@ from functools import lru_cache
 
 import torch
 
-from kvmm.kernels.attention.backends.cuda.pages import cuda_split, reads
+from kvmm.kernels.angle.format import AngleFormat
+from kvmm.kernels.attention.backends.cuda.angle_kernel import angle_split
+from kvmm.kernels.attention.backends.cuda.pages import cuda_split, reads, residual_inputs
 from kvmm.kernels.attention.backends.torch.reference import MASKED
 from kvmm.kernels.attention.backends.triton.call import LOG2E, DecodeCall, Partial, ResidualTokens
 from kvmm.kernels.attention.backends.triton.pages import residual_split, triton_split
@@ -32,11 +34,12 @@ def takes(call: AttentionCall) -> bool:
 def supports(segment: KVSegment, call: AttentionCall) -> bool:
     """Whether the kernels read a segment: at least its values, for whose keys the codec may make the logits. Values
     that are not plain only the CUDA kernel reads."""
-    keys, values = segment.key.format, segment.value.format
+    values = segment.value.format
     if segment.key.observes or values is None:
         return False
     if not isinstance(values, PackedFormat) or values.plain:
         return True
+    keys = segment.key.format
     if not isinstance(keys, PackedFormat):
         return False
     if not _keep_the_same(segment, keys, values):
@@ -154,6 +157,13 @@ def _segment_splits(
     bias = None if call.bias is None else call.bias[..., start : start + pages * values.page_size]
     calibration = keys.logit_calibration if isinstance(keys, PackedFormat) else None
     logits = None
+    if isinstance(keys, AngleFormat):
+        if call.int8 and isinstance(values, DenseFormat):
+            residual = residual_inputs(call, residual_tokens)
+            partial = angle_split(call, keys, values, pages_in_use, bias, residual)
+            if partial is not None:
+                return partial
+        keys = None
     if keys is not None and call.int8:
         partial = cuda_split(call, keys, values, pages_in_use, bias, residual_tokens, calibration)
         if partial is not None:

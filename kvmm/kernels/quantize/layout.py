@@ -121,6 +121,23 @@ class PlaneLayout:
         return torch.cat(parts, channels)
 
 
+def merge_slots(old: torch.Tensor, new: torch.Tensor, slots: torch.Tensor, dim: int, bits: int | None) -> torch.Tensor:
+    """A page tensor with some slots of another.
+
+    Args:
+        old, new: bytes of codes ``[..., N * bits / 8, J]`` (``dim`` -2) or ``[..., J, N * bits / 8]`` (-1), packed
+            along tokens; without ``bits`` a number a token, ``[..., N]``.
+        slots: bool ``[N]``, those to take from ``new``.
+        dim: the token dimension of codes.
+        bits: of a code.
+    """
+    if bits is None:
+        return torch.where(slots, new, old)
+    mask = pack_planes(slots.to(torch.uint8) * (2**bits - 1), bits, -1)
+    mask = mask[:, None] if dim == -2 else mask
+    return old & ~mask | new & mask
+
+
 def check_bits(bits: torch.Tensor) -> None:
     """Raise :class:`KVMMError` unless bits ``[B, H, 1, D]`` of a file are one layout for all heads."""
     if not bits.numel() or bool((bits != bits[:1, :1]).any()) or bool((bits.int().diff(dim=-1) > 0).any()):

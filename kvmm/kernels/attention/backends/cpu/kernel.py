@@ -9,22 +9,23 @@ but speed. Results agree with the reference to float32 rounding.
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from kvmm.kernels.attention.backends.cpu import build
+from kvmm.kernels import build
+from kvmm.kernels.angle.format import AngleFormat
 from kvmm.kernels.attention.backends.cpu.structs import (
     CALL,
     FORMAT,
+    HEADER,
     KINDS,
     MAX_CHANNELS,
     MAX_ROWS,
@@ -32,11 +33,13 @@ from kvmm.kernels.attention.backends.cpu.structs import (
     Unsupported,
     array,
     describe,
+    header_text,
 )
 from kvmm.kernels.attention.call import AttentionCall, KVSegment
 from kvmm.kernels.attention.format import FLOATS, DenseFormat, PackedFormat, mismatch
 from kvmm.kernels.attention.merge import AttentionState
 
+SOURCE = build.Source("decode", Path(__file__).with_name("attention.c"), lambda: {HEADER: header_text()})
 _SHARED_WORK = 1 << 22  # codes of a layer from which on several threads share its heads
 
 _lock = threading.Lock()
@@ -49,19 +52,13 @@ _lock = threading.Lock()
 def library() -> Any:
     """The compiled library's function, or None where there is no compiler or it fails."""
     with _lock:
-        for name in ("cc", "gcc", "clang"):
-            compiler = shutil.which(name)
-            if compiler is None:
-                continue
-            for tuned in (("-march=native",), ()):
-                try:
-                    function = build.load(compiler, tuned).kvmm_attend
-                except (OSError, subprocess.SubprocessError):
-                    continue
-                function.argtypes = (ctypes.POINTER(CALL.ctype), ctypes.c_int64, ctypes.c_int64)
-                function.restype = ctypes.c_int
-                return function
-    return None
+        found = build.first_loaded(SOURCE)
+    if found is None:
+        return None
+    function = found.kvmm_attend
+    function.argtypes = (ctypes.POINTER(CALL.ctype), ctypes.c_int64, ctypes.c_int64)
+    function.restype = ctypes.c_int
+    return function
 
 
 def available() -> bool:
@@ -127,7 +124,7 @@ def _describe(segment: KVSegment, call: AttentionCall) -> _SegmentDescription:
         raise Unsupported
     value = describe(store, False, keep_alive)
     store = segment.key.format
-    if isinstance(store, PackedFormat) and not store.plain:
+    if isinstance(store, AngleFormat) or (isinstance(store, PackedFormat) and not store.plain):
         store = None
     if store is not None and not readable(store, True, batch, heads, call.query.shape[-1]):
         raise Unsupported

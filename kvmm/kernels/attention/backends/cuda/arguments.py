@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from kvmm.kernels.attention.backends.cuda.inputs import Query, ResidualInputs, ResidualSplits, rows_of
-from kvmm.kernels.attention.backends.cuda.variant import Variant
+from kvmm.kernels.attention.backends.cuda.variant import Compiled
 from kvmm.kernels.attention.format import MAX_PLANES, TENSORS
 from kvmm.kernels.attention.structs import FLOAT, INT, LONG_LONG, Member, Struct, header, pointer
 
@@ -31,6 +31,29 @@ def _axes(name: str) -> str:
 
 
 # The order is that in which the kernel was measured: where a member lies shows in the machine code.
+def residual_members() -> tuple[Member, ...]:
+    """What ``struct Arguments`` has of residual tokens; :func:`residual_arguments` fills it."""
+    return (
+        Member(
+            "residual_query",
+            pointer("const Byte"),
+            "with RESIDUAL, in the model's dtype: [B, H, rows, RESIDUAL_KEY_DIM]",
+        ),
+        Member("residual_keys", PAGED, "a page is a token"),
+        Member("residual_values", PAGED),
+        Member("residual_bias", pointer("const float"), "[B, residual_tokens]"),
+        Member("residual_length", pointer("const int"), "tokens in use, or null: residual_tokens"),
+        Member("residual_m", pointer("float")),
+        Member("residual_l", pointer("float")),
+        Member("residual_acc", pointer("float")),
+        Member("residual_bias_batch", LONG_LONG),
+        Member("residual_tokens", INT, "the capacity"),
+        Member("num_residual_splits", INT),
+        Member("residual_start", INT, "the first block that has some of them"),
+        Member("residual_scaling", FLOAT),
+    )
+
+
 ARGUMENTS = Struct(
     "Arguments",
     (
@@ -67,23 +90,7 @@ ARGUMENTS = Struct(
         Member("channels", INT),
         Member("lanes_per_channel", INT, "M"),
         Member("bias_batch", LONG_LONG),
-        Member(
-            "residual_query",
-            pointer("const Byte"),
-            "with RESIDUAL, in the model's dtype: [B, H, rows, RESIDUAL_KEY_DIM]",
-        ),
-        Member("residual_keys", PAGED, "a page is a token"),
-        Member("residual_values", PAGED),
-        Member("residual_bias", pointer("const float"), "[B, residual_tokens]"),
-        Member("residual_length", pointer("const int"), "tokens in use, or null: residual_tokens"),
-        Member("residual_m", pointer("float")),
-        Member("residual_l", pointer("float")),
-        Member("residual_acc", pointer("float")),
-        Member("residual_bias_batch", LONG_LONG),
-        Member("residual_tokens", INT, "the capacity"),
-        Member("num_residual_splits", INT),
-        Member("residual_start", INT, "the first block that has some of them"),
-        Member("residual_scaling", FLOAT),
+        *residual_members(),
         *(Member(name, INT) for name in ("pages", "heads", "rows", "num_kv_splits", "key_groups", "value_groups")),
         Member("query_width", INT),
         Member("key_channels", INT),
@@ -102,18 +109,18 @@ Arguments = ARGUMENTS.ctype
 _Paged = PAGED.ctype
 
 
-def header_text(variant: Variant) -> str:
-    """The header of ``attention.cu``: what it is compiled for, and the structures it is launched with."""
+def header_text(variant: Compiled, arguments: Struct = ARGUMENTS) -> str:
+    """The header of a kernel's source: what it is compiled for, and the structures it is launched with."""
     lines = ["#ifndef KVMM_VARIANT", "#define KVMM_VARIANT", "typedef unsigned char Byte;", ""]
     lines += [f"#define {name} {value} // {comment}" for name, (value, comment) in variant.macros.items()]
-    return "\n".join([*lines, "", header(ARGUMENTS, cuda=True), "#endif", ""])
+    return "\n".join([*lines, "", header(arguments, cuda=True), "#endif", ""])
 
 
-def _pointer(x: torch.Tensor | None) -> int | None:
+def pointer_to(x: torch.Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-def _paged(x: torch.Tensor | None) -> Any:
+def paged(x: torch.Tensor | None) -> Any:
     if x is None:
         return _Paged()
     batch, head, page = (
@@ -131,14 +138,14 @@ def _query_arguments(query: torch.Tensor | Query, weight, zero) -> dict:
     return {
         "query": query.rows.data_ptr(),
         "key_groups": next((x.shape[2] for x in (mean, scale) if x is not None), 1),
-        "key_scale": _paged(scale),
-        "key_zero": _paged(query.zero_point),
-        "key_mean": _paged(mean),
-        "group_channel": _paged(query.group_channel),
-        "lane_order": _paged(query.lane_order),
-        "lane_channel": _pointer(query.lane_channel),
-        "plane_weight": _pointer(query.plane_weight),
-        "key_offset": _pointer(offset),
+        "key_scale": paged(scale),
+        "key_zero": paged(query.zero_point),
+        "key_mean": paged(mean),
+        "group_channel": paged(query.group_channel),
+        "lane_order": paged(query.lane_order),
+        "lane_channel": pointer_to(query.lane_channel),
+        "plane_weight": pointer_to(query.plane_weight),
+        "key_offset": pointer_to(offset),
         "offset_head": 0 if offset is None or offset.shape[0] == 1 else offset.stride(0),
         "query_width": query.rows.shape[-1],
         "key_channels": query.rows.shape[-1] if scale is None else scale.shape[-1],
@@ -146,17 +153,17 @@ def _query_arguments(query: torch.Tensor | Query, weight, zero) -> dict:
     }
 
 
-def _residual_arguments(residual: ResidualInputs | None, out: ResidualSplits | None, num_kv_splits: int) -> dict:
+def residual_arguments(residual: ResidualInputs | None, out: ResidualSplits | None, num_kv_splits: int) -> dict:
     """What ``struct Arguments`` has of the residual tokens, next to ``num_kv_splits`` of the pages."""
     if residual is None:
         return {}
     return {
         "residual_query": residual.query.data_ptr(),
-        "residual_keys": _paged(residual.key),
-        "residual_values": _paged(residual.value),
-        "residual_bias": _pointer(residual.bias),
+        "residual_keys": paged(residual.key),
+        "residual_values": paged(residual.value),
+        "residual_bias": pointer_to(residual.bias),
         "residual_bias_batch": 0 if residual.bias is None or residual.bias.shape[0] == 1 else residual.bias.stride(0),
-        "residual_length": _pointer(residual.length),
+        "residual_length": pointer_to(residual.length),
         "residual_m": out.m.data_ptr(),
         "residual_l": out.l.data_ptr(),
         "residual_acc": out.acc.data_ptr(),
@@ -188,25 +195,25 @@ def arguments_of(
     group_scale = None if by_token else values.scale
     arguments = Arguments(
         **_query_arguments(query, qw, qz),
-        **_residual_arguments(residual, residual_out, out_m.shape[1]),
-        key_norm=_paged(keys.norm),
-        key_point=_paged(keys.point),
-        kept_slot=_paged(keys.kept_slot),
+        **residual_arguments(residual, residual_out, out_m.shape[1]),
+        key_norm=paged(keys.norm),
+        key_point=paged(keys.point),
+        kept_slot=paged(keys.kept_slot),
         kept=0 if keys.kept_slot is None else keys.kept_slot.shape[-1],
-        value_norm=_paged(values.norm),
-        value_scale=_paged(values.scale if by_token else None),
-        value_zero=_paged(values.zero_point if by_token else None),
-        bias=_pointer(bias),
-        calibration=_pointer(calibration),
-        group_scale=_pointer(group_scale),
-        group_zero=None if by_token else _pointer(values.zero_point),
-        num_pages=_pointer(num_pages),
-        key_group=_pointer(keys.group) if isinstance(keys.group, torch.Tensor) else None,
-        value_group=_pointer(values.group) if isinstance(values.group, torch.Tensor) else None,
+        value_norm=paged(values.norm),
+        value_scale=paged(values.scale if by_token else None),
+        value_zero=paged(values.zero_point if by_token else None),
+        bias=pointer_to(bias),
+        calibration=pointer_to(calibration),
+        group_scale=pointer_to(group_scale),
+        group_zero=None if by_token else pointer_to(values.zero_point),
+        num_pages=pointer_to(num_pages),
+        key_group=pointer_to(keys.group) if isinstance(keys.group, torch.Tensor) else None,
+        value_group=pointer_to(values.group) if isinstance(values.group, torch.Tensor) else None,
         out_m=out_m.data_ptr(),
         out_l=out_l.data_ptr(),
-        out_acc=_pointer(out_acc),
-        out_zero=_pointer(out_z),
+        out_acc=pointer_to(out_acc),
+        out_zero=pointer_to(out_z),
         bias_batch=0 if bias is None or bias.shape[0] == 1 else bias.stride(0),
         pages=pages,
         heads=heads,
@@ -221,7 +228,7 @@ def arguments_of(
     for first, weights in zip((4, 0) if len(values.planes) == 1 else (0, 4), values.bit_weights or (), strict=False):
         arguments.value_weights[first : first + len(weights)] = weights
     for i, (codes, _) in enumerate(keys.planes):
-        arguments.keys[i] = _paged(codes)
+        arguments.keys[i] = paged(codes)
     for i, (codes, _) in enumerate(values.planes):
-        arguments.values[i] = _paged(codes)
+        arguments.values[i] = paged(codes)
     return arguments

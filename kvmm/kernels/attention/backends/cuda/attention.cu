@@ -21,124 +21,7 @@
 
 #include "variant.cuh"  // what is known when the kernel is compiled, and its Arguments; see arguments.py
 
-#ifdef __CUDACC__
-#define DEVICE __device__ __forceinline__
-
-DEVICE float exp2_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-DEVICE float infinity() { return __int_as_float(0x7f800000); }
-
-DEVICE float2 halves_to_floats(unsigned halves) {
-    float2 y;
-    asm("{ .reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
-        : "=f"(y.x), "=f"(y.y)
-        : "r"(halves));
-    return y;
-}
-
-DEVICE unsigned largest_halves(unsigned x, unsigned y) {  // of magnitudes, two at once
-    unsigned z;
-    asm("{ .reg .b32 a, b; abs.f16x2 a, %1; abs.f16x2 b, %2; max.f16x2 %0, a, b; }" : "=r"(z) : "r"(x), "r"(y));
-    return z;
-}
-
-DEVICE float log2_approx(float x) {
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-DEVICE float reciprocal_approx(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// c += a * b: a 16 x 32 unsigned bytes, b 32 x 8 signed bytes
-DEVICE void mma(int (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
-}
-
-// c += a * b in the model's dtype, accumulated in float32: a 16 x 16, b 16 x 8
-DEVICE void mma_dense(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-#if RESIDUAL == 3
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-#else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-#endif
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-DEVICE unsigned to_dense(float x, float y) {  // x in the lower half
-    unsigned z;
-#if RESIDUAL == 3
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
-#else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));
-#endif
-    return z;
-}
-
-DEVICE void prefetch(const Byte* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
-
-DEVICE unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
-
-// Four matrices of 8 rows of 16 bytes in shared memory: `row` is that of row lane % 8 of matrix lane / 8. Lane 4 g + t
-// has word t of row g of each, in registers that follow each other as an mma wants them.
-DEVICE void load_matrices(unsigned* x, const Byte* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-
-DEVICE void load_two_matrices(unsigned* x, const Byte* row) {  // rows of lanes 0 to 15
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(x[0]), "=r"(x[1])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-
-// Until the kernel that writes the query has ended; what it does not write may be read before. The kernel that follows
-// may then be put on multiprocessors that have room: all in front of this one has ended then.
-DEVICE void wait_for_query() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// Bytes to shared memory, 16 a lane at a time; fetches end in the order in which they began.
-DEVICE void fetch_16(Byte* to, const Byte* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-DEVICE void fetch_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING>
-DEVICE void fetch_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-    __syncwarp();
-}
-#endif
-
-extern __shared__ __align__(128) Byte shared[];
-
-// The compiler is to keep this sum in a register and to put constants into the instruction.
-DEVICE unsigned kept(unsigned x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
-DEVICE constexpr int ceil_to(int x, int n) { return (x + n - 1) / n * n; }
-DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
+#include "device.cuh"
 
 constexpr int THREADS = WARPS * 32;
 constexpr int SLICES = PAGE / 16;
@@ -208,13 +91,9 @@ static_assert(KEY_CHUNKS == 1 || (KEY_TOKEN && KEY_WIDTH / KEY_CHUNKS % 64 == 0 
 static_assert(KEY_BIT_LANES ? 3 * KEY_LANES_0 + 2 * KEY_LANES_1 <= 1024 : KEY_WIDTH <= 256,
               "254 * high + low has to fit 31 bits");
 
-// residual tokens: what a block's warps found is joined in the room of their probabilities, as many channels at a time
-constexpr int RESIDUAL_AT_ONCE = PAGE / 2, RESIDUAL_STRIDE = RESIDUAL_AT_ONCE + 8, RESIDUAL_WIDTH = ceil_to(RESIDUAL_VALUE_DIM, 32);
-static_assert(4 * ROW_TILES * RESIDUAL_STRIDE * 4 <= P_BYTES, "sums of residual tokens do not fit");
+// what a block's warps found of residual tokens is joined in the room of their probabilities, as many channels at a time
+constexpr int RESIDUAL_AT_ONCE = PAGE / 2;
 
-constexpr float NO_TOKEN = -65536.0f;  // no logit is as low but those of slots without a token
-constexpr float NO_SLOT = -1e20f;  // a bias below it: there is no token
-constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float P_STEPS = 127.0f * 256.0f, LOG2_P_STEPS = 14.988684686772165f;
 constexpr float MAGIC = 12582912.0f;  // 1.5 * 2 ** 23: adding it leaves the nearest integer in the low bits
 
@@ -245,13 +124,6 @@ DEVICE void load_row(const Byte* row, const Byte* rest, uint2* words) {
 }
 
 // --- the scales of keys are folded into the query, which is then split into two int8 parts
-
-template <int TYPE>
-DEVICE float load_number(const Byte* row, int index) {
-    if constexpr (TYPE == 2) return ((const float*)row)[index];
-    const unsigned bits = ((const unsigned short*)row)[index];
-    return TYPE == 3 ? __uint_as_float(bits << 16) : halves_to_floats(bits).x;
-}
 
 // Four neighbouring numbers of a float16 (1) or float32 (2) row in shared memory.
 template <int TYPE>
@@ -722,18 +594,8 @@ DEVICE void fetch(Byte* to, const Byte* from, int lane, int limit = BYTES) {
     }
 }
 
-DEVICE int group_of(const int* map, int groups, int page) {
-    if (!map) return page;
-    const int group = map[page];
-    return max(0, min(group < 0 ? group + groups : group, groups - 1));  // behind the pages in use anything may stand
-}
-
 DEVICE int mean_group_of(const Arguments& args, int page) {
     return args.key_groups > 1 ? group_of(args.key_group, args.key_groups, page) : 0;
-}
-
-DEVICE const Byte* pages_of(const Paged& store, int batch, int head, int lane) {
-    return store.data + 16 * lane + batch * store.batch + head * store.head;
 }
 
 // What keys with one group of scales have to be known for: a factor per code lane and a zero point per channel.
@@ -847,156 +709,7 @@ DEVICE void load_mean(const Arguments& args, int batch, int head, int group, flo
 #endif
 
 #if RESIDUAL
-// --- columns in the model's dtype: probabilities in two parts, the low ones in the rows that queries leave idle
-
-DEVICE uint4 load_16(const Byte* from, bool there) {
-    uint4 x = {0, 0, 0, 0};
-    if (there) x = *(const uint4*)from;
-    return x;
-}
-
-DEVICE float2 from_dense(unsigned halves) {
-    if constexpr (RESIDUAL == 3) return make_float2(__uint_as_float(halves << 16), __uint_as_float(halves & 0xffff0000u));
-    return halves_to_floats(halves);
-}
-
-// Split `part` of the residual tokens for the block's rows. A warp takes 16 columns at a time. Lane 4 g + t has row g of
-// the query, columns 8 j + g of the keys and 8 j + 2 t, 8 j + 2 t + 1 of the values (j = 0, 1); of every 64 bytes of a
-// key those at 16 t, of every 128 bytes of a value those at 16 g, and of the sums channels 16 t to 16 t + 15 of 64.
-DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row, int part) {
-    constexpr int PIECES = ceil_to(RESIDUAL_KEY_DIM, 32) / 32, CHUNKS = ceil_to(RESIDUAL_VALUE_DIM, 64) / 64, ROWS = 4 * ROW_TILES;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const long long unit = (long long)batch * args.heads + head;
-    const int columns = args.residual_length ? min(*args.residual_length, args.residual_tokens) : args.residual_tokens;
-    const Byte* const keys = pages_of(args.residual_keys, batch, head, t);
-    const Byte* const values = pages_of(args.residual_values, batch, head, g);
-    const float* const bias = args.residual_bias ? args.residual_bias + batch * args.residual_bias_batch : nullptr;
-
-    uint4 query[PIECES];
-    const Byte* const row = args.residual_query + (unit * args.rows + first_row + g) * RESIDUAL_KEY_DIM * 2 + 16 * t;
-    const bool live = g < ROWS && first_row + g < args.rows;
-#pragma unroll
-    for (int i = 0; i < PIECES; i++) query[i] = load_16(row + 64 * i, live && 32 * i + 8 * t < RESIDUAL_KEY_DIM);
-
-    float top = NO_TOKEN, total = 0.0f, sums[8 * CHUNKS][2] = {};
-    for (int first = 16 * (part * WARPS + warp); first < columns; first += 16 * WARPS * args.num_residual_splits) {
-#pragma unroll
-        for (int i = 0; i < RESIDUAL_VALUE_DIM * 2; i += 256) {  // two lanes a column, a cache line each
-            const int column = first + lane / 2, byte = i + lane % 2 * 128;
-            if (column < columns && byte < RESIDUAL_VALUE_DIM * 2)
-                prefetch(values - 16 * g + column * args.residual_values.page + byte);
-        }
-        float x[2][4] = {};
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const int column = first + 8 * j + g;
-                const bool there = column < columns && 32 * i + 8 * t < RESIDUAL_KEY_DIM;
-                const uint4 key = load_16(keys + column * args.residual_keys.page + 64 * i, there);
-                mma_dense(x[j], query[i].x, 0, query[i].y, 0, key.x, key.y);
-                mma_dense(x[j], query[i].z, 0, query[i].w, 0, key.z, key.w);
-            }
-        }
-        float largest = NO_TOKEN;
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int column = first + 8 * j + 2 * t + i;
-                float y = -infinity();
-                if (column < columns) {
-                    y = x[j][i] * args.residual_scaling;
-                    if (bias) y = fmaf(bias[column], LOG2_E, y);
-                }
-                x[j][i] = y, largest = fmaxf(largest, y);
-            }
-        }
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-        const float new_top = fmaxf(top, largest), decay = exp2_approx(top - new_top);
-        top = new_top, total *= decay;
-        unsigned high[2], low[2];
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const float2 p = make_float2(exp2_approx(x[j][0] - top), exp2_approx(x[j][1] - top));
-            total += p.x + p.y;
-            high[j] = to_dense(p.x, p.y);
-            const float2 rounded = from_dense(high[j]);
-            low[j] = to_dense(p.x - rounded.x, p.y - rounded.y);
-        }
-#pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            uint4 value[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int column = first + k / 2 * 8 + 2 * t + k % 2;
-                const bool there = column < columns && 64 * i + 8 * g < RESIDUAL_VALUE_DIM;
-                value[k] = load_16(values + column * args.residual_values.page + 128 * i, there);
-            }
-#pragma unroll
-            for (int j = 0; j < 8; j++) {  // channel 64 i + 8 g + j: half j % 2 of word j / 2
-                auto word = [&](const uint4& x) { return j < 2 ? x.x : j < 4 ? x.y : j < 6 ? x.z : x.w; };
-                const unsigned half = j % 2 ? 0x7632 : 0x5410;
-                float product[4] = {};
-                mma_dense(product, high[0], low[0], high[1], low[1], __byte_perm(word(value[0]), word(value[1]), half),
-                          __byte_perm(word(value[2]), word(value[3]), half));
-                float* const sum = sums[8 * i + j];
-                sum[0] = fmaf(sum[0], decay, product[0] + product[2]);
-                sum[1] = fmaf(sum[1], decay, product[1] + product[3]);
-            }
-        }
-    }
-    total += __shfl_xor_sync(0xffffffffu, total, 1);
-    total += __shfl_xor_sync(0xffffffffu, total, 2);
-
-    // the block's warps become one split
-    float* const shared_top = (float*)(shared + FOUND_AT);
-    float* const shared_total = shared_top + WARPS * ROWS;
-    if (t == 0 && g < ROWS) shared_top[warp * ROWS + g] = top, shared_total[warp * ROWS + g] = total;
-    __syncthreads();
-    float block_top = NO_TOKEN;
-    for (int i = 0; i < WARPS; i++) block_top = fmaxf(block_top, shared_top[i * ROWS + g % ROWS]);
-    const float share = exp2_approx(top - block_top);
-    const int rows = min(args.rows - first_row, ROWS);
-    const long long out_row = (unit * args.num_residual_splits + part) * args.rows + first_row;
-    if (threadIdx.x < rows) {
-        float most = NO_TOKEN, sum = 0.0f;
-        for (int i = 0; i < WARPS; i++) most = fmaxf(most, shared_top[i * ROWS + threadIdx.x]);
-        for (int i = 0; i < WARPS; i++)
-            sum = fmaf(shared_total[i * ROWS + threadIdx.x],
-                       exp2_approx(shared_top[i * ROWS + threadIdx.x] - most), sum);
-        args.residual_m[out_row + threadIdx.x] = sum > 0.0f ? most : -infinity();
-        args.residual_l[out_row + threadIdx.x] = sum;
-    }
-    float* const mine = (float*)(shared + warp * WARP_BYTES + P_AT) + g * RESIDUAL_STRIDE;
-#pragma unroll
-    for (int pass = 0; pass * RESIDUAL_AT_ONCE < RESIDUAL_VALUE_DIM; pass++) {
-#pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            const int channel = 64 * i + 16 * t - pass * RESIDUAL_AT_ONCE;
-            if (g < ROWS && channel >= 0 && channel < RESIDUAL_AT_ONCE) {
-#pragma unroll
-                for (int j = 0; j < 8; j++) {
-                    mine[channel + j] = sums[8 * i + j][0] * share;
-                    mine[channel + 8 + j] = sums[8 * i + j][1] * share;
-                }
-            }
-        }
-        __syncthreads();
-        for (int i = threadIdx.x; i < rows * RESIDUAL_AT_ONCE; i += THREADS) {
-            const int r = i / RESIDUAL_AT_ONCE, c = i % RESIDUAL_AT_ONCE;
-            float sum = 0.0f;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++)
-                sum += ((const float*)(shared + w * WARP_BYTES + P_AT))[r * RESIDUAL_STRIDE + c];
-            const int channel = pass * RESIDUAL_AT_ONCE + c;
-            if (channel < RESIDUAL_VALUE_DIM) args.residual_acc[(out_row + r) * RESIDUAL_WIDTH + channel] = sum;
-        }
-        __syncthreads();
-    }
-}
-
+#include "dense_columns.cuh"
 #endif
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(const Arguments args) {

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,19 +21,29 @@ from kvmm.kernels.attention.backends.cuda import nvrtc
 from kvmm.kernels.attention.backends.cuda.arguments import arguments_of, header_text
 from kvmm.kernels.attention.backends.cuda.inputs import Query, ResidualInputs, ResidualSplits, device_of
 from kvmm.kernels.attention.backends.cuda.splits import grid_of
-from kvmm.kernels.attention.backends.cuda.variant import Variant, variant_of
+from kvmm.kernels.attention.backends.cuda.variant import Compiled, Variant, variant_of
 
 _SOURCE = Path(__file__).with_name("attention.cu")
-_INCLUDED = Path(__file__).with_name("half_products.cuh")
+_INCLUDED = ("device.cuh", "dense_columns.cuh", "half_products.cuh")
 HEADER = "variant.cuh"
 
 
 @lru_cache(maxsize=256)
 def _fitted(variant: Variant, device: torch.device, units: int) -> Variant | None:
+    return variant.fitted(*shared_memory(device), units / multiprocessors(device))
+
+
+def multiprocessors(device: torch.device) -> int:
+    """How many multiprocessors a GPU has."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@lru_cache(maxsize=16)
+def shared_memory(device: torch.device) -> tuple[int, int]:
+    """Bytes of shared memory that a block may ask for and that a multiprocessor has."""
     properties = torch.cuda.get_device_properties(device)
     block = getattr(properties, "shared_memory_per_block_optin", 99 * 1024)
-    total = getattr(properties, "shared_memory_per_multiprocessor", block + 1024)
-    return variant.fitted(block, total, units / properties.multi_processor_count)
+    return block, getattr(properties, "shared_memory_per_multiprocessor", block + 1024)
 
 
 @lru_cache(maxsize=16)
@@ -137,7 +149,7 @@ def split_kernel(
     if variant is None:
         raise KVMMError("this case has no CUDA kernel; ask supports() first and use the Triton kernel")
     device = device_of(query)
-    function = _function(variant, device.index)
+    function = function_of(variant, device.index, compile_variant)
     arguments = arguments_of(
         query, qw, qz, keys, values, out_m, out_l, out_acc, num_pages, bias, out_z, residual, residual_out, calibration
     )
@@ -157,19 +169,27 @@ def compile_variant(variant: Variant, capability: tuple[int, int]) -> tuple[byte
     """Compile ``attention.cu`` for a GPU: the program and the compiler's log, as
     :func:`kvmm.kernels.attention.backends.cuda.nvrtc.compile_source` returns them.
     """
-    return nvrtc.compile_source(_SOURCE.read_bytes(), _SOURCE.name, headers_of(variant), capability)
+    return nvrtc.compile_source(source_of(_SOURCE.name), _SOURCE.name, headers_of(variant), capability)
 
 
 def headers_of(variant: Variant) -> dict[str, bytes]:
     """What ``attention.cu`` includes, by name."""
-    return {HEADER: header_text(variant).encode(), _INCLUDED.name: _INCLUDED.read_bytes()}
+    return {HEADER: header_text(variant).encode()} | {name: source_of(name) for name in _INCLUDED}
 
 
-_functions: dict[tuple[Variant, int], ctypes.c_void_p] = {}
+def source_of(name: str) -> bytes:
+    """A file of CUDA C++ beside this one."""
+    return _SOURCE.with_name(name).read_bytes()
+
+
+_functions: dict[tuple[Compiled, int], ctypes.c_void_p] = {}
 _lock = threading.Lock()
 
 
-def _function(variant: Variant, device: int) -> ctypes.c_void_p:
+def function_of(
+    variant: Compiled, device: int, compile_variant: Callable[[Any, tuple[int, int]], tuple[bytes, str]]
+) -> ctypes.c_void_p:
+    """The kernel of a variant on a device, compiled when it is first asked for."""
     key = (variant, device)
     function = _functions.get(key)
     if function is not None:

@@ -39,7 +39,7 @@ def cuda_split(
     batch = call.bh // call.num_kv_heads
     k, v, grouped = _key_planes(keys), _value_planes(call, values), _grouped(values)
     bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
-    residual = _residual_inputs(call, residual_tokens, batch)
+    residual = residual_inputs(call, residual_tokens)
 
     def choose(query: torch.Tensor | Query) -> tuple[Variant | None, ResidualInputs | None]:
         with_residual = None if residual is None else cuda.choose(query, k, v, bias, residual, calibration is not None)
@@ -96,9 +96,11 @@ def cuda_split(
     return Partial(m, l, acc, zero, grouped, v.channels is not None, residual_splits, launch_dependents)
 
 
-def _residual_inputs(call: DecodeCall, tokens: ResidualTokens | None, batch: int) -> ResidualInputs | None:
+def residual_inputs(call: DecodeCall, tokens: ResidualTokens | None) -> ResidualInputs | None:
+    """Residual tokens as the CUDA kernels read them, or None."""
     if tokens is None or not _RESIDUAL_IN_SPLIT_KERNEL:
         return None
+    batch = call.bh // call.num_kv_heads
     bias = None if tokens.bias is None else tokens.bias[:, 0, 0].expand(batch, -1)
     return ResidualInputs(call.query, tokens.key, tokens.value, call.scaling, bias, tokens.length)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from kvmm.kernels.attention.backends.cuda.inputs import Query, ResidualInputs, ResidualSplits, device_of, rows_of
@@ -59,6 +61,7 @@ def best_residual_splits(units: int, residual_tokens: int, slots: int, warps: in
     return (min(wanted, left), True) if left > 0 else (min(wanted, splits), False)
 
 
+@lru_cache(maxsize=1024)  # a call of a long cache compares a hundred numbers of splits
 def best_splits(units: int, pages: int, slots: int, warps: int, residual_tokens: int = 0) -> int:
     """Splits that end first: ``units`` of ``pages`` pages, and ``residual_tokens`` each, on ``slots`` blocks of
     ``warps`` warps at once."""

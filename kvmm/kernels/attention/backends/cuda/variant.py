@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -23,63 +24,79 @@ PAGE_SIZES = (64, 128)
 MAX_KEPT = 128  # slots of a head that are left out
 MAX_PARTS = 8  # groups of tokens in a page, or of channels of a token
 MAX_LANES = 256  # of all planes together: 254 * high + low has to fit 31 bits
-_TYPES = {torch.float16: 1, torch.float32: 2}
-_QUERY_TYPES = _TYPES | {torch.bfloat16: 3}
-_RESIDUAL_TYPES = {torch.float16: 1, torch.bfloat16: 3}
+TYPES = {torch.float16: 1, torch.float32: 2}
+QUERY_TYPES = TYPES | {torch.bfloat16: 3}
+RESIDUAL_TYPES = {torch.float16: 1, torch.bfloat16: 3}
 
 
-def _rounded(x: int, n: int) -> int:
+def rounded(x: int, n: int) -> int:
     return -(-x // n) * n
 
 
-def _macro(comment: str, **default: object) -> Any:
+def macro(comment: str, **default: object) -> Any:
     """A field that is a macro of its name in upper case, with what it says."""
     return field(metadata={"comment": comment}, **default)
 
 
-@dataclass(frozen=True)
-class Variant:
-    """What ``attention.cu`` has to know to be compiled: every field is a macro, a pair is two, for both planes."""
-
-    page: int = _macro("tokens a page")
-    row_tiles: int = _macro("tiles of four query rows that a block takes")
-    key_lanes: tuple[int, int] = _macro("lanes of a plane of keys, 0: there is none")
-    key_bits: tuple[int, int] = _macro("bits of its codes")
-    value_lanes: tuple[int, int] = _macro("lanes of a plane of values")
-    value_bits: tuple[int, int] = _macro("bits of its codes")
-    key_groups: bool = _macro("whether pages of keys have groups of their own", default=False)
-    value_groups: bool = _macro("whether pages of values have", default=False)
-    value_plane_weights: bool = _macro("whether channels of values have several lanes", default=False)
-    value_zeros: int = _macro("zero points that a group of values has", default=0)
-    key_norm: int = _macro("norms of keys: 0: none, 1: float16, 2: float32", default=0)
-    value_norm: int = _macro("norms of values", default=0)
-    value_token: int = _macro("scales by token of values", default=0)
-    query_type: int = _macro("0: int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, without", default=0)
-    key_scale: int = _macro("with QUERY_TYPE, scales and zero points: 1: float16, 2: float32", default=0)
-    key_zeros: int = _macro("with QUERY_TYPE, zero points that a group of keys has", default=0)
-    key_token: int = _macro("zero points by token of keys, whose norms are scales", default=0)
-    key_mean: int = _macro("with QUERY_TYPE, a mean by group of pages, added to keys behind their norms", default=0)
-    key_bit_lanes: bool = _macro("whether each bit of keys' codes is a lane of its own", default=False)
-    value_bit_lanes: bool = _macro("whether each bit of values' codes is", default=False)
-    key_gather: bool = _macro("with QUERY_TYPE, whether groups of keys name the second plane's channels", default=False)
-    kept: int = _macro("slots of a head that are left out, in multiples of 32", default=0)
-    key_chunks: int = _macro("groups of channels of a token that keys have scales for", default=1)
-    key_heads: int = _macro("heads that share the codes of keys", default=1)
-    key_order: bool = _macro("whether lanes of keys have an order by sequence and head", default=False)
-    key_parts: int = _macro("groups of tokens in a page that keys have scales for", default=1)
-    value_parts: int = _macro("groups of channels of a token that values have scales for", default=1)
-    half_products: bool = _macro("whether products are of float16: where there are several such groups", default=False)
-    bias: int = _macro("0: none, 1: any, 2: aligned to 16 bytes", default=0)
-    calibrated: bool = _macro("whether each row's logits are calibrated", default=False)
-    logit_range: bool = _macro("whether only each row's largest and smallest logit are wanted", default=False)
-    residual: int = _macro("0: no residual tokens, 1: float16, 3: bfloat16", default=0)
-    residual_key_dim: int = _macro("their channels", default=0)
-    residual_value_dim: int = _macro("their values' channels", default=0)
-    warps: int = _macro("warps a block", default=8)
-    stages: int = _macro("pages that a warp has under way", default=1)
-    blocks: int = _macro("blocks a multiprocessor", default=2)
+class Compiled:
+    """What a kernel's source has to know to be compiled: every field is a macro, a pair is two, for both planes."""
 
     @property
+    def macros(self) -> dict[str, tuple[int, str]]:
+        """Values and comments of all macros, by name."""
+        macros = {}
+        for entry in fields(self):
+            value, comment, name = getattr(self, entry.name), entry.metadata["comment"], entry.name.upper()
+            if isinstance(value, tuple):
+                macros |= {f"{name}_{plane}": (number, comment) for plane, number in enumerate(value)}
+            else:
+                macros[name] = int(value), comment
+        return macros | {"WARP_BYTES": (self.warp_bytes, "shared memory of a warp")}
+
+
+@dataclass(frozen=True)
+class Variant(Compiled):
+    """What ``attention.cu`` has to know to be compiled."""
+
+    page: int = macro("tokens a page")
+    row_tiles: int = macro("tiles of four query rows that a block takes")
+    key_lanes: tuple[int, int] = macro("lanes of a plane of keys, 0: there is none")
+    key_bits: tuple[int, int] = macro("bits of its codes")
+    value_lanes: tuple[int, int] = macro("lanes of a plane of values")
+    value_bits: tuple[int, int] = macro("bits of its codes")
+    key_groups: bool = macro("whether pages of keys have groups of their own", default=False)
+    value_groups: bool = macro("whether pages of values have", default=False)
+    value_plane_weights: bool = macro("whether channels of values have several lanes", default=False)
+    value_zeros: int = macro("zero points that a group of values has", default=0)
+    key_norm: int = macro("norms of keys: 0: none, 1: float16, 2: float32", default=0)
+    value_norm: int = macro("norms of values", default=0)
+    value_token: int = macro("scales by token of values", default=0)
+    query_type: int = macro("0: int8 with the scales in it; 1: float16, 2: float32, 3: bfloat16, without", default=0)
+    key_scale: int = macro("with QUERY_TYPE, scales and zero points: 1: float16, 2: float32", default=0)
+    key_zeros: int = macro("with QUERY_TYPE, zero points that a group of keys has", default=0)
+    key_token: int = macro("zero points by token of keys, whose norms are scales", default=0)
+    key_mean: int = macro("with QUERY_TYPE, a mean by group of pages, added to keys behind their norms", default=0)
+    key_bit_lanes: bool = macro("whether each bit of keys' codes is a lane of its own", default=False)
+    value_bit_lanes: bool = macro("whether each bit of values' codes is", default=False)
+    key_gather: bool = macro("with QUERY_TYPE, whether groups of keys name the second plane's channels", default=False)
+    kept: int = macro("slots of a head that are left out, in multiples of 32", default=0)
+    key_chunks: int = macro("groups of channels of a token that keys have scales for", default=1)
+    key_heads: int = macro("heads that share the codes of keys", default=1)
+    key_order: bool = macro("whether lanes of keys have an order by sequence and head", default=False)
+    key_parts: int = macro("groups of tokens in a page that keys have scales for", default=1)
+    value_parts: int = macro("groups of channels of a token that values have scales for", default=1)
+    half_products: bool = macro("whether products are of float16: where there are several such groups", default=False)
+    bias: int = macro("0: none, 1: any, 2: aligned to 16 bytes", default=0)
+    calibrated: bool = macro("whether each row's logits are calibrated", default=False)
+    logit_range: bool = macro("whether only each row's largest and smallest logit are wanted", default=False)
+    residual: int = macro("0: no residual tokens, 1: float16, 3: bfloat16", default=0)
+    residual_key_dim: int = macro("their channels", default=0)
+    residual_value_dim: int = macro("their values' channels", default=0)
+    warps: int = macro("warps a block", default=8)
+    stages: int = macro("pages that a warp has under way", default=1)
+    blocks: int = macro("blocks a multiprocessor", default=2)
+
+    @cached_property
     def stage_bytes(self) -> int:
         """Shared memory of a stage of keys and one of values: a page's codes and what belongs to them."""
         tokens, lanes = self.page, 8 * self.row_tiles
@@ -93,7 +110,7 @@ class Variant:
         values = sum(tokens * b // 8 * j for b, j in zip(self.value_bits, self.value_lanes, strict=True))
         values += (self.value_groups * self._value_width + self.value_zeros) * 4
         values += self.half_products * 4 * self.value_parts * tokens
-        return _rounded(keys + 16, 128) + _rounded(values, 128)
+        return rounded(keys + 16, 128) + rounded(values, 128)
 
     @property
     def _key_width(self) -> int:
@@ -104,16 +121,16 @@ class Variant:
     def _value_width(self) -> int:
         return sum(aligned(lanes) for lanes in self.value_lanes[: 1 if self.value_bit_lanes else 2])
 
-    @property
+    @cached_property
     def warp_bytes(self) -> int:
         """Shared memory of a warp: its stages, the page's probabilities, factors of values; at the end its sums."""
         stages = self.stages * self.stage_bytes + 8 * self.row_tiles * (self.page + 16)
         factors = self.value_norm + 2 * self.value_token * (not self.half_products)
         stages += (self.stages + 1) * self.page * 2 * factors
         sums = 4 * self.row_tiles * (self._value_width + self.value_zeros + 8) * 4
-        return _rounded(max(stages, sums), 128)
+        return rounded(max(stages, sums), 128)
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
         rows = 4 * self.row_tiles
@@ -124,18 +141,6 @@ class Variant:
         folded += (self.key_chunks - 1) * rows * 4
         folded += (self.key_mean > 0 or self.key_gather) * rows * self.key_zeros * 4
         return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded + 512 * stores
-
-    @property
-    def macros(self) -> dict[str, tuple[int, str]]:
-        """Values and comments of all macros, by name."""
-        macros = {}
-        for entry in fields(self):
-            value, comment, name = getattr(self, entry.name), entry.metadata["comment"], entry.name.upper()
-            if isinstance(value, tuple):
-                macros |= {f"{name}_{plane}": (number, comment) for plane, number in enumerate(value)}
-            else:
-                macros[name] = int(value), comment
-        return macros | {"WARP_BYTES": (self.warp_bytes, "shared memory of a warp")}
 
     @property
     def first_pass(self) -> Variant:
@@ -177,20 +182,27 @@ class Variant:
 PLANS = ((6, 2, 2), (8, 1, 2), (6, 1, 2), (4, 1, 2), (4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1))
 
 
-def _laid_out(*tensors: torch.Tensor | None, inner: int) -> bool:
+def laid_out(*tensors: torch.Tensor | None, inner: int) -> bool:
     """Whether every page of the tensors is 16-byte aligned and its ``inner`` last dimensions are contiguous."""
-    for x in tensors:
-        if x is None:
-            continue
-        outer = x.dim() - inner
-        steps = [s * x.element_size() for s, size in zip(x.stride()[:outer], x.shape[:outer], strict=True) if size > 1]
-        if x.data_ptr() % 16 or any(step % 16 for step in steps):
+    return all(
+        x is None or (x.data_ptr() % 16 == 0 and _steps_fit(x.shape, x.stride(), x.element_size(), inner))
+        for x in tensors
+    )
+
+
+@lru_cache(maxsize=4096)
+def _steps_fit(shape: torch.Size, strides: tuple[int, ...], element_size: int, inner: int) -> bool:
+    """:func:`laid_out` but for the address."""
+    outer = len(shape) - inner
+    if any(
+        size > 1 and stride * element_size % 16 for size, stride in zip(shape[:outer], strides[:outer], strict=True)
+    ):
+        return False
+    expected = 1
+    for size, stride in zip(reversed(shape[-inner:]), reversed(strides[-inner:]), strict=True):
+        if size != 1 and stride != expected:
             return False
-        expected = 1
-        for size, stride in zip(reversed(x.shape[-inner:]), reversed(x.stride()[-inner:]), strict=True):
-            if size != 1 and stride != expected:
-                return False
-            expected *= size
+        expected *= size
     return True
 
 
@@ -201,7 +213,7 @@ def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int) -> bool:
         rows, lanes = codes.shape[-3 - dim], codes.shape[dim]
         if bits not in (1, 2, 4, 8) or rows != page_size * bits // 8 or rows < 16 or lanes % 16 or lanes == 0:
             return False
-    return all(codes.dtype == torch.uint8 and _laid_out(codes, inner=2) for codes, _ in planes)
+    return all(codes.dtype == torch.uint8 and laid_out(codes, inner=2) for codes, _ in planes)
 
 
 def _near(*tensors: torch.Tensor | None) -> bool:
@@ -210,7 +222,7 @@ def _near(*tensors: torch.Tensor | None) -> bool:
 
 
 def _typed(*tensors: torch.Tensor | None) -> bool:
-    return all(x is None or x.dtype in _TYPES for x in tensors)
+    return all(x is None or x.dtype in TYPES for x in tensors)
 
 
 def _groups(group: str | torch.Tensor, count: int) -> bool:
@@ -221,23 +233,23 @@ def _groups(group: str | torch.Tensor, count: int) -> bool:
 def _bias_mode(bias: torch.Tensor | None) -> int:
     if bias is None:
         return 0
-    return 2 if _laid_out(bias, inner=1) else 1
+    return 2 if laid_out(bias, inner=1) else 1
 
 
 def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
     """Whether the kernel can fold the scales of ``keys``, of ``lanes`` padded lanes, into the query."""
     scale, zero_point = query.scale, query.zero_point
-    if query.rows.dtype not in _QUERY_TYPES or not query.rows.is_contiguous():
+    if query.rows.dtype not in QUERY_TYPES or not query.rows.is_contiguous():
         return False
     if not _typed(query.mean) or (query.mean is not None and query.mean.stride(-1) != 1):
         return False
     if keys.point is not None:  # scales and zero points by token
         order = query.lane_order
-        if order is not None and (order.dtype != torch.int16 or not _laid_out(order, inner=3)):
+        if order is not None and (order.dtype != torch.int16 or not laid_out(order, inner=3)):
             return False
         whole = keys.chunks == 1 or not lanes % (64 * keys.chunks)
         return scale is query.lane_channel is None and query.rows.shape[-1] == lanes <= MAX_LANES and whole
-    if scale.dtype not in _TYPES or scale.dtype != zero_point.dtype:
+    if scale.dtype not in TYPES or scale.dtype != zero_point.dtype:
         return False
     if zero_point.shape[-1] > MAX_LANES * keys.groups_in_page:
         return False
@@ -249,23 +261,23 @@ def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
         lanes = keys.planes[0][0].shape[-1]
         if len(keys.planes) != 2 or lanes % 32 or keys.groups_in_page > 1 or lanes > MAX_LANES:
             return False
-        if query.group_channel.shape[-1] != keys.planes[1][0].shape[-1] or not _laid_out(query.group_channel, inner=1):
+        if query.group_channel.shape[-1] != keys.planes[1][0].shape[-1] or not laid_out(query.group_channel, inner=1):
             return False
     width = lanes * keys.groups_in_page
     if not plain or scale.shape[-1] != width or zero_point.shape[-1] != width or query.rows.shape[-1] < lanes:
         return False
-    return _laid_out(scale, zero_point, inner=1) and _near(scale, zero_point)
+    return laid_out(scale, zero_point, inner=1) and _near(scale, zero_point)
 
 
-def _residual_fits(residual: ResidualInputs) -> bool:
+def residual_fits(residual: ResidualInputs) -> bool:
     query, key, value = residual.query, residual.key, residual.value
-    if query.dtype not in _RESIDUAL_TYPES or {key.dtype, value.dtype} != {query.dtype} or key.shape[2] == 0:
+    if query.dtype not in RESIDUAL_TYPES or {key.dtype, value.dtype} != {query.dtype} or key.shape[2] == 0:
         return False
     if any(x.shape[-1] % 8 or x.shape[-1] > MAX_LANES for x in (key, value)):
         return False
     if residual.bias is not None and (residual.bias.dtype != torch.float32 or residual.bias.stride(-1) != 1):
         return False
-    return _laid_out(query, inner=3) and _laid_out(key, value, inner=1) and _near(key, value)
+    return laid_out(query, inner=3) and laid_out(key, value, inner=1) and _near(key, value)
 
 
 def _query_fields(query: torch.Tensor | Query, keys: KeyPlanes, lanes: int) -> dict[str, Any] | None:
@@ -277,20 +289,20 @@ def _query_fields(query: torch.Tensor | Query, keys: KeyPlanes, lanes: int) -> d
     if isinstance(query, Query):
         if not _folds(query, keys, lanes):
             return None
-        fields = {"query_type": _QUERY_TYPES[query.rows.dtype]}
+        fields = {"query_type": QUERY_TYPES[query.rows.dtype]}
         if query.mean is not None:
-            fields["key_mean"] = _TYPES[query.mean.dtype]
+            fields["key_mean"] = TYPES[query.mean.dtype]
         if keys.point is not None:
             fields |= {"key_chunks": keys.chunks, "key_heads": keys.heads_together}
             fields["key_order"] = query.lane_order is not None
-            return fields | {"key_token": _TYPES[keys.point.dtype], "key_zeros": keys.planes[0][0].shape[-1]}
+            return fields | {"key_token": TYPES[keys.point.dtype], "key_zeros": keys.planes[0][0].shape[-1]}
         return fields | {
-            "key_scale": _TYPES[query.scale.dtype],
+            "key_scale": TYPES[query.scale.dtype],
             "key_zeros": query.zero_point.shape[-1] // keys.groups_in_page,
             "key_groups": query.mean is None and _groups(keys.group, query.scale.shape[2]),
             "key_gather": query.group_channel is not None,
         }
-    if query.dtype != torch.int8 or not _laid_out(query, inner=5) or query.shape[-1] != lanes:
+    if query.dtype != torch.int8 or not laid_out(query, inner=5) or query.shape[-1] != lanes:
         return None
     return {"key_groups": _groups(keys.group, query.shape[2])}
 
@@ -303,13 +315,13 @@ def _value_fields(values: ValuePlanes) -> dict[str, Any] | None:
             return None
         if not _typed(scale) or not _near(scale, zero_point):
             return None
-        if scale.shape != zero_point.shape or not _laid_out(scale, zero_point, inner=2):
+        if scale.shape != zero_point.shape or not laid_out(scale, zero_point, inner=2):
             return None
-        return {"value_token": _TYPES[scale.dtype], "value_parts": scale.shape[3]}
+        return {"value_token": TYPES[scale.dtype], "value_parts": scale.shape[3]}
     if scale is None or not _groups(values.group, scale.shape[2]):
         return {}
     for x in (scale, zero_point):
-        if x is None or x.dtype != torch.float32 or x.shape[-1] % 8 or not _laid_out(x, inner=4):
+        if x is None or x.dtype != torch.float32 or x.shape[-1] % 8 or not laid_out(x, inner=4):
             return None
     if zero_point.shape[-1] > MAX_LANES:
         return None
@@ -320,10 +332,10 @@ def _residual_fields(residual: ResidualInputs | None) -> dict[str, Any] | None:
     """Fields of the residual tokens, or None if the kernel cannot read them."""
     if residual is None:
         return {}
-    if not _residual_fits(residual):
+    if not residual_fits(residual):
         return None
     return {
-        "residual": _RESIDUAL_TYPES[residual.query.dtype],
+        "residual": RESIDUAL_TYPES[residual.query.dtype],
         "residual_key_dim": residual.key.shape[-1],
         "residual_value_dim": residual.value.shape[-1],
     }
@@ -360,7 +372,7 @@ def variant_of(
     if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
         return None
     by_token = (keys.norm, keys.point, values.norm)
-    if not _typed(*by_token) or not _laid_out(*by_token, inner=1):
+    if not _typed(*by_token) or not laid_out(*by_token, inner=1):
         return None
     if not _near(*by_token, *(codes for codes, _ in (*keys.planes, *values.planes))):
         return None
@@ -378,8 +390,8 @@ def variant_of(
         value_lanes=_pair([codes.shape[-2] for codes, _ in values.planes]),
         value_bits=_pair([bits for _, bits in values.planes]),
         value_plane_weights=values.has_plane_weights,
-        key_norm=0 if keys.norm is None else _TYPES[keys.norm.dtype],
-        value_norm=0 if values.norm is None else _TYPES[values.norm.dtype],
+        key_norm=0 if keys.norm is None else TYPES[keys.norm.dtype],
+        value_norm=0 if values.norm is None else TYPES[values.norm.dtype],
         bias=_bias_mode(bias),
         calibrated=calibrated,
         kept=0 if keys.kept_slot is None else -(-keys.kept_slot.shape[-1] // 32),

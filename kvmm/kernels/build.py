@@ -1,10 +1,10 @@
-"""Compiles the C library, and keeps it where nobody else can put another in its place.
+"""Compiles C libraries, and keeps them where nobody else can put another in its place.
 
-The library lies in the user's cache folder, which has to be this user's own and writable by nobody else; so has the
+A library lies in the user's cache folder, which has to be this user's own and writable by nobody else; so has the
 file. Its name holds a digest of its bytes: one that was cut by a crash or changed since is built again. Without such a
 folder (no home, a home of somebody else) every process builds its own and leaves nothing behind.
 
-For tests the library can be built with sanitizers: ``KVMM_SANITIZE=address,undefined``, in an environment from
+For tests libraries can be built with sanitizers: ``KVMM_SANITIZE=address,undefined``, in an environment from
 :func:`sanitized_environment`.
 """
 
@@ -19,11 +19,10 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from kvmm.kernels.attention.backends.cpu.structs import HEADER, header_text
-
-SOURCE = Path(__file__).with_name("attention.c")
 FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-shared", "-fPIC")
 SANITIZE = "KVMM_SANITIZE"  # the variable: names of sanitizers, as -fsanitize takes them
 _SECONDS = 120  # for the compiler
@@ -32,7 +31,34 @@ _FILES: list[int] = []  # of loaded libraries: glibc knows one by its name, so n
 logger = logging.getLogger(__name__)
 
 
-def load(compiler: str, tuned: tuple[str, ...]) -> ctypes.CDLL:
+@dataclass(frozen=True)
+class Source:
+    """What a library is made of.
+
+    Attributes:
+        name: of the library.
+        path: its C file.
+        headers: makes the headers that the file includes beside those of the system, by name.
+    """
+
+    name: str
+    path: Path
+    headers: Callable[[], dict[str, str]] = dict
+
+
+def first_loaded(source: Source) -> ctypes.CDLL | None:
+    """The library of the first C compiler that makes one, for this processor if it can; None without any."""
+    for name in ("cc", "gcc", "clang"):
+        compiler = shutil.which(name)
+        if compiler is None:
+            continue
+        for tuned in (("-march=native",), ()):
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                return load(source, compiler, tuned)
+    return None
+
+
+def load(source: Source, compiler: str, tuned: tuple[str, ...]) -> ctypes.CDLL:
     """The library for this compiler and processor, compiled unless the cache folder has it.
 
     Raises:
@@ -41,11 +67,11 @@ def load(compiler: str, tuned: tuple[str, ...]) -> ctypes.CDLL:
     folder = cache_folder()
     if folder is not None:
         try:
-            return _loaded(library_in(folder, compiler, tuned))
+            return _loaded(library_in(folder, source, compiler, tuned))
         except OSError as error:  # a folder that cannot be written, or from which nothing may be loaded
             logger.warning("The compiled library is not kept: %s", error)
     with tempfile.TemporaryDirectory(prefix="kvmm-") as private:  # a loaded library no longer needs its file
-        return _loaded(library_in(Path(private), compiler, tuned))
+        return _loaded(library_in(Path(private), source, compiler, tuned))
 
 
 def cache_folder() -> Path | None:
@@ -59,7 +85,7 @@ def cache_folder() -> Path | None:
         return None
 
 
-def library_in(folder: Path, compiler: str, tuned: tuple[str, ...]) -> Path:
+def library_in(folder: Path, source: Source, compiler: str, tuned: tuple[str, ...]) -> Path:
     """The library's file in a folder, compiled unless it is there whole.
 
     Raises:
@@ -68,22 +94,24 @@ def library_in(folder: Path, compiler: str, tuned: tuple[str, ...]) -> Path:
     flags = (*FLAGS, *_sanitizer_flags(), *tuned)
     # what the compiler knows of the processor: a home folder may be shared by machines
     known = _run(compiler, *tuned, "-dM", "-E", "-x", "c", os.devnull)
-    header = header_text().encode()
-    key = hashlib.sha256(b"\0".join((SOURCE.read_bytes(), header, known, " ".join(flags).encode()))).hexdigest()[:24]
+    headers = {name: text.encode() for name, text in source.headers().items()}
+    parts = source.path.read_bytes(), *headers.values(), known, " ".join(flags).encode()
+    key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check_own(os.lstat(folder), folder, stat.S_ISDIR)
-    for found in sorted(folder.glob(f"decode-{key}-*.so")):
+    for found in sorted(folder.glob(f"{source.name}-{key}-*.so")):
         with contextlib.suppress(OSError):
             os.close(_opened(found))
             return found
         with contextlib.suppress(OSError):
             found.unlink()  # damaged, or somebody else's
     with tempfile.TemporaryDirectory(dir=folder) as work:
-        made = Path(work) / "decode.so"
-        Path(work, HEADER).write_bytes(header)
-        _run(compiler, *flags, "-I", work, "-o", str(made), str(SOURCE), "-lm")
+        made = Path(work) / f"{source.name}.so"
+        for name, text in headers.items():
+            Path(work, name).write_bytes(text)
+        _run(compiler, *flags, "-I", work, "-o", str(made), str(source.path), "-lm")
         made.chmod(0o700)
-        library = folder / f"decode-{key}-{_digest(made.read_bytes())}.so"
+        library = folder / f"{source.name}-{key}-{_digest(made.read_bytes())}.so"
         _sync(made)
         made.replace(library)  # at once: another process may be looking
         _sync(folder)
@@ -172,4 +200,4 @@ def sanitized_environment(names: str = "address,undefined") -> dict[str, str]:
     }
 
 
-__all__ = ["FLAGS", "SANITIZE", "SOURCE", "cache_folder", "library_in", "load", "sanitized_environment"]
+__all__ = ["FLAGS", "SANITIZE", "Source", "cache_folder", "first_loaded", "library_in", "load", "sanitized_environment"]
