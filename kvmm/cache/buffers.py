@@ -68,6 +68,11 @@ class ResidualBuffer(ABC):
     def flush(self) -> None:
         """Write a token that waits for its query, which did not come."""
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a token waits for its query."""
+        return False
+
     @abstractmethod
     def take_pending(self) -> Pair | None:
         """The token ``[B, H, 1, D]`` that waits for its query, for a step that writes it itself."""
@@ -211,6 +216,10 @@ class StaticBuffer(ResidualBuffer):
     def flush(self) -> None:
         if (pending := self.take_pending()) is not None:
             self._append(*pending)
+
+    @property
+    def is_pending(self) -> bool:
+        return self._pending is not None
 
     def take_pending(self) -> Pair | None:
         pending, self._pending = self._pending, None

@@ -102,6 +102,7 @@ class KVMMCache(ContractMixin):
                     layer.never_capture()
         # sliding-window layers hold a short window already and stay as they are
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
+        self.table.opens_pages = all(codec.opens_pages for i in self.packed_layers for codec in layers[i].codecs[TEXT])
         with_keys = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
         if not with_keys:
             raise KVMMError(
@@ -115,6 +116,7 @@ class KVMMCache(ContractMixin):
         super().__init__(layers=layers, offloading=offloading and torch.cuda.is_available())
         self.calibration = calibration
         modalities = {TEXT, *(modality for _, modality in self.placeholders)}
+        self.layout = 0  # another number after every change of where static buffers lie
         self._same_codecs = calibration is None and all(
             len({self.policy.specs(modality, index, len(layers)) for modality in modalities}) == 1
             for index in self.packed_layers
@@ -271,7 +273,7 @@ class KVMMCache(ContractMixin):
         batch, _, count, _ = key_states.shape
         codes = self.step.take_modality(self._codes)
         if codes is None:  # the decoder was called without its top-level model: text without padding
-            codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=key_states.device)
+            codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=self.table.device(key_states))
         if tuple(codes.shape) != (batch, count):
             raise KVMMError(
                 f"The modality map has shape {list(codes.shape)} but the model wrote keys of {batch} sequences of "
@@ -285,7 +287,7 @@ class KVMMCache(ContractMixin):
         if self.step.decoding:
             self._pack()
         self.step.cropped = False
-        self.table.append(codes.to(key_states.device))
+        self.table.append(codes.to(self.table.device(key_states)))
         static = self.table.static
         if static is None or not self.table.packed:
             return
@@ -342,6 +344,7 @@ class KVMMCache(ContractMixin):
         static = self.table.static
         if static is None or not self.table.packed:
             return
+        self.layout += 1
         static.allocate(self.table, turn)
         for index in self.packed_layers:
             if self.layers[index].is_initialized:
@@ -412,9 +415,9 @@ class KVMMCache(ContractMixin):
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None) -> None:
+    def save(self, path: str | Path, metadata: Mapping[str, Any] | None = None, *, compress: bool = True) -> None:
         """Write the cache to a file, packed as it is; see :func:`kvmm.cache.file.save_cache`."""
-        save_cache(self, path, metadata)
+        save_cache(self, path, metadata, compress=compress)
 
     @classmethod
     def load(

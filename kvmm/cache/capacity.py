@@ -41,6 +41,11 @@ class CountingTable(Protocol):
     page_sizes: dict[int, int]
     num_sinks: int
     static: StaticCapacity | None
+    adds_tokens: bool
+    filled: int
+
+    def text_page(self) -> tuple[int, int]:
+        """The size of a page of text, and how many tokens are packed at a time."""
 
 
 class PageCursor:
@@ -50,11 +55,14 @@ class PageCursor:
     Args:
         num_pages: int32 ``[1]``, text pages in use.
         held: the same number, as the host knows it while kernels are launched.
+        filled: int32 ``[1]``, slots in use of the last of them, if it is the page to write; else 0.
+        begun: whether it is, as the host knows it.
     """
 
-    def __init__(self, num_pages: torch.Tensor, held: int):
-        self._num_pages = num_pages
-        self._held = held
+    def __init__(self, num_pages: torch.Tensor, held: int, filled: torch.Tensor, begun: bool = False):
+        self.filled, self.begun = filled, begun
+        self._num_pages = num_pages - (filled > 0).int()
+        self._held = held - begun
         # all layers ask for the same few
         self._numbers: dict[tuple[int, int], torch.Tensor] = {}
         self._rows: dict[tuple[int, int], torch.Tensor] = {}
@@ -82,6 +90,7 @@ class DeviceLengths:
         position: int64 ``[1]``, the place of the newest token among the residual ones.
         dense_length: int32 ``[1]``, residual tokens in use.
         num_pages: int32 ``[1]``, text pages in use.
+        filled: int32 ``[1]``, slots in use of the last of them, if tokens can be added to it; else 0.
         bias: float32 ``[B, 1, 1, N]`` over all slots that there is capacity for, pages in order of modality, then the
             residual tokens; None while every slot in use holds a token.
     """
@@ -89,6 +98,7 @@ class DeviceLengths:
     position: torch.Tensor
     dense_length: torch.Tensor
     num_pages: torch.Tensor
+    filled: torch.Tensor
     bias: torch.Tensor | None = None
 
     @cached_property
@@ -101,9 +111,10 @@ class DeviceLengths:
         self.position.add_(1)
         self.dense_length.add_(1)
 
-    def next_page(self, held: int) -> PageCursor:
-        """Where the page behind ``held`` pages of text goes, for one piece of work to be captured."""
-        return PageCursor(self.num_pages, held)
+    def next_page(self, held: int, begun: bool = False) -> PageCursor:
+        """Where the page behind ``held`` pages of text goes, or (``begun``) what is added to the last of them, for one
+        piece of work to be captured."""
+        return PageCursor(self.num_pages, held, self.filled, begun)
 
     def addresses(self) -> tuple[int, ...]:
         """What identifies where a captured step reads these numbers, but for :attr:`bias`."""
@@ -163,8 +174,7 @@ class StaticCapacity:
         """
         if table.length >= self.capacity:
             self.capacity = table.length + max(_STEP, min(table.length // 8, _LARGEST_STEP))
-        page = table.page_sizes.get(TEXT) or table.policy.flush_length
-        unit = max(page, table.policy.flush_length)  # as the table plans
+        page, unit = table.text_page()
         held = _slots(table, TEXT) // page
         valid = table.dense >= 0
         modality = stored_as(table.modality.gather(1, table.dense.clamp_min(0).long()), table.policy)
@@ -196,7 +206,7 @@ class StaticCapacity:
         if device not in self.lengths:
             with torch.inference_mode(False):
                 number = torch.zeros(1, dtype=torch.int32, device=device)
-                self.lengths[device] = DeviceLengths(number.long(), number, number.clone())
+                self.lengths[device] = DeviceLengths(number.long(), number, number.clone(), number.clone())
             self._write(self.lengths[device], table, self._bias(table))
         return self.lengths[device]
 
@@ -216,6 +226,7 @@ class StaticCapacity:
         lengths.position.fill_(width - 1)
         lengths.dense_length.fill_(width)
         lengths.num_pages.fill_(_slots(table, TEXT) // self.page_size)
+        lengths.filled.fill_(table.filled)
         if bias is None:
             lengths.bias = None
         elif lengths.bias is not None and lengths.bias.shape == bias.shape:
@@ -227,7 +238,8 @@ class StaticCapacity:
     def _bias(self, table: CountingTable) -> torch.Tensor | None:
         """float32 ``[B, 1, 1, N]`` on the CPU, or None if every slot in use holds a token."""
         layout = self.slots(table)
-        if all(used is None or bool((used >= 0).all()) for used, _ in layout):
+        # tokens that are added to a page change it, and what a captured step reads must stay
+        if not table.adds_tokens and all(used is None or bool((used >= 0).all()) for used, _ in layout):
             return None
         bias = torch.zeros(table.dense.shape[0], sum(size for _, size in layout))
         start = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,13 @@ from kvmm.cache.buffers import DynamicBuffer, ResidualBuffer
 from kvmm.cache.capacity import PageCursor
 from kvmm.cache.eviction import VLCACHE_THRESHOLD
 from kvmm.cache.layer_contract import LayerContract
-from kvmm.cache.pages import Growth, Part
+from kvmm.cache.pages import Growth
+from kvmm.cache.part import Part
+from kvmm.cache.plan import Cut, Plan
 from kvmm.cache.queries import WATCHED, PromptQueries, watched_queries
 from kvmm.cache.segments import Segments
 from kvmm.cache.step_state import StepState
-from kvmm.cache.token_table import Cut, Plan, TokenTable
+from kvmm.cache.token_table import TokenTable
 from kvmm.cache.tokens import in_order, take_tokens
 from kvmm.calibration import Calibration
 from kvmm.codecs import Site, build_codec
@@ -166,7 +169,7 @@ class KVMMLayer(LayerContract):
                 part = self.segments.open(move.modality, move.page_size)
                 known = None if mass is None else mass.index_select(2, move.index[0])
                 key, value = (take_tokens(x, move.index, move.start) for x in (self.dense_key, self.dense_value))
-                part.append(key, value, move.valid, moment, known)
+                part.append(key, value, move.valid, moment, known, move.filled)
                 if sparsity is not None:
                     part.key.sparsity = sparsity
             self._keep(plan.stay)
@@ -276,25 +279,48 @@ class KVMMLayer(LayerContract):
 
     def _step(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
         """:meth:`attend` of a step of one token, which is appended first; everything stays in place."""
+        new, reads, work = self.take_step(scaling)
+        inputs = (query, *(new or ()))
+        output = None
+        if query.is_cuda and new is not None:
+            lengths = self.table.static.lengths_on(self.device, self.table)
+            output = self._graph.run(inputs, reads, lengths.pool, work)
+        return work(*inputs) if output is None else output
+
+    @property
+    def steps_in_place(self) -> bool:
+        """Whether the token that was appended last may be appended and attended to by :meth:`take_step`."""
+        return self.packed and not self.offloaded and self.residual.in_place and self.residual.is_pending
+
+    def forget_step(self) -> None:
+        """The token that was appended last is appended and attended to by a graph that is replayed now."""
+        self.residual.take_pending()
+        self._awaits_query = False
+
+    def take_step(
+        self, scaling: float
+    ) -> tuple[tuple[torch.Tensor, torch.Tensor] | None, tuple[Any, ...], Callable[..., torch.Tensor]]:
+        """A step of one token, to be done or captured by the caller; the cache's buffers are in place.
+
+        Returns:
+            the new key and value ``[B, H, 1, D]``, or None if they are appended already; what else the work depends on,
+            as :meth:`LayerGraph.run` takes it; and the work, of the query ``[B, H_q, 1, D]`` and these two.
+        """
         new = self.residual.take_pending()
         lengths = self.table.static.lengths_on(self.device, self.table)
         stores = self.segments.allocated_stores
         views = [store.at_capacity(lengths.num_pages) for store in stores]
+        bias, key, value = lengths.bias, self.dense_key, self.dense_value
 
         def work(query: torch.Tensor, *new: torch.Tensor) -> torch.Tensor:
             if new:
-                append_tokens(self.dense_key, self.dense_value, *new, lengths.position)
+                append_tokens(key, value, *new, lengths.position)
             sides = [PackedReader(store.codec, view) for store, view in zip(stores, views, strict=True)]
             parts = [Part(*pair) for pair in zip(sides[::2], sides[1::2], strict=True)]
-            bias, used = lengths.bias, lengths.dense_length
-            return attend(query, parts, self.dense_key, self.dense_value, bias, scaling, residual_length=used)
+            return attend(query, parts, key, value, bias, scaling, residual_length=lengths.dense_length)
 
-        inputs = (query, *(new or ()))
-        output = None
-        if query.is_cuda and new is not None:
-            reads = (lengths, lengths.bias, self.dense_key, self.dense_value, scaling, *views)
-            output = self._graph.run(inputs, reads, lengths.pool, work)
-        return work(*inputs) if output is None else output
+        self._awaits_query = False
+        return new, (lengths, bias, key, value, scaling, *views), work
 
     def index_batch(self, index: torch.Tensor) -> None:
         """Keep, repeat or reorder sequences: ``index`` is int64 ``[B_new]``."""

@@ -10,7 +10,7 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from kvmm.cache.buffers import ResidualBuffer
-from kvmm.cache.pages import Part
+from kvmm.cache.part import Part
 from kvmm.cache.queries import PromptQueries
 from kvmm.cache.segments import Segments
 from kvmm.errors import KVMMError

@@ -104,8 +104,19 @@ class PageStore(Reader):
         valid: torch.Tensor | None = None,
         query_moment: torch.Tensor | None = None,
         keys: torch.Tensor | None = None,
+        filled: int = 0,
     ) -> None:
-        """Encode ``x`` ``[B, H, T, D]`` into new pages; the rest as in :class:`EncodeContext`."""
+        """Encode ``x`` ``[B, H, T, D]`` into new pages; the rest as in :class:`EncodeContext`.
+
+        ``filled``: slots in use of the last page, whose other slots get the first tokens; 0: none gets any.
+        """
+        if filled:
+            count = min(x.shape[2], self.page_size - filled)
+            self._fill(*(None if y is None else y[:, :, :count] for y in (x, keys)), filled)
+            if count == x.shape[2]:
+                return
+            x, keys = (None if y is None else y[:, :, count:] for y in (x, keys))
+            valid = None if valid is None else valid[:, count:]
         new = self._encode(x, valid, query_moment, keys)
         self.own()
         for name, tensor in new.tensors.items():
@@ -127,6 +138,28 @@ class PageStore(Reader):
         if new.page_group is not None:
             self._append_groups(new.page_group + self.num_groups if self.num_groups else new.page_group)
         self.note(Growth.of(new))
+
+    def _fill(self, x: torch.Tensor, keys: torch.Tensor | None, filled: int) -> None:
+        """Encode ``x`` ``[B, H, n, D]`` into the last page, behind the slots in use."""
+        self.own()
+        _, new, slots = self._spread(x, keys, filled)
+        old = {name: self.buffers[name][:, :, self.sizes[name] - 1 : self.sizes[name]] for name in new}
+        for name, merged in self.codec.merge_pages(old, new, slots).items():
+            old[name].copy_(merged)
+
+    def _spread(
+        self, x: torch.Tensor, keys: torch.Tensor | None, filled: int | torch.Tensor
+    ) -> tuple[Packed, dict[str, torch.Tensor], torch.Tensor]:
+        """Encode ``x`` ``[B, H, n, D]`` as a page that has it behind ``filled`` slots.
+
+        Returns:
+            the page, those of its tensors that have rows by page, and bool ``[page_size]``, where ``x`` is.
+        """
+        place = torch.arange(self.page_size, device=x.device) - filled
+        source = place.clamp(0, x.shape[2] - 1)
+        page = self._encode(x.index_select(2, source), keys=None if keys is None else keys.index_select(2, source))
+        new = {name: y for name, y in page.tensors.items() if name not in self.codec.stored}
+        return page, new, (place >= 0) & (place < x.shape[2])
 
     def _encode(
         self,
@@ -256,17 +289,27 @@ class PageStore(Reader):
         on numbers of the host's that change from page to page. :meth:`note` is the host's part.
 
         Args:
-            x: ``[B, H, page_size, D]``, a token in every slot.
+            x: ``[B, H, n, D]``, a token in every slot, or fewer for a page that others are in or may be added to.
             cursor: where the page goes.
+
+        Returns:
+            what a page adds, whether or not this one began before.
         """
-        new = self._encode(x)
+        if x.shape[2] < self.page_size:
+            new, page, slots = self._spread(x, None, cursor.filled)
+        else:
+            new, page, slots = self._encode(x), {}, None
+        growth, begun = Growth.of(new), int(cursor.begun)
         for name, tensor in new.tensors.items():
             if rows := tensor.shape[2]:
-                self.buffers[name].index_copy_(2, cursor.rows(self.sizes[name], rows), tensor)
-        growth = Growth.of(new)
+                index = cursor.rows(self.sizes[name] - begun * rows, rows)
+                if name in page:
+                    old = {name: self.buffers[name].index_select(2, index)}
+                    tensor = self.codec.merge_pages(old, {name: tensor}, slots)[name]
+                self.buffers[name].index_copy_(2, index, tensor)
         if growth.pages:
             groups = new.page_group + cursor.number(self.num_groups, growth.rows.get(self._grouped, 0))
-            self.groups.buffer.index_copy_(0, cursor.rows(self.groups.used, 1), groups)
+            self.groups.buffer.index_copy_(0, cursor.rows(self.groups.used - begun, 1), groups)
         return growth
 
     def origins(self, growth: Growth, held: int) -> tuple[int, ...]:
@@ -402,36 +445,3 @@ def _trial(page_size: int, like: torch.Tensor) -> torch.Tensor:
     batch, heads, _, dim = like.shape
     trial = torch.linspace(0.5, 1.5, page_size * dim, device=like.device).to(like.dtype)
     return trial.view(1, 1, page_size, dim).expand(batch, heads, -1, -1)
-
-
-@dataclass
-class Part:
-    """The key pages and the value pages of one modality."""
-
-    key: PageStore
-    value: PageStore
-
-    @property
-    def stores(self) -> tuple[PageStore, PageStore]:
-        """Both stores."""
-        return self.key, self.value
-
-    def append(
-        self,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        valid: torch.Tensor | None = None,
-        query_moment: torch.Tensor | None = None,
-        mass: torch.Tensor | None = None,
-    ) -> None:
-        """Add keys and values ``[B, H, T, D]`` of the same tokens.
-
-        ``mass`` float ``[1, H, T]`` is the attention that the tokens got, for stores that observe; the rest as in
-        :class:`EncodeContext`.
-        """
-        order = self.key.append(key, valid, query_moment, **({} if mass is None else {"mass": mass}))
-        self.value.append(value, valid, query_moment, key, **({} if order is None else {"order": order}))
-
-    def fork(self) -> Part:
-        """Both stores forked."""
-        return Part(self.key.fork(), self.value.fork())

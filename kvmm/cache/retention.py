@@ -46,7 +46,7 @@ from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import KVPolicy
 
 if TYPE_CHECKING:
-    from kvmm.cache.pages import Part
+    from kvmm.cache.part import Part
 
 
 class RetentionController:

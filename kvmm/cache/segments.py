@@ -1,4 +1,4 @@
-"""The packed pages of one layer: a :class:`kvmm.cache.pages.Part` a modality, in the order that attention reads them.
+"""The packed pages of one layer: a :class:`kvmm.cache.part.Part` a modality, in the order that attention reads them.
 
 With static buffers text has a part from the first packing on, whether or not a page of it exists: a captured step reads
 its capacity, so that the first page of text that fills changes nothing but a number on the device. Until it has a page
@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import torch
 
 from kvmm.cache.capacity import StaticCapacity
-from kvmm.cache.pages import PageStore, Part
+from kvmm.cache.pages import PageStore
+from kvmm.cache.part import Part
+from kvmm.cache.plan import Cut
 from kvmm.cache.tiers import TieredStore
-from kvmm.cache.token_table import Cut
 from kvmm.codecs import Codec
 from kvmm.modality import TEXT
 from kvmm.policy import RetentionSettings

@@ -7,13 +7,13 @@ each slot of each store, the position of its token in the sequence (-1: no token
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import create_mask
 
 from kvmm.cache.capacity import StaticCapacity
+from kvmm.cache.plan import Cut, Move, Plan, fill, pick, run, used
 from kvmm.cache.tokens import growth, stored_as
 from kvmm.codecs.base import page_size_for
 from kvmm.errors import KVMMError
@@ -23,92 +23,10 @@ from kvmm.policy import KVPolicy
 MASKED = -1e30  # finite, so that a row without any visible key gives no NaN
 
 
-@dataclass
-class Move:
-    """Tokens that go from the residual into the pages of one modality.
-
-    Attributes:
-        modality: where to.
-        index: int64 ``[B, n]`` places among the residual tokens; a slot without a token repeats a real one of the same
-            sequence.
-        valid: bool ``[B, n]``, or None if every slot holds a token.
-        positions: int32 ``[B, P * page_size]``, -1 for slots without a token.
-        page_size: tokens a page.
-        start: where the places of every sequence are a run from this one on, which layers need not copy; else None.
-    """
-
-    modality: int
-    index: torch.Tensor
-    valid: torch.Tensor | None
-    positions: torch.Tensor
-    page_size: int
-    start: int | None = None
-
-
-@dataclass
-class Plan:
-    """What one packing step does, the same in every layer: moves, then the tokens that stay."""
-
-    moves: list[Move]
-    stay: torch.Tensor
-    stay_positions: torch.Tensor
-    num_sinks: int
-
-    def to(self, device: torch.device) -> Plan:
-        """The plan with what layers read of it (not the positions) on ``device``."""
-        if device not in self._copies:
-            moves = [
-                replace(m, index=m.index.to(device), valid=None if m.valid is None else m.valid.to(device))
-                for m in self.moves
-            ]
-            self._copies[device] = replace(self, moves=moves, stay=self.stay.to(device))
-        return self._copies[device]
-
-    _copies: dict[torch.device, Plan] = field(default_factory=dict, init=False, repr=False)
-
-
-@dataclass
-class Cut:
-    """What cropping leaves, the same in every layer.
-
-    Attributes:
-        width: residual tokens that remain, counted from the left.
-        appends: modality -> how many of the appends to its pages remain; modalities not named keep all.
-    """
-
-    width: int
-    appends: dict[int, int] = field(default_factory=dict)
-
-
-def _pick(selected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Columns where ``selected`` ``[B, n]``, in order: index ``[B, m]`` and validity (None if all valid)."""
-    counts = selected.sum(1, keepdim=True)
-    width = int(counts.max())
-    order = torch.sort(~selected, dim=1, stable=True).indices[:, :width]
-    slot = torch.arange(width, device=selected.device)
-    index = order.gather(1, torch.minimum(slot, (counts - 1).clamp_min(0)))
-    valid = slot < counts
-    return index, None if bool(valid.all()) else valid
-
-
-def _run(index: torch.Tensor) -> int | None:
-    """The first place where all rows of ``index`` ``[B, n]`` are the same run of places, else None."""
-    steps = torch.arange(index.shape[1], device=index.device)
-    start = index[0, 0]
-    found = torch.where((index == start + steps).all(), start, -1)
-    return first if (first := int(found)) >= 0 else None
-
-
-def _fill(positions: torch.Tensor, valid: torch.Tensor | None, width: int) -> torch.Tensor:
-    if valid is not None:
-        positions = positions.masked_fill(~valid, -1)
-    if width > positions.shape[1]:
-        positions = torch.nn.functional.pad(positions, (0, width - positions.shape[1]), value=-1)
-    return positions
-
-
 class TokenTable:
     """Positions and modalities of all tokens a cache holds.
+
+    ``opens_pages`` says whether all codecs of text can add tokens to a page that is not full.
 
     With ``static`` buffers the table's tensors lie in host memory, so that a step is planned without asking a device,
     and ``static`` says how large the buffers are and how much of them is in use.
@@ -117,6 +35,7 @@ class TokenTable:
     def __init__(self, policy: KVPolicy, static: StaticCapacity | None = None):
         self.policy = policy
         self.static = static
+        self.opens_pages = False
         self.clear()
 
     def clear(self) -> None:
@@ -129,18 +48,29 @@ class TokenTable:
         self.num_sinks = 0
         self.packed = False
         self.appends: dict[int, list[int]] = {}  # modality -> slots after each append to its pages
+        self.text_slots = 0  # slots of text's pages that have been filled
         self._next_check = 0
         self.clear_bias()
         if self.static is not None:
             self.static.clear()
+
+    def device(self, key_states: torch.Tensor) -> torch.device:
+        """Where the table's tensors lie: beside static buffers in host memory, else with the keys."""
+        return key_states.device if self.static is None else torch.device("cpu")
+
+    def to_host(self, static: StaticCapacity) -> None:
+        """Go on in host memory, beside static buffers that are still to be allocated."""
+        self.static = static
+        if self.modality is not None:
+            self.modality, self.dense = self.modality.cpu(), self.dense.cpu()
+        self.stores = {modality: positions.cpu() for modality, positions in self.stores.items()}
+        self.clear_bias()
 
     # -- new tokens ---------------------------------------------------------------------------------------------
 
     def append(self, modality: torch.Tensor) -> None:
         """Add new tokens at the end: ``modality`` int8 ``[B, q]``, ``PADDING`` where there is none."""
         batch, count = modality.shape
-        if self.static is not None:
-            modality = modality.cpu()
         start, end = self.length, self.length + count
         if self.modality is None:
             self.modality = modality.clone()
@@ -182,35 +112,48 @@ class TokenTable:
         text = rest & (modality == TEXT)
         surplus = (text.sum(1, keepdim=True) - policy.residual_length).clamp_min(0)
         most = int(surplus.max())
-        page, unit = self._text_page()
+        page, unit = self.text_page()
         # the sequence with most text fills whole pages; the others give what they have, and from then on keep step
         flush = text & (text.cumsum(1) <= surplus.clamp_max(most // unit * unit))
         if most >= unit:
-            moves.append(self._move(TEXT, flush, page))
+            moves.append(self._move(TEXT, flush, page, self.filled))
         for kind in (IMAGE, VIDEO, AUDIO):
             selected = rest & (modality == kind)
             count = int(selected.sum(1).max())
             if count:
                 size = self.page_sizes.get(kind) or self._entry_tokens or page_size_for(count)
                 moves.append(self._move(kind, selected, size))
-        stay, stay_valid = _pick(sink | (text & ~flush))
+        stay, stay_valid = pick(sink | (text & ~flush))
         # tokens to wait for before it is worth looking again
         self._next_check = stay.shape[1] + max(1, unit - most % unit)
         if not moves and self.packed:
             return None
         num_sinks = self.num_sinks if self.packed else int(sink.sum(1).max())
-        return Plan(moves, stay, _fill(dense.gather(1, stay), stay_valid, 0), num_sinks)
+        return Plan(moves, stay, fill(dense.gather(1, stay), stay_valid, 0), num_sinks)
 
     @property
     def _entry_tokens(self) -> int | None:
         """Tokens of an entry under a budget, None without one."""
         return None if self.policy.budget is None else self.policy.retention.entry_tokens
 
-    def _text_page(self) -> tuple[int, int]:
+    def text_page(self) -> tuple[int, int]:
         """The size of a page of text, and how many tokens are packed at a time."""
-        page = self.page_sizes.get(TEXT) or self._entry_tokens or self.policy.flush_length
+        policy = self.policy
+        page = self.page_sizes.get(TEXT) or self._entry_tokens or policy.page_length
+        if self._entry_tokens:
+            return page, page
         # files of earlier versions may have smaller pages
-        return page, page if self._entry_tokens else max(page, self.policy.flush_length)
+        return page, policy.flush_length if self.adds_tokens else max(page, policy.page_length)
+
+    @property
+    def adds_tokens(self) -> bool:
+        """Whether tokens are added to a page of text that is not full."""
+        return self.opens_pages and self.policy.flush_length < self.policy.page_length and not self._entry_tokens
+
+    @property
+    def filled(self) -> int:
+        """Slots in use of the last page of text, if tokens can be added to it; else 0."""
+        return self.text_slots % self.page_sizes[TEXT] if self.adds_tokens and TEXT in self.stores else 0
 
     def tokens_before_packing(self) -> int:
         """How many tokens of text one call may add so that, added one by one, none of them would have been packed
@@ -219,21 +162,27 @@ class TokenTable:
         dense = self.dense[0]
         is_text = (dense >= 0) & (self.modality[0].gather(0, dense.clamp_min(0).long()) == TEXT)
         surplus = int(is_text[self.num_sinks :].sum()) - self.policy.residual_length
-        return max(1, self._text_page()[1] - surplus)
+        return max(1, self.text_page()[1] - surplus)
 
-    def _move(self, modality: int, selected: torch.Tensor, page_size: int) -> Move:
-        index, valid = _pick(selected)
-        slots = -(-index.shape[1] // page_size) * page_size
-        positions = _fill(self.dense.gather(1, index), valid, slots)
-        return Move(modality, index, valid, positions, page_size, _run(index))
+    def _move(self, modality: int, selected: torch.Tensor, page_size: int, filled: int = 0) -> Move:
+        index, valid = pick(selected)
+        slots = -(-(filled + index.shape[1]) // page_size) * page_size - filled
+        positions = fill(self.dense.gather(1, index), valid, slots)
+        return Move(modality, index, valid, positions, page_size, run(index), filled)
 
     def commit(self, plan: Plan) -> None:
         """Record that every layer has carried out ``plan``."""
         for move in plan.moves:
             old = self.stores.get(move.modality)
+            held = 0 if old is None else old.shape[1]
+            if move.filled:
+                old = old[:, : held - move.page_size + move.filled]
+            if move.modality == TEXT:
+                self.text_slots = (0 if old is None else old.shape[1]) + move.index.shape[1]
             self.stores[move.modality] = move.positions if old is None else torch.cat((old, move.positions), 1)
             self.page_sizes[move.modality] = move.page_size
-            self.appends.setdefault(move.modality, []).append(self.stores[move.modality].shape[1])
+            if (slots := self.stores[move.modality].shape[1]) > held:
+                self.appends.setdefault(move.modality, []).append(slots)
         self.dense = plan.stay_positions
         self.num_sinks = plan.num_sinks
         self.packed = True
@@ -369,8 +318,7 @@ class TokenTable:
         self.dense = self.dense[:, : cut.width]
         for modality, positions in list(self.stores.items()):
             positions = positions.masked_fill(positions >= end, -1)
-            used = (positions >= 0).any(0).nonzero()
-            slots = int(used[-1]) + 1 if used.numel() else 0
+            slots = used(positions)
             sizes = self.appends[modality]
             remain = sum(before < slots for before in [0, *sizes[:-1]])
             if remain and not truncates:
@@ -379,6 +327,8 @@ class TokenTable:
             if remain:
                 self.appends[modality] = sizes[:remain]
                 self.stores[modality] = positions[:, : sizes[remain - 1]]
+                if modality == TEXT:
+                    self.count_text()
             else:
                 del self.stores[modality], self.appends[modality], self.page_sizes[modality]
         self.modality[:, end:] = PADDING
@@ -387,6 +337,13 @@ class TokenTable:
         self._next_check = 0
         self.clear_bias()
         return cut
+
+    def count_text(self) -> None:
+        """Find the slots of text that have been filled, by the tokens that are in them."""
+        self.text_slots = 0
+        if TEXT in self.stores:
+            unit = self.text_page()[1]
+            self.text_slots = min(-(-used(self.stores[TEXT]) // unit) * unit, self.stores[TEXT].shape[1])
 
     def fork(self) -> TokenTable:
         """A table of its own with the same tokens."""

@@ -23,6 +23,7 @@ from kvmm.kernels.quantize import BITS
 
 if TYPE_CHECKING:
     from kvmm.calibration.data import SiteSamples
+    from kvmm.kernels.angle.format import AngleFormat
     from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 
 PAGE_SIZE = 128  # tokens
@@ -162,6 +163,10 @@ class Codec(ABC):
     # whether ``encode`` of a page behind others is the same work for every page, so that it can be captured: it asks
     # the device nothing, and reads of ``previous`` only tensors that such a page adds nothing to
     static_encode: bool = False
+    # whether tokens can be added to a page that is not full: behind a first page, what is stored of a token depends on
+    # that token and on what pages share
+    opens_pages: bool = False
+    stream_tensors: tuple[str, ...] = ()  # those that hold codes which files keep as streams
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         self.spec = spec
@@ -269,6 +274,30 @@ class Codec(ABC):
         """
         raise KVMMError(f"codec {self.name} does not declare what it stores, so its caches are not read from files")
 
+    def merge_pages(
+        self, old: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor], slots: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Pages ``[B, H, n, ...]`` of ``old`` with what ``new`` has in some slots (``opens_pages``).
+
+        Args:
+            old, new: the tensors with rows by page, by name.
+            slots: bool ``[page_size]``.
+        """
+        raise KVMMError(f"Codec {self.name} fills pages as a whole.")
+
+    def stream_bits(self, dim: int) -> torch.Tensor | None:
+        """uint8 ``[C]``, bits of the channels that have codes, for vectors of ``dim``; None: files keep pages as they
+        are."""
+        return None
+
+    def streams(self, packed: Packed) -> torch.Tensor:
+        """The codes uint8 ``[B, H, T, C]`` of pages on a CPU, for files (``stream_bits``)."""
+        raise KVMMError(f"Codec {self.name} has no streams.")
+
+    def from_streams(self, codes: torch.Tensor, page_size: int, device: torch.device) -> dict[str, torch.Tensor]:
+        """The tensors ``stream_tensors`` of :meth:`streams`, for pages on ``device``."""
+        raise KVMMError(f"Codec {self.name} has no streams.")
+
     @abstractmethod
     def decode(self, packed: Packed) -> torch.Tensor:
         """Decode to float32 ``[B, H, P * page_size, D]``, in the model's basis."""
@@ -281,7 +310,7 @@ class Codec(ABC):
         """``sum_t p_t v_t``: ``[B, H, Q, P * page_size]`` to ``[B, H, Q, D]`` in the codec's basis. For values."""
         raise KVMMError(f"Codec {self.name} does not store values.")
 
-    def packed_format(self, packed: Packed) -> PackedFormat | DenseFormat | None:
+    def packed_format(self, packed: Packed) -> PackedFormat | DenseFormat | AngleFormat | None:
         """How kernels read ``packed`` in place (:mod:`kvmm.kernels.attention`).
 
         None if only ``scores`` and ``weighted_values`` do.

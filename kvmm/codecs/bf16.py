@@ -18,6 +18,7 @@ class BF16(Codec):
     name = "bf16"
     pages_stand_alone = True
     static_encode = True
+    opens_pages = True
     bits = (16,)
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
@@ -29,6 +30,11 @@ class BF16(Codec):
         elif x is given:
             x = x.clone(memory_format=torch.contiguous_format)  # of a view of a layer's columns nothing may be kept
         return Packed({"values": x.unflatten(2, (-1, page_size))}, page_size)
+
+    def merge_pages(
+        self, old: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor], slots: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        return {"values": torch.where(slots[:, None], new["values"], old["values"])}
 
     def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
         shape = (store.batch, store.heads, store.pages, store.page_size, store.dim)

@@ -13,6 +13,9 @@ from torch import nn
 class NextPage(Protocol):
     """Where the next page goes, by the device's own count: a :class:`kvmm.cache.capacity.PageCursor`."""
 
+    filled: torch.Tensor
+    begun: bool
+
     def number(self, used: int, step: int) -> torch.Tensor:
         """int32 ``[1]``: how much is in use of what every page adds ``step`` to."""
 
@@ -21,16 +24,17 @@ class NextPage(Protocol):
 
 
 class CapturedMove(Protocol):
-    """Residual tokens that go into pages: a :class:`kvmm.cache.token_table.Move`."""
+    """Residual tokens that go into pages: a :class:`kvmm.cache.plan.Move`."""
 
     modality: int
     index: torch.Tensor
     valid: torch.Tensor | None
     page_size: int
+    filled: int
 
 
 class CapturedPlan(Protocol):
-    """What one packing does in every layer: a :class:`kvmm.cache.token_table.Plan`."""
+    """What one packing does in every layer: a :class:`kvmm.cache.plan.Plan`."""
 
     moves: Sequence[CapturedMove]
     stay: torch.Tensor

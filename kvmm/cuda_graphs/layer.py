@@ -100,6 +100,15 @@ class LayerGraph:
             self._warm += 1
             if self._warm <= WARM_UP or not self._capture(inputs, reads, pool, work):
                 return None
+        return self.replay(inputs)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether there is a graph."""
+        return self._graph is not None
+
+    def replay(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """:meth:`run` where the graph is known to fit."""
         torch._foreach_copy_(self._inputs, list(inputs))
         self._graph.replay()
         self.replays += 1

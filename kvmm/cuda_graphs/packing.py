@@ -1,9 +1,9 @@
-"""Packing a page of text as a CUDA graph, between two replayed steps.
+"""Packing text as a CUDA graph, between two replayed steps.
 
-While tokens come one by one, a full residual page is packed every so many steps, and always in the same way: the same
-tokens of every layer go into the next page, the others move to the front. The host launches some thousand small
-kernels for that; captured, one graph does it for all layers. Where the page goes the device knows by itself
-(:class:`kvmm.cuda_graphs.captured.NextPage`); the host only notes that the stores have grown.
+While tokens come one by one, some of the residual ones are packed every so many steps, and always in the same way: the
+same tokens of every layer go into the next page, or the next slots of a page, and the others move to the front. The
+host launches some thousand small kernels for that; captured, one graph does it for all layers. Where the tokens go the
+device knows by itself (:class:`kvmm.cuda_graphs.captured.NextPage`); the host only notes that the stores have grown.
 
 Everything else (a prompt, media, sequences that are not in step, codecs whose ``encode`` looks at what it encodes) is
 packed as usual. Without CUDA the same work runs uncaptured.
@@ -77,9 +77,10 @@ class PackingGraph:
         if self.reason is not None:
             self.plain += 1
             return False
-        for layer, growths in zip(layers, self._growths, strict=True):
-            for store, growth in zip(layer.parts[TEXT].stores, growths, strict=True):
-                store.note(growth)
+        if not plan.moves[0].filled:
+            for layer, growths in zip(layers, self._growths, strict=True):
+                for store, growth in zip(layer.parts[TEXT].stores, growths, strict=True):
+                    store.note(growth)
         return True
 
     def _repeats(self, plan: CapturedPlan) -> bool:
@@ -96,7 +97,9 @@ class PackingGraph:
         if len(plan.moves) != 1 or plan.moves[0].modality != TEXT or plan.num_sinks != cache.table.num_sinks:
             return "more than text was packed"
         move = plan.moves[0]
-        if move.index.shape[1] != move.page_size or move.valid is not None:
+        count = move.index.shape[1]
+        whole = cache.table.text_page()[1] == count and move.filled + count <= move.page_size
+        if not whole or move.valid is not None:
             return "not one full page in every sequence"
         if not all(layer.is_initialized for layer in layers) or len({layer.device for layer in layers}) > 1:
             return "layers on several devices"
@@ -107,7 +110,8 @@ class PackingGraph:
 
     def _write(self, cache: CapturedCache, layers: list[CapturedLayer]) -> list[tuple[Any, Any]]:
         """The device's part, of all layers."""
-        cursor = cache.table.static.lengths_on(layers[0].device, cache.table).next_page(_pages(cache))
+        lengths = cache.table.static.lengths_on(layers[0].device, cache.table)
+        cursor = lengths.next_page(_pages(cache), cache.table.filled > 0)
         return [layer.write_page(self._static, cursor) for layer in layers]
 
     def _write_apart(self, cache: CapturedCache, layers: list[CapturedLayer]) -> list[tuple[Any, Any]]:

@@ -15,7 +15,8 @@ from kvmm.policy.files import is_policy_file, policy_from_dict, policy_to_dict, 
 from kvmm.policy.retention_presets import retention_preset
 from kvmm.policy.settings import KVSpec, LayerOverride, RetentionSettings
 
-FLUSH_LENGTHS = (128, 64, 32)  # the sizes that a page may have
+PAGE_SIZES = (128, 64, 32)
+FLUSH_LENGTHS = (*PAGE_SIZES, 16)
 EXACT_DTYPES = ("auto", "bfloat16", "float16", "model")
 
 
@@ -36,8 +37,10 @@ class KVPolicy:
         retention: how they are chosen.
         num_sink_tokens: first tokens of each sequence kept exact.
         residual_length: newest text tokens kept exact. Images, video and audio are packed entirely.
-        flush_length: text tokens that are packed at a time, as a page: 128, 64 or 32. Fewer than that wait exact beside
-            the residual, in a prompt and while tokens are generated, so that groups of up to 128 tokens hold for both.
+        flush_length: text tokens that are packed at a time: 128, 64 or 32, as a page, or 16. Fewer than that wait exact
+            beside the residual, in a prompt and while tokens are generated, so that groups of up to 128 tokens hold for
+            both. 16 tokens are added to a page of 128 that is not full, where the codecs of text can do that
+            (``Codec.opens_pages``); where they cannot, 128 tokens are packed at a time.
         mixed_modalities: pack tokens of all modalities together in the order of the sequence, as a cache does that does
             not know them: groups, sinks and residual are then of any modality. All modalities must have one spec.
         exact_dtype: what exact tokens (sinks, residual, ``bf16`` pages, outliers) are stored in once the prompt is
@@ -63,6 +66,11 @@ class KVPolicy:
     flush_length: int = 128
     mixed_modalities: bool = False
     exact_dtype: str = "auto"
+
+    @property
+    def page_length(self) -> int:
+        """Tokens of a page of text."""
+        return self.flush_length if self.flush_length in PAGE_SIZES else PAGE_SIZES[0]
 
     def specs(self, modality: int, layer: int = 0, num_layers: int = 1) -> KVSpec:
         """The specs of a modality code (``kvmm.modality``) in decoder layer ``layer`` of ``num_layers``."""
@@ -277,7 +285,7 @@ def _check(policy: KVPolicy) -> None:
     if policy.exact_dtype not in EXACT_DTYPES:
         raise KVMMError(f"exact_dtype must be one of {', '.join(EXACT_DTYPES)}, not {policy.exact_dtype!r}.")
     if isinstance(policy.flush_length, bool) or policy.flush_length not in FLUSH_LENGTHS:
-        raise KVMMError(f"flush_length must be 128, 64 or 32 tokens, not {policy.flush_length!r}.")
+        raise KVMMError(f"flush_length must be 128, 64, 32 or 16 tokens, not {policy.flush_length!r}.")
     if policy.mixed_modalities:
         _check_mixed(policy)
     for one in (*policy.all_specs(), *_tier_specs(policy)):

@@ -54,8 +54,8 @@ for _policy in (
     ),
     _media(
         "calibquant1",
-        "CalibQuant, 1 bit, min/max levels of a channel over all images, or recordings, of a prompt: only large models "
-        "(7B and up) still answer.",
+        "CalibQuant, 1 bit, min/max levels of a channel over all images, or recordings, of a prompt: the embedded "
+        "model loses most answers.",
         _kv("calibquant", 1, None, levels="paper", calibration="file"),
     ),
     _media(

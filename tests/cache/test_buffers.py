@@ -23,6 +23,7 @@ class Pair:
         static = StaticCapacity()
         static.text_pages, static.page_size, static.residual_tokens = 1, 32, CAPACITY
         self.table = SimpleNamespace(static=static, stores={}, length=0, dense=torch.zeros(batch, 0))
+        self.table.adds_tokens, self.table.filled = False, 0
         key, value = self.tokens(tokens)
         self.count(tokens)
         self.dynamic = DynamicBuffer.empty(key, value)

@@ -4,17 +4,18 @@ import pytest
 import torch
 
 from kvmm.cache.pages import PageStore
-from kvmm.cache.token_table import TokenTable, _run
+from kvmm.cache.plan import run
+from kvmm.cache.token_table import TokenTable
 from kvmm.codecs import build_codec
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
 from kvmm.policy import CodecSpec, get_policy, spec
 
 
-def test_run():
-    assert _run(torch.tensor([[3, 4, 5], [3, 4, 5]])) == 3
-    assert _run(torch.tensor([[0, 1]])) == 0
-    assert _run(torch.tensor([[3, 4, 6]])) is None
-    assert _run(torch.tensor([[3, 4, 5], [4, 5, 6]])) is None
+def testrun():
+    assert run(torch.tensor([[3, 4, 5], [3, 4, 5]])) == 3
+    assert run(torch.tensor([[0, 1]])) == 0
+    assert run(torch.tensor([[3, 4, 6]])) is None
+    assert run(torch.tensor([[3, 4, 5], [4, 5, 6]])) is None
 
 
 def test_plan():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from kvmm.cache.capacity import StaticCapacity
+from kvmm.cache.plan import Cut
 from kvmm.cache.segments import Segments
 from kvmm.cache.tiers import TieredStore
-from kvmm.cache.token_table import Cut
 from kvmm.codecs import build_codec
 from kvmm.modality import AUDIO, IMAGE, TEXT
 from kvmm.policy import RetentionSettings, spec

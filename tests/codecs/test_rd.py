@@ -233,3 +233,32 @@ def test_presets_and_fractional_overrides():
     assert get_policy("rd2.25").image.key.bits == 2.25
     changed = get_policy("rd2", key_bits=1.75)
     assert (changed.image.key.bits, changed.image.value.bits) == (1.75, 2)
+
+
+def test_outliers_stay_in_full_precision():
+    """The tokens with the smallest keys come back as they were, keys and values, and cost the others nothing."""
+    generator = torch.Generator().manual_seed(0)
+    key, value = (torch.randn(2, 3, 256, 64, generator=generator) for _ in range(2))
+    sinks = torch.tensor([7, 130, 131, 200])
+    key[:, :, sinks] = 0.05 * torch.randn(64, generator=generator)  # small, and the same everywhere
+    value[:, :, sinks] = 40.0  # far outside of the others' levels
+    others = torch.ones(256, dtype=torch.bool).index_fill_(0, sinks, False)
+    decoded = {}
+    for outliers in (0, 2):
+        for side, x in (("key", key), ("value", value)):
+            codec = build_codec(spec("rd", 2, outliers=outliers), side)
+            packed = codec.encode(x, EncodeContext(128, keys=key, exact_dtype=torch.float32))
+            decoded[outliers, side] = codec.decode(packed)
+            if outliers:
+                assert packed["outlier_slot"].tolist() == [[sinks.tolist()] * 3] * 2
+    for side, x in (("key", key), ("value", value)):
+        torch.testing.assert_close(decoded[2, side][:, :, sinks], x[:, :, sinks])
+        assert float((decoded[0, side] - x)[:, :, sinks].abs().mean()) > 0.01
+        errors = [float((decoded[n, side] - x)[:, :, others].square().mean()) for n in (0, 2)]
+        assert errors[1] <= 1.01 * errors[0]
+
+
+@pytest.mark.parametrize("outliers", [-1, 65, 1.5, True, "2"])
+def test_outliers_are_a_small_number(outliers):
+    with pytest.raises(KVMMError, match="outliers must be a number of tokens in every 128"):
+        build_codec(spec("rd", 2, outliers=outliers), "key")

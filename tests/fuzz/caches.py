@@ -58,9 +58,22 @@ class Fuzzer:
             family, batch = ("qwen2_5_vl", 2) if number % 3 == 0 else ("qwen3", 1)
             self.seeds.append((family, saved(self.path, family, policy, batch)))
         self.seeds.append(("gemma3", saved(self.path, "gemma3", "kivi2")))
+        self.seeds.append(("qwen3", self._coded()))
         for policy in ("balanced", "spherical"):
             if policy in policies():
                 self.seeds.append(("qwen3", self._with_budget(policy)))
+
+    def _coded(self) -> bytes:
+        """A file with entropy-coded pages, where there is a compiler."""
+        kv = KVSpec(spec("rd", 2, None), spec("rd", 1.5, None))
+        policy = KVPolicy("coded", text=kv, image=kv, num_sink_tokens=2, residual_length=0)
+        model = build("qwen3")
+        ids = torch.randint(3, 110, (1, 30), generator=torch.Generator().manual_seed(0)).repeat(1, 20)
+        cache = KVMMCache.for_model(model, policy)
+        with torch.no_grad():
+            model(input_ids=ids, past_key_values=cache, use_cache=True)
+        cache.pack().save(self.path)
+        return self.path.read_bytes()
 
     def _with_budget(self, policy: str) -> bytes:
         model = build("qwen3")

@@ -148,7 +148,7 @@ def _child(kind: str, seed: int, start: int, count: int, sanitize: bool) -> Iter
     """What becomes of the inputs from ``start`` on, until a child has run all of them or is gone."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(_ROOT)}
     if sanitize:
-        from kvmm.kernels.attention.backends.cpu.build import sanitized_environment
+        from kvmm.kernels.build import sanitized_environment
 
         environment |= sanitized_environment()
     command = [sys.executable, "-m", "tests.fuzz", "--serve", kind, "--seed", str(seed)]

@@ -20,7 +20,7 @@ def test_presets():
     for name, line in listed.items():
         assert line.strip() and "\n" not in line
         assert get_policy(name).name == name
-    assert "only large models" in listed["calibquant1"]
+    assert "loses most answers" in listed["calibquant1"]
 
 
 def test_tiers_hold_every_preset_once():

@@ -10,7 +10,8 @@ import torch
 
 from kvmm.cache import KVMMCache
 from kvmm.cache.pages import PageStore
-from kvmm.cache.token_table import Plan, TokenTable
+from kvmm.cache.plan import Plan
+from kvmm.cache.token_table import TokenTable
 from kvmm.codecs import Codec, Side, Site, build_codec
 from kvmm.errors import KVMMError
 from kvmm.kernels.exact import exact_dtype

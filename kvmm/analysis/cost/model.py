@@ -25,7 +25,7 @@ from kvmm.analysis.cost.shapes import ModelShape
 from kvmm.cache.pages import PageStore
 from kvmm.calibration import Calibration
 from kvmm.codecs import Site, build_codec
-from kvmm.codecs.base import page_size_for
+from kvmm.codecs.base import Codec, page_size_for
 from kvmm.errors import KVMMError
 from kvmm.kernels.exact import exact_dtype
 from kvmm.modality import MODALITY_NAMES, TEXT
@@ -98,12 +98,13 @@ class Split:
     packed: dict[int, tuple[int, int]]
 
 
-def split_tokens(policy: KVPolicy, tokens: Mapping[str, int]) -> Split:
+def split_tokens(policy: KVPolicy, tokens: Mapping[str, int], opens_pages: bool = False) -> Split:
     """The split of :meth:`kvmm.cache.token_table.TokenTable.plan` for a prompt that begins with its text.
 
     Args:
         policy: gives ``num_sink_tokens``, ``residual_length``, ``flush_length`` and ``mixed_modalities``.
         tokens: tokens of one sequence by modality.
+        opens_pages: whether all codecs of text can add tokens to a page that is not full.
     """
     left, missing, sinks = {m: tokens.get(name, 0) for m, name in enumerate(MODALITY_NAMES)}, policy.num_sink_tokens, 0
     if policy.mixed_modalities:
@@ -113,8 +114,9 @@ def split_tokens(policy: KVPolicy, tokens: Mapping[str, int]) -> Split:
         left[modality] -= taken
         missing, sinks = missing - taken, sinks + taken
     surplus = max(0, left[TEXT] - policy.residual_length)
-    page = policy.flush_length
-    packed = {TEXT: (surplus // page * page, page)}
+    page = policy.page_length
+    unit = min(policy.flush_length, page) if opens_pages else page
+    packed = {TEXT: (surplus // unit * unit, page)}
     packed |= {m: (count, page_size_for(count)) for m, count in left.items() if m != TEXT}
     packed = {m: (count, size) for m, (count, size) in packed.items() if count}
     return Split(sinks + left[TEXT] - packed.get(TEXT, (0, 0))[0], sinks, packed)
@@ -153,6 +155,12 @@ class CostModel:
         check_head_dim(self.policy, shape.head_dim)
         self.shape, self.calibration, self.dtype = shape, calibration, dtype
         self.exact_dtype = exact_dtype(self.policy.exact_dtype, dtype)
+        kinds = self._layer_kinds(TEXT)
+        self.opens_pages = all(codec.opens_pages for kv, layer in kinds for codec in self._codecs(kv, layer, TEXT))
+
+    def split(self, tokens: Mapping[str, int]) -> Split:
+        """How one sequence of so many tokens by modality lies in a packed cache."""
+        return split_tokens(self.policy, tokens, self.opens_pages)
 
     def cost(self, tokens: Mapping[str, int], batch: int = 1) -> CacheCost:
         """Bytes of a packed cache.
@@ -165,7 +173,7 @@ class CostModel:
             KVMMError: for counts below 0, an unknown modality or a batch below 1.
         """
         _check_counts(tokens, batch)
-        shape, split, width = self.shape, split_tokens(self.policy, tokens), self.dtype.itemsize
+        shape, split, width = self.shape, self.split(tokens), self.dtype.itemsize
         exact = self.exact_dtype.itemsize
         length = sum(tokens.values())
         vector = 2 * shape.num_key_value_heads * shape.head_dim  # elements a token and layer
@@ -231,6 +239,12 @@ class CostModel:
         return Counter(
             (self.policy.specs(modality, index, total), index if self.calibration is not None else 0)
             for index in indices
+        )
+
+    def _codecs(self, kv: KVSpec, layer: int, modality: int) -> tuple[Codec, Codec]:
+        return (
+            build_codec(kv.key, "key", Site(layer, modality, self.calibration, kv.value)),
+            build_codec(kv.value, "value", Site(layer, modality, self.calibration, kv.key)),
         )
 
     def _part(self, kv: KVSpec, layer: int, modality: int, page_size: int, count: int, batch: int) -> dict[str, int]:

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from kvmm.analysis.cost.model import CostModel, split_tokens, store_nbytes
+from kvmm.analysis.cost.model import CostModel, store_nbytes
 from kvmm.analysis.cost.shapes import ModelShape
 from kvmm.codecs import Codec, EncodeContext, Site, build_codec
 from kvmm.modality import MODALITY_NAMES
@@ -97,7 +97,7 @@ def decode_operations(model: CostModel, tokens: Mapping[str, int]) -> DecodeOper
         model: shape and policy.
         tokens: tokens of one sequence by modality, those that the step reads.
     """
-    shape, split = model.shape, split_tokens(model.policy, tokens)
+    shape, split = model.shape, model.split(tokens)
     length = sum(tokens.values())
     heads, dim = shape.num_attention_heads, shape.head_dim
     group = heads // shape.num_key_value_heads

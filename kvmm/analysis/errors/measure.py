@@ -23,7 +23,7 @@ from kvmm.analysis.errors.report import (
 )
 from kvmm.analysis.norms.measure import NormReport
 from kvmm.cache.pages import PageStore
-from kvmm.cache.token_table import Plan
+from kvmm.cache.plan import Plan
 from kvmm.codecs import Side, Site, build_codec
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES, PADDING

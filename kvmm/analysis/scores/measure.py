@@ -28,7 +28,7 @@ from kvmm.analysis.common.by_policy import ByPolicy
 from kvmm.analysis.common.prefill import full_layers, one_prompt, prompt_modality, visit_layers
 from kvmm.analysis.common.recording import Seen
 from kvmm.analysis.common.stored import LayerStorage, layer_storages
-from kvmm.cache.token_table import Plan
+from kvmm.cache.plan import Plan
 from kvmm.codecs import Codec
 from kvmm.errors import KVMMError
 from kvmm.kernels.exact import exact_dtype, to_exact

@@ -90,7 +90,8 @@ def outlier_fields(store: StoreShape) -> dict[str, Field]:
 
 
 def _slots(packed: Packed) -> int:
-    return packed["codes"].shape[2] * packed.page_size
+    pages = packed["codes"].shape[2] if packed.page_group is None else len(packed.page_group)
+    return pages * packed.page_size
 
 
 def put_back(decoded: torch.Tensor, packed: Packed) -> torch.Tensor:

@@ -27,22 +27,37 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
+from kvmm.codecs.base import PAGE_SIZE, Codec, EncodeContext, Packed, Stored, StoreShape
+from kvmm.codecs.common.outliers import (
+    OUTLIERS,
+    find_outliers,
+    num_outliers,
+    outlier_fields,
+    outlier_scores,
+    put_back,
+    split_probabilities,
+    take_out,
+)
 from kvmm.codecs.common.transform import Transform, check_invertible, offline_transform, rotation
-from kvmm.codecs.common.waterfill import waterfill
-from kvmm.codecs.rd.fit import fit_to_prompt, fit_transform, pooled_bits
+from kvmm.codecs.rd.fit import channel_bits, fit_to_prompt, fit_transform
+from kvmm.codecs.rd.levels import gaussian_levels, page_levels
+from kvmm.codecs.rd.tables import lane_tables, no_codes, stored_layout
 from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
 from kvmm.kernels.attention import scores_per_channel, weighted_values_per_channel
-from kvmm.kernels.attention.format import PackedFormat, Plane, lanes_by_channel, plane_layout
+from kvmm.kernels.attention.format import PackedFormat, Plane
 from kvmm.kernels.hadamard import hadamard_matrix
-from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP, Pages, cut_pages, unpack_keys, unpack_values
-from kvmm.kernels.quantize.layout import STORED_BITS, PlaneLayout, check_bits, layout_of
+from kvmm.kernels.quantize import Pages, cut_pages, unpack_keys, unpack_values
+from kvmm.kernels.quantize.layout import STORED_BITS, PlaneLayout, check_bits, merge_slots
 
 if TYPE_CHECKING:
     from kvmm.calibration.data import SiteSamples
 
+_STORED = {
+    **dict.fromkeys(("scale", "zero_point"), Stored("group")),
+    **dict.fromkeys(("transform", "bits"), Stored("span")),
+}
 SHORT_SPAN = 128  # tokens up to which levels of its own cost a span more than they gain
 
 
@@ -58,28 +73,38 @@ class RD(Codec):
             values), ``site`` (each layer's keys, each layer's values), or ``auto``: the widest for which costs have one
             unit, which is ``model`` if the importance comes from gradients and both sides ask for the same average.
         norm: divide token norms out first: ``auto`` (where calibration found that it pays), ``l2`` or ``none``.
+        levels: ``span`` (fitted to what is packed at once) or ``fixed`` (those of the calibration file, for all tokens
+            that ever come, so that a token's codes depend on that token alone; spans without a fit have their own).
+        outliers: for every 128 tokens of a span, how many of it stay in full precision, keys and values alike: those
+            with the smallest keys, which language models attend to as they do to the first token. 0 or more.
         parameters: ``float16`` or ``float32`` scales, zero points and norms.
     """
 
     name = "rd"
     wants_calibration = True
+    stream_tensors = ("codes", "codes_1bit")
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "fit": ("auto", "offline", "prompt", "none"),
         "rotation": ("hadamard", "identity"),
         "pool": ("auto", "model", "side", "site"),
         "norm": ("auto", "l2", "none"),
+        "levels": ("span", "fixed"),
+        "outliers": (0,),
         "parameters": ("float16", "float32"),
     }
-    stored: ClassVar[Mapping[str, Stored]] = {
-        **dict.fromkeys(("scale", "zero_point"), Stored("group")),
-        **dict.fromkeys(("transform", "bits"), Stored("span")),
-    }
+
+    @property
+    def stored(self) -> Mapping[str, Stored]:
+        return _STORED | OUTLIERS if self.outliers else _STORED
 
     def __init__(self, spec: CodecSpec, side: Side, site: Site | None = None):
         super().__init__(spec, side, site)
         self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
         self.fit_kind = self.option("fit")
+        self.outliers: int = self.option("outliers")
         self.needs_queries = self.fit_kind == "prompt" and side == "key"
+        fitted = self.transform_id not in ("identity", "hadamard")  # else levels come from a span's tokens
+        self.opens_pages = fitted and not self.outliers
         self.static_encode = self.fit_kind != "prompt"  # where bits are stored with the pages
         self.token_dim = -2 if side == "key" else -1
         self._layouts: dict[int, PlaneLayout] = {}
@@ -92,6 +117,12 @@ class RD(Codec):
             raise KVMMError(f"Codec rd stores an average of more than 0 and at most 8 bits, not {spec.bits!r}.")
         if spec.group_size is not None:
             raise KVMMError("Codec rd has no group_size: levels belong to the whole span of a modality.")
+        outliers = spec.option("outliers", 0)
+        if type(outliers) is not int or not 0 <= outliers <= PAGE_SIZE // 2:
+            raise KVMMError(
+                f"Codec rd: outliers must be a number of tokens in every {PAGE_SIZE}, at most {PAGE_SIZE // 2}, "
+                f"not {outliers!r}."
+            )
         cls.check_options(spec)
 
     @classmethod
@@ -106,6 +137,7 @@ class RD(Codec):
             CodecSpec("rd", 1.5, None, (("norm", "l2"),)),
             CodecSpec("rd", 2.25, None, (("fit", "prompt"),)),
             CodecSpec("rd", 3, None, (("rotation", "identity"),)),
+            CodecSpec("rd", 2, None, (("outliers", 2),)),
             CodecSpec("rd", 8),
         ]
 
@@ -158,32 +190,22 @@ class RD(Codec):
         if dim not in self._layouts:
             sibling = self.site.sibling
             same = sibling is not None and (sibling.codec, sibling.bits) == (self.name, self.spec.bits)
-            key = (float(self.spec.bits), self.option("pool"), self.fit_kind, same)
+            pool = self.option("pool") if self.fit_kind in ("auto", "offline") else None
+            key = (float(self.spec.bits), pool, same)
             if key not in transform.layouts:
-                transform.layouts[key] = PlaneLayout(self._bits(transform, same))
+                bits = channel_bits(self.name, self.side, self.site, transform, key[0], pool, same)
+                transform.layouts[key] = PlaneLayout(bits)
             self._layouts[dim] = transform.layouts[key]
         return self._layouts[dim]
-
-    def _bits(self, transform: Transform, same: bool) -> torch.Tensor:
-        """Bits of the channels; ``same``: the other side asks for the same average."""
-        average, calibration, pool = float(self.spec.bits), self.site.calibration, self.option("pool")
-        offline = transform.deviation is not None and self.fit_kind in ("auto", "offline")
-        if not offline:
-            return waterfill(transform.variance, average)
-        comparable = calibration.metadata.get("importance") == "gradient"
-        if pool == "auto":
-            pool = "site" if not comparable else "model" if same else "side"
-        if pool == "site":
-            return waterfill(transform.variance, average)
-        side = None if pool == "model" else self.side
-        shared = pooled_bits(calibration, self.name, self.site.modality, average, side)
-        return shared[self.site.layer, self.side]
 
     # -- encode and decode ------------------------------------------------------------------------------------------
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
         pages = cut_pages(x, context.page_size, context.valid)
         dim, tensors = pages.shape[-1], {}
+        if self.outliers:
+            count = num_outliers(x.shape[2], self.outliers, PAGE_SIZE, context)
+            pages, tensors = take_out(x, pages, find_outliers(x, count, context), context)
         transform = self.transform(dim, x.device)
         if self.uses_norm(transform):
             tensors["norm"] = pages.divisors(self.parameter_dtype)
@@ -194,7 +216,7 @@ class RD(Codec):
                 tensors |= fit_to_prompt(pages, moment, float(self.spec.bits))
             forward = (context.previous or tensors)["transform"][:, :, 0].float()
             pages = pages.transform(forward)
-            layout = _stored_layout(tensors, context.previous)
+            layout = stored_layout(tensors, context.previous)
         else:
             pages = pages.transform(transform.forward[None], transform.known).subtract(transform.offset[None])
             layout = self.layout(dim, transform)
@@ -214,8 +236,9 @@ class RD(Codec):
         """Scale ``[B, H, 1, C]``, zero point ``[B, H, 1, D]`` and which group they are; None is a new one."""
         held = 0 if context.previous is None else context.previous["scale"].shape[2]
         batch, heads, count, page_size, _ = pages.shape
-        if count * page_size <= SHORT_SPAN:
-            if held:  # also what keeps the pages of an answer in one group, which kernels read fastest
+        fixed = self.option("levels") == "fixed" and transform.deviation is not None and self.fit_kind != "prompt"
+        if fixed or count * page_size <= SHORT_SPAN:
+            if held and not fixed:  # also what keeps the pages of an answer in one group, which kernels read fastest
                 previous = context.previous
                 return previous["scale"][:, :, -1:], previous["zero_point"][:, :, -1:], -1
             if transform.deviation is not None and self.fit_kind != "prompt":
@@ -228,33 +251,22 @@ class RD(Codec):
         """Scale ``[1, H, 1, C]`` and zero point ``[1, H, 1, D]`` of a Gaussian with the calibrated deviations."""
         device = transform.forward.device
         if device not in self._gaussian:
-            bits = layout.bits
-            half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits.tolist()], device=device)
-            scale = 2 * half * transform.deviation
-            zero_point = -scale * (2**bits - 1).to(scale) / 2
-            scale, zero_point = (p.to(self.parameter_dtype)[None, :, None] for p in (scale, zero_point))
-            self._gaussian[device] = scale[..., : layout.coded].contiguous(), zero_point  # kernels want whole rows
+            self._gaussian[device] = gaussian_levels(layout, transform.deviation, self.parameter_dtype)
         return self._gaussian[device]
 
     def _parameters(self, packed: Packed, transform: Transform, layout: PlaneLayout) -> tuple[Any, Any, Any]:
         """Scale and zero point ``[B, H, G, ...]`` float32 with the transform's offset, and each page's group."""
-        levels, group, one = (packed["scale"], packed["zero_point"]), packed.page_group, packed.only_group
-        if one is not None and one >= 0:
-            levels, group = tuple(own[:, :, one : one + 1] for own in levels), None
-        elif transform.deviation is not None and self.fit_kind != "prompt":
-            offline = [
-                other.expand(*own.shape[:2], 1, -1)
-                for own, other in zip(levels, self._offline_levels(layout, transform), strict=True)
-            ]
-            if one is not None:
-                levels, group = offline, None
-            else:
-                levels = [torch.cat((own, other), 2) for own, other in zip(levels, offline, strict=True)]
-                group = torch.where(group < 0, levels[0].shape[2] - 1, group)
-        scale, zero_point = (p.float() for p in levels)
-        if self.fit_kind != "prompt":
-            zero_point = zero_point + _heads(transform.offset, 4)
-        return scale, zero_point, group
+        if self.fit_kind == "prompt":
+            return page_levels(packed, None, None)
+        offline = None if transform.deviation is None else self._offline_levels(layout, transform)
+        return page_levels(packed, offline, transform.offset)
+
+    def merge_pages(
+        self, old: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor], slots: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        return {
+            name: merge_slots(old[name], x, slots, self.token_dim, STORED_BITS.get(name)) for name, x in new.items()
+        }
 
     def fields(self, store: StoreShape, tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
         batch, heads, pages, dim = store.batch, store.heads, store.pages, store.dim
@@ -265,7 +277,7 @@ class RD(Codec):
             check_fields(tensors, fields, closed=False)
             check_bits(tensors["bits"])
             check_invertible(tensors["transform"], "transform")
-            layout = _stored_layout(tensors)
+            layout = stored_layout(tensors)
         else:
             layout = self.layout(dim, transform)
         extra = transform.deviation is not None and self.fit_kind != "prompt"  # levels that no store holds
@@ -274,6 +286,8 @@ class RD(Codec):
         fields["zero_point"] = Field(self.parameter_dtype, (batch, heads, "groups", dim))
         if self.uses_norm(transform):
             fields["norm"] = Field(self.parameter_dtype, (batch, heads, pages, store.page_size))
+        if self.outliers:
+            fields |= outlier_fields(store)
         for name, widths in layout.stored_widths().items():
             rows = store.page_size * STORED_BITS[name] // 8
             shape = (rows, widths) if self.side == "key" else (widths, rows)
@@ -291,24 +305,41 @@ class RD(Codec):
         pages[..., : layout.coded] += codes * scale.unsqueeze(3)
         inverse = self._inverse(packed, transform)
         x = pages.flatten(2, 3) @ inverse.transpose(-1, -2)
-        return x * packed["norm"].float().flatten(2).unsqueeze(-1) if "norm" in packed.tensors else x
+        x = x * packed["norm"].float().flatten(2).unsqueeze(-1) if "norm" in packed.tensors else x
+        return put_back(x, packed) if self.outliers else x
 
     def _layout_of(self, packed: Packed) -> tuple[Transform, PlaneLayout]:
         dim = packed["zero_point"].shape[-1]
         transform = self.transform(dim, packed["zero_point"].device)
-        return transform, _stored_layout(packed.tensors) if self.fit_kind == "prompt" else self.layout(dim, transform)
+        return transform, stored_layout(packed.tensors) if self.fit_kind == "prompt" else self.layout(dim, transform)
 
     def _unpacked(self, packed: Packed) -> tuple[Transform, PlaneLayout, torch.Tensor]:
         transform, layout = self._layout_of(packed)
         if not layout.coded:
-            return transform, layout, _no_codes(packed, self.token_dim)
+            return transform, layout, no_codes(packed, self.token_dim)
         return transform, layout, layout.unpack(packed.tensors, self.token_dim)
 
     def _inverse(self, packed: Packed, transform: Transform) -> torch.Tensor:
         """``[B or 1, H or 1, D, D]``."""
+        own = self.fit_kind == "prompt"
+        return torch.linalg.inv(packed["transform"][:, :, 0].float()) if own else transform.inverse[None]
+
+    # -- files ------------------------------------------------------------------------------------------------------
+
+    def stream_bits(self, dim: int) -> torch.Tensor | None:
         if self.fit_kind == "prompt":
-            return torch.linalg.inv(packed["transform"][:, :, 0].float())
-        return transform.inverse[None]
+            return None  # bits are stored with the pages
+        layout = self.layout(dim, self.transform(dim, torch.device("cpu")))
+        return layout.bits[: layout.coded].to(torch.uint8)
+
+    def streams(self, packed: Packed) -> torch.Tensor:
+        codes = self._unpacked(packed)[2].to(torch.uint8)
+        return (codes.transpose(-1, -2) if self.side == "value" else codes).flatten(2, 3)
+
+    def from_streams(self, codes: torch.Tensor, page_size: int, device: torch.device) -> dict[str, torch.Tensor]:
+        layout = next(iter(self._layouts.values()))
+        widths = layout.padded_widths(device, None, self.token_dim)
+        return layout.pack(codes.unflatten(2, (-1, page_size)), self.token_dim, widths)
 
     # -- attention --------------------------------------------------------------------------------------------------
 
@@ -327,9 +358,7 @@ class RD(Codec):
         dim, device = zero_point.shape[-1], zero_point.device
         transform = self.transform(dim, device)
         layout = self.layout(dim, transform)
-        fallback = None
-        if transform.deviation is not None:
-            fallback = self._offline_levels(layout, transform)
+        fallback = None if transform.deviation is None else self._offline_levels(layout, transform)
         page_group = packed.page_group
         if fallback is None and zero_point.shape[2] == 1:
             page_group = None
@@ -337,6 +366,7 @@ class RD(Codec):
             page_group, fallback = None, None
         fallback_scale, fallback_zero_point = fallback or (None, None)
         channel, weight, *by_channel, matrix, lane_transform = self._lane_tables(layout, transform)
+        keeps = self.outliers and packed["outlier"].shape[2]
         return PackedFormat(
             tuple(Plane(packed[n], STORED_BITS[n], w) for n, w in layout.widths.items() if n in packed.tensors),
             len(packed.page_group),
@@ -354,30 +384,19 @@ class RD(Codec):
             channel_weights=by_channel[1],
             transform=matrix,
             lane_transform=lane_transform,
+            kept=packed["outlier"] if keeps else None,
+            kept_slot=packed["outlier_slot"] if keeps else None,
         )
 
     def _lane_tables(self, layout: PlaneLayout, transform: Transform) -> tuple[torch.Tensor, ...]:
         """``lane_channel``, ``plane_weight`` and all the tables that follow from them, of :class:`PackedFormat`."""
         device = transform.forward.device
         if device not in self._tables:
-            runs = [tuple((0, n, 4.0**plane) for plane, n in layout.two_bit_planes)] if layout.two_bit_planes else []
-            if layout.one_bit:
-                runs.append(((layout.one_bit.start, len(layout.one_bit), 1.0),))
-            channel, weight = plane_layout(tuple(runs), device)
-            if self.side == "key":
-                lane_transform = None
-                matrix = transform.inverse
-            else:
-                matrix = transform.inverse.transpose(-1, -2)
-                lane_transform = matrix.index_select(1, channel) * (weight != 0)[:, None]
-            by_channel = lanes_by_channel(channel, weight, transform.forward.shape[-1])
-            self._tables[device] = channel, weight, *by_channel, matrix.contiguous(), lane_transform
+            self._tables[device] = lane_tables(layout, transform, self.side)
         return self._tables[device]
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:
-        if self.fit_kind == "prompt":
-            return query
-        return query @ self.transform(query.shape[-1], query.device).inverse
+        return query if self.fit_kind == "prompt" else query @ self.transform(query.shape[-1], query.device).inverse
 
     def restore_output(self, output: torch.Tensor) -> torch.Tensor:
         if self.fit_kind == "prompt":
@@ -387,6 +406,7 @@ class RD(Codec):
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         transform, layout = self._layout_of(packed)
         scale, zero_point, group = self._parameters(packed, transform, layout)
+        asked = query
         if self.fit_kind == "prompt":
             query = query @ self._inverse(packed, transform)
         scores = query @ zero_point.transpose(-1, -2)  # [B, H, Q, G]
@@ -398,11 +418,13 @@ class RD(Codec):
             scores = scores_per_channel(query.index_select(-1, channel), codes, steps, None, group).add_(scores)
         if not layout.coded and group is None:
             scores = scores.expand(-1, -1, -1, len(packed.page_group) * packed.page_size)
-        return scores * packed["norm"].flatten(2).unsqueeze(2) if "norm" in packed.tensors else scores
+        scores = scores * packed["norm"].flatten(2).unsqueeze(2) if "norm" in packed.tensors else scores
+        return outlier_scores(scores, asked, packed, self._kept(packed, transform)) if self.outliers else scores
 
     def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         transform, layout = self._layout_of(packed)
         scale, zero_point, group = self._parameters(packed, transform, layout)
+        probabilities, kept = split_probabilities(probabilities, packed) if self.outliers else (probabilities, None)
         if "norm" in packed.tensors:
             probabilities = probabilities * packed["norm"].flatten(2).unsqueeze(2)
         if group is None:
@@ -415,21 +437,11 @@ class RD(Codec):
             steps = scale.index_select(-1, channel) * plane_weight
             weighted_lanes = weighted_values_per_channel(probabilities, codes, steps, None, group)
             output = output.scatter_add(-1, channel.expand(weighted_lanes.shape), weighted_lanes)
-        return output @ self._inverse(packed, transform).transpose(-1, -2) if self.fit_kind == "prompt" else output
+        if self.fit_kind == "prompt":
+            output = output @ self._inverse(packed, transform).transpose(-1, -2)
+        return output if kept is None else output + kept @ self._kept(packed, transform)
 
-
-def _no_codes(packed: Packed, dim: int) -> torch.Tensor:
-    """What :meth:`PlaneLayout.unpack` would return without a coded channel."""
-    pages = (*packed["zero_point"].shape[:2], len(packed.page_group), packed.page_size)
-    empty = packed["zero_point"].new_zeros(*pages, 0, dtype=torch.float32)
-    return empty if dim == -2 else empty.transpose(-1, -2)
-
-
-def _stored_layout(tensors: Mapping[str, torch.Tensor], previous: Packed | None = None) -> PlaneLayout:
-    bits = tensors["bits"] if previous is None else previous["bits"]
-    return layout_of(tuple(bits[0, 0, 0].tolist()))
-
-
-def _heads(x: torch.Tensor, dims: int) -> torch.Tensor:
-    """``[H or 1, D]`` with dimensions put between, to meet ``[B, H, ..., D]`` of ``dims`` dimensions."""
-    return x.reshape(1, x.shape[0], *[1] * (dims - 3), x.shape[1])
+    def _kept(self, packed: Packed, transform: Transform) -> torch.Tensor:
+        """The tokens in full precision in the basis of the queries, float32 ``[B, H, n, D]``."""
+        kept = packed["outlier"].float()
+        return kept if self.fit_kind == "prompt" else kept @ transform.forward[None].transpose(-1, -2)

@@ -13,6 +13,8 @@ from kvmm.kernels.quantize import Pages
 
 if TYPE_CHECKING:
     from kvmm.calibration.data import Calibration, SiteSamples
+    from kvmm.codecs.common.transform import Transform
+    from kvmm.codecs.spec import Side, Site
 
 _TRIAL_BITS = 2.0  # at which calibration tries whether token norms pay
 _NORM_BITS = 16  # what a stored norm costs a token and head
@@ -80,4 +82,29 @@ def pooled_bits(
     return dict(zip(sites, bits.split([len(v) for v in sites.values()]), strict=True))
 
 
-__all__ = ["fit_to_prompt", "fit_transform", "pooled_bits"]
+def channel_bits(
+    codec: str, side: Side, site: Site, transform: Transform, average: float, pool: str | None, same: bool
+) -> torch.Tensor:
+    """Bits int64 ``[D]`` of a site's channels.
+
+    Args:
+        codec: name under which the calibration has the site.
+        side, site: whose channels they are.
+        transform: of the site, with the costs of its channels.
+        average: bits a channel.
+        pool: option of the codec; None: the site's own costs, without the calibration.
+        same: the other side asks for the same average.
+    """
+    calibration = site.calibration
+    if transform.deviation is None or pool is None:
+        return waterfill(transform.variance, average)
+    if pool == "auto":
+        comparable = calibration.metadata.get("importance") == "gradient"
+        pool = "site" if not comparable else "model" if same else "side"
+    if pool == "site":
+        return waterfill(transform.variance, average)
+    shared = pooled_bits(calibration, codec, site.modality, average, None if pool == "model" else side)
+    return shared[site.layer, side]
+
+
+__all__ = ["channel_bits", "fit_to_prompt", "fit_transform", "pooled_bits"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -21,10 +22,11 @@ import torch
 from kvmm.calibration.data import SiteSamples
 from kvmm.codecs.base import Codec, Packed, StoreShape
 from kvmm.codecs.spec import CodecSpec, Side, Site, spec
-from kvmm.codecs.spherical.codec import LENGTHS, Spherical, check_factors
+from kvmm.codecs.spherical.codec import Spherical, check_factors
 from kvmm.codecs.spherical.rates import Rate, divisor, pack_indices, unpack_indices
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
+from kvmm.kernels.angle.format import LENGTHS, AngleFormat
 from kvmm.kernels.angle.recursive import (
     angles_of,
     density_levels,
@@ -37,6 +39,14 @@ from kvmm.kernels.angle.recursive import (
 )
 
 _LOWER = {8: 6, 7: 6, 6: 4, 5: 4, 4: 3, 3: 2, 2: 1}  # bits per angle of the next tier
+
+
+@lru_cache(maxsize=32)
+def _cosines_and_sines(dim: int, bits: int, levels: str, device: str) -> torch.Tensor:
+    """float32 ``[1, dim - 1, 2 ** bits, 2]`` of the levels; do not modify."""
+    found = (density_levels if levels == "density" else uniform_levels)(dim, bits)
+    with torch.inference_mode(False):
+        return torch.stack((found.cos(), found.sin()), -1).unsqueeze(0).to(device)
 
 
 class SphericalAngles(Spherical):
@@ -158,6 +168,14 @@ class SphericalAngles(Spherical):
         return None if lower is None else type(self)(replace(self.spec, bits=lower), self.side, self.site)
 
     # -- attention --------------------------------------------------------------------------------------------------
+
+    def packed_format(self, packed: Packed) -> AngleFormat | None:
+        if self.side == "value" or self.reconstruct or self.rate.group:
+            return None
+        tensors = (packed[name] for name in ("codes", "radius", "scale", "mean"))
+        bits, mean = self.rate.index_bits, packed["mean"]
+        levels = _cosines_and_sines(mean.shape[-1], bits, self.option("levels"), str(mean.device))
+        return AngleFormat(*tensors, packed.page_group, levels, bits, packed.page_size, True, self.gain)
 
     def _scores(self, query: torch.Tensor, packed: Packed, heads: torch.Tensor | None) -> torch.Tensor:
         own = query if heads is None else query.index_select(1, heads)

@@ -44,15 +44,13 @@ from kvmm.codecs.spherical.rates import (
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
 from kvmm.kernels.angle import mix_histogram, nearest, reconstruct, scores_lut
+from kvmm.kernels.angle.format import LENGTHS, AngleFormat
 from kvmm.kernels.quantize import paged, slot_weight
 from kvmm.modality import IMAGE, VIDEO
 
-LENGTHS = 255  # steps of a radius
 _SHIFT = 0.25  # how far, in variances of its own, the mean of later tokens may be from the stored one
 _SPREAD = 2.0  # by what factor their deviation may differ
 _MAX_FACTOR = 4.0  # of a gain or a weight
-
-
 _books: WeakKeyDictionary[Calibration, dict[tuple, torch.Tensor | None]] = WeakKeyDictionary()
 
 
@@ -316,6 +314,13 @@ class Spherical(Codec):
 
     # -- attention --------------------------------------------------------------------------------------------------
 
+    def packed_format(self, packed: Packed) -> AngleFormat | None:
+        if self.side == "value" or not self.rate.radius or self.reconstruct:
+            return None
+        tensors = [packed[name] for name in ("codes", "radius", "scale", "mean")]
+        book = self.codebook(tensors[-1].shape[-1], tensors[-1].device)
+        return AngleFormat(*tensors, packed.page_group, book, self.rate.index_bits, packed.page_size)
+
     def scores(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
         return self._scores(query, packed, None)
 
@@ -373,11 +378,10 @@ class Spherical(Codec):
         """The scores of angle codes by a kernel that reads them as they are packed."""
         from kvmm.kernels.angle.pages import page_scores  # needs Triton, which not every platform has
 
-        mean = packed["mean"].float()
-        offset = (query.float() @ mean.transpose(-1, -2)).index_select(-1, packed.page_group)
-        book = self.codebook(mean.shape[-1], query.device)
-        names = ("codes", "radius", "scale")
-        return page_scores(query, *(packed[name] for name in names), book, offset, self.rate.index_bits)
+        offset = (query.float() @ packed["mean"].float().transpose(-1, -2)).index_select(-1, packed.page_group)
+        book = self.codebook(query.shape[-1], query.device)
+        tensors = (packed[name] for name in ("codes", "radius", "scale"))
+        return page_scores(query, *tensors, book, offset, self.rate.index_bits)
 
     def _mix(
         self, probabilities: torch.Tensor, packed: Packed, heads: torch.Tensor | None, num_heads: int

@@ -66,7 +66,7 @@ def pack_indices(index: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def unpack_indices(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """The inverse of :func:`_pack`."""
+    """The inverse of :func:`pack_indices`."""
     widths = _planes(bits)
     rows = packed.shape[-2] // bits
     index = None

@@ -89,6 +89,21 @@ def test_splits_are_those_of_the_table(text, image):
     assert {m: count for m, (count, _) in split.packed.items()} == counts
 
 
+@pytest.mark.parametrize("text", [5, 40, 53, 150, 161, 289, 517])
+@pytest.mark.parametrize("policy", ["bf16", "kivi2"])
+def test_open_pages(policy, text):
+    """16 tokens at a time go into pages of 128 that are not full, where the codecs can; else 128 do."""
+    policy, tokens = get_policy(policy, flush_length=16, residual_length=8), {"text": text, "image": 130}
+    assert_equal(policy, tokens)
+    cache, model = packed_cache(policy, tokens), CostModel(shape_of(CONFIG), policy)
+    split = model.split(tokens)
+    assert model.opens_pages == cache.table.opens_pages == (policy.name == "bf16")
+    assert split.dense == cache.table.dense.shape[1]
+    assert {m: size for m, (_, size) in split.packed.items()} == cache.table.page_sizes
+    counts = {m: cache.table.counts(positions)[m] for m, positions in cache.table.stores.items()}
+    assert {m: count for m, (count, _) in split.packed.items()} == counts
+
+
 def test_overrides_and_skipped_layers():
     assert_equal(replace(get_policy("kivi2"), skip_layers=(0,)), {"text": 600, "image": 200})
     assert_equal(
