@@ -308,3 +308,14 @@ def test_an_id_of_the_hub_without_a_network(folder):
 def test_usage_errors_have_the_same_exit_code(call):
     result = call("ask", "--no-such-option", "Why?")
     assert result.returncode == 2 and "Traceback" not in result.stderr and result.stdout == ""
+
+
+def test_drafts_leave_the_answer_as_it_is_and_are_counted(folder, call):
+    asked = ("ask", "--image", folder / "invoice.png", "--json", "What does it say?")
+    plain, drafted = (json.loads(call(*asked, *more).stdout) for more in ((), ("--speculative", "lookup")))
+    assert drafted["answer"] == plain["answer"] and "speculation" not in plain
+    found = drafted["speculation"]
+    assert found["calls"] + found["accepted"] + 1 >= drafted["tokens"] and 0 <= found["acceptance"] <= 1
+    for more in (("--temperature", "1"), ("--logprobs", "2")):
+        result = call(*asked, "--speculative", "lookup", *more)
+        assert result.returncode == 2 and "--speculative is for the most likely tokens" in result.stderr

@@ -20,6 +20,7 @@ from kvmm.commands.options import Device, Dtype, FuseValues, MaxNewTokens, Model
 from kvmm.errors import KVMMError
 from kvmm.policy.files import parse_bytes
 
+API_KEY_ENV = "KVMM_API_KEY"  # of kvmm serve, too
 STOP_SECONDS = 10.0  # for what is under way when the app is stopped
 
 
@@ -58,42 +59,77 @@ def command(
         Path | None,
         typer.Option(metavar="FOLDER", help="Benchmarks that visitors may evaluate, beside the bundled mini sets."),
     ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask the models of this OpenAI server (such as kvmm serve: http://127.0.0.1:8000/v1) instead of one "
+            "here; --model then chooses among its models.",
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help=f"The server's key; or the variable {API_KEY_ENV}.")
+    ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the default browser.")] = False,
 ) -> None:
     """Open the browser app: ask, compare, and see what the cache holds.
 
-    It runs on this machine until it is interrupted, and nothing leaves it.
+    It runs on this machine until it is interrupted, and nothing leaves it but, with --endpoint, for that server.
     """
-    user, colon, password = (auth or "").partition(":")
-    if auth is not None and not (user and colon and password):  # an unset variable is not a wish for no password
-        raise KVMMError("--auth takes a user name and a password with a colon between them")
-    if mcp and importlib.util.find_spec("mcp") is None:
-        raise KVMMError('--mcp needs one more package: pip install "kvmm[mcp]"')
-    budget = None if cache_budget is None else parse_bytes(cache_budget, "--cache-budget")
-    if data is not None and not data.is_dir():
-        raise KVMMError(f"--data {data} is no folder")
+    login = _login(auth)
+    _check_launch(mcp, data)
+    loading = {"device": device, "dtype": dtype, "fuse_values": fuse_values}
+    server = _server(endpoint, api_key, loading)
     check_address(host, port)
     with _environment():
         serve(
-            model or [None],
-            {"device": device, "dtype": dtype, "fuse_values": fuse_values},
+            *(model or [None], loading),
             {
                 "policy": policy,
                 "max_pages": max_pages,
                 "max_new_tokens": max_new_tokens,
                 "graph": graph,
-                "cache_budget": budget,
+                "cache_budget": None if cache_budget is None else parse_bytes(cache_budget, "--cache-budget"),
                 "data_folder": data,
             },
             {
                 "server_name": host,
                 "server_port": port,
-                "auth": None if auth is None else (user, password),
+                "auth": login,
                 "inbrowser": open_page,
                 "mcp_server": mcp,
             },
             max_file_mib=max_upload,
+            endpoint=server,
         )
+
+
+def _login(auth: str | None) -> tuple[str, str] | None:
+    """User name and password. Raises ``KVMMError`` for what has not both."""
+    if auth is None:
+        return None
+    user, colon, password = auth.partition(":")
+    if not (user and colon and password):  # an unset variable is not a wish for no password
+        raise KVMMError("--auth takes a user name and a password with a colon between them")
+    return user, password
+
+
+def _check_launch(mcp: bool, data: Path | None) -> None:
+    """Raise ``KVMMError`` for what this machine does not have."""
+    if mcp and importlib.util.find_spec("mcp") is None:
+        raise KVMMError('--mcp needs one more package: pip install "kvmm[mcp]"')
+    if data is not None and not data.is_dir():
+        raise KVMMError(f"--data {data} is no folder")
+
+
+def _server(endpoint: str | None, api_key: str | None, loading: dict[str, Any]) -> tuple[str, str | None] | None:
+    """Address and key of a server, or None. Raises ``KVMMError`` for options that do not go together."""
+    if endpoint is None and api_key is not None:
+        raise KVMMError("--api-key is the key of a server: name it with --endpoint")
+    if endpoint is not None and (given := [name.replace("_", "-") for name, value in loading.items() if value]):
+        raise KVMMError(f"--{given[0]} is for a model of this app: with --endpoint the server has it")
+    keys = os.environ.get(API_KEY_ENV, "").split()  # as kvmm serve reads it: the first one serves
+    return None if endpoint is None else (endpoint, api_key if api_key is not None else next(iter(keys), None))
 
 
 def check_address(host: str, port: int | None) -> None:
@@ -122,6 +158,7 @@ def serve(
     launching: dict[str, Any],
     *,
     max_file_mib: int,
+    endpoint: tuple[str, str | None] | None = None,
 ) -> None:
     """Load the default model, build the page and serve it until it is interrupted.
 
@@ -129,17 +166,22 @@ def serve(
         models: folders, hub ids or packaged models; None is the embedded one. See :func:`offered`.
         loading, building, launching: options of ``load_model``, ``build_demo`` and Gradio's ``launch``.
         max_file_mib: largest upload, in MiB.
+        endpoint: address and key of a server whose models are asked instead.
 
     Raises:
         KVMMError: a model cannot be loaded, the policy is unknown, or no port is free.
     """
     # The app's imports take seconds: help and mistakes come before them.
+    from kvmm.ui import Endpoint, EndpointModels, build_demo, launch_options, share_arenas
     from kvmm.ui import Models as Offered
-    from kvmm.ui import build_demo, launch_options, share_arenas
     from kvmm.ui.server import running
 
     share_arenas()
-    demo = build_demo(Offered.named(offered(models), **loading), **building)
+    if endpoint is None:
+        there = Offered.named(offered(models), **loading)
+    else:
+        there = EndpointModels(Endpoint(*endpoint), [name for name in models if name is not None])
+    demo = build_demo(there, **building)
     try:
         with running.ending_with(STOP_SECONDS):  # while the server runs, which goes on with what is under way
             demo.launch(**launching, **launch_options(max_file_mib=max_file_mib), prevent_thread_lock=True)

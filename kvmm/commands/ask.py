@@ -26,6 +26,7 @@ from kvmm.commands.options import (
     Policy,
     Quiet,
     Seed,
+    Speculative,
     Stop,
     Temperature,
     TopP,
@@ -80,18 +81,19 @@ def command(
     seed: Seed = None,
     stop: Stop = None,
     logprobs: Logprobs = None,
+    speculative: Speculative = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Ask about pictures, documents, texts, recordings and videos."""
-    given = {"key_bits": key_bits, "value_bits": value_bits, "group_size": group_size}
-    given |= {"residual_length": residual_length, "num_sink_tokens": num_sink_tokens}
-    overrides = {name: value for name, value in given.items() if value is not None}
+    overrides = _given(
+        key_bits=key_bits, value_bits=value_bits, group_size=group_size, residual_length=residual_length,
+        num_sink_tokens=num_sink_tokens,
+    )  # fmt: skip
     if not question.strip() and not audio:
         raise KVMMError("There is no question: write one, or record it.")
-    if logprobs is not None and not as_json:
-        raise KVMMError("--logprobs are shown by --json: add it.")
     chosen = {"temperature": temperature, "top_p": top_p, "seed": seed, "stop": tuple(stop or ()), "logprobs": logprobs}
+    _check_chosen(chosen, as_json, speculative)
     with Steps(quiet or as_json) as steps:
         steps.say("Reading the files")
         if image or pdf or audio or video:
@@ -103,7 +105,7 @@ def command(
         media += _load_videos(video or (), fps, max_frames)
         steps.say(f"Loading {model or 'the embedded model'}")
         loading = {"device": device, "dtype": dtype, "fuse_values": fuse_values}
-        talks = _conversations(model, loading, policy, overrides, compare)
+        talks = _conversations(model, loading, policy, overrides, compare, speculative)
         if compare:
             steps.say("Warming up both caches")
             _warm_up(talks.values(), media)
@@ -122,8 +124,12 @@ def command(
         typer.echo(_verdict(difference, finals[policy], finals["full precision"]))
     if show_text:
         _show_text(media)
-    for name, final in finals.items():
-        _show(name, final)
+    _show(finals)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _after(files: Sequence[Path], question: str) -> str:
@@ -145,16 +151,35 @@ def _check_policy(policy: str, overrides: Mapping[str, Any]) -> None:
 
 
 def _conversations(
-    model: str | None, loading: Mapping[str, Any], policy: str, overrides: Mapping[str, Any], compare: bool
+    model: str | None,
+    loading: Mapping[str, Any],
+    policy: str,
+    overrides: Mapping[str, Any],
+    compare: bool,
+    speculative: str | None = None,
 ) -> dict[str, Conversation]:
     from kvmm.models import Conversation, load_model
+    from kvmm.models.speculative import drafter_of
 
     quiet_transformers()
     network, processor = load_model(model, **loading)
-    talks = {policy: Conversation(network, processor, policy, **overrides)}
+
+    def drafter() -> Any:  # one each: a draft model has a cache
+        options = {"device": loading.get("device"), "dtype": loading.get("dtype")}
+        return None if speculative is None else drafter_of(speculative, processor, **options)
+
+    talks = {policy: Conversation(network, processor, policy, drafter=drafter(), **overrides)}
     if compare:
-        talks["full precision"] = Conversation(network, processor, FULL_PRECISION)
+        talks["full precision"] = Conversation(network, processor, FULL_PRECISION, drafter=drafter())
     return talks
+
+
+def _check_chosen(chosen: Mapping[str, Any], as_json: bool, speculative: str | None) -> None:
+    """Raise ``KVMMError`` for options that do not go together."""
+    if chosen["logprobs"] is not None and not as_json:
+        raise KVMMError("--logprobs are shown by --json: add it.")
+    if speculative is not None and (chosen["temperature"] or chosen["logprobs"] is not None):
+        raise KVMMError("--speculative is for the most likely tokens: leave --temperature and --logprobs out.")
 
 
 def _asking(max_new_tokens: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,6 +281,7 @@ def _as_dict(
             "tokens_per_second": final.tokens_per_second,
             "ttft_seconds": final.ttft,
             "seconds": final.seconds,
+            **({} if final.speculation is None else {"speculation": final.speculation.to_dict()}),
             **({} if processor is None else {"logprobs": _logprobs(final, processor)}),
         }
 
@@ -289,15 +315,24 @@ def _show_text(media: Sequence[Media]) -> None:
         typer.echo("There is no text layer: the files are pictures.", err=True)
 
 
-def _show(name: str, final: Progress) -> None:
+def _show(finals: Mapping[str, Progress]) -> None:
+    """The memory tables of all answers."""
+    for name, final in finals.items():
+        _show_one(name, final)
+
+
+def _show_one(name: str, final: Progress) -> None:
     """The memory table of one answer."""
 
     rate = f"{final.tokens_per_second:.1f} tokens/s" if final.tokens_per_second else f"{final.tokens} token"
     ttft = f"first token after {final.ttft:.2f} s" if final.ttft is not None else "no token"
+    caption = f"{rate}, {ttft}"
+    if (drafts := final.speculation) is not None:
+        caption += f"\n{drafts.accepted} of {drafts.drafted} drafted tokens were right, {drafts.calls} steps"
     title = f"KV cache, {name}"
     if final.memory is not None:
         title += f"\n{memory_text(final.memory)}"
-    table = Table(title=title, caption=f"{rate}, {ttft}", title_justify="left", caption_justify="left")
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     table.add_column("")
     for column in ("tokens", "bytes", "in bf16", PACKED, WHOLE, "ratio"):
         table.add_column(column, justify="right")

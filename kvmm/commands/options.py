@@ -123,6 +123,15 @@ Logprobs = Annotated[
         help="With --json: the log-probability of each token, and of the N most likely.",
     ),
 ]
+Speculative = Annotated[
+    str | None,
+    typer.Option(
+        "--speculative",
+        metavar="lookup|MODEL",
+        help="Check several drafted tokens in one step, with the same answer: drafts from the text itself (lookup), or "
+        "by a smaller model of the same vocabulary.",
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer, in tokens.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress on stderr.")]

@@ -10,14 +10,13 @@ from typing import Annotated
 import typer
 
 from kvmm import decoding
-from kvmm.commands.app import check_address
+from kvmm.commands.app import API_KEY_ENV, check_address
 from kvmm.commands.inputs import quiet_transformers
-from kvmm.commands.options import Device, Dtype, FuseValues, Model, Policy
+from kvmm.commands.options import Device, Dtype, FuseValues, Model, Policy, Speculative
 from kvmm.errors import KVMMError
 from kvmm.policy import get_policy
 from kvmm.policy.files import parse_bytes
 
-API_KEY_ENV = "KVMM_API_KEY"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -60,6 +59,10 @@ def command(
     max_upload: Annotated[int, typer.Option(min=1, max=4096, metavar="MIB", help="Most MiB of one request.")] = 100,
     max_pages: Annotated[int | None, typer.Option(min=1, help="Most pages of one PDF.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
+    speculative: Speculative = None,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="On a GPU, replay the layers of a step as CUDA graphs; not with drafts.")
+    ] = False,
 ) -> None:
     """Serve the model to OpenAI clients: documents are read once and packed, answers are generated together.
 
@@ -70,6 +73,8 @@ def command(
         raise KVMMError("--api-key takes printable ASCII characters")
     budget = None if cache_budget is None else parse_bytes(cache_budget, "--cache-budget")
     on_disk = parse_bytes(disk_budget, "--disk-budget")
+    if graph and speculative is not None:
+        raise KVMMError("--graph and --speculative do not go together: leave one of them out")
     get_policy(policy)  # a wrong name is said before the model is loaded
     check_address(host, port)
     # The server's imports take seconds: help and mistakes come before them.
@@ -86,7 +91,7 @@ def command(
     settings = Settings(
         shown, keys, share_prefixes, max_running + max_waiting, max_new_tokens, max_upload * 2**20, hosts
     )
-    options = Options(max_running, budget, cache_dir, on_disk, max_pages)
+    options = Options(max_running, budget, cache_dir, on_disk, max_pages, speculative, graph)
     service = build_service(network, processor, policy, settings, options)
     print(f"Serving {shown} with policy {policy} at http://{host}:{port}/v1", file=sys.stderr, flush=True)
     run_server(service, host, port)

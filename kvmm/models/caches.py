@@ -121,6 +121,14 @@ def crop_cache(cache: Cache, count: int) -> Cache | None:
         return None
 
 
+def takes_graph(model: Any, policy: str | KVPolicy, overrides: Mapping[str, Any]) -> bool:
+    """Whether a conversation generates by a CUDA graph unless told otherwise: on a GPU, without a budget."""
+    if policy == DYNAMIC or model.device.type != "cuda" or overrides.get("offloading"):
+        return False
+    names = ("offloading", "modality", "max_length")
+    return get_policy(policy, **{n: v for n, v in overrides.items() if n not in names}).budget is None
+
+
 __all__ = [
     "DYNAMIC",
     "cache_nbytes",

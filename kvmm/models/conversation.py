@@ -29,7 +29,7 @@ from kvmm.cache.key_norms import KeyNormRecorder
 from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import prompting
-from kvmm.models.caches import DYNAMIC, cache_nbytes, crop_cache
+from kvmm.models.caches import DYNAMIC, cache_nbytes, crop_cache, takes_graph
 from kvmm.models.conversation_file import SavedConversation, load_conversation, save_conversation
 from kvmm.models.families import family_of
 from kvmm.models.generation import (
@@ -54,6 +54,7 @@ from kvmm.models.question import (
     window_of,
 )
 from kvmm.models.sampling import GREEDY, Sampling
+from kvmm.models.speculative import Drafter, check_drafts
 from kvmm.policy import get_policy
 from kvmm.policy.files import is_policy_file
 
@@ -76,6 +77,7 @@ class Conversation:
             is then allocated before it is written.
         key_norms: record the norms of the keys on the way (:class:`kvmm.cache.key_norms.KeyNorms`); ``Progress`` has
             them. Costs two bytes per token and layer on the host.
+        drafter: has several tokens checked in one step (:mod:`kvmm.models.speculative`); the answers are those without.
         overrides: ``key_bits``, ``value_bits``, ``group_size``, ``residual_length``, ``num_sink_tokens``.
 
     ``messages`` is the history in chat-template form. Raises ``KVMMError`` for an unknown policy or family.
@@ -89,18 +91,19 @@ class Conversation:
         *,
         graph: bool | str | None = None,
         key_norms: bool = False,
+        drafter: Drafter | None = None,
         **overrides: Any,
     ) -> None:
-        self.model = model
-        self.processor = processor
+        self.model, self.processor, self.drafter = model, processor, drafter
         self.family = family_of(model.config)
         # a file is read once: editing it must not change a conversation that runs
         self.policy = get_policy(policy) if isinstance(policy, str) and is_policy_file(policy) else policy
         self.overrides = overrides
-        self.graph = self._takes_graph() if graph is None else graph
+        self.graph = drafter is None and takes_graph(model, self.policy, overrides) if graph is None else graph
         self._key_norms = KeyNormRecorder() if key_norms and policy != DYNAMIC else None
         self._asking = threading.Lock()
-        self._new_cache()  # an unknown policy is an error now, not at the first question
+        cache = self._new_cache()  # an unknown policy is an error now, not at the first question
+        check_drafts(drafter, cache=cache)
         self.reset()
 
     def reset(self) -> None:
@@ -118,6 +121,11 @@ class Conversation:
     def _ids(self) -> torch.Tensor:
         """int64 ``[1, T]``: prompts and answers of all turns."""
         return prompting.all_ids(self._turns)
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether the next question reads all that was said before, because there is no cache of it."""
+        return bool(self.messages) and self.cache is None
 
     def memory(self) -> MemoryReport | None:
         """Bytes the cache held after the last answer; None before it, and for "dynamic", which is not measured."""
@@ -151,8 +159,8 @@ class Conversation:
             self._asking.release()
 
     def truncate(self, count: int) -> None:
-        """Remove all questions but the first ``count``. The cache stays, so that tokens which the next prompt shares
-        with it, such as the pages before an edited question, are not read again.
+        """Remove all questions but the first ``count``. The cache stays: what the next prompt shares with it, such as
+        the pages before an edited question, is not read again.
 
         Raises ``KVMMError`` while an answer is being written.
         """
@@ -163,7 +171,7 @@ class Conversation:
     rewind = truncate  # its former name
 
     def adopt(self, other: Conversation, stop: threading.Event | None = None) -> None:
-        """Copy the questions, answers and media of ``other`` that follow the questions common to both.
+        """Copy the questions, answers and media of ``other`` behind the questions common to both.
 
         Later questions of this conversation are removed. Nothing is read now: the next question reads all in one
         prefill. The other conversation may have another policy or another model; answers and media of another model
@@ -326,6 +334,7 @@ class Conversation:
         Raises ``KVMMError`` when there is nothing to ask, the model cannot read a medium, the prompt exceeds the
         model's window, memory runs out, or another answer of this conversation is still being written.
         """
+        check_drafts(self.drafter, sampling=sampling)
         if not self._asking.acquire(blocking=False):
             raise KVMMError(BUSY)
         stop = stop or threading.Event()
@@ -347,7 +356,7 @@ class Conversation:
             self._cut(past)
             cache = self._with_room(prompt.ids.shape[1] + budget)
             tokenizer = getattr(self.processor, "tokenizer", self.processor)
-            worker = Worker(self.model, cache, prompt, budget, stop, self._key_norms, sampling, tokenizer)
+            worker = Worker(self.model, cache, prompt, budget, stop, self._key_norms, sampling, tokenizer, self.drafter)
             yield from self._stream(worker, begin)
             if worker.error is not None:
                 raise worker.error
@@ -382,12 +391,6 @@ class Conversation:
         """The next call of ``generate``."""
         length = 0 if self.cache is None else self.cache.get_seq_length()
         return prepare(self.model, self.processor, self._turns, turn, self._cached, length)
-
-    def _takes_graph(self) -> bool:
-        if self.policy == DYNAMIC or self.model.device.type != "cuda" or self.overrides.get("offloading"):
-            return False
-        names = ("offloading", "modality", "max_length")
-        return get_policy(self.policy, **{n: v for n, v in self.overrides.items() if n not in names}).budget is None
 
     def _with_room(self, tokens: int) -> Cache:
         """The present cache or a new one; with a graph its capacity is ``tokens`` tokens."""

@@ -29,9 +29,10 @@ from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.cache.key_norms import KeyNormRecorder
 from kvmm.errors import KVMMError
 from kvmm.models.pieces import Piece
-from kvmm.models.positions import kept_rope_deltas, prompt_position_ids
-from kvmm.models.prompting import Prompt
+from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
+from kvmm.models.prompting import Prompt, eos_token_ids
 from kvmm.models.sampling import GREEDY, Sampler, SamplerProcessor, Sampling
+from kvmm.models.speculative import DraftedSteps, Drafter, Speculation
 from kvmm.models.text import TextStream
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class Worker(threading.Thread):
         key_norms: KeyNormRecorder | None = None,
         sampling: Sampling = GREEDY,
         tokenizer: Any = None,
+        drafter: Drafter | None = None,
     ) -> None:
         super().__init__(name="kvmm-generate", daemon=True)
         self.text = TextStream(tokenizer, sampling.stop) if sampling.stop else None  # looks for stop texts
@@ -237,6 +239,7 @@ class Worker(threading.Thread):
         self.sampler = None if sampling.is_plain else SamplerProcessor(Sampler(sampling))
         self.key_norms = key_norms if isinstance(cache, KVMMCache) else None
         self.model, self.cache, self.prompt, self.max_new_tokens, self.stop = model, cache, prompt, max_new_tokens, stop
+        self.drafter, self.speculation = drafter, None if drafter is None else Speculation([])
         self.error: BaseException | None = None
         self.memory: MemoryReport | None = None
         self.tokens: list[int] = []  # consumed by the caller, see wait()
@@ -292,45 +295,78 @@ class Worker(threading.Thread):
             self._queue.put(None)
 
     def _generate(self) -> None:
-        config = self.model.generation_config
-        pad = config.pad_token_id if config.pad_token_id is not None else next(iter(self.eos_token_ids), None)
-        prompt = self.prompt
+        prompt, drafts = self.prompt, self.drafter is not None
         if self.key_norms is not None:
             self.key_norms.crop(self.cache.get_seq_length())
         with kept_rope_deltas(self.model), stoppable(self.model, self.stop) as self._begin_decoding:
             places = prompt_position_ids(self.model, prompt)
+            logits = None
             with torch.no_grad():
                 for i, piece in enumerate(prompt.pieces):
                     self._tell(i)
-                    if i + 1 < len(prompt.pieces):
-                        self._read(piece, places)
-            stopping = [_StopOnEvent(self.stop), *([] if self.text is None else [_StopOnText(self.text)])]
-            self.model.generate(
-                **prompt.inputs,
-                **on_device(self.model, prompt.pieces[-1].inputs if prompt.pieces else {}),
-                **places,
-                past_key_values=self.cache,
-                max_new_tokens=self.max_new_tokens,
-                do_sample=False,
-                num_beams=1,
-                temperature=None,
-                top_p=None,
-                top_k=None,
-                pad_token_id=pad,
-                streamer=_Tokens(self),
-                stopping_criteria=StoppingCriteriaList(stopping),
-                logits_processor=LogitsProcessorList([] if self.sampler is None else [self.sampler]),
-            )
+                    if drafts or i + 1 < len(prompt.pieces):
+                        logits = self._read(piece, places)
+            if drafts:
+                self._speculate(logits[0, -1:], places)
+            else:
+                self._decode(places)
         self._collect_norms(answering=True)
         if hasattr(self.cache, "pack") and not self.stop.is_set():
             self.cache.pack()  # an answer of one token has no step in which it would happen
         self._queue.put(([], time.perf_counter(), self._measure()))
 
-    def _read(self, piece: Piece, places: dict[str, torch.Tensor]) -> None:
-        """Forward a piece. The prompt's last one is not read here: ``generate`` does."""
+    def _decode(self, places: dict[str, torch.Tensor]) -> None:
+        """Read the prompt's last piece and generate one token a step."""
+        prompt, config = self.prompt, self.model.generation_config
+        pad = config.pad_token_id if config.pad_token_id is not None else next(iter(self.eos_token_ids), None)
+        stopping = [_StopOnEvent(self.stop), *([] if self.text is None else [_StopOnText(self.text)])]
+        self.model.generate(
+            **prompt.inputs,
+            **on_device(self.model, prompt.pieces[-1].inputs if prompt.pieces else {}),
+            **places,
+            past_key_values=self.cache,
+            max_new_tokens=self.max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            pad_token_id=pad,
+            streamer=_Tokens(self),
+            stopping_criteria=StoppingCriteriaList(stopping),
+            logits_processor=LogitsProcessorList([] if self.sampler is None else [self.sampler]),
+        )
+
+    def _speculate(self, logits: torch.Tensor, places: dict[str, torch.Tensor]) -> None:
+        """Generate by drafts, after a prompt that has been read; ``logits`` ``[1, V]`` are of its last token."""
+        ids = self.prompt.ids
+        positions = places.get("position_ids")
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        positions = extended_position_ids(positions, self.max_new_tokens)
+        steps = DraftedSteps(self.model, self.cache, positions, self.drafter)
+        steps.found = self.speculation
+        text, tokens = ids[0].tolist(), self.speculation.tokens
+        new, done = steps.chosen(text, logits), False
+        while not done:
+            for token in new:
+                tokens.append(token)
+                self.emit([token])
+                done = token in self.eos_token_ids or (self.text is not None and self.text.stopped)
+                if done:
+                    break
+            done = done or len(tokens) >= self.max_new_tokens or self.stop.is_set()
+            if not done:
+                new = steps.step(text + tokens, self.max_new_tokens - len(tokens))
+        steps.hold(len(text) + len(tokens) - 1)
+        if self.key_norms is not None:
+            self.key_norms.crop(self.cache.get_seq_length())
+
+    def _read(self, piece: Piece, places: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Forward a piece; its logits. Without drafts ``generate`` reads the prompt's last one."""
         if self.stop.is_set():
             raise Stopped
-        read_piece(self.model, self.cache, self.prompt, piece, places)
+        return read_piece(self.model, self.cache, self.prompt, piece, places)
 
     def _tell(self, index: int) -> None:
         """Report that a piece is about to be read."""
@@ -398,8 +434,3 @@ class _StopOnText(StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         return torch.full((input_ids.shape[0],), self._text.stopped, dtype=torch.bool, device=input_ids.device)
-
-
-def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
-    eos = model.generation_config.eos_token_id
-    return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)

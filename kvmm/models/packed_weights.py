@@ -44,7 +44,7 @@ def quantize(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor, Ten
     low, high, top = w.amin(-1, keepdim=True), w.amax(-1, keepdim=True), 2**bits - 1
     best = torch.full_like(low, torch.inf)
     kept = [torch.zeros_like(low, dtype=torch.float16) for _ in range(2)]
-    levels = torch.zeros(w.shape, dtype=torch.uint8)
+    levels = torch.zeros(w.shape, dtype=torch.uint8, device=w.device)
     for shrink in _SHRINK:
         middle, half = (low + high) / 2, (high - low) / 2 * shrink
         minimum = (middle - half).half()

@@ -10,6 +10,7 @@ from kvmm.cache import MemoryReport
 from kvmm.cache.key_norms import KeyNormRecorder, KeyNorms
 from kvmm.models.generation import Reading, Worker
 from kvmm.models.sampling import Choice, cut_at_stop, held_back
+from kvmm.models.speculative import Speculation
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Progress:
     measured. ``token_ids`` are all generated tokens, the one that ends the answer included. ``reading`` says how far
     the prompt has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the
     conversation records them. ``choices`` has the log-probabilities of ``token_ids`` where they were asked for.
+    ``usage`` is what a server told of the answer, where one gave it; ``speculation`` what drafts took and gave.
     """
 
     text: str
@@ -36,6 +38,8 @@ class Progress:
     reading: Reading | None = None
     key_norms: KeyNorms | None = None
     choices: tuple[Choice, ...] = ()
+    usage: Any = None
+    speculation: Speculation | None = None
 
 
 def progress_of(
@@ -77,6 +81,7 @@ def progress_of(
         reading=None if done else worker.reading,
         key_norms=None if key_norms is None else key_norms.norms,
         choices=choices,
+        speculation=worker.speculation,
     )
 
 

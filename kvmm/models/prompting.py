@@ -291,6 +291,12 @@ def first_tokens(inputs: Mapping[str, torch.Tensor], count: int) -> dict[str, to
     return {name: value[:, :count] if is_per_token(value, inputs) else value for name, value in inputs.items()}
 
 
+def eos_token_ids(model: Any) -> frozenset[int]:
+    """Tokens that end an answer."""
+    eos = model.generation_config.eos_token_id
+    return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
+
+
 __all__ = [
     "ANSWER",
     "POSITION_INPUTS",
@@ -303,6 +309,7 @@ __all__ = [
     "encode",
     "encode_messages",
     "encode_question",
+    "eos_token_ids",
     "fill",
     "first_tokens",
     "is_per_token",

@@ -14,19 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel, RepetitionPenaltyLogitsProcessor
 from transformers.cache_utils import Cache
 
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.modality import placeholder_ids
-from kvmm.models.generation import eos_token_ids
+from kvmm.models.loading import load_model
 from kvmm.models.positions import all_position_ids, extended_position_ids
-from kvmm.models.prompting import is_per_token
+from kvmm.models.prompting import eos_token_ids, is_per_token
+from kvmm.models.sampling import GREEDY, Sampling
+
+NO_DRAFTS = "Drafts are checked against the most likely tokens: leave temperature and logprobs out, or the drafts."
+LOOKUP = "lookup"  # names PromptLookup where drafters are chosen by name
 
 
 class Drafter(Protocol):
@@ -121,6 +125,92 @@ class Speculation:
         """The share of drafted tokens that were right; 0 without any."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
+    def to_dict(self) -> dict[str, float]:
+        """Numbers for JSON."""
+        counts = {"calls": self.calls, "drafted": self.drafted, "accepted": self.accepted}
+        return {**counts, "acceptance": self.acceptance}
+
+
+class DraftedSteps:
+    """The steps of one answer, each a call of the model that checks a draft.
+
+    Args:
+        model: of the cache.
+        cache: it holds a prompt, but for the newest token of ``text``.
+        positions: of all tokens up to the answer's end, as :func:`extended_position_ids` returns them.
+        drafter: guesses tokens.
+
+    Raises:
+        KVMMError: for several sequences, or a cache with a budget, whose pages change with every call.
+    """
+
+    def __init__(self, model: PreTrainedModel, cache: Cache, positions: torch.Tensor, drafter: Drafter) -> None:
+        if positions.shape[-2] != 1:
+            raise KVMMError("Drafts are made for one sequence at a time.")
+        check_drafts(drafter, cache=cache)
+        self._model, self._cache, self._positions, self._drafter = model, cache, positions, drafter
+        never = [token for token, _ in placeholder_ids(model.config)]
+        self._never = torch.tensor(never, dtype=torch.long, device=positions.device)
+        penalty = model.generation_config.repetition_penalty if model.can_generate() else None
+        self._penalty = None if penalty in (None, 1.0) else RepetitionPenaltyLogitsProcessor(penalty)
+        self.found = Speculation([])
+
+    @torch.no_grad()
+    def step(self, text: Sequence[int], most: int) -> list[int]:
+        """The tokens, at least one and at most ``most``, that follow ``text``: the prompt and the answer so far.
+
+        The cache then holds all of them but the last one; see :meth:`hold` for an answer that ends before.
+        """
+        cache, text = self._cache, list(text)
+        room = most - 1
+        if isinstance(cache, KVMMCache):
+            room = min(room, cache.pack().table.tokens_before_packing() - 1)
+        draft = self._drafter.draft(text, room) if room > 0 else []
+        chosen = self.choices(text, torch.tensor([[text[-1], *draft]], device=self._positions.device))
+        right = next((i for i, token in enumerate(draft) if token != chosen[i]), len(draft))
+        found = self.found
+        found.calls, found.drafted, found.accepted = found.calls + 1, found.drafted + len(draft), found.accepted + right
+        self.hold(len(text) + right)
+        return chosen[: right + 1]  # the draft as far as it was right, and one token more
+
+    def hold(self, count: int) -> None:
+        """Keep the first ``count`` tokens in the cache."""
+        if surplus := self._cache.get_seq_length() - count:
+            self._cache.crop(-surplus)
+
+    def choices(
+        self, text: Sequence[int], new: torch.Tensor, media: Mapping[str, torch.Tensor] | None = None
+    ) -> list[int]:
+        """The model's choices behind each of the new tokens ``[1, q]``, the first of which ends ``text``."""
+        start = self._cache.get_seq_length()
+        end = start + new.shape[1]
+        logits = self._model(
+            input_ids=new,
+            attention_mask=torch.ones(1, end, dtype=torch.long, device=new.device),
+            position_ids=self._positions[..., start:end],
+            past_key_values=self._cache,
+            use_cache=True,
+            **(media or {}),
+        ).logits[0]
+        return self.chosen([*text[:-1], *new[0].tolist()] if self._penalty else [], logits)
+
+    def chosen(self, text: Sequence[int], logits: torch.Tensor) -> list[int]:
+        """The greedy choices by ``logits`` ``[q, V]`` behind the last ``q`` tokens of ``text``."""
+        if self._penalty is not None:
+            ids = torch.tensor([list(text)], device=logits.device)
+            ends = range(ids.shape[1] - len(logits) + 1, ids.shape[1] + 1)
+            rows = [self._penalty(ids[:, :end], row[None].float()) for end, row in zip(ends, logits, strict=True)]
+            logits = torch.cat(rows)
+        return logits.index_fill(-1, self._never, -torch.inf).argmax(-1).tolist()
+
+
+def check_drafts(drafter: Drafter | None, *, cache: Any = None, sampling: Sampling = GREEDY) -> None:
+    """Raise ``KVMMError`` where there is a drafter, and the cache has a budget or the answer is not greedy."""
+    if drafter is not None and getattr(cache, "retention", None) is not None:
+        raise KVMMError("A cache with a budget changes its pages step by step: draft without budget=.")
+    if drafter is not None and not sampling.is_plain:
+        raise KVMMError(NO_DRAFTS)
+
 
 @torch.no_grad()
 def generate_with_drafts(
@@ -145,44 +235,50 @@ def generate_with_drafts(
     ids = inputs["input_ids"]
     if ids.shape[0] != 1:
         raise KVMMError("Drafts are made for one sequence at a time.")
-    if getattr(cache, "retention", None) is not None:
-        raise KVMMError("A cache with a budget changes its pages step by step: draft without budget=.")
-    total, ends = ids.shape[1], eos_token_ids(model)
+    check_drafts(drafter, cache=cache)
+    ends, text = eos_token_ids(model), ids[0].tolist()
     positions = extended_position_ids(all_position_ids(model, inputs), max_new_tokens)
-    never = torch.tensor([token for token, _ in placeholder_ids(model.config)], dtype=torch.long, device=ids.device)
-    text = ids[0].tolist()
-
-    def choices(new: torch.Tensor, media: Mapping[str, torch.Tensor]) -> list[int]:
-        """The model's choices behind each of the new tokens ``[1, q]``."""
-        start = cache.get_seq_length()
-        end = start + new.shape[1]
-        logits = model(
-            input_ids=new,
-            attention_mask=torch.ones(1, end, dtype=torch.long, device=new.device),
-            position_ids=positions[..., start:end],
-            past_key_values=cache,
-            use_cache=True,
-            **media,
-        ).logits[0]
-        return logits.index_fill(-1, never, -torch.inf).argmax(-1).tolist()
-
-    past = cache.get_seq_length()
+    steps, past = DraftedSteps(model, cache, positions, drafter), cache.get_seq_length()
     media = {} if past else {n: x for n, x in inputs.items() if not is_per_token(x, inputs)}
-    found = Speculation([choices(ids[:, past:], media)[-1]])
-    while found.tokens[-1] not in ends and len(found.tokens) < max_new_tokens:
-        room = max_new_tokens - len(found.tokens) - 1
-        if isinstance(cache, KVMMCache):
-            room = min(room, cache.pack().table.tokens_before_packing() - 1)
-        draft = drafter.draft(text + found.tokens, room) if room > 0 else []
-        chosen = choices(torch.tensor([[found.tokens[-1], *draft]], device=ids.device), {})
-        right = next((i for i, token in enumerate(draft) if token != chosen[i]), len(draft))
-        new = chosen[: right + 1]  # the draft as far as it was right, and one token more
+    tokens = [steps.choices(text[: past + 1], ids[:, past:], media)[-1]]
+    while tokens[-1] not in ends and len(tokens) < max_new_tokens:
+        new = steps.step(text + tokens, max_new_tokens - len(tokens))
         ended = next((i for i, token in enumerate(new) if token in ends), None)
-        found.tokens += new if ended is None else new[: ended + 1]
-        found.calls, found.drafted, found.accepted = found.calls + 1, found.drafted + len(draft), found.accepted + right
-        if surplus := cache.get_seq_length() - (total + len(found.tokens) - 1):
-            cache.crop(-surplus)
-    return found
+        tokens += new if ended is None else new[: ended + 1]
+    steps.hold(len(text) + len(tokens) - 1)
+    steps.found.tokens = tokens
+    return steps.found
 
 
-__all__ = ["DraftModel", "Drafter", "PromptLookup", "Speculation", "generate_with_drafts"]
+def drafter_of(name: str, processor: Any, **loading: Any) -> Drafter:
+    """The drafter of a name.
+
+    Args:
+        name: "lookup" for :class:`PromptLookup`, else a smaller model, as :func:`kvmm.models.load_model` takes it.
+        processor: of the model whose answers are drafted; the tokenizer for a text-only one.
+        loading: options of ``load_model``.
+
+    Raises:
+        KVMMError: the model cannot be loaded, or has another vocabulary.
+    """
+    if name == LOOKUP:
+        return PromptLookup()
+    model, of_draft = load_model(name, **loading)
+    vocabularies = [getattr(one, "tokenizer", one).get_vocab() for one in (processor, of_draft)]
+    if vocabularies[0] != vocabularies[1]:
+        raise KVMMError(f"{name} has another vocabulary, so it cannot draft for this model: choose one of its family.")
+    return DraftModel(model)
+
+
+__all__ = [
+    "LOOKUP",
+    "NO_DRAFTS",
+    "DraftModel",
+    "DraftedSteps",
+    "Drafter",
+    "PromptLookup",
+    "Speculation",
+    "check_drafts",
+    "drafter_of",
+    "generate_with_drafts",
+]

@@ -137,7 +137,7 @@ class DiskPrefixes:
                     self._names[name] = None
                     self._lengths.setdefault(name[0], set()).add(name[1])
                 self.bytes_written += self.path(name).stat().st_size
-            except (KVMMError, OSError, RuntimeError) as error:  # the answer is unaffected
+            except (KVMMError, OSError, RuntimeError, MemoryError) as error:  # the answer is unaffected
                 self.failures += 1
                 logger.warning("A prefix was not written to %s: %s", self.folder, one_line(error))
             del item, cache

@@ -21,13 +21,15 @@ import torch
 from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
 
 from kvmm.cache import KVMMCache
-from kvmm.cache.batch import CacheBatch
+from kvmm.cache.batch import CacheBatch, able_to_graph, keep_in_place
+from kvmm.cuda_graphs.batch import BatchGraphs
 from kvmm.errors import KVMMError
 from kvmm.modality import placeholder_ids
 from kvmm.models.generation import OUT_OF_MEMORY, Stopped, eos_token_ids, model_lock, read_piece, stoppable
 from kvmm.models.pieces import MIN_PIECE
 from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
 from kvmm.models.sampling import Choice
+from kvmm.models.speculative import DraftedSteps, Drafter
 from kvmm.policy import KVPolicy
 from kvmm.serve.errors import APIError
 from kvmm.serve.generation import Generation
@@ -60,10 +62,20 @@ class Engine:
         metrics: what is counted.
         max_running: answers that are read or decoded at once; others wait, and those of the key with the fewest running
             ones come first.
+        make_drafter: of a greedy answer that is generated alone, several tokens are then checked in a step
+            (:mod:`kvmm.models.speculative`).
+        captures: whether steps on a GPU replay the layers as CUDA graphs.
     """
 
     def __init__(
-        self, model: PreTrainedModel, policy: KVPolicy, prefixes: PrefixStore, metrics: Metrics, max_running: int = 16
+        self,
+        model: PreTrainedModel,
+        policy: KVPolicy,
+        prefixes: PrefixStore,
+        metrics: Metrics,
+        max_running: int = 16,
+        make_drafter: Callable[[], Drafter] | None = None,
+        captures: bool = False,
     ) -> None:
         self._model, self._policy, self._prefixes, self._metrics = model, policy, prefixes, metrics
         self._max_running = max_running
@@ -75,6 +87,9 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._reading: list[Generation] = []
         self._decoding: list[Generation] = []
+        self.captures, self._make_drafter = captures, make_drafter
+        self._stepped: list[KVMMCache] = []  # the caches of the last step, ...
+        self._graphs: BatchGraphs | None = None  # ... and its layers as graphs
         self._nbytes, self._measured = 0, 0.0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="kvmm-engine", daemon=True)
@@ -160,7 +175,9 @@ class Engine:
             if self._reading:
                 self._guarded(self._read, self._reading[:1])
             if self._decoding:
-                self._guarded(self._step, list(self._decoding))
+                alone = len(self._decoding) == 1 and self._decoding[0].sampling.is_plain
+                drafts = alone and self._make_drafter is not None
+                self._guarded(self._drafted_step if drafts else self._step, list(self._decoding))
         now = time.monotonic()
         if now - self._measured > MEASURE_SECONDS:
             self._measured = now
@@ -193,6 +210,8 @@ class Engine:
                         group.remove(one)
         for one in generations:
             one.cache = None
+        if not self._decoding:
+            self._stepped, self._graphs = [], None  # which hold what the last step read
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -233,6 +252,8 @@ class Engine:
             self._reading.remove(generation)
             self._decoding.append(generation)
         served.media.clear()  # pixels have served
+        if self.captures and able_to_graph(generation.cache):
+            keep_in_place(generation.cache, served.length + generation.max_tokens)
         self._metrics.first_token.observe(time.perf_counter() - generation.arrived)
         self._take(generations, logits[:, -1])
 
@@ -254,12 +275,39 @@ class Engine:
         output = self._model(
             input_ids=tokens,
             position_ids=torch.cat(places, dim=-2),
-            past_key_values=CacheBatch([one.cache for one in generations]),
+            past_key_values=self._batch([one.cache for one in generations]),
             use_cache=True,
             return_dict=True,
         )
         self._metrics.steps.add()
         self._take(generations, output.logits[:, -1])
+
+    def _drafted_step(self, generations: list[Generation]) -> None:
+        """All tokens of a draft that are right, and one more, in the only answer."""
+        (one,) = generations
+        if one.steps is None:
+            one.steps = DraftedSteps(self._model, one.cache, one.positions, self._make_drafter())
+        found = one.steps.found
+        drafted, accepted = found.drafted, found.accepted
+        new = one.steps.step(one.text_ids(), one.max_tokens - len(one.tokens))
+        self._metrics.steps.add()
+        self._metrics.drafted_tokens.add(found.drafted - drafted)
+        self._metrics.accepted_tokens.add(found.accepted - accepted)
+        for token in new:
+            self._metrics.generated_tokens.add()
+            reason = one.take(Choice(token), self.ends)
+            if reason is not None:
+                one.steps.hold(one.prompt.length + len(one.tokens) - 1)
+                return self._end(one, reason)
+
+    def _batch(self, caches: list[KVMMCache]) -> CacheBatch:
+        """The caches as one, with the graphs of the last step while these are the same caches."""
+        same = len(caches) == len(self._stepped) and all(a is b for a, b in zip(caches, self._stepped, strict=True))
+        if not same:
+            self._stepped = caches
+            graphed = self.captures and all(able_to_graph(cache) for cache in caches)
+            self._graphs = BatchGraphs(caches[0].layers[0].device) if graphed else None
+        return CacheBatch(caches, self._graphs)
 
     def _take(self, generations: list[Generation], logits: torch.Tensor) -> None:
         """Choose the next token of every answer by logits ``[B, V]``, and end those for which it is the last one."""

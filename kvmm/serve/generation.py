@@ -14,6 +14,7 @@ import torch
 from kvmm.cache import KVMMCache
 from kvmm.models.pieces import Piece
 from kvmm.models.sampling import Choice, Sampler, Sampling
+from kvmm.models.speculative import DraftedSteps
 from kvmm.models.text import TextStream
 from kvmm.serve.errors import APIError
 from kvmm.serve.prompts import ServedPrompt
@@ -65,16 +66,24 @@ class Generation:
     pieces: deque[Piece] = field(default_factory=deque)
     tokens: list[int] = field(default_factory=list)
     cached_tokens: int = 0
+    steps: DraftedSteps | None = None  # where drafts are checked
 
     def __post_init__(self) -> None:
         self.sampler = Sampler(self.sampling)
         self._text = TextStream(self.tokenizer, self.sampling.stop)
+        self._prompt_ids: list[int] | None = None
         self._held: list[TokenLogprob] = []  # of tokens whose text is held back
 
     def ids(self, device: torch.device) -> torch.Tensor:
         """int64 ``[1, T]``: the tokens of the prompt and of the answer so far."""
         answer = torch.tensor([self.tokens], dtype=torch.long)
         return torch.cat([self.prompt.prompt.ids.cpu(), answer], dim=1).to(device)
+
+    def text_ids(self) -> list[int]:
+        """The tokens of the prompt and of the answer so far."""
+        if self._prompt_ids is None:
+            self._prompt_ids = self.prompt.prompt.ids[0].tolist()
+        return self._prompt_ids + self.tokens
 
     def take(self, choice: Choice, ends: frozenset[int]) -> str | None:
         """Add a token and tell its text; the reason if the answer ends with it."""
@@ -112,7 +121,9 @@ class Generation:
                 "bits_per_value": round(report.bits_per_value, 3),
                 "packed_bits_per_value": round(report.packed_bits_per_value, 3),
             }
-        return Usage(self.prompt.length, len(self.tokens), self.cached_tokens, cache)
+        drafts = None if self.steps is None else self.steps.found
+        drafted, accepted = (0, 0) if drafts is None else (drafts.drafted, drafts.accepted)
+        return Usage(self.prompt.length, len(self.tokens), self.cached_tokens, cache, accepted, drafted - accepted)
 
 
 def logprob_of(tokenizer: Any, choice: Choice) -> TokenLogprob:

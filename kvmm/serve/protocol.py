@@ -145,10 +145,20 @@ def _messages(given: Any) -> tuple[Message, ...]:
     characters = sum(len(part) for one in messages for part in one.parts if isinstance(part, str))
     if characters > MAX_CHARACTERS:
         raise bad_request(f"The texts have {characters:,} characters and may have {MAX_CHARACTERS:,}.", "messages")
+    if any(not _is_unicode(part) for one in messages for part in one.parts if isinstance(part, str)):
+        raise bad_request("A text holds half of a surrogate pair, which is no character: send whole ones.", "messages")
     files = sum(isinstance(part, File) for one in messages for part in one.parts)
     if files > MAX_MEDIA:
         raise bad_request(f"There are {files} files and may be {MAX_MEDIA}: send fewer.", "messages")
     return messages
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _message(given: Any, where: str) -> Message:
@@ -211,12 +221,15 @@ def _data_url(value: Any, where: str, *, bare: bool = False) -> str:
 
 @dataclass
 class Usage:
-    """What an answer took. ``cached_tokens`` of the prompt were read before; ``cache`` is of its KV cache."""
+    """What an answer took. ``cached_tokens`` of the prompt were read before; ``cache`` is of its KV cache; ``accepted``
+    and ``rejected`` are drafted tokens that were right and wrong."""
 
     prompt_tokens: int
     completion_tokens: int = 0
     cached_tokens: int = 0
     cache: dict[str, float] = field(default_factory=dict)
+    accepted: int = 0
+    rejected: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """OpenAI's fields, and the cache's under ``kvmm``."""
@@ -225,7 +238,11 @@ class Usage:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens, "audio_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "accepted_prediction_tokens": self.accepted,
+                "rejected_prediction_tokens": self.rejected,
+            },
             "kvmm": self.cache,
         }
 

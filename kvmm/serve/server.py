@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import hmac
 import json
@@ -23,6 +24,7 @@ from kvmm.cache.file import calibration_digest
 from kvmm.calibration import model_fingerprint
 from kvmm.models.loading import free_bytes
 from kvmm.models.question import window_of
+from kvmm.models.speculative import check_drafts, drafter_of
 from kvmm.policy import KVPolicy, get_policy
 from kvmm.serve.disk import DiskPrefixes
 from kvmm.serve.engine import Engine
@@ -44,6 +46,8 @@ class Options:
         cache_dir: folder of prefixes on disk, or None.
         disk_budget: bytes of that folder.
         max_pages: of one PDF; None is kvmm's limit.
+        speculative: drafts of greedy answers that run alone, as :func:`kvmm.models.speculative.drafter_of` takes it.
+        graph: whether steps on a GPU replay the layers as CUDA graphs.
     """
 
     max_running: int = 16
@@ -51,6 +55,8 @@ class Options:
     cache_dir: Path | None = None
     disk_budget: int = 16 * 2**30
     max_pages: int | None = None
+    speculative: str | None = None
+    graph: bool = False
 
 
 def build_service(
@@ -63,6 +69,8 @@ def build_service(
     """
     policy = get_policy(policy)
     probe = KVMMCache.for_model(model, policy, graph=False)  # what does not suit the model is an error now
+    drafter = None if options.speculative is None else drafter_of(options.speculative, processor, device=model.device)
+    check_drafts(drafter, cache=probe)
     fingerprint = served_fingerprint(model, processor, probe)
     disk = None
     if options.cache_dir is not None:
@@ -72,7 +80,8 @@ def build_service(
         budget = free_bytes(model.device) // (2 if model.device.type == "cuda" else 4)
     prefixes = PrefixStore(budget, disk, None if disk is None else lambda name: disk.load(name, model))
     metrics = Metrics()
-    engine = Engine(model, policy, prefixes, metrics, options.max_running)
+    make_drafter = None if drafter is None else lambda: copy.copy(drafter)  # an answer's own cache, the same weights
+    engine = Engine(model, policy, prefixes, metrics, options.max_running, make_drafter, options.graph)
     maker = PromptMaker(model, processor, fingerprint, options.max_pages)
     tokenizer = getattr(processor, "tokenizer", processor)
     service = Service(

@@ -11,6 +11,7 @@ import inspect
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -140,11 +141,19 @@ def _result(progress: Progress) -> dict[str, Any]:
         "tokens": progress.tokens,
         "tokens_per_second": progress.tokens_per_second,
         "ttft": progress.ttft,
+        **({} if progress.usage is None else {"usage": asdict(progress.usage)}),
     }
 
 
-def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) -> None:
-    """Publish the endpoints of the current Blocks; ``models`` are the names that the app offers, its default first."""
+def build_api(visitors: Visitors, models: Sequence[str], default_policy: str, *, remote: bool = False) -> None:
+    """Publish the endpoints of the current Blocks.
+
+    Args:
+        visitors: of the app.
+        models: the names that the app offers, its default first.
+        default_policy: of the caches.
+        remote: a server has the models: questions can be asked, and nothing else.
+    """
 
     def ask(files: list[gr.FileData], question: str, policy: str = default_policy, model: str = models[0]) -> dict:
         """Ask a question about images, PDFs and recordings, with a KV cache of one to two bits per value.
@@ -206,7 +215,7 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str) ->
         "policy": ("dropdown", {"type": "string", "enum": list(policies())}, default_policy),
         "model": ("dropdown", {"type": "string", "enum": list(models)}, models[0]),
     }
-    for function in (ask, compare, analyze_norms):
+    for function in (ask,) if remote else (ask, compare, analyze_norms):
         _publish(function, schemas)
 
 

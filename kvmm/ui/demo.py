@@ -86,9 +86,9 @@ def build_demo(
     if policy not in policies():
         raise KVMMError(f"unknown policy {policy!r}: use one of {', '.join(policies())}")
     options = {"max_new_tokens": max_new_tokens, "graph": graph, "max_pages": max_pages, "now": now}
-    model, _ = models.get()
+    device = torch.device("cpu") if models.remote else models.get()[0].device
     decoding.start()
-    budget = default_cache_budget(model.device) if cache_budget is None else cache_budget
+    budget = default_cache_budget(device) if cache_budget is None else cache_budget
     visitors = Visitors(lambda desk: Session(models, desk, **options), budget, get_upload_folder(), now)
     samples = load_samples(samples_folder)
     icons = tempfile.TemporaryDirectory(prefix="kvmm-icons-")
@@ -119,30 +119,39 @@ def _lay_out(
     methods: Sequence[str] | None,
 ) -> None:
     """Lay out the page inside the current context: endpoints, header, sidebar and tabs."""
-    model, _ = models.get()
-    text_config = model.config.get_text_config(decoder=True)
-    parameter = next(model.parameters())
-    device = f"{parameter.device.type.upper()} · {str(parameter.dtype).removeprefix('torch.')}"
-    build_api(visitors, models.names, policy)  # first, so that no other event takes an endpoint's name
+    remote = bool(models.remote)
+    build_api(visitors, models.names, policy, remote=remote)  # first, so that no other event takes an endpoint's name
     session = gr.State(None)
-    gr.HTML(header(html.escape(models.default), html.escape(device)), padding=False)
+    gr.HTML(header(html.escape(models.default), html.escape(models.remote or _device_of(models))), padding=False)
     sidebar = build_sidebar(models, policy)
     with gr.Tabs(elem_id="tabs"):
         with gr.Tab("Ask", id="ask"):
             pictures = {sample.title: icon_of(sample.files[0], sample.kind, icons) for sample in samples}
-            chat = build_ask(visitors, session, sidebar, samples, pictures)
+            chat = build_ask(visitors, session, sidebar, samples, pictures, remote=remote)
         pages = [sample for sample in samples if sample.kind == "image"]
         page = Page(visitors, session, sidebar, pages[0] if pages else None, chat)
-        with gr.Tab("Token norms", id="norms") as norms_tab:
-            build_norms(page, norms_tab, text_config.num_hidden_layers, text_config.num_key_value_heads)
-        with gr.Tab("Errors", id="errors") as errors_tab:
-            build_errors(page, errors_tab, text_config.num_hidden_layers)
-        with gr.Tab("Methods", id="methods") as methods_tab:
-            build_methods(page, methods_tab, methods)
-        with gr.Tab("Evaluate", id="evaluate"):
-            build_evaluate(models, page, data_folder)
+        if not remote:
+            _add_analyses(models, page, data_folder, methods)
         with gr.Tab("Planner", id="planner") as planner_tab:
             build_planner(models, planner_tab)
+
+
+def _device_of(models: Models) -> str:
+    parameter = next(models.get()[0].parameters())
+    return f"{parameter.device.type.upper()} · {str(parameter.dtype).removeprefix('torch.')}"
+
+
+def _add_analyses(models: Models, page: Page, data_folder: str | Path | None, methods: Sequence[str] | None) -> None:
+    """The tabs that look into the model."""
+    text_config = models.get()[0].config.get_text_config(decoder=True)
+    with gr.Tab("Token norms", id="norms") as norms_tab:
+        build_norms(page, norms_tab, text_config.num_hidden_layers, text_config.num_key_value_heads)
+    with gr.Tab("Errors", id="errors") as errors_tab:
+        build_errors(page, errors_tab, text_config.num_hidden_layers)
+    with gr.Tab("Methods", id="methods") as methods_tab:
+        build_methods(page, methods_tab, methods)
+    with gr.Tab("Evaluate", id="evaluate"):
+        build_evaluate(models, page, data_folder)
 
 
 def made_files(demo: gr.Blocks) -> Iterable[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.errors import KVMMError
-from kvmm.models import load_model
+from kvmm.models import Conversation, load_model
 
 EMBEDDED = "tiny-omni (embedded)"
 Loaded = tuple[Any, Any]  # a model and its processor
@@ -52,6 +52,19 @@ class Models:
     def default(self) -> str:
         """The name of the model that is selected first."""
         return self.names[0]
+
+    @property
+    def remote(self) -> str | None:
+        """The address of the server that has the models; None where they are this app's own."""
+        return None
+
+    def converse(self, name: str | None, policy: Any, **options: Any) -> Conversation:
+        """A new conversation with a model, whose cache is of ``policy``; ``options`` as in :class:`Conversation`.
+
+        Raises:
+            KVMMError: as :meth:`get`, or the policy does not suit the model.
+        """
+        return Conversation(*self.get(name), policy=policy, **options)
 
     def get(self, name: str | None = None) -> Loaded:
         """The model and its processor, loaded now if nobody has used it yet.

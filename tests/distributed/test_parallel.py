@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from benchmarks import multi_gpu
 from kvmm import KVMMCache
-from kvmm.cache.token_table import Move, Plan
+from kvmm.cache.plan import Move, Plan
 from kvmm.calibration import FILE_NAME, Calibration, model_fingerprint
 from kvmm.calibration.collect import Collector
 from kvmm.calibration.fit import fit_codecs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from kvmm import KVMMCache, get_policy
 from kvmm.errors import KVMMError
+from kvmm.models import Conversation
 from kvmm.models.caches import new_cache
 from kvmm.models.documents import Document, answer_tokens
 from kvmm.models.prompting import encode_question
-from kvmm.models.speculative import DraftModel, PromptLookup, generate_with_drafts
+from kvmm.models.sampling import Sampling
+from kvmm.models.speculative import DraftModel, PromptLookup, Speculation, drafter_of, generate_with_drafts
 
 
 class Oracle:
@@ -101,3 +104,85 @@ def test_what_cannot_be_drafted_is_one_line(asked: Any) -> None:
     cache = KVMMCache.for_model(model, "spherical-high", budget=10**6)
     with pytest.raises(KVMMError, match="budget"):
         generate_with_drafts(model, inputs, cache, 4, PromptLookup())
+
+
+@pytest.mark.parametrize("policy", ["balanced", "dynamic"])
+def test_a_conversation_with_drafts_says_what_one_without_does(
+    omni: Any, invoice: Any, policy: str, monkeypatch: Any
+) -> None:
+    model, processor = omni
+    monkeypatch.setattr(model.generation_config, "eos_token_id", None)  # answers of some length
+    plain = Conversation(model, processor, policy)
+    drafted = Conversation(model, processor, policy, drafter=PromptLookup(shortest=1))
+    taken = Speculation([])
+    for question, media in (("What does it say?", [invoice]), ("What is the total?", []), ("And the date?", [])):
+        expected = list(plain.ask(question, media, max_new_tokens=40))[-1]
+        final = list(drafted.ask(question, media, max_new_tokens=40))[-1]
+        assert final.token_ids == expected.token_ids and final.text == expected.text
+        assert final.done and final.tokens == len(final.token_ids) and expected.speculation is None
+        found = final.speculation
+        assert found.calls + found.accepted + 1 >= final.tokens  # an end may come before all that was right
+        taken.calls, taken.drafted = taken.calls + found.calls, taken.drafted + found.drafted
+        taken.accepted += found.accepted
+        assert drafted.cache.get_seq_length() == plain.cache.get_seq_length()
+    assert taken.accepted > 0 and taken.acceptance == taken.accepted / taken.drafted
+    assert drafted.messages == plain.messages
+
+
+def test_drafts_end_at_stop_texts_and_lengths_as_answers_do(omni: Any, invoice: Any, monkeypatch: Any) -> None:
+    model, processor = omni
+    monkeypatch.setattr(model.generation_config, "eos_token_id", None)
+    asked = {"question": "What does it say?", "media": [invoice]}
+    whole = list(Conversation(model, processor).ask(**asked, max_new_tokens=40))[-1]
+    word = whole.text[len(whole.text) // 2 :][:3]
+    for limits in ({"sampling": Sampling(stop=(word,))}, {"max_new_tokens": 5}, {"max_new_tokens": 1}):
+        talks = [Conversation(model, processor, drafter=drafter) for drafter in (None, PromptLookup(shortest=1))]
+        limits = {"max_new_tokens": 40, **limits}
+        expected, final = (list(talk.ask(**asked, **limits))[-1] for talk in talks)
+        assert final.text == expected.text and (word not in final.text or "sampling" not in limits)
+        # generate looks for stop texts once it has the next token
+        assert final.token_ids == expected.token_ids[: len(final.token_ids)]
+        if "sampling" not in limits:  # a follow-up goes on from a cache that holds no draft
+            first, second = (list(talk.ask("What is the total?", max_new_tokens=20))[-1] for talk in talks)
+            assert first.token_ids == second.token_ids and len(final.token_ids) == limits["max_new_tokens"]
+
+
+def test_drafts_are_stopped_and_refused_in_one_line(omni: Any, invoice: Any, monkeypatch: Any) -> None:
+    model, processor = omni
+    talk = Conversation(model, processor, drafter=PromptLookup())
+    for sampling in (Sampling(0.5), Sampling(logprobs=2)):
+        with pytest.raises(KVMMError, match="leave temperature and logprobs out"):
+            list(talk.ask("?", sampling=sampling))
+    with pytest.raises(KVMMError, match="budget"):
+        Conversation(model, processor, "spherical-high", drafter=PromptLookup(), budget=10**6)
+    stop = threading.Event()
+    for progress in talk.ask("What does it say?", [invoice], stop=stop):
+        if progress.tokens:
+            stop.set()
+    assert progress.stopped and talk.messages == []
+    plain = list(Conversation(model, processor).ask("What is the total?", [invoice]))[-1]
+    assert list(talk.ask("What is the total?"))[-1].text == plain.text  # the stopped question's page goes along
+
+
+def test_drafters_by_name(omni: Any, monkeypatch: Any) -> None:
+    model, processor = omni
+    assert drafter_of("lookup", processor) == PromptLookup()
+    monkeypatch.setattr("kvmm.models.speculative.load_model", lambda name, **_: (model, processor))
+    assert drafter_of("same", processor).model is model
+
+    class Other:
+        def get_vocab(self) -> dict[str, int]:
+            return {"a": 0}
+
+    monkeypatch.setattr("kvmm.models.speculative.load_model", lambda name, **_: (model, Other()))
+    with pytest.raises(KVMMError, match="another vocabulary"):
+        drafter_of("other", processor)
+
+
+def test_a_repetition_penalty_is_that_of_generate(omni: Any, invoice: Any, monkeypatch: Any) -> None:
+    model, processor = omni
+    monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.3)
+    asked = {"question": "What does it say?", "media": [invoice], "max_new_tokens": 40}
+    expected = list(Conversation(model, processor).ask(**asked))[-1]
+    final = list(Conversation(model, processor, drafter=PromptLookup(shortest=1)).ask(**asked))[-1]
+    assert final.token_ids == expected.token_ids

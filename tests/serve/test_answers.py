@@ -166,3 +166,37 @@ def test_the_app_and_the_server_share_a_model(server: Running, omni: Any) -> Non
         *_, beside = Conversation(*omni, "balanced").ask("Who is it from?", item, max_new_tokens=12)
         assert all(text_of(job.result()) for job in jobs)
     assert beside.token_ids == alone.token_ids
+
+
+def test_an_answer_alone_is_drafted_and_stays_the_same(omni: tuple[Any, Any], server: Running) -> None:
+    asked = [("What does it say?", image("letter.png")), ("What is the total?", image("invoice.png"))]
+    expected = [server.ask(question, page, max_tokens=40) for question, page in asked]
+    with serving(omni, speculative="lookup") as drafted:
+        for (question, page), other in zip(asked, expected, strict=True):
+            for _ in range(2):  # read now, and found again
+                answer = drafted.ask(question, page, max_tokens=40)
+                assert text_of(answer) == text_of(other)
+                assert answer["usage"]["completion_tokens"] == other["usage"]["completion_tokens"]
+        metrics = drafted.metrics()
+        assert 0 <= metrics["kvmm_accepted_tokens_total"] <= metrics["kvmm_drafted_tokens_total"]
+        # what the text repeats is drafted from it
+        text = "one two three four five six seven eight nine ten. " * 12
+        plain, answer = (one.ask(text + "Repeat this.", max_tokens=64) for one in (server, drafted))
+        assert text_of(answer) == text_of(plain)
+        details = answer["usage"]["completion_tokens_details"]
+        counted = drafted.metrics()
+        rejected = counted["kvmm_drafted_tokens_total"] - counted["kvmm_accepted_tokens_total"]
+        assert details["accepted_prediction_tokens"] <= counted["kvmm_accepted_tokens_total"]
+        assert details["rejected_prediction_tokens"] <= rejected
+        # a conversation goes on from the cache of a drafted answer
+        messages = chat(*asked[1])["messages"]
+        messages += [
+            {"role": "assistant", "content": text_of(expected[1])},
+            {"role": "user", "content": "And the date?"},
+        ]
+        body = chat("", messages=messages)
+        after = [one.post(body).json() for one in (server, drafted)]
+        assert text_of(after[0]) == text_of(after[1])
+        assert after[1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 600
+        drawn = drafted.ask("What does it say?", noise(), temperature=1.0, seed=3)
+        assert drawn["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 0

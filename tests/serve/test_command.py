@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
         (["--api-key", " "], "--api-key"),
         (["--api-key", "schlüssel"], "--api-key"),
         (["--host", "256.1.1.1"], "cannot listen"),
+        (["--graph", "--speculative", "lookup"], "--graph and --speculative"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], says: str, capsys: Any) -> None:

@@ -67,6 +67,7 @@ WRONG = [
     (body(model=""), "model"),
     (body(messages=[]), "messages"),
     (body(messages="Hello"), "messages"),
+    (body(messages=[{"role": "user", "content": "half a pair: \ud800"}]), "messages"),
     (body(messages=[{"role": "robot", "content": "x"}]), "messages[0].role"),
     (body(messages=[{"role": ["user"], "content": "x"}]), "messages[0].role"),
     (body(messages=[{"role": "user", "content": 3}]), "messages[0].content"),

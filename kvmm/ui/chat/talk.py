@@ -156,6 +156,8 @@ class Talk:
 
     def media_to_read_again(self, settings: Settings) -> list[Media]:
         """Earlier media that the next question reads again, because a side has no cache of them."""
+        if self.models.remote:  # whose files are sent as they are
+            return []
         for side in SIDES if settings.compare else ("kvmm",):
             conversation = self._conversations.get(side)
             if (
@@ -349,9 +351,8 @@ class Talk:
             conversation = before
             reason = FREED
         else:
-            model, processor = self.models.get(settings.model)
             norms = side == "kvmm"
-            conversation = Conversation(model, processor, policy=policy, graph=self.graph, key_norms=norms)
+            conversation = self.models.converse(settings.model, policy, graph=self.graph, key_norms=norms)
             if before is not None:
                 conversation.adopt(before, stop)
             reason = JOINED if side == "full" and before is None else CHANGED
@@ -361,7 +362,7 @@ class Talk:
         self._conversations[side], self._keys[side] = conversation, key
         if side == "kvmm":
             self.settings = settings
-        return conversation, reason if conversation.messages and conversation.cache is None else ""
+        return conversation, reason if conversation.reads_again else ""
 
 
 def title_of(message: UserMessage) -> str:

@@ -34,7 +34,7 @@ def save_talk(talk: Talk, path: str | Path) -> None:
     settings = talk.settings or Settings(model=None)
     conversation = talk.conversation
     if conversation is None:  # nothing but errors and stopped answers
-        conversation = Conversation(*talk.models.get(settings.model), policy=settings.kv_policy())
+        conversation = talk.models.converse(settings.model, settings.kv_policy())
     if len(conversation.messages) != 2 * talk.answered:
         conversation = conversation.fork()
         conversation.truncate(talk.answered)

@@ -38,7 +38,7 @@ def memory_note(progress: Progress) -> dict[str, Any] | None:
     """ "KV 412 KiB -> 38 KiB" with the table by modality inside."""
     report = progress.memory
     if report is None:
-        return None
+        return usage_note(progress)
     rows = "\n".join(
         f"| {name} | {row['tokens']:,} | {format_bytes(row['nbytes_dense'])} | {format_bytes(row['nbytes'])} "
         f"| {_packed(row)} | {row['bits_per_value']:.2f} |"
@@ -54,6 +54,21 @@ def memory_note(progress: Progress) -> dict[str, Any] | None:
     )
 
 
+def usage_note(progress: Progress) -> dict[str, Any] | None:
+    """What a server told of an answer: "KV 412 KiB -> 38 KiB" if it is kvmm's, with the tokens inside."""
+    usage = progress.usage
+    if usage is None:
+        return None
+    read = "" if usage.prompt_tokens is None else f"{usage.prompt_tokens:,} tokens of prompt"
+    if read and usage.cached_tokens is not None:
+        read += f", {usage.cached_tokens:,} of them read before"
+    text = ". ".join(filter(None, (read, f"{progress.tokens} tokens in {progress.seconds:.2f} s")))
+    title = "Told by the server"
+    if usage.ratio is not None:
+        title = f"KV {format_bytes(usage.cache_nbytes_bf16)} → {format_bytes(usage.cache_nbytes)}"
+    return note(title, f"{text}.")
+
+
 def _packed(row: dict[str, float]) -> str:
     return f"{row['packed_bits_per_value']:.2f}" if row["packed_tokens"] else "–"
 
@@ -67,6 +82,8 @@ def stats_html(progress: Progress | None, full: Progress | None = None, same_sta
 
     ``same_start``: whether ``full`` had as much to read as ``progress``; else times to the first token do not compare.
     """
+    if progress is not None and progress.usage is not None:
+        return usage_html(progress)
     if progress is None or progress.memory is None:
         return WELCOME if progress is None else strip_html(progress.key_norms) + WELCOME
     report = progress.memory
@@ -93,6 +110,33 @@ def stats_html(progress: Progress | None, full: Progress | None = None, same_sta
   <div class="stat"><span>First token after</span><strong data-stat="ttft">{ttft}</strong>{beside["ttft"]}</div>
   {strip_html(progress.key_norms)}
 </div>"""
+
+
+def usage_html(progress: Progress) -> str:
+    """The strip of figures of a server's answer: those that it told."""
+    usage, tiles = progress.usage, []
+    if usage.ratio is not None:
+        share = min(100 / max(usage.ratio, 1), 100)
+        nbytes, dense = format_bytes(usage.cache_nbytes), format_bytes(usage.cache_nbytes_bf16)
+        tiles.append(
+            f'<div class="stat wide"><span>KV cache on the server</span><strong data-stat="kv">{nbytes}</strong>'
+            f'<div class="bar"><i style="width:{share:.1f}%"></i></div><small>of {dense} in bf16</small></div>'
+        )
+        tiles.append(_stat("Smaller by", "ratio", ratio_text(usage.ratio)))
+    if usage.bits_per_value is not None:
+        tiles.append(_stat("Bits, whole cache", "bits", f"{usage.bits_per_value:.2f}"))
+    if usage.cached_tokens is not None:
+        of = "" if usage.prompt_tokens is None else f"of {usage.prompt_tokens:,} tokens of prompt"
+        tiles.append(_stat("Read before", "cached", f"{usage.cached_tokens:,}", of))
+    speed = f"{progress.tokens_per_second:.1f}" if progress.tokens_per_second else "–"
+    tiles.append(_stat("Tokens per second", "speed", speed))
+    tiles.append(_stat("First token after", "ttft", "–" if progress.ttft is None else f"{progress.ttft:.2f} s"))
+    return f'<div class="stats" id="stats">{"".join(tiles)}</div>'
+
+
+def _stat(name: str, key: str, value: str, beside: str = "") -> str:
+    small = f"<small>{beside}</small>" if beside else ""
+    return f'<div class="stat"><span>{name}</span><strong data-stat="{key}">{value}</strong>{small}</div>'
 
 
 def verdict_html(difference: Difference | None) -> str:

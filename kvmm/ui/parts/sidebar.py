@@ -18,6 +18,10 @@ from kvmm.ui.settings import MAX_EXACT_TOKENS, MODALITIES, Settings
 
 AS_POLICY = "as the policy"
 _BEFORE_SAMPLING = 8  # components of the sidebar
+REMOTE = (
+    "A server answers: its cache policy is set there, and what looks into a model (comparison, token norms, errors, "
+    "methods, evaluation) or keeps its cache in a file needs the app without --endpoint."
+)
 EXACT_TOKENS = ("num_sink_tokens", "residual_length")
 
 
@@ -136,7 +140,11 @@ def followed(policy: str, shown_for: str, *counts: float | None) -> tuple[int, .
 
 
 def build_sidebar(models: Models, default_policy: str) -> Sidebar:
-    """Lay out the sidebar inside the current Blocks and connect what belongs to it alone."""
+    """Lay out the sidebar inside the current Blocks and connect what belongs to it alone.
+
+    Of models behind a server, whose caches are not the app's, it has the name and the sampling.
+    """
+    here = models.remote is None
     with gr.Sidebar(open=True, width=300, elem_id="sidebar"):
         model = gr.Dropdown(
             models.names,
@@ -153,10 +161,15 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
             info=SHORT_LEGEND,
             elem_id="policy",
             filterable=False,
+            visible=here,
         )
-        line = gr.HTML(policy_html(default_policy), elem_id="policy-line", padding=False)
-        compare = gr.Checkbox(False, label="Compare with full precision", elem_id="compare", container=False)
-        with gr.Accordion("By modality", open=False, elem_id="by-modality"):
+        line = gr.HTML(policy_html(default_policy), elem_id="policy-line", padding=False, visible=here)
+        compare = gr.Checkbox(
+            False, label="Compare with full precision", elem_id="compare", container=False, visible=here
+        )
+        if not here:
+            gr.HTML(f'<div class="hint" id="endpoint-hint">{html.escape(REMOTE)}</div>', padding=False)
+        with gr.Accordion("By modality", open=False, elem_id="by-modality", visible=here):
             choices = [(AS_POLICY, AS_POLICY), *policy_choices()]
             by_modality = [
                 gr.Dropdown(
@@ -164,7 +177,7 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
                 )
                 for name, label in zip(MODALITIES, ("Text", "Images and video", "Audio"), strict=True)
             ]
-        with gr.Accordion("Kept in full precision", open=False, elem_id="exact-tokens"):
+        with gr.Accordion("Kept in full precision", open=False, elem_id="exact-tokens", visible=here):
             limits: dict[str, Any] = {"precision": 0, "minimum": 0, "maximum": MAX_EXACT_TOKENS}
             kept = exact_tokens(default_policy)
             sinks = gr.Number(kept[0], label="First tokens (sinks)", elem_id="sinks", **limits)

@@ -61,15 +61,15 @@ def listing(session: Session) -> tuple[Any, Any]:
     return radio, gr.Textbox(visible=False)
 
 
-def build_talk_list() -> TalkList:
-    """Lay it out inside the current context."""
+def build_talk_list(files: bool = True) -> TalkList:
+    """Lay it out inside the current context; ``files``: whether conversations can be saved and opened."""
     with gr.Row(elem_id="talk-actions"):
         fresh = gr.Button(NEW, size="sm", elem_id="new-conversation")
         fork = gr.Button("Fork", size="sm", elem_id="fork")
         rename = gr.Button("Rename", size="sm", elem_id="rename")
         delete = gr.Button("Delete", size="sm", elem_id="delete")
-        save = gr.Button("Save", size="sm", elem_id="save")
-        load = gr.UploadButton("Open a saved one", size="sm", elem_id="load", file_types=[".kvmm"])
+        save = gr.Button("Save", size="sm", elem_id="save", visible=files)
+        load = gr.UploadButton("Open a saved one", size="sm", elem_id="load", file_types=[".kvmm"], visible=files)
         saved = gr.DownloadButton("Saved", elem_id="saved", visible="hidden")
         confirmed = gr.Checkbox(False, visible=False)
     name = gr.Textbox(

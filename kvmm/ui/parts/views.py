@@ -45,7 +45,7 @@ def view(talk: Talk, compare: bool) -> Frame:
         chats["kvmm"],
         _reading(talk.answer),
         gr.HTML(verdict, visible=bool(verdict)),
-        stats_html(last, talk.last.get("full"), talk.same_start),
+        "" if talk.models.remote and last is None else stats_html(last, talk.last.get("full"), talk.same_start),
         gr.Plot(memory_over_tokens(talk.growth) if talk.growth else None, visible=bool(talk.growth)),
         gr.Plot(memory_by_modality(memory) if memory else None, visible=memory is not None),
         thumbnails_html(talk.media),
@@ -74,7 +74,7 @@ def frames(session: Session) -> Iterator[Frame]:
             shown_plot = time.monotonic()
             growth = gr.Plot(memory_over_tokens(talk.growth), visible=True) if talk.growth else gr.skip()
             bars = gr.Plot(memory_by_modality(progress.memory), visible=True)
-        told = measured or (progress is not None and progress.key_norms is not None)
+        told = measured or (progress is not None and (progress.key_norms or progress.usage) is not None)
         stats = stats_html(progress, answer.last.get("full"), talk.same_start) if told else gr.skip()
         chats = talk.chats
         full = chats["full"] if compare else gr.skip()

@@ -25,6 +25,7 @@ from kvmm.ui.server.visitors import Visitors, session_of
 from kvmm.ui.settings import Settings
 
 FILE_TYPES = ["image", "audio", "video", ".pdf"]
+TOGETHER = 16  # questions that a server answers at the same time
 READING = 8  # questions that read their files at the same time
 WELCOME = "### What is on your page?\nDrop an image, a PDF or a recording below and ask, or take one of these."
 CHAT_OPTIONS: dict[str, Any] = {
@@ -85,6 +86,7 @@ class AskTab:
     growth: gr.Plot
     bars: gr.Plot
     thumbnails: gr.HTML
+    names_policy: bool = True  # above the chat; a server's is its own
 
     @property
     def shown(self) -> list[Any]:
@@ -96,15 +98,22 @@ class AskTab:
 
 
 def build_ask(
-    visitors: Visitors, session: gr.State, sidebar: Sidebar, samples: list[SampleQuestion], icons: dict[str, str]
+    visitors: Visitors,
+    session: gr.State,
+    sidebar: Sidebar,
+    samples: list[SampleQuestion],
+    icons: dict[str, str],
+    *,
+    remote: bool = False,
 ) -> list[Any]:
-    """Lay out the tab inside the current context, connect it, and return the components of a frame."""
-    tab = _lay_out(sidebar.policy.value, samples, icons)
-    _Events(visitors, session, sidebar, samples, tab).connect()
+    """Lay out the tab inside the current context, connect it, and return the components of a frame; ``remote``: a
+    server answers, several questions at once."""
+    tab = _lay_out(None if remote else sidebar.policy.value, samples, icons)
+    _Events(visitors, session, sidebar, samples, tab, TOGETHER if remote else 1).connect()
     return tab.shown
 
 
-def _lay_out(policy: str, samples: list[SampleQuestion], icons: dict[str, str]) -> AskTab:
+def _lay_out(policy: str | None, samples: list[SampleQuestion], icons: dict[str, str]) -> AskTab:
     """Lay out the tab inside the current context."""
     with gr.Row(equal_height=False):
         with gr.Column(scale=8, min_width=320):
@@ -123,19 +132,19 @@ def _lay_out(policy: str, samples: list[SampleQuestion], icons: dict[str, str]) 
                 max_lines=6,
                 autofocus=True,
             )
-            talks = build_talk_list()
+            talks = build_talk_list(files=policy is not None)
         with gr.Column(scale=4, min_width=290):
-            stats = gr.HTML(stats_html(None), elem_id="stats-box", padding=False)
+            stats = gr.HTML(stats_html(None) if policy else "", elem_id="stats-box", padding=False)
             growth = gr.Plot(label="KV memory as tokens arrive", elem_id="growth-plot", visible=False)
             bars = gr.Plot(label="KV memory by modality", elem_id="memory-plot", visible=False)
             thumbnails = gr.HTML(elem_id="thumbnails", padding=False)
-    return AskTab(full, chat, reading, verdict, box, talks, stats, growth, bars, thumbnails)
+    return AskTab(full, chat, reading, verdict, box, talks, stats, growth, bars, thumbnails, policy is not None)
 
 
-def _kvmm_chat(policy: str, samples: list[SampleQuestion], icons: dict[str, str]) -> gr.Chatbot:
+def _kvmm_chat(policy: str | None, samples: list[SampleQuestion], icons: dict[str, str]) -> gr.Chatbot:
     """The chat over the packed cache, with the samples as examples."""
     return gr.Chatbot(
-        label=f"kvmm · {policy}",
+        label=f"kvmm · {policy}" if policy else "The server's answers",
         elem_id="chat-kvmm",
         placeholder=WELCOME,
         editable="user",
@@ -156,8 +165,15 @@ class _Events:
     """The events of the tab; each handler returns values of :attr:`outputs`, if it does not say otherwise."""
 
     def __init__(
-        self, visitors: Visitors, session: gr.State, sidebar: Sidebar, samples: list[SampleQuestion], tab: AskTab
+        self,
+        visitors: Visitors,
+        session: gr.State,
+        sidebar: Sidebar,
+        samples: list[SampleQuestion],
+        tab: AskTab,
+        together: int = 1,
     ) -> None:
+        self.together = together  # questions that are answered at once
         self.visitors, self.session, self.sidebar, self.samples, self.tab = visitors, session, sidebar, samples, tab
         self.outputs = [session, *tab.shown, tab.box, *tab.talks.outputs]
         self._unchanged = (gr.skip(),) * (len(tab.shown) - 2)
@@ -269,7 +285,7 @@ class _Events:
         tab = self.tab
         asked = event(handler, [*inputs, *self.sidebar.inputs], self.outputs, concurrency_limit=None, **HIDDEN)
         asked.success(self.prepare, None, None, concurrency_id="files", concurrency_limit=READING, **HIDDEN).success(
-            self.stream, None, tab.shown, concurrency_id="model", concurrency_limit=1, **HIDDEN
+            self.stream, None, tab.shown, concurrency_id="model", concurrency_limit=self.together, **HIDDEN
         ).then(self.ready, tab.box, [tab.box, *tab.talks.outputs], **AT_ONCE)
 
     def connect(self) -> None:
@@ -284,7 +300,7 @@ class _Events:
         connect_talk_list(tab.talks, self.visitors, self.session, sidebar, tab.shown, tab.box, clears, self.watch)
         settings = [sidebar.model, *sidebar.policies, sidebar.compare]
         self.watch(Context.root_block.load(self.come_back, None, [*self.outputs, *settings], **AT_ONCE))
-        for component in sidebar.policies:
+        for component in sidebar.policies if tab.names_policy else ():
             component.change(
                 lambda *values: gr.Chatbot(label=f"kvmm · {settings_of(*values).label}"),
                 sidebar.inputs,

@@ -140,9 +140,10 @@ def build_planner(models: Models, tab: gr.Tab) -> None:
     )
 
 
-def _lay_out_inputs(default: str) -> list[Any]:
-    """Lay out the inputs: the model, the policies and the numbers, in the order of :meth:`_Planner.update`."""
-    model = gr.Dropdown([default, *SHAPES], value=FIRST_MODEL, label="Model", elem_id="plan-model")
+def _lay_out_inputs(default: str | None) -> list[Any]:
+    """Lay out the inputs: the model (``default`` is the app's own, if it has one), the policies and the numbers, in the
+    order of :meth:`_Planner.update`."""
+    model = gr.Dropdown([*filter(None, [default]), *SHAPES], value=FIRST_MODEL, label="Model", elem_id="plan-model")
     with gr.Row():
         context = gr.Number(
             32768,
@@ -185,7 +186,7 @@ class _Planner:
     """
 
     def __init__(self, models: Models) -> None:
-        self.models, self.default = models, f"This app's: {models.default}"
+        self.models, self.default = models, None if models.remote else f"This app's: {models.default}"
 
     @cached_property
     def _loaded(self) -> tuple[ModelShape, Calibration | None]:
