@@ -7,15 +7,12 @@ from pathlib import Path
 
 import torch
 
+from kvmm.models.packed_weights import WIDTHS
 
-def parse_arguments(arguments: list[str] | None = None, description: str | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m training.train", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+
+def base_arguments(parser: argparse.ArgumentParser) -> None:
+    """What concerns a pretrained text tower and the few bits it is stored in."""
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="folder for bf16 weights and progress.json")
-    add("--state", type=Path, help="folder for the full state of this machine's chain of runs (default: <out>-state)")
-    add("--init", type=Path, help="start from such an --out folder, or an exported checkpoint, when there is no state")
     add("--base", type=Path, help="folder of training.smollm2: train onto its pretrained text tower and vocabulary")
     add(
         "--text-lr",
@@ -35,6 +32,29 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
         default=0.5,
         help="weight of the loss against the base reading the page's text, where steps carry it (default 0.5)",
     )
+    add(
+        "--teacher",
+        type=Path,
+        help="an --out folder whose text tower teaches instead of the base's, such as one of --only text",
+    )
+    add("--round-bits", type=int, choices=WIDTHS, help="train with weights rounded as export --bits stores them")
+    add(
+        "--round-minutes",
+        type=float,
+        default=3.0,
+        help="minutes at the end of the schedule in which weights are rounded (default 3)",
+    )
+
+
+def parse_arguments(arguments: list[str] | None = None, description: str | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.train", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for bf16 weights and progress.json")
+    add("--state", type=Path, help="folder for the full state of this machine's chain of runs (default: <out>-state)")
+    add("--init", type=Path, help="start from such an --out folder, or an exported checkpoint, when there is no state")
+    base_arguments(parser)
     add("--fresh", action="store_true", help="ignore an existing state")
     add(
         "--minutes",

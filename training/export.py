@@ -26,12 +26,12 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from kvmm.models.packed_weights import PACKED_FILE, WIDTHS, pack_weights, save_packed
 from training.checkpoints import load_weights
 from training.model_config import AUDIO_TOKEN, AUXILIARY, CELL, HEAD_DIM, IMAGE_TOKEN, MERGE, PATCH, ModelConfig
+from training.rounding import GROUP
 from training.smollm2.folder import CONFIG, EMBEDDINGS, TOKENIZER, read_config
 
 MIN_TOKENS, MAX_TOKENS = 256, 640  # merged visual tokens of a page
 MAX_BYTES = 39_900_000  # of model.safetensors
 MAX_PACKED_BYTES = 96_000_000  # of model.packed.safetensors
-GROUP = 64  # values of a row that share a step and a minimum in few bits; rows that it does not divide stay bf16
 PAD, EOS = "<|endoftext|>", "<|im_end|>"
 EXTRA_TOKENS = {
     "image_token": "<|IMAGE|>",

@@ -45,6 +45,8 @@ from training.loader import Loader, ring_name, spec_group, to_device
 from training.model import OmniModel
 from training.model_config import AUXILIARY
 from training.optim import Optimizer
+from training.replicas import Replicas
+from training.rounding import Rounding
 from training.token_functions import compile_token_functions, use_eager_token_functions
 
 STATISTICS = (
@@ -82,23 +84,29 @@ class Trainer:
         )  # seconds for the last checkpoint and measurement
         # The workers are forked here, before anything touches CUDA.
         self.base = Base(args.base) if args.base is not None else None
+        if self.base and not self.base.has_weights and (source is None or (args.distill_weight and not args.teacher)):
+            sys.exit(f"--base {args.base} has no pretrained weights: add --init and --teacher, such as the same folder")
         dataset = importlib.import_module(args.dataset)
         self.specs = [(spec, share) for spec, share in dataset.SPECS if not args.only or spec.name in args.only]
         if hasattr(dataset, "prepare"):
             dataset.prepare()
         self.progress.runs += 1
-        self.loader = Loader(
-            self.specs, dataset.make_step, args.workers, args.slots, (1, args.seed, self.progress.runs)
-        )
-        self.device = torch.device(args.device)
+        self.replicas = Replicas()
+        seed_key = (1, args.seed, self.progress.runs, *([self.replicas.rank] if self.replicas.rank else []))
+        self.loader = Loader(self.specs, dataset.make_step, args.workers, args.slots, seed_key)
+        self.device = self.replicas.device(args.device)
+        self.replicas.connect()
         torch.manual_seed(args.seed * 1000 + self.progress.runs)
         torch.set_float32_matmul_precision("high")
         self.model = OmniModel(self.base and self.base.config).to(self.device)
-        self.teacher = self.base and self.base.start(self.model, args.distill_weight > 0)
+        self.teacher = self.base and self.base.start(self.model, args.distill_weight > 0, args.teacher)
         self.optimizer = Optimizer(self.model, args.lr)
         self.warm_from, self.warm_steps = 0, args.warmup
         if source is not None:
             self.load(source)
+        self.rounding = Rounding(self.model, args.round_bits) if args.round_bits else None
+        self.replicas.align(self.model.state_dict().values())
+        torch.manual_seed(args.seed * 1000 + self.progress.runs + 97 * self.replicas.rank)  # of the augmentation
         self.loader.start(self.device)
         self.held_out: list | None = None
         sizes = sum(p.numel() for p in self.model.export_weights().values()) / 1e6
@@ -114,19 +122,25 @@ class Trainer:
         return time.perf_counter() - self.started
 
     def say(self, text: str) -> None:
-        print(f"[{self.seconds:6.1f}s] {text}", flush=True)
+        if self.replicas.first:
+            print(f"[{self.seconds:6.1f}s] {text}", flush=True)
 
-    def learning_rate(self) -> float:
+    def learning_rate(self, seconds: float) -> float:
         """Warm-up, constant, linear decay over the last `--decay` of the total time."""
         total = self.args.total_minutes * 60 - self.reserve
-        left = 1 - (self.resumed_minutes * 60 + self.seconds) / total
+        left = 1 - (self.resumed_minutes * 60 + seconds) / total
         scale = min(1.0, max(left / self.args.decay, 0.005)) if self.args.decay else 1.0
         return self.args.lr * scale * min(1.0, (self.progress.step - self.warm_from + 1) / self.warm_steps)
 
-    def text_rate(self) -> float:
+    def text_rate(self, seconds: float) -> float:
         """Share of the learning rate that the pretrained text tower gets: none at first, if asked for."""
-        minutes = self.resumed_minutes + self.seconds / 60
+        minutes = self.resumed_minutes + seconds / 60
         return 0.0 if minutes < self.args.freeze_minutes else self.args.text_lr
+
+    def rounded_weights(self, seconds: float):
+        """Rounded weights in the last minutes of the schedule, if asked for."""
+        late = self.resumed_minutes + seconds / 60 > self.args.total_minutes - self.args.round_minutes
+        return self.rounding.applied() if self.rounding and late else contextlib.nullcontext()
 
     # ---- checkpoints ----
 
@@ -204,6 +218,14 @@ class Trainer:
         (weight * loss).backward()
         return out
 
+    def accumulate(self, sums: dict[str, torch.Tensor]) -> None:
+        """Gradients of one update's micro-batches; adds what the log shows to `sums`."""
+        for _ in range(self.args.accumulate):
+            spec, batch = self.loader.next()
+            out = self.accumulate_gradients(spec, batch)
+            group = spec_group(spec)
+            sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
+
     def try_compiled(self) -> None:
         """Compiles on first batches of every kind; if that fails the run goes on eagerly, slower rather than lost."""
         if not self.args.compile:
@@ -268,17 +290,16 @@ class Trainer:
         sums: dict[str, torch.Tensor] = {}
         saved = measured = window = self.seconds
         waited, first = self.loader.waited, self.progress.step
-        while self.seconds < deadline and self.progress.step - first < args.steps:
-            for _ in range(args.accumulate):
-                spec, batch = self.loader.next()
-                out = self.accumulate_gradients(spec, batch)
-                group = spec_group(spec)
-                sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
-            rate = self.learning_rate()
-            self.optimizer.step(rate, {"model.": self.text_rate()} if self.base is not None else None)
+        while (now := self.replicas.clock(self.seconds)) < deadline and self.progress.step - first < args.steps:
+            with self.rounded_weights(now):
+                self.accumulate(sums)
+            rate = self.learning_rate(now)
+            self.replicas.sum_gradients(self.optimizer.parameters)
+            self.optimizer.step(rate, {"model.": self.text_rate(now)} if self.base is not None else None)
             self.progress.step += 1
             if (self.progress.step - first) % args.log_every:
                 continue
+            self.replicas.align(self.model.state_dict().values())
             described = {g: describe(v) for g, v in sorted(sums.items())}  # waits for the device
             ms, wait = (
                 (b - a) / args.log_every * 1e3 for a, b in ((window, self.seconds), (waited, self.loader.waited))
@@ -288,6 +309,8 @@ class Trainer:
             if any(d["answer"] != d["answer"] for d in described.values()):
                 raise FloatingPointError("the loss is no longer finite; the last checkpoint is kept")
             sums.clear()
+            if not self.replicas.first:
+                continue
             if self.seconds - saved > args.save_minutes * 60:
                 self.save()
                 saved = self.seconds
@@ -295,6 +318,8 @@ class Trainer:
                 self.evaluate()
                 measured = self.seconds
             window, waited = self.seconds, self.loader.waited
+        if not self.replicas.first:
+            return
         self.save()
         self.say(f"saved step {self.progress.step}, {self.progress.minutes:.2f} of {args.total_minutes:g} minutes")
         self.evaluate()

@@ -160,6 +160,14 @@ def export_and_load(weights: Path, folder: Path, expected: dict[str, torch.Tenso
         assert model(input_ids=ids).logits.isfinite().all()
 
 
+def test_a_base_without_weights_asks_for_what_it_needs(base, tmp_path):
+    for name in ("model_config.json", "tokenizer.json"):
+        shutil.copy(base / name, tmp_path / name)
+    command = f"-m training.train --base {tmp_path} --out {tmp_path / 'omni'} --device cpu --workers 1".split()
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 1 and "add --init and --teacher" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_run_onto_a_base_resumes_and_is_exported(base, tmp_path):
     from training.checkpoints import load_weights
 
@@ -172,7 +180,10 @@ def test_a_run_onto_a_base_resumes_and_is_exported(base, tmp_path):
     log = train("--base", str(base), "--out", str(out), "--steps", "1")
     assert "run 2, from" in log and "step 3 " in log
     carried = tmp_path / "carried"
-    train("--base", str(base), "--out", str(carried), "--init", str(out), "--steps", "1", "--freeze-minutes", "4")
+    # what was carried is enough: it has sizes, vocabulary, weights, and a text tower to teach
+    log = train("--base", str(out), "--out", str(carried), *f"--init {out} --teacher {out}".split(), "--steps", "1",
+                *"--freeze-minutes 4 --round-bits 6 --round-minutes 5".split())  # fmt: skip
+    assert " kl " in log
     first, second = load_weights(out), load_weights(carried)
     export_and_load(out, tmp_path / "model", first)
     assert first.keys() == second.keys()

