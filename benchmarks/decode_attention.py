@@ -33,7 +33,8 @@ from benchmarks.report import Report, add_common_options, attempt, table
 from benchmarks.synthetic import main_modality, make_calibration, random_vectors
 from benchmarks.timing import bandwidth, free_memory, kernel_times, l2_bytes, time_calls
 from kvmm import get_policy, policies
-from kvmm.cache.pages import PageStore, Part
+from kvmm.cache.pages import PageStore
+from kvmm.cache.part import Part
 from kvmm.codecs import Site, build_codec
 from kvmm.codecs.base import page_size_for
 from kvmm.kernels.attention import attend

@@ -1,13 +1,20 @@
 """What answers that are generated together gain over one after the other, by ``kvmm serve``.
 
     python -m benchmarks.serve [--model FOLDER] [--clients 1 4 16] [--policy balanced] [--rounds 3]
+    python -m benchmarks.serve --random qwen3-8b --dtype bfloat16 --max-tokens 256 --output FILE
 
 ``answers``: a server in this process and clients in threads, over HTTP. Each of ``--requests`` requests asks about one
-of the sample pages, which have been read before; the answers end where the model ends them. Requests per second with
-1, 4, 16 clients, and whether the answers are those of one client.
+of the sample pages, which have been read before; the answers end where the model ends them, or after ``--max-tokens``.
+Requests per second with 1, 4, 16 clients, and the share of answers that are those of one client.
+
+``--random SHAPE`` is a text model with random weights of one of the shapes of :mod:`benchmarks.synthetic`, but for the
+vocabulary, which is the embedded model's, as its tokenizer is. It is asked about texts of ``--prompt-tokens`` tokens,
+its answers never end by themselves, and in bfloat16 they need not be those of one client: its choices are close calls,
+which a product of several rows may round the other way.
 
 ``steps``: the engine alone, with answers of exactly ``--new-tokens`` tokens after the same prompts: tokens per second
-of 1, 4, 16 answers at once. This is what batching gains where answers are long.
+of 1, 4, 16 answers at once. This is what batching gains where answers are long. ``graphs`` is the same with the layers
+of a step replayed as CUDA graphs (``kvmm serve --graph``); on a CPU there is no difference.
 
 Medians over ``--rounds``; the rounds of different numbers of clients take turns.
 """
@@ -16,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import operator
 import queue
 import statistics
 import sys
@@ -27,10 +35,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import torch
 import uvicorn
+from transformers import AutoTokenizer
 
+from benchmarks.ask_policies import ROOT
 from benchmarks.report import Report, add_common_options
-from kvmm.models import load_model
+from benchmarks.synthetic import SHAPES, build_model, weight_nbytes
+from kvmm.models import assets_folder, load_model
 from kvmm.models.sampling import GREEDY
 from kvmm.samples import SAMPLES
 from kvmm.serve.generation import Delta, Finish, Generation
@@ -40,6 +52,8 @@ from kvmm.serve.server import Options, build_service
 
 PAGES = ("invoice.png", "receipt.png", "table.png", "letter.png", "form.png")
 QUESTIONS = ("What is the total?", "What is the date?", "Who is it from?", "What is the first line?")
+TEXT = ROOT / "benchmarks" / "texts" / "persuasion.txt"
+MEASURES = ("answers", "steps", "graphs")
 NAME = "model"
 
 
@@ -47,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; writes JSON after every row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder; default is the embedded model")
+    parser.add_argument("--random", choices=list(SHAPES), help="a text model of this shape with random weights")
+    parser.add_argument("--prompt-tokens", type=int, default=2048, help="of a text, with --random")
+    parser.add_argument("--max-tokens", type=int, default=64, help="of an answer over HTTP")
+    parser.add_argument("--measure", nargs="+", default=["answers", "steps"], choices=MEASURES)
     parser.add_argument("--policy", default="balanced")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4, 16])
@@ -58,17 +76,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(given)
     if options.smoke:
         options.clients, options.requests, options.new_tokens, options.rounds = [1, 2], 4, 32, 1
+        options.prompt_tokens, options.max_tokens = min(options.prompt_tokens, 192), min(options.max_tokens, 16)
     report = Report("serve", given, options)
-    model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
+    if options.random:
+        model, processor = _random_model(options)
+        report.run["model"] = {"shape": options.random, "weights_nbytes": weight_nbytes(model)}
+    else:
+        model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
     settings = Settings(NAME, max_places=1000)
     service = build_service(model, processor, options.policy, settings, Options(max(options.clients)))
-    bodies = [_body(i) for i in range(options.requests)]
+    shown = _texts(processor, options.prompt_tokens) if options.random else _images()
+    bodies = [_body(i, shown, options.max_tokens) for i in range(options.requests)]
     with _running(service) as url:
-        texts = [_ask(url, body) for body in bodies]  # reads every page, and warms up
-        for name, measure in (
-            ("answers", lambda clients: _answers(url, bodies, clients, texts)),
-            ("steps", lambda clients: _steps(service, bodies, clients, options.new_tokens)),
-        ):
+        # reads every page, and warms up
+        texts = [_ask(url, body) for body in (bodies if "answers" in options.measure else bodies[: len(shown)])]
+        measures = {
+            "answers": lambda clients: _answers(url, bodies, clients, texts),
+            "steps": lambda clients: _steps(service, bodies, clients, options.new_tokens),
+            "graphs": lambda clients: _steps(service, bodies, clients, options.new_tokens, captures=True),
+        }
+        for name in options.measure:
+            measure = measures[name]
             rounds: dict[int, list[dict[str, Any]]] = {clients: [] for clients in options.clients}
             for _ in range(options.rounds):
                 for clients in options.clients:
@@ -86,16 +114,39 @@ def _median(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "per_second": found,
         "rounds": [row["per_second"] for row in rows],
-        **{name: all(row[name] for row in rows) for name in ("equal",) if name in rows[0]},
+        **{name: min(row[name] for row in rows) for name in ("equal", "equal_share") if name in rows[0]},
     }
 
 
-def _body(number: int) -> dict[str, Any]:
-    page, question = PAGES[number % len(PAGES)], QUESTIONS[number // len(PAGES) % len(QUESTIONS)]
-    data = base64.b64encode((SAMPLES / page).read_bytes()).decode()
-    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
-    content = [image, {"type": "text", "text": question}]
-    return {"model": NAME, "messages": [{"role": "user", "content": content}], "max_tokens": 64}
+def _random_model(options: argparse.Namespace) -> tuple[Any, Any]:
+    """A text model of a shape, and the embedded model's tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(assets_folder() / "tiny-omni")
+    torch.manual_seed(options.seed)
+    dtype = getattr(torch, options.dtype)
+    model = build_model(options.random, options.device, dtype, toy=options.smoke, vocab_size=len(tokenizer))
+    return model, tokenizer
+
+
+def _images() -> list[dict[str, Any]]:
+    """The sample pages as parts of a message."""
+    pages = [base64.b64encode((SAMPLES / page).read_bytes()).decode() for page in PAGES]
+    return [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{page}"}} for page in pages]
+
+
+def _texts(tokenizer: Any, tokens: int) -> list[dict[str, Any]]:
+    """As many different passages of so many tokens as there are pages, as parts of a message."""
+    ids = tokenizer(TEXT.read_text(encoding="utf-8"), add_special_tokens=False)["input_ids"]
+    apart = (len(ids) - tokens) // len(PAGES)
+    if apart < 1:
+        raise SystemExit(f"--prompt-tokens may be {len(ids) - len(PAGES)}: the text is no longer.")
+    passages = [tokenizer.decode(ids[i * apart : i * apart + tokens]) for i in range(len(PAGES))]
+    return [{"type": "text", "text": passage} for passage in passages]
+
+
+def _body(number: int, shown: Sequence[dict[str, Any]], max_tokens: int) -> dict[str, Any]:
+    question = QUESTIONS[number // len(shown) % len(QUESTIONS)]
+    content = [shown[number % len(shown)], {"type": "text", "text": question}]
+    return {"model": NAME, "messages": [{"role": "user", "content": content}], "max_tokens": max_tokens}
 
 
 @contextmanager
@@ -124,14 +175,17 @@ def _answers(url: str, bodies: Sequence[dict[str, Any]], clients: int, expected:
         begin = time.perf_counter()
         texts = list(threads.map(lambda body: _ask(url, body), bodies))
         seconds = time.perf_counter() - begin
-    return {"per_second": len(bodies) / seconds, "equal": texts == list(expected)}
+    share = sum(map(operator.eq, texts, expected)) / len(texts)
+    return {"per_second": len(bodies) / seconds, "equal": share == 1, "equal_share": share}
 
 
-def _steps(service: Service, bodies: Sequence[dict[str, Any]], count: int, new_tokens: int) -> dict[str, Any]:
+def _steps(
+    service: Service, bodies: Sequence[dict[str, Any]], count: int, new_tokens: int, captures: bool = False
+) -> dict[str, Any]:
     """Tokens per second of ``count`` answers at once, after the first token of the last of them."""
     engine, ends = service.engine, service.engine.ends
     events: queue.Queue[Any] = queue.Queue()
-    engine.ends = frozenset()  # an answer has as many tokens as were asked for
+    engine.ends, engine.captures = frozenset(), captures  # an answer has as many tokens as were asked for
     try:
         prompts = [service.maker.make(parse_request(body), "", threading.Event()) for body in bodies[:count]]
         for prompt in prompts:
@@ -152,7 +206,7 @@ def _steps(service: Service, bodies: Sequence[dict[str, Any]], count: int, new_t
         while ended < count:
             ended += isinstance(events.get(), Finish)
     finally:
-        engine.ends = ends
+        engine.ends, engine.captures = ends, False
     return {"per_second": tokens / seconds}
 
 

@@ -18,7 +18,7 @@ from kvmm.modality import IMAGE, TEXT
 from kvmm.models import assets_folder
 from kvmm.policy import KVPolicy
 
-_SHAPES: dict[str, dict[str, Any]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     # the text models of Qwen3-8B and of InternVL-8B and -26B (InternLM2.5-7B and -20B as Llamas, which they are but
     # for the fused weights)
     "qwen3-8b": {
@@ -61,9 +61,13 @@ _TOY = {
 }
 
 
-def build_model(shape: str, device: str, dtype: torch.dtype = torch.bfloat16, toy: bool = False) -> nn.Module:
-    """A decoder of one of the shapes with random weights, made on the device. ``toy`` makes it tiny."""
-    values = {"num_attention_heads": 32, **_SHAPES[shape], **(_TOY if toy else {})}
+def build_model(
+    shape: str, device: str, dtype: torch.dtype = torch.bfloat16, toy: bool = False, vocab_size: int | None = None
+) -> nn.Module:
+    """A decoder of one of the shapes with random weights, made on the device. ``toy`` makes it tiny, ``vocab_size``
+    replaces the shape's."""
+    values = {"num_attention_heads": 32, **SHAPES[shape], **(_TOY if toy else {})}
+    values |= {} if vocab_size is None else {"vocab_size": vocab_size}
     kv_heads, dim = (2, 64) if toy else (8, 128)
     config = values.pop("class")(
         **values,

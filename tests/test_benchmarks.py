@@ -82,6 +82,12 @@ def test_spherical_decode(tmp_path: Path):
         assert direct["hbm_bytes"] < rebuilt["hbm_bytes"]
 
 
+def test_angle_plans(tmp_path: Path):
+    report = run_smoke("angle_plans", tmp_path / "r.json", "--shapes", "1x128k", "--plans", "8,5,1", "6,3,2")
+    rows = report["results"]
+    assert len(rows) == 6 and all(row["error"] < 1e-2 and row["us"] > 0 < row["floor_us"] for row in rows)
+
+
 def test_policy_accuracy(tmp_path: Path):
     """Two processes share the documents; scores and measured bits of every policy are written."""
     output = tmp_path / "result.json"
@@ -229,3 +235,17 @@ def test_serve(tmp_path: Path):
     assert set(rows) == {"answers 1", "answers 2", "steps 1", "steps 2"}
     assert rows["answers 1"]["equal"] and rows["answers 2"]["equal"]
     assert rows["steps 2"]["ratio"] == rows["steps 2"]["per_second"] / rows["steps 1"]["per_second"]
+
+
+def test_at_rest(tmp_path: Path):
+    """A page in a file, as it is and entropy-coded."""
+    output = tmp_path / "result.json"
+    command = [sys.executable, "-m", "benchmarks.at_rest", "--smoke", "--policies", "rd2", "kivi2"]
+    command += ["--output", str(output)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
+    report = json.loads(output.read_text())
+    coded, plain = report["results"]
+    assert report["runs"][0]["document"]["pages"] == 1 and report["runs"][0]["document"]["tokens"] > 500
+    assert coded["coded_ratio"] > 1.15 * coded["plain_ratio"] and coded["ratio_in_memory"] > 4
+    assert plain["coded_bytes"] == plain["plain_bytes"]  # which has groups of its own
+    assert all(row[f"coded_{what}_seconds"] > 0 for row in report["results"] for what in ("save", "load"))

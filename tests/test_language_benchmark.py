@@ -102,3 +102,15 @@ def test_tables_replace_what_is_between_their_marks():
 def test_the_page_shows_the_committed_results():
     page, found = language_tables.PAGE.read_text(encoding="utf-8"), language_tables.tables()
     assert found and language_tables.filled(page, found) == page, "run python -m benchmarks.language_tables"
+
+
+def test_what_is_said_of_outlier_tokens():
+    report = json.loads(language_tables.FORCED.read_text(encoding="utf-8"))
+    kl = {one["policy"]: one["logits"]["kl_mean"] for one in report["policies"]}
+    bits = {one["policy"]: one["bits"]["packed_bits"] for one in report["policies"]}
+    said = " ".join(language_tables.PAGE.read_text(encoding="utf-8").split())
+    assert f"from 1 to 3 bits the KL of `rd` falls {kl['rd1'] / kl['rd3']:.1f} times" in said
+    assert f"it falls {kl['rd1-outliers'] / kl['rd3-outliers']:.1f} times" in said
+    for rate in ("rd1", "rd2", "rd3"):
+        cost = bits[f"{rate}-outliers"] - bits[rate]
+        assert f"They cost {f'{cost:.2f}'.lstrip('0')} bits a value" in said

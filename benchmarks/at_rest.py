@@ -1,0 +1,93 @@
+"""Bytes of a saved document and the time to write and read it, against reading its pages again.
+
+    python -m benchmarks.at_rest [--policies rd2 rd1 ...] [--rounds 5] [--output benchmarks/results/at_rest.json]
+
+The sample's pages are read with every policy and packed, and the cache is saved and loaded again, once as it is and
+once entropy-coded. ``ratio`` is against keys and values of the same tokens in bf16; files hold everything: exact
+tokens, the token table, the policy. Times are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.report import Report, add_common_options, table
+from kvmm import KVMMCache
+from kvmm.media import load_media
+from kvmm.models import load_model
+from kvmm.models.prompting import encode_question
+from kvmm.samples import load_samples
+
+POLICIES = ("rd1", "rd1.5", "rd2", "rd2.5", "rd3", "oscar2", "kivi2")
+KIND = "pdf"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line; prints a table and writes JSON after every row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="folder or hub id; default: the embedded model")
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
+    add_common_options(parser, "at_rest")
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given)
+    options.rounds = 1 if options.smoke else options.rounds
+    torch.set_num_threads(options.threads)
+    report = Report("at_rest", given, options)
+    model, processor = load_model(options.model, device=options.device)
+    (sample,) = [one for one in load_samples() if one.kind == KIND]
+    pages = [medium.data for file in sample.files for medium in load_media(file)][: 1 if options.smoke else None]
+    inputs = encode_question(model, processor, sample.question, pages, None)
+    report.run["document"] = {"file": sample.files[0].name, "pages": len(pages), "tokens": inputs["input_ids"].shape[1]}
+    with tempfile.TemporaryDirectory() as folder:
+        for policy in options.policies:
+            row: dict[str, Any] = {"name": policy}
+            with report.guarded(row):
+                row |= measure(model, inputs, policy, options.rounds, Path(folder) / "cache")
+    columns = ("ratio_in_memory", "plain_ratio", "coded_ratio", "coded_save_seconds", "coded_load_seconds")
+    table(("policy", *columns), [[row["name"], *(row.get(name) for name in columns)] for row in report.rows])
+    report.finish()
+
+
+def measure(model: Any, inputs: Any, policy: str, rounds: int, path: Path) -> dict[str, Any]:
+    """Bytes and seconds of one policy."""
+
+    def read() -> KVMMCache:
+        cache = KVMMCache.for_model(model, policy, graph=False)
+        with torch.no_grad():
+            model(**inputs, past_key_values=cache, logits_to_keep=1)
+        return cache.pack()
+
+    reading, cache = _timed(read, rounds)
+    dense = cache.memory().nbytes_dense
+    row: dict[str, Any] = {"read_pages_seconds": reading, "dense_bytes": dense, "ratio_in_memory": cache.memory().ratio}
+    for kind, compress in (("plain", False), ("coded", True)):
+        saving, _ = _timed(lambda compress=compress: cache.save(path, compress=compress), rounds)
+        loading, _ = _timed(lambda: KVMMCache.load(path, model), rounds)
+        size = path.stat().st_size
+        row |= {f"{kind}_bytes": size, f"{kind}_ratio": dense / size}
+        row |= {f"{kind}_save_seconds": saving, f"{kind}_load_seconds": loading}
+    return row
+
+
+def _timed(work: Callable[[], Any], rounds: int) -> tuple[float, Any]:
+    seconds, found = [], None
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        found = work()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds), found
+
+
+if __name__ == "__main__":
+    main()
