@@ -11,6 +11,7 @@ from benchmarks import retention_tables
 from benchmarks.answer_tables import committed_run, marked, table
 from kvmm import KVPolicy, media
 from kvmm.eval.report.pages import summary_of
+from kvmm.kernels.attention.backends.cuda import angle_kernel
 from kvmm.models.families import FAMILIES
 from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import ROOT, blocks, results, rows, text_of
@@ -55,6 +56,35 @@ def test_decode_attention_of_presets():
         assert cells == [f"{x['us']:.0f} ({x['ratio']:.1f}x, {100 * x['floor_share']:.0f} %)" for x in found]
     slower = {name for name in table if "(0." in "".join(table[name])}
     assert slower <= {f"`spherical-{tier}`" for tier in ("high", "mid", "low")}
+
+
+def test_what_is_said_of_angle_codes():
+    """Figures of the plans that the kernel takes on an H200."""
+    measured, said = results("angle_plans"), " ".join(GPU.split())
+    cases = [("1x128k", 8), ("32x8k", 256), ("64x4k", 512)]
+
+    def row(shape, policy, units, query_rows=1):
+        variant = angle_kernel.AngleVariant(
+            page=128, row_tiles=query_rows, groups=8 if policy == "spherical-high" else 4, residual_key_dim=128,
+            index_bits=6 if policy == "spherical-high" else 3, residual_value_dim=128, key_scale=1, key_mean=1,
+            query_type=3, residual=3, residual_tokens=True,
+        )  # fmt: skip
+        fitted = variant.fitted(227 * 1024, 228 * 1024, units / 132)
+        return measured[f"{shape} {policy} {fitted.warps},{fitted.stages},{fitted.blocks}"]
+
+    first, second, third = (row(shape, "spherical-high", units) for shape, units in cases)
+    low, (many, many_low) = (
+        row("64x4k", "spherical-low", 512),
+        (row("1x128k-r7", f"spherical-{t}", 8, 2) for t in ("high", "low")),
+    )
+    us = [f"{x['us']:.0f}" for x in (first, second, third, low, many, many_low)]
+    shares = [f"{100 * x['floor_share']:.0f}" for x in (first, second, third, low)]
+    assert f"takes {us[0]} microseconds at 1 x 131072, {us[1]} at 32 x 8192 and {us[2]} at 64 x 4096" in said
+    assert f"which is {shares[0]}, {shares[1]} and {shares[2]} % of what the memory" in said
+    assert f"`spherical-low` {us[3]} at 64 x 4096 ({shares[3]} %)" in said
+    assert f"they take {us[4]} and {us[5]} at 1 x 131072" in said
+    text = f"it takes {us[0]} microseconds over 131072 tokens and 8 KV heads, {shares[0]} % of what the memory"
+    assert text in " ".join(SPHERICAL.split())
 
 
 def test_attention_of_all_low_bit_presets():
@@ -114,6 +144,27 @@ def test_what_is_said_of_budgets():
     assert (
         f"{batch['bf16']} sequences of 4096 tokens in bf16, {batch['rd2']} with `rd2` and {batch['rd1']} with" in said
     )
+
+
+def test_what_is_said_of_the_papers_throughput():
+    said, measured = " ".join(GPU.split()), results("calibquant_throughput").values()
+
+    def span(model, policy):
+        found = [row["ratio"] for row in measured if row["model"] == model and policy in row["policy"]]
+        return f"{min(found):.1f} to {max(found):.1f}"
+
+    eight, one, two = "internvl-8b", "paper-calibquant1", "calibquant2-authors"
+    assert f"{span(eight, one)} times the tokens per second with `{one}` and {span(eight, two)} with its 2" in said
+    assert f"{span('internvl-26b', one)} with `{one}` in the 26B model's" in said
+    assert {row["visual_tokens"] for row in measured} == {256} and "3328 tokens were not run" in said
+    assert all(row["batch"] < row["dense_batch"] for row in measured)
+
+    kitty = results("kitty_throughput")
+    ratios = {name: (kitty[name]["batch_ratio"], kitty[name]["throughput_ratio"]) for name in kitty if name != "dense"}
+    batch, speed = ratios["paper-kitty"]
+    assert f"`paper-kitty` holds {batch:.1f} times the sequences and writes {speed:.1f} times the tokens" in said
+    for name in ("kitty-pro", "paper-kivi2"):
+        assert f"`{name}` {ratios[name][0]:.1f} and {ratios[name][1]:.1f} times" in said
 
 
 def test_what_is_said_of_packing_a_prompt():
@@ -231,6 +282,29 @@ def test_what_is_said_of_divergence():
     assert kl["rd1"] < kl[first]
     next_ones = " and ".join(f"{short(name)} of `{name}` at {bits[name]:.2f}" for name in (first, second))
     assert f"the next are {next_ones})" in said
+
+
+def test_files_at_rest():
+    table, measured = rows(text_of("docs/python.md"), "| policy | in memory |"), results("at_rest")
+    assert list(table) == [f"`{name}`" for name in measured if name.startswith("rd")]
+    for name, cells in table.items():
+        row = measured[name.strip("`")]
+        ratios = [f"{row[key]:.2f}x" for key in ("ratio_in_memory", "plain_ratio", "coded_ratio")]
+        seconds = [f"{row[f'coded_{what}_seconds']:.2f} s" for what in ("save", "load")]
+        assert cells == [*ratios, *seconds, f"{row['read_pages_seconds']:.1f} s"]
+
+
+def test_serdes_of_lmcache():
+    table, measured = rows(text_of("docs/lmcache.md"), "| serde | smaller |"), results("lmcache_serde")
+    assert list(table) == [f"`{name}`" for name in measured]
+    for name, (smaller, kl, *others) in table.items():
+        row = measured[name.strip("`")]
+        if "not_run" in row:
+            assert (smaller, kl) == (f"{row['estimated_ratio']:.2f}x", "needs CUDA") and "CUDA" in row["not_run"]
+            continue
+        speeds = [f"{row[key]:.0f} MB/s" for key in ("serialize_mb_s", "deserialize_mb_s")]
+        assert [smaller, kl] == [f"{row['ratio']:.2f}x", f"{row['kl']:.1e}"]
+        assert others == [str(row["same_answers"]), *speeds]
 
 
 def test_what_is_said_of_a_soak():
