@@ -247,5 +247,5 @@ def test_at_rest(tmp_path: Path):
     coded, plain = report["results"]
     assert report["runs"][0]["document"]["pages"] == 1 and report["runs"][0]["document"]["tokens"] > 500
     assert coded["coded_ratio"] > 1.15 * coded["plain_ratio"] and coded["ratio_in_memory"] > 4
-    assert plain["coded_bytes"] == plain["plain_bytes"]  # which has groups of its own
+    assert plain["coded_bytes"] < 0.95 * plain["plain_bytes"]  # of groups of its own: floats alone are deflated
     assert all(row[f"coded_{what}_seconds"] > 0 for row in report["results"] for what in ("save", "load"))

@@ -217,14 +217,15 @@ def test_a_full_disk_costs_no_answer(filled: KVMMCache, omni: Any, tmp_path: Pat
 
 
 def test_the_oldest_files_go_beyond_the_disk_budget(filled: KVMMCache, omni: Any, tmp_path: Path) -> None:
-    size = filled.memory().nbytes
-    store = reopened(tmp_path, omni[0], budget=int(2.5 * size))
+    filled.save(tmp_path / "one")
+    size = (tmp_path / "one").stat().st_size
+    store = reopened(tmp_path / "caches", omni[0], budget=int(2.5 * size))
     for k in range(4):
         put(store, filled, keys(fingerprint=bytes([k])))
     store.close()
-    left = list(tmp_path.glob("*/*.kvmmcache"))
+    left = list(tmp_path.glob("caches/*/*.kvmmcache"))
     assert 1 <= len(left) <= 2 and len(store.disk) == len(left)
-    small = reopened(tmp_path, omni[0], budget=size // 2, fingerprint=b"g")
+    small = reopened(tmp_path / "caches", omni[0], budget=size // 2, fingerprint=b"g")
     put(small, filled, keys(), write=True)
     small.close()
     assert small.disk.failures >= 1 and len(small.disk) == 0
