@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from training.manners import lower_first, typed, typed_held
 from training.pages import values as v
 from training.pages.facts import Fact
 from training.pages.fields import FIELDS
@@ -241,7 +242,6 @@ ON_PAGE = (
 )  # fmt: skip
 HELD_ON_PAGE = ("For page {n}: {q}", "{s} of page {n}{e}", "{s}, page {n}{e}")
 ORDINALS = "first second third fourth fifth sixth seventh eighth".split()
-_SHORT = "\nAnswer the question using a single word or phrase."
 
 # questions for a field whose value is a person, a date or an amount
 FIELD_QUESTIONS: dict[str, tuple[str, ...]] = {
@@ -279,27 +279,8 @@ ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 SYNONYMS = {label.lower(): labels for labels, _ in FIELDS for label in labels}
 
 
-def _lower_first(text: str) -> str:
-    return text[0].lower() + text[1:] if text[:1].isupper() and not text[1:2].isupper() else text
-
-
-def _casual(r: Rng, question: str, suffix: bool) -> str:
-    """Small differences of typing that must not matter."""
-    if r.chance(0.2) and '"' not in question:
-        question = _lower_first(question)
-    if r.chance(0.15):
-        question = question.rstrip("?.")
-    if r.chance(0.04):
-        question = f"{r.pick(('Hi, ', 'Hello, ', 'Please: ', 'Question: ', 'Q: '))}{question}"
-    if r.chance(0.05):
-        question = question.rstrip("?.") + r.pick((" on this page?", " in this document?", " here?", " in the image?"))
-    if suffix and r.chance(0.08):
-        question += _SHORT
-    return question
-
-
 def phrase_question(r: Rng, fact: Fact, held: bool = False) -> str:
-    """A question for ``fact``, without the small variations of :func:`ask`."""
+    """A question for ``fact``, without the variations of :func:`ask`."""
     if fact.asks:
         kept = len(fact.asks) - (len(fact.asks) >= 4)  # the last wording of four or more is held out
         return fact.asks[-1] if held and kept < len(fact.asks) else r.pick(fact.asks[:kept])
@@ -343,6 +324,8 @@ def ask(r: Rng, fact: Fact, held: bool = False, page: int | None = None) -> tupl
     if page is not None:
         stem, end = question.rstrip("?."), question[len(question.rstrip("?.")) :]
         question = r.pick(HELD_ON_PAGE if held else ON_PAGE).format(
-            q=question, s=stem, e=end, n=page, o=ORDINALS[page - 1], l=_lower_first(question)
+            q=question, s=stem, e=end, n=page, o=ORDINALS[page - 1], l=lower_first(question)
         )
-    return (question if held else _casual(r, question, suffix=True)), fact.value
+    if held:  # pages' general facts keep their held-out wordings as they are
+        return typed_held(r, question) if fact.asks and page is None else question, fact.value
+    return typed(r, question), fact.value
