@@ -7,6 +7,8 @@ import numpy as np
 from training.office import pdf_engine
 from training.office.canvas_engine import set_on_canvas
 from training.office.document import Document
+from training.office.lookups import add_lookups
+from training.office.near_misses import near_misses
 from training.office.prose import prose
 from training.office.registry import kinds
 from training.pages import Page
@@ -52,6 +54,7 @@ def make_office_page(
         kind = r.choices(list(known), [weight for _, weight in known.values()])[0]
     document = Document(r, (height, width))
     known[kind][0](document)
+    add_lookups(document)
     if kind not in SHORT and r.chance(0.35):  # text that no question is about
         for _ in range(r.randint(1, 5)):
             document.paragraph(prose(r, 500))
@@ -64,6 +67,7 @@ def make_office_page(
         ink, chars = canvas.ink(), canvas.chars
     if not lines:  # nothing fitted: large letters on a small page
         return make_office_page(seed + 1, height, width, held_fonts, kind, engine)
+    document.asks += near_misses(r, document, lines)
     facts, absent = facts_of(document, drawn)
     bright = r.randint(195, 255) if r.chance(0.6) else 255
     dark = r.randint(0, 110) if r.chance(0.6) else 0
