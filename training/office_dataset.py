@@ -28,7 +28,10 @@ SUMMARIES = ("What kind of document is this?", "What is this?", "What type of do
 KIND_NAMES = {
     "bank_statement": "a bank statement", "form_hand": "a form", "merged_table": "a table", "news": "a newspaper page",
     "receipt_world": "a receipt", "prose": "a page of text", "program_window": "a screenshot of a program",
-    "web_page": "a web page", "program": "a programme",
+    "web_page": "a web page", "program": "a programme", "cv": "a CV", "lab_report": "a laboratory report",
+    "email_thread": "an email conversation", "faq": "a page of questions and answers", "agenda": "a programme",
+    "utility_bill": "an electricity bill", "spreadsheet": "a screenshot of a spreadsheet", "sign": "a sign",
+    "settings": "a screenshot of settings",
 }  # fmt: skip
 
 
@@ -98,7 +101,8 @@ def _fill(r: Rng, pair: Pair, page: Page, held: bool, seen: bool) -> None:
     if seen and r.chance(0.8):
         pair.branch(*turns_tokens(transcription(r, page, None), 260))
     if r.chance(0.15):
-        name = KIND_NAMES.get(page.kind, f"{'an' if page.kind[0] in 'aeiou' else 'a'} {page.kind}")
+        plain = page.kind.replace("_", " ")
+        name = KIND_NAMES.get(page.kind, f"{'an' if plain[0] in 'aeiou' else 'a'} {plain}")
         pair.branch(*turns_tokens([(r.pick(SUMMARIES), name, ANSWER)]))
     questions = questions_about(r, [page], 14, held)
     while questions and pair.room > 24:

@@ -17,18 +17,19 @@ PART = "part"  # key of the facts that mark what was drawn
 STYLES = tuple(s for s in FIELD_STYLES if s not in ("header", "strip"))
 
 
-def office_style(r: Rng, width: int, held: bool) -> Style:
-    """Typography of a page, from small print to large."""
+def office_style(r: Rng, width: int, held: bool, large: int | None = None) -> Style:
+    """Typography of a page, from small print to large; ``large`` is the size of a poster's text."""
     body, bold = random_faces(r, held, latin=True)
     size = r.choices(SIZES, SIZE_WEIGHTS)[0]
     if width < 400:
         size = min(size, 14)
+    size = large or size
     return Style(
         body=face(body, size),
         bold=face(bold, size + r.pick((0, 0, 0, 1))),
         small=face(r.pick((body, bold)), max(9, size - r.randint(0, 3))),
         title=face(bold, size + r.randint(2, 14)),
-        leading=r.randint(1, 7),
+        leading=r.randint(3, large) if large else r.randint(1, 7),
         margin=r.randint(10, 52) if width >= 400 else r.randint(8, 22),
         fields=r.pick(STYLES),
         rule=r.pick((255, 190, 140, 90)),
@@ -94,6 +95,11 @@ class Engine:
     def set_paragraph(self, block: Block, box: Box) -> None:
         if self.s.paragraph(box, block.texts[0], [self.mark(block.parts[0])]):
             box.y += self.r.pick((0, 2, self.s.style.leading, 7))
+
+    def set_written(self, block: Block, box: Box) -> None:
+        hands, style = font_files(self.held, hand=True), self.s.style
+        f = face(self.r.pick(hands), style.body.size + self.r.randint(2, 8)) if hands else style.body
+        self.wrapped(block.texts[0], f, box, [self.mark(block.parts[0])])
 
     def set_items(self, block: Block, box: Box) -> None:
         marker, f = block.options["marker"], self.s.style.body
@@ -212,8 +218,10 @@ def set_on_canvas(document: Document, height: int, width: int, held: bool) -> tu
     """Draws a document; returns the canvas, the parts that are on it and its lines in reading order."""
     r = document.r
     canvas = Canvas(height, width)
-    setter = Setter(canvas, office_style(r, width, held), r)
-    box = Box(setter.style.margin, width - setter.style.margin, r.randint(8, 40), height - r.randint(8, 24))
+    large = document.large_size()
+    setter = Setter(canvas, office_style(r, width, held, large), r)
+    top = r.randint(8, height // 4 if large else 40)
+    box = Box(setter.style.margin, width - setter.style.margin, top, height - r.randint(8, 24))
     if r.chance(0.06):
         canvas.rect(3, 3, width - 4, height - 4, outline=setter.style.rule)
     engine = Engine(setter, held)

@@ -17,7 +17,10 @@ from training.pages.values import Rng
 from training.wordings import NOT_STATED
 
 PDF_SHARE = 0.15  # of pages, where the second engine is installed
-SHORT = frozenset(("badge", "ticket", "label", "receipt_world", "menu", "timetable", "prose", "slide"))
+SHORT = frozenset(
+    "badge ticket label receipt_world menu timetable prose slide invitation poster certificate business_card "
+    "sticky_note sign chat shopping_list calendar settings prescription article email_thread recipe".split()
+)
 
 
 def facts_of(document: Document, drawn: set[int]) -> tuple[list[Fact], list[Fact]]:

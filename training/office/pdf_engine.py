@@ -132,6 +132,9 @@ class Setter:
         pad += [("RIGHTPADDING", (0, 0), (-1, -1), 3)]
         return Table(rows, colWidths=widths, style=pad + style, hAlign="LEFT")
 
+    def set_written(self, block: Block) -> list:
+        return [(self.text(block.texts[0], self.look.hand, 1.15 * self.look.size), block.parts)]
+
     def set_fields(self, block: Block) -> list:
         font = self.look.hand if block.options["hand"] else ""
         right = block.options["style"] in ("right", "dots")
@@ -280,8 +283,14 @@ def set_as_pdf(
     r = document.r
     body, bold, hand = random_fonts(r, held)
     size = r.choices((8.5, 9.5, 10.5, 11.5, 12.5, 14, 16), (2, 4, 5, 5, 4, 3, 2))[0]
+    large = document.large_size()
     look = Look(
-        body, bold, hand, min(size, 12.5) if width < 400 else size, r.chance(0.4), r.pick(("grid", "rows", "zebra", ""))
+        body,
+        bold,
+        hand,
+        large or (min(size, 12.5) if width < 400 else size),
+        r.chance(0.4),
+        r.pick(("grid", "rows", "zebra", "")),
     )
     margin = r.randint(12, 60) if width >= 400 else r.randint(8, 20)
     buffer = io.BytesIO()
