@@ -47,6 +47,8 @@ class Engine:
 
     def __init__(self, setter: Setter, held: bool) -> None:
         self.s, self.r, self.held = setter, setter.r, held
+        hands = font_files(held, hand=True)
+        self.hand = self.r.pick(hands) if hands else None  # one person fills in a page
         self.lines: list[str] = []
 
     @property
@@ -97,8 +99,8 @@ class Engine:
             box.y += self.r.pick((0, 2, self.s.style.leading, 7))
 
     def set_written(self, block: Block, box: Box) -> None:
-        hands, style = font_files(self.held, hand=True), self.s.style
-        f = face(self.r.pick(hands), style.body.size + self.r.randint(2, 8)) if hands else style.body
+        style = self.s.style
+        f = face(self.hand, style.body.size + self.r.randint(2, 8)) if self.hand else style.body
         self.wrapped(block.texts[0], f, box, [self.mark(block.parts[0])])
 
     def set_items(self, block: Block, box: Box) -> None:
@@ -118,8 +120,8 @@ class Engine:
 
     def set_fields(self, block: Block, box: Box) -> None:
         style = self.s.style
-        if block.options["hand"] and (hands := font_files(self.held, hand=True)):
-            written = face(self.r.pick(hands), style.body.size + self.r.randint(1, 6))
+        if block.options["hand"] and self.hand:
+            written = face(self.hand, style.body.size + self.r.randint(1, 6))
             self.s.style = replace(style, body=written, value=written, leading=style.leading + 2)
         entries = [(a, b, self.mark(p)) for (a, b), p in zip(block.options["entries"], block.parts, strict=True)]
         self.s.fields(box, entries, block.options["style"])
