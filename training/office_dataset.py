@@ -22,8 +22,11 @@ from training.pages import Page, Rng, make_page
 from training.questions import questions_about, transcription
 from training.sequences import ANSWER, Sequence, turns_tokens
 from training.tokenizer import BOS, encode
+from training.utterances import Utterance, utter
+from training.utterances.free import free_memo
 
 OFFICE_SHARE = 0.7  # of pages; the others are those of `training.pages`
+FREE_SHARE = 0.6  # of recordings longer than six seconds: free memos
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
 KIND_NAMES = {
     "bank_statement": "a bank statement", "form_hand": "a form", "merged_table": "a table", "news": "a newspaper page",
@@ -54,13 +57,21 @@ SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 40, 784, 308, 896, 896), 0.06),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
     (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.10),
-    *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.frames),
+    *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
+    *((OfficeSpec(*dataclasses.astuple(s)), share) for s, share in FIRST_SPECS if s.frames and not s.pages),
 ]
 
 
 def any_page(r: Rng, height: int, width: int, held: bool) -> Page:
     make = make_office_page if r.chance(OFFICE_SHARE) else make_page
     return make(r.getrandbits(48), height, width, held)
+
+
+def any_utterance(r: Rng, held: bool, frames: int) -> Utterance:
+    """What a recording of ``frames`` says: mostly a free memo where one fits."""
+    if r.chance(FREE_SHARE if frames >= 600 else 0.15):
+        return free_memo(r, held, frames / 100)
+    return utter(r, held, "memo" if frames > 600 and r.chance(0.7) else None)
 
 
 class Pair:
@@ -117,7 +128,8 @@ def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.n
     """
     if spec.pages > 1 or spec.frames:
         # What is asked aloud is phrased for the ear, by the wordings of `training.pages`.
-        return dataset.make_step(seed, spec, held, None if spec.clips and spec.pages else any_page)
+        pages = None if spec.clips and spec.pages else any_page
+        return dataset.make_step(seed, spec, held, pages, any_utterance)
     r = Rng(seed)
     pairs, pages, seen = [], [], spec.pages > 0
     for _ in range(spec.sequences):
