@@ -72,7 +72,7 @@ def test_both_sequences_have_the_same_targets(train_assets):
 
 
 def test_a_text_that_is_cut_off_teaches_nothing(train_assets):
-    steps = [small_step(seed, teacher_len=128) for seed in range(6)]
+    steps = [small_step(seed, teacher_len=96) for seed in range(6)]
     cut = [step for step in steps if (step["teacher_weight"] == UNTAUGHT).any()]
     assert cut
     for step in cut:
