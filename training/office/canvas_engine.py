@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from training.office.charts import draw_chart
 from training.office.document import Block, Document
+from training.office.series_charts import draw_series
 from training.pages.blocks import Box, Setter
 from training.pages.canvas import Canvas, Face, face, font_files, random_faces
 from training.pages.facts import Fact
@@ -186,7 +187,7 @@ class Engine:
         s.advance(box, f, 6)
 
     def set_chart(self, block: Block, box: Box) -> None:
-        if draw_chart(self.s, box, block):
+        if (draw_series if "series" in block.options else draw_chart)(self.s, box, block):
             self.s.facts.append(self.mark(block.parts[0]))
 
     def set_rule(self, block: Block, box: Box) -> None:

@@ -11,6 +11,8 @@ from training.office.lookups import add_lookups
 from training.office.near_misses import near_misses
 from training.office.prose import prose
 from training.office.registry import kinds
+from training.office.sentences import tell
+from training.office.values import Dates, Money
 from training.pages import Page
 from training.pages.facts import Fact
 from training.pages.values import Rng
@@ -21,6 +23,7 @@ SHORT = frozenset(
     "badge ticket label receipt_world menu timetable prose slide invitation poster certificate business_card "
     "sticky_note sign chat shopping_list calendar settings prescription article email_thread recipe".split()
 )
+TELLING = frozenset(("letter", "email", "web_page", "news", "manual", "prose"))  # where more facts may be told in prose
 
 
 def facts_of(document: Document, drawn: set[int]) -> tuple[list[Fact], list[Fact]]:
@@ -57,6 +60,8 @@ def make_office_page(
         kind = r.choices(list(known), [weight for _, weight in known.values()])[0]
     document = Document(r, (height, width))
     known[kind][0](document)
+    if kind in TELLING and r.chance(0.35):
+        tell(document, r.randint(1, 2), Dates(r), Money(r))
     add_lookups(document)
     if kind not in SHORT and r.chance(0.35):  # text that no question is about
         for _ in range(r.randint(1, 5)):
