@@ -30,8 +30,8 @@ def test_every_kind_of_the_office_is_there(pages):
     expected = (
         "letter contract minutes manual email news prose form_hand badge ticket label receipt_world bank_statement "
         "timetable menu chart slide program_window web_page merged_table article notice faq invitation poster "
-        "certificate business_card sticky_note sign cv chat email_thread recipe prescription shopping_list utility_bill "
-        "payslip calendar agenda series_chart report"
+        "certificate business_card sticky_note sign cv chat email_thread recipe prescription shopping_list "
+        "utility_bill payslip calendar agenda series_chart report"
     ).split()
     assert set(expected) <= set(pages)
 
@@ -201,6 +201,21 @@ def test_told_facts_are_in_their_paragraph(train_assets):
         r = Rng(1)
         text, asks = told(r, entry, Dates(r), Money(r))
         assert "{" not in text and all(q.endswith("?") and "{" not in q for ways, _ in asks for q in ways)
+
+
+def test_stamps_are_fainter_than_print_and_asked_for(train_assets):
+    from training.office.stamps import WORDS, stamp
+    from training.pages.values import Rng
+
+    seen = set()
+    for seed in range(30):
+        ink = np.zeros((560, 448), np.uint8)
+        lines, facts = stamp(Rng(seed), ink, False)
+        assert lines[0] in WORDS and [fact.value for fact in facts] == lines
+        assert 60 < ink.max() <= 190 and ink[:3].max() == ink[:, :3].max() == 0
+        seen.add(lines[0])
+    assert len(seen) > 8
+    assert stamp(Rng(0), np.zeros((56, 84), np.uint8), False) == ([], [])
 
 
 def test_documents_of_few_words_are_set_large(train_assets):

@@ -12,6 +12,7 @@ from training.office.near_misses import near_misses
 from training.office.prose import prose
 from training.office.registry import kinds
 from training.office.sentences import tell
+from training.office.stamps import STAMP_SHARE, STAMPED, stamp
 from training.office.values import Dates, Money
 from training.pages import Page
 from training.pages.facts import Fact
@@ -21,7 +22,8 @@ from training.wordings import NOT_STATED
 PDF_SHARE = 0.15  # of pages, where the second engine is installed
 SHORT = frozenset(
     "badge ticket label receipt_world menu timetable prose slide invitation poster certificate business_card "
-    "sticky_note sign chat shopping_list calendar settings prescription article email_thread recipe".split()
+    "sticky_note sign chat shopping_list calendar settings prescription article email_thread recipe spreadsheet "
+    "dashboard price_list".split()
 )
 TELLING = frozenset(("letter", "email", "web_page", "news", "manual", "prose"))  # where more facts may be told in prose
 
@@ -77,6 +79,9 @@ def make_office_page(
         return make_office_page(seed + 1, height, width, held_fonts, kind, engine)
     document.asks += near_misses(r, document, lines)
     facts, absent = facts_of(document, drawn)
+    if kind in STAMPED and r.chance(STAMP_SHARE):
+        stamped, more = stamp(r, ink, held_fonts)
+        lines, facts = [*lines, *stamped], [*facts, *more]
     bright = r.randint(195, 255) if r.chance(0.6) else 255
     dark = r.randint(0, 110) if r.chance(0.6) else 0
     shade = np.array([bright] * 3 + [dark] * 3, np.uint8)
