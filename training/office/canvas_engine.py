@@ -48,8 +48,9 @@ class Engine:
 
     def __init__(self, setter: Setter, held: bool) -> None:
         self.s, self.r, self.held = setter, setter.r, held
-        hands = font_files(held, hand=True)
+        hands, complete = font_files(held, hand=True), font_files(held, latin=True, hand=True)
         self.hand = self.r.pick(hands) if hands else None  # one person fills in a page
+        self.accented = self.hand if self.hand in complete else self.r.pick(complete) if complete else None
         self.lines: list[str] = []
 
     @property
@@ -99,9 +100,14 @@ class Engine:
         if self.s.paragraph(box, block.texts[0], [self.mark(block.parts[0])]):
             box.y += self.r.pick((0, 2, self.s.style.leading, 7))
 
+    def hand_for(self, texts: list[str]) -> str | None:
+        """The writer's face, or another one where texts have characters that it lacks; None without such faces."""
+        return self.hand if all(map(str.isascii, texts)) else self.accented
+
     def set_written(self, block: Block, box: Box) -> None:
         style = self.s.style
-        f = face(self.hand, style.body.size + self.r.randint(2, 8)) if self.hand else style.body
+        hand = self.hand_for(block.texts)
+        f = face(hand, style.body.size + self.r.randint(2, 8)) if hand else style.body
         self.wrapped(block.texts[0], f, box, [self.mark(block.parts[0])])
 
     def set_items(self, block: Block, box: Box) -> None:
@@ -121,8 +127,9 @@ class Engine:
 
     def set_fields(self, block: Block, box: Box) -> None:
         style = self.s.style
-        if block.options["hand"] and self.hand:
-            written = face(self.hand, style.body.size + self.r.randint(1, 6))
+        hand = self.hand_for([value for _, value in block.options["entries"]]) if block.options["hand"] else None
+        if hand:
+            written = face(hand, style.body.size + self.r.randint(1, 6))
             self.s.style = replace(style, body=written, value=written, leading=style.leading + 2)
         entries = [(a, b, self.mark(p)) for (a, b), p in zip(block.options["entries"], block.parts, strict=True)]
         self.s.fields(box, entries, block.options["style"])

@@ -58,7 +58,7 @@ def random_fonts(r: Rng, held: bool) -> tuple[str, str, str]:
     for _ in range(60):
         names = [register(path) for path in random_faces(r, held, latin=True)]
         if None not in names:
-            hands = [name for path in font_files(held, hand=True) if (name := register(path))]
+            hands = [name for path in font_files(held, latin=True, hand=True) if (name := register(path))]
             return names[0], names[1], r.pick(hands) if hands else names[0]
     return "Helvetica", "Helvetica-Bold", "Helvetica-Oblique"
 

@@ -12,7 +12,7 @@ from training.pages import values as v
 SECTIONS = ("Background", "What happened", "Next steps", "History", "In brief", "The people behind it", "Outlook", "Where we stand", "A closer look", "From the archive", "Questions that remain")
 
 
-@kind("article", 4.0)
+@kind("article", 6.0)
 def article(d: Document) -> None:
     r, dates, money = d.r, Dates(d.r), Money(d.r)
     title = f"{r.pick(('Notes on', 'A report from', 'News from', 'Life in', 'A year in', 'The story of', 'Letter from', 'Looking back at', 'Around'))} {town(r)}"

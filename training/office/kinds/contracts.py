@@ -8,7 +8,7 @@ from training.office.values import Dates, Money, people, town
 from training.pages import values as v
 
 
-@kind("contract", 1.5)
+@kind("contract", 2.0)
 def contract(d: Document) -> None:
     r, dates, money = d.r, Dates(d.r), Money(d.r)
     one, two = people(r, 2)

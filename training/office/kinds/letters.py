@@ -27,7 +27,7 @@ SENDERS = (
 )
 
 
-@kind("letter", 3.0)
+@kind("letter", 4.0)
 def letter(d: Document) -> None:
     r, dates, money = d.r, Dates(d.r), Money(d.r)
     sort, endings = r.pick(SENDERS)
