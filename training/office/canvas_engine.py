@@ -107,7 +107,7 @@ class Engine:
     def set_written(self, block: Block, box: Box) -> None:
         style = self.s.style
         hand = self.hand_for(block.texts)
-        f = face(hand, style.body.size + self.r.randint(2, 8)) if hand else style.body
+        f = face(hand, max(15, style.body.size + self.r.randint(2, 8))) if hand else style.body
         self.wrapped(block.texts[0], f, box, [self.mark(block.parts[0])])
 
     def set_items(self, block: Block, box: Box) -> None:
@@ -129,7 +129,7 @@ class Engine:
         style = self.s.style
         hand = self.hand_for([value for _, value in block.options["entries"]]) if block.options["hand"] else None
         if hand:
-            written = face(hand, style.body.size + self.r.randint(1, 6))
+            written = face(hand, max(14, style.body.size + self.r.randint(1, 6)))
             self.s.style = replace(style, body=written, value=written, leading=style.leading + 2)
         entries = [(a, b, self.mark(p)) for (a, b), p in zip(block.options["entries"], block.parts, strict=True)]
         self.s.fields(box, entries, block.options["style"])
