@@ -81,8 +81,8 @@ def _fill_with_questions(r: Rng, sequence: Sequence, questions: list[tuple[str, 
             sequence.branch(*turns_tokens(turns[:1]))
 
 
-def document(r: Rng, spec: Spec, held: bool, any_page: Callable | None = None) -> list[Page]:
-    """The pages of one sequence; ``any_page(r, height, width, held)`` draws them where no kind is asked for."""
+def document(r: Rng, spec: Spec, held: bool, any_pages: Callable | None = None) -> list[Page]:
+    """The pages of one sequence; ``any_pages(r, count, height, width, held)`` draws most where it is given."""
     kinds: list[str | None] = [None] * spec.pages
     if spec.pages > 1 and r.chance(0.6):  # different kinds, so that questions need no page number
         kinds = r.sample(
@@ -90,8 +90,8 @@ def document(r: Rng, spec: Spec, held: bool, any_page: Callable | None = None) -
         )
         kinds += [r.pick(("text", "form", "table", "letter")) for _ in range(spec.pages - len(kinds))]
         r.shuffle(kinds)
-    if any_page is not None and r.chance(0.6):
-        return [any_page(r, spec.height, spec.width, held) for _ in kinds]
+    if any_pages is not None and r.chance(0.6):
+        return any_pages(r, spec.pages, spec.height, spec.width, held)
     return [make_page(r.getrandbits(48), spec.height, spec.width, held, kind) for kind in kinds]
 
 
@@ -194,7 +194,7 @@ def _add_greeting(r: Rng, sequence: Sequence) -> None:
 
 
 def make_step(
-    seed: int, spec: Spec, held: bool = False, any_page: Callable | None = None, any_utterance: Callable | None = None
+    seed: int, spec: Spec, held: bool = False, any_pages: Callable | None = None, any_utterance: Callable | None = None
 ) -> dict[str, np.ndarray]:
     """One step's arrays.
 
@@ -202,7 +202,7 @@ def make_step(
         seed: any integer; the same seed gives the same arrays.
         spec: the shapes.
         held: fonts, voices and wordings kept out of training.
-        any_page: see :func:`document`.
+        any_pages: see :func:`document`.
         any_utterance: ``any_utterance(r, held, frames)`` says what is recorded, in place of :func:`utter`.
 
     Returns:
@@ -215,7 +215,7 @@ def make_step(
     for _ in range(spec.sequences):
         sequence = Sequence(spec.seq_len)
         if spec.pages:
-            pages = document(r, spec, held, any_page)
+            pages = document(r, spec, held, any_pages)
             pages_all += pages
             _pages_prefix(r, sequence, spec)
             clips += _add_spoken_questions(r, sequence, spec, pages, held)

@@ -17,7 +17,7 @@ import numpy as np
 from training import dataset
 from training.dataset import SPECS as FIRST_SPECS
 from training.model_config import UNTAUGHT
-from training.office.pages import make_office_page
+from training.office.pages import make_office_document, make_office_page
 from training.pages import Page, Rng, make_page
 from training.questions import questions_about, transcription
 from training.sequences import ANSWER, Sequence, turns_tokens
@@ -65,6 +65,16 @@ SPECS: list[tuple[OfficeSpec, float]] = [
 def any_page(r: Rng, height: int, width: int, held: bool) -> Page:
     make = make_office_page if r.chance(OFFICE_SHARE) else make_page
     return make(r.getrandbits(48), height, width, held)
+
+
+def any_pages(r: Rng, count: int, height: int, width: int, held: bool) -> list[Page]:
+    """Pages of different documents, and often one document that runs over several of them."""
+    pages: list[Page] = []
+    if count > 1 and r.chance(0.5):
+        pages = make_office_document(r.getrandbits(48), min(count, r.pick((2, 2, 3, 4))), height, width, held)
+    start = r.randint(0, count - len(pages))
+    others = [any_page(r, height, width, held) for _ in range(count - len(pages))]
+    return [*others[:start], *pages, *others[start:]]
 
 
 def any_utterance(r: Rng, held: bool, frames: int) -> Utterance:
@@ -128,7 +138,7 @@ def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.n
     """
     if spec.pages > 1 or spec.frames:
         # What is asked aloud is phrased for the ear, by the wordings of `training.pages`.
-        pages = None if spec.clips and spec.pages else any_page
+        pages = None if spec.clips and spec.pages else any_pages
         return dataset.make_step(seed, spec, held, pages, any_utterance)
     r = Rng(seed)
     pairs, pages, seen = [], [], spec.pages > 0

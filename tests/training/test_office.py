@@ -203,6 +203,27 @@ def test_told_facts_are_in_their_paragraph(train_assets):
         assert "{" not in text and all(q.endswith("?") and "{" not in q for ways, _ in asks for q in ways)
 
 
+def test_a_document_runs_over_its_pages(train_assets):
+    """Every page has text of its own, and what is asked of a page, or of it and those before, is printed there."""
+    from training.office.pages import make_office_document
+
+    later = 0
+    for seed in range(12):
+        pages = make_office_document(seed, 3, 616, 476)
+        assert len(pages) == 3 and all(page.lines and page.ink.max() > 100 for page in pages)
+        assert all(np.array_equal(page.shade, pages[0].shade) for page in pages)
+        read = ""
+        for number, page in enumerate(pages):
+            read += " ".join(page.lines).lower() + " "
+            later += number > 0 and len(page.facts) > 0
+            printed = [fact for fact in page.facts if not fact.asks[0].startswith(COUNTED)]
+            found = [all(word in read for word in fact.value.lower().split()) for fact in printed]
+            assert sum(found) >= 0.9 * len(found), [f.value for f, ok in zip(printed, found, strict=True) if not ok]
+        asked = Counter(q for page in pages for fact in page.facts for q in fact.asks[:1])
+        assert max(asked.values()) == 1
+    assert later > 12
+
+
 def test_stamps_are_fainter_than_print_and_asked_for(train_assets):
     from training.office.stamps import WORDS, stamp
     from training.pages.values import Rng

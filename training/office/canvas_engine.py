@@ -224,12 +224,18 @@ def rows_of(items: list[tuple[float, float, str]]) -> list[str]:
     return [" ".join(text for _, _, text in sorted(row, key=lambda i: i[1])) for row in rows]
 
 
-def set_on_canvas(document: Document, height: int, width: int, held: bool) -> tuple[Canvas, set[int], list[str]]:
-    """Draws a document; returns the canvas, the parts that are on it and its lines in reading order."""
+def set_on_canvas(
+    document: Document, height: int, width: int, held: bool, style: Style | None = None
+) -> tuple[Canvas, set[int], list[str]]:
+    """Draws a document; returns the canvas, the parts that are on it and its lines in reading order.
+
+    Args:
+        style: typography of an earlier page of the same document; drawn at random if not given.
+    """
     r = document.r
     canvas = Canvas(height, width)
-    large = document.large_size()
-    setter = Setter(canvas, office_style(r, width, held, large), r)
+    large = document.large_size() if style is None else None
+    setter = Setter(canvas, style or office_style(r, width, held, large), r)
     top = r.randint(8, height // 4 if large else 40)
     box = Box(setter.style.margin, width - setter.style.margin, top, height - r.randint(8, 24))
     if r.chance(0.06):

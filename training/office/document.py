@@ -47,6 +47,7 @@ class Document:
     shape: tuple[int, int]
     blocks: list[Block] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
+    told: set[int] = field(default_factory=set)  # sentences of `training.office.sentences` that it has
     _parts: list[int] = field(default_factory=lambda: [0])
 
     @property
@@ -129,14 +130,14 @@ class Document:
 
     def columns(self, count: int) -> list[Document]:
         """Side-by-side columns to be filled; their parts count with this document's."""
-        inner = [Document(self.r, self.shape, asks=self.asks, _parts=self._parts) for _ in range(count)]
+        inner = [Document(self.r, self.shape, asks=self.asks, told=self.told, _parts=self._parts) for _ in range(count)]
         self._add("columns", 0)
         self.blocks[-1].inner = inner
         return inner
 
     def framed(self) -> Document:
         """A box to be filled."""
-        inner = Document(self.r, self.shape, asks=self.asks, _parts=self._parts)
+        inner = Document(self.r, self.shape, asks=self.asks, told=self.told, _parts=self._parts)
         self._add("framed", 0)
         self.blocks[-1].inner = [inner]
         return inner

@@ -201,7 +201,11 @@ def tell(d: Document, count: int, dates: Dates, money: Money, hide: float = 0.5,
         The parts of the paragraphs.
     """
     r = d.r
-    chosen, parts = r.sample(TOLD, count + 1), []
+    fresh = [i for i in range(len(TOLD)) if i not in d.told]  # each once, so that no question fits two of them
+    picked = r.sample(fresh, min(count + 1, len(fresh)))
+    chosen, parts = [TOLD[i] for i in picked], []
+    count = len(chosen) - 1
+    d.told.update(picked[:count])
     waiting: list[tuple[str, list]] = []
     for i, entry in enumerate(chosen[:count]):
         waiting.append(told(r, entry, dates, money))
@@ -216,5 +220,6 @@ def tell(d: Document, count: int, dates: Dates, money: Money, hide: float = 0.5,
             for questions, answer in asks:
                 d.ask(questions, answer, part)
         waiting = []
-    d.absent(*r.pick(told(r, chosen[count], dates, money)[1])[0])
+    if chosen:
+        d.absent(*r.pick(told(r, chosen[count], dates, money)[1])[0])
     return parts
