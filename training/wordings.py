@@ -242,6 +242,7 @@ ON_PAGE = (
 )  # fmt: skip
 HELD_ON_PAGE = ("For page {n}: {q}", "{s} of page {n}{e}", "{s}, page {n}{e}")
 ORDINALS = "first second third fourth fifth sixth seventh eighth".split()
+_SHORT = "\nAnswer the question using a single word or phrase."
 
 # questions for a field whose value is a person, a date or an amount
 FIELD_QUESTIONS: dict[str, tuple[str, ...]] = {
@@ -279,6 +280,21 @@ ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 SYNONYMS = {label.lower(): labels for labels, _ in FIELDS for label in labels}
 
 
+def _casual(r: Rng, question: str, suffix: bool) -> str:
+    """Small differences of typing that must not matter."""
+    if r.chance(0.2) and '"' not in question:
+        question = lower_first(question)
+    if r.chance(0.15):
+        question = question.rstrip("?.")
+    if r.chance(0.04):
+        question = f"{r.pick(('Hi, ', 'Hello, ', 'Please: ', 'Question: ', 'Q: '))}{question}"
+    if r.chance(0.05):
+        question = question.rstrip("?.") + r.pick((" on this page?", " in this document?", " here?", " in the image?"))
+    if suffix and r.chance(0.08):
+        question += _SHORT
+    return question
+
+
 def phrase_question(r: Rng, fact: Fact, held: bool = False) -> str:
     """A question for ``fact``, without the variations of :func:`ask`."""
     if fact.asks:
@@ -311,7 +327,7 @@ def phrase_question(r: Rng, fact: Fact, held: bool = False) -> str:
     return question[0].upper() + question[1:]
 
 
-def ask(r: Rng, fact: Fact, held: bool = False, page: int | None = None) -> tuple[str, str]:
+def ask(r: Rng, fact: Fact, held: bool = False, page: int | None = None, manners: bool = False) -> tuple[str, str]:
     """A question about ``fact`` and its answer.
 
     Args:
@@ -319,6 +335,7 @@ def ask(r: Rng, fact: Fact, held: bool = False, page: int | None = None) -> tupl
         fact: what is asked for.
         held: use only wordings that training never shows.
         page: number of the page (from 1) to name in the question, for documents of several pages.
+        manners: type it in any of the manners of `training.manners`, as training does, not with small slips alone.
     """
     question = phrase_question(r, fact, held)
     if page is not None:
@@ -326,6 +343,10 @@ def ask(r: Rng, fact: Fact, held: bool = False, page: int | None = None) -> tupl
         question = r.pick(HELD_ON_PAGE if held else ON_PAGE).format(
             q=question, s=stem, e=end, n=page, o=ORDINALS[page - 1], l=lower_first(question)
         )
-    if held:  # pages' general facts keep their held-out wordings as they are
-        return typed_held(r, question) if fact.asks and page is None else question, fact.value
-    return typed(r, question), fact.value
+    if manners and not held:
+        question = typed(r, question)
+    elif manners and fact.asks and page is None:
+        question = typed_held(r, question)
+    elif not held:
+        question = _casual(r, question, suffix=True)
+    return question, fact.value

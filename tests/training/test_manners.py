@@ -49,3 +49,17 @@ def test_names_numbers_and_quotes_are_never_mistyped():
     for _ in range(300):
         assert "Zoë Kowalski" in mistyped(r, "How much did Zoë Kowalski receive in 2024?")
         assert mistyped(r, 'What comes after "garden"?') == 'What comes after "garden"?'
+
+
+def test_sets_that_are_kept_are_asked_as_before():
+    """Manners are for training: the held-out and the bundled sets ask without them."""
+    from training.pages import Fact
+    from training.wordings import ask
+
+    fact = Fact("asked", "Oslo", asks=("Where does the journey start?",))
+    plain = {ask(Rng(seed), fact)[0] for seed in range(400)}
+    many = {ask(Rng(seed), fact, manners=True)[0] for seed in range(400)}
+    assert len(many) > 2 * len(plain)
+    assert all(words("where does the journey start") <= words(question) for question in plain)
+    assert {ask(Rng(seed), fact, held=True)[0] for seed in range(50)} == {"Where does the journey start?"}
+    assert len({ask(Rng(seed), fact, held=True, manners=True)[0] for seed in range(50)}) > 5
