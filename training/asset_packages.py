@@ -27,13 +27,12 @@ MORE_FONTS = (
     "fonts-opendin fonts-opendyslexic fonts-osifont fonts-paratype fonts-play fonts-prociono fonts-quattrocento "
     "fonts-roboto-slab fonts-routed-gothic fonts-sil-andika fonts-sil-charis fonts-sil-gentium fonts-sora fonts-stix "
     "fonts-texgyre fonts-tiresias fonts-tuffy fonts-yanone-kaffeesatz fonts-yrsa-rasa fonts-lmodern fonts-roadgeek "
-    "fonts-cardo fonts-elstob fonts-smc-manjari"
+    "fonts-cardo fonts-elstob fonts-smc-manjari fonts-essays1743"
 ).split()
 MORE_HELD_FONTS = "fonts-b612 fonts-karla fonts-oxygen fonts-vollkorn fonts-sil-gentium-basic".split()
 HAND_FONTS = (
     "fonts-dkg-handwriting fonts-breip fonts-dancingscript fonts-ecolier-court fonts-femkeklaver fonts-isabella "
-    "fonts-kaushanscript fonts-kristi fonts-rufscript fonts-summersby fonts-tomsontalks fonts-sjfonts fonts-humor-sans "
-    "fonts-essays1743"
+    "fonts-kaushanscript fonts-kristi fonts-rufscript fonts-summersby fonts-tomsontalks fonts-sjfonts fonts-humor-sans"
 ).split()
 # package: pattern of its files; public domain, CC-BY-SA or GPL
 PROSE = {

@@ -228,11 +228,16 @@ def collect_fonts(out: Path, fonts: dict[str, tuple[str, str, tuple[str, ...]]],
     return complete
 
 
-def collect_families(out: Path, packages: Iterable[str], debs: Path) -> tuple[list[str], list[str]]:
+def collect_families(
+    out: Path, packages: Iterable[str], debs: Path, ascii_suffices: bool = False
+) -> tuple[list[str], list[str]]:
     """Up to ``FACES`` faces of each package in ``debs`` that hold all characters of pages.
 
+    Args:
+        ascii_suffices: also keep faces without accents, as most handwriting is.
+
     Returns:
-        The names of the faces, and the rows of ``LICENSES.md``.
+        The names of the faces that hold all characters, and the rows of ``LICENSES.md``.
     """
     out.mkdir(parents=True, exist_ok=True)
     names, rows = [], []
@@ -246,14 +251,15 @@ def collect_families(out: Path, packages: Iterable[str], debs: Path) -> tuple[li
                     if path.is_symlink() or len(taken) == FACES or (out / name).exists():
                         continue
                     try:
-                        complete = reduce_font(path, out / name) and has_lower_case(out / name)
+                        complete = reduce_font(path, out / name)
+                        kept = (complete or ascii_suffices) and has_lower_case(out / name)
                     except (ValueError, OSError):
-                        complete = False
-                    if complete:
+                        complete = kept = False
+                    if kept:
                         taken.append(name)
+                        names += [name] if complete else []
                     else:
                         (out / name).unlink(missing_ok=True)
-                names += taken
                 rows.append(f"| {package} | fonts/{out.name}: {', '.join(taken)} | {licences(package, Path(folder))} |")
     return names, rows
 
@@ -347,7 +353,7 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         complete += collect_fonts(out / "fonts" / "held", HELD_FONTS, root)
         if debs is not None:
             for split, packages in (("train", MORE_FONTS), ("held", MORE_HELD_FONTS), ("hand", HAND_FONTS)):
-                names, more = collect_families(out / "fonts" / split, packages, debs)
+                names, more = collect_families(out / "fonts" / split, packages, debs, split == "hand")
                 complete += names
                 rows += more
         (out / "fonts" / "latin.txt").write_text("\n".join(sorted(set(complete))) + "\n", encoding="utf-8")

@@ -14,9 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from training import camera
+from training.camera import uniform
+
 IMAGE_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of Qwen2VLImageProcessor
 IMAGE_STD = (0.26862954, 0.26130258, 0.27577711)
 CLEAN_SHARE = 0.35  # of pages left as drawn
+PHOTO_SHARE = 0.2  # of the others: photographed on a desk
 
 JPEG_LUMA = (
     16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29, 51,
@@ -38,11 +42,6 @@ def constant(name: str, values, device: torch.device) -> Tensor:
     if (name, device) not in _constants:
         _constants[name, device] = torch.tensor(values, dtype=torch.float32, device=device)
     return _constants[name, device]
-
-
-def uniform(count: int, low: float, high: float, device: torch.device) -> Tensor:
-    """`[count, 1, 1, 1]` float32."""
-    return torch.rand(count, 1, 1, 1, device=device) * (high - low) + low
 
 
 def subset(members: Tensor, share: float) -> Tensor | None:
@@ -193,8 +192,16 @@ def render_pages(
     ink = pages.to(work).div_(255)[:, None]
     in_place = torch.ones(len(pages), dtype=torch.bool, device=device)
     dirty = subset(torch.arange(len(pages), device=device), 1 - CLEAN_SHARE) if training else None
+    photos = pages_seen = None
     if dirty is not None:
-        if (i := subset(dirty, 0.3)) is not None:
+        if (i := subset(dirty, 0.06)) is not None:
+            ink[i] = camera.show_through(ink[i])
+        count = math.floor(PHOTO_SHARE * len(dirty) + random.random())
+        photos, flat = (dirty[:count] if count else None), dirty[count:]  # `subset` has shuffled them
+        if photos is not None:
+            ink[photos], pages_seen = camera.photograph(ink[photos])
+            in_place[photos] = False
+        if (i := subset(flat, 0.25)) is not None:
             ink[i] = warp(ink[i])
             in_place[i] = False
         if (i := subset(dirty, 0.3)) is not None:  # heavier or lighter print
@@ -206,6 +213,17 @@ def render_pages(
     paper, pen = page_colours(shade, dirty)
     x = torch.addcmul(paper.to(work), (pen - paper).to(work), ink)
     if dirty is not None:
+        for effect, share in ((camera.folds, 0.07), (camera.coffee, 0.05), (camera.fade, 0.08)):
+            if (i := subset(dirty, share)) is not None:
+                x[i] = effect(x[i])
+        if photos is not None:
+            x[photos] = camera.on_desk(x[photos], pages_seen)
+            if (i := subset(photos, 0.5)) is not None:
+                x[i] = camera.shadow(x[i])
+            if (i := subset(photos, 0.3)) is not None:
+                x[i] = camera.shake(x[i])
+        if (i := subset(flat, 0.04)) is not None:
+            x[i] = camera.fax(x[i])
         if (i := subset(dirty, 0.4)) is not None:
             x[i] = uneven_light(x[i])
         if (i := subset(dirty, 0.5)) is not None:

@@ -81,8 +81,8 @@ def _fill_with_questions(r: Rng, sequence: Sequence, questions: list[tuple[str, 
             sequence.branch(*turns_tokens(turns[:1]))
 
 
-def document(r: Rng, spec: Spec, held: bool, any_page: Callable | None = None) -> list[Page]:
-    """The pages of one sequence; ``any_page(r, height, width, held)`` draws them where no kind is asked for."""
+def document(r: Rng, spec: Spec, held: bool, any_pages: Callable | None = None) -> list[Page]:
+    """The pages of one sequence; ``any_pages(r, count, height, width, held)`` draws most where it is given."""
     kinds: list[str | None] = [None] * spec.pages
     if spec.pages > 1 and r.chance(0.6):  # different kinds, so that questions need no page number
         kinds = r.sample(
@@ -90,8 +90,8 @@ def document(r: Rng, spec: Spec, held: bool, any_page: Callable | None = None) -
         )
         kinds += [r.pick(("text", "form", "table", "letter")) for _ in range(spec.pages - len(kinds))]
         r.shuffle(kinds)
-    if any_page is not None and r.chance(0.6):
-        return [any_page(r, spec.height, spec.width, held) for _ in kinds]
+    if any_pages is not None and r.chance(0.6):
+        return any_pages(r, spec.pages, spec.height, spec.width, held)
     return [make_page(r.getrandbits(48), spec.height, spec.width, held, kind) for kind in kinds]
 
 
@@ -107,11 +107,13 @@ def _pages_prefix(r: Rng, sequence: Sequence, spec: Spec) -> None:
 
 def _clip(r: Rng, text: str, frames: int, held: bool) -> np.ndarray | None:
     """Log-mel ``[frames, 128]`` of a text spoken by a random voice, or ``None`` if it is too long."""
-    from training.speech import degrade, log_mel, place, speak, trim
+    from training.speech import degrade, log_mel, place, speak, spoil, trim
 
     wave = trim(speak(r, text, held))
     if r.chance(0.75):
         wave = degrade(r, wave)
+        if r.chance(0.3):
+            wave = spoil(r, wave, held)
     if len(wave) > frames * 160:
         return None
     return log_mel(place(r, wave, frames * 160)).astype(np.float16)
@@ -151,11 +153,16 @@ def _add_spoken_questions(
     return clips
 
 
-def _add_recording(r: Rng, sequence: Sequence, spec: Spec, held: bool) -> tuple[np.ndarray, str]:
+def _add_recording(
+    r: Rng, sequence: Sequence, spec: Spec, held: bool, any_utterance: Callable | None = None
+) -> tuple[np.ndarray, str]:
     """A recording as the prefix and questions about it; returns its log-mel and what is said."""
     mel = None
     while mel is None:
-        spoken = utter(r, held, "memo" if spec.frames > 600 and r.chance(0.7) else None)
+        if any_utterance is not None:
+            spoken = any_utterance(r, held, spec.frames)
+        else:
+            spoken = utter(r, held, "memo" if spec.frames > 600 and r.chance(0.7) else None)
         if len(spoken.text) < CHARACTERS_A_FRAME * spec.frames:
             mel = _clip(r, spoken.text, spec.frames, held)
     sequence.prefix_text([BOS, *encode(["user\n"])[0]])
@@ -186,14 +193,17 @@ def _add_greeting(r: Rng, sequence: Sequence) -> None:
     sequence.branch(opening + ids, [0] * len(opening) + weight, standalone=True)
 
 
-def make_step(seed: int, spec: Spec, held: bool = False, any_page: Callable | None = None) -> dict[str, np.ndarray]:
+def make_step(
+    seed: int, spec: Spec, held: bool = False, any_pages: Callable | None = None, any_utterance: Callable | None = None
+) -> dict[str, np.ndarray]:
     """One step's arrays.
 
     Args:
         seed: any integer; the same seed gives the same arrays.
         spec: the shapes.
         held: fonts, voices and wordings kept out of training.
-        any_page: see :func:`document`.
+        any_pages: see :func:`document`.
+        any_utterance: ``any_utterance(r, held, frames)`` says what is recorded, in place of :func:`utter`.
 
     Returns:
         ``ids`` int16 [B, S], ``pos`` int16 [3, B, S], ``seg`` and ``weight`` uint8 [B, S]; with pages also ``pages``
@@ -205,7 +215,7 @@ def make_step(seed: int, spec: Spec, held: bool = False, any_page: Callable | No
     for _ in range(spec.sequences):
         sequence = Sequence(spec.seq_len)
         if spec.pages:
-            pages = document(r, spec, held, any_page)
+            pages = document(r, spec, held, any_pages)
             pages_all += pages
             _pages_prefix(r, sequence, spec)
             clips += _add_spoken_questions(r, sequence, spec, pages, held)
@@ -214,7 +224,7 @@ def make_step(seed: int, spec: Spec, held: bool = False, any_page: Callable | No
                 sequence.branch(*turns_tokens(transcription(r, pages[at], at + 1 if len(pages) > 1 else None)))
             _fill_with_questions(r, sequence, questions_about(r, pages, 6 if spec.clips else 9 + 5 * spec.pages, held))
         else:
-            clips.append(_add_recording(r, sequence, spec, held))
+            clips.append(_add_recording(r, sequence, spec, held, any_utterance))
         if r.chance(0.04):
             _add_greeting(r, sequence)
         sequences.append(sequence)

@@ -17,18 +17,24 @@ import numpy as np
 from training import dataset
 from training.dataset import SPECS as FIRST_SPECS
 from training.model_config import UNTAUGHT
-from training.office.pages import make_office_page
+from training.office.pages import make_office_document, make_office_page
 from training.pages import Page, Rng, make_page
 from training.questions import questions_about, transcription
 from training.sequences import ANSWER, Sequence, turns_tokens
 from training.tokenizer import BOS, encode
+from training.utterances import Utterance, utter
+from training.utterances.free import free_memo
 
 OFFICE_SHARE = 0.7  # of pages; the others are those of `training.pages`
+FREE_SHARE = 0.6  # of recordings longer than six seconds: free memos
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
 KIND_NAMES = {
     "bank_statement": "a bank statement", "form_hand": "a form", "merged_table": "a table", "news": "a newspaper page",
     "receipt_world": "a receipt", "prose": "a page of text", "program_window": "a screenshot of a program",
-    "web_page": "a web page", "program": "a programme",
+    "web_page": "a web page", "program": "a programme", "cv": "a CV", "lab_report": "a laboratory report",
+    "email_thread": "an email conversation", "faq": "a page of questions and answers", "agenda": "a programme",
+    "utility_bill": "an electricity bill", "spreadsheet": "a screenshot of a spreadsheet", "sign": "a sign",
+    "settings": "a screenshot of settings",
 }  # fmt: skip
 
 
@@ -51,13 +57,31 @@ SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 40, 784, 308, 896, 896), 0.06),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
     (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.10),
-    *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.frames),
+    *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
+    *((OfficeSpec(*dataclasses.astuple(s)), share) for s, share in FIRST_SPECS if s.frames and not s.pages),
 ]
 
 
 def any_page(r: Rng, height: int, width: int, held: bool) -> Page:
     make = make_office_page if r.chance(OFFICE_SHARE) else make_page
     return make(r.getrandbits(48), height, width, held)
+
+
+def any_pages(r: Rng, count: int, height: int, width: int, held: bool) -> list[Page]:
+    """Pages of different documents, and often one document that runs over several of them."""
+    pages: list[Page] = []
+    if count > 1 and r.chance(0.5):
+        pages = make_office_document(r.getrandbits(48), min(count, r.pick((2, 2, 3, 4))), height, width, held)
+    start = r.randint(0, count - len(pages))
+    others = [any_page(r, height, width, held) for _ in range(count - len(pages))]
+    return [*others[:start], *pages, *others[start:]]
+
+
+def any_utterance(r: Rng, held: bool, frames: int) -> Utterance:
+    """What a recording of ``frames`` says: mostly a free memo where one fits."""
+    if r.chance(FREE_SHARE if frames >= 600 else 0.15):
+        return free_memo(r, held, frames / 100)
+    return utter(r, held, "memo" if frames > 600 and r.chance(0.7) else None)
 
 
 class Pair:
@@ -98,7 +122,8 @@ def _fill(r: Rng, pair: Pair, page: Page, held: bool, seen: bool) -> None:
     if seen and r.chance(0.8):
         pair.branch(*turns_tokens(transcription(r, page, None), 260))
     if r.chance(0.15):
-        name = KIND_NAMES.get(page.kind, f"{'an' if page.kind[0] in 'aeiou' else 'a'} {page.kind}")
+        plain = page.kind.replace("_", " ")
+        name = KIND_NAMES.get(page.kind, f"{'an' if plain[0] in 'aeiou' else 'a'} {plain}")
         pair.branch(*turns_tokens([(r.pick(SUMMARIES), name, ANSWER)]))
     questions = questions_about(r, [page], 14, held)
     while questions and pair.room > 24:
@@ -113,7 +138,8 @@ def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.n
     """
     if spec.pages > 1 or spec.frames:
         # What is asked aloud is phrased for the ear, by the wordings of `training.pages`.
-        return dataset.make_step(seed, spec, held, None if spec.clips and spec.pages else any_page)
+        pages = None if spec.clips and spec.pages else any_pages
+        return dataset.make_step(seed, spec, held, pages, any_utterance)
     r = Rng(seed)
     pairs, pages, seen = [], [], spec.pages > 0
     for _ in range(spec.sequences):

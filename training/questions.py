@@ -180,7 +180,7 @@ def questions_about(r: Rng, pages: list[Page], n: int, held: bool) -> list[tuple
     absent = absent_facts(r, pages, max(1, n // 7))
     chosen += [(fact, r.randint(1, len(pages)) if len(pages) > 1 and r.chance(0.15) else None) for fact in absent]
     r.shuffle(chosen)
-    return [(*wordings.ask(r, fact, held, page), ANSWER) for fact, page in chosen]
+    return [(*wordings.ask(r, fact, held, page, manners=True), ANSWER) for fact, page in chosen]
 
 
 def transcription(r: Rng, page: Page, number: int | None) -> list[tuple[str, str, int]]:

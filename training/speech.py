@@ -40,6 +40,12 @@ def _voice(accent: str, variant: str) -> str:
 TRAIN_VOICES = tuple(_voice(accent, variant) for accent in ACCENTS for variant in VARIANTS)
 HELD_VOICES = tuple(_voice(accent, variant) for accent in (*ACCENTS, HELD_ACCENT) for variant in HELD_VARIANTS)
 
+BACKGROUND = (
+    "and the other one is over there behind the door", "no I have not seen it, ask at the counter",
+    "two coffees please",
+    "well it was raining all day long and nobody came", "could you pass me that, thank you very much",
+)  # fmt: skip
+
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 _SYNCHRONOUS, _DONT_EXIT, _UTF8 = (
     2,
@@ -235,6 +241,46 @@ def degrade(
         level = np.sqrt(np.mean(wave**2)) * 10 ** (-rng.uniform(*snr_db) / 20)
         wave = wave + _noise(rng, len(wave)) * np.float32(level)
     return np.clip(wave * np.float32(10 ** (rng.uniform(*gain_db) / 20)), -1, 1)
+
+
+def telephone(rng: Rng, wave: np.ndarray) -> np.ndarray:
+    """``wave`` as a telephone line carries it: 300 to 3400 Hz, 8 bits on a logarithmic scale. ``[n] -> [n]``."""
+    length = _smooth(len(wave) + 64)
+    spectrum = np.fft.rfft(wave, length)
+    hertz = np.arange(len(spectrum)) * (SAMPLE_RATE / length)
+    low, high = rng.uniform(150, 400), rng.uniform(2800, 3800)
+    spectrum /= (1 + (low / np.maximum(hertz, 1)) ** 6) * (1 + (hertz / high) ** 12)
+    narrow = np.fft.irfft(spectrum, length)[: len(wave)]
+    loud = np.abs(narrow).max() + 1e-9
+    mu = np.sign(narrow) * np.log1p(255 * np.abs(narrow) / loud) / math.log(256)
+    mu = np.round(mu * 127) / 127
+    return (np.sign(mu) * (np.expm1(np.abs(mu) * math.log(256)) / 255) * loud).astype(np.float32)
+
+
+def overdrive(rng: Rng, wave: np.ndarray) -> np.ndarray:
+    """Recorded too loudly: peaks are cut off. ``[n] -> [n]``."""
+    peak = np.abs(wave).max() + 1e-9
+    limit = peak * rng.uniform(0.25, 0.7)
+    return np.clip(wave, -limit, limit) * np.float32(peak / limit)
+
+
+def beside(rng: Rng, wave: np.ndarray, other: np.ndarray, snr_db: tuple[float, float] = (6.0, 22.0)) -> np.ndarray:
+    """``wave`` while somebody else speaks in the background. ``[n] -> [n]``."""
+    if not len(wave) or not len(other):
+        return wave
+    heard = np.resize(np.roll(other, rng.randint(0, len(other) - 1)), len(wave))
+    power = lambda x: float(np.sqrt(np.mean(x**2)) + 1e-9)  # noqa: E731
+    scale = power(wave) / power(heard) * 10 ** (-rng.uniform(*snr_db) / 20)
+    return np.clip(wave + heard * np.float32(scale), -1, 1).astype(np.float32)
+
+
+def spoil(rng: Rng, wave: np.ndarray, held: bool = False) -> np.ndarray:
+    """What phones and rooms do beyond :func:`degrade`: a line's band, cut peaks, a voice in the background."""
+    if rng.chance(0.3):
+        wave = beside(rng, wave, speak(rng, rng.pick(BACKGROUND), held))
+    if rng.chance(0.45):
+        wave = telephone(rng, wave)
+    return overdrive(rng, wave) if rng.chance(0.3) else wave
 
 
 def place(rng: Rng, wave: np.ndarray, n: int) -> np.ndarray:

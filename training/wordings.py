@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from training.manners import lower_first, typed, typed_held
 from training.pages import values as v
 from training.pages.facts import Fact
 from training.pages.fields import FIELDS
@@ -279,14 +280,10 @@ ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 SYNONYMS = {label.lower(): labels for labels, _ in FIELDS for label in labels}
 
 
-def _lower_first(text: str) -> str:
-    return text[0].lower() + text[1:] if text[:1].isupper() and not text[1:2].isupper() else text
-
-
 def _casual(r: Rng, question: str, suffix: bool) -> str:
     """Small differences of typing that must not matter."""
     if r.chance(0.2) and '"' not in question:
-        question = _lower_first(question)
+        question = lower_first(question)
     if r.chance(0.15):
         question = question.rstrip("?.")
     if r.chance(0.04):
@@ -299,7 +296,7 @@ def _casual(r: Rng, question: str, suffix: bool) -> str:
 
 
 def phrase_question(r: Rng, fact: Fact, held: bool = False) -> str:
-    """A question for ``fact``, without the small variations of :func:`ask`."""
+    """A question for ``fact``, without the variations of :func:`ask`."""
     if fact.asks:
         kept = len(fact.asks) - (len(fact.asks) >= 4)  # the last wording of four or more is held out
         return fact.asks[-1] if held and kept < len(fact.asks) else r.pick(fact.asks[:kept])
@@ -330,7 +327,7 @@ def phrase_question(r: Rng, fact: Fact, held: bool = False) -> str:
     return question[0].upper() + question[1:]
 
 
-def ask(r: Rng, fact: Fact, held: bool = False, page: int | None = None) -> tuple[str, str]:
+def ask(r: Rng, fact: Fact, held: bool = False, page: int | None = None, manners: bool = False) -> tuple[str, str]:
     """A question about ``fact`` and its answer.
 
     Args:
@@ -338,11 +335,18 @@ def ask(r: Rng, fact: Fact, held: bool = False, page: int | None = None) -> tupl
         fact: what is asked for.
         held: use only wordings that training never shows.
         page: number of the page (from 1) to name in the question, for documents of several pages.
+        manners: type it in any of the manners of `training.manners`, as training does, not with small slips alone.
     """
     question = phrase_question(r, fact, held)
     if page is not None:
         stem, end = question.rstrip("?."), question[len(question.rstrip("?.")) :]
         question = r.pick(HELD_ON_PAGE if held else ON_PAGE).format(
-            q=question, s=stem, e=end, n=page, o=ORDINALS[page - 1], l=_lower_first(question)
+            q=question, s=stem, e=end, n=page, o=ORDINALS[page - 1], l=lower_first(question)
         )
-    return (question if held else _casual(r, question, suffix=True)), fact.value
+    if manners and not held:
+        question = typed(r, question)
+    elif manners and fact.asks and page is None:
+        question = typed_held(r, question)
+    elif not held:
+        question = _casual(r, question, suffix=True)
+    return question, fact.value

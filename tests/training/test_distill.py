@@ -72,11 +72,12 @@ def test_both_sequences_have_the_same_targets(train_assets):
 
 
 def test_a_text_that_is_cut_off_teaches_nothing(train_assets):
-    step = small_step(3, teacher_len=128)
-    cut = (step["teacher_weight"] == UNTAUGHT).any(1)
-    assert cut.any()
-    out = index_step(step)
-    assert out["teacher_weight"].sum() < (out["target_weight"] > 0).sum()
+    steps = [small_step(seed, teacher_len=96) for seed in range(6)]
+    cut = [step for step in steps if (step["teacher_weight"] == UNTAUGHT).any()]
+    assert cut
+    for step in cut:
+        out = index_step(step)
+        assert out["teacher_weight"].sum() < (out["target_weight"] > 0).sum()
 
 
 def test_a_step_of_text_asks_about_the_text(train_assets):

@@ -174,7 +174,8 @@ def test_augmentation_spares_some_pages_and_reports_warps():
     assert in_place[same].all()
     assert 0 < (~in_place).sum() < 15
     assert spoiled.isfinite().all()
-    text, paper = spoiled[:, :, 48:52, 38:42].mean((1, 2, 3)), spoiled[:, :, 5:15, 5:15].mean((1, 2, 3))
+    # paper beside the print: the corner may lie beyond a photographed page
+    text, paper = spoiled[:, :, 48:52, 38:42].mean((1, 2, 3)), spoiled[:, :, 68:78, 36:46].mean((1, 2, 3))
     assert (text < paper - 0.5).all()  # still readable
     mel = torch.randn(20, 40, 128, dtype=torch.float16)
     assert torch.equal(render_mel(mel, training=False), mel.float())

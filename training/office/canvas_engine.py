@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from training.office.charts import draw_chart
 from training.office.document import Block, Document
+from training.office.series_charts import draw_series
 from training.pages.blocks import Box, Setter
 from training.pages.canvas import Canvas, Face, face, font_files, random_faces
 from training.pages.facts import Fact
@@ -17,18 +18,19 @@ PART = "part"  # key of the facts that mark what was drawn
 STYLES = tuple(s for s in FIELD_STYLES if s not in ("header", "strip"))
 
 
-def office_style(r: Rng, width: int, held: bool) -> Style:
-    """Typography of a page, from small print to large."""
+def office_style(r: Rng, width: int, held: bool, large: int | None = None) -> Style:
+    """Typography of a page, from small print to large; ``large`` is the size of a poster's text."""
     body, bold = random_faces(r, held, latin=True)
     size = r.choices(SIZES, SIZE_WEIGHTS)[0]
     if width < 400:
         size = min(size, 14)
+    size = large or size
     return Style(
         body=face(body, size),
         bold=face(bold, size + r.pick((0, 0, 0, 1))),
         small=face(r.pick((body, bold)), max(9, size - r.randint(0, 3))),
         title=face(bold, size + r.randint(2, 14)),
-        leading=r.randint(1, 7),
+        leading=r.randint(3, large) if large else r.randint(1, 7),
         margin=r.randint(10, 52) if width >= 400 else r.randint(8, 22),
         fields=r.pick(STYLES),
         rule=r.pick((255, 190, 140, 90)),
@@ -46,6 +48,9 @@ class Engine:
 
     def __init__(self, setter: Setter, held: bool) -> None:
         self.s, self.r, self.held = setter, setter.r, held
+        hands, complete = font_files(held, hand=True), font_files(held, latin=True, hand=True)
+        self.hand = self.r.pick(hands) if hands else None  # one person fills in a page
+        self.accented = self.hand if self.hand in complete else self.r.pick(complete) if complete else None
         self.lines: list[str] = []
 
     @property
@@ -95,6 +100,16 @@ class Engine:
         if self.s.paragraph(box, block.texts[0], [self.mark(block.parts[0])]):
             box.y += self.r.pick((0, 2, self.s.style.leading, 7))
 
+    def hand_for(self, texts: list[str]) -> str | None:
+        """The writer's face, or another one where texts have characters that it lacks; None without such faces."""
+        return self.hand if all(map(str.isascii, texts)) else self.accented
+
+    def set_written(self, block: Block, box: Box) -> None:
+        style = self.s.style
+        hand = self.hand_for(block.texts)
+        f = face(hand, max(15, style.body.size + self.r.randint(2, 8))) if hand else style.body
+        self.wrapped(block.texts[0], f, box, [self.mark(block.parts[0])])
+
     def set_items(self, block: Block, box: Box) -> None:
         marker, f = block.options["marker"], self.s.style.body
         shown = [
@@ -112,8 +127,9 @@ class Engine:
 
     def set_fields(self, block: Block, box: Box) -> None:
         style = self.s.style
-        if block.options["hand"] and (hands := font_files(self.held, hand=True)):
-            written = face(self.r.pick(hands), style.body.size + self.r.randint(1, 6))
+        hand = self.hand_for([value for _, value in block.options["entries"]]) if block.options["hand"] else None
+        if hand:
+            written = face(hand, max(14, style.body.size + self.r.randint(1, 6)))
             self.s.style = replace(style, body=written, value=written, leading=style.leading + 2)
         entries = [(a, b, self.mark(p)) for (a, b), p in zip(block.options["entries"], block.parts, strict=True)]
         self.s.fields(box, entries, block.options["style"])
@@ -178,7 +194,7 @@ class Engine:
         s.advance(box, f, 6)
 
     def set_chart(self, block: Block, box: Box) -> None:
-        if draw_chart(self.s, box, block):
+        if (draw_series if "series" in block.options else draw_chart)(self.s, box, block):
             self.s.facts.append(self.mark(block.parts[0]))
 
     def set_rule(self, block: Block, box: Box) -> None:
@@ -208,12 +224,20 @@ def rows_of(items: list[tuple[float, float, str]]) -> list[str]:
     return [" ".join(text for _, _, text in sorted(row, key=lambda i: i[1])) for row in rows]
 
 
-def set_on_canvas(document: Document, height: int, width: int, held: bool) -> tuple[Canvas, set[int], list[str]]:
-    """Draws a document; returns the canvas, the parts that are on it and its lines in reading order."""
+def set_on_canvas(
+    document: Document, height: int, width: int, held: bool, style: Style | None = None
+) -> tuple[Canvas, set[int], list[str]]:
+    """Draws a document; returns the canvas, the parts that are on it and its lines in reading order.
+
+    Args:
+        style: typography of an earlier page of the same document; drawn at random if not given.
+    """
     r = document.r
     canvas = Canvas(height, width)
-    setter = Setter(canvas, office_style(r, width, held), r)
-    box = Box(setter.style.margin, width - setter.style.margin, r.randint(8, 40), height - r.randint(8, 24))
+    large = document.large_size() if style is None else None
+    setter = Setter(canvas, style or office_style(r, width, held, large), r)
+    top = r.randint(8, height // 4 if large else 40)
+    box = Box(setter.style.margin, width - setter.style.margin, top, height - r.randint(8, 24))
     if r.chance(0.06):
         canvas.rect(3, 3, width - 4, height - 4, outline=setter.style.rule)
     engine = Engine(setter, held)

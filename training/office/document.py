@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 from training.pages.values import Rng
 
+SUMMARISE = (
+    "Summarise this.", "Summarise the document.", "Summarize this page.", "What is this about?", "Give me a summary.", "What is the page about?", "Tell me in one sentence what this is.",
+    "Sum this up in a sentence.", "What is going on here?", "What is it all about?", "Short summary please.", "Describe this document in one sentence.", "What is this document about?",
+)  # fmt: skip
 Part = int  # of a block: a line, a field, a row; what questions rest on
 
 
@@ -43,7 +47,23 @@ class Document:
     shape: tuple[int, int]
     blocks: list[Block] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
+    told: set[int] = field(default_factory=set)  # sentences of `training.office.sentences` that it has
     _parts: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def length(self) -> int:
+        """Characters of the document, those of columns and boxes among them."""
+        own = sum(map(len, (text for block in self.blocks for text in block.texts)))
+        cells = [
+            c for b in self.blocks for row in (*b.options.get("entries", ()), *b.options.get("rows", ())) for c in row
+        ]
+        return own + sum(map(len, cells)) + sum(inner.length for block in self.blocks for inner in block.inner)
+
+    def large_size(self) -> int | None:
+        """A size of type that fills the page better, for two thirds of the documents of few words, or None."""
+        height, width = self.shape
+        largest = int(min((0.4 * height * width / max(self.length, 1)) ** 0.5, width / 16, 34))
+        return self.r.randint(15, largest) if largest > 18 and self.r.chance(0.65) else None
 
     def _add(self, kind: str, count: int, texts: Sequence[str] = (), **options) -> list[Part]:
         parts = list(range(self._parts[0], self._parts[0] + count))
@@ -65,6 +85,10 @@ class Document:
     def paragraph(self, text: str) -> Part:
         """Wrapped text, set whole or not at all."""
         return self._add("paragraph", 1, [text])[0]
+
+    def written(self, text: str) -> Part:
+        """A paragraph by hand."""
+        return self._add("written", 1, [text])[0]
 
     def items(self, texts: Sequence[str], marker: str = "-") -> list[Part]:
         """A list; ``marker`` is a bullet, or "1", "a" or "A" to count."""
@@ -106,14 +130,14 @@ class Document:
 
     def columns(self, count: int) -> list[Document]:
         """Side-by-side columns to be filled; their parts count with this document's."""
-        inner = [Document(self.r, self.shape, asks=self.asks, _parts=self._parts) for _ in range(count)]
+        inner = [Document(self.r, self.shape, asks=self.asks, told=self.told, _parts=self._parts) for _ in range(count)]
         self._add("columns", 0)
         self.blocks[-1].inner = inner
         return inner
 
     def framed(self) -> Document:
         """A box to be filled."""
-        inner = Document(self.r, self.shape, asks=self.asks, _parts=self._parts)
+        inner = Document(self.r, self.shape, asks=self.asks, told=self.told, _parts=self._parts)
         self._add("framed", 0)
         self.blocks[-1].inner = [inner]
         return inner
@@ -122,6 +146,10 @@ class Document:
         """A question that holds if all of ``needs`` are drawn."""
         flat = tuple(p for need in needs for p in ([need] if isinstance(need, int) else need))
         self.asks.append(Ask(tuple(questions), answer, flat))
+
+    def about(self, text: str, *needs: Part | Iterable[Part]) -> None:
+        """What the page is about, in one sentence; it is what a request for a summary is answered with."""
+        self.ask(SUMMARISE, text, *needs)
 
     def absent(self, *questions: str) -> None:
         """A question whose answer this page leaves out."""

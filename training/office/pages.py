@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from training.office import pdf_engine
-from training.office.canvas_engine import set_on_canvas
-from training.office.document import Document
+from training.office.canvas_engine import office_style, set_on_canvas
+from training.office.document import Block, Document
+from training.office.lookups import add_lookups
+from training.office.near_misses import near_misses
 from training.office.prose import prose
 from training.office.registry import kinds
+from training.office.sentences import TOLD, tell
+from training.office.stamps import STAMP_SHARE, STAMPED, stamp
+from training.office.values import Dates, Money
 from training.pages import Page
 from training.pages.facts import Fact
 from training.pages.values import Rng
 from training.wordings import NOT_STATED
 
 PDF_SHARE = 0.15  # of pages, where the second engine is installed
-SHORT = frozenset(("badge", "ticket", "label", "receipt_world", "menu", "timetable", "prose", "slide"))
+SHORT = frozenset(
+    "badge ticket label receipt_world menu timetable prose slide invitation poster certificate business_card "
+    "sticky_note sign chat shopping_list calendar settings prescription article email_thread recipe spreadsheet "
+    "dashboard price_list".split()
+)
+LONG = (
+    "minutes",
+    "minutes",
+    "article",
+    "article",
+    "contract",
+    "letter",
+    "manual",
+    "faq",
+)  # documents that run over several pages
+SECTIONS = ("Background", "Next steps", "Annex", "Notes", "Further remarks", "Details", "History", "Outlook", "Costs")
+TELLING = frozenset(("letter", "email", "web_page", "news", "manual", "prose"))  # where more facts may be told in prose
 
 
 def facts_of(document: Document, drawn: set[int]) -> tuple[list[Fact], list[Fact]]:
@@ -32,6 +55,56 @@ def facts_of(document: Document, drawn: set[int]) -> tuple[list[Fact], list[Fact
     known = [fact.subject for fact in (*stated, *absent)]
     once = lambda facts: [fact for fact in facts if known.count(fact.subject) == 1]  # noqa: E731
     return once(stated), once(absent)
+
+
+def _shade(r: Rng) -> np.ndarray:
+    """Colours of paper and ink, uint8 ``[6]``."""
+    bright = r.randint(195, 255) if r.chance(0.6) else 255
+    dark = r.randint(0, 110) if r.chance(0.6) else 0
+    return np.array([bright] * 3 + [dark] * 3, np.uint8)
+
+
+def _parts(block: Block) -> set[int]:
+    return set(block.parts).union(*(_parts(b) for inner in block.inner for b in inner.blocks))
+
+
+def make_office_document(seed: int, count: int, height: int, width: int, held_fonts: bool = False) -> list[Page]:
+    """``count`` pages of one document, in one typography: what does not fit a page stands on the next.
+
+    A question belongs to the last page that its answer rests on.
+    """
+    r = Rng(seed)
+    known = kinds()
+    name = r.pick(LONG)
+    document = Document(r, (height, width))
+    known[name][0](document)
+    style, dates, money = office_style(r, width, held_fonts), Dates(r), Money(r)
+    letter = style.body.width("etaoin shrdlu") / 13
+    rows = height / (style.body.height + style.leading)
+    while document.length < 0.8 * (count - 0.4) * rows * (width - 2 * style.margin) / letter:
+        if r.chance(0.4):
+            document.heading(r.pick(SECTIONS), level=2)
+        if len(document.told) < len(TOLD) - 1:
+            tell(document, 1, dates, money, hide=0.0)
+        document.paragraph(prose(r, r.pick((200, 400, 600))))
+    add_lookups(document)
+    blocks, pages, drawn = document.blocks, [], set()
+    shade, open_asks = _shade(r), [ask for ask in document.asks if ask.answer is not None]
+    for _ in range(count):
+        page = Document(r, (height, width), blocks=list(blocks), _parts=document._parts)
+        if not blocks:
+            page.paragraph(prose(r, 300))
+        canvas, here, lines = set_on_canvas(page, height, width, held_fonts, style)
+        drawn |= here
+        stated = [ask for ask in open_asks if drawn.issuperset(ask.needs) and here.intersection(ask.needs)]
+        open_asks = [ask for ask in open_asks if ask not in stated]
+        facts = [Fact("told", a.answer, subject=a.questions[0], asks=a.questions) for a in stated]
+        once = Counter(fact.subject for fact in facts)
+        facts = [fact for fact in facts if once[fact.subject] == 1]
+        pages.append(Page(canvas.ink(), shade, canvas.chars, lines, facts, name, ()))
+        set_here = [bool(_parts(b) & here) for b in blocks]
+        blocks = blocks[max((i for i, there in enumerate(set_here) if there), default=-1) + 1 :]
+    return pages
 
 
 def make_office_page(
@@ -52,6 +125,9 @@ def make_office_page(
         kind = r.choices(list(known), [weight for _, weight in known.values()])[0]
     document = Document(r, (height, width))
     known[kind][0](document)
+    if kind in TELLING and r.chance(0.35):
+        tell(document, r.randint(1, 2), Dates(r), Money(r))
+    add_lookups(document)
     if kind not in SHORT and r.chance(0.35):  # text that no question is about
         for _ in range(r.randint(1, 5)):
             document.paragraph(prose(r, 500))
@@ -64,8 +140,9 @@ def make_office_page(
         ink, chars = canvas.ink(), canvas.chars
     if not lines:  # nothing fitted: large letters on a small page
         return make_office_page(seed + 1, height, width, held_fonts, kind, engine)
+    document.asks += near_misses(r, document, lines)
     facts, absent = facts_of(document, drawn)
-    bright = r.randint(195, 255) if r.chance(0.6) else 255
-    dark = r.randint(0, 110) if r.chance(0.6) else 0
-    shade = np.array([bright] * 3 + [dark] * 3, np.uint8)
-    return Page(ink, shade, chars, lines, facts, kind, tuple(absent))
+    if kind in STAMPED and r.chance(STAMP_SHARE):
+        stamped, more = stamp(r, ink, held_fonts)
+        lines, facts = [*lines, *stamped], [*facts, *more]
+    return Page(ink, _shade(r), chars, lines, facts, kind, tuple(absent))

@@ -23,7 +23,7 @@ try:
     from reportlab.graphics.charts.barcharts import HorizontalBarChart, VerticalBarChart
     from reportlab.graphics.charts.linecharts import HorizontalLineChart
     from reportlab.graphics.charts.piecharts import Pie
-    from reportlab.graphics.shapes import Drawing
+    from reportlab.graphics.shapes import Drawing, Rect, String
     from reportlab.lib.colors import Color
     from reportlab.lib.styles import ParagraphStyle
     from reportlab.pdfbase import pdfmetrics
@@ -58,7 +58,7 @@ def random_fonts(r: Rng, held: bool) -> tuple[str, str, str]:
     for _ in range(60):
         names = [register(path) for path in random_faces(r, held, latin=True)]
         if None not in names:
-            hands = [name for path in font_files(held, hand=True) if (name := register(path))]
+            hands = [name for path in font_files(held, latin=True, hand=True) if (name := register(path))]
             return names[0], names[1], r.pick(hands) if hands else names[0]
     return "Helvetica", "Helvetica-Bold", "Helvetica-Oblique"
 
@@ -132,6 +132,9 @@ class Setter:
         pad += [("RIGHTPADDING", (0, 0), (-1, -1), 3)]
         return Table(rows, colWidths=widths, style=pad + style, hAlign="LEFT")
 
+    def set_written(self, block: Block) -> list:
+        return [(self.text(block.texts[0], self.look.hand, 1.15 * self.look.size), block.parts)]
+
     def set_fields(self, block: Block) -> list:
         font = self.look.hand if block.options["hand"] else ""
         right = block.options["style"] in ("right", "dots")
@@ -192,7 +195,39 @@ class Setter:
         total = sum(map(len, block.texts)) + 2 * len(block.texts)
         return [(self.table(cells, [self.width * (len(t) + 2) / total for t in block.texts], style), block.parts)]
 
+    def set_series(self, block: Block) -> list:
+        """Several series beside each other, on each other or as lines, with a legend above."""
+        o, height, size = block.options, min(self.width * 0.6, 280), self.look.size * 0.8
+        drawing = Drawing(self.width, height)
+        chart = HorizontalLineChart() if o["form"] == "lines" else VerticalBarChart()
+        chart.x, chart.y, chart.width, chart.height = self.width * 0.12, 30, self.width * 0.8, height - 60
+        chart.data, chart.categoryAxis.categoryNames = o["values"], block.texts
+        if o["form"] == "stacked":
+            chart.categoryAxis.style = "stacked"
+        for axis in (chart.categoryAxis, chart.valueAxis):
+            axis.labels.fontName, axis.labels.fontSize = self.look.body, size
+        ticks = [value for value, _ in o["ticks"]]
+        chart.valueAxis.valueMin, chart.valueAxis.valueMax = 0, ticks[-1]
+        chart.valueAxis.valueSteps, chart.valueAxis.visibleGrid = ticks, 1
+        if o["printed"]:
+            chart.barLabelArray, chart.barLabelFormat, chart.barLabels.nudge = o["printed"], "values", 8
+            chart.barLabels.fontName, chart.barLabels.fontSize = self.look.body, size
+        x = 12.0
+        for i, name in enumerate(o["series"]):
+            shade = grey((230, 100, 170, 50)[i])
+            if o["form"] == "lines":
+                chart.lines[i].strokeColor, chart.lines[i].strokeWidth = shade, 1.8
+            else:
+                chart.bars[i].fillColor = shade
+            drawing.add(Rect(x, height - size, size * 0.8, size * 0.8, fillColor=shade))
+            drawing.add(String(x + size + 3, height - size, name, fontName=self.look.body, fontSize=size))
+            x += pdfmetrics.stringWidth(name, self.look.body, size) + 2.6 * size
+        drawing.add(chart)
+        return [(drawing, block.parts if x < self.width else [])]
+
     def set_chart(self, block: Block) -> list:
+        if "series" in block.options:
+            return self.set_series(block)
         o, height = block.options, min(self.width * 0.6, 260)
         drawing = Drawing(self.width, height)
         form = {"bar": HorizontalBarChart, "column": VerticalBarChart, "line": HorizontalLineChart, "pie": Pie}[
@@ -280,8 +315,14 @@ def set_as_pdf(
     r = document.r
     body, bold, hand = random_fonts(r, held)
     size = r.choices((8.5, 9.5, 10.5, 11.5, 12.5, 14, 16), (2, 4, 5, 5, 4, 3, 2))[0]
+    large = document.large_size()
     look = Look(
-        body, bold, hand, min(size, 12.5) if width < 400 else size, r.chance(0.4), r.pick(("grid", "rows", "zebra", ""))
+        body,
+        bold,
+        hand,
+        large or (min(size, 12.5) if width < 400 else size),
+        r.chance(0.4),
+        r.pick(("grid", "rows", "zebra", "")),
     )
     margin = r.randint(12, 60) if width >= 400 else r.randint(8, 20)
     buffer = io.BytesIO()

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import datetime
+
 from training.pages import values as v
 from training.pages.values import Rng
 
 FIRST = (
     "Élodie François José María Jürgen Søren Zoë André Noémie Günther Björn Inés Renée Åsa Øyvind Chloé Íñigo "
-    "Mónica Hélène Jörg Sébastien Núria Anaïs Iñaki Frédéric Bärbel Raúl Thérèse Göran"
+    "Mónica Hélène Jörg Sébastien Núria Anaïs Iñaki Frédéric Bärbel Raúl Thérèse Göran João Conceição Siobhán "
+    "Niamh László Zoltán Guðrún Sigríður Þóra Adebayo Chinwe Kwame Ngozi Thabo Zanele Priya Arjun Ananya Rohan Deepika "
+    "Haruto Yui Kenji Wei Xiulan Ji-woo Min-jun Linh Thuy Fatima Yusuf Layla Omar Reza Shirin Noam Shira Dmitri Svetlana "
+    "Agnieszka Piotr Eleni Nikos Emre Leyla Anneke Joost Marie-Claire Jean-Luc"
 ).split()
 LAST = (
     "Müller García Lefèvre Sørensen Núñez Öztürk Castañeda Schröder Beaumont Böhm Peña Gonçalves Håkansson Fernández "
-    "D'Angelo O'Connor Lindström Ibáñez Weiß Dubois-Roy Ångström Bruguès Côté Mårtensson Garção"
+    "D'Angelo O'Connor Lindström Ibáñez Weiß Dubois-Roy Ångström Bruguès Côté Mårtensson Garção Araújo Magalhães Szabó "
+    "Wójcik Þórsdóttir Sigurðsson Okafor Mensah Diallo Traoré Nkosi Mwangi Iyer Chatterjee Reddy Banerjee Kobayashi "
+    "Watanabe Zhang Huang Park Choi Tran Pham Al-Hassan Haddad El-Sayed Tehrani Levi Cohen Sokolov Ivanova Kowalski "
+    "Papadopoulos Demir O'Sullivan McAllister Fitzgerald Vandenberg De-Vries Jónsdóttir Smith-Jones"
 ).split()
 TOWNS = (
     "Zürich Málaga Köln Orléans Besançon Århus München Düsseldorf Córdoba Saint-Étienne Göteborg Tromsø Logroño "
-    "Nîmes Malmö Évora Würzburg Cádiz Genève Bogotá Asunción Lübeck"
+    "Nîmes Malmö Évora Würzburg Cádiz Genève Bogotá Asunción Lübeck Lagos Accra Mumbai Chennai Kyoto Hanoi Busan "
+    "Kraków Györ Reykjavík Cork Dunedin Aberdeen Swansea Groningen Liège Coimbra São-Paulo Tunis Amman Haifa Izmir"
 ).split()
-CURRENCIES = ("€", "£", "$", "¥", "CHF", "EUR", "kr", "GBP", "USD")
+CURRENCIES = ("€", "£", "$", "¥", "CHF", "EUR", "kr", "GBP", "USD", "A$", "C$", "R$", "Fr.", "SEK")
 MONTHS_SHORT = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 TITLES = ("Dr. ", "Prof. ", "Ms ", "Mr ", "Mrs ", "")
 
@@ -62,13 +71,13 @@ class Money:
     """Amounts in one currency and one style, as one page writes them."""
 
     def __init__(self, r: Rng) -> None:
-        self.currency = r.choices(CURRENCIES, (6, 5, 4, 2, 2, 2, 1, 1, 1))[0]
+        self.currency = r.choices(CURRENCIES, (6, 5, 4, 2, 2, 2, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5))[0]
         self.whole = self.currency == "¥"
-        self.style = (
-            r.pick(("1,234.50", "1.234,50", "1 234,50", "1234.50")) if self.currency not in "£$¥" else "1,234.50"
-        )
-        self.before = self.currency in "£$¥" or r.chance(0.4)
-        self.space = "" if self.currency in "£$" else r.pick((" ", "")) if len(self.currency) == 1 else " "
+        dollars = self.currency[-1] in "£$¥"
+        self.style = "1,234.50" if dollars else r.pick(("1,234.50", "1.234,50", "1 234,50", "1234.50", "1'234.50"))
+        self.before = dollars or self.currency == "Fr." or r.chance(0.4)
+        self.space = "" if dollars else r.pick((" ", "")) if len(self.currency) == 1 else " "
+        self.short = r.chance(0.15)  # whole amounts without their decimals
 
     def bare(self, cents: int) -> str:
         """The amount without its currency."""
@@ -79,9 +88,10 @@ class Money:
             "1.234,50": (".", ","),
             "1 234,50": (" ", ","),
             "1234.50": ("", "."),
+            "1'234.50": ("'", "."),
         }[self.style]
         number = f"{units:,}".replace(",", thousands)
-        return sign + (number if self.whole else f"{number}{decimal}{rest:02d}")
+        return sign + (number if self.whole or (self.short and not rest) else f"{number}{decimal}{rest:02d}")
 
     def __call__(self, cents: int) -> str:
         text = self.bare(cents)
@@ -93,27 +103,58 @@ class Money:
         return units * 100 if self.whole else units * 100 + r.pick((0, 0, 50, 90, 95, 99, r.randint(0, 99)))
 
 
+ORDINALS = {1: "st", 2: "nd", 3: "rd", 21: "st", 22: "nd", 23: "rd", 31: "st"}
+DATE_STYLES = (
+    "d Month y", "Month d, y", "d.m.y", "d/m/y", "y-m-d", "d Mon y", "d. Month y", "dd.mm.yy", "Weekday, d Month y", "Wd d Mon y",
+    "dth of Month y", "Month dth, y", "Mon d, y", "d-Mon-yy", "m/d/yy", "dd-mm-y", "d Month",
+)  # fmt: skip
+DATE_WEIGHTS = (4, 4, 4, 4, 4, 4, 3, 3, 3, 2, 2, 1.5, 2, 1.5, 1.5, 1.5, 1)
+CLOCKS, CLOCK_WEIGHTS = ("24", "12", "h", "am.", "dot", "h-fr"), (6, 2.5, 1, 1, 1, 0.7)
+
+
 class Dates:
     """Dates and times in one style, as one page writes them."""
 
     def __init__(self, r: Rng) -> None:
         self.r = r
-        self.style = r.pick(("d Month y", "Month d, y", "d.m.y", "d/m/y", "y-m-d", "d Mon y", "d. Month y", "dd.mm.yy"))
-        self.clock = r.pick(("24", "24", "24", "12", "h"))
+        self.style = r.choices(DATE_STYLES, DATE_WEIGHTS)[0]
+        self.clock = r.choices(CLOCKS, CLOCK_WEIGHTS)[0]
 
     def date(self, year: int | None = None, month: int | None = None, day: int | None = None) -> str:
         r = self.r
         y, m, d = year or r.randint(2015, 2031), month or r.randint(1, 12), day or r.randint(1, 28)
-        name = v.MONTHS[m - 1]
+        name, mon = v.MONTHS[m - 1], MONTHS_SHORT[m - 1]
+        weekday, nth = v.WEEKDAYS[datetime.date(y, m, d).weekday()], f"{d}{ORDINALS.get(d, 'th')}"
         return {
             "d Month y": f"{d} {name} {y}", "Month d, y": f"{name} {d}, {y}", "d.m.y": f"{d:02d}.{m:02d}.{y}",
             "d/m/y": f"{d:02d}/{m:02d}/{y}", "y-m-d": f"{y}-{m:02d}-{d:02d}", "d. Month y": f"{d}. {name} {y}",
-            "d Mon y": f"{d} {MONTHS_SHORT[m - 1]} {y}", "dd.mm.yy": f"{d:02d}.{m:02d}.{y % 100:02d}",
+            "d Mon y": f"{d} {mon} {y}", "dd.mm.yy": f"{d:02d}.{m:02d}.{y % 100:02d}",
+            "Weekday, d Month y": f"{weekday}, {d} {name} {y}", "Wd d Mon y": f"{weekday[:3]} {d} {mon} {y}",
+            "dth of Month y": f"{nth} of {name} {y}", "Month dth, y": f"{name} {nth}, {y}",
+            "Mon d, y": f"{mon} {d}, {y}", "d-Mon-yy": f"{d:02d}-{mon}-{y % 100:02d}", "m/d/yy": f"{m}/{d}/{y % 100:02d}",
+            "dd-mm-y": f"{d:02d}-{m:02d}-{y}", "d Month": f"{d} {name}",
         }[self.style]  # fmt: skip
 
     def time(self, minutes: int | None = None) -> str:
         minutes = self.r.randint(6 * 12, 22 * 12) * 5 if minutes is None else minutes
         h, m = divmod(minutes % 1440, 60)
-        if self.clock == "12":
-            return f"{(h - 1) % 12 + 1}:{m:02d} {'am' if h < 12 else 'pm'}"
-        return f"{h:02d}.{m:02d} h" if self.clock == "h" else f"{h:02d}:{m:02d}"
+        twelve, half = (h - 1) % 12 + 1, "am" if h < 12 else "pm"
+        return {
+            "24": f"{h:02d}:{m:02d}", "12": f"{twelve}:{m:02d} {half}", "h": f"{h:02d}.{m:02d} h",
+            "am.": f"{twelve}:{m:02d} {half[0]}.m." if m else f"{twelve} {half[0]}.m.",
+            "dot": f"{twelve}.{m:02d}{half}" if m else f"{twelve}{half}", "h-fr": f"{h}h{m:02d}",
+        }[self.clock]  # fmt: skip
+
+
+FRACTIONS = ("\u00bd", "\u00bc", "\u00be")
+
+
+def amount_of(r: Rng, low: int = 1, high: int = 9) -> str:
+    """A number with or without a fraction, as recipes and labels write it: 2\u00bd, 1/4, 1.5, 300."""
+    n = r.randint(low, high)
+    style = r.randint(0, 5)
+    if style == 0:
+        return f"{n}{r.pick(FRACTIONS)}"
+    if style == 1:
+        return r.pick((*FRACTIONS, "1/2", "1/4", "3/4", "1/3"))
+    return f"{n}{r.pick('.,')}5" if style == 2 else str(n)

@@ -92,7 +92,7 @@ def font_files(held: bool, latin: bool = False, hand: bool = False) -> tuple[str
 
     Args:
         held: the held-out split. latin: only faces that hold all of ``CHARACTERS``, as far as the assets say.
-        hand: faces that look written by hand, of no split; empty where the assets have none.
+        hand: faces that look written by hand, of no split; empty where the assets have none. Many hold ASCII only.
     """
     folder = assets_dir() / "fonts" / ("hand" if hand else "held" if held else "train")
     if hand and not folder.is_dir():

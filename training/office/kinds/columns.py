@@ -9,7 +9,7 @@ from training.office.values import Dates, Money, people, town
 from training.pages import values as v
 
 
-@kind("news", 2.0)
+@kind("news", 3.0)
 def news(d: Document) -> None:
     r, dates = d.r, Dates(d.r)
     name = f"{r.pick(('The ', ''))}{town(r)} {r.pick(('Herald', 'Times', 'Gazette', 'Post', 'Courier', 'Observer', 'Newsletter', 'Weekly'))}"

@@ -8,7 +8,7 @@ from training.office.values import Dates, Money, people, town
 from training.pages import values as v
 
 
-@kind("contract", 1.5)
+@kind("contract", 2.0)
 def contract(d: Document) -> None:
     r, dates, money = d.r, Dates(d.r), Money(d.r)
     one, two = people(r, 2)
@@ -26,6 +26,7 @@ def contract(d: Document) -> None:
     d.ask((f"Who is the {first.lower()}?", f"What is the name of the {first.lower()}?", f"Which party is the {first.lower()}?", f"Who acts as {first.lower()}?"), one, parties)
     d.ask((f"Who is the {second.lower()}?", f"What is the name of the {second.lower()}?", f"Which party is the {second.lower()}?", f"Who acts as {second.lower()}?"), two, parties)
     d.ask(("What kind of contract is this?", "What type of agreement is it?", "What is this contract called?"), sort, title)
+    d.about(f"A contract between {one} and {two}: {sort}.", title, parties)
     begin, notice, amount = dates.date(), f"{r.pick(('two', 'three', 'four', 'six'))} months", money(money.round(r, 200, 9000))
     years = f"{r.randint(2, 10)} years"
     late, deposit, court = f"{r.randint(1, 12)} %", money(money.round(r, 100, 4000)), town(r)

@@ -10,7 +10,7 @@ from training.pages import values as v
 SUBJECTS = ("Holiday plans", "Broken projector", "Invoice missing", "Lunch on Friday", "New printer", "Trip to the fair", "Party for the interns", "Server maintenance", "Your parcel", "Key for the archive")
 
 
-@kind("email", 2.0)
+@kind("email", 3.0)
 def email(d: Document) -> None:
     r, dates, money = d.r, Dates(d.r), Money(d.r)
     sender, reader, copied, other = people(r, 4)
@@ -33,6 +33,7 @@ def email(d: Document) -> None:
     d.ask(("When was the email sent?", "What is the date of the email?", "On which day was the message written?"), day, fields[2])
     d.ask(("At what time was the email sent?", "What time was the mail written?", "At which hour did the mail go out?"), time, fields[2])
     d.ask(("What is the subject of the email?", "What is the subject line?", "What does the subject say?", "Under which subject was it sent?"), subject, part_subject)
+    d.about(f"{sender} writes to {reader} about: {subject}.", fields[0], fields[1], part_subject)
     if shown:
         d.ask(("What is the sender's email address?", f"What is the address of {sender}?", f"How can I write to {sender}?"), address, fields[0])
     if r.chance(0.4):

@@ -63,7 +63,7 @@ def add_chart(d: Document, title: bool = True) -> None:
     d.absent(f"What is the {noun} for {v.name_word(r)}?", f"What value does {v.name_word(r)} have?")
 
 
-@kind("chart", 4.0)
+@kind("chart", 5.0)
 def chart(d: Document) -> None:
     r = d.r
     add_chart(d)

@@ -16,6 +16,7 @@ def form(d: Document) -> None:
     title = r.pick(NAMES)
     top = d.heading(title)
     d.ask(("What kind of form is it?", "What is the form for?", "What is the title of the form?", "What is the form called?"), title, top)
+    d.about(f"A form: {title}.", top)
     number = v.code(r)
     if r.chance(0.5):
         part = d.line(f"Form {number}", small=True)

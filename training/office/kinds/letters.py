@@ -27,7 +27,7 @@ SENDERS = (
 )
 
 
-@kind("letter", 3.0)
+@kind("letter", 4.0)
 def letter(d: Document) -> None:
     r, dates, money = d.r, Dates(d.r), Money(d.r)
     sort, endings = r.pick(SENDERS)
@@ -51,6 +51,7 @@ def letter(d: Document) -> None:
     d.ask(("Who is the letter addressed to?", "Who is it for?", "Who received this?", "Whom was this sent to?"), reader, address[0])
     d.ask(("When was the letter written?", "What is the date of the letter?", "When was this sent?", "How is the letter dated?"), day, dated)
     d.ask((f"In which street does {reader} live?", "What is the street of the person written to?", "Which street is the letter sent to?"), street, address)
+    d.about(f"A letter from {firm} to {reader}.", top, address)
     d.paragraph(r.pick((f"Dear {reader},", f"Dear {r.pick(('Mr', 'Ms'))} {reader.split()[-1]},", "Dear Sir or Madam,", f"Hello {reader.split()[0]},")))
     bodies = [_increase, _appointment, _card, _visit, _refund, _closing, _offer]
     for body in r.sample(bodies, r.randint(1, 3)):

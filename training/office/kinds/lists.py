@@ -21,6 +21,7 @@ def statement(d: Document) -> None:
     d.ask(("Which bank is it?", "What is the name of the bank?", "Which bank sent the statement?", "At which bank is the account?"), bank, top)
     d.ask(("Whose account is it?", "Who is the account holder?", "To whom does the account belong?", "Who owns the account?"), owner, fields[0])
     d.ask(("What is the account number?", "What is the IBAN?", "Which account is it?"), account, fields[1])
+    d.about(f"A statement of the account of {owner} at {bank}.", top, fields)
     month, year = r.randint(1, 12), r.randint(2018, 2030)
     days, payees = sorted(r.sample(range(1, 29), 9)), r.sample(PAYEES, 9)
     n = r.randint(3, 9)
@@ -118,6 +119,7 @@ def menu(d: Document) -> None:
     name = f"{r.pick(('The ', 'Café ', 'Restaurant ', 'Chez ', ''))}{v.name_word(r)} {r.pick(('Inn', 'Kitchen', 'Garden', 'House', 'Table', 'Grill'))}"
     top = d.heading(name, align="c")
     d.ask(("What is the restaurant called?", "Which restaurant is it?", "What is the name of the place?", "Whose menu is this?"), name, top)
+    d.about(f"The menu of {name}.", top)
     dishes = r.sample(DISHES, 12)
     sections = [("Starters", dishes[:3]), ("Main courses", dishes[3:7]), ("Desserts", dishes[7:10]), ("Drinks", r.sample(DRINKS, 4))]
     prices: dict[str, int] = {}

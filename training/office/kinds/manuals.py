@@ -31,6 +31,7 @@ def manual(d: Document) -> None:
     title = d.heading(f"{r.pick(('User Manual', 'Instructions', 'Operating Instructions', 'Quick Start Guide'))}: {machine.title()} {model}")
     d.ask(("Which model is this manual for?", "What is the model number?", "Which model does it describe?", "What model is it about?"), model, title)
     d.ask(("What device is described?", "What is this manual for?", "Which device is it about?"), machine, title)
+    d.about(f"Instructions for a {machine}, model {model}.", title)
     parts = r.sample((_steps, _data, _faults, _warning), r.randint(2, 4))
     for number, part in enumerate(parts, 1):
         part(d, f"{number} " if r.chance(0.5) else "")

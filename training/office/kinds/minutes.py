@@ -41,6 +41,7 @@ def minutes(d: Document) -> None:
     d.ask(("Where did they meet?", "Where was the meeting?", "In which place was the meeting held?", "Where did the meeting take place?"), place, c)
     d.ask(("Who chaired the meeting?", "Who led the meeting?", "Who was in the chair?", "Who presided?"), chair, e)
     d.ask(("Who took the minutes?", "Who wrote the minutes?", "Who kept the record?", "Who was the minute taker?"), clerk, f)
+    d.about(f"Minutes of a meeting on {day}, chaired by {chair}.", a, e)
     came = d.paragraph(f"{r.pick(('Present', 'In attendance', 'Attendees'))}: {', '.join(present)}")
     d.ask(("How many people were present?", "How many people attended?", "How many people came to the meeting?", "What was the number of people present?"), str(len(present)), came)
     if excused:

@@ -92,6 +92,7 @@ def receipt(d: Document) -> None:
         d.ask(("How much cash was handed over?", "How much money did the customer give?", "With how much was it paid?"), show(given), parts[0])
     else:
         d.absent("How much change was given?", "How much money was given back?")
+    d.about(f"A receipt from {shop} over {pay}.", top, low)
     d.ask(("Which shop is the receipt from?", "Where was this bought?", "What is the name of the shop?", "In which place of business was it bought?"), shop, top)
     d.ask(("In which town is the shop?", "In which city was it bought?", "Where is the shop, in which town?"), place, where)
     d.ask(("When was it bought?", "On which day was this bought?", "What is the date on the receipt?", "What is the day of the purchase?"), day, when)
