@@ -181,15 +181,7 @@ class KVMMAttentionImpl(AttentionImpl):
             past = length - (stop - start)
             blocks = attn_metadata.blocks[row, : -(-past // BLOCK_SIZE)].long()
             run = slice(start, stop)
-            found = slots.attend(
-                query[run].view(-1, self.num_heads, self.head_size),
-                key[run],
-                value[run],
-                cache,
-                blocks,
-                past,
-                self.scale,
-            )
+            found = slots.attend(query[run], key[run], value[run], cache, blocks, past, self.scale)
             out[run] = found.to(out.dtype)
         return output
 

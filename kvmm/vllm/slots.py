@@ -134,7 +134,8 @@ class SlotCodec:
 
 @dataclass
 class _Tables:
-    """What a device needs: ``bits`` float32 ``[256, 8]`` of a byte, ``values`` ``[H, 8 * bytes, D]`` of a slot's bits."""
+    """What a device needs, such as ``bits`` float32 ``[256, 8]`` of a byte and ``values`` ``[H, 8 * bytes, D]``, what
+    each bit of a slot adds to the channels."""
 
     forward: torch.Tensor
     offset: torch.Tensor
