@@ -3,7 +3,9 @@
 An engine that pages its cache writes tokens one by one, in any order, and never the same slot twice. So a slot is coded
 from its token alone: the transform, the bits and the levels of every channel are those of the calibration file. A slot
 of one head has, after each other: the codes of its channels, a channel's bits lowest first and the channels one after
-the other, in whole bytes; and the token's norm in float16, where calibration found that norms pay.
+the other; a bit that says that the vector was coded about zero and not about the mean; in whole bytes; and the token's
+norm in float16, where calibration found that norms pay. Language models have a few tokens whose keys and values are far
+shorter than all others': about the mean they are beyond every level, which more bits do not undo.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class SlotCodec:
         scale, zero_point = gaussian_levels(layout, transform.deviation, torch.float16)
         self._norm = codec.uses_norm(transform)
         self._coded, widths = layout.coded, layout.bits[: layout.coded]
-        self._code_bytes = -(-int(widths.sum()) // 8)
+        self._code_bytes = -(-(int(widths.sum()) + 1) // 8)
         self.nbytes = self._code_bytes + 2 * self._norm
         channel = torch.repeat_interleave(torch.arange(layout.coded), widths)
         place = torch.arange(len(channel)) - (widths.cumsum(0) - widths)[channel]
@@ -62,6 +64,7 @@ class SlotCodec:
         weights[torch.arange(len(channel)), channel] = 2.0 ** place.float()
         steps = scale[0, :, 0].float()  # [H, C]
         values = torch.nn.functional.pad(weights * steps[:, None], (0, self.dim - layout.coded))
+        values[:, len(channel)] = -transform.offset
         self._tables = _Tables(
             forward=transform.forward,
             offset=transform.offset,
@@ -88,17 +91,26 @@ class SlotCodec:
         if self._norm:
             norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_EPSILON).half()
             x = x / norm.float()
-        channels = (x @ on.forward.transpose(-1, -2) - on.offset.unsqueeze(-2) - on.zero_point.unsqueeze(-2))[
-            ..., : self._coded
-        ]
-        codes = (channels / on.steps.unsqueeze(-2)).round_().clamp_(min=0).minimum(on.most).int()
-        bits = codes[..., on.channel] >> on.place & 1
+        channels = x @ on.forward.transpose(-1, -2)
+        codes, error = self._rounded(channels - on.offset.unsqueeze(-2), on)
+        short, short_error = self._rounded(channels, on)
+        is_short = (short_error < error).unsqueeze(-1)
+        codes = torch.where(is_short, short, codes)
+        bits = torch.cat((codes[..., on.channel] >> on.place & 1, is_short.int()), -1)
         bits = torch.nn.functional.pad(bits, (0, 8 * self._code_bytes - bits.shape[-1]))
         weights = 1 << torch.arange(8, dtype=torch.int32, device=x.device)
         slots = (bits.unflatten(-1, (-1, 8)) * weights).sum(-1).to(torch.uint8)
         if norm is not None:
             slots = torch.cat((slots, norm.contiguous().view(torch.uint8)), -1)
         return slots.transpose(0, 1).contiguous()
+
+    def _rounded(self, channels: torch.Tensor, on: _Tables) -> tuple[torch.Tensor, torch.Tensor]:
+        """Codes int32 ``[H, T, C]`` of channels ``[H, T, D]`` about zero, and what their squared errors add up to."""
+        above = channels - on.zero_point.unsqueeze(-2)
+        coded = above[..., : self._coded] / on.steps.unsqueeze(-2)
+        codes = coded.round().clamp_(min=0).minimum(on.most)
+        error = ((coded - codes) * on.steps.unsqueeze(-2)).square().sum(-1)
+        return codes.int(), error + above[..., self._coded :].square().sum(-1)
 
     def channels(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """What slots hold, in the basis of the codes.
