@@ -22,7 +22,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from kvmm.calibration import read_calibration
 from kvmm.calibration.file import FILE_NAME
 from kvmm.errors import KVMMError
-from kvmm.vllm import DTYPES, dtype_bits
+from kvmm.vllm.dtypes import DTYPES, dtype_bits
 from kvmm.vllm.slots import LayerSlots
 
 BLOCK_SIZE = 128  # of the first token of each the slots keep an exact copy
