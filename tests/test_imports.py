@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cache",),
     ("models", "samples"),
     ("analysis", "eval", "calibration.collect", "calibration.refine", "calibration.fit"),
-    ("ui", "serve", "lmcache", "commands", "cli", "__main__", ""),
+    ("ui", "serve", "lmcache", "vllm", "commands", "cli", "__main__", ""),
 )
 
 # What is still wrong. A line goes when its cause goes; a new one must not come.

@@ -307,6 +307,14 @@ def test_serdes_of_lmcache():
         assert others == [str(row["same_answers"]), *speeds]
 
 
+def test_slots_of_vllm():
+    table, measured = rows(text_of("docs/vllm.md"), "| cache dtype | bits |"), results("vllm_slots")
+    assert list(table) == [f"`{name}`" for name in measured if "without" not in name]
+    for name, (bits, kl, without) in table.items():
+        row, plain = measured[name.strip("`")], measured[f"{name.strip('`')} without first"]
+        assert [bits, kl, without] == [f"{row['bits']:.2f}", f"{row['kl']:.4f}", f"{plain['kl']:.4f}"]
+
+
 def test_what_is_said_of_a_soak():
     said, found = " ".join(text_of("docs/serving-others.md").split()), results("soak")
     good, memory, left = found["turns"]["good"], found["rss_mib"], found["left"]

@@ -1,0 +1,110 @@
+"""Slots of tokens, without vLLM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kvmm import KVMMError
+from kvmm.calibration import read_calibration
+from kvmm.models.loading import default_model
+from kvmm.vllm import DTYPES, dtype_bits
+from kvmm.vllm.slots import LayerSlots, SlotCodec
+from tests.vllm.models import fitted
+
+BLOCK = 32
+HEADS, DIM = 2, 64
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    generator = torch.Generator().manual_seed(0)
+    spread = 0.93 ** torch.arange(DIM)
+    return fitted(
+        [tuple(torch.randn(HEADS, 900, DIM, generator=generator) * spread for _ in range(2)) for _ in range(2)]
+    )
+
+
+def tokens(count: int, seed: int = 1) -> torch.Tensor:
+    x = torch.randn(count, HEADS, DIM, generator=torch.Generator().manual_seed(seed))
+    return x * 0.93 ** torch.arange(DIM)
+
+
+@pytest.mark.parametrize("bits", [1, 1.5, 2, 4, 8])
+def test_a_slot_gives_back_its_token_whatever_is_beside_it(calibration, bits):
+    codec, x = SlotCodec(calibration, 0, "key", bits), tokens(70)
+    slots = codec.encode(x)
+    assert slots.shape == (70, HEADS, codec.nbytes) and slots.dtype == torch.uint8
+    assert torch.equal(codec.encode(x[40:41]), slots[40:41])
+    error = (codec.decode(slots) - x).square().sum() / x.square().sum()
+    assert 0 < error < max(0.25**bits, 2e-4)  # what plain rounding of equal channels would leave
+
+
+def test_norms_are_in_slots_where_calibration_says_so():
+    calibration = read_calibration(default_model() / "kvmm_calibration.safetensors")
+    codecs = [SlotCodec(calibration, i, side, 2) for i in range(8) for side in ("key", "value")]
+    assert sum(codec.nbytes for codec in codecs) < 16 * (2.3 * codecs[0].dim / 8 + 2)
+    for codec in codecs:
+        x = torch.randn(9, codec.heads, codec.dim)
+        doubled = codec.decode(codec.encode(2 * x))
+        if codec._norm:
+            torch.testing.assert_close(doubled, 2 * codec.decode(codec.encode(x)), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("past", [0, 1, 31, 32, 33, 100])
+@pytest.mark.parametrize("count", [1, 5])
+def test_attention_is_that_over_what_slots_give_back(calibration, past, count):
+    slots = LayerSlots(calibration, 1, 2, BLOCK, torch.float32)
+    cache = torch.full((9, HEADS, BLOCK, slots.nbytes), 7, dtype=torch.uint8)
+    key, value = tokens(past + count, 2), tokens(past + count, 3)
+    blocks = torch.tensor([5, 2, 8, 0])
+    places = torch.arange(past)
+    where = blocks[places // BLOCK] * BLOCK + places % BLOCK
+    order = torch.randperm(past, generator=torch.Generator().manual_seed(0))
+    for part in order.split(7):  # in any order, and some that are not to be written
+        held = torch.cat((where[part], torch.tensor([-1])))
+        rows = torch.cat((part, torch.tensor([0])))
+        slots.write(cache, held, key[rows], value[rows])
+    query = torch.randn(count, 3 * HEADS, DIM, generator=torch.Generator().manual_seed(4))
+    scaling = DIM**-0.5
+    found = slots.attend(query, key[past:], value[past:], cache, blocks[: -(-past // BLOCK)], past, scaling)
+    seen = []
+    for codec, x in ((slots.key, key), (slots.value, value)):
+        back = torch.cat((codec.decode(codec.encode(x[:past])), x[past:]))
+        back[:past:BLOCK] = x[:past:BLOCK]
+        seen.append(back.repeat_interleave(3, 1).transpose(0, 1))
+    mask = torch.ones(count, past + count, dtype=torch.bool).tril(past)
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        query.transpose(0, 1), seen[0], seen[1], attn_mask=mask, scale=scaling
+    )
+    torch.testing.assert_close(found, wanted.transpose(0, 1), rtol=1e-4, atol=1e-5)
+
+
+def test_rd2_takes_a_sixth_of_bf16(calibration):
+    layers = [LayerSlots(calibration, i, 2, 128) for i in range(2)]
+    assert 2 * (2 * DIM * 2) / sum(layer.nbytes for layer in layers) > 6
+    assert all(layer.nbytes % 4 == 0 for layer in layers)
+
+
+def test_a_layer_without_a_fit_is_one_line(calibration):
+    with pytest.raises(KVMMError, match="no fit of rd to the keys of layer 7") as error:
+        SlotCodec(calibration, 7, "key", 2)
+    assert "\n" not in str(error.value)
+
+
+def test_names_of_dtypes():
+    assert [dtype_bits(name) for name in DTYPES] == [1, 1.5, 2, 2.5, 3, 4, 6, 8]
+    assert dtype_bits("fp8_e4m3") is None and dtype_bits("kvmm_rd99") is None
+
+
+def test_without_a_vllm_that_fits_registering_is_one_line():
+    code = (
+        "import sys; sys.modules['vllm'] = None\n"
+        "from kvmm import KVMMError\nfrom kvmm.vllm import register\n"
+        "try:\n    register()\nexcept KVMMError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.count("\n") == 1 and "docs/vllm.md" in done.stdout
