@@ -13,7 +13,7 @@ from kvmm.calibration import read_calibration
 from kvmm.models.loading import default_model
 from kvmm.vllm import DTYPES, dtype_bits
 from kvmm.vllm.slots import LayerSlots, SlotCodec
-from tests.vllm.models import fitted
+from tests.vllm_plugin.models import fitted
 
 BLOCK = 32
 HEADS, DIM = 2, 64

