@@ -238,6 +238,8 @@ def _answer(
     steps.stop()
     if echo:
         typer.echo("" if written else label)
+        if progress.confidence is not None and progress.confidence.unsure:
+            typer.echo(progress.confidence.line)
     return progress
 
 
@@ -281,6 +283,7 @@ def _as_dict(
             "tokens_per_second": final.tokens_per_second,
             "ttft_seconds": final.ttft,
             "seconds": final.seconds,
+            **({} if final.confidence is None else {"confidence": final.confidence.to_dict()}),
             **({} if final.speculation is None else {"speculation": final.speculation.to_dict()}),
             **({} if processor is None else {"logprobs": _logprobs(final, processor)}),
         }

@@ -30,6 +30,7 @@ from kvmm.errors import KVMMError
 from kvmm.media import Media
 from kvmm.models import prompting
 from kvmm.models.caches import DYNAMIC, cache_nbytes, crop_cache, takes_graph
+from kvmm.models.confidence import confidence_map_of
 from kvmm.models.conversation_file import SavedConversation, load_conversation, save_conversation
 from kvmm.models.families import family_of
 from kvmm.models.generation import (
@@ -100,6 +101,7 @@ class Conversation:
         self.policy = get_policy(policy) if isinstance(policy, str) and is_policy_file(policy) else policy
         self.overrides = overrides
         self.graph = drafter is None and takes_graph(model, self.policy, overrides) if graph is None else graph
+        self._confidence = confidence_map_of(model)
         self._key_norms = KeyNormRecorder() if key_norms and policy != DYNAMIC else None
         self._asking = threading.Lock()
         cache = self._new_cache()  # an unknown policy is an error now, not at the first question
@@ -356,7 +358,10 @@ class Conversation:
             self._cut(past)
             cache = self._with_room(prompt.ids.shape[1] + budget)
             tokenizer = getattr(self.processor, "tokenizer", self.processor)
-            worker = Worker(self.model, cache, prompt, budget, stop, self._key_norms, sampling, tokenizer, self.drafter)
+            norms, drafter = self._key_norms, self.drafter
+            worker = Worker(
+                self.model, cache, prompt, budget, stop, norms, sampling, tokenizer, drafter, self._confidence
+            )
             yield from self._stream(worker, begin)
             if worker.error is not None:
                 raise worker.error

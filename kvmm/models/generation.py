@@ -28,6 +28,7 @@ from transformers.generation.streamers import BaseStreamer
 from kvmm.cache import KVMMCache, MemoryReport
 from kvmm.cache.key_norms import KeyNormRecorder
 from kvmm.errors import KVMMError
+from kvmm.models.confidence import Confidence, ConfidenceMap, LogprobRecorder
 from kvmm.models.pieces import Piece
 from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
 from kvmm.models.prompting import Prompt, eos_token_ids
@@ -232,11 +233,15 @@ class Worker(threading.Thread):
         sampling: Sampling = GREEDY,
         tokenizer: Any = None,
         drafter: Drafter | None = None,
+        confidence: ConfidenceMap | None = None,
     ) -> None:
         super().__init__(name="kvmm-generate", daemon=True)
         self.text = TextStream(tokenizer, sampling.stop) if sampling.stop else None  # looks for stop texts
         self.stop_texts = sampling.stop
         self.sampler = None if sampling.is_plain else SamplerProcessor(Sampler(sampling))
+        # the map holds for greedy answers alone
+        self._confidence = confidence if sampling.is_greedy else None
+        self._recorder = None if self._confidence is None else LogprobRecorder()
         self.key_norms = key_norms if isinstance(cache, KVMMCache) else None
         self.model, self.cache, self.prompt, self.max_new_tokens, self.stop = model, cache, prompt, max_new_tokens, stop
         self.drafter, self.speculation = drafter, None if drafter is None else Speculation([])
@@ -275,6 +280,12 @@ class Worker(threading.Thread):
         if self.text is not None and self.text.stopped:
             return True
         return bool(self.tokens) and (self.tokens[-1] in self.eos_token_ids or len(self.tokens) >= self.max_new_tokens)
+
+    def confidence(self) -> Confidence | None:
+        """How sure the model is of the whole answer; None without a map, and for one that is drawn."""
+        if self._recorder is None:
+            return None
+        return self._confidence.confidence(self._recorder.logprobs(len(self.tokens)))
 
     def run(self) -> None:
         try:
@@ -320,6 +331,7 @@ class Worker(threading.Thread):
         prompt, config = self.prompt, self.model.generation_config
         pad = config.pad_token_id if config.pad_token_id is not None else next(iter(self.eos_token_ids), None)
         stopping = [_StopOnEvent(self.stop), *([] if self.text is None else [_StopOnText(self.text)])]
+        processors = [one for one in (self._recorder, self.sampler) if one is not None]  # the recorder sees all logits
         self.model.generate(
             **prompt.inputs,
             **on_device(self.model, prompt.pieces[-1].inputs if prompt.pieces else {}),
@@ -334,7 +346,7 @@ class Worker(threading.Thread):
             pad_token_id=pad,
             streamer=_Tokens(self),
             stopping_criteria=StoppingCriteriaList(stopping),
-            logits_processor=LogitsProcessorList([] if self.sampler is None else [self.sampler]),
+            logits_processor=LogitsProcessorList(processors),
         )
 
     def _speculate(self, logits: torch.Tensor, places: dict[str, torch.Tensor]) -> None:
@@ -344,10 +356,10 @@ class Worker(threading.Thread):
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)[None]
         positions = extended_position_ids(positions, self.max_new_tokens)
-        steps = DraftedSteps(self.model, self.cache, positions, self.drafter)
+        steps = DraftedSteps(self.model, self.cache, positions, self.drafter, self._recorder)
         steps.found = self.speculation
         text, tokens = ids[0].tolist(), self.speculation.tokens
-        new, done = steps.chosen(text, logits), False
+        new, done = steps.first(text, logits), False
         while not done:
             for token in new:
                 tokens.append(token)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvmm.cache import MemoryReport
 from kvmm.cache.key_norms import KeyNormRecorder, KeyNorms
+from kvmm.models.confidence import Confidence
 from kvmm.models.generation import Reading, Worker
 from kvmm.models.sampling import Choice, cut_at_stop, held_back
 from kvmm.models.speculative import Speculation
@@ -24,6 +25,7 @@ class Progress:
     the prompt has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the
     conversation records them. ``choices`` has the log-probabilities of ``token_ids`` where they were asked for.
     ``usage`` is what a server told of the answer, where one gave it; ``speculation`` what drafts took and gave.
+    ``confidence`` says at the end how sure the model is of a greedy answer, where it has a calibrated file for that.
     """
 
     text: str
@@ -40,6 +42,7 @@ class Progress:
     choices: tuple[Choice, ...] = ()
     usage: Any = None
     speculation: Speculation | None = None
+    confidence: Confidence | None = None
 
 
 def progress_of(
@@ -82,6 +85,7 @@ def progress_of(
         key_norms=None if key_norms is None else key_norms.norms,
         choices=choices,
         speculation=worker.speculation,
+        confidence=worker.confidence() if done and not stopped else None,
     )
 
 

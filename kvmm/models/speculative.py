@@ -24,6 +24,7 @@ from transformers.cache_utils import Cache
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.modality import placeholder_ids
+from kvmm.models.confidence import LogprobRecorder
 from kvmm.models.loading import load_model
 from kvmm.models.positions import all_position_ids, extended_position_ids
 from kvmm.models.prompting import eos_token_ids, is_per_token
@@ -139,16 +140,25 @@ class DraftedSteps:
         cache: it holds a prompt, but for the newest token of ``text``.
         positions: of all tokens up to the answer's end, as :func:`extended_position_ids` returns them.
         drafter: guesses tokens.
+        recorder: is told the log-probabilities of the tokens that stay.
 
     Raises:
         KVMMError: for several sequences, or a cache with a budget, whose pages change with every call.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: Cache, positions: torch.Tensor, drafter: Drafter) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        cache: Cache,
+        positions: torch.Tensor,
+        drafter: Drafter,
+        recorder: LogprobRecorder | None = None,
+    ) -> None:
         if positions.shape[-2] != 1:
             raise KVMMError("Drafts are made for one sequence at a time.")
         check_drafts(drafter, cache=cache)
         self._model, self._cache, self._positions, self._drafter = model, cache, positions, drafter
+        self._recorder = recorder
         never = [token for token, _ in placeholder_ids(model.config)]
         self._never = torch.tensor(never, dtype=torch.long, device=positions.device)
         penalty = model.generation_config.repetition_penalty if model.can_generate() else None
@@ -170,8 +180,19 @@ class DraftedSteps:
         right = next((i for i, token in enumerate(draft) if token != chosen[i]), len(draft))
         found = self.found
         found.calls, found.drafted, found.accepted = found.calls + 1, found.drafted + len(draft), found.accepted + right
+        self._record(right + 1)
         self.hold(len(text) + right)
         return chosen[: right + 1]  # the draft as far as it was right, and one token more
+
+    def first(self, text: Sequence[int], logits: torch.Tensor) -> list[int]:
+        """The token behind a prompt ``text`` that has been read; ``logits`` ``[1, V]`` are of its last token."""
+        tokens = self.chosen(text, logits)
+        self._record(1)
+        return tokens
+
+    def _record(self, count: int) -> None:
+        if self._recorder is not None:
+            self._recorder.add(self._logits[:count])
 
     def hold(self, count: int) -> None:
         """Keep the first ``count`` tokens in the cache."""
@@ -201,7 +222,8 @@ class DraftedSteps:
             ends = range(ids.shape[1] - len(logits) + 1, ids.shape[1] + 1)
             rows = [self._penalty(ids[:, :end], row[None].float()) for end, row in zip(ends, logits, strict=True)]
             logits = torch.cat(rows)
-        return logits.index_fill(-1, self._never, -torch.inf).argmax(-1).tolist()
+        self._logits = logits.index_fill(-1, self._never, -torch.inf)
+        return self._logits.argmax(-1).tolist()
 
 
 def check_drafts(drafter: Drafter | None, *, cache: Any = None, sampling: Sampling = GREEDY) -> None:

@@ -25,6 +25,7 @@ from kvmm.cache.batch import CacheBatch, able_to_graph, keep_in_place
 from kvmm.cuda_graphs.batch import BatchGraphs
 from kvmm.errors import KVMMError
 from kvmm.modality import placeholder_ids
+from kvmm.models.confidence import LogprobRecorder, best_logprobs, confidence_map_of
 from kvmm.models.generation import OUT_OF_MEMORY, Stopped, eos_token_ids, model_lock, read_piece, stoppable
 from kvmm.models.pieces import MIN_PIECE
 from kvmm.models.positions import extended_position_ids, kept_rope_deltas, prompt_position_ids
@@ -83,6 +84,7 @@ class Engine:
         self._placeholders = torch.tensor([token for token, _ in placeholder_ids(model.config)], dtype=torch.long)
         penalty = model.generation_config.repetition_penalty
         self._penalty = None if penalty in (None, 1.0) else RepetitionPenaltyLogitsProcessor(penalty)
+        self._confidence = confidence_map_of(model)
         self._changed = threading.Condition()
         self._waiting: deque[Generation] = deque()
         self._reading: list[Generation] = []
@@ -225,6 +227,8 @@ class Engine:
         if generation.cache is None:
             generation.cache = KVMMCache.for_model(self._model, self._policy, graph=False)
         generation.cached_tokens = past
+        if self._confidence is not None and generation.sampling.is_greedy:
+            generation.recorder = LogprobRecorder()
         places = prompt_position_ids(self._model, served.prompt).get("position_ids")
         if places is None:
             places = torch.arange(served.length, device=self._model.device)[None]
@@ -286,7 +290,8 @@ class Engine:
         """All tokens of a draft that are right, and one more, in the only answer."""
         (one,) = generations
         if one.steps is None:
-            one.steps = DraftedSteps(self._model, one.cache, one.positions, self._make_drafter())
+            drafter = self._make_drafter()
+            one.steps = DraftedSteps(self._model, one.cache, one.positions, drafter, one.recorder)
         found = one.steps.found
         drafted, accepted = found.drafted, found.accepted
         new = one.steps.step(one.text_ids(), one.max_tokens - len(one.tokens))
@@ -318,6 +323,10 @@ class Engine:
         if self._placeholders.numel():
             scores = scores.index_fill(1, self._placeholders.to(scores.device), -torch.inf)
         likely = scores.argmax(-1).tolist()  # one wait for the device for all
+        if any(one.recorder is not None for one in generations):
+            for one, logprob in zip(generations, best_logprobs(scores).split(1), strict=True):
+                if one.recorder is not None:
+                    one.recorder.keep(logprob)
         self._metrics.generated_tokens.add(len(generations))
         for one, row, token in zip(generations, scores, likely, strict=True):
             choice = Choice(token) if one.sampling.is_plain else one.sampler.choose(row)
@@ -329,6 +338,9 @@ class Engine:
         """Tell the end of an answer, free its place, and keep its cache for who goes on from there."""
         cache = generation.cache.pack()
         self._metrics.duration.observe(time.perf_counter() - generation.arrived)
+        if generation.recorder is not None:
+            logprobs = generation.recorder.logprobs(len(generation.tokens))
+            generation.confidence = self._confidence.confidence(logprobs)
         generation.finish(reason)
         self._leave([generation])
         self._keep(generation, cache, cache.get_seq_length())

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kvmm.cache import KVMMCache
+from kvmm.models.confidence import Confidence, LogprobRecorder
 from kvmm.models.pieces import Piece
 from kvmm.models.sampling import Choice, Sampler, Sampling
 from kvmm.models.speculative import DraftedSteps
@@ -67,6 +68,8 @@ class Generation:
     tokens: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     steps: DraftedSteps | None = None  # where drafts are checked
+    recorder: LogprobRecorder | None = None  # of a greedy answer, where the model has a confidence map
+    confidence: Confidence | None = None  # of the whole answer
 
     def __post_init__(self) -> None:
         self.sampler = Sampler(self.sampling)
@@ -111,19 +114,21 @@ class Generation:
         self.tell(Finish(reason, self.usage()))
 
     def usage(self) -> Usage:
-        """Tokens and bytes so far."""
+        """Tokens and bytes so far, and at the end how sure the model is."""
         report = None if self.cache is None else self.cache.memory()
-        cache = {}
+        told = {}
         if report is not None:
-            cache = {
+            told = {
                 "cache_nbytes": report.held_nbytes,
                 "cache_nbytes_bf16": report.nbytes_dense,
                 "bits_per_value": round(report.bits_per_value, 3),
                 "packed_bits_per_value": round(report.packed_bits_per_value, 3),
             }
+        if self.confidence is not None:
+            told |= {"confidence": round(self.confidence.probability, 4), "unsure": self.confidence.unsure}
         drafts = None if self.steps is None else self.steps.found
         drafted, accepted = (0, 0) if drafts is None else (drafts.drafted, drafts.accepted)
-        return Usage(self.prompt.length, len(self.tokens), self.cached_tokens, cache, accepted, drafted - accepted)
+        return Usage(self.prompt.length, len(self.tokens), self.cached_tokens, told, accepted, drafted - accepted)
 
 
 def logprob_of(tokenizer: Any, choice: Choice) -> TokenLogprob:

@@ -221,18 +221,18 @@ def _data_url(value: Any, where: str, *, bare: bool = False) -> str:
 
 @dataclass
 class Usage:
-    """What an answer took. ``cached_tokens`` of the prompt were read before; ``cache`` is of its KV cache; ``accepted``
-    and ``rejected`` are drafted tokens that were right and wrong."""
+    """What an answer took. ``cached_tokens`` of the prompt were read before; ``told`` is of its KV cache, and how sure
+    the model is; ``accepted`` and ``rejected`` are drafted tokens that were right and wrong."""
 
     prompt_tokens: int
     completion_tokens: int = 0
     cached_tokens: int = 0
-    cache: dict[str, float] = field(default_factory=dict)
+    told: dict[str, float] = field(default_factory=dict)
     accepted: int = 0
     rejected: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """OpenAI's fields, and the cache's under ``kvmm``."""
+        """OpenAI's fields, and kvmm's own under ``kvmm``."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -243,7 +243,7 @@ class Usage:
                 "accepted_prediction_tokens": self.accepted,
                 "rejected_prediction_tokens": self.rejected,
             },
-            "kvmm": self.cache,
+            "kvmm": self.told,
         }
 
 

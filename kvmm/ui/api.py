@@ -141,6 +141,7 @@ def _result(progress: Progress) -> dict[str, Any]:
         "tokens": progress.tokens,
         "tokens_per_second": progress.tokens_per_second,
         "ttft": progress.ttft,
+        **({} if progress.confidence is None else {"confidence": progress.confidence.to_dict()}),
         **({} if progress.usage is None else {"usage": asdict(progress.usage)}),
     }
 
@@ -166,7 +167,8 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str, *,
 
         Returns:
             answer, policy, memory (what the KV cache measured: bytes, ratio, bits_per_value, by_modality), tokens,
-            tokens_per_second and ttft (seconds to the first token).
+            tokens_per_second, ttft (seconds to the first token) and, where the model says how sure it is, confidence
+            (probability, unsure).
         """
         with _answered(visitors, files, question, Settings(model or None, policy)) as session:
             return {"policy": policy, **_result(session.last)}

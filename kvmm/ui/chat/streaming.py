@@ -20,7 +20,7 @@ from kvmm.media import Media
 from kvmm.models.generation import Reading, Stopped, unless_stopped
 from kvmm.models.progress import Progress
 from kvmm.ui.chat.talk import SIDES, AnswerUpdate, Talk, UserMessage
-from kvmm.ui.parts.answers import memory_note
+from kvmm.ui.parts.answers import memory_note, unsure_note
 from kvmm.ui.parts.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.parts.compare import mark_words
 from kvmm.ui.parts.markdown import safe_markdown
@@ -266,7 +266,8 @@ class Answer:
         if not progress.done:
             return [before, bubble(text) if text else self._reading_note(progress.reading)]
         # what a stopped answer held is dropped, so there is nothing to note
-        return [before, bubble(text), None if progress.stopped else memory_note(progress)]
+        after = [] if progress.stopped else [unsure_note(progress), memory_note(progress)]
+        return [before, bubble(text), *after]
 
     def _reading_note(self, reading: Reading | None) -> dict[str, Any]:
         if reading is None or not reading.pages:

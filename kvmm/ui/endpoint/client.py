@@ -37,6 +37,8 @@ class EndpointUsage:
         cached_tokens: of the prompt, read for an earlier question.
         cache_nbytes, cache_nbytes_bf16: bytes of the answer's KV cache, and of the same tokens in bf16.
         bits_per_value: of the whole cache.
+        confidence: the probability that the answer is right, calibrated.
+        unsure: whether the server says that its model is unsure.
     """
 
     prompt_tokens: int | None = None
@@ -45,6 +47,8 @@ class EndpointUsage:
     cache_nbytes: int | None = None
     cache_nbytes_bf16: int | None = None
     bits_per_value: float | None = None
+    confidence: float | None = None
+    unsure: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -57,7 +61,8 @@ class EndpointUsage:
         if not isinstance(usage, dict):
             return None
         details, cache = usage.get("prompt_tokens_details"), usage.get("kvmm")
-        bits = _number(cache, "bits_per_value")
+        bits, chance = _number(cache, "bits_per_value"), _number(cache, "confidence")
+        chance = None if chance is None or not 0 <= chance <= 1 else chance
         return cls(
             _count(usage, "prompt_tokens"),
             _count(usage, "completion_tokens"),
@@ -65,6 +70,8 @@ class EndpointUsage:
             _count(cache, "cache_nbytes"),
             _count(cache, "cache_nbytes_bf16"),
             None if bits is None or not 0 <= bits <= 64 else bits,
+            chance,
+            chance is not None and cache.get("unsure") is True,
         )
 
 

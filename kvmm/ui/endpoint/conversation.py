@@ -14,6 +14,7 @@ from typing import Any
 
 from kvmm.errors import KVMMError
 from kvmm.media import Media
+from kvmm.models.confidence import Confidence
 from kvmm.models.conversation import BUSY
 from kvmm.models.progress import Progress
 from kvmm.models.sampling import GREEDY, Sampling
@@ -139,6 +140,7 @@ def _progress(
 ) -> Progress:
     """How far an answer has come; tokens are counted by pieces until the server says how many they were."""
     told = None if usage is None else usage.completion_tokens
+    chance = None if usage is None else usage.confidence
     spread = times[-1] - times[0] if len(times) > 1 else 0.0
     tokens = len(times) if told is None else told
     return Progress(
@@ -151,6 +153,7 @@ def _progress(
         done=done,
         stopped=stopped,
         usage=usage,
+        confidence=None if not done or stopped or chance is None else Confidence(chance, usage.unsure),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from kvmm.analysis.plots import format_bytes
 from kvmm.media import SAMPLE_RATE, Media
 from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
+from kvmm.models.confidence import LARGER_MODEL
 from kvmm.models.difference import Difference
 from kvmm.models.progress import Progress
 from kvmm.ui.parts.bubbles import note
@@ -51,6 +52,18 @@ def memory_note(progress: Progress) -> dict[str, Any] | None:
         f"| modality | tokens | bf16 | kvmm | {PACKED} | {WHOLE} |\n| --- | ---: | ---: | ---: | ---: | ---: |\n{rows}"
         f"\n\n{_capitalized(memory_text(report))}. Stored: {parts}. {progress.tokens} tokens in "
         f"{progress.seconds:.2f} s.",
+    )
+
+
+def unsure_note(progress: Progress) -> dict[str, Any] | None:
+    """ "Unsure: ..." under an answer that may well be wrong, with what to do inside; None under others."""
+    confidence = progress.confidence
+    if confidence is None or not confidence.unsure:
+        return None
+    return note(
+        "Unsure: check it, or ask a larger model",
+        f"An answer like this one is right about {confidence.probability:.0%} of the time. A larger model reads more: "
+        f"choose one under *Model*, or start the app with `--model {LARGER_MODEL}`.",
     )
 
 
