@@ -208,9 +208,14 @@ def _extremes(
 
 def chart_questions(d: Document, block: Block) -> None:
     """What a chart shows beyond single values: order, differences, names."""
-    r, labels, o, part = d.r, block.texts, block.options, block.parts[0]
-    values, printed = o["values"], o["printed"]
+    values = block.options["values"]
     order = sorted(range(len(values)), key=lambda i: -values[i])
+    _ask_ranks(d, block, order)
+    _ask_amounts(d, block, order)
+
+
+def _ask_ranks(d: Document, block: Block, order: list[int]) -> None:
+    labels, values, part = block.texts, block.options["values"], block.parts[0]
     if len(set(values)) == len(values):
         d.ask(
             (
@@ -242,6 +247,11 @@ def chart_questions(d: Document, block: Block) -> None:
                 ", ".join(labels[i] for i in order),
                 part,
             )
+
+
+def _ask_amounts(d: Document, block: Block, order: list[int]) -> None:
+    r, labels, o, part = d.r, block.texts, block.options, block.parts[0]
+    values, printed = o["values"], o["printed"]
     readable = printed or (o["ticks"] and all(value in dict(o["ticks"]) for value in values))
     if readable and o["form"] != "pie" and all(value == int(value) for value in values):
         i, j = r.sample(range(len(values)), 2)
