@@ -212,6 +212,7 @@ def chart_questions(d: Document, block: Block) -> None:
     order = sorted(range(len(values)), key=lambda i: -values[i])
     _ask_ranks(d, block, order)
     _ask_amounts(d, block, order)
+    _ask_labels(d, block)
 
 
 def _ask_ranks(d: Document, block: Block, order: list[int]) -> None:
@@ -314,6 +315,11 @@ def _ask_amounts(d: Document, block: Block, order: list[int]) -> None:
                     labels[k],
                     part,
                 )
+
+
+def _ask_labels(d: Document, block: Block) -> None:
+    labels, o, part = block.texts, block.options, block.parts[0]
+    values = o["values"]
     if sum(map(len, labels)) < 70:
         d.ask(
             (
