@@ -318,7 +318,7 @@ def _ask_amounts(d: Document, block: Block, order: list[int]) -> None:
 
 
 def _ask_labels(d: Document, block: Block) -> None:
-    labels, o, part = block.texts, block.options, block.parts[0]
+    r, labels, o, part = d.r, block.texts, block.options, block.parts[0]
     values = o["values"]
     if sum(map(len, labels)) < 70:
         d.ask(
