@@ -317,6 +317,17 @@ def test_what_is_said_of_confidence():
     assert f"of the {marked['n']} answers that were marked {marked['right']:.0%} were".replace("%", " %") in said
 
 
+def test_what_is_said_of_refinement():
+    said = " ".join(text_of("docs/language-model.md").split())
+    kl = [
+        {row["policy"]: row["logits"]["kl_mean"] for row in results(f"language_{name}")["policies"]}
+        for name in ("unrefined", "drift")
+    ]
+    for name, (before, after) in {"rd1": (".052", ".044"), "rd2": (".029", ".023"), "rd3": (".022", ".017")}.items():
+        assert f"`{name}`" in said and f"from {before} to {after}" in said
+        assert [f"{one[name]:.3f}"[1:] for one in kl] == [before, after]
+
+
 def test_slots_of_vllm():
     table, measured = rows(text_of("docs/vllm.md"), "| cache dtype | bits |"), results("vllm_slots")
     assert list(table) == [f"`{name}`" for name in measured if "without" not in name]
