@@ -138,17 +138,18 @@ class TokenTable:
 
     def text_page(self) -> tuple[int, int]:
         """The size of a page of text, and how many tokens are packed at a time."""
-        policy = self.policy
-        page = self.page_sizes.get(TEXT) or self._entry_tokens or policy.page_length
         if self._entry_tokens:
+            page = self.page_sizes.get(TEXT) or self._entry_tokens
             return page, page
-        # files of earlier versions may have smaller pages
-        return page, policy.flush_length if self.adds_tokens else max(page, policy.page_length)
+        page, unit = self.policy.text_page(self.opens_pages)
+        page = self.page_sizes.get(TEXT, page)  # files of earlier versions may have others
+        return page, unit if self.adds_tokens else max(page, unit)
 
     @property
     def adds_tokens(self) -> bool:
         """Whether tokens are added to a page of text that is not full."""
-        return self.opens_pages and self.policy.flush_length < self.policy.page_length and not self._entry_tokens
+        page, unit = self.policy.text_page(self.opens_pages)
+        return unit < page and not self._entry_tokens
 
     @property
     def filled(self) -> int:

@@ -17,6 +17,7 @@ from kvmm.policy.settings import KVSpec, LayerOverride, RetentionSettings
 
 PAGE_SIZES = (128, 64, 32)
 FLUSH_LENGTHS = (*PAGE_SIZES, 16)
+OPEN_PAGE_SIZE = 64  # of pages that tokens are added to: half of it is unused on average
 EXACT_DTYPES = ("auto", "bfloat16", "float16", "model")
 
 
@@ -39,7 +40,7 @@ class KVPolicy:
         residual_length: newest text tokens kept exact. Images, video and audio are packed entirely.
         flush_length: text tokens that are packed at a time: 128, 64 or 32, as a page, or 16. Fewer than that wait exact
             beside the residual, in a prompt and while tokens are generated, so that groups of up to 128 tokens hold for
-            both. 16 tokens are added to a page of 128 that is not full, where the codecs of text can do that
+            both. 16 tokens are added to a page of 64 that is not full, where the codecs of text can do that
             (``Codec.opens_pages``); where they cannot, 128 tokens are packed at a time.
         mixed_modalities: pack tokens of all modalities together in the order of the sequence, as a cache does that does
             not know them: groups, sinks and residual are then of any modality. All modalities must have one spec.
@@ -67,10 +68,15 @@ class KVPolicy:
     mixed_modalities: bool = False
     exact_dtype: str = "auto"
 
-    @property
-    def page_length(self) -> int:
-        """Tokens of a page of text."""
-        return self.flush_length if self.flush_length in PAGE_SIZES else PAGE_SIZES[0]
+    def text_page(self, opens_pages: bool) -> tuple[int, int]:
+        """Tokens of a page of text, and how many of them are packed at a time.
+
+        Args:
+            opens_pages: whether all codecs of text can add tokens to a page that is not full.
+        """
+        if self.flush_length in PAGE_SIZES:
+            return self.flush_length, self.flush_length
+        return (OPEN_PAGE_SIZE, self.flush_length) if opens_pages else (PAGE_SIZES[0], PAGE_SIZES[0])
 
     def specs(self, modality: int, layer: int = 0, num_layers: int = 1) -> KVSpec:
         """The specs of a modality code (``kvmm.modality``) in decoder layer ``layer`` of ``num_layers``."""

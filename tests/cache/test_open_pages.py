@@ -35,7 +35,9 @@ def test_sixteen_tokens_at_a_time_go_into_one_page():
     # 2 sinks, at least 8 newest tokens, and fewer than 16 that wait
     assert 10 < table.dense.shape[1] <= 2 + 8 + 16
     assert (
-        table.page_sizes[TEXT] == 128 and table.stores[TEXT].shape[1] == 384 and table.appends[TEXT] == [128, 256, 384]
+        table.page_sizes[TEXT] == 64
+        and table.stores[TEXT].shape[1] == 320
+        and table.appends[TEXT] == [64, 128, 192, 256, 320]
     )
     assert (table.stores[TEXT] >= 0).sum() == table.text_slots == 300 - table.dense.shape[1]
     assert torch.equal(table.stores[TEXT][0, : table.text_slots], torch.arange(2, 2 + table.text_slots).int())
@@ -71,7 +73,7 @@ def test_a_token_is_stored_as_in_a_whole_page(embedded):
     model, _ = embedded
     found = forced(model, KVMMCache.for_model(model, rd(), graph=False), 250)
     whole = forced(model, KVMMCache.for_model(model, rd(flush_length=128), graph=False), 250)
-    assert found.table.opens_pages and found.table.text_slots % 128 and not whole.table.text_slots % 128
+    assert found.table.opens_pages and found.table.text_slots % 64 and not whole.table.text_slots % 128
     # the first layer's tokens do not depend on what was packed before
     few = whole.table.stores[TEXT].shape[1]
     for mine, theirs in zip(codes(found)[:2], codes(whole)[:2], strict=True):
@@ -99,7 +101,7 @@ def test_cropped_saved_and_forked_caches_go_on(embedded, tmp_path):
     fork = cache.fork()
     cache.save(tmp_path / "cache.safetensors")
     loaded = KVMMCache.load(tmp_path / "cache.safetensors", model)
-    assert loaded.table.text_slots == before and before % 128
+    assert loaded.table.text_slots == before and before % 64
     kept = [x.clone() for x in codes(cache)]
     for other in (cache, fork, loaded):
         forced(model, other, 60, first=200)
@@ -135,7 +137,7 @@ def test_a_long_turn_fills_the_page_and_begins_others():
     assert h.cache.table.filled == 48
     h.feed([[TEXT] * 300])
     h.feed([[TEXT]])
-    assert h.cache.table.text_slots == 336 and h.cache.table.appends[TEXT] == [128, 384]
+    assert h.cache.table.text_slots == 336 and h.cache.table.appends[TEXT] == [64, 384]
     assert h.compare(1) < 1e-4
 
 

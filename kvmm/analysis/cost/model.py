@@ -114,8 +114,7 @@ def split_tokens(policy: KVPolicy, tokens: Mapping[str, int], opens_pages: bool 
         left[modality] -= taken
         missing, sinks = missing - taken, sinks + taken
     surplus = max(0, left[TEXT] - policy.residual_length)
-    page = policy.page_length
-    unit = min(policy.flush_length, page) if opens_pages else page
+    page, unit = policy.text_page(opens_pages)
     packed = {TEXT: (surplus // unit * unit, page)}
     packed |= {m: (count, page_size_for(count)) for m, count in left.items() if m != TEXT}
     packed = {m: (count, size) for m, (count, size) in packed.items() if count}
