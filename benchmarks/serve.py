@@ -87,11 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     service = build_service(model, processor, options.policy, settings, Options(max(options.clients)))
     shown = _texts(processor, options.prompt_tokens) if options.random else _images()
     bodies = [_body(i, shown, options.max_tokens) for i in range(options.requests)]
-    with _running(service) as url:
+    with _running(service) as client:
         # reads every page, and warms up
-        texts = [_ask(url, body) for body in (bodies if "answers" in options.measure else bodies[: len(shown)])]
+        texts = [_ask(client, body) for body in (bodies if "answers" in options.measure else bodies[: len(shown)])]
         measures = {
-            "answers": lambda clients: _answers(url, bodies, clients, texts),
+            "answers": lambda clients: _answers(client, bodies, clients, texts),
             "steps": lambda clients: _steps(service, bodies, clients, options.new_tokens),
             "graphs": lambda clients: _steps(service, bodies, clients, options.new_tokens, captures=True),
         }
@@ -150,30 +150,35 @@ def _body(number: int, shown: Sequence[dict[str, Any]], max_tokens: int) -> dict
 
 
 @contextmanager
-def _running(service: Service) -> Iterator[str]:
+def _running(service: Service) -> Iterator[httpx.Client]:
+    """A client of a server of its own; threads share it, since to make one takes as long as a short answer."""
     server = uvicorn.Server(uvicorn.Config(build_app(service), port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        with httpx.Client(base_url=url, timeout=600, limits=httpx.Limits(max_connections=None)) as client:
+            yield client
     finally:
         server.should_exit = True
         thread.join()
 
 
-def _ask(url: str, body: dict[str, Any]) -> str:
-    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=600)
+def _ask(client: httpx.Client, body: dict[str, Any]) -> str:
+    answer = client.post("/v1/chat/completions", json=body)
     answer.raise_for_status()
     return answer.json()["choices"][0]["message"]["content"]
 
 
-def _answers(url: str, bodies: Sequence[dict[str, Any]], clients: int, expected: Sequence[str]) -> dict[str, Any]:
+def _answers(
+    client: httpx.Client, bodies: Sequence[dict[str, Any]], clients: int, expected: Sequence[str]
+) -> dict[str, Any]:
     """Requests per second, and whether all answers are the expected ones."""
     with ThreadPoolExecutor(clients) as threads:
         begin = time.perf_counter()
-        texts = list(threads.map(lambda body: _ask(url, body), bodies))
+        texts = list(threads.map(lambda body: _ask(client, body), bodies))
         seconds = time.perf_counter() - begin
     share = sum(map(operator.eq, texts, expected)) / len(texts)
     return {"per_second": len(bodies) / seconds, "equal": share == 1, "equal_share": share}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.models import checkpoints
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -235,6 +237,24 @@ def test_serve(tmp_path: Path):
     assert set(rows) == {"answers 1", "answers 2", "steps 1", "steps 2"}
     assert rows["answers 1"]["equal"] and rows["answers 2"]["equal"]
     assert rows["steps 2"]["ratio"] == rows["steps 2"]["per_second"] / rows["steps 1"]["per_second"]
+
+
+def test_speculative(tmp_path: Path):
+    """Of the embedded model, and of a model without eyes with a draft model of its own layers."""
+    output = tmp_path / "result.json"
+    command = [sys.executable, "-m", "benchmarks.speculative", "--smoke", "--output", str(output)]
+    subprocess.run([*command, "--policies", "balanced"], cwd=ROOT, check=True, capture_output=True, timeout=600)
+    folder = checkpoints.save("llama", tmp_path / "llama")
+    (folder / "generation_config.json").write_text("{}")  # the tiny model's suppresses tokens, in generate() alone
+    more = ["--append", "--model", str(folder), "--draft-layers", "2", "--policies", "bf16"]
+    subprocess.run([*command, *more], cwd=ROOT, check=True, capture_output=True, timeout=600)
+    report = json.loads(output.read_text())
+    assert {row["task"] for row in report["results"]} > {"copy", "answer", "copy table"}
+    for row in report["results"]:
+        assert row["equal"] and row["ratio"] == row["per_second"] / row["plain_per_second"] > 0
+        assert row["calls"] + row["accepted"] >= row["tokens"] - 1  # an answer may end within a draft
+    drafted = [row for row in report["results"] if row["drafter"] == "2 layers"]
+    assert len(drafted) == 2 and all(row["drafted"] > 0 for row in drafted)
 
 
 def test_at_rest(tmp_path: Path):

@@ -31,6 +31,8 @@ from kvmm.models.prompting import eos_token_ids, is_per_token
 from kvmm.models.sampling import GREEDY, Sampling
 
 NO_DRAFTS = "Drafts are checked against the most likely tokens: leave temperature and logprobs out, or the drafts."
+_LONGEST = 64  # tokens of a draft; drafters have smaller bounds of their own
+_LONGEST_PAUSE = 15  # steps
 LOOKUP = "lookup"  # names PromptLookup where drafters are chosen by name
 
 
@@ -132,6 +134,33 @@ class Speculation:
         return {**counts, "acceptance": self.acceptance}
 
 
+@dataclass
+class _Pace:
+    """How long the next draft may be: drafts that were right make it longer, wrong ones shorter, then rarer.
+
+    Checking a draft costs time also where nothing of it is right, on a CPU nearly that of as many steps.
+    """
+
+    most: int = 4
+    wrong: int = 0  # drafts in a row of which nothing was right
+    pause: int = 0  # steps until the next one
+
+    def next(self) -> int:
+        """Tokens that the draft of this step may have, 0 for none."""
+        if self.pause:
+            self.pause -= 1
+            return 0
+        return self.most
+
+    def learn(self, drafted: int, right: int) -> None:
+        """Of the last draft ``right`` tokens were."""
+        if not drafted:
+            return
+        self.most = min(2 * self.most, _LONGEST) if right == drafted else max(1, right)
+        self.wrong = 0 if right else self.wrong + 1
+        self.pause = min(2**self.wrong - 1, _LONGEST_PAUSE)
+
+
 class DraftedSteps:
     """The steps of one answer, each a call of the model that checks a draft.
 
@@ -164,6 +193,7 @@ class DraftedSteps:
         penalty = model.generation_config.repetition_penalty if model.can_generate() else None
         self._penalty = None if penalty in (None, 1.0) else RepetitionPenaltyLogitsProcessor(penalty)
         self.found = Speculation([])
+        self._pace = _Pace()
 
     @torch.no_grad()
     def step(self, text: Sequence[int], most: int) -> list[int]:
@@ -172,7 +202,7 @@ class DraftedSteps:
         The cache then holds all of them but the last one; see :meth:`hold` for an answer that ends before.
         """
         cache, text = self._cache, list(text)
-        room = most - 1
+        room = min(most - 1, self._pace.next())
         if isinstance(cache, KVMMCache):
             room = min(room, cache.pack().table.tokens_before_packing() - 1)
         draft = self._drafter.draft(text, room) if room > 0 else []
@@ -180,6 +210,7 @@ class DraftedSteps:
         right = next((i for i, token in enumerate(draft) if token != chosen[i]), len(draft))
         found = self.found
         found.calls, found.drafted, found.accepted = found.calls + 1, found.drafted + len(draft), found.accepted + right
+        self._pace.learn(len(draft), right)
         self._record(right + 1)
         self.hold(len(text) + right)
         return chosen[: right + 1]  # the draft as far as it was right, and one token more

@@ -16,7 +16,7 @@ from kvmm.models.caches import new_cache
 from kvmm.models.documents import Document, answer_tokens
 from kvmm.models.prompting import encode_question
 from kvmm.models.sampling import Sampling
-from kvmm.models.speculative import DraftModel, PromptLookup, Speculation, drafter_of, generate_with_drafts
+from kvmm.models.speculative import DraftModel, PromptLookup, Speculation, _Pace, drafter_of, generate_with_drafts
 
 
 class Oracle:
@@ -39,6 +39,25 @@ def test_prompt_lookup_finds_what_followed() -> None:
     assert lookup.draft([5, 1, 2, 3, 6, 2, 3, 7, 1, 2, 3], 1) == [6]  # the longer match
     assert lookup.draft([1, 2, 3], 4) == [] and lookup.draft([1], 4) == [] and lookup.draft([], 4) == []
     assert lookup.draft([7, 7, 7], 4) == [7]
+
+
+def test_drafts_that_are_wrong_become_short_and_rare() -> None:
+    pace = _Pace()
+    lengths = []
+    for right in (True, True, False, False, False, True):
+        while not (length := pace.next()):
+            lengths.append(0)
+        lengths.append(length)
+        pace.learn(length, length if right else 0)
+    assert lengths == [4, 8, 16, 0, 1, 0, 0, 0, 1, *[0] * 7, 1]
+    assert (pace.most, pace.wrong, pace.pause) == (2, 0, 0)
+    pace.learn(2, 1)
+    assert pace.next() == 1  # as much as was right
+    pace.learn(0, 0)
+    assert pace.next() == 1  # nothing was drafted, nothing learnt
+    for _ in range(9):
+        pace.learn(1, 0)
+    assert pace.pause == 15
 
 
 @pytest.fixture(scope="module")
