@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "language-model.md"
 FORCED, FREE = RESULTS / "language_drift.json", RESULTS / "language_free_running.json"
+STREAMING = RESULTS / "language_streaming.json"
 BEGIN, END = "<!-- python -m benchmarks.language_tables {}: begin -->", "<!-- end -->"
 
 
@@ -63,6 +64,17 @@ def free_table(path: Path = FREE) -> str:
     return markdown((*columns, "repeated 4-grams", "ends in a loop"), found) + _rest([row["name"] for row in rows])
 
 
+def streaming_table(path: Path = STREAMING) -> str:
+    """Markdown of what policies wrote whose text is packed as it arrives, beside those that fill pages first."""
+    rows = [(row["name"], means(row)) for row in json.loads(path.read_text(encoding="utf-8"))["results"]]
+    found = [
+        (name, *(_number(one[key], form) for key, form in (("bits", ".2f"), ("packed_bits", ".2f"), ("kl", ".4f"))))
+        for name, one in rows
+        if name != DYNAMIC
+    ]
+    return markdown(("policy", "bits at the end", "packed bits", "KL"), found)
+
+
 def _rest(names: Sequence[str], line: str = "") -> str:
     """``line``, and the presets that are not among the names."""
     missing = [f"`{name}`" for name in policies() if name not in names]
@@ -83,7 +95,7 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def tables() -> Mapping[str, str]:
     """``{name of the mark: Markdown}`` of the results that there are."""
-    made = {"forced": (FORCED, forced_table), "free": (FREE, free_table)}
+    made = {"forced": (FORCED, forced_table), "free": (FREE, free_table), "streaming": (STREAMING, streaming_table)}
     return {name: make(path) for name, (path, make) in made.items() if path.is_file()}
 
 

@@ -148,3 +148,17 @@ def test_what_cannot_add_to_a_page_packs_whole_ones():
         assert not table.opens_pages and table.appends[TEXT] == [128] and (table.stores[TEXT] >= 0).all()
     mixed = replace(uniform(spec("bf16", 16), **FIELDS), text=uniform(spec("kivi", 2, 32)).text)
     assert not Harness(mixed).cache.table.opens_pages
+
+
+def test_outlier_tokens_of_the_first_page(embedded):
+    """They stay exact while tokens are added; an answer's tokens get no more of them."""
+    model, _ = embedded
+    policy = rd().map_specs(lambda kv: replace(kv, key=spec("rd", 2, outliers=1), value=spec("rd", 2, outliers=1)))
+    cache = forced(model, KVMMCache.for_model(model, policy, graph=False), 150)
+    assert cache.table.opens_pages and len(cache.table.appends[TEXT]) >= 2
+    packed = cache.layers[3].parts[TEXT].key.packed
+    slots, kept = packed["outlier_slot"].clone(), packed["outlier"].clone()
+    assert slots.shape == (1, 2, 1) and int(slots.max()) < 64
+    packed = forced(model, cache, 60, 150).layers[3].parts[TEXT].key.packed
+    assert torch.equal(packed["outlier_slot"], slots) and torch.equal(packed["outlier"], kept)
+    assert torch.equal(packed["codes"].shape[2] * torch.tensor(64), torch.tensor(cache.table.stores[TEXT].shape[1]))

@@ -258,7 +258,28 @@ def test_outliers_stay_in_full_precision():
         assert errors[1] <= 1.01 * errors[0]
 
 
-@pytest.mark.parametrize("outliers", [-1, 65, 1.5, True, "2"])
+def test_outliers_of_a_fit_are_what_its_levels_miss():
+    """Not the smallest keys, but those beyond the levels of a channel; keys and values of the same tokens."""
+    found = calibration({(0, side, TEXT): samples(side) for side in ("key", "value")})
+    site = Site(0, TEXT, found)
+    key, value = vectors(512), vectors(512, seed=1)
+    strongest = torch.linalg.qr(torch.randn(HEADS, DIM, DIM, generator=torch.Generator().manual_seed(9))).Q[..., 0]
+    far = torch.tensor([5, 300])
+    key[0, :, far] += 24 * strongest[:, None]  # eight deviations
+    key[:, :, 100] = 0.02
+    valid = torch.ones(1, 512, dtype=torch.bool)
+    key[:, :, 511], valid[:, 511] = 1e3, False  # fill counts for nothing
+    for side, x in (("key", key), ("value", value)):
+        codec = RD(spec("rd", 3, outliers=0.5), side, site)
+        packed = codec.encode(x, EncodeContext(128, valid, keys=key, exact_dtype=torch.float32))
+        assert packed["outlier_slot"].tolist() == [[far.tolist()] * HEADS]
+        torch.testing.assert_close(codec.decode(packed)[:, :, far], x[:, :, far])
+    codec = RD(spec("rd", 3), "key", site)
+    missed = (codec.decode(codec.encode(key, EncodeContext(128, valid))) - key)[0, :, far]
+    assert float((missed * strongest[:, None]).sum(-1).abs().min()) > 6
+
+
+@pytest.mark.parametrize("outliers", [-1, 64.5, float("nan"), True, "2"])
 def test_outliers_are_a_small_number(outliers):
     with pytest.raises(KVMMError, match="outliers must be a number of tokens in every 128"):
         build_codec(spec("rd", 2, outliers=outliers), "key")

@@ -10,6 +10,8 @@ they have in the store.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from kvmm.codecs.base import PAGE_SIZE, EncodeContext, Packed, Stored, StoreShape
@@ -22,14 +24,15 @@ from kvmm.kernels.quantize import Pages, slot_weight
 OUTLIERS = {"outlier": Stored("token"), "outlier_slot": Stored("token", fill="last slot")}
 
 
-def num_outliers(tokens: int, pool: int, window: int | None, context: EncodeContext) -> int:
-    """How many of ``tokens`` new tokens are kept: ``pool`` in every ``window`` of them, or in the span if it is None.
+def num_outliers(tokens: int, pool: float, window: int | None, context: EncodeContext) -> int:
+    """How many of ``tokens`` new tokens are kept: ``pool`` in every ``window`` of them, or in the span if it is None;
+    rounded up.
 
     A span of at most a page's 128 tokens behind another one keeps none: that is the text of an answer.
     """
     if context.previous is not None and tokens <= PAGE_SIZE:
         return 0
-    return min(tokens, pool * (1 if window is None else max(1, tokens // window)))
+    return min(tokens, math.ceil(pool * (1 if window is None else max(1, tokens // window))))
 
 
 def find_outliers(x: torch.Tensor, count: int, context: EncodeContext) -> torch.Tensor:

@@ -39,6 +39,7 @@ from kvmm.codecs.common.outliers import (
     take_out,
 )
 from kvmm.codecs.common.transform import Transform, check_invertible, offline_transform, rotation
+from kvmm.codecs.rd.clipped import find_clipped
 from kvmm.codecs.rd.fit import channel_bits, fit_to_prompt, fit_transform
 from kvmm.codecs.rd.levels import gaussian_levels, page_levels
 from kvmm.codecs.rd.tables import lane_tables, no_codes, stored_layout
@@ -76,7 +77,8 @@ class RD(Codec):
         levels: ``span`` (fitted to what is packed at once) or ``fixed`` (those of the calibration file, for all tokens
             that ever come, so that a token's codes depend on that token alone; spans without a fit have their own).
         outliers: for every 128 tokens of a span, how many of it stay in full precision, keys and values alike: those
-            with the smallest keys, which language models attend to as they do to the first token. 0 or more.
+            whose keys lie furthest beyond the levels (:mod:`kvmm.codecs.rd.clipped`), without a fit those with the
+            smallest keys, which language models attend to as they do to the first token. 0 or more, such as 0.5.
         parameters: ``float16`` or ``float32`` scales, zero points and norms.
     """
 
@@ -101,10 +103,10 @@ class RD(Codec):
         super().__init__(spec, side, site)
         self.parameter_dtype: torch.dtype = getattr(torch, self.option("parameters"))
         self.fit_kind = self.option("fit")
-        self.outliers: int = self.option("outliers")
+        self.outliers: float = self.option("outliers")
         self.needs_queries = self.fit_kind == "prompt" and side == "key"
         fitted = self.transform_id not in ("identity", "hadamard")  # else levels come from a span's tokens
-        self.opens_pages = fitted and not self.outliers
+        self.opens_pages = fitted
         self.static_encode = self.fit_kind != "prompt"  # where bits are stored with the pages
         self.token_dim = -2 if side == "key" else -1
         self._layouts: dict[int, PlaneLayout] = {}
@@ -118,7 +120,7 @@ class RD(Codec):
         if spec.group_size is not None:
             raise KVMMError("Codec rd has no group_size: levels belong to the whole span of a modality.")
         outliers = spec.option("outliers", 0)
-        if type(outliers) is not int or not 0 <= outliers <= PAGE_SIZE // 2:
+        if type(outliers) not in (int, float) or not 0 <= outliers <= PAGE_SIZE // 2:
             raise KVMMError(
                 f"Codec rd: outliers must be a number of tokens in every {PAGE_SIZE}, at most {PAGE_SIZE // 2}, "
                 f"not {outliers!r}."
@@ -205,7 +207,7 @@ class RD(Codec):
         dim, tensors = pages.shape[-1], {}
         if self.outliers:
             count = num_outliers(x.shape[2], self.outliers, PAGE_SIZE, context)
-            pages, tensors = take_out(x, pages, find_outliers(x, count, context), context)
+            pages, tensors = take_out(x, pages, self._outlier_slots(x, count, context), context)
         transform = self.transform(dim, x.device)
         if self.uses_norm(transform):
             tensors["norm"] = pages.divisors(self.parameter_dtype)
@@ -229,6 +231,17 @@ class RD(Codec):
             tensors |= {"scale": scale[:, :, :0], "zero_point": zero_point[:, :, :0]}
         page_group = torch.full((pages.shape[2],), group or 0, dtype=torch.int32, device=x.device)
         return Packed(tensors, context.page_size, page_group, shared_group=group or 0)
+
+    def _outlier_slots(self, x: torch.Tensor, count: int, context: EncodeContext) -> torch.Tensor:
+        """Slots int64 ``[B, H, count]`` of the tokens that stay in full precision, the same for keys and values."""
+        keys = x if self.side == "key" else context.keys
+        known = self.site.calibration is not None and self.fit_kind in ("auto", "offline")
+        site, transform = self.site, None
+        if keys is not None and known:
+            transform = offline_transform(site.calibration, self.name, site.layer, "key", site.modality, x.device)
+        if keys is None or transform is None:
+            return find_outliers(x, count, context)
+        return find_clipped(keys, transform, self.uses_norm(transform), count, context)
 
     def _levels(
         self, pages: Pages, layout: PlaneLayout, transform: Transform, context: EncodeContext

@@ -195,14 +195,19 @@ class PackedFormat:
     lane_order: torch.Tensor | None = field(
         default=None, metadata=tensor("B H 1 D", dtypes=(torch.int16,), low=0, cpu=False)
     )
-    kept: torch.Tensor | None = field(default=None, metadata=tensor("B H E D", cpu=False))
-    kept_slot: torch.Tensor | None = field(default=None, metadata=tensor("B H E", dtypes=INT32, low=0, cpu=False))
+    kept: torch.Tensor | None = field(default=None, metadata=tensor("B H E D"))
+    kept_slot: torch.Tensor | None = field(default=None, metadata=tensor("B H E", dtypes=INT32, low=0))
     bit_weights: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def plain(self) -> bool:
         """Whether codes, scales, zero points and norms say all, as most kernels take for granted."""
-        return self.bit_weights is self.centre is self.kept is self.lane_order is None and self.head_group == 1
+        return self.kept is None and self.plain_codes
+
+    @property
+    def plain_codes(self) -> bool:
+        """Whether they say all of the tokens that are not kept."""
+        return self.bit_weights is self.centre is self.lane_order is None and self.head_group == 1
 
     @property
     def lanes(self) -> int:

@@ -438,6 +438,34 @@ static void score_dense(const array_t *a, int64_t b, int64_t h, int64_t count, i
     }
 }
 
+/* Tokens that the model's own vectors stand for; slots at or behind count hold none. */
+static const int32_t *kept_slots(const format_t *s, int64_t b, int64_t h) {
+    return (const int32_t *)s->kept_slot.data + b * s->kept_slot.batch + h * s->kept_slot.head;
+}
+
+static void score_kept(const format_t *s, int64_t b, int64_t h, const int32_t *slot, int64_t count, int64_t dim,
+                       const float *query, int64_t rows, float scaling, float *scores, int64_t stride, float *work) {
+    for (int64_t e = 0; e < s->kept_tokens; e++) {
+        if (slot[e] >= count) continue;
+        const float *key = vectors(&s->kept, b * s->kept.batch + h * s->kept.head + e * dim, 1, dim, work);
+        for (int64_t r = 0; r < rows; r++) scores[r * stride + slot[e]] = dot(query + r * dim, key, dim) * scaling;
+    }
+}
+
+/* Their probabilities become 0, so that the codes in their slots count for nothing. */
+static void weigh_kept(const format_t *s, int64_t b, int64_t h, const int32_t *slot, int64_t count, int64_t dim, float *p,
+                       int64_t rows, int64_t stride, float *out, float *work) {
+    for (int64_t e = 0; e < s->kept_tokens; e++) {
+        if (slot[e] >= count) continue;
+        const float *value = vectors(&s->kept, b * s->kept.batch + h * s->kept.head + e * dim, 1, dim, work);
+        for (int64_t r = 0; r < rows; r++) {
+            float weight = p[r * stride + slot[e]];
+            p[r * stride + slot[e]] = 0;
+            for (int64_t d = 0; d < dim; d++) out[r * dim + d] += weight * value[d];
+        }
+    }
+}
+
 /* CalibQuant's calibration: logits of [gamma, delta] go to [gamma - tau1, delta - tau2], where that line rises. */
 static void calibrate(const format_t *s, float *scores, const float *bias, int64_t count) {
     float delta = -INFINITY, gamma = INFINITY;
@@ -599,6 +627,9 @@ int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
                 const float *logits = (const float *)s->values.data + at * c->rows * count;
                 for (int64_t r = 0; r < c->rows; r++) memcpy(scores + r * stride + start, logits + r * count, 4 * count);
             }
+            if (s->kind == PLANES && s->kept.data)
+                score_kept(s, b, h, kept_slots(s, b, h), count, c->dim, query, c->rows, c->scaling,
+                           scores + start, stride, work);
             for (int64_t r = 0; r < c->rows; r++)
                 for (int64_t t = count; t < slots; t++) scores[r * stride + start + t] = -INFINITY;
             if (s->calibrates)
@@ -641,6 +672,9 @@ int kvmm_attend(const call_t *c, int64_t first, int64_t last) {
             format_t own = c->segments[i].value, *s = &own;
             if (c->segments[i].used) own.pages = *c->segments[i].used;
             int64_t count = s->pages * s->page_size;
+            if (s->kind == PLANES && s->kept.data)
+                weigh_kept(s, b, h, kept_slots(s, b, h), count, c->value_dim, scores + start, c->rows, stride,
+                           out, work);
             if (s->kind == PLANES)
                 weigh_planes(s, b, h, scores + start, c->rows, stride, out, c->value_dim, work);
             else

@@ -98,7 +98,7 @@ def readable(store: PackedFormat | DenseFormat, key: bool, batch: int, heads: in
         return False
     if isinstance(store, DenseFormat):
         return True
-    if not store.plain:
+    if not store.plain_codes:
         return False
     if not store.by_token:
         return key or store.groups_per_page <= 1
@@ -124,7 +124,7 @@ def _describe(segment: KVSegment, call: AttentionCall) -> _SegmentDescription:
         raise Unsupported
     value = describe(store, False, keep_alive)
     store = segment.key.format
-    if isinstance(store, AngleFormat) or (isinstance(store, PackedFormat) and not store.plain):
+    if isinstance(store, AngleFormat) or (isinstance(store, PackedFormat) and not store.plain_codes):
         store = None
     if store is not None and not readable(store, True, batch, heads, call.query.shape[-1]):
         raise Unsupported

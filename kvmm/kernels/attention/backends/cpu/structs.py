@@ -14,7 +14,7 @@ from kvmm.kernels.attention.structs import DOUBLE, FLOAT, INT64, Member, Struct,
 HEADER = "packed_format.h"
 MAX_ROWS = 16  # rows of queries; for more, matrix products over unpacked codes are faster
 MAX_CHANNELS = 512  # or lanes of a plane, the largest that the library supports
-DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.uint8: 3}
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.uint8: 3, torch.int32: 4}
 KINDS = {"NOTHING": 0, "PLANES": 1, "DENSE": 2, "LOGITS": 3}  # what a store is read as
 # sizes of axes that tensors have and a call does not
 SIZES = {
@@ -25,6 +25,7 @@ SIZES = {
     "K": "group_lanes",
     "W": "transform_width",
     "L": "lanes",
+    "E": "kept_tokens",
 }
 _POINTERS = {torch.int32: "const int32_t", torch.float32: "const float", torch.uint8: "const uint8_t"}
 
@@ -116,7 +117,7 @@ def header_text() -> str:
     """The C header of the library."""
     numbers = {"MAX_ROWS": MAX_ROWS, "MAX_CHANNELS": MAX_CHANNELS}
     kinds = ", ".join(f"{name} = {number}" for name, number in KINDS.items())
-    names = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8"}
+    names = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8", torch.int32: "I32"}
     dtypes = ", ".join(f"{names[dtype]} = {number}" for dtype, number in DTYPES.items())
     lines = [
         "/* Made by kvmm.kernels.attention.backends.cpu.structs from the declaration of the packed format. */",
