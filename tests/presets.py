@@ -1,7 +1,7 @@
 """Presets that the committed runs do not have yet.
 
-The evaluation of the mini sets, its counts of answers, the drift of all presets and the steps on a CPU take hours. A
-preset that is added between two runs is named here until the next one; its cost is then shown without them.
+The drift of all presets on the embedded model and their steps on a CPU take long. A preset that is added between two
+runs is named here until the next one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 import kvmm
 from benchmarks import retention_tables
 from benchmarks.answer_tables import committed_run, marked, table
-from kvmm import KVPolicy, media
+from kvmm import KVPolicy, media, policies
 from kvmm.eval.report.pages import summary_of
 from kvmm.kernels.attention.backends.cuda import angle_kernel
 from kvmm.models.families import FAMILIES
@@ -204,7 +204,7 @@ def test_what_is_said_of_upstream_tests():
 def test_the_table_of_answers_is_the_committed_run():
     run = committed_run()
     assert marked(RESULTS) == table(run)
-    assert [one.policy for one in run.tasks[0].policies] == presets_run()
+    assert [one.policy for one in run.tasks[0].policies] == list(policies())
 
 
 def test_what_is_said_of_the_table_is_in_it():
