@@ -7,10 +7,12 @@ import functools
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kvmm.models.confidence import ConfidenceMap
 from kvmm.policy import policies
 from kvmm.ui.models import EMBEDDED
 
@@ -40,6 +42,10 @@ def notes(page, chat: str = "chat-kvmm"):
     return page.locator(f"#{chat} .thought-group .title", has_text="KV ")
 
 
+def unsure(page, chat="chat-kvmm"):
+    return page.locator(f"#{chat} .thought-group .title", has_text="Unsure")
+
+
 def number(page, stat: str) -> float:
     return float(re.search(r"[\d.,]+", page.locator(f"[data-stat={stat}]").inner_text())[0].replace(",", ""))
 
@@ -49,10 +55,12 @@ def test_an_invoice_is_asked_and_the_memory_is_shown(visit, screenshot, invoice)
     expect(page.get_by_role("heading", name="kvmm", exact=True)).to_be_visible()
     expect(page.get_by_text("Invoice: the total")).to_be_visible()
     expect(page.get_by_text("gone", exact=True)).to_have_count(0)  # a sample whose file is missing
+    expect(page.locator("#scope")).to_contain_text("The embedded model is small")
     screenshot(page, "start-1280")
     ask(page, QUESTION, invoice)
     expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
     expect(notes(page)).to_have_count(1)
+    expect(unsure(page)).to_have_count(0)
     plot = page.locator("#memory-plot .js-plotly-plot")
     expect(plot).to_be_visible()
     expect(plot.locator(".ytick").filter(has_text="image")).to_have_count(1)
@@ -71,6 +79,24 @@ def test_an_invoice_is_asked_and_the_memory_is_shown(visit, screenshot, invoice)
     page.locator("#new-conversation").click()
     expect(notes(page)).to_have_count(0)
     expect(page.get_by_text("Invoice: the total")).to_be_visible()
+
+
+def test_an_answer_that_may_well_be_wrong_is_marked(visit, screenshot, invoice, monkeypatch):
+    """With what to do inside; the next answer that is sure has none."""
+    found = ConfidenceMap.confidence
+    doubted = lambda self, logprobs: replace(found(self, logprobs), probability=0.41, unsure=True)  # noqa: E731
+    page = visit()
+    with monkeypatch.context() as patched:
+        patched.setattr(ConfidenceMap, "confidence", doubted)
+        ask(page, QUESTION, invoice)
+        expect(unsure(page)).to_have_count(1)
+    unsure(page).click()
+    expect(page.locator("#chat-kvmm")).to_contain_text("right about 41% of the time")
+    expect(page.locator("#chat-kvmm")).to_contain_text("--model Qwen/")
+    screenshot(page, "unsure-1280")
+    ask(page, QUESTION)
+    expect(notes(page)).to_have_count(2)
+    expect(unsure(page)).to_have_count(1)
 
 
 def test_a_sample_is_one_click_away_and_can_be_compared(visit, screenshot):

@@ -14,6 +14,7 @@ from kvmm.markdown_text import literal_text
 from kvmm.samples import SampleQuestion
 from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.chat.talk import Talk
+from kvmm.ui.models import EMBEDDED
 from kvmm.ui.parts.answers import stats_html
 from kvmm.ui.parts.events import AT_ONCE, HIDDEN
 from kvmm.ui.parts.sidebar import Sidebar, settings_of
@@ -27,7 +28,11 @@ from kvmm.ui.settings import Settings
 FILE_TYPES = ["image", "audio", "video", ".pdf"]
 TOGETHER = 16  # questions that a server answers at the same time
 READING = 8  # questions that read their files at the same time
-WELCOME = "### What is on your page?\nDrop an image, a PDF or a recording below and ask, or take one of these."
+WELCOME = "### What is on your page?\nDrop an image, a PDF, a recording or a video below and ask, or take one of these."
+SCOPE = (
+    "The embedded model is small: it finds values, names, dates and cells of tables on up to eight printed pages, and "
+    "in 30 seconds of speech. For prose, charts, handwriting, photographs or videos, start the app with a larger model."
+)
 CHAT_OPTIONS: dict[str, Any] = {
     "height": 520,
     "layout": "bubble",
@@ -81,6 +86,7 @@ class AskTab:
     reading: gr.HTML
     verdict: gr.HTML
     box: gr.MultimodalTextbox
+    scope: gr.HTML
     talks: TalkList
     stats: gr.HTML
     growth: gr.Plot
@@ -108,12 +114,12 @@ def build_ask(
 ) -> list[Any]:
     """Lay out the tab inside the current context, connect it, and return the components of a frame; ``remote``: a
     server answers, several questions at once."""
-    tab = _lay_out(None if remote else sidebar.policy.value, samples, icons)
+    tab = _lay_out(sidebar.model.value, None if remote else sidebar.policy.value, samples, icons)
     _Events(visitors, session, sidebar, samples, tab, TOGETHER if remote else 1).connect()
     return tab.shown
 
 
-def _lay_out(policy: str | None, samples: list[SampleQuestion], icons: dict[str, str]) -> AskTab:
+def _lay_out(model: str | None, policy: str | None, samples: list[SampleQuestion], icons: dict[str, str]) -> AskTab:
     """Lay out the tab inside the current context."""
     with gr.Row(equal_height=False):
         with gr.Column(scale=8, min_width=320):
@@ -124,7 +130,7 @@ def _lay_out(policy: str | None, samples: list[SampleQuestion], icons: dict[str,
             verdict = gr.HTML(elem_id="verdict-box", padding=False, visible=False)
             box = gr.MultimodalTextbox(
                 show_label=False,
-                placeholder="Ask about a page, a picture or a recording",
+                placeholder="Ask about a page, a picture, a recording or a video",
                 file_types=FILE_TYPES,
                 file_count="multiple",
                 sources=["upload", "microphone"],
@@ -132,13 +138,19 @@ def _lay_out(policy: str | None, samples: list[SampleQuestion], icons: dict[str,
                 max_lines=6,
                 autofocus=True,
             )
+            scope = gr.HTML(scope_html(model), elem_id="scope", padding=False)
             talks = build_talk_list(files=policy is not None)
         with gr.Column(scale=4, min_width=290):
             stats = gr.HTML(stats_html(None) if policy else "", elem_id="stats-box", padding=False)
             growth = gr.Plot(label="KV memory as tokens arrive", elem_id="growth-plot", visible=False)
             bars = gr.Plot(label="KV memory by modality", elem_id="memory-plot", visible=False)
             thumbnails = gr.HTML(elem_id="thumbnails", padding=False)
-    return AskTab(full, chat, reading, verdict, box, talks, stats, growth, bars, thumbnails, policy is not None)
+    return AskTab(full, chat, reading, verdict, box, scope, talks, stats, growth, bars, thumbnails, policy is not None)
+
+
+def scope_html(model: str | None) -> str:
+    """What may be asked of the embedded model; nothing for others."""
+    return f'<div class="hint">{SCOPE}</div>' if model == EMBEDDED else ""
 
 
 def _kvmm_chat(policy: str | None, samples: list[SampleQuestion], icons: dict[str, str]) -> gr.Chatbot:
@@ -307,6 +319,7 @@ class _Events:
                 tab.chat,
                 **AT_ONCE,
             )
+        sidebar.model.change(scope_html, sidebar.model, tab.scope, **AT_ONCE)
         sidebar.compare.change(
             lambda on, state: gr.Chatbot(visible=on, value=state.chats["full"] if state else []),
             [sidebar.compare, self.session],
