@@ -26,9 +26,11 @@ from kvmm.eval.report.statistics import Difference
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "benchmarks" / "results" / "mini" / "report.json"
+VARIANTS = ROOT / "benchmarks" / "results" / "mini_variants" / "report.json"  # of rd
 FIGURE = ROOT / "docs" / "figures" / "scores.png"
 SHORT = ("bf16", "kivi2", "oscar4-2", "balanced", "small")  # the README's rows
 BEGIN, END = "<!-- python -m benchmarks.answer_tables: begin -->", "<!-- end -->"
+BEGIN_VARIANTS = "<!-- python -m benchmarks.answer_tables variants: begin -->"
 LOST = 0.1  # of the score: policies that lose more are not in the figure
 ALIASES = ("balanced", "small")  # of rd2 and rd1 on this model
 _SOURCE = "report.json"  # what the figure was drawn of, in its metadata
@@ -97,11 +99,15 @@ def draw(run: RunResult, path: Path = FIGURE) -> None:
 
 def main() -> None:
     run = committed_run()
-    for page, policies in (("docs/results.md", None), ("README.md", SHORT)):
+    variants = committed_run(VARIANTS)
+    for page, begin, shown in (
+        ("docs/results.md", BEGIN, table(run)),
+        ("README.md", BEGIN, table(run, SHORT)),
+        ("docs/results.md", BEGIN_VARIANTS, table(variants)),
+    ):
         path = ROOT / page
         text = path.read_text(encoding="utf-8")
-        old = f"{BEGIN}\n{marked(text)}{END}"
-        path.write_text(text.replace(old, f"{BEGIN}\n{table(run, policies)}{END}"), encoding="utf-8")
+        path.write_text(text.replace(f"{begin}\n{marked(text, begin)}{END}", f"{begin}\n{shown}{END}"), encoding="utf-8")
         print(page)
     draw(run)
     print(FIGURE.relative_to(ROOT))

@@ -68,11 +68,11 @@ def streaming_table(path: Path = STREAMING) -> str:
     """Markdown of what policies wrote whose text is packed as it arrives, beside those that fill pages first."""
     rows = [(row["name"], means(row)) for row in json.loads(path.read_text(encoding="utf-8"))["results"]]
     found = [
-        (name, *(_number(one[key], form) for key, form in (("bits", ".2f"), ("packed_bits", ".2f"), ("kl", ".4f"))))
+        (name, _number(one["bits"], ".2f"), f"{one['diverged_at']:.0f}", _number(one["kl"], ".4f"))
         for name, one in rows
         if name != DYNAMIC
     ]
-    return markdown(("policy", "bits at the end", "packed bits", "KL"), found)
+    return markdown(("policy", "bits at the end", "same tokens", "KL"), found)
 
 
 def _rest(names: Sequence[str], line: str = "") -> str:
