@@ -89,6 +89,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
     add("--seed", type=int, default=0, help="of weights and data; every run of a chain draws fresh data")
     add("--dataset", default="training.dataset", help="module with SPECS and make_step (default training.dataset)")
     add("--only", nargs="+", default=[], help="only specs of these names, such as: text page")
+    add("--sequences", type=int, help="at most so many sequences a micro-batch, for a CPU or little memory")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add(
         "--compile",

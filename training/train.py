@@ -29,7 +29,7 @@ import json
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -87,7 +87,11 @@ class Trainer:
         if self.base and not self.base.has_weights and (source is None or (args.distill_weight and not args.teacher)):
             sys.exit(f"--base {args.base} has no pretrained weights: add --init and --teacher, such as the same folder")
         dataset = importlib.import_module(args.dataset)
-        self.specs = [(spec, share) for spec, share in dataset.SPECS if not args.only or spec.name in args.only]
+        self.specs = [
+            (replace(spec, sequences=min(spec.sequences, args.sequences or spec.sequences)), share)
+            for spec, share in dataset.SPECS
+            if not args.only or spec.name in args.only
+        ]
         if hasattr(dataset, "prepare"):
             dataset.prepare()
         self.progress.runs += 1
