@@ -70,7 +70,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
     add(
         "--elapsed-minutes",
         type=float,
-        help="minutes of the schedule already used, instead of what the checkpoint says",
+        help="minutes of the schedule already used at --init, instead of what it says; a state goes on by its own",
     )
     add("--steps", type=int, default=10**9, help="stop after so many updates in this run")
     add(

@@ -154,7 +154,7 @@ class Trainer:
             if folder is not None and (folder / "progress.json").is_file():
                 saved = json.loads((folder / "progress.json").read_text())
                 progress = Progress(**{k: saved[k] for k in Progress.__dataclass_fields__})
-                if args.elapsed_minutes is not None:
+                if args.elapsed_minutes is not None and folder == args.init:  # else every run would start it again
                     progress.minutes = args.elapsed_minutes
                 return progress, folder
         if args.init is not None:
