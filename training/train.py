@@ -8,9 +8,9 @@ one's schedule.
     python -m training.train --out runs/omni --minutes 9 --total-minutes 45        # repeat five times
 
 Two things are written. `--state` (default: `<out>-state`) holds float32 weights and optimiser state and is picked up by
-the next run on the same machine. `--out` holds bf16 weights in at most five files below 15 MiB plus `progress.json`:
-small enough to carry elsewhere, enough to continue from with `--init`, and what `python -m training.export --weights
-<out>` turns into the checkpoint.
+the next run on the same machine. `--out` holds bf16 weights in files below 15 MiB plus `progress.json`: small enough to
+carry elsewhere (`training.chain` makes them smaller), enough to continue from with `--init`, and what `python -m
+training.export --weights <out>` turns into the checkpoint.
 """
 
 from __future__ import annotations
