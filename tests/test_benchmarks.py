@@ -38,6 +38,17 @@ def test_ask_policies(tmp_path: Path):
     assert 0 < small["memory"]["nbytes"] < small["memory"]["nbytes_dense"]
 
 
+def test_embedded_models(tmp_path: Path):
+    output = tmp_path / "result.json"
+    command = [sys.executable, "-m", "benchmarks.embedded_models", "--smoke", "--output", str(output)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    (row,) = json.loads(output.read_text())["results"]
+    assert row["name"] == "tiny-omni" and 40e6 < row["stored_bytes"] < 50e6
+    assert 0 < row["1_page_first_token_seconds"] < row["4_pages_first_token_seconds"]
+    assert 500 < row["1_page_prompt_tokens"] < row["4_pages_prompt_tokens"] / 3
+    assert row["loaded_bytes"] < row["resident_peak_bytes"]
+
+
 def test_cpu_decode(tmp_path: Path):
     output = tmp_path / "result.json"
     options = ["--dtypes", "float32", "--policies", "rd2", "--steps", "2", "--asked", "small", "--rounds", "1"]

@@ -70,7 +70,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
     add(
         "--elapsed-minutes",
         type=float,
-        help="minutes of the schedule already used, instead of what the checkpoint says",
+        help="minutes of the schedule already used at --init, instead of what it says; a state goes on by its own",
     )
     add("--steps", type=int, default=10**9, help="stop after so many updates in this run")
     add(
@@ -89,6 +89,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
     add("--seed", type=int, default=0, help="of weights and data; every run of a chain draws fresh data")
     add("--dataset", default="training.dataset", help="module with SPECS and make_step (default training.dataset)")
     add("--only", nargs="+", default=[], help="only specs of these names, such as: text page")
+    add("--sequences", type=int, help="at most so many sequences a micro-batch, for a CPU or little memory")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add(
         "--compile",

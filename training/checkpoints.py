@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from kvmm.models.packed_weights import pack_weights, unpack_weights
+from training.model_config import AUXILIARY
+from training.rounding import GROUP
+from training.smollm2.folder import CONFIG, EMBEDDINGS, TOKENIZER
 
 CHECKPOINT = "model.safetensors"  # of training.export; its tensors keep their names here
 MAX_FILE_BYTES = 15 * 2**20 - 2**16  # of a weight file in --out, with room for the header
@@ -46,6 +50,21 @@ def carried(weights: dict[str, torch.Tensor], packed: bool) -> dict[str, torch.T
     text = {name: t for name, t in weights.items() if name.startswith("model.")}
     rest = {name: t.bfloat16() for name, t in weights.items() if name not in text}
     return rest | pack_weights(text, bits=8)
+
+
+def compact(source: Path, out: Path, bits: int = 6, state: Path | None = None) -> None:
+    """Writes an --out folder of a run onto a pretrained text tower with all towers in `bits` bits, embeddings and
+    auxiliary heads in 8: the weights that `training.export --bits` stores, for --init, --base and --teacher.
+
+    Args:
+        state: the run's --state folder, whose weights are exact, where it is at hand.
+    """
+    weights = load_weights(source if state is None else state)
+    with replaced(out) as folder:
+        for i, part in enumerate(split_weights(pack_weights(weights, bits, GROUP, (*EMBEDDINGS, *AUXILIARY)))):
+            save_file(part, folder / f"weights-{i:02d}.safetensors")
+        for name in (CONFIG, TOKENIZER, "progress.json"):
+            shutil.copy(source / name, folder / name)
 
 
 @contextlib.contextmanager

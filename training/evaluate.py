@@ -25,9 +25,10 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
-from transformers import PreTrainedTokenizerFast, Qwen2_5OmniThinkerForConditionalGeneration
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2_5OmniThinkerForConditionalGeneration
 
 from kvmm.eval.metrics import anls, cer, exact_match
+from kvmm.models.packed_weights import PACKED_FILE, load_packed
 from training.speech import LONGEST, MEL_BINS, SAMPLE_RATE, log_mel, resample
 
 ANSWER_TOKENS = 64  # the longest answer that is not a transcription
@@ -57,6 +58,17 @@ def read_wav(path: Path) -> np.ndarray:
         return resample(raw.astype(np.float32) / 32768, file.getframerate(), SAMPLE_RATE)
 
 
+def read_model(folder: Path, dtype: torch.dtype) -> Qwen2_5OmniThinkerForConditionalGeneration:
+    """The model of a checkpoint folder, with weights stored in bf16 or in few bits."""
+    kind = Qwen2_5OmniThinkerForConditionalGeneration
+    if not (folder / PACKED_FILE).is_file():
+        return kind.from_pretrained(folder, dtype=dtype)
+    config = kind.config_class.from_pretrained(folder)
+    model = kind.from_pretrained(None, config=config, state_dict=load_packed(folder, dtype), dtype=dtype)
+    model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model
+
+
 class Reader:
     """A checkpoint with the preparation of its inputs."""
 
@@ -65,7 +77,7 @@ class Reader:
 
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         self.images = Qwen2VLImageProcessorPil.from_pretrained(folder)
-        self.model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder, dtype=dtype).to(device).eval()
+        self.model = read_model(folder, dtype).to(device).eval()
         self.device, self.dtype = torch.device(device), dtype
         self.merge = self.model.config.vision_config.spatial_merge_size**2
 
@@ -265,9 +277,10 @@ def main() -> None:
     budget = BATCH_TOKENS if reader.device.type == "cuda" else 1
     run(reader, items, args.data, budget, lambda text: print(text, file=sys.stderr, flush=True))
     rows = score(items)
+    stored = args.model / PACKED_FILE
     result = {
         "sets": report(rows),
-        "model_sha256": file_hash(args.model / "model.safetensors"),
+        "model_sha256": file_hash(stored if stored.is_file() else args.model / "model.safetensors"),
         "data_sha256": file_hash(args.data / "heldout.jsonl"),
         "command": "python -m training.evaluate " + " ".join(sys.argv[1:]),
         "decoding": f"greedy, {args.dtype}, transformers generate",

@@ -8,9 +8,9 @@ one's schedule.
     python -m training.train --out runs/omni --minutes 9 --total-minutes 45        # repeat five times
 
 Two things are written. `--state` (default: `<out>-state`) holds float32 weights and optimiser state and is picked up by
-the next run on the same machine. `--out` holds bf16 weights in at most five files below 15 MiB plus `progress.json`:
-small enough to carry elsewhere, enough to continue from with `--init`, and what `python -m training.export --weights
-<out>` turns into the checkpoint.
+the next run on the same machine. `--out` holds bf16 weights in files below 15 MiB plus `progress.json`: small enough to
+carry elsewhere (`training.chain` makes them smaller), enough to continue from with `--init`, and what `python -m
+training.export --weights <out>` turns into the checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import json
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -87,7 +87,11 @@ class Trainer:
         if self.base and not self.base.has_weights and (source is None or (args.distill_weight and not args.teacher)):
             sys.exit(f"--base {args.base} has no pretrained weights: add --init and --teacher, such as the same folder")
         dataset = importlib.import_module(args.dataset)
-        self.specs = [(spec, share) for spec, share in dataset.SPECS if not args.only or spec.name in args.only]
+        self.specs = [
+            (replace(spec, sequences=min(spec.sequences, args.sequences or spec.sequences)), share)
+            for spec, share in dataset.SPECS
+            if not args.only or spec.name in args.only
+        ]
         if hasattr(dataset, "prepare"):
             dataset.prepare()
         self.progress.runs += 1
@@ -150,7 +154,7 @@ class Trainer:
             if folder is not None and (folder / "progress.json").is_file():
                 saved = json.loads((folder / "progress.json").read_text())
                 progress = Progress(**{k: saved[k] for k in Progress.__dataclass_fields__})
-                if args.elapsed_minutes is not None:
+                if args.elapsed_minutes is not None and folder == args.init:  # else every run would start it again
                     progress.minutes = args.elapsed_minutes
                 return progress, folder
         if args.init is not None:

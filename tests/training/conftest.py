@@ -1,11 +1,22 @@
 """Assets for the page generator: the real ones if they were collected, else fonts of this system and a few words."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import ImageFont
 
+from training.model import OmniModel
+from training.model_config import ModelConfig
+from training.smollm2.folder import write_base
+from training.tokenizer import PATH, use_tokenizer
+
+SMALL = ModelConfig(
+    vocab_size=2048, hidden_size=64, num_layers=2, num_heads=1, num_kv_heads=1, intermediate_size=96, vision_size=64,
+    vision_layers=1, vision_intermediate_size=64, audio_size=64, audio_layers=1, audio_intermediate_size=64,
+)  # fmt: skip
 REAL = Path(os.environ.get("KVMM_TRAIN_ASSETS", ".train-assets"))
 
 
@@ -40,3 +51,15 @@ def train_assets(tmp_path_factory):
     os.environ["KVMM_TRAIN_ASSETS"] = str(folder)
     yield folder
     del os.environ["KVMM_TRAIN_ASSETS"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    """A base folder with a small random text tower and the committed tokenizer."""
+    folder = tmp_path_factory.mktemp("base")
+    torch.manual_seed(0)
+    weights = OmniModel(SMALL).export_weights()
+    write_base(folder, SMALL, {n: t for n, t in weights.items() if n.startswith("model.")}, 8, 32)
+    shutil.copy(PATH, folder / "tokenizer.json")
+    yield folder
+    use_tokenizer(PATH)

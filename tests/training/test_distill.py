@@ -11,34 +11,16 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
+from tests.training.conftest import SMALL
 from training.base import Base
 from training.distill import distillation_loss, teacher_logits
 from training.loader import index_step
 from training.model import OmniModel
-from training.model_config import UNTAUGHT, ModelConfig
-from training.smollm2.folder import write_base
-from training.tokenizer import PATH, use_tokenizer
+from training.model_config import UNTAUGHT
 
 ROOT = Path(__file__).parents[2]
-SMALL = ModelConfig(
-    vocab_size=2048, hidden_size=64, num_layers=2, num_heads=1, num_kv_heads=1, intermediate_size=96, vision_size=64,
-    vision_layers=1, vision_intermediate_size=64, audio_size=64, audio_layers=1, audio_intermediate_size=64,
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory) -> Path:
-    """A base folder with a small random text tower and the committed tokenizer."""
-    folder = tmp_path_factory.mktemp("base")
-    torch.manual_seed(0)
-    weights = OmniModel(SMALL).export_weights()
-    write_base(folder, SMALL, {n: t for n, t in weights.items() if n.startswith("model.")}, 8, 32)
-    shutil.copy(PATH, folder / "tokenizer.json")
-    yield folder
-    use_tokenizer(PATH)
 
 
 def small_step(seed: int, teacher_len: int = 448) -> dict[str, np.ndarray]:
@@ -142,6 +124,7 @@ def train(*arguments: str) -> str:
 def export_and_load(weights: Path, folder: Path, expected: dict[str, torch.Tensor]) -> None:
     """A packed checkpoint of the run loads with the run's sizes, vocabulary and weights."""
     from kvmm import load_model
+    from training.evaluate import read_model
     from training.export import export
     from training.smollm2.folder import read_config
 
@@ -158,7 +141,9 @@ def export_and_load(weights: Path, folder: Path, expected: dict[str, torch.Tenso
     assert (patch[name] - expected["visual.blocks.0.attn.q.weight"]).abs().max() < 0.02 * patch[name].abs().max()
     ids = torch.tensor([processor.tokenizer.encode("What is the total?")])
     with torch.no_grad():
-        assert model(input_ids=ids).logits.isfinite().all()
+        logits = model(input_ids=ids).logits
+        assert logits.isfinite().all()
+        assert torch.equal(read_model(folder, torch.float32).eval()(input_ids=ids).logits, logits)  # without kvmm
 
 
 def test_a_base_without_weights_asks_for_what_it_needs(base, tmp_path):

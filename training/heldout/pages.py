@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from training import wordings
 from training.heldout.writer import Writer, turn
+from training.office.pages import make_office_page
+from training.office.registry import kinds
 from training.pages import PAGE_SHAPES, Fact, Page, Rng, make_page
-from training.questions import absent_facts, document_facts
+from training.questions import absent_facts, document_facts, questions_about
 
 DOCUMENT_SHAPES = {
     2: (616, 560),
@@ -99,6 +101,18 @@ def documents(writer: Writer, name: str, seed: int, counts: list[int], questions
         paths = [writer.image(f"{name}-{number:03d}-{i}", page.rgb()) for i, page in enumerate(pages, 1)]
         for fact, page_number in pick_facts(r, pages, questions):
             writer.add(name, f"{count} pages", paths, None, [_ask(r, fact, False, page_number)])
+
+
+def office(writer: Writer, seed: int, each: int) -> None:
+    """Questions about ``each`` pages of every kind of office document: unseen fonts, values and wordings."""
+    r = Rng(seed)
+    for kind in kinds():
+        for number in range(each):
+            page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held_fonts=True, kind=kind)
+            path = writer.image(f"office-{kind}-{number}", page.rgb())
+            for question, answer, _ in questions_about(r, [page], 4, held=True):
+                key = "absent" if answer == wordings.NOT_STATED else "stated"
+                writer.add("office", kind, [path], None, [turn(question, answer, key)])
 
 
 def conversations(writer: Writer, seed: int, count: int) -> None:
