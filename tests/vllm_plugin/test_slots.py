@@ -12,7 +12,7 @@ from kvmm import KVMMError
 from kvmm.calibration import read_calibration
 from kvmm.models.loading import default_model
 from kvmm.vllm import DTYPES, dtype_bits
-from kvmm.vllm.slots import LayerSlots, SlotCodec
+from kvmm.vllm.slots import LayerSlots, SlotCodec, rd_side
 from tests.vllm_plugin.models import fitted
 
 BLOCK = 32
@@ -35,7 +35,7 @@ def tokens(count: int, seed: int = 1) -> torch.Tensor:
 
 @pytest.mark.parametrize("bits", [1, 1.5, 2, 4, 8])
 def test_a_slot_gives_back_its_token_whatever_is_beside_it(calibration, bits):
-    codec, x = SlotCodec(calibration, 0, "key", bits), tokens(70)
+    codec, x = SlotCodec(rd_side(calibration, 0, "key", bits)), tokens(70)
     slots = codec.encode(x)
     assert slots.shape == (70, HEADS, codec.nbytes) and slots.dtype == torch.uint8
     assert torch.equal(codec.encode(x[40:41]), slots[40:41])
@@ -45,12 +45,12 @@ def test_a_slot_gives_back_its_token_whatever_is_beside_it(calibration, bits):
 
 def test_norms_are_in_slots_where_calibration_says_so():
     calibration = read_calibration(default_model() / "kvmm_calibration.safetensors")
-    codecs = [SlotCodec(calibration, i, side, 2) for i in range(8) for side in ("key", "value")]
+    codecs = [SlotCodec(rd_side(calibration, i, side, 2)) for i in range(8) for side in ("key", "value")]
     assert sum(codec.nbytes for codec in codecs) < 16 * (2.3 * codecs[0].dim / 8 + 2)
     for codec in codecs:
         x = torch.randn(9, codec.heads, codec.dim)
         doubled = codec.decode(codec.encode(2 * x))
-        if codec._norm:
+        if codec.side.norm:
             torch.testing.assert_close(doubled, 2 * codec.decode(codec.encode(x)), rtol=1e-2, atol=1e-3)
 
 
@@ -91,7 +91,7 @@ def test_rd2_takes_a_sixth_of_bf16(calibration):
 
 def test_a_layer_without_a_fit_is_one_line(calibration):
     with pytest.raises(KVMMError, match="no fit of rd to the keys of layer 7") as error:
-        SlotCodec(calibration, 7, "key", 2)
+        rd_side(calibration, 7, "key", 2)
     assert "\n" not in str(error.value)
 
 
