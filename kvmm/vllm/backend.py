@@ -23,7 +23,7 @@ from kvmm.calibration import read_calibration
 from kvmm.calibration.file import FILE_NAME
 from kvmm.errors import KVMMError
 from kvmm.kernels.slots import MAX_NEW, Rows
-from kvmm.vllm.dtypes import DTYPES, dtype_bits
+from kvmm.vllm.dtypes import DTYPES, dtype_codec
 from kvmm.vllm.slots import LayerSlots
 
 BLOCK_SIZE = 128  # of the first token of each the slots keep an exact copy
@@ -48,8 +48,8 @@ def calibration_path(config: VllmConfig) -> Path:
 
 
 @lru_cache(maxsize=1024)
-def _slots(path: Path, changed: int, layer: int, bits: float, dtype: torch.dtype) -> LayerSlots:
-    return LayerSlots(read_calibration(path), layer, bits, BLOCK_SIZE, dtype)
+def _slots(path: Path, changed: int, layer: int, codec: str, bits: float, dtype: torch.dtype) -> LayerSlots:
+    return LayerSlots(read_calibration(path), layer, codec, bits, BLOCK_SIZE, dtype)
 
 
 def layer_slots(config: VllmConfig, layer: int) -> LayerSlots:
@@ -58,9 +58,9 @@ def layer_slots(config: VllmConfig, layer: int) -> LayerSlots:
     Raises:
         KVMMError: there is no calibration, or it has no such layer.
     """
-    path, bits = calibration_path(config), dtype_bits(config.cache_config.cache_dtype)
-    assert bits is not None
-    return _slots(path, path.stat().st_mtime_ns, layer, bits, config.model_config.dtype)
+    path, codec = calibration_path(config), dtype_codec(config.cache_config.cache_dtype)
+    assert codec is not None
+    return _slots(path, path.stat().st_mtime_ns, layer, *codec, config.model_config.dtype)
 
 
 def layer_spec(module: Any, spec: Any, config: VllmConfig) -> Any:

@@ -1,4 +1,4 @@
-"""Slots of a layer as its calibration has them: codes of rd with fixed levels, and an exact token a block.
+"""Slots of a layer as its calibration has them: codes of rd or OScaR with fixed levels, and an exact token a block.
 
 An engine that pages its cache writes tokens one by one, in any order, and never the same slot twice. So a slot is coded
 from its token alone: the transform, the bits and the levels of every channel are those of the calibration file
@@ -12,10 +12,13 @@ from __future__ import annotations
 import torch
 
 from kvmm.calibration.data import Calibration
+from kvmm.codecs.common.transform import offline_transform
 from kvmm.codecs.rd.codec import RD
 from kvmm.codecs.rd.levels import gaussian_levels
 from kvmm.codecs.spec import Side, Site, spec
 from kvmm.errors import KVMMError
+from kvmm.kernels.hadamard import hadamard_matrix
+from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP
 from kvmm.kernels.slots import NativeSlots, Rows, SlotFormat, SlotSide, reference
 from kvmm.modality import TEXT
 
@@ -55,6 +58,43 @@ def rd_side(calibration: Calibration, layer: int, side: Side, bits: float, modal
     )
 
 
+def oscar_side(calibration: Calibration, layer: int, side: Side, bits: float, modality: int = TEXT) -> SlotSide:
+    """How a form of OScaR that needs no pages codes one layer's keys or values.
+
+    As in OScaR vectors are rotated by a Hadamard matrix, their norm is divided out, and all channels get the same bits.
+    Its ranges are those of a page, of every channel for keys and of every token for values. Here both have the levels
+    that suit a Gaussian with the mean and deviation that each channel had in calibration, from rd's fit: a transform
+    that makes channels uncorrelated, and their deviations, say what the covariance was.
+
+    Args and errors as of :func:`rd_side`; bits are whole.
+    """
+    if not calibration.site("rd", layer, side, modality):
+        raise KVMMError(f"The calibration has no fit of rd to the {side}s of layer {layer}; make one on text.")
+    fitted = offline_transform(calibration, "rd", layer, side, modality, torch.device("cpu"))
+    assert fitted is not None and fitted.deviation is not None
+    heads, dim = fitted.deviation.shape
+    rotation, width = hadamard_matrix(dim).float(), int(bits)
+    root = rotation @ fitted.inverse * fitted.deviation.unsqueeze(-2)  # of the covariance, rotated
+    variance = root.square().sum(-1)
+    offset = (rotation @ fitted.inverse @ fitted.offset.unsqueeze(-1))[..., 0]
+    if not fitted.norm:  # the fit is to vectors as they come
+        length = (variance.sum(-1) + offset.square().sum(-1)).clamp_min(1e-12).sqrt().unsqueeze(-1)
+        variance, offset = variance / length.square(), offset / length
+    steps = (2 * GAUSSIAN_HALF_STEP[width] * variance.sqrt()).clamp_min(1e-6)
+    return SlotSide(
+        forward=rotation.expand(heads, -1, -1),
+        offset=offset,
+        zero_point=-steps * (2**width - 1) / 2,
+        steps=steps,
+        widths=torch.full((dim,), width),
+        inverse=rotation.T.expand(heads, -1, -1),
+        norm=True,
+    )
+
+
+_SIDES = {"rd": rd_side, "oscar": oscar_side}
+
+
 class SlotCodec:
     """The slots of one layer's keys or values.
 
@@ -92,6 +132,7 @@ class LayerSlots:
 
     Args:
         calibration, layer, bits, modality: as of :func:`rd_side`.
+        codec: ``rd`` or ``oscar``.
         block_size: tokens of a block.
         dtype: of keys and values.
 
@@ -103,13 +144,14 @@ class LayerSlots:
         self,
         calibration: Calibration,
         layer: int,
+        codec: str,
         bits: float,
         block_size: int,
         dtype: torch.dtype = torch.bfloat16,
         modality: int = TEXT,
     ):
-        self.key = SlotCodec(rd_side(calibration, layer, "key", bits, modality))
-        self.value = SlotCodec(rd_side(calibration, layer, "value", bits, modality))
+        self.key = SlotCodec(_SIDES[codec](calibration, layer, "key", bits, modality))
+        self.value = SlotCodec(_SIDES[codec](calibration, layer, "value", bits, modality))
         self.block_size, self.dtype = block_size, dtype
         self.form = SlotFormat(self.key.side, self.value.side, block_size, dtype)
         self.nbytes = self.form.nbytes
@@ -154,4 +196,4 @@ class LayerSlots:
         return self._native.attend(query, key, value, cache, blocks, rows, scaling)
 
 
-__all__ = ["LayerSlots", "SlotCodec", "rd_side"]
+__all__ = ["LayerSlots", "SlotCodec", "oscar_side", "rd_side"]
