@@ -23,7 +23,7 @@ from benchmarks.report import Report, add_common_options, table
 from kvmm.calibration import read_calibration
 from kvmm.calibration.file import FILE_NAME
 from kvmm.models import load_model
-from kvmm.vllm import DTYPES, dtype_bits
+from kvmm.vllm import DTYPES, dtype_codec
 from kvmm.vllm.slots import LayerSlots
 
 BLOCK_SIZE = 128
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for first in (True, False):
             row: dict[str, Any] = {"name": name if first else f"{name} without first", "texts": {}}
             with report.guarded(row):
-                layers = [LayerSlots(calibration, i, dtype_bits(name), BLOCK_SIZE) for i in range(texts[0].layers)]
+                layers = [LayerSlots(calibration, i, *dtype_codec(name), BLOCK_SIZE) for i in range(texts[0].layers)]
                 values = sum(layer.key.dim + layer.value.dim for layer in layers)
                 row["bits"] = 8 * sum(layer.nbytes for layer in layers) / values
                 for file, text in zip(options.text, texts, strict=True):

@@ -46,6 +46,12 @@ class Source:
     headers: Callable[[], dict[str, str]] = dict
 
 
+def vectors_header() -> dict[str, str]:
+    """The header ``vectors.h``, for :attr:`Source.headers`."""
+    path = Path(__file__).with_name("vectors.h")
+    return {path.name: path.read_text(encoding="utf-8")}
+
+
 def first_loaded(source: Source) -> ctypes.CDLL | None:
     """The library of the first C compiler that makes one, for this processor if it can; None without any."""
     for name in ("cc", "gcc", "clang"):
@@ -200,4 +206,14 @@ def sanitized_environment(names: str = "address,undefined") -> dict[str, str]:
     }
 
 
-__all__ = ["FLAGS", "SANITIZE", "Source", "cache_folder", "first_loaded", "library_in", "load", "sanitized_environment"]
+__all__ = [
+    "FLAGS",
+    "SANITIZE",
+    "Source",
+    "cache_folder",
+    "first_loaded",
+    "library_in",
+    "load",
+    "sanitized_environment",
+    "vectors_header",
+]

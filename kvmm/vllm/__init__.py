@@ -6,7 +6,7 @@ dtypes and an attention backend, which are used only where one of these names is
 
 from __future__ import annotations
 
-from kvmm.vllm.dtypes import DTYPES, dtype_bits
+from kvmm.vllm.dtypes import DTYPES, dtype_codec
 
 
 def register() -> None:
@@ -20,4 +20,4 @@ def register() -> None:
     register_names(DTYPES)
 
 
-__all__ = ["DTYPES", "dtype_bits", "register"]
+__all__ = ["DTYPES", "dtype_codec", "register"]

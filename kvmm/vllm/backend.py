@@ -1,4 +1,4 @@
-"""vLLM's attention over slots of rd codes, in torch."""
+"""vLLM's attention over slots of codes: decoding in C where there is a compiler, everything else in torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from kvmm.calibration import read_calibration
 from kvmm.calibration.file import FILE_NAME
 from kvmm.errors import KVMMError
-from kvmm.vllm.dtypes import DTYPES, dtype_bits
+from kvmm.kernels.slots import MAX_NEW, Rows
+from kvmm.vllm.dtypes import DTYPES, dtype_codec
 from kvmm.vllm.slots import LayerSlots
 
 BLOCK_SIZE = 128  # of the first token of each the slots keep an exact copy
@@ -47,8 +48,8 @@ def calibration_path(config: VllmConfig) -> Path:
 
 
 @lru_cache(maxsize=1024)
-def _slots(path: Path, changed: int, layer: int, bits: float, dtype: torch.dtype) -> LayerSlots:
-    return LayerSlots(read_calibration(path), layer, bits, BLOCK_SIZE, dtype)
+def _slots(path: Path, changed: int, layer: int, codec: str, bits: float, dtype: torch.dtype) -> LayerSlots:
+    return LayerSlots(read_calibration(path), layer, codec, bits, BLOCK_SIZE, dtype)
 
 
 def layer_slots(config: VllmConfig, layer: int) -> LayerSlots:
@@ -57,9 +58,9 @@ def layer_slots(config: VllmConfig, layer: int) -> LayerSlots:
     Raises:
         KVMMError: there is no calibration, or it has no such layer.
     """
-    path, bits = calibration_path(config), dtype_bits(config.cache_config.cache_dtype)
-    assert bits is not None
-    return _slots(path, path.stat().st_mtime_ns, layer, bits, config.model_config.dtype)
+    path, codec = calibration_path(config), dtype_codec(config.cache_config.cache_dtype)
+    assert codec is not None
+    return _slots(path, path.stat().st_mtime_ns, layer, *codec, config.model_config.dtype)
 
 
 def layer_spec(module: Any, spec: Any, config: VllmConfig) -> Any:
@@ -86,11 +87,13 @@ def layer_spec(module: Any, spec: Any, config: VllmConfig) -> Any:
 
 @dataclass
 class KVMMMetadata:
-    """One batch: ``query_start`` and ``lengths`` of the sequences on the host, their blocks int ``[n, m]``."""
+    """One batch: ``query_start`` and ``lengths`` of the sequences on the host, their blocks int ``[n, m]``, and the
+    ``rows`` of the sequences that have but a few new tokens."""
 
     query_start: list[int]
     lengths: list[int]
     blocks: torch.Tensor
+    rows: Rows | None
 
 
 class KVMMMetadataBuilder(AttentionMetadataBuilder[KVMMMetadata]):
@@ -105,7 +108,7 @@ class KVMMMetadataBuilder(AttentionMetadataBuilder[KVMMMetadata]):
         """The metadata of a batch."""
         common = common_attn_metadata
         starts, lengths = common.query_start_loc.tolist(), common.seq_lens.tolist()
-        return KVMMMetadata(starts, lengths, common.block_table_tensor)
+        return KVMMMetadata(starts, lengths, common.block_table_tensor, Rows.of(starts, lengths))
 
 
 class KVMMAttentionImpl(AttentionImpl):
@@ -173,10 +176,16 @@ class KVMMAttentionImpl(AttentionImpl):
             kv_cache.view(torch.uint8),
             output.view(-1, self.num_heads, self.head_size),
         )
-        starts = attn_metadata.query_start
+        starts, rows = attn_metadata.query_start, attn_metadata.rows
+        done = 0
+        if rows is not None:
+            found = slots.attend_rows(query, key, value, cache, attn_metadata.blocks, rows, self.scale)
+            if found is not None:
+                out[rows.token] = found.to(out.dtype)
+                done = MAX_NEW
         for row, length in enumerate(attn_metadata.lengths):
             start, stop = starts[row], starts[row + 1]
-            if stop <= start:
+            if stop - start <= done:
                 continue
             past = length - (stop - start)
             blocks = attn_metadata.blocks[row, : -(-past // BLOCK_SIZE)].long()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-DTYPES = tuple(f"kvmm_rd{bits}" for bits in ("1", "1.5", "2", "2.5", "3", "4", "6", "8"))
+_CODECS = {
+    **{f"kvmm_rd{bits}": ("rd", float(bits)) for bits in ("1", "1.5", "2", "2.5", "3", "4", "6", "8")},
+    "kvmm_oscar2": ("oscar", 2.0),
+}
+DTYPES = tuple(_CODECS)
 
 
-def dtype_bits(name: str) -> float | None:
-    """Average bits a channel of a cache dtype, or None for one that is not kvmm's."""
-    return float(name.removeprefix("kvmm_rd")) if name in DTYPES else None
+def dtype_codec(name: str) -> tuple[str, float] | None:
+    """The codec of a cache dtype, ``rd`` or ``oscar``, and its bits a channel; None for one that is not kvmm's."""
+    return _CODECS.get(name)
 
 
-__all__ = ["DTYPES", "dtype_bits"]
+__all__ = ["DTYPES", "dtype_codec"]

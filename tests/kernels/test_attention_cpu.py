@@ -14,7 +14,6 @@ from kvmm.cache.part import Part
 from kvmm.codecs import build_codec
 from kvmm.kernels import build
 from kvmm.kernels.attention.backends.cpu import kernel as native
-from kvmm.kernels.attention.backends.cpu import structs
 from kvmm.kernels.attention.backends.torch import reference
 from kvmm.policy import CodecSpec, spec
 from tests.cache.harness import matrix_specs
@@ -168,7 +167,8 @@ def test_buffers_with_room(name):
 def test_other_processors(monkeypatch, tmp_path, flags):
     """Narrower vectors than this machine may have, and nothing undefined."""
     target = tmp_path / "decode.so"
-    (tmp_path / structs.HEADER).write_text(structs.header_text())
+    for name, text in native.SOURCE.headers().items():
+        (tmp_path / name).write_text(text)
     command = [shutil.which("cc") or "gcc", *build.FLAGS, *flags, "-I", str(tmp_path), "-o", str(target)]
     command += [str(native.SOURCE.path), "-lm"]
     if subprocess.run([*command[:1], *flags, "-E", "-x", "c", "/dev/null"], capture_output=True).returncode:

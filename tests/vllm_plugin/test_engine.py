@@ -39,11 +39,11 @@ def run(folder, dtype="kvmm_rd2", options=None, prompts=None, tokens=12, rounds=
     return done.stdout + done.stderr
 
 
-def expected(folder, bits, chunks, tokens=12):
+def expected(folder, bits, chunks, tokens=12, codec="rd"):
     """Greedy tokens of transformers over keys and values that went through slots, read in chunks of so many tokens."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     calibration = read_calibration(folder / FILE_NAME)
-    layers = [LayerSlots(calibration, layer, bits, 128, torch.float32) for layer in range(LAYERS)]
+    layers = [LayerSlots(calibration, layer, codec, bits, 128, torch.float32) for layer in range(LAYERS)]
     cache, found, ids = DynamicCache(), [], torch.tensor([PROMPT])
     for count in [*chunks, *[1] * (tokens - 1)]:
         start = cache.get_seq_length()
@@ -73,6 +73,11 @@ def test_a_prompt_in_chunks(folder):
     options = {"enable_chunked_prefill": True, "max_num_batched_tokens": 96, "max_num_seqs": 4}
     found = run(folder, "kvmm_rd2", options)
     assert found["rounds"][0][0]["tokens"] == expected(folder, 2, [96] * 5 + [20])
+
+
+def test_a_form_of_oscar(folder):
+    found = run(folder, "kvmm_oscar2")
+    assert found["rounds"][0][0]["tokens"] == expected(folder, 2, [500], codec="oscar")
 
 
 def test_eight_bits_answer_like_full_precision(folder):

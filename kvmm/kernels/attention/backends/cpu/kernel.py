@@ -39,7 +39,9 @@ from kvmm.kernels.attention.call import AttentionCall, KVSegment
 from kvmm.kernels.attention.format import FLOATS, DenseFormat, PackedFormat, mismatch
 from kvmm.kernels.attention.merge import AttentionState
 
-SOURCE = build.Source("decode", Path(__file__).with_name("attention.c"), lambda: {HEADER: header_text()})
+SOURCE = build.Source(
+    "decode", Path(__file__).with_name("attention.c"), lambda: {HEADER: header_text(), **build.vectors_header()}
+)
 _SHARED_WORK = 1 << 22  # codes of a layer from which on several threads share its heads
 
 _lock = threading.Lock()
