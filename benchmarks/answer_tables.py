@@ -107,7 +107,8 @@ def main() -> None:
     ):
         path = ROOT / page
         text = path.read_text(encoding="utf-8")
-        path.write_text(text.replace(f"{begin}\n{marked(text, begin)}{END}", f"{begin}\n{shown}{END}"), encoding="utf-8")
+        old = f"{begin}\n{marked(text, begin)}{END}"
+        path.write_text(text.replace(old, f"{begin}\n{shown}{END}"), encoding="utf-8")
         print(page)
     draw(run)
     print(FIGURE.relative_to(ROOT))

@@ -5,11 +5,33 @@ from __future__ import annotations
 import torch
 
 from kvmm.codecs.base import EncodeContext
-from kvmm.codecs.common.transform import Transform
+from kvmm.codecs.common.outliers import find_outliers
+from kvmm.codecs.common.transform import Transform, offline_transform
+from kvmm.codecs.spec import Side, Site
 
 # Deviations from the mean within which a channel's levels lie; 1 bit ends at .8, 4 bits at 2.5, 8 bits at 3.9.
 _REACH = 3.0
 _EPSILON = 1e-6  # of norms
+
+
+def outlier_slots(
+    x: torch.Tensor, site: Site, side: Side, fitted: str | None, norm: str, count: int, context: EncodeContext
+) -> torch.Tensor:
+    """Slots int64 ``[B, H, count]`` of the tokens that stay in full precision, the same for keys and values.
+
+    Args:
+        x: what is to be stored, ``[B, H, T, D]``: keys, or values of keys that ``context`` has.
+        site, side: whose they are.
+        fitted: the codec whose fit of the keys is taken, if the calibration has one; None: none is.
+        norm: option of the codec, whether token norms are divided out.
+        count: how many.
+    """
+    keys, transform = x if side == "key" else context.keys, None
+    if keys is not None and fitted is not None and site.calibration is not None:
+        transform = offline_transform(site.calibration, fitted, site.layer, "key", site.modality, x.device)
+    if keys is None or transform is None:
+        return find_outliers(x, count, context)
+    return find_clipped(keys, transform, transform.norm if norm == "auto" else norm == "l2", count, context)
 
 
 def find_clipped(
@@ -46,4 +68,4 @@ def find_clipped(
     return beyond.topk(count, -1).indices.sort(-1).values
 
 
-__all__ = ["find_clipped"]
+__all__ = ["find_clipped", "outlier_slots"]

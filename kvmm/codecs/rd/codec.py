@@ -30,7 +30,6 @@ import torch
 from kvmm.codecs.base import PAGE_SIZE, Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.common.outliers import (
     OUTLIERS,
-    find_outliers,
     num_outliers,
     outlier_fields,
     outlier_scores,
@@ -39,7 +38,7 @@ from kvmm.codecs.common.outliers import (
     take_out,
 )
 from kvmm.codecs.common.transform import Transform, check_invertible, offline_transform, rotation
-from kvmm.codecs.rd.clipped import find_clipped
+from kvmm.codecs.rd.clipped import outlier_slots
 from kvmm.codecs.rd.fit import channel_bits, fit_to_prompt, fit_transform
 from kvmm.codecs.rd.levels import gaussian_levels, page_levels
 from kvmm.codecs.rd.tables import lane_tables, no_codes, stored_layout
@@ -207,7 +206,9 @@ class RD(Codec):
         dim, tensors = pages.shape[-1], {}
         if self.outliers:
             count = num_outliers(x.shape[2], self.outliers, PAGE_SIZE, context)
-            pages, tensors = take_out(x, pages, self._outlier_slots(x, count, context), context)
+            fitted = self.name if self.fit_kind in ("auto", "offline") else None
+            slots = outlier_slots(x, self.site, self.side, fitted, self.option("norm"), count, context)
+            pages, tensors = take_out(x, pages, slots, context)
         transform = self.transform(dim, x.device)
         if self.uses_norm(transform):
             tensors["norm"] = pages.divisors(self.parameter_dtype)
@@ -231,17 +232,6 @@ class RD(Codec):
             tensors |= {"scale": scale[:, :, :0], "zero_point": zero_point[:, :, :0]}
         page_group = torch.full((pages.shape[2],), group or 0, dtype=torch.int32, device=x.device)
         return Packed(tensors, context.page_size, page_group, shared_group=group or 0)
-
-    def _outlier_slots(self, x: torch.Tensor, count: int, context: EncodeContext) -> torch.Tensor:
-        """Slots int64 ``[B, H, count]`` of the tokens that stay in full precision, the same for keys and values."""
-        keys = x if self.side == "key" else context.keys
-        known = self.site.calibration is not None and self.fit_kind in ("auto", "offline")
-        site, transform = self.site, None
-        if keys is not None and known:
-            transform = offline_transform(site.calibration, self.name, site.layer, "key", site.modality, x.device)
-        if keys is None or transform is None:
-            return find_outliers(x, count, context)
-        return find_clipped(keys, transform, self.uses_norm(transform), count, context)
 
     def _levels(
         self, pages: Pages, layout: PlaneLayout, transform: Transform, context: EncodeContext

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kvmm.kernels import build
-from kvmm.kernels.attention.backends.cpu.structs import DTYPES
+from kvmm.kernels.attention.backends.cpu.structs import DTYPES, dtypes_text
 from kvmm.kernels.attention.structs import FLOAT, INT64, Member, Struct, header, pointer
 from kvmm.kernels.slots.format import SlotFormat, SlotSide
 
@@ -64,8 +64,7 @@ _lock = threading.Lock()
 
 def headers() -> dict[str, str]:
     """What the C file includes."""
-    dtypes = ", ".join(f"{'F32 F16 BF16 U8'.split()[number]} = {number}" for number in DTYPES.values())
-    text = "\n".join(("#include <stddef.h>", "#include <stdint.h>", f"enum {{ {dtypes} }};", header(CACHE, CALL)))
+    text = "\n".join(("#include <stddef.h>", "#include <stdint.h>", dtypes_text(), header(CACHE, CALL)))
     return {HEADER: text, **build.vectors_header()}
 
 

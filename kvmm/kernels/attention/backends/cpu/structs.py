@@ -113,19 +113,23 @@ CALL = Struct(
 )
 
 
+def dtypes_text() -> str:
+    """The C declaration of :data:`DTYPES`."""
+    names = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8", torch.int32: "I32"}
+    return f"enum {{ {', '.join(f'{names[dtype]} = {number}' for dtype, number in DTYPES.items())} }};"
+
+
 def header_text() -> str:
     """The C header of the library."""
     numbers = {"MAX_ROWS": MAX_ROWS, "MAX_CHANNELS": MAX_CHANNELS}
     kinds = ", ".join(f"{name} = {number}" for name, number in KINDS.items())
-    names = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8", torch.int32: "I32"}
-    dtypes = ", ".join(f"{names[dtype]} = {number}" for dtype, number in DTYPES.items())
     lines = [
         "/* Made by kvmm.kernels.attention.backends.cpu.structs from the declaration of the packed format. */",
         "#include <stddef.h>",
         "#include <stdint.h>",
         "",
         *(f"#define {name} {number}" for name, number in numbers.items()),
-        f"enum {{ {dtypes} }};",
+        dtypes_text(),
         f"enum {{ {kinds} }};",
         "",
         header(SEGMENT, CALL),
