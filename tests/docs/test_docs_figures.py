@@ -8,7 +8,7 @@ import pytest
 
 import kvmm
 from benchmarks import retention_tables
-from benchmarks.answer_tables import committed_run, marked, table
+from benchmarks.answer_tables import BEGIN_VARIANTS, VARIANTS, committed_run, marked, table
 from kvmm import KVPolicy, media, policies
 from kvmm.eval.report.pages import summary_of
 from kvmm.kernels.attention.backends.cuda import angle_kernel
@@ -207,6 +207,10 @@ def test_the_table_of_answers_is_the_committed_run():
     assert [one.policy for one in run.tasks[0].policies] == list(policies())
 
 
+def test_the_table_of_variants_is_the_committed_run():
+    assert marked(RESULTS, BEGIN_VARIANTS) == table(committed_run(VARIANTS))
+
+
 def test_what_is_said_of_the_table_is_in_it():
     """Every figure of the text is one of the table: bits, also to one place, or a difference without its sign."""
     _, summary = summary_of(committed_run())
@@ -330,10 +334,27 @@ def test_what_is_said_of_refinement():
 
 def test_slots_of_vllm():
     table, measured = rows(text_of("docs/vllm.md"), "| cache dtype | bits |"), results("vllm_slots")
-    assert list(table) == [f"`{name}`" for name in measured if "without" not in name]
+    assert set(table) == {f"`{name}`" for name in measured if "without" not in name}
+    assert [cells[0] for cells in table.values()] == sorted(cells[0] for cells in table.values())
     for name, (bits, kl, without) in table.items():
         row, plain = measured[name.strip("`")], measured[f"{name.strip('`')} without first"]
         assert [bits, kl, without] == [f"{row['bits']:.2f}", f"{row['kl']:.4f}", f"{plain['kl']:.4f}"]
+
+
+def test_speed_in_vllm():
+    said, measured = " ".join(text_of("docs/vllm.md").split()), results("vllm_throughput")
+    c, torch_, own = (measured[name] for name in ("kvmm_rd2 8", "kvmm_rd2-torch 8", "auto 8"))
+    rate = [f"{row['tokens_per_second']:.0f}" for row in (c, torch_, own)]
+    assert (
+        f"at {rate[0]} tokens a second with `kvmm_rd2` in C and {rate[1]} in torch, {rate[2]} with vLLM's own" in said
+    )
+    assert f"held {own['capacity']:,} tokens in the memory where `kvmm_rd2` held {c['capacity']:,}" in said
+    slower = [
+        row["prompt_seconds"] / measured[f"auto {row['batch']}"]["prompt_seconds"]
+        for row in measured.values()
+        if row["route"] == "c"
+    ]
+    assert min(slower) >= 2 and max(slower) <= 5 and "two to five times slower" in said
 
 
 def test_what_is_said_of_a_soak():
