@@ -298,19 +298,6 @@ def test_files_at_rest():
         assert cells == [*ratios, *seconds, f"{row['read_pages_seconds']:.1f} s"]
 
 
-def test_serdes_of_lmcache():
-    table, measured = rows(text_of("docs/lmcache.md"), "| serde | smaller |"), results("lmcache_serde")
-    assert list(table) == [f"`{name}`" for name in measured]
-    for name, (smaller, kl, *others) in table.items():
-        row = measured[name.strip("`")]
-        if "not_run" in row:
-            assert (smaller, kl) == (f"{row['estimated_ratio']:.2f}x", "needs CUDA") and "CUDA" in row["not_run"]
-            continue
-        speeds = [f"{row[key]:.0f} MB/s" for key in ("serialize_mb_s", "deserialize_mb_s")]
-        assert [smaller, kl] == [f"{row['ratio']:.2f}x", f"{row['kl']:.1e}"]
-        assert others == [str(row["same_answers"]), *speeds]
-
-
 def test_what_is_said_of_confidence():
     said, found = " ".join(text_of("docs/python.md").split()), results("confidence/heldout")["test"]["bf16"]
     marked = found["unsure"]
@@ -330,28 +317,6 @@ def test_what_is_said_of_refinement():
     for name, (before, after) in {"rd1": (".052", ".044"), "rd2": (".029", ".023"), "rd3": (".022", ".017")}.items():
         assert f"`{name}`" in said and f"from {before} to {after}" in said
         assert [f"{one[name]:.3f}"[1:] for one in kl] == [before, after]
-
-
-def test_slots_of_vllm():
-    table, measured = rows(text_of("docs/vllm.md"), "| cache dtype | bits |"), results("vllm_slots")
-    assert set(table) == {f"`{name}`" for name in measured if "without" not in name}
-    assert [cells[0] for cells in table.values()] == sorted(cells[0] for cells in table.values())
-    for name, (bits, kl, without) in table.items():
-        row, plain = measured[name.strip("`")], measured[f"{name.strip('`')} without first"]
-        assert [bits, kl, without] == [f"{row['bits']:.2f}", f"{row['kl']:.4f}", f"{plain['kl']:.4f}"]
-
-
-def test_speed_in_vllm():
-    said = text_of("docs/vllm.md")
-    table, measured = rows(said, "| cache | batch 1 |"), results("vllm_throughput")
-    names = {"vLLM's own (`auto`)": "auto", "`kvmm_rd2`": "kvmm_rd2", "`kvmm_rd4`": "kvmm_rd4"}
-    names |= {f"{name}, torch": f"{own}-torch" for name, own in names.items() if own != "auto"}
-    assert set(table) == set(names)
-    for name, cells in table.items():
-        found = [measured.get(f"{names[name]} {batch}", {}).get("tokens_per_second") for batch in (1, 8, 32)]
-        assert cells == ["-" if rate is None else f"{rate:.3g}" for rate in found]
-    held = [measured[f"{name} 1"]["capacity"] / measured["auto 1"]["capacity"] for name in ("kvmm_rd4", "kvmm_rd2")]
-    assert f"held {held[0]:.1f} (`kvmm_rd4`) and {held[1]:.1f} times (`kvmm_rd2`) the tokens" in " ".join(said.split())
 
 
 def test_what_is_said_of_a_soak():

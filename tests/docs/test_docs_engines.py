@@ -1,0 +1,40 @@
+"""What docs say of other engines is in ``benchmarks/results``."""
+
+from __future__ import annotations
+
+from tests.docs.pages import results, rows, text_of
+
+
+def test_serdes_of_lmcache():
+    table, measured = rows(text_of("docs/lmcache.md"), "| serde | smaller |"), results("lmcache_serde")
+    assert list(table) == [f"`{name}`" for name in measured]
+    for name, (smaller, kl, *others) in table.items():
+        row = measured[name.strip("`")]
+        if "not_run" in row:
+            assert (smaller, kl) == (f"{row['estimated_ratio']:.2f}x", "needs CUDA") and "CUDA" in row["not_run"]
+            continue
+        speeds = [f"{row[key]:.0f} MB/s" for key in ("serialize_mb_s", "deserialize_mb_s")]
+        assert [smaller, kl] == [f"{row['ratio']:.2f}x", f"{row['kl']:.1e}"]
+        assert others == [str(row["same_answers"]), *speeds]
+
+
+def test_slots_of_vllm():
+    table, measured = rows(text_of("docs/vllm.md"), "| cache dtype | bits |"), results("vllm_slots")
+    assert set(table) == {f"`{name}`" for name in measured if "without" not in name}
+    assert [cells[0] for cells in table.values()] == sorted(cells[0] for cells in table.values())
+    for name, (bits, kl, without) in table.items():
+        row, plain = measured[name.strip("`")], measured[f"{name.strip('`')} without first"]
+        assert [bits, kl, without] == [f"{row['bits']:.2f}", f"{row['kl']:.4f}", f"{plain['kl']:.4f}"]
+
+
+def test_speed_in_vllm():
+    said = text_of("docs/vllm.md")
+    table, measured = rows(said, "| cache | batch 1 |"), results("vllm_throughput")
+    names = {"vLLM's own (`auto`)": "auto", "`kvmm_rd2`": "kvmm_rd2", "`kvmm_rd4`": "kvmm_rd4"}
+    names |= {f"{name}, torch": f"{own}-torch" for name, own in names.items() if own != "auto"}
+    assert set(table) == set(names)
+    for name, cells in table.items():
+        found = [measured.get(f"{names[name]} {batch}", {}).get("tokens_per_second") for batch in (1, 8, 32)]
+        assert cells == ["-" if rate is None else f"{rate:.3g}" for rate in found]
+    held = [measured[f"{name} 1"]["capacity"] / measured["auto 1"]["capacity"] for name in ("kvmm_rd4", "kvmm_rd2")]
+    assert f"held {held[0]:.1f} (`kvmm_rd4`) and {held[1]:.1f} times (`kvmm_rd2`) the tokens" in " ".join(said.split())
