@@ -20,8 +20,12 @@ from kvmm.policy import RetentionSettings, spec
 from tests.kernels.test_attention_cpu import distance, exact, inputs, make_part
 
 FAST = {"oscar": spec("oscar", 2, 128), "calibquant": spec("calibquant", 1, None, levels="mean", calibration=(1, 2))}
-SLOW = {"ott": spec("ott", 2, 32, pool=3), "turboquant": spec("turboquant", 2), "rd": spec("rd", 2, fit="prompt")}
-MIXED = [FAST["oscar"], SLOW["ott"], FAST["calibquant"], SLOW["turboquant"], SLOW["rd"]]
+SLOW = {
+    "turboquant2.5": spec("turboquant", 2.5),
+    "turboquant": spec("turboquant", 2),
+    "rd": spec("rd", 2, fit="prompt"),
+}
+MIXED = [FAST["oscar"], SLOW["turboquant2.5"], FAST["calibquant"], SLOW["turboquant"], SLOW["rd"]]
 needs_library = pytest.mark.skipif(not cpu.available(), reason="no C compiler")
 
 
@@ -96,7 +100,7 @@ def test_one_backend_is_not_asked_for_parts(torch_read):
 @needs_library
 def test_calls_that_the_library_does_not_take(torch_read):
     """Many rows of queries, autograd, doubles: torch reads all, as one softmax."""
-    parts = [make_part(kv, 100) for kv in (FAST["oscar"], SLOW["ott"])]
+    parts = [make_part(kv, 100) for kv in (FAST["oscar"], SLOW["turboquant2.5"])]
     query, _, *rest = inputs(parts, length=20)
     for asked in (query, query[:, :, :1].clone().requires_grad_(), query[:, :, :1].double()):
         dispatch.run(AttentionCall(asked, *rest), parts, cpu)
