@@ -319,7 +319,7 @@ class _Events:
                 tab.chat,
                 **AT_ONCE,
             )
-        sidebar.model.change(scope_html, sidebar.model, tab.scope, **AT_ONCE)
+        sidebar.model.input(scope_html, sidebar.model, tab.scope, **AT_ONCE)
         sidebar.compare.change(
             lambda on, state: gr.Chatbot(visible=on, value=state.chats["full"] if state else []),
             [sidebar.compare, self.session],

@@ -12,7 +12,7 @@ import pytest
 
 from kvmm.analysis.cost.plan import PLAN_POLICIES, count_tokens, make_plan
 from kvmm.analysis.cost.shapes import find_shape
-from kvmm.ui.tabs.evaluate import MINI, sources_in
+from kvmm.ui.tabs.evaluate import FIRST_LIMIT, MINI, sources_in
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -144,6 +144,8 @@ def test_stop_ends_a_comparison_after_the_method_in_hand(visit, monkeypatch):
 def test_a_benchmark_is_run_and_gone_on_with(visit, screenshot):
     page = visit()
     page.get_by_role("tab", name="Evaluate").click()
+    expect(page.locator("#evaluate-limit input").first).to_have_value(str(FIRST_LIMIT))
+    page.wait_for_timeout(1000)  # what the page loads last sets its fields, and nobody types within that second
     type_number(page, "#evaluate-limit", 0)
     page.locator("#evaluate-start").click()
     expect(page.locator("#evaluate-progress")).to_contain_text("Questions must be a whole number")
