@@ -38,3 +38,14 @@ def test_speed_in_vllm():
         assert cells == ["-" if rate is None else f"{rate:.3g}" for rate in found]
     held = [measured[f"{name} 1"]["capacity"] / measured["auto 1"]["capacity"] for name in ("kvmm_rd4", "kvmm_rd2")]
     assert f"held {held[0]:.1f} (`kvmm_rd4`) and {held[1]:.1f} times (`kvmm_rd2`) the tokens" in " ".join(said.split())
+
+
+def test_what_drafts_gain():
+    table, measured = rows(text_of("docs/serving.md"), "| answer, policy, drafter |"), results("speculative")
+    expected = {}
+    for row in measured.values():
+        who = "SmolLM2" if row["name"].startswith("SmolLM2") else "embedded"
+        cells = [str(row["tokens"]), str(row["calls"]), f"{row['acceptance']:.0%}".replace("%", " %")]
+        assert row["equal"]
+        expected[f"{who}, {row['task']}, `{row['policy']}`, {row['drafter']}"] = [*cells, f"{row['ratio']:.2f}x"]
+    assert table == expected
