@@ -118,6 +118,13 @@ CASES = {
         [(128, 2)],
         {"group": "page", "query": (torch.bfloat16, "plain"), "token": HALF, "kept": 40, "bias": True},
     ),
+    "many slots left out": (
+        64,
+        4,
+        [(128, 2)],
+        [(128, 2)],
+        {"group": "span", "query": (torch.float16, "plain"), "norm": HALF, "kept": 170, "bias": True},
+    ),
     # groups name the channels of the second plane
     "channels by page": (
         128,
@@ -301,11 +308,11 @@ def make_values(value_planes, options, sizes, makers):
 
 
 def slots_to_keep(count, sizes, generator, device):
-    """Slots in no order, the last two the same."""
+    """Slots in order, the last two the same."""
     if count is None:
         return None
-    slots = torch.rand(sizes, generator=generator).argsort(-1)[..., :count].int()
-    slots[..., -1] = slots[..., -2]
+    slots = torch.rand(sizes, generator=generator).argsort(-1)[..., :count].sort(-1).values.int()
+    slots[..., -2] = slots[..., -1]
     return slots.to(device)
 
 

@@ -162,6 +162,23 @@ def test_many_rows_and_holes(kv: CodecSpec) -> None:
     assert compare(parts, batch=2, length=7, holes=0.3) < 3e-3
 
 
+KEPT = {"rd": spec("rd", 2, outliers=4), "ott": spec("ott", 2, 128, pool=6, window=128)}
+
+
+@pytest.mark.parametrize("length", [1, 9])
+@pytest.mark.parametrize("name", KEPT)
+def test_tokens_kept_in_full_precision(name: str, length: int) -> None:
+    """Left out of the pages that Triton reads, for few rows and for many, and read besides."""
+    parts = make_parts([(KEPT[name],) * 2], [300], batch=2, more=150)
+    formats = [reader.format for part in parts for reader in (part.key, part.value)]
+    assert all(each.kept.shape[2] >= 8 for each in formats)
+    assert all(gpu.supports(part, small_call(batch=2, length=length)) for part in parts)
+    assert compare(parts, batch=2, length=length, holes=0.2) < 3e-3
+    for each in formats:  # not as the codes have them
+        each.kept.mul_(3)
+    assert compare(parts, batch=2, length=length) < 3e-3
+
+
 KINDS = {
     "oscar2": spec("oscar", 2, 128),
     "calibquant1": spec("calibquant", 1, None, levels="mean"),

@@ -32,7 +32,7 @@ NOT_CUDA = {
     **dict.fromkeys(("spherical-high", "spherical-mid", "spherical-low"), "cuda, angle codes"),
     **dict.fromkeys(("paper-rotatekv2", "paper-turboquant2.5"), "torch"),
 }
-NOT_PLAIN = ("ott2", "paper-ott2", "turboquant2", "turboquant2.5")  # values that only the CUDA kernel knows
+NOT_PLAIN = ("turboquant2", "turboquant2.5")  # values that only the CUDA kernel knows
 
 
 class Segment:
@@ -84,6 +84,7 @@ def test_backend_of_outlier_tokens(as_on_a_gpu):
     segment, behind, query = segment_and_query(replace(get_policy("rd2"), text=KVSpec(kept, kept)))
     assert segment.key.format.kept is not None and segment.value.format.kept is not None
     assert backend_of(segment, AttentionCall(query, *behind)) == "cuda"
+    assert gpu.supports(segment, AttentionCall(query.repeat(1, 1, 20, 1), *behind))
 
 
 @pytest.mark.parametrize("name", policies())
@@ -97,7 +98,7 @@ def test_backend(as_on_a_gpu, name):
     # more rows than the products of integers take: values that only the CUDA kernel knows go to torch, others to Triton
     many = AttentionCall(query.repeat(1, 1, 20, 1), *behind)
     values = segment.value.format
-    plain = not isinstance(values, PackedFormat) or values.plain
+    plain = not isinstance(values, PackedFormat) or values.plain_codes
     assert many.rows > triton_call.INT8_ROWS and gpu.supports(segment, many) == plain
     assert plain != (name in NOT_PLAIN)
 

@@ -69,6 +69,7 @@ def test_matches_reference(name, pages, splits):
         ("keys in groups of channels, 7 rows", 1, 1),
         ("means behind norms", 2, 1),
         ("slots left out", 2, 1),
+        ("many slots left out", 1, 2),
         ("channels by page", 2, 2),
         ("channels by map, 7 rows", 1, 1),
         ("bits of 2", 2, 2),

@@ -103,9 +103,11 @@ static unsigned __ballot_sync(unsigned, bool x) {
 }
 
 static int __ffs(unsigned x) { return __builtin_ffs((int)x); }
+static int __popc(unsigned x) { return __builtin_popcount(x); }
 
 static unsigned __shfl_xor_sync(unsigned, unsigned x, int mask) { return meet(x)[threadIdx.x ^ mask][0]; }
 
+static bool __all_sync(unsigned mask, bool x) { return __ballot_sync(mask, x) == 0xffffffffu; }
 static bool __any_sync(unsigned, int x) {
     auto brought = meet(x) + threadIdx.x / 32 * 32;
     return std::any_of(brought, brought + 32, [](const unsigned* y) { return y[0] != 0; });

@@ -155,7 +155,7 @@ class PackedFormat:
             ``D`` the channels of all, but for ``transform`` and ``lane_order``, and ``mean`` is that of each head.
         lane_order: keys by token only: the channel of each lane, of a group of heads side by side, or None.
         kept, kept_slot: tokens that the model's own vectors stand for, in the values' store as well, instead of what
-            the pages have in these slots; slots behind the pages in use hold none. Or None.
+            the pages have in these slots, which ascend; slots behind the pages in use hold none. Or None.
         bit_weights: where codes are no multiples of a step, as those of a symmetric code book: what each bit of a code
             adds to the zero point, in steps of the channel, from the lowest bit up, of codes of three bits besides what
             their parity adds. Of channels with a bit in the second plane, then of the others; each plane begins with

@@ -32,8 +32,8 @@ def takes(call: AttentionCall) -> bool:
 
 
 def supports(segment: KVSegment, call: AttentionCall) -> bool:
-    """Whether the kernels read a segment: at least its values, for whose keys the codec may make the logits. Values
-    that are not plain only the CUDA kernel reads."""
+    """Whether the kernels read a segment: at least its values, for whose keys the codec may make the logits. Codes that
+    are not plain only the CUDA kernel reads."""
     values = segment.value.format
     if segment.key.observes or values is None:
         return False
@@ -44,6 +44,8 @@ def supports(segment: KVSegment, call: AttentionCall) -> bool:
         return False
     if not _keep_the_same(segment, keys, values):
         return False
+    if values.plain_codes and keys.logit_calibration is None and not segment.key.calibrates_logits:
+        return True
     return reads(_decode_call(call), keys, values, call.bias)
 
 
@@ -119,7 +121,7 @@ def _attend(
                 torch.cuda.current_stream().wait_stream(side_stream)
                 partial.launch_dependents = False
         final = last and number == len(segments) - 1
-        kept = isinstance(each, PackedFormat) and each.kept is not None and each.kept.shape[2] > 0
+        kept = _keeps(each)
         state = reduce_splits(decode, partial, each, residual, state, out, last=final and not kept)
         if kept:
             bias = None if call.bias is None else call.bias[..., start : start + count]
@@ -168,7 +170,8 @@ def _segment_splits(
         partial = cuda_split(call, keys, values, pages_in_use, bias, residual_tokens, calibration)
         if partial is not None:
             return partial
-    if isinstance(keys, PackedFormat) and not keys.plain:
+    hidden = _hidden_slots(values) if _keeps(values) else None
+    if isinstance(keys, PackedFormat) and not (keys.plain_codes if hidden is not None else keys.plain):
         keys = None
     if keys is None:
         # natural logits where the codec calibrates them, else in units of log 2
@@ -186,7 +189,17 @@ def _segment_splits(
         extrema = triton_split(call, keys, values, pages_in_use, bias, logits=logits, write_logits=True)
         lines = logit_calibration(call, extrema.m, extrema.l, calibration)
         keys = None
-    return triton_split(call, keys, values, pages_in_use, bias, logits=logits, calibration=lines)
+    return triton_split(call, keys, values, pages_in_use, bias, logits=logits, hidden=hidden, calibration=lines)
+
+
+def _keeps(store: PackedFormat | DenseFormat) -> bool:
+    return isinstance(store, PackedFormat) and store.kept is not None and store.kept.shape[2] > 0
+
+
+def _hidden_slots(store: PackedFormat) -> torch.Tensor:
+    """uint8 ``[BH, slots]``: 1 for the tokens that a store keeps as the model made them."""
+    slot, slots = store.kept_slot.flatten(0, 1), store.pages * store.page_size
+    return slot.new_zeros(len(slot), slots, dtype=torch.uint8).scatter_(-1, slot.long().clamp_max(slots - 1), 1)
 
 
 def _kept_split(
@@ -200,15 +213,15 @@ def _kept_split(
     slot = keys.kept_slot
     kept_bias = None
     if bias is not None:
-        by_head = bias[:, :, 0].expand(*slot.shape[:2], -1)
-        kept_bias = by_head.gather(-1, slot.long())
+        by_head = bias.expand(*slot.shape[:2], -1, -1)
+        kept_bias = by_head.gather(-1, slot.long().unsqueeze(2).expand(-1, -1, bias.shape[2], -1))
     if pages_in_use is not None:
-        outside = torch.where(slot < pages_in_use * keys.page_size, 0.0, MASKED)
+        outside = torch.where(slot < pages_in_use * keys.page_size, 0.0, MASKED).unsqueeze(2)
         kept_bias = outside if kept_bias is None else kept_bias + outside
     # heads keep other tokens, so each is a sequence of its own
     heads = DecodeCall(call.query, 1, call.query_length, call.scaling, None)
     key, value = (store.kept.flatten(0, 1).unsqueeze(1) for store in (keys, values))
-    kept_bias = None if kept_bias is None else kept_bias.flatten(0, 1)[:, None, None].contiguous()
+    kept_bias = None if kept_bias is None else kept_bias.flatten(0, 1)[:, None].contiguous()
     return residual_split(heads, ResidualTokens(key, value, kept_bias, None))
 
 

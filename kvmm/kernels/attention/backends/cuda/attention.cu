@@ -25,6 +25,7 @@
 
 constexpr int THREADS = WARPS * 32;
 constexpr int SLICES = PAGE / 16;
+constexpr int KEPT_IN_REGISTERS = 4;  // of a lane: slots of no more than 128 tokens are not looked up
 constexpr int COLUMNS = 8 * ROW_TILES;
 // where bits of keys' codes are lanes, the first plane's lowest bits come first, and behind the second plane its parities
 constexpr int KEY_WIDTH_0 = ceil_to(KEY_LANES_0, 32) * (KEY_BIT_LANES ? KEY_BITS_0 : 1);
@@ -949,9 +950,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
     for (int n = 0; n < ROW_TILES; n++)
         top[n] = -infinity(), total[n] = LOGIT_RANGE ? infinity() : 0.0f, total_zero[n] = 0.0f;
 
-    int kept_slots[KEPT + 1];  // those of this lane
+    int kept_slots[KEPT_IN_REGISTERS];  // those of this lane
 #pragma unroll
-    for (int i = 0; i < KEPT; i++) {
+    for (int i = 0; i < (KEPT <= KEPT_IN_REGISTERS ? KEPT : 0); i++) {
         const Byte* const slots = pages_of(args.kept_slot, batch, head, 0);
         kept_slots[i] = 32 * i + lane < args.kept ? ((const int*)slots)[32 * i + lane] : -PAGE;
     }
@@ -970,6 +971,29 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
 #pragma unroll
             for (int slice = 0; slice < SLICES; slice++)
                 bias[slice] = make_float2(from[16 * slice], from[16 * slice + 1]);
+        }
+
+        unsigned hidden = 0;  // of a slice's two tokens those that are kept elsewhere, in two bits
+        if constexpr (KEPT) {
+            auto hide = [&](int slot, bool here) {
+                for (unsigned found = __ballot_sync(0xffffffffu, here); found; found &= found - 1) {
+                    const int at = __shfl_sync(0xffffffffu, slot, __ffs(found) - 1) - page * PAGE;
+                    if (at % 16 / 2 == g) hidden |= 1u << (at / 16 * 2 + at % 2);
+                }
+            };
+            if constexpr (KEPT <= KEPT_IN_REGISTERS) {
+#pragma unroll
+                for (int i = 0; i < KEPT; i++) hide(kept_slots[i], kept_slots[i] / PAGE == page);
+            } else {  // of a long context: looked up while the page is on its way
+                const int* const slots = (const int*)pages_of(args.kept_slot, batch, head, 0);
+                int at = first_not_below(slots, args.kept, page * PAGE, lane) + lane;
+                for (bool more = true; more; at += 32) {
+                    const int slot = at < args.kept ? slots[at] : 0x7fffffff;
+                    const bool here = slot / PAGE == page;
+                    hide(slot, here);
+                    more = __all_sync(0xffffffffu, here);
+                }
+            }
         }
 
         fetch_wait<2 * STAGES - 1>();  // the oldest of the fetches under way
@@ -1073,17 +1097,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         }
 
 #endif
-
-        unsigned hidden = 0;  // of a slice's two tokens those that are kept elsewhere, in two bits
-        if constexpr (KEPT) {
-#pragma unroll
-            for (int i = 0; i < KEPT; i++) {
-                for (unsigned found = __ballot_sync(0xffffffffu, kept_slots[i] / PAGE == page); found; found &= found - 1) {
-                    const int at = __shfl_sync(0xffffffffu, kept_slots[i], __ffs(found) - 1) - page * PAGE;
-                    if (at % 16 / 2 == g) hidden |= 1u << (at / 16 * 2 + at % 2);
-                }
-            }
-        }
 
         // of a slice's two tokens of head t, without bias
         auto logits = [&](int n, int slice) {

@@ -157,3 +157,16 @@ DEVICE int group_of(const int* map, int groups, int page) {
 DEVICE const Byte* pages_of(const Paged& store, int batch, int head, int lane) {
     return store.data + 16 * lane + batch * store.batch + head * store.head;
 }
+
+// Index of the first of some ascending numbers that is not below `least`, by all lanes together.
+DEVICE int first_not_below(const int* numbers, int count, int least, int lane) {
+    int low = 0, high = count;
+    while (high - low > 32) {
+        const int stride = (high - low + 31) / 32, at = low + lane * stride;
+        const int below = __popc(__ballot_sync(0xffffffffu, at < high && numbers[at] < least));
+        high = min(high, low + below * stride);
+        if (below) low += (below - 1) * stride + 1;
+    }
+    const int at = low + lane;
+    return low + __popc(__ballot_sync(0xffffffffu, at < high && numbers[at] < least));
+}

@@ -31,7 +31,7 @@ class KeyPlanes:
         bit_lanes: whether each bit of a code is a lane of its own, all codes' lowest bits first. Of codes with a bit in
             the second plane that bit and the parity of all bits follow; a lane of the first plane's bit ``i`` counts
             ``2 ** i``, one of these counts 1.
-        kept_slot: int32 ``[B, H, E]``, slots to leave out, or None.
+        kept_slot: int32 ``[B, H, E]``, slots to leave out, ascending, or None.
         chunks: with ``point``, groups of neighbouring lanes that have scales and zero points of their own: ``norm`` and
             ``point`` are ``[B, H, P, chunks * N]``.
         heads_together: heads that one of a store's serves; ``H`` of what it has by token counts these.

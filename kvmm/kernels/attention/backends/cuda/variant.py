@@ -21,7 +21,7 @@ from kvmm.kernels.attention.backends.cuda.inputs import (
 from kvmm.kernels.attention.format import aligned
 
 PAGE_SIZES = (64, 128)
-MAX_KEPT = 128  # slots of a head that are left out
+KEPT_IN_REGISTERS = 128  # slots of a head that are left out; more are looked up for every page
 MAX_PARTS = 8  # groups of tokens in a page, or of channels of a token
 MAX_LANES = 256  # of all planes together: 254 * high + low has to fit 31 bits
 TYPES = {torch.float16: 1, torch.float32: 2}
@@ -79,7 +79,7 @@ class Variant(Compiled):
     key_bit_lanes: bool = macro("whether each bit of keys' codes is a lane of its own", default=False)
     value_bit_lanes: bool = macro("whether each bit of values' codes is", default=False)
     key_gather: bool = macro("with QUERY_TYPE, whether groups of keys name the second plane's channels", default=False)
-    kept: int = macro("slots of a head that are left out, in multiples of 32", default=0)
+    kept: int = macro("slots of a head that are left out, in multiples of 32, 5 if more than 128", default=0)
     key_chunks: int = macro("groups of channels of a token that keys have scales for", default=1)
     key_heads: int = macro("heads that share the codes of keys", default=1)
     key_order: bool = macro("whether lanes of keys have an order by sequence and head", default=False)
@@ -230,6 +230,10 @@ def _groups(group: str | torch.Tensor, count: int) -> bool:
     return not (isinstance(group, str) and group == "span") and count > 1
 
 
+def _kept(slots: torch.Tensor | None) -> int:
+    return 0 if slots is None else -(-min(slots.shape[-1], KEPT_IN_REGISTERS + 1) // 32)
+
+
 def _bias_mode(bias: torch.Tensor | None) -> int:
     if bias is None:
         return 0
@@ -367,7 +371,7 @@ def variant_of(
     page = keys.page_size
     if page not in PAGE_SIZES or (calibrated and not (keys.norm is None and keys.kept_slot is None)):
         return None
-    if keys.kept_slot is not None and (keys.kept_slot.shape[-1] > MAX_KEPT or keys.kept_slot.stride(-1) != 1):
+    if keys.kept_slot is not None and keys.kept_slot.stride(-1) != 1:
         return None
     if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
         return None
@@ -394,7 +398,7 @@ def variant_of(
         value_norm=0 if values.norm is None else TYPES[values.norm.dtype],
         bias=_bias_mode(bias),
         calibrated=calibrated,
-        kept=0 if keys.kept_slot is None else -(-keys.kept_slot.shape[-1] // 32),
+        kept=_kept(keys.kept_slot),
         key_parts=keys.groups_in_page,
         key_bit_lanes=keys.bit_lanes,
         value_bit_lanes=values.bit_weights is not None,

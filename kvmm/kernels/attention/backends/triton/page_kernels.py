@@ -56,7 +56,7 @@ def _store_split(M, L, ACC, ZERO, V: tl.constexpr, m, l, acc1, acc2, accz, bh, n
     do_not_specialize=["H", "rows", "queries", "kgroups", "vgroups", "pages", "num_kv_splits", "bias_b", "bias_q"]
 )
 def attention_kernel(
-    query, keys, K: tl.constexpr, values, V: tl.constexpr, BIAS, LOGITS, CALIBRATION, USED, M, L, ACC, ZERO,
+    query, keys, K: tl.constexpr, values, V: tl.constexpr, BIAS, HIDDEN, LOGITS, CALIBRATION, USED, M, L, ACC, ZERO,
     H, rows, queries, kgroups, vgroups, pages, num_kv_splits, slots, bias_b, bias_q,
     N: tl.constexpr, UI: tl.constexpr, F: tl.constexpr, RP: tl.constexpr, BIAS_KIND: tl.constexpr,
     IN_TOKENS: tl.constexpr, ROLLED: tl.constexpr, ASM: tl.constexpr,
@@ -67,7 +67,7 @@ def attention_kernel(
     bit position. ``query`` is a :class:`Query`, ``keys`` and ``values`` are :class:`Store`. ``M`` and ``L`` float32
     ``[B * H, num_kv_splits, rows]``, ``ACC`` ``[B * H, num_kv_splits, rows, VQ]`` in lanes of the values, ``ZERO``
     ``[B * H, num_kv_splits, rows, zeros]``, the part of the zero points. ``CALIBRATION`` ``[B * H, rows, 2]`` is the slope
-    and shift of each row's logits.
+    and shift of each row's logits. ``HIDDEN`` uint8 ``[B * H, slots]`` is 1 for tokens that are read elsewhere.
     """
     TU: tl.constexpr = F * UI
     SPAN: tl.constexpr = UI if ROLLED else N  # tokens of each of its pages that a tile takes at once
@@ -113,6 +113,9 @@ def attention_kernel(
                 x = x * slope[None, :] + shift[None, :]
             if BIAS_KIND > 0:
                 x += _bias(x, BIAS, slot, live, b, rows, queries, bias_b, bias_q, RP, BIAS_KIND) * LOG2E
+            if HIDDEN is not None:
+                hidden = tl.load(HIDDEN + bh * slots + slot, mask=live, other=0)
+                x = tl.where(hidden[:, None] != 0, -1e30, x)
             if F > 1 or IN_TOKENS:
                 x = tl.where(live[:, None], x, -1e30)
             new_m = tl.maximum(new_m, tl.max(x, 0))

@@ -103,6 +103,7 @@ def triton_split(
     bias: torch.Tensor | None,
     *,
     logits: torch.Tensor | None = None,
+    hidden: torch.Tensor | None = None,
     calibration: torch.Tensor | None = None,
     write_logits: bool = False,
     tokens: int | None = None,
@@ -113,6 +114,7 @@ def triton_split(
         keys: None where ``logits`` ``[BH, rows, slots]`` are given.
         bias: float32 ``[B or 1, 1, 1 or q, slots]`` or None.
         logits: float32, in units of log 2: read in place of keys, or written with ``write_logits``.
+        hidden: uint8 ``[BH, slots]``, 1 for tokens to leave out, or None.
         calibration: ``[BH, rows, 2]``, slope and shift applied to each row's logits, or None.
         write_logits: only write logits; ``m`` and ``l`` are then the largest and smallest logit of each split.
         tokens: tokens of a dense store, which need not fill its last tile; None for pages.
@@ -145,7 +147,7 @@ def triton_split(
     num_kv_splits = _num_kv_splits(call, tiles, warps)
     shape = (call.bh, num_kv_splits, call.rows)
     m, l = call.empty(*shape), call.empty(*shape)
-    slots = 0 if logits is None else logits.shape[-1]
+    slots = next((x.shape[-1] for x in (logits, hidden) if x is not None), 0)
     bias_strides = (0, 0) if bias is None else (0 if bias.shape[0] == 1 else bias.stride(0), bias.stride(2))
     shared = {
         "N": page, "UI": unit, "F": pages_a_tile, "RP": call.row_block,
@@ -164,7 +166,8 @@ def triton_split(
     acc = call.empty(*shape, v["lanes"])
     zero = call.empty(*shape, zeros) if zeros else None
     attention_kernel[grid](
-        query, _store(k), _store_layout(k), _store(v), value_layout, bias, logits, calibration, used, m, l, acc, zero,
+        query, _store(k), _store_layout(k), _store(v), value_layout, bias, hidden, logits, calibration, used, m, l, acc,
+        zero,
         call.num_kv_heads, call.rows, call.query_length, groups,
         1 if isinstance(values, DenseFormat) else values.groups, pages, num_kv_splits, slots,
         *bias_strides, IN_TOKENS=tokens is not None, **shared,
