@@ -326,6 +326,9 @@ SPECS = [
     CodecSpec("rd", 2),
     CodecSpec("rd", 1.5, None, (("norm", "l2"),)),
     CodecSpec("rd", 2.25, None, (("fit", "prompt"),)),
+    spec("rd", 2, outliers=2),
+    spec("rd", 1.5, norm="l2", outliers=3),
+    spec("rd", 2, fit="prompt", outliers=1),
 ]
 
 
@@ -344,12 +347,12 @@ def calibration(heads: int, dim: int) -> Calibration:
 
 
 @pytest.mark.parametrize("side", ["key", "value"])
-@pytest.mark.parametrize("kv", [*SPECS, "calibrated"], ids=str)
+@pytest.mark.parametrize("kv", [*SPECS, "calibrated", "calibrated, outliers"], ids=str)
 def test_codecs(kv, side, monkeypatch):
     """An encode, and a second one behind it, through tiles and through float32 pages: alike, and decoded alike."""
     site = Site()
-    if kv == "calibrated":
-        kv, site = CodecSpec("rd", 2), Site(0, IMAGE, calibration(2, 64))
+    if isinstance(kv, str):
+        kv, site = spec("rd", 2, outliers=2 * ("outliers" in kv)), Site(0, IMAGE, calibration(2, 64))
     x, valid = holes(vectors(300, 64, torch.bfloat16), 200)
     later = vectors(130, 64, torch.bfloat16, seed=1)
     keys = vectors(300, 64, torch.bfloat16, seed=2)

@@ -204,25 +204,25 @@ class RD(Codec):
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
         pages = cut_pages(x, context.page_size, context.valid)
         dim, tensors = pages.shape[-1], {}
-        if self.outliers:
-            count = num_outliers(x.shape[2], self.outliers, PAGE_SIZE, context)
-            fitted = self.name if self.fit_kind in ("auto", "offline") else None
-            slots = outlier_slots(x, self.site, self.side, fitted, self.option("norm"), count, context)
-            pages, tensors = take_out(x, pages, slots, context)
         transform = self.transform(dim, x.device)
         if self.uses_norm(transform):
             tensors["norm"] = pages.divisors(self.parameter_dtype)
             pages = pages.divide(tensors["norm"])
+        slots = self._outlier_slots(x, context)
         if self.fit_kind == "prompt":
             if context.previous is None:
                 moment = context.query_moment if self.side == "key" else None
-                tensors |= fit_to_prompt(pages, moment, float(self.spec.bits))
+                usual = pages if slots is None else take_out(x, pages, slots, context)[0]
+                tensors |= fit_to_prompt(usual, moment, float(self.spec.bits))
             forward = (context.previous or tensors)["transform"][:, :, 0].float()
             pages = pages.transform(forward)
             layout = stored_layout(tensors, context.previous)
         else:
             pages = pages.transform(transform.forward[None], transform.known).subtract(transform.offset[None])
             layout = self.layout(dim, transform)
+        if slots is not None:
+            pages, kept = take_out(x, pages, slots, context)
+            tensors |= kept
         scale, zero_point, group = self._levels(pages, layout, transform, context)
         padded_widths = layout.padded_widths(x.device, context.previous and context.previous.tensors, self.token_dim)
         tensors |= pages.plane_codes(scale, zero_point, layout, self.side == "value", padded_widths)
@@ -232,6 +232,14 @@ class RD(Codec):
             tensors |= {"scale": scale[:, :, :0], "zero_point": zero_point[:, :, :0]}
         page_group = torch.full((pages.shape[2],), group or 0, dtype=torch.int32, device=x.device)
         return Packed(tensors, context.page_size, page_group, shared_group=group or 0)
+
+    def _outlier_slots(self, x: torch.Tensor, context: EncodeContext) -> torch.Tensor | None:
+        """Slots ``[B, H, n]`` of the tokens that stay in full precision, or None without the option."""
+        if not self.outliers:
+            return None
+        count = num_outliers(x.shape[2], self.outliers, PAGE_SIZE, context)
+        fitted = self.name if self.fit_kind in ("auto", "offline") else None
+        return outlier_slots(x, self.site, self.side, fitted, self.option("norm"), count, context)
 
     def _levels(
         self, pages: Pages, layout: PlaneLayout, transform: Transform, context: EncodeContext
