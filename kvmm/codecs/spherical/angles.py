@@ -42,9 +42,16 @@ _LOWER = {8: 6, 7: 6, 6: 4, 5: 4, 4: 3, 3: 2, 2: 1}  # bits per angle of the nex
 
 
 @lru_cache(maxsize=32)
+def _levels_on(dim: int, bits: int, levels: str, device: str) -> torch.Tensor:
+    """float32 ``[dim - 1, 2 ** bits]``; do not modify."""
+    with torch.inference_mode(False):
+        return (density_levels if levels == "density" else uniform_levels)(dim, bits).to(device)
+
+
+@lru_cache(maxsize=32)
 def _cosines_and_sines(dim: int, bits: int, levels: str, device: str) -> torch.Tensor:
     """float32 ``[1, dim - 1, 2 ** bits, 2]`` of the levels; do not modify."""
-    found = (density_levels if levels == "density" else uniform_levels)(dim, bits)
+    found = _levels_on(dim, bits, levels, "cpu")
     with torch.inference_mode(False):
         return torch.stack((found.cos(), found.sin()), -1).unsqueeze(0).to(device)
 
@@ -118,8 +125,7 @@ class SphericalAngles(Spherical):
         return max(2, divisor(dim, self.rate.group)) if self.rate.group else dim
 
     def _levels(self, size: int, device: torch.device) -> torch.Tensor:
-        make = density_levels if self.option("levels") == "density" else uniform_levels
-        return make(size, self.rate.index_bits).to(device)
+        return _levels_on(size, self.rate.index_bits, self.option("levels"), str(device))
 
     def _encode_pages(
         self, pages: torch.Tensor, span: Mapping[str, torch.Tensor], heads: torch.Tensor | None = None
