@@ -91,6 +91,7 @@ CASES = {
     "code book": (spec("turboquant", 2), {"page_size": 64, "more": 150}, True),
     "code books of 8 levels": (spec("turboquant", 3), {"page_size": 128}, True),
     "kept tokens": (spec("ott", 2, 128), {"page_size": 128, "more": 150}, True),
+    "rd, kept tokens": (spec("rd", 2, outliers=9, norm="l2"), {"page_size": 64, "more": 150}, False),
     "groups in a page": (spec("kivi", 2, 32), {"page_size": 128}, True),
     "groups in a page, norms": (spec("oscar", 4, 32), {"page_size": 64, "more": 90}, True),
 }
@@ -127,7 +128,7 @@ def test_calibrated(variants: list[Variant], layer: int, bits: int, tokens: int,
 
 
 @pytest.mark.parametrize(("dtype", "apart"), [(torch.float16, False), (torch.bfloat16, True)])
-@pytest.mark.parametrize("name", [*FIRST, "groups in a page", "kept tokens"])
+@pytest.mark.parametrize("name", [*FIRST, "groups in a page", "kept tokens", "rd, kept tokens"])
 def test_residual_tokens(variants, num_residual_splits, name: str, dtype: torch.dtype, apart: bool) -> None:
     """Columns in the model's dtype are read by the same kernel, between the query's transform and the pages."""
     kv, parts, _ = CASES[name]
@@ -136,6 +137,15 @@ def test_residual_tokens(variants, num_residual_splits, name: str, dtype: torch.
     error = compare(given, ratio=5, batch=2, residual=45, dtype=dtype, holes=0.1)
     assert error < (2e-3 if dtype == torch.float16 else 6e-3)  # the output is rounded to it
     assert [variant.residual for variant in variants] == [1 if dtype == torch.float16 else 3]
+    assert [variant.residual_kept for variant in variants] == ["kept" in name]
+
+
+def test_kept_tokens_of_several_parts(variants) -> None:
+    """The first part's are read behind the residual tokens, the others' alone."""
+    kv, parts, _ = CASES["kept tokens"]
+    given = make_parts([(kv, kv)] * 2, [260, 130], batch=2, dtype=torch.float16, **parts)
+    assert compare(given, ratio=5, batch=2, residual=45, dtype=torch.float16, holes=0.1) < 2e-3
+    assert [(variant.residual, variant.residual_kept) for variant in variants] == [(1, True)] * 2
 
 
 @pytest.mark.parametrize(("ratio", "batch", "holes"), [(4, 1, 0.0), (7, 2, 0.1)])

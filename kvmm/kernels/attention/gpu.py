@@ -121,7 +121,7 @@ def _attend(
                 torch.cuda.current_stream().wait_stream(side_stream)
                 partial.launch_dependents = False
         final = last and number == len(segments) - 1
-        kept = _keeps(each)
+        kept = _keeps(each) and not partial.kept
         state = reduce_splits(decode, partial, each, residual, state, out, last=final and not kept)
         if kept:
             bias = None if call.bias is None else call.bias[..., start : start + count]

@@ -1,4 +1,5 @@
-// Residual tokens, in the model's dtype, for a kernel that reads pages of codes besides. Wants WARPS, ROW_TILES, FOUND_AT,
+// Residual tokens, in the model's dtype, for a kernel that reads pages of codes besides, and with RESIDUAL_KEPT the
+// tokens of these pages that are kept in that dtype (PAGE, args.kept, args.kept_slot). Wants WARPS, ROW_TILES, FOUND_AT,
 // P_AT and P_BYTES, a warp's room for probabilities in its WARP_BYTES, and RESIDUAL_AT_ONCE, channels of which are joined there at a time.
 
 #pragma once
@@ -37,13 +38,34 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
 #pragma unroll
     for (int i = 0; i < PIECES; i++) query[i] = load_16(row + 64 * i, live && 32 * i + 8 * t < RESIDUAL_KEY_DIM);
 
+#if RESIDUAL_KEPT
+    const Byte* const kept_keys = pages_of(args.kept_keys, batch, head, t);
+    const Byte* const kept_values = pages_of(args.kept_values, batch, head, g);
+    const int* const kept_slots = (const int*)pages_of(args.kept_slot, batch, head, 0);
+    const float* const page_bias = args.bias ? args.bias + batch * args.bias_batch : nullptr;
+    const int slots_in_use = PAGE * (args.num_pages ? min(*args.num_pages, args.pages) : args.pages);
+    const int kept_first = ceil_to(columns, 16), last = kept_first + args.kept;
+#else
+    const int last = columns;
+#endif
+
     float top = NO_TOKEN, total = 0.0f, sums[8 * CHUNKS][2] = {};
-    for (int first = 16 * (part * WARPS + warp); first < columns; first += 16 * WARPS * args.num_residual_splits) {
+    for (int tile = 16 * (part * WARPS + warp); tile < last; tile += 16 * WARPS * args.num_residual_splits) {
+        const Byte *tile_keys = keys, *tile_values = values;
+        auto key_bytes = args.residual_keys.page, value_bytes = args.residual_values.page;
+        int first = tile, end = columns;
+#if RESIDUAL_KEPT
+        const bool of_kept = tile >= kept_first;
+        if (of_kept) {
+            tile_keys = kept_keys, tile_values = kept_values, first = tile - kept_first, end = args.kept;
+            key_bytes = args.kept_keys.page, value_bytes = args.kept_values.page;
+        }
+#endif
 #pragma unroll
         for (int i = 0; i < RESIDUAL_VALUE_DIM * 2; i += 256) {  // two lanes a column, a cache line each
             const int column = first + lane / 2, byte = i + lane % 2 * 128;
-            if (column < columns && byte < RESIDUAL_VALUE_DIM * 2)
-                prefetch(values - 16 * g + column * args.residual_values.page + byte);
+            if (column < end && byte < RESIDUAL_VALUE_DIM * 2)
+                prefetch(tile_values - 16 * g + column * value_bytes + byte);
         }
         float x[2][4] = {};
 #pragma unroll
@@ -51,8 +73,8 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const int column = first + 8 * j + g;
-                const bool there = column < columns && 32 * i + 8 * t < RESIDUAL_KEY_DIM;
-                const uint4 key = load_16(keys + column * args.residual_keys.page + 64 * i, there);
+                const bool there = column < end && 32 * i + 8 * t < RESIDUAL_KEY_DIM;
+                const uint4 key = load_16(tile_keys + column * key_bytes + 64 * i, there);
                 mma_dense(x[j], query[i].x, 0, query[i].y, 0, key.x, key.y);
                 mma_dense(x[j], query[i].z, 0, query[i].w, 0, key.z, key.w);
             }
@@ -64,8 +86,14 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
             for (int i = 0; i < 2; i++) {
                 const int column = first + 8 * j + 2 * t + i;
                 float y = -infinity();
-                if (column < columns) {
+                if (column < end) {
                     y = x[j][i] * args.residual_scaling;
+#if RESIDUAL_KEPT
+                    if (of_kept) {
+                        const int slot = kept_slots[column];  // behind the pages in use there is no token
+                        y = slot < slots_in_use ? fmaf(page_bias ? page_bias[slot] : 0.0f, LOG2_E, y) : -infinity();
+                    } else
+#endif
                     if (bias) y = fmaf(bias[column], LOG2_E, y);
                 }
                 x[j][i] = y, largest = fmaxf(largest, y);
@@ -90,8 +118,8 @@ DEVICE void add_dense(const Arguments& args, int batch, int head, int first_row,
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const int column = first + k / 2 * 8 + 2 * t + k % 2;
-                const bool there = column < columns && 64 * i + 8 * g < RESIDUAL_VALUE_DIM;
-                value[k] = load_16(values + column * args.residual_values.page + 128 * i, there);
+                const bool there = column < end && 64 * i + 8 * g < RESIDUAL_VALUE_DIM;
+                value[k] = load_16(tile_values + column * value_bytes + 128 * i, there);
             }
 #pragma unroll
             for (int j = 0; j < 8; j++) {  // channel 64 i + 8 g + j: half j % 2 of word j / 2

@@ -144,6 +144,8 @@ class ResidualInputs:
         scaling: what multiplies every logit.
         bias: float32 ``[B, n]``, -1e30 at slots without a token, or None.
         length: int32 ``[1]`` on the device, tokens in use, or None for all.
+        kept_key, kept_value: ``[B, H, E, D]`` and ``[B, H, E, D_v]``, the tokens of :attr:`KeyPlanes.kept_slot`, read
+            behind the others; or None.
     """
 
     query: torch.Tensor
@@ -152,6 +154,14 @@ class ResidualInputs:
     scaling: float
     bias: torch.Tensor | None = None
     length: torch.Tensor | None = None
+    kept_key: torch.Tensor | None = None
+    kept_value: torch.Tensor | None = None
+
+    @property
+    def columns(self) -> int:
+        """All that is to be read, in tiles of 16 tokens of one kind."""
+        tokens = self.key.shape[2]
+        return tokens if self.kept_key is None else -(-tokens // 16) * 16 + self.kept_key.shape[2]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from kvmm.kernels.attention.backends.cuda import kernel as cuda
@@ -40,6 +42,8 @@ def cuda_split(
     k, v, grouped = _key_planes(keys), _value_planes(call, values), _grouped(values)
     bias = None if bias is None else bias[:, 0, 0].expand(batch, -1)
     residual = residual_inputs(call, residual_tokens)
+    if k.kept_slot is not None:
+        residual = _with_kept(call, residual, keys.kept, values.kept)
 
     def choose(query: torch.Tensor | Query) -> tuple[Variant | None, ResidualInputs | None]:
         with_residual = None if residual is None else cuda.choose(query, k, v, bias, residual, calibration is not None)
@@ -55,7 +59,7 @@ def cuda_split(
         transform_query(call, keys, query.rows, launch_dependents)
     else:  # another kernel expands the query
         groups = keys.groups if k.group != "span" else 1
-        if keys.groups_per_page > 1 or keys.by_token or not keys.plain:
+        if keys.groups_per_page > 1 or keys.by_token or not keys.plain_codes:
             return None
         query = call.empty(batch, call.num_kv_heads, groups, 2 * call.rows, keys.lanes, dtype=torch.int8)
         variant, residual_read = choose(query)
@@ -75,7 +79,7 @@ def cuda_split(
     if residual_read is not None:
         count, apart = cuda_splits.num_residual_splits(query, k, residual_read, num_kv_splits, variant=variant)
         shape = (call.bh, count, call.rows)
-        width = aligned(residual_tokens.value.shape[-1])
+        width = aligned(residual_read.value.shape[-1])
         residual_splits = Partial(call.empty(*shape), call.empty(*shape), call.empty(*shape, width))
     residual_out = None
     if residual_splits is not None:
@@ -93,7 +97,19 @@ def cuda_split(
     )  # fmt: skip
     zero = zero if zero is None or grouped else zero.unsqueeze(-1)
     launch_dependents = cuda.supports_pdl(call.query.device)  # the reduction may start before this kernel has ended
-    return Partial(m, l, acc, zero, grouped, v.channels is not None, residual_splits, launch_dependents)
+    kept = residual_read is not None and residual_read.kept_key is not None
+    return Partial(m, l, acc, zero, grouped, v.channels is not None, residual_splits, launch_dependents, kept)
+
+
+def _with_kept(
+    call: DecodeCall, residual: ResidualInputs | None, key: torch.Tensor, value: torch.Tensor
+) -> ResidualInputs | None:
+    """The residual tokens, if there are any, and the tokens that pages leave out."""
+    if not _RESIDUAL_IN_SPLIT_KERNEL or key.dtype != call.query.dtype:
+        return residual
+    if residual is None:
+        residual = ResidualInputs(call.query, key[:, :, :0], value[:, :, :0], call.scaling)
+    return replace(residual, kept_key=key, kept_value=value)
 
 
 def residual_inputs(call: DecodeCall, tokens: ResidualTokens | None) -> ResidualInputs | None:

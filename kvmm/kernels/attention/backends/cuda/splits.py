@@ -17,7 +17,7 @@ def num_splits(query: torch.Tensor | Query, keys, residual: ResidualInputs | Non
         query, keys, residual: as in :func:`kvmm.kernels.attention.backends.cuda.kernel.choose`.
         variant: what it returned.
     """
-    pages, residual_tokens = keys.planes[0][0].shape[2], 0 if residual is None else residual.key.shape[2]
+    pages, residual_tokens = keys.planes[0][0].shape[2], 0 if residual is None else residual.columns
     return best_splits(_units(query, keys, variant), pages, _slots(query, variant), variant.warps, residual_tokens)
 
 
@@ -26,7 +26,7 @@ def num_residual_splits(
 ) -> tuple[int, bool]:
     """Splits of the residual tokens and :attr:`ResidualSplits.apart`, next to ``splits`` of the pages."""
     return best_residual_splits(
-        _units(query, keys, variant), residual.key.shape[2], _slots(query, variant), variant.warps, splits
+        _units(query, keys, variant), residual.columns, _slots(query, variant), variant.warps, splits
     )
 
 

@@ -90,6 +90,7 @@ class Variant(Compiled):
     calibrated: bool = macro("whether each row's logits are calibrated", default=False)
     logit_range: bool = macro("whether only each row's largest and smallest logit are wanted", default=False)
     residual: int = macro("0: no residual tokens, 1: float16, 3: bfloat16", default=0)
+    residual_kept: bool = macro("whether the tokens that pages leave out are read with them", default=False)
     residual_key_dim: int = macro("their channels", default=0)
     residual_value_dim: int = macro("their values' channels", default=0)
     warps: int = macro("warps a block", default=8)
@@ -275,13 +276,14 @@ def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
 
 def residual_fits(residual: ResidualInputs) -> bool:
     query, key, value = residual.query, residual.key, residual.value
-    if query.dtype not in RESIDUAL_TYPES or {key.dtype, value.dtype} != {query.dtype} or key.shape[2] == 0:
+    dense = [x for x in (key, value, residual.kept_key, residual.kept_value) if x is not None]
+    if query.dtype not in RESIDUAL_TYPES or {x.dtype for x in dense} != {query.dtype} or residual.columns == 0:
         return False
     if any(x.shape[-1] % 8 or x.shape[-1] > MAX_LANES for x in (key, value)):
         return False
     if residual.bias is not None and (residual.bias.dtype != torch.float32 or residual.bias.stride(-1) != 1):
         return False
-    return laid_out(query, inner=3) and laid_out(key, value, inner=1) and _near(key, value)
+    return laid_out(query, inner=3) and laid_out(*dense, inner=1) and _near(*dense)
 
 
 def _query_fields(query: torch.Tensor | Query, keys: KeyPlanes, lanes: int) -> dict[str, Any] | None:
@@ -340,6 +342,7 @@ def _residual_fields(residual: ResidualInputs | None) -> dict[str, Any] | None:
         return None
     return {
         "residual": RESIDUAL_TYPES[residual.query.dtype],
+        "residual_kept": residual.kept_key is not None,
         "residual_key_dim": residual.key.shape[-1],
         "residual_value_dim": residual.value.shape[-1],
     }

@@ -25,6 +25,7 @@ class Partial:
     by_channel: bool = False  # whether the sums are per channel of the transformed values, plane weights applied
     residual: Partial | None = None  # splits of the residual tokens, if the same kernel read them
     launch_dependents: bool = False  # whether the writing kernel starts its dependent early (PDL)
+    kept: bool = False  # whether `residual` has the tokens that the segment keeps in full precision
 
 
 @dataclass
