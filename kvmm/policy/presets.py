@@ -10,6 +10,7 @@ from kvmm.policy.policy import PRESETS, KVPolicy, register_policy
 from kvmm.policy.settings import KVSpec
 
 _BF16 = KVSpec()
+_OUTLIERS = 0.5  # tokens of every 128 that stay exact: few, and what questions look for is often among them
 
 
 def _kv(codec: str, bits: float, group_size: int | None, **options: Any) -> KVSpec:
@@ -185,14 +186,16 @@ for _policy in (
     ),
     _uniform(
         "balanced",
-        "The default, near-lossless: rd at 2 bits, or oscar4-2 for a model without a calibration file.",
-        _kv("rd", 2, None),
+        "The default, near-lossless: rd at 2 bits and outlier tokens, or oscar4-2 for a model without a calibration "
+        "file.",
+        _kv("rd", 2, None, outliers=_OUTLIERS),
         uncalibrated="oscar4-2",
     ),
     _uniform(
         "small",
-        "The fewest bits that still answer: rd at 1 bit, or oscar2 for a model without a calibration file.",
-        _kv("rd", 1, None),
+        "The fewest bits that still answer: rd at 1 bit and outlier tokens, or oscar2 for a model without a "
+        "calibration file.",
+        _kv("rd", 1, None, outliers=_OUTLIERS),
         uncalibrated="oscar2",
     ),
 ):
