@@ -90,6 +90,24 @@ class LogprobRecorder(LogitsProcessor):
         return torch.cat(self._rows)[:count].tolist() if self._rows else []
 
 
+class BatchLogprobRecorder(LogitsProcessor):
+    """As :class:`LogprobRecorder`, of every row of a batch that ``generate`` decodes."""
+
+    def __init__(self) -> None:
+        self._steps: list[torch.Tensor] = []  # float32 [B] each
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._steps.append(best_logprobs(scores.detach()))
+        return scores
+
+    def logprobs(self, counts: Sequence[int]) -> list[list[float]]:
+        """Of each row those of its first so many tokens; what follows a row's end is padding."""
+        if not self._steps:
+            return [[] for _ in counts]
+        rows = torch.stack(self._steps, dim=1).tolist()
+        return [row[:count] for row, count in zip(rows, counts, strict=True)]
+
+
 def answer_features(logprobs: Sequence[float]) -> dict[str, float]:
     """The numbers that the map weighs.
 
@@ -210,6 +228,7 @@ __all__ = [
     "FILE_NAME",
     "LARGER_MODEL",
     "UNSURE",
+    "BatchLogprobRecorder",
     "Confidence",
     "ConfidenceMap",
     "LogprobRecorder",
