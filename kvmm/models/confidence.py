@@ -12,9 +12,9 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,10 +24,14 @@ from kvmm.bounded_json import parse_json
 from kvmm.calibration import model_fingerprint
 from kvmm.errors import KVMMError, one_line
 
+if TYPE_CHECKING:
+    from kvmm.models.text_layer import TextLayer
+
 FILE_NAME = "kvmm_confidence.json"
 FORMAT, FORMAT_VERSION = "kvmm-confidence", 1
 MAX_FILE_CHARACTERS = 2**20
 UNSURE = "Unsure"
+NOT_IN_TEXT = "not in the text of the PDF"
 LARGER_MODEL = "Qwen/Qwen2.5-Omni-3B"  # reads pages and hears recordings
 ADVICE = f"check it, or ask a larger model, such as --model {LARGER_MODEL}"
 # Log-probabilities of sure tokens differ by powers of ten; below this they are all alike.
@@ -40,22 +44,33 @@ class Confidence:
     """How sure the model is of an answer.
 
     Attributes:
-        probability: that the answer is right, calibrated, between 0 and 1.
-        unsure: whether that is below the threshold of the model's file: such an answer is shown with a mark.
+        probability: that the answer is right, calibrated, between 0 and 1; by the model's logits alone.
+        unsure: whether that is below the threshold of the model's file, or ``supported`` is False: such an answer is
+            shown with a mark.
+        supported: whether the answer's numbers and names occur in the text layer of the PDF pages; None where there is
+            nothing to compare (:class:`kvmm.models.text_layer.TextLayer`).
     """
 
     probability: float
     unsure: bool
+    supported: bool | None = None
 
     @property
     def line(self) -> str:
         """What to say of an unsure answer, in a line; empty for a sure one."""
-        return f"{UNSURE} ({self.probability:.0%} likely right): {ADVICE}." if self.unsure else ""
+        why = NOT_IN_TEXT if self.supported is False else f"{self.probability:.0%} likely right"
+        return f"{UNSURE} ({why}): {ADVICE}." if self.unsure else ""
+
+    def checked(self, answer: str, layer: TextLayer | None) -> Confidence:
+        """The same of an answer whose values have been looked for; those that are not in the text make it unsure."""
+        supported = None if layer is None else layer.supports(answer)
+        return replace(self, unsure=self.unsure or supported is False, supported=supported)
 
     def to_dict(self) -> dict[str, Any]:
-        """Values for JSON; ``advice`` where the model is unsure."""
+        """Values for JSON; ``supported`` where it is known, ``advice`` where the model is unsure."""
+        supported = {} if self.supported is None else {"supported": self.supported}
         advice = {"advice": self.line} if self.unsure else {}
-        return {"probability": round(self.probability, 4), "unsure": self.unsure, **advice}
+        return {"probability": round(self.probability, 4), "unsure": self.unsure, **supported, **advice}
 
 
 def best_logprobs(logits: torch.Tensor) -> torch.Tensor:
@@ -227,6 +242,7 @@ __all__ = [
     "FEATURES",
     "FILE_NAME",
     "LARGER_MODEL",
+    "NOT_IN_TEXT",
     "UNSURE",
     "BatchLogprobRecorder",
     "Confidence",
