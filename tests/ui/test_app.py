@@ -102,7 +102,7 @@ def test_an_answer_that_may_well_be_wrong_is_marked(visit, screenshot, invoice, 
 
 
 def test_a_value_that_the_text_of_a_pdf_does_not_have_is_marked(visit, invoice, tmp_path):
-    """The picture on both pages is the same; only the second page's text has another total."""
+    """The picture in both files is the same; the text of the second one has another total."""
     path = tmp_path / "march.pdf"
     for text, marks in (("Total due: $1,274.94", 0), ("Total due: $1,724.94", 1)):
         path.write_bytes(scan_pdf(load_image(invoice), text))

@@ -100,7 +100,8 @@ class MeasuredAnswer:
         kv_bytes_bf16: what the keys and values of the same tokens take in bf16.
         packed_bits: bits per value of the packed pages alone, of a batch's cache those of all; None without any.
         tokens_by_modality: tokens in the cache.
-        confidence: how sure the model is of a greedy answer, a transcription included; None without a confidence map.
+        confidence: how sure the model is of a greedy answer; None without a map (:mod:`kvmm.models.confidence`). Of a
+            transcription it is for the whole, from log-probabilities normalised by length.
     """
 
     tokens: list[int]
@@ -212,8 +213,8 @@ class DocumentBatch(Document):
             sizes.update((row, row_sizes[row]) for row in ended)
 
         clock = _Clock(stop or threading.Event(), _end_tokens(self.model), measure)
-        is_greedy = not sampling.get("do_sample") and sampling.get("num_beams", 1) == 1
-        recorder = BatchLogprobRecorder() if self._confidence is not None and is_greedy else None
+        unknown = self._confidence is None or sampling.get("do_sample", False)  # the map holds for greedy answers alone
+        recorder = None if unknown else BatchLogprobRecorder()
         begin = time.perf_counter()
         out = self.model.generate(
             **inputs,
