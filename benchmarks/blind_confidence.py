@@ -1,7 +1,8 @@
 """How well the model's confidence holds on the blind set: benchmarks/results/confidence/blind.json.
 
 python -m kvmm eval blind --data tests/blind --policies bf16 balanced small --out OUT --device cpu
-python -m benchmarks.blind_confidence OUT
+python -m benchmarks.blind_confidence OUT    # the result file, and the table of docs/python.md
+python -m benchmarks.blind_confidence        # only the table
 
 Nothing is fitted to these documents: the map beside the weights comes from held-out pages of the training's own kinds.
 For questions about PDFs the file also has what the comparison with their text layer says, and how many of the set's
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.answer_tables import END, marked
 from kvmm.eval.metrics import cer
 from kvmm.eval.metrics.reliability import calibration_figures, part_figures
 from kvmm.eval.run.records import Row, Run, count_failed, read_run
@@ -28,6 +30,8 @@ from kvmm.models.text_layer import TextLayer
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "confidence" / "blind.json"
 SET = ROOT / "tests" / "blind" / "blind.json"
+PAGE = ROOT / "docs" / "python.md"
+BEGIN = "<!-- python -m benchmarks.blind_confidence: begin -->"
 RIGHT = (
     "ANLS of at least .5; of a transcription a character error rate of at most .1; of a question that the document "
     "does not answer, a refusal"
@@ -130,16 +134,29 @@ def result_of(run: Run, fitted: ConfidenceMap) -> dict[str, Any]:
     }
 
 
-def main(out: str) -> None:
-    """Write the result file from the newest run below a folder."""
-    result = result_of(read_run(out), read_confidence_map(default_model() / FILE_NAME))
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    for policy, found in result["test"].items():
-        print(policy, {name: value for name, value in found.items() if name != "table"})
-    print("the set's own answers", result["own_answers"])
+def committed_table() -> str:
+    """Markdown of the committed results: a row for each policy and group."""
+    lines = [
+        "| policy | answers to | n | right | mean probability | ECE |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for policy, found in json.loads(RESULTS.read_text(encoding="utf-8"))["test"].items():
+        for name, part in {"all": found, **found["groups"]}.items():
+            cells = [f"{part[key]:.3f}".removeprefix("0") for key in ("right", "probability", "ece")]
+            lines.append(f"| `{policy}` | {name} | {part['n']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(out: str | None = None) -> None:
+    """Write the result file if the folder of a run is given, from the newest run below it; then the table."""
+    if out is not None:
+        result = result_of(read_run(out), read_confidence_map(default_model() / FILE_NAME))
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    old, new = f"{BEGIN}\n{marked(text, BEGIN)}{END}", f"{BEGIN}\n{committed_table()}{END}"
+    PAGE.write_text(text.replace(old, new), encoding="utf-8")
+    print(committed_table(), end="")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python -m benchmarks.blind_confidence OUT")
-    main(sys.argv[1])
+    main(*sys.argv[1:2])
