@@ -12,13 +12,13 @@ from typing import Any
 import pypdfium2
 from PIL import Image
 
+from kvmm.decoding.files import MAX_PAGE_TEXT
 from kvmm.errors import KVMMError
 
 PDF_DPI = 150
 MAX_PAGE_SIDE = 4096  # pixels; a poster is rendered at fewer dpi so that its longer side stays below this
 MAX_PDF_PIXELS = 180_000_000  # of all pages: 64 of A4 have 139 million
 MAX_PAGE_ASPECT = 200  # the limit of the Qwen VL image processors
-MAX_PAGE_TEXT = 20_000  # characters of a page's text layer that are kept; a dense page of print has 6000
 _LOCK = threading.Lock()  # PDFium is not thread-safe; held for one page, so that others may read between two
 
 

@@ -18,8 +18,10 @@ from reportlab.pdfgen import canvas
 
 import kvmm
 from kvmm.cli import main
+from kvmm.models.confidence import NOT_IN_TEXT
 from kvmm.policy.costs import measured_on, plain_cost
 from kvmm.policy.presets import policy_groups
+from tests.media.files import scan_pdf
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -113,6 +115,16 @@ def test_json_is_one_object_and_nothing_else(folder):
     assert 0 < small["nbytes"] < full["nbytes"] and small["nbytes_dense"] == full["nbytes_dense"]
     assert small["by_modality"]["image"]["bits_per_value"] < 4
     assert sum(entry["nbytes"] for entry in small["by_modality"].values()) == small["held_nbytes"] < small["nbytes"]
+
+
+def test_a_value_that_the_text_of_a_pdf_does_not_have_is_marked(folder, call, tmp_path):
+    for layer, marked in (("Total: $42.50", False), ("Total: $47.50", True)):
+        path = tmp_path / f"{marked}.pdf"
+        path.write_bytes(scan_pdf(Image.open(folder / "invoice.png"), layer))
+        out = call("ask", "--pdf", path, "What is the total?").stdout
+        assert "$42.50" in out and (f"Unsure ({NOT_IN_TEXT}): check it" in out) is marked
+        out = json.loads(call("ask", "--pdf", path, "--json", "What is the total?").stdout)["confidence"]
+        assert out["supported"] is not marked and out["unsure"] is marked and ("advice" in out) is marked
 
 
 def test_sampling_options_reach_the_answer(folder, call):

@@ -26,7 +26,7 @@ import transformers
 
 from kvmm.calibration import model_fingerprint
 from kvmm.eval.metrics import anls, cer
-from kvmm.eval.metrics.reliability import auroc, expected_calibration_error, reliability_table
+from kvmm.eval.metrics.reliability import calibration_figures
 from kvmm.media import Media, load_audio, load_image
 from kvmm.models import Conversation, Sampling, load_model
 from kvmm.models.confidence import FEATURES, ConfidenceMap, answer_features
@@ -150,25 +150,8 @@ def choose_threshold(probabilities: np.ndarray, right: np.ndarray) -> float:
 
 def figures(fitted: ConfidenceMap, rows: Sequence[dict]) -> dict:
     """Calibration of some answers: ECE over 15 bins of equal mass, AUROC, the table, and what the mark says."""
-    chances = np.array([fitted.probability(answer_features(row["logprobs"])) for row in rows])
-    right = np.array([row["right"] for row in rows])
-    marked = chances < fitted.unsure_below
-
-    def part(which: np.ndarray) -> dict:
-        return {"n": int(which.sum()), "right": round(float(right[which].mean()), 4) if which.any() else None}
-
-    ranked = auroc(chances, right)
-    table = reliability_table(chances, right)
-    return {
-        "n": len(rows),
-        "right": round(float(right.mean()), 4),
-        "probability": round(float(chances.mean()), 4),
-        "ece": round(expected_calibration_error(chances, right), 4),
-        "auroc": None if ranked is None else round(ranked, 4),
-        "unsure": part(marked),
-        "sure": part(~marked),
-        "table": [{name: round(value, 4) for name, value in row.items()} for row in table],
-    }
+    chances = [fitted.probability(answer_features(row["logprobs"])) for row in rows]
+    return calibration_figures(chances, [row["right"] for row in rows], fitted.unsure_below)
 
 
 def report(fitted: ConfidenceMap, rows: Sequence[dict]) -> dict:

@@ -10,6 +10,8 @@ from typing import Literal
 
 from kvmm.errors import KVMMError
 
+MAX_PAGE_TEXT = 20_000  # characters of a page's text layer that are kept; a dense page of print has 6000
+
 
 @dataclass(frozen=True)
 class OpenFile:

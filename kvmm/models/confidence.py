@@ -4,6 +4,11 @@ Decoding computes the log-probability of every token anyway. A few numbers of th
 fitted to questions whose answers are known (``training.confidence``) and lies beside the weights, in
 ``kvmm_confidence.json``. The map is monotone: an answer whose tokens are more probable is never less sure. A model
 without such a file says nothing about its confidence.
+
+An answer of any length has one probability. Of a transcription, too, ``mean_token`` is the log-probability of the whole
+divided by its tokens, so that length alone makes no answer less sure; the embedded model's map gives no weight to the
+least likely token, which gets worse with every token. It was fitted to answers of a few words: of a transcription it
+says whether the page is one that the model reads, and not that all characters are right.
 """
 
 from __future__ import annotations
@@ -12,9 +17,9 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,10 +29,14 @@ from kvmm.bounded_json import parse_json
 from kvmm.calibration import model_fingerprint
 from kvmm.errors import KVMMError, one_line
 
+if TYPE_CHECKING:
+    from kvmm.models.text_layer import TextLayer
+
 FILE_NAME = "kvmm_confidence.json"
 FORMAT, FORMAT_VERSION = "kvmm-confidence", 1
 MAX_FILE_CHARACTERS = 2**20
 UNSURE = "Unsure"
+NOT_IN_TEXT = "not in the text of the PDF"
 LARGER_MODEL = "Qwen/Qwen2.5-Omni-3B"  # reads pages and hears recordings
 ADVICE = f"check it, or ask a larger model, such as --model {LARGER_MODEL}"
 # Log-probabilities of sure tokens differ by powers of ten; below this they are all alike.
@@ -40,22 +49,33 @@ class Confidence:
     """How sure the model is of an answer.
 
     Attributes:
-        probability: that the answer is right, calibrated, between 0 and 1.
-        unsure: whether that is below the threshold of the model's file: such an answer is shown with a mark.
+        probability: that the answer is right, calibrated, between 0 and 1; by the model's logits alone.
+        unsure: whether that is below the threshold of the model's file, or ``supported`` is False: such an answer is
+            shown with a mark.
+        supported: whether the answer's numbers and names occur in the text layer of the PDF pages; None where there is
+            nothing to compare (:class:`kvmm.models.text_layer.TextLayer`).
     """
 
     probability: float
     unsure: bool
+    supported: bool | None = None
 
     @property
     def line(self) -> str:
         """What to say of an unsure answer, in a line; empty for a sure one."""
-        return f"{UNSURE} ({self.probability:.0%} likely right): {ADVICE}." if self.unsure else ""
+        why = NOT_IN_TEXT if self.supported is False else f"{self.probability:.0%} likely right"
+        return f"{UNSURE} ({why}): {ADVICE}." if self.unsure else ""
+
+    def checked(self, answer: str, layer: TextLayer | None) -> Confidence:
+        """The same of an answer whose values have been looked for; those that are not in the text make it unsure."""
+        supported = None if layer is None else layer.supports(answer)
+        return replace(self, unsure=self.unsure or supported is False, supported=supported)
 
     def to_dict(self) -> dict[str, Any]:
-        """Values for JSON; ``advice`` where the model is unsure."""
+        """Values for JSON; ``supported`` where it is known, ``advice`` where the model is unsure."""
+        supported = {} if self.supported is None else {"supported": self.supported}
         advice = {"advice": self.line} if self.unsure else {}
-        return {"probability": round(self.probability, 4), "unsure": self.unsure, **advice}
+        return {"probability": round(self.probability, 4), "unsure": self.unsure, **supported, **advice}
 
 
 def best_logprobs(logits: torch.Tensor) -> torch.Tensor:
@@ -88,6 +108,24 @@ class LogprobRecorder(LogitsProcessor):
     def logprobs(self, count: int) -> list[float]:
         """Those of the first ``count`` tokens."""
         return torch.cat(self._rows)[:count].tolist() if self._rows else []
+
+
+class BatchLogprobRecorder(LogitsProcessor):
+    """As :class:`LogprobRecorder`, of every row of a batch that ``generate`` decodes."""
+
+    def __init__(self) -> None:
+        self._steps: list[torch.Tensor] = []  # float32 [B] each
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._steps.append(best_logprobs(scores.detach()))
+        return scores
+
+    def logprobs(self, counts: Sequence[int]) -> list[list[float]]:
+        """Of each row those of its first so many tokens; what follows a row's end is padding."""
+        if not self._steps:
+            return [[] for _ in counts]
+        rows = torch.stack(self._steps, dim=1).tolist()
+        return [row[:count] for row, count in zip(rows, counts, strict=True)]
 
 
 def answer_features(logprobs: Sequence[float]) -> dict[str, float]:
@@ -209,7 +247,9 @@ __all__ = [
     "FEATURES",
     "FILE_NAME",
     "LARGER_MODEL",
+    "NOT_IN_TEXT",
     "UNSURE",
+    "BatchLogprobRecorder",
     "Confidence",
     "ConfidenceMap",
     "LogprobRecorder",

@@ -25,7 +25,8 @@ class Progress:
     the prompt has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the
     conversation records them. ``choices`` has the log-probabilities of ``token_ids`` where they were asked for.
     ``usage`` is what a server told of the answer, where one gave it; ``speculation`` what drafts took and gave.
-    ``confidence`` says at the end how sure the model is of a greedy answer, where it has a calibrated file for that.
+    ``confidence`` says at the end how sure the model is of a greedy answer, where it has a calibrated file for that,
+    and whether the text layer of PDF pages has the answer's numbers and names.
     """
 
     text: str
@@ -71,6 +72,7 @@ def progress_of(
         text = text[: len(text) - held_back(text, worker.stop_texts)]
     text = text.strip()
     choices = () if worker.sampler is None else tuple(worker.sampler.choices[: len(worker.tokens)])
+    confidence = worker.confidence() if done and not stopped else None
     return Progress(
         text=text if done else text.rstrip("\ufffd"),  # a character still waiting for its last bytes
         tokens=len(worker.tokens),
@@ -85,7 +87,7 @@ def progress_of(
         key_norms=None if key_norms is None else key_norms.norms,
         choices=choices,
         speculation=worker.speculation,
-        confidence=worker.confidence() if done and not stopped else None,
+        confidence=None if confidence is None else confidence.checked(text, worker.prompt.layer),
     )
 
 

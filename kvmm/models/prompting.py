@@ -15,6 +15,7 @@ from kvmm.errors import KVMMError
 from kvmm.media import SAMPLE_RATE, Frames, Media, load_video
 from kvmm.modality import TEXT, modality_of_ids
 from kvmm.models.pieces import Piece
+from kvmm.models.text_layer import TextLayer
 
 SECONDS_INPUTS = ("second_per_grid_ts", "video_second_per_grid")  # float32 [videos]: between two rows of patches
 # Outputs of a processor that the positions of later turns depend on.
@@ -58,6 +59,7 @@ class Prompt:
     per_token: dict[str, torch.Tensor]  # other [1, T] inputs, on the CPU
     pieces: list[Piece] = field(default_factory=list)
     past: int = 0  # tokens that the cache keeps
+    layer: TextLayer | None = None  # the text of its pages, where an answer's values can be looked for
 
 
 def user_message(processor: Any, question: str, media: Sequence[Media]) -> dict[str, Any]:

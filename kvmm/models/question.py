@@ -22,6 +22,7 @@ from kvmm.models.pieces import (
     split_media,
 )
 from kvmm.models.prompting import Prompt, Turn
+from kvmm.models.text_layer import TextLayer
 
 MIN_ANSWER_TOKENS = 16  # a prompt that leaves less room than this is refused
 # Tokens after which reading pauses to see whether it should stop. On a CPU that is about a page; a GPU reads as much
@@ -79,6 +80,7 @@ def prompt_of(turns: Sequence[Turn], device: torch.device) -> Prompt:
         {name: value.to(device) for name, value in history.items()},
         ids,
         per_token,
+        layer=TextLayer.of(item for turn in turns for item in turn.media),
     )
 
 

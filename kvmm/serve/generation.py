@@ -109,6 +109,8 @@ class Generation:
     def finish(self, reason: str) -> None:
         """Tell the rest of the text and the end."""
         text = self._text.finish()
+        if self.confidence is not None:
+            self.confidence = self.confidence.checked(self._text.text, self.prompt.prompt.layer)
         if text or self._held:
             self.tell(Delta(text, tuple(self._held)))
         self.tell(Finish(reason, self.usage()))
@@ -125,7 +127,9 @@ class Generation:
                 "packed_bits_per_value": round(report.packed_bits_per_value, 3),
             }
         if self.confidence is not None:
-            told |= {"confidence": round(self.confidence.probability, 4), "unsure": self.confidence.unsure}
+            sure = self.confidence
+            told |= {"confidence": round(sure.probability, 4), "unsure": sure.unsure}
+            told |= {} if sure.supported is None else {"supported": sure.supported}
         drafts = None if self.steps is None else self.steps.found
         drafted, accepted = (0, 0) if drafts is None else (drafts.drafted, drafts.accepted)
         return Usage(self.prompt.length, len(self.tokens), self.cached_tokens, told, accepted, drafted - accepted)

@@ -168,7 +168,7 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str, *,
         Returns:
             answer, policy, memory (what the KV cache measured: bytes, ratio, bits_per_value, by_modality), tokens,
             tokens_per_second, ttft (seconds to the first token) and, where the model says how sure it is, confidence
-            (probability, unsure).
+            (probability, unsure, and supported: whether the text of PDF pages has the answer's numbers and names).
         """
         with _answered(visitors, files, question, Settings(model or None, policy)) as session:
             return {"policy": policy, **_result(session.last)}

@@ -7,9 +7,10 @@ import re
 import pytest
 
 import kvmm
-from benchmarks import retention_tables
+from benchmarks import blind_confidence, retention_tables
 from benchmarks.answer_tables import BEGIN_VARIANTS, VARIANTS, committed_run, marked, table
 from kvmm import KVPolicy, media, policies
+from kvmm.decoding.files import MAX_PAGE_TEXT
 from kvmm.eval.report.pages import summary_of
 from kvmm.kernels.attention.backends.cuda import angle_kernel
 from kvmm.models.families import FAMILIES
@@ -306,6 +307,18 @@ def test_what_is_said_of_confidence():
     assert f"calibration error is {found['ece']:.3f}".replace("0.", ".") in said
     assert f"wrong answers {found['auroc']:.3f}".replace("0.", ".") in said
     assert f"of the {marked['n']} answers that were marked {marked['right']:.0%} were".replace("%", " %") in said
+
+
+def test_what_is_said_of_confidence_on_ordinary_documents():
+    page, found = text_of("docs/python.md"), results("confidence/blind")
+    assert blind_confidence.marked(page, blind_confidence.BEGIN) == blind_confidence.committed_table()
+    said, told = " ".join(page.split()), found["test"]["bf16"]["text_layer"]
+    assert f"Of the {told['n']} answers in full precision to questions about the blind set's PDFs" in said
+    assert told["not_supported"]["exact"] == 0 and found["own_answers"]["not_supported"] == 0
+    only = told["unsure"]["n"] - told["unsure_by_logits"]["n"]
+    assert f"{told['not_supported']['n']} are marked for that, {only} of them by nothing else" in said
+    assert f"more than {MAX_PAGE_TEXT:,} characters" in said
+    assert found["fingerprint"] == results("confidence/heldout")["fingerprint"]
 
 
 def test_what_is_said_of_refinement():

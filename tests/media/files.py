@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
+from reportlab.lib.utils import ImageReader
 from reportlab.pdfgen import canvas
 
 from kvmm.errors import KVMMError
@@ -92,4 +93,19 @@ def mp4(frames: int = 8, form: str = "mp4") -> bytes:
                 container.mux(packet)
         for packet in track.encode(None):
             container.mux(packet)
+    return out.getvalue()
+
+
+def scan_pdf(image: Image.Image, text: str = "") -> bytes:
+    """A page with nothing but a picture, and a text layer that nobody sees, as text recognition leaves it."""
+    out = io.BytesIO()
+    document = canvas.Canvas(out, pagesize=image.size)
+    document.drawImage(ImageReader(image), 0, 0, *image.size)
+    if text:
+        layer = document.beginText(20, image.size[1] - 40)
+        layer.setTextRenderMode(3)
+        layer.textLines(text)
+        document.drawText(layer)
+    document.showPage()
+    document.save()
     return out.getvalue()

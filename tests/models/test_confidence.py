@@ -13,6 +13,7 @@ from kvmm.media import load_media
 from kvmm.models import Conversation, load_model
 from kvmm.models.confidence import (
     FILE_NAME,
+    BatchLogprobRecorder,
     ConfidenceMap,
     LogprobRecorder,
     answer_features,
@@ -50,6 +51,22 @@ def test_the_recorder_keeps_choices_and_changes_nothing():
         assert recorder(torch.zeros(1, 1), row[None]) is not None
     assert recorder.logprobs(2) == pytest.approx(wanted[:2].tolist())
     torch.testing.assert_close(best_logprobs(logits.bfloat16()), logits.bfloat16().float().log_softmax(-1).amax(-1))
+
+
+def test_the_rows_of_a_batch_are_kept_apart():
+    recorder, steps = BatchLogprobRecorder(), torch.randn(4, 2, 50)
+    assert recorder.logprobs([0, 0]) == [[], []]
+    for step in steps:
+        assert recorder(torch.zeros(2, 1), step) is step
+    wanted = steps.log_softmax(-1).amax(-1)
+    first, second = recorder.logprobs([4, 2])  # the second row ends earlier
+    assert first == pytest.approx(wanted[:, 0].tolist()) and second == pytest.approx(wanted[:2, 1].tolist())
+
+
+def test_length_alone_makes_no_answer_less_sure(embedded):
+    """A transcription of ten times as many tokens, each as probable, is as sure."""
+    found, tokens = confidence_map_of(embedded[0]), [-0.01, -0.3, -0.02]
+    assert found.confidence(tokens * 10).probability == pytest.approx(found.confidence(tokens).probability)
 
 
 def test_a_file_gives_back_its_map(tmp_path):

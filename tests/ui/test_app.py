@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from kvmm.media import load_image
 from kvmm.models.confidence import ConfidenceMap
 from kvmm.policy import policies
 from kvmm.ui.models import EMBEDDED
+from tests.media.files import scan_pdf
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -97,6 +99,20 @@ def test_an_answer_that_may_well_be_wrong_is_marked(visit, screenshot, invoice, 
     ask(page, QUESTION)
     expect(notes(page)).to_have_count(2)
     expect(unsure(page)).to_have_count(1)
+
+
+def test_a_value_that_the_text_of_a_pdf_does_not_have_is_marked(visit, invoice, tmp_path):
+    """The picture in both files is the same; the text of the second one has another total."""
+    path = tmp_path / "march.pdf"
+    for text, marks in (("Total due: $1,274.94", 0), ("Total due: $1,724.94", 1)):
+        path.write_bytes(scan_pdf(load_image(invoice), text))
+        page = visit()
+        ask(page, QUESTION, path)
+        expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
+        expect(notes(page)).to_have_count(1)
+        expect(unsure(page)).to_have_count(marks)
+    unsure(page).click()
+    expect(page.locator("#chat-kvmm")).to_contain_text("text layer of the PDF does not have this answer")
 
 
 def test_a_sample_is_one_click_away_and_can_be_compared(visit, screenshot):

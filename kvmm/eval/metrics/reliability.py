@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -60,4 +61,33 @@ def auroc(scores: Sequence[float], right: Sequence[bool]) -> float | None:
     return float(wins.mean() / len(hits))
 
 
-__all__ = ["BINS", "auroc", "expected_calibration_error", "reliability_table"]
+def calibration_figures(probabilities: Sequence[float], right: Sequence[bool], unsure_below: float) -> dict[str, Any]:
+    """Whether probabilities hold, and what a mark below a threshold says; all rounded to four places.
+
+    Args:
+        probabilities, right: as of :func:`reliability_table`.
+        unsure_below: answers of a smaller probability are marked.
+
+    Returns:
+        ``n``, the share ``right``, the mean ``probability``, ``ece``, ``auroc``, ``n`` and share right of answers that
+        are marked (``unsure``) and not (``sure``), None of none, and the ``table``.
+    """
+    chances, outcomes = np.asarray(probabilities, dtype=float), np.asarray(right, dtype=bool)
+    table, ranked, marked = reliability_table(chances, outcomes), auroc(chances, outcomes), chances < unsure_below
+    return {
+        **part_figures(outcomes),
+        "probability": round(float(chances.mean()), 4),
+        "ece": round(expected_calibration_error(chances, outcomes), 4),
+        "auroc": None if ranked is None else round(ranked, 4),
+        "unsure": part_figures(outcomes[marked]),
+        "sure": part_figures(outcomes[~marked]),
+        "table": [{name: round(value, 4) for name, value in row.items()} for row in table],
+    }
+
+
+def part_figures(right: Sequence[bool]) -> dict[str, Any]:
+    """``n``, and the share ``right``, None of none."""
+    return {"n": len(right), "right": round(float(np.mean(right)), 4) if len(right) else None}
+
+
+__all__ = ["BINS", "auroc", "calibration_figures", "expected_calibration_error", "part_figures", "reliability_table"]

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import Cache
 
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES, modality_of_ids
 from kvmm.models.caches import DYNAMIC, copy_cache, new_cache
+from kvmm.models.confidence import BatchLogprobRecorder, Confidence, confidence_map_of
 from kvmm.models.documents import Document, greedy_settings
 from kvmm.models.peers import batch_cache_nbytes, is_peer
 from kvmm.models.positions import all_position_ids
@@ -99,6 +100,8 @@ class MeasuredAnswer:
         kv_bytes_bf16: what the keys and values of the same tokens take in bf16.
         packed_bits: bits per value of the packed pages alone, of a batch's cache those of all; None without any.
         tokens_by_modality: tokens in the cache.
+        confidence: how sure the model is of a greedy answer; None without a map (:mod:`kvmm.models.confidence`). Of a
+            transcription it is for the whole, from log-probabilities normalised by length.
     """
 
     tokens: list[int]
@@ -108,6 +111,7 @@ class MeasuredAnswer:
     kv_bytes_bf16: int
     packed_bits: float | None
     tokens_by_modality: dict[str, int]
+    confidence: Confidence | None = None
 
 
 class DocumentBatch(Document):
@@ -132,6 +136,7 @@ class DocumentBatch(Document):
         self._positions = _stack([p.positions[..., : p.shared] for p in prompts], self.length, batch=-2)
         self._packed: dict[Any, Cache] = {}
         self._seconds: dict[Any, float] = {}
+        self._confidence = confidence_map_of(model)
         begin = time.perf_counter()
         self._exact = self._read(new_cache(model, DYNAMIC))
         _synchronize(model)
@@ -208,6 +213,8 @@ class DocumentBatch(Document):
             sizes.update((row, row_sizes[row]) for row in ended)
 
         clock = _Clock(stop or threading.Event(), _end_tokens(self.model), measure)
+        unknown = self._confidence is None or sampling.get("do_sample", False)  # the map holds for greedy answers alone
+        recorder = None if unknown else BatchLogprobRecorder()
         begin = time.perf_counter()
         out = self.model.generate(
             **inputs,
@@ -215,6 +222,7 @@ class DocumentBatch(Document):
             past_key_values=cache,
             max_new_tokens=max_new_tokens,
             stopping_criteria=StoppingCriteriaList([clock]),
+            logits_processor=LogitsProcessorList([] if recorder is None else [recorder]),
             **{**greedy_settings(self.model), **sampling},
         )
         _synchronize(self.model)
@@ -226,8 +234,13 @@ class DocumentBatch(Document):
         if unended := [row for row in range(len(prompts)) if row not in sizes]:
             measure(unended)
         by_modality = [self._cached_tokens(prompt, len(one)) for prompt, one in zip(prompts, tokens, strict=True)]
+        sure: list[Confidence | None] = [None] * len(tokens)
+        if recorder is not None:
+            sure = [self._confidence.confidence(one) for one in recorder.logprobs([len(one) for one in tokens])]
         return [
-            MeasuredAnswer(one, ready + first - begin, tpot if len(one) > 1 else None, *sizes[row], by_modality[row])
+            MeasuredAnswer(
+                one, ready + first - begin, tpot if len(one) > 1 else None, *sizes[row], by_modality[row], sure[row]
+            )
             for row, one in enumerate(tokens)
         ]
 

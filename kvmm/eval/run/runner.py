@@ -283,6 +283,7 @@ class SampleRunner:
             "seconds": seconds,
             "output_tokens": len(answer.tokens),
             "repetition_rate": repetition_rate(answer.tokens),
+            **({} if answer.confidence is None else {"confidence": round(answer.confidence.probability, 6)}),
             "error": None,
             "metadata": dict(sample.metadata),
         }

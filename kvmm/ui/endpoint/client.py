@@ -39,6 +39,7 @@ class EndpointUsage:
         bits_per_value: of the whole cache.
         confidence: the probability that the answer is right, calibrated.
         unsure: whether the server says that its model is unsure.
+        supported: whether it found the answer's values in the text layer of the pages.
     """
 
     prompt_tokens: int | None = None
@@ -49,6 +50,7 @@ class EndpointUsage:
     bits_per_value: float | None = None
     confidence: float | None = None
     unsure: bool = False
+    supported: bool | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -72,6 +74,7 @@ class EndpointUsage:
             None if bits is None or not 0 <= bits <= 64 else bits,
             chance,
             chance is not None and cache.get("unsure") is True,
+            cache["supported"] if chance is not None and isinstance(cache.get("supported"), bool) else None,
         )
 
 

@@ -140,7 +140,9 @@ def _progress(
 ) -> Progress:
     """How far an answer has come; tokens are counted by pieces until the server says how many they were."""
     told = None if usage is None else usage.completion_tokens
-    chance = None if usage is None else usage.confidence
+    confidence = None
+    if done and not stopped and usage is not None and usage.confidence is not None:
+        confidence = Confidence(usage.confidence, usage.unsure, usage.supported)
     spread = times[-1] - times[0] if len(times) > 1 else 0.0
     tokens = len(times) if told is None else told
     return Progress(
@@ -153,7 +155,7 @@ def _progress(
         done=done,
         stopped=stopped,
         usage=usage,
-        confidence=None if not done or stopped or chance is None else Confidence(chance, usage.unsure),
+        confidence=confidence,
     )
 
 

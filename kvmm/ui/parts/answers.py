@@ -60,10 +60,12 @@ def unsure_note(progress: Progress) -> dict[str, Any] | None:
     confidence = progress.confidence
     if confidence is None or not confidence.unsure:
         return None
+    why = f"An answer like this one is right about {confidence.probability:.0%} of the time."
+    if confidence.supported is False:
+        why = "The text layer of the PDF does not have this answer: compare it with *Text in the PDF*."
     return note(
         "Unsure: check it, or ask a larger model",
-        f"An answer like this one is right about {confidence.probability:.0%} of the time. A larger model reads more: "
-        f"choose one under *Model*, or start the app with `--model {LARGER_MODEL}`.",
+        f"{why} A larger model reads more: choose one under *Model*, or start the app with `--model {LARGER_MODEL}`.",
     )
 
 

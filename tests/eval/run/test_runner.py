@@ -104,6 +104,7 @@ def test_batches_answer_as_one_by_one(alone, loaded, task, samples):
         assert row["filtered_resps"] == one["filtered_resps"], row["policy"]
         assert row["tokens_by_modality"] == one["tokens_by_modality"]
         assert row["kv_bytes_bf16"] == one["kv_bytes_bf16"]
+        assert row["confidence"] == pytest.approx(one["confidence"], abs=0.01)
         # padding is not counted: only the size of pages, and so of the last one, is that of the batch
         tolerance = 0.2 if row["doc_id"] == samples[4].doc_id else 0.03
         assert row["kv_bytes"] == pytest.approx(one["kv_bytes"], rel=tolerance)
@@ -127,6 +128,17 @@ def test_question_first_is_plain_generation(loaded, samples):
             **greedy_settings(model),
         )
         assert tokens == plain[0, prompt.length :].tolist()
+
+
+def test_only_greedy_answers_say_how_sure_they_are(loaded, samples):
+    model, processor = loaded
+    inputs = encode_question(model, processor, "What is written on this page?", samples[0].load_images())
+    prompt = make_prompt(model, inputs, pack_first=True)
+    batch = DocumentBatch(model, [prompt])
+    (greedy,) = batch.answers("bf16", [prompt], [0], 40)
+    (drawn,) = batch.answers("bf16", [prompt], [0], 4, do_sample=True)
+    assert len(greedy.tokens) > 8 and 0 < greedy.confidence.probability < 1, "a transcription, too"
+    assert drawn.confidence is None
 
 
 def test_a_text_without_media(loaded, task):

@@ -12,6 +12,7 @@ import pytest
 
 from kvmm.errors import KVMMError
 from kvmm.media import load_media
+from kvmm.models.confidence import Confidence
 from kvmm.models.sampling import GREEDY, Sampling
 from kvmm.samples import SAMPLES
 from kvmm.ui.endpoint.client import MAX_LINE, Endpoint, EndpointUsage
@@ -180,6 +181,22 @@ def test_models_are_chosen_among_those_of_the_server(server) -> None:
         models.converse("small", "dynamic")
     with pytest.raises(KVMMError, match="There is no model"):
         models.converse("huge", "balanced")
+
+
+@pytest.mark.parametrize(
+    ("told", "confidence"),
+    [
+        ({"confidence": 0.9, "unsure": False}, Confidence(0.9, False)),
+        ({"confidence": 0.9, "unsure": True, "supported": False}, Confidence(0.9, True, False)),
+        ({"confidence": 0.9, "unsure": 1, "supported": "no"}, Confidence(0.9, False)),
+        ({"confidence": 2, "unsure": True, "supported": False}, None),
+        ({"supported": False}, None),
+    ],
+)
+def test_how_sure_the_server_is(told, confidence, server) -> None:
+    server.chunks = [event("Yes."), event(usage={"kvmm": told}), b"data: [DONE]\n\n"]
+    *_, last = talk(server).ask("Is it?")
+    assert last.confidence == confidence
 
 
 @pytest.mark.parametrize("usage", [None, 3, {}, {"prompt_tokens": "many"}, {"kvmm": [1]}, {"prompt_tokens": -1}])
