@@ -1,13 +1,13 @@
-"""What ``benchmarks/results/mini/report.json`` says, put where it is shown.
+"""What the committed reports of the mini sets say, put where it is shown.
 
 python -m benchmarks.answer_tables      # the tables in docs/results.md and README.md, and docs/figures/scores.png
 
-``report.json`` is what ``kvmm report`` wrote of the run; the figure needs Chrome or Chromium.
+A ``report.json`` is what ``kvmm report`` wrote of a run (:mod:`benchmarks.mini_report`); the figure needs Chrome or
+Chromium.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tempfile
@@ -18,6 +18,7 @@ from typing import Any
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from benchmarks.mini_report import REPORTS, combined_run, digest
 from kvmm.analysis.plots import score_by_bits
 from kvmm.analysis.report.files import write_png
 from kvmm.eval.report.build import PolicyResult, RunResult, TaskResult
@@ -25,20 +26,18 @@ from kvmm.eval.report.pages import markdown_table, summary_of
 from kvmm.eval.report.statistics import Difference
 
 ROOT = Path(__file__).resolve().parents[1]
-REPORT = ROOT / "benchmarks" / "results" / "mini" / "report.json"
 VARIANTS = ROOT / "benchmarks" / "results" / "mini_variants" / "report.json"  # of rd
 FIGURE = ROOT / "docs" / "figures" / "scores.png"
 SHORT = ("bf16", "kivi2", "oscar4-2", "balanced", "small")  # the README's rows
 BEGIN, END = "<!-- python -m benchmarks.answer_tables: begin -->", "<!-- end -->"
 BEGIN_VARIANTS = "<!-- python -m benchmarks.answer_tables variants: begin -->"
 LOST = 0.1  # of the score: policies that lose more are not in the figure
-ALIASES = ("balanced", "small")  # of rd2 and rd1 on this model
 _SOURCE = "report.json"  # what the figure was drawn of, in its metadata
 
 
-def committed_run(path: Path = REPORT) -> RunResult:
-    """The run, with what tables and figures read of it; what it is too old to have is None."""
-    (values,) = json.loads(path.read_text(encoding="utf-8"))["runs"]
+def committed_run(*paths: Path) -> RunResult:
+    """The run of the reports, with what tables and figures read of it; what it is too old to have is None."""
+    values = combined_run(paths or REPORTS)
     tasks = tuple(
         _made(TaskResult, task, policies=tuple(map(_policy, task["policies"])), failures=()) for task in values["tasks"]
     )
@@ -70,13 +69,8 @@ def marked(text: str, begin: str = BEGIN) -> str:
     return found
 
 
-def digest(path: Path = REPORT) -> str:
-    """Of the report that a figure is drawn of."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def drawn_of(path: Path = FIGURE) -> str:
-    """The digest that :func:`draw` has put into a figure."""
+    """The digest of the reports that :func:`draw` has put into a figure."""
     with Image.open(path) as picture:
         return picture.text.get(_SOURCE, "")
 
@@ -85,7 +79,7 @@ def draw(run: RunResult, path: Path = FIGURE) -> None:
     """The first task's scores over measured bits."""
     task = run.tasks[0]
     best = task.policy(task.reference).score
-    shown = tuple(one for one in task.policies if one.policy not in ALIASES and (one.score or 0) > best - LOST)
+    shown = tuple(one for one in task.policies if (one.score or 0) > best - LOST)
     figure = score_by_bits(replace(task, policies=shown)).update_layout(paper_bgcolor="white", plot_bgcolor="white")
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "scores.png"

@@ -1,6 +1,6 @@
 """Count, from the committed evaluation of the mini sets, how many right answers every preset keeps.
 
-python -m benchmarks.policy_answers     # reads benchmarks/results/mini/report.json, writes kvmm/policy/answers.json
+python -m benchmarks.policy_answers     # reads its reports, writes kvmm/policy/answers.json
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.mini_report import REPORTS, combined_run
+
 from kvmm.errors import KVMMError
 from kvmm.policy.costs import ANSWERS_PATH
 
-REPORT = Path(__file__).parent / "results" / "mini" / "report.json"
+ROOT = Path(__file__).resolve().parents[1]
 TASKS = ("docvqa", "mp-docvqa")  # questions about one page, and about several
 
 
-def count_answers(report: dict[str, Any]) -> dict[str, Any]:
-    """``policies {name: {"right", "kept"}}`` over ``TASKS``, from the paired counts of an evaluation report.
+def count_answers(run: dict[str, Any]) -> dict[str, Any]:
+    """``policies {name: {"right", "kept"}}`` over ``TASKS``, from the paired counts of a report's run.
 
     Raises:
         KVMMError: a policy misses one of the tasks, or questions of it.
     """
-    (run,) = report["runs"]
     tasks = [task for task in run["tasks"] if task["task"] in TASKS]
     if len(tasks) != len(TASKS):
         raise KVMMError(f"The report has no {' or no '.join(TASKS)}: run kvmm eval on both.")
@@ -42,7 +43,7 @@ def count_answers(report: dict[str, Any]) -> dict[str, Any]:
         raise KVMMError("Some policies were not asked all questions: evaluate them to the end.")
     return {
         "command": "python -m benchmarks.policy_answers",
-        "source": "benchmarks/results/mini/report.json",
+        "source": [path.relative_to(ROOT).as_posix() for path in REPORTS],
         "model": "embedded",
         "dtype": run["dtype"],
         "date": run["date"],
@@ -65,7 +66,7 @@ def _of_reference(rows: dict[str, dict[str, int] | None]) -> dict[str, int]:
 
 
 def main() -> None:
-    result = count_answers(json.loads(REPORT.read_text(encoding="utf-8")))
+    result = count_answers(combined_run())
     ANSWERS_PATH.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for name, row in result["policies"].items():
         print(f"{name:18} keeps {row['kept']} of {row['right']} right answers")

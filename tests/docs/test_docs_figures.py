@@ -12,7 +12,6 @@ from benchmarks.answer_tables import BEGIN_VARIANTS, VARIANTS, committed_run, ma
 from kvmm import KVPolicy, media, policies
 from kvmm.decoding.files import MAX_PAGE_TEXT
 from kvmm.eval.report.pages import summary_of
-from kvmm.kernels.attention.backends.cuda import angle_kernel
 from kvmm.models.families import FAMILIES
 from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import ROOT, blocks, results, rows, text_of
@@ -55,37 +54,51 @@ def test_decode_attention_of_presets():
     for name, cells in table.items():
         found = [measured[f"{shape} {name.strip('`')}"] for shape in ("1x128k", "32x8k", "64x4k")]
         assert cells == [f"{x['us']:.0f} ({x['ratio']:.1f}x, {100 * x['floor_share']:.0f} %)" for x in found]
-    slower = {name for name in table if "(0." in "".join(table[name])}
-    assert slower <= {f"`spherical-{tier}`" for tier in ("high", "mid", "low")}
+    assert not any("(0." in cell for cells in table.values() for cell in cells)
 
 
 def test_what_is_said_of_angle_codes():
-    """Figures of the plans that the kernel takes on an H200."""
-    measured, said = results("angle_plans"), " ".join(GPU.split())
-    cases = [("1x128k", 8), ("32x8k", 256), ("64x4k", 512)]
+    """Direct and rebuilding reads of every tier."""
+    table, measured = rows(SPHERICAL, "| Codes | 1 x 131072: us, direct |"), results("spherical_decode")
+    assert list(table) == [f"`{code}`" for code in dict.fromkeys(row["code"] for row in measured.values())]
+    for code, cells in table.items():
+        long = [measured[f"1x128k {code.strip('`')} {path}"] for path in ("direct", "rebuilt")]
+        many = [measured[f"32x8k {code.strip('`')} {path}"] for path in ("direct", "rebuilt")]
+        expected = [f"{x['us']:.0f}" for x in long] + [f"{x['hbm_bytes'] / 1e6:.0f}" for x in long]
+        expected += [f"{long[0]['scratch_bytes'] / 1e6:.1f}", f"{long[1]['scratch_bytes'] / 1e6:.0f}"]
+        assert cells == expected + [f"{x['us']:.0f}" for x in many]
+        assert all(x["us"] < x["baseline_us"] for x in (long[0], many[0])) == code.startswith("`spherical")
+    dense = [measured[f"{shape} spherical-high direct"]["baseline_us"] for shape in ("1x128k", "32x8k")]
+    said = f"takes {dense[0]:.0f} microseconds in the first column and {dense[1]:.0f} in the second"
+    assert said in " ".join(SPHERICAL.split())
 
-    def row(shape, policy, units, query_rows=1):
-        variant = angle_kernel.AngleVariant(
-            page=128, row_tiles=query_rows, groups=8 if policy == "spherical-high" else 4, residual_key_dim=128,
-            index_bits=6 if policy == "spherical-high" else 3, residual_value_dim=128, key_scale=1, key_mean=1,
-            query_type=3, residual=3, residual_tokens=True,
-        )  # fmt: skip
-        fitted = variant.fitted(227 * 1024, 228 * 1024, units / 132)
-        return measured[f"{shape} {policy} {fitted.warps},{fitted.stages},{fitted.blocks}"]
 
-    first, second, third = (row(shape, "spherical-high", units) for shape, units in cases)
-    low, (many, many_low) = (
-        row("64x4k", "spherical-low", 512),
-        (row("1x128k-r7", f"spherical-{t}", 8, 2) for t in ("high", "low")),
-    )
-    us = [f"{x['us']:.0f}" for x in (first, second, third, low, many, many_low)]
-    shares = [f"{100 * x['floor_share']:.0f}" for x in (first, second, third, low)]
-    assert f"takes {us[0]} microseconds at 1 x 131072, {us[1]} at 32 x 8192 and {us[2]} at 64 x 4096" in said
-    assert f"which is {shares[0]}, {shares[1]} and {shares[2]} % of what the memory" in said
-    assert f"`spherical-low` {us[3]} at 64 x 4096 ({shares[3]} %)" in said
-    assert f"they take {us[4]} and {us[5]} at 1 x 131072" in said
-    text = f"it takes {us[0]} microseconds over 131072 tokens and 8 KV heads, {shares[0]} % of what the memory"
-    assert text in " ".join(SPHERICAL.split())
+def test_decode_attention_of_outlier_tokens():
+    table, measured = rows(GPU, "| `rd` | 1 x 131072 |"), results("decode_attention_presets")
+    assert list(table) == ["`rd2`", "`balanced`", "`small`"]
+    for name, cells in table.items():
+        found = [measured[f"{shape} {name.strip('`')}"] for shape in ("1x128k", "32x8k", "64x4k")]
+        assert cells == [f"{x['us']:.0f} ({x['ratio']:.1f}x, {100 * x['floor_share']:.0f} %)" for x in found]
+    slower = measured["1x128k balanced"]["us"] - measured["1x128k rd2"]["us"]
+    assert f"costs {slower:.0f} microseconds" in " ".join(GPU.split())
+
+
+def test_serving_on_a_gpu():
+    found, said = results("serve_gpu"), " ".join(text_of("docs/serving.md").split())
+    steps, graphs = ([found[f"{kind} {n}"]["per_second"] for n in (1, 16)] for kind in ("steps", "graphs"))
+    for text in (
+        f"{steps[1]:.0f} tokens per second where one gets {steps[0]:.0f} ({steps[1] / steps[0]:.1f}x)",
+        f"{graphs[1]:.0f} tokens per second at 16, {graphs[1] / steps[0]:.1f} times one without graphs",
+        f"slower with them ({graphs[0]:.0f} tokens per second)",
+    ):
+        assert text in said
+
+
+def test_generate_with_outlier_tokens():
+    (row,) = results("generate_outliers").values()
+    said = " ".join(GPU.split())
+    assert f"generates {row['kvmm']['tokens_per_second']:.0f} tokens per second behind 4096 ({row['ratio']:.1f}x)" in said
+    assert f"the first token comes {100 * (row['first_ratio'] - 1):.0f} % later" in said
 
 
 def test_attention_of_all_low_bit_presets():

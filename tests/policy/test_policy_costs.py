@@ -6,22 +6,23 @@ import json
 
 import pytest
 
-from benchmarks.policy_answers import REPORT, TASKS, count_answers
+from benchmarks.mini_report import combined_run
+from benchmarks.policy_answers import TASKS, count_answers
 from kvmm import KVMMError, policies
 from kvmm.memory_text import bits_text
 from kvmm.policy.costs import ANSWERS_PATH, BITS_PATH, bits_of, kept_of, measured_on, plain_cost, short_cost
 
 
 @pytest.fixture(scope="module")
-def report() -> dict:
-    return json.loads(REPORT.read_text(encoding="utf-8"))
+def run() -> dict:
+    return combined_run()
 
 
-def test_the_answers_are_those_of_the_evaluation(report):
+def test_the_answers_are_those_of_the_evaluation(run):
     answers = json.loads(ANSWERS_PATH.read_text(encoding="utf-8"))
-    assert answers == count_answers(report)
+    assert answers == count_answers(run)
     assert set(answers["policies"]) == set(policies())
-    rows = [p for t in report["runs"][0]["tasks"] if t["task"] in TASKS for p in t["policies"] if p["policy"] == "rd2"]
+    rows = [p for t in run["tasks"] if t["task"] in TASKS for p in t["policies"] if p["policy"] == "rd2"]
     assert answers["policies"]["rd2"]["kept"] == sum(row["mcnemar"]["both"] for row in rows)
     assert answers["questions"] == sum(row["answered"] for row in rows)
 
@@ -46,11 +47,10 @@ def test_a_preset_that_was_not_measured_has_no_cost():
     assert plain_cost("mine") == short_cost("mine") == ""
 
 
-def test_an_evaluation_that_lacks_something_is_refused(report):
-    run = report["runs"][0]
+def test_an_evaluation_that_lacks_something_is_refused(run):
     with pytest.raises(KVMMError, match="run kvmm eval on both"):
-        count_answers({"runs": [{**run, "tasks": run["tasks"][:1]}]})
+        count_answers({**run, "tasks": run["tasks"][:1]})
     short = json.loads(json.dumps(run))
     del short["tasks"][0]["policies"][-1]
     with pytest.raises(KVMMError, match="other policies"):
-        count_answers({"runs": [short]})
+        count_answers(short)
