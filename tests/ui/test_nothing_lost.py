@@ -267,6 +267,74 @@ def test_a_conversation_gets_a_name_and_is_deleted(visit, screenshot, app, tmp_p
     assert not path.exists() and not talk.conversations
 
 
+def name_box(page):
+    return page.locator("#rename-box textarea, #rename-box input")
+
+
+def test_a_name_that_is_being_typed_outlives_the_answer(visit, app, invoice, held):
+    page = visit()
+    event = held(3)
+    ask(page, QUESTION, invoice)
+    expect(answers(page)).to_have_count(1)
+    page.locator("#rename").click()
+    field = name_box(page)
+    expect(field).to_be_focused()
+    expect(field).to_have_value(QUESTION)
+    field.fill("March ")
+    event.set()
+    expect(notes(page)).to_have_count(1)
+    free(page)
+    page.wait_for_timeout(500)  # what the end of the answer changes arrives with the free box
+    expect(field).to_have_value("March ")
+    expect(field).to_be_focused()
+    page.keyboard.type("invoice")
+    page.keyboard.press("Enter")
+    expect(field).to_be_hidden()
+    assert talk_of(app).title == "March invoice"
+    # a name is begun, and another question asked, before it is kept
+    page.locator("#rename").click()
+    expect(field).to_have_value("March invoice")
+    field.fill("April")
+    ask(page, "What is the tax?")
+    expect(notes(page)).to_have_count(2)
+    free(page)
+    page.wait_for_timeout(500)
+    expect(field).to_have_value("April")
+    field.press("Enter")
+    expect(field).to_be_hidden()
+    page.locator("#new-conversation").click()
+    expect(page.locator("#talks label").first).to_contain_text("April")
+
+
+def test_a_name_that_is_being_typed_is_let_go_with_its_conversation(visit, app, invoice, held):
+    page = visit()
+    event = held(3)
+    ask(page, QUESTION, invoice)
+    expect(answers(page)).to_have_count(1)
+    page.locator("#rename").click()
+    name_box(page).fill("March")
+    page.locator("#new-conversation").click()  # the answer goes on
+    expect(name_box(page)).to_be_hidden()
+    event.set()
+    expect(page.locator("#talks label").first).to_contain_text(QUESTION)
+    page.locator("#talks label").first.click()
+    expect(notes(page)).to_have_count(1)
+    free(page)
+    expect(name_box(page)).to_be_hidden()
+    assert talk_of(app).title == QUESTION
+    page.locator("#rename").click()
+    expect(name_box(page)).to_have_value(QUESTION)
+    expect(name_box(page)).to_be_focused()
+    page.locator("#fork").click()
+    expect(page.locator("#talks")).to_contain_text("(fork)")
+    expect(name_box(page)).to_be_hidden()
+    page.locator("#rename").click()
+    expect(name_box(page)).to_have_value(f"{QUESTION} (fork)")
+    page.locator("#chat-kvmm button[aria-label=Retry], #chat-kvmm button[title=Retry]").first.click()
+    expect(page.locator("#talks")).to_contain_text("(before the edit)")
+    expect(name_box(page)).to_be_hidden()
+
+
 def test_everything_visible_is_saved_and_opened(visit, screenshot, invoice, held, tmp_path):
     bad = tmp_path / "notes.png"
     bad.write_text("This is not a picture.\n")
