@@ -160,6 +160,42 @@ def test_a_reload_brings_everything_back(visit, screenshot, invoice, url):
     assert page.url.rstrip("/") == url.rstrip("/")
 
 
+def test_sampling_and_stop_texts_come_back(visit, screenshot, invoice, tmp_path):
+    page = visit()
+    page.get_by_role("button", name="Sampling").click()
+    stop, seed = "#stop-texts textarea", "#seed input"
+    page.locator(stop).fill(",\nnever said")
+    page.locator(seed).fill("7")
+    page.locator(seed).press("Tab")
+    screenshot(page, "sampling-1280")
+    ask(page, QUESTION, invoice)
+    expect(notes(page)).to_have_count(1)
+    expect(answers(page).first).to_have_text("$1")
+    free(page)
+    visit.reload(page)
+    expect(notes(page)).to_have_count(1)
+    page.get_by_role("button", name="Sampling").click()
+    expect(page.locator(stop)).to_have_value(",\nnever said")
+    expect(page.locator(seed)).to_have_value("7")
+    with page.expect_download() as download:
+        page.locator("#save").click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    other = visit()
+    with other.expect_file_chooser() as chooser:
+        other.locator("#load").click()
+    chooser.value.set_files(str(path))
+    expect(notes(other)).to_have_count(1)
+    other.get_by_role("button", name="Sampling").click()
+    expect(other.locator(stop)).to_have_value(",\nnever said")
+    other.locator(stop).fill("x" * 300)
+    ask(other, QUESTION)
+    expect(other.locator("#chat-kvmm")).to_contain_text("⚠️ stop must be up to 16 texts of 1 to 256 characters.")
+    other.locator(stop).fill("")
+    ask(other, QUESTION)
+    expect(other.locator("#chat-kvmm")).to_contain_text("$1,274.94")
+
+
 def test_an_answer_goes_on_while_the_page_is_reloaded(visit, invoice, held):
     page = visit()
     event = held(3)

@@ -282,7 +282,7 @@ class _Events:
         """The page was loaded: show what its visitor had open before."""
         state = self.visitors.returned(request.session_hash, token_of_request(request, visitor_key()))
         if state is None:
-            return (gr.skip(),) * (len(self.outputs) + 1 + len(self.sidebar.policies) + 1)
+            return (gr.skip(),) * (len(self.outputs) + 1 + len(self.sidebar.kept) + 1)
         settings = state.desk.settings or settings_of(*(part.value for part in self.sidebar.inputs))
         return *redraw(state, settings.compare), settings.model, *self.sidebar.values(settings), settings.compare
 
@@ -311,7 +311,7 @@ class _Events:
         tab.box.stop(self.stop, tab.box, [tab.full, tab.chat, tab.box, tab.talks.talks], **AT_ONCE)
         clears = [tab.chat.clear, tab.full.clear]
         connect_talk_list(tab.talks, self.visitors, self.session, sidebar, tab.shown, tab.box, clears, self.watch)
-        settings = [sidebar.model, *sidebar.policies, sidebar.compare]
+        settings = [sidebar.model, *sidebar.kept, sidebar.compare]
         self.watch(Context.root_block.load(self.come_back, None, [*self.outputs, *settings], **AT_ONCE))
         for component in sidebar.policies if tab.names_policy else ():
             component.change(

@@ -322,6 +322,17 @@ def test_full_precision_caches_are_never_copied(session, invoice, monkeypatch):
     assert run(session, TOTAL, compare=True)[-1].progress.text == "$1,274.94"
 
 
+def test_stop_texts_end_both_answers_and_are_saved(session, invoice, tmp_path):
+    updates = run(session, TOTAL, invoice, compare=True, stop=(",", "never said"), seed=5)
+    assert {update.side: update.progress.text for update in updates} == {"full": "$1", "kvmm": "$1"}
+    assert session.talk.exchanges[0].answered and not updates[-1].progress.stopped
+    session.save(tmp_path / "a.kvmm")
+    settings = Session(session.models, max_new_tokens=16).load(tmp_path / "a.kvmm", None)
+    assert (settings.stop, settings.seed) == ((",", "never said"), 5)
+    with pytest.raises(KVMMError, match=r"^stop must be up to"):
+        run(session, TAX, stop=("",))
+
+
 def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):
     bad = tmp_path / "notes.png"
     bad.write_text("no picture")
