@@ -24,8 +24,8 @@ class Settings:
         text, image, audio: presets; their specs replace the policy's for this modality.
         num_sink_tokens, residual_length: tokens kept in full precision at the start and at the end.
         compare: also answer in full precision.
-        temperature, top_p, seed: how tokens are chosen, as in :class:`kvmm.models.Sampling`; a comparison without a
-            seed draws with the same one on both sides.
+        temperature, top_p, seed, stop: how tokens are chosen and which texts end an answer, as in
+            :class:`kvmm.models.Sampling`; a comparison without a seed draws with the same one on both sides.
     """
 
     model: str | None = None
@@ -39,6 +39,7 @@ class Settings:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
+    stop: tuple[str, ...] = ()
 
     def sampling(self) -> Sampling:
         """How the tokens of an answer are chosen, on both sides of a comparison.
@@ -46,7 +47,7 @@ class Settings:
         Raises:
             KVMMError: a value is out of range.
         """
-        sampling = Sampling(self.temperature, self.top_p, self.seed)
+        sampling = Sampling(self.temperature, self.top_p, self.seed, self.stop)
         return sampling if sampling.is_greedy or self.seed is not None else replace(sampling, seed=secrets.randbits(32))
 
     def kv_policy(self) -> KVPolicy:

@@ -160,6 +160,42 @@ def test_a_reload_brings_everything_back(visit, screenshot, invoice, url):
     assert page.url.rstrip("/") == url.rstrip("/")
 
 
+def test_sampling_and_stop_texts_come_back(visit, screenshot, invoice, tmp_path):
+    page = visit()
+    page.get_by_role("button", name="Sampling").click()
+    stop, seed = "#stop-texts textarea", "#seed input"
+    page.locator(stop).fill(",\nnever said")
+    page.locator(seed).fill("7")
+    page.locator(seed).press("Tab")
+    screenshot(page, "sampling-1280")
+    ask(page, QUESTION, invoice)
+    expect(notes(page)).to_have_count(1)
+    expect(answers(page).first).to_have_text("$1")
+    free(page)
+    visit.reload(page)
+    expect(notes(page)).to_have_count(1)
+    page.get_by_role("button", name="Sampling").click()
+    expect(page.locator(stop)).to_have_value(",\nnever said")
+    expect(page.locator(seed)).to_have_value("7")
+    with page.expect_download() as download:
+        page.locator("#save").click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    other = visit()
+    with other.expect_file_chooser() as chooser:
+        other.locator("#load").click()
+    chooser.value.set_files(str(path))
+    expect(notes(other)).to_have_count(1)
+    other.get_by_role("button", name="Sampling").click()
+    expect(other.locator(stop)).to_have_value(",\nnever said")
+    other.locator(stop).fill("x" * 300)
+    ask(other, QUESTION)
+    expect(other.locator("#chat-kvmm")).to_contain_text("⚠️ stop must be up to 16 texts of 1 to 256 characters.")
+    other.locator(stop).fill("")
+    ask(other, QUESTION)
+    expect(other.locator("#chat-kvmm")).to_contain_text("$1,274.94")
+
+
 def test_an_answer_goes_on_while_the_page_is_reloaded(visit, invoice, held):
     page = visit()
     event = held(3)
@@ -265,6 +301,74 @@ def test_a_conversation_gets_a_name_and_is_deleted(visit, screenshot, app, tmp_p
     expect(notes(page)).to_have_count(0)
     expect(page.get_by_text("Invoice: the total")).to_be_visible()
     assert not path.exists() and not talk.conversations
+
+
+def name_box(page):
+    return page.locator("#rename-box textarea, #rename-box input")
+
+
+def test_a_name_that_is_being_typed_outlives_the_answer(visit, app, invoice, held):
+    page = visit()
+    event = held(3)
+    ask(page, QUESTION, invoice)
+    expect(answers(page)).to_have_count(1)
+    page.locator("#rename").click()
+    field = name_box(page)
+    expect(field).to_be_focused()
+    expect(field).to_have_value(QUESTION)
+    field.fill("March ")
+    event.set()
+    expect(notes(page)).to_have_count(1)
+    free(page)
+    page.wait_for_timeout(500)  # what the end of the answer changes arrives with the free box
+    expect(field).to_have_value("March ")
+    expect(field).to_be_focused()
+    page.keyboard.type("invoice")
+    page.keyboard.press("Enter")
+    expect(field).to_be_hidden()
+    assert talk_of(app).title == "March invoice"
+    # a name is begun, and another question asked, before it is kept
+    page.locator("#rename").click()
+    expect(field).to_have_value("March invoice")
+    field.fill("April")
+    ask(page, "What is the tax?")
+    expect(notes(page)).to_have_count(2)
+    free(page)
+    page.wait_for_timeout(500)
+    expect(field).to_have_value("April")
+    field.press("Enter")
+    expect(field).to_be_hidden()
+    page.locator("#new-conversation").click()
+    expect(page.locator("#talks label").first).to_contain_text("April")
+
+
+def test_a_name_that_is_being_typed_is_let_go_with_its_conversation(visit, app, invoice, held):
+    page = visit()
+    event = held(3)
+    ask(page, QUESTION, invoice)
+    expect(answers(page)).to_have_count(1)
+    page.locator("#rename").click()
+    name_box(page).fill("March")
+    page.locator("#new-conversation").click()  # the answer goes on
+    expect(name_box(page)).to_be_hidden()
+    event.set()
+    expect(page.locator("#talks label").first).to_contain_text(QUESTION)
+    page.locator("#talks label").first.click()
+    expect(notes(page)).to_have_count(1)
+    free(page)
+    expect(name_box(page)).to_be_hidden()
+    assert talk_of(app).title == QUESTION
+    page.locator("#rename").click()
+    expect(name_box(page)).to_have_value(QUESTION)
+    expect(name_box(page)).to_be_focused()
+    page.locator("#fork").click()
+    expect(page.locator("#talks")).to_contain_text("(fork)")
+    expect(name_box(page)).to_be_hidden()
+    page.locator("#rename").click()
+    expect(name_box(page)).to_have_value(f"{QUESTION} (fork)")
+    page.locator("#chat-kvmm button[aria-label=Retry], #chat-kvmm button[title=Retry]").first.click()
+    expect(page.locator("#talks")).to_contain_text("(before the edit)")
+    expect(name_box(page)).to_be_hidden()
 
 
 def test_everything_visible_is_saved_and_opened(visit, screenshot, invoice, held, tmp_path):

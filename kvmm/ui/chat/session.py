@@ -73,6 +73,7 @@ class Session:
         self._talk = current if current in self.desk.talks else self.desk.talks[-1]
         self._lost = False
         self._asked: list[Answer] = []  # here, and not all done
+        self.naming: str | None = None  # the conversation whose name is being typed on this page, by its id
         self.folder: Callable[[], Path] | None = None  # makes a folder that lives as long as the conversations
 
     @property
@@ -250,13 +251,14 @@ class Session:
                 talk.title = f"{talk.title} (before the edit)"
                 self._add(branch)
             else:
+                branch.id = talk.id  # it takes the place of the other, also on pages whose list is older
                 self.talks[self.talks.index(talk)] = branch
                 talk.close()
                 self._show(branch)
             return self.begin(message, settings)
 
-    def rename(self, title: str) -> None:
-        """Give the open conversation another name in the list.
+    def rename(self, title: str, talk_id: str | None = None) -> None:
+        """Give a conversation another name in the list: the open one, or another by its :attr:`Talk.id`.
 
         Raises:
             KVMMError: the name is empty, or the conversation is gone.
@@ -264,8 +266,17 @@ class Session:
         title = " ".join(title.split())[:MAX_TITLE]
         if not title:
             raise KVMMError("Type a name for the conversation.")
-        talk = self._there()
+        talk = self._there() if talk_id is None else self._find(talk_id)
         talk.title, talk.renamed = title, True
+
+    def give_name(self, title: str) -> None:
+        """Name the conversation that is being named, which need not be open any more.
+
+        Raises:
+            KVMMError: as :meth:`rename`; it is still being named then.
+        """
+        self.rename(title, self.naming)
+        self.naming = None
 
     def delete(self) -> None:
         """Delete the open conversation: its answer is stopped and its caches go now. The one before it is opened.
@@ -302,10 +313,7 @@ class Session:
         Raises:
             KVMMError: another page has deleted it.
         """
-        talk = next((talk for talk in self.talks if talk.id == talk_id), None)
-        if talk is None:
-            raise KVMMError(DELETED)
-        self._show(talk)
+        self._show(self._find(talk_id))
 
     def close(self) -> None:
         """Stop answers in progress and drop all conversations."""
@@ -313,6 +321,12 @@ class Session:
             talk.close()
         self.desk.talks[:] = [Talk(self.models, **self.options)]
         self._show(self.desk.talks[0])
+
+    def _find(self, talk_id: str) -> Talk:
+        talk = next((talk for talk in self.talks if talk.id == talk_id), None)
+        if talk is None:
+            raise KVMMError(DELETED)
+        return talk
 
     def _there(self) -> Talk:
         """The open conversation, to change it: never another one than the page shows."""

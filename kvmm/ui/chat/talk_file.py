@@ -80,7 +80,8 @@ def load_talk(
     conversation = Conversation.load(path, *models.get(model))
     try:
         notes = conversation.notes
-        settings = replace(Settings(**notes["settings"]), model=model, compare=False)
+        settings = Settings(**notes["settings"])
+        settings = replace(settings, model=model, compare=False, stop=tuple(settings.stop))
         settings.kv_policy()
         settings.sampling()
         talk = Talk(models, **options)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
 from kvmm.memory_text import ratio_text
-from kvmm.models.sampling import MAX_TEMPERATURE
+from kvmm.models.sampling import MAX_STOP, MAX_TEMPERATURE
 from kvmm.policy import get_policy, policies
 from kvmm.policy.costs import SHORT_LEGEND, bits_table, measured_on, plain_cost, short_cost
 from kvmm.policy.presets import policy_groups
@@ -81,6 +82,7 @@ class Sidebar:
     temperature: gr.Slider
     top_p: gr.Slider
     seed: gr.Number
+    stop: gr.Textbox
     counted: gr.State  # the policy of the shown numbers of exact tokens
 
     @property
@@ -93,14 +95,20 @@ class Sidebar:
         """The components that determine the contents of a cache."""
         return [*self.inputs[1 : _BEFORE_SAMPLING - 1], self.counted]
 
+    @property
+    def kept(self) -> list[Any]:
+        """The components that a reloaded page and an opened conversation set: ``policies`` and the sampling."""
+        return [*self.policies, *self.inputs[_BEFORE_SAMPLING:]]
+
     def values(self, settings: Settings) -> list[Any]:
-        """Values of ``policies`` for some settings."""
+        """Values of ``kept`` for some settings."""
         modalities = [getattr(settings, name) or AS_POLICY for name in MODALITIES]
         counts = [
             kept if (chosen := getattr(settings, name)) is None else chosen
             for name, kept in zip(EXACT_TOKENS, exact_tokens(settings.policy), strict=True)
         ]
-        return [settings.policy, *modalities, *counts, settings.policy]
+        sampling = settings.temperature, settings.top_p, settings.seed, stop_lines(settings.stop)
+        return [settings.policy, *modalities, *counts, settings.policy, *sampling]
 
 
 def exact_tokens(policy: str) -> tuple[int, int]:
@@ -112,17 +120,28 @@ def exact_tokens(policy: str) -> tuple[int, int]:
 def settings_of(*values: Any) -> Settings:
     """... and make the settings from their values; values equal to the policy's own are left out.
 
-    ``values`` without those of the three components for sampling are of a greedy answer.
+    ``values`` without those of the four components for sampling are of a greedy answer.
     """
     model, policy, *modalities, sinks, residual, compare = values[:_BEFORE_SAMPLING]
-    temperature, top_p, seed = values[_BEFORE_SAMPLING:] or (None, None, None)
+    temperature, top_p, seed, stop = values[_BEFORE_SAMPLING:] or (None,) * 4
     chosen = [None if value in (None, "", AS_POLICY) else value for value in modalities]
     counts = [None if value is None else int(value) for value in (sinks, residual)]
     if policy in policies():
         policy_counts = exact_tokens(policy)
         counts = [None if count == kept else count for count, kept in zip(counts, policy_counts, strict=True)]
     sampling = (0.0 if temperature is None else temperature), (1.0 if top_p is None else top_p)
-    return Settings(model, policy, *chosen, *counts, bool(compare), *sampling, None if seed is None else int(seed))
+    seed = None if seed is None else int(seed)
+    return Settings(model, policy, *chosen, *counts, bool(compare), *sampling, seed, stop_texts(stop or ""))
+
+
+def stop_texts(lines: str) -> tuple[str, ...]:
+    r"""The texts of a field that holds one a line, where ``\n`` is a line break; empty lines are left out."""
+    return tuple(line.strip().replace(r"\n", "\n") for line in lines.splitlines() if line.strip())
+
+
+def stop_lines(texts: Sequence[str]) -> str:
+    """The field that :func:`stop_texts` reads."""
+    return "\n".join(text.replace("\n", r"\n") for text in texts)
 
 
 def followed(policy: str, shown_for: str, *counts: float | None) -> tuple[int, ...]:
@@ -188,6 +207,13 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
             )
             top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top p", elem_id="top-p")
             seed = gr.Number(None, label="Seed (empty: another one each time)", precision=0, elem_id="seed")
+            stop = gr.Textbox(
+                label="Stop texts",
+                info=rf"One a line, at most {MAX_STOP}; \n is a line break. The answer ends before them.",
+                lines=2,
+                max_lines=MAX_STOP,
+                elem_id="stop-texts",
+            )
         counted = gr.State(default_policy)
 
     def chosen(name: str, shown_for: str, *counts: float | None) -> tuple[Any, ...]:
@@ -203,7 +229,7 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
         show_progress="hidden",
         queue=False,
     )
-    return Sidebar(model, policy, *by_modality, sinks, residual, compare, temperature, top_p, seed, counted)
+    return Sidebar(model, policy, *by_modality, sinks, residual, compare, temperature, top_p, seed, stop, counted)
 
 
-__all__ = ["Sidebar", "build_sidebar", "policy_headings_css", "settings_of"]
+__all__ = ["Sidebar", "build_sidebar", "policy_headings_css", "settings_of", "stop_lines", "stop_texts"]

@@ -49,16 +49,20 @@ class TalkList:
 
     @property
     def outputs(self) -> list[Any]:
-        """The components that :func:`listing` returns values of."""
+        """The list, and the field for a name; what follows an answer draws the list alone (:func:`listing`)."""
         return [self.talks, self.name]
 
 
-def listing(session: Session) -> tuple[Any, Any]:
-    """The list as it stands, and the field for a name closed."""
+def listing(session: Session) -> Any:
+    """The list as it stands."""
     names = [((talk.title or NEW) + " …" * talk.is_busy, talk.id) for talk in session.talks]
     shown = session.talk.id if session.talk in session.talks else None
-    radio = gr.Radio(names, value=shown, visible=len(names) > 1)
-    return radio, gr.Textbox(visible=False)
+    return gr.Radio(names, value=shown, visible=len(names) > 1)
+
+
+def name_field(session: Session) -> Any:
+    """The field for a name: as it is while the conversation that is being named is the open one, else closed."""
+    return gr.skip() if session.naming == session.talk.id else gr.Textbox(visible=False)
 
 
 def build_talk_list(files: bool = True) -> TalkList:
@@ -113,7 +117,7 @@ def connect_talk_list(
     parts.name.submit(events.give_name, [sidebar.compare, parts.name], outputs, **AT_ONCE)
     parts.delete.click(events.remove, [parts.confirmed, sidebar.compare], outputs, js=CONFIRM, **AT_ONCE)
     parts.save.click(events.write, None, parts.saved, **HIDDEN).success(None, parts.saved, None, js=DOWNLOAD)
-    opened = [*outputs, *sidebar.policies]
+    opened = [*outputs, *sidebar.kept]
     parts.load.upload(events.read, [parts.load, sidebar.compare, sidebar.model], opened, **HIDDEN)
     watch(parts.talks.input(events.go_to, [sidebar.compare, parts.talks], outputs, **AT_ONCE))
     return outputs
@@ -163,10 +167,11 @@ class _Events:
         if state.talk.is_empty:
             warn("Ask a question first: then the conversation can have a name.", 5)
             return gr.skip()
+        state.naming = state.talk.id
         return gr.Textbox(value=state.talk.title, visible=True, autofocus=True)
 
     def give_name(self, compare: bool, title: str, request: gr.Request) -> tuple[Any, ...]:
-        return self.change(lambda state: state.rename(title))(compare, request)
+        return self.change(lambda state: state.give_name(title))(compare, request)
 
     def write(self, request: gr.Request) -> Any:
         try:
@@ -185,7 +190,7 @@ class _Events:
             settings = state.load(path, model)
         except KVMMError as error:
             warn(error, 8)
-            return (gr.skip(),) * (len(self.outputs) + len(self.sidebar.policies))
+            return (gr.skip(),) * (len(self.outputs) + len(self.sidebar.kept))
         finally:
             self.visitors.discard_upload(path)  # what it held is in memory
         self.visitors.keep_budget()
@@ -224,11 +229,21 @@ def too_large(path: Path, limit: int | None) -> str:
 
 
 def redraw(session: Session, compare: bool) -> tuple[Any, ...]:
-    """Values of all components of the open conversation; text in the box stays."""
+    """Values of all components of the open conversation; text in the box stays, and a name that is being typed."""
     session.leave_deleted()
     busy = session.is_busy
     box = gr.MultimodalTextbox(submit_btn=not busy, stop_btn=busy)
-    return session, *view(session.talk, compare), box, *listing(session)
+    return session, *view(session.talk, compare), box, listing(session), name_field(session)
 
 
-__all__ = ["NEW", "TalkList", "build_talk_list", "connect_talk_list", "listing", "redraw", "save_file", "too_large"]
+__all__ = [
+    "NEW",
+    "TalkList",
+    "build_talk_list",
+    "connect_talk_list",
+    "listing",
+    "name_field",
+    "redraw",
+    "save_file",
+    "too_large",
+]

@@ -18,7 +18,7 @@ from kvmm.ui.models import EMBEDDED
 from kvmm.ui.parts.answers import stats_html
 from kvmm.ui.parts.events import AT_ONCE, HIDDEN
 from kvmm.ui.parts.sidebar import Sidebar, settings_of
-from kvmm.ui.parts.talk_list import TalkList, build_talk_list, connect_talk_list, listing, redraw
+from kvmm.ui.parts.talk_list import TalkList, build_talk_list, connect_talk_list, listing, name_field, redraw
 from kvmm.ui.parts.toasts import warn
 from kvmm.ui.parts.views import FRAME_SIZE, Frame, frames
 from kvmm.ui.server.cookie import token_of_request, visitor_key
@@ -226,7 +226,8 @@ class _Events:
         return (
             *self._started(state)[: 1 + len(self.tab.shown)],
             box_as_it_is,
-            *(gr.skip(),) * len(self.tab.talks.outputs),
+            gr.skip(),
+            name_field(state),  # a branch may have been opened
         )
 
     def edit(self, event: gr.EditData, request: gr.Request, *values: Any) -> tuple[Any, ...]:
@@ -254,11 +255,11 @@ class _Events:
 
     def ready(self, message: Any, request: gr.Request) -> tuple[Any, ...]:
         state = self.visitors.find(request.session_hash)
-        return (gr.skip(),) * 3 if state is None else self._freed(message, state)
+        return (gr.skip(),) * 2 if state is None else self._freed(message, state)
 
     def _freed(self, message: Any, state: Session) -> tuple[Any, ...]:
         if state.is_busy:  # another conversation was opened and has asked its question already
-            return gr.skip(), *listing(state)
+            return gr.skip(), listing(state)
         value = None
         answer = state.talk.answer
         typed = bool(message and (message.get("text") or message.get("files")))
@@ -266,22 +267,22 @@ class _Events:
             answer.returned = True
             value = {"text": answer.message.question, "files": list(answer.message.files)}
         free = {"submit_btn": True, "stop_btn": False} | ({} if value is None else {"value": value})
-        return gr.MultimodalTextbox(**free), *listing(state)
+        return gr.MultimodalTextbox(**free), listing(state)
 
     def stop(self, message: Any, request: gr.Request) -> tuple[Any, ...]:
         state = self.visitors.find(request.session_hash)
         if state is None:
-            return (gr.skip(),) * 5
+            return (gr.skip(),) * 4
         state.stop()
         if state.is_busy:  # it has begun, and its last frame follows
-            return (gr.skip(),) * 5
+            return (gr.skip(),) * 4
         return state.chats["full"], state.chats["kvmm"], *self._freed(message, state)
 
     def come_back(self, request: gr.Request) -> tuple[Any, ...]:
         """The page was loaded: show what its visitor had open before."""
         state = self.visitors.returned(request.session_hash, token_of_request(request, visitor_key()))
         if state is None:
-            return (gr.skip(),) * (len(self.outputs) + 1 + len(self.sidebar.policies) + 1)
+            return (gr.skip(),) * (len(self.outputs) + 1 + len(self.sidebar.kept) + 1)
         settings = state.desk.settings or settings_of(*(part.value for part in self.sidebar.inputs))
         return *redraw(state, settings.compare), settings.model, *self.sidebar.values(settings), settings.compare
 
@@ -289,7 +290,7 @@ class _Events:
         """Follow an answer that is being generated, or that still waits after its page was reloaded."""
         tab = self.tab
         return event.then(self.stream, None, tab.shown, concurrency_limit=None, **HIDDEN).then(
-            self.ready, tab.box, [tab.box, *tab.talks.outputs], **AT_ONCE
+            self.ready, tab.box, [tab.box, tab.talks.talks], **AT_ONCE
         )
 
     def _connect_question(self, event: Any, handler: Any, inputs: list[Any]) -> None:
@@ -298,7 +299,7 @@ class _Events:
         asked = event(handler, [*inputs, *self.sidebar.inputs], self.outputs, concurrency_limit=None, **HIDDEN)
         asked.success(self.prepare, None, None, concurrency_id="files", concurrency_limit=READING, **HIDDEN).success(
             self.stream, None, tab.shown, concurrency_id="model", concurrency_limit=self.together, **HIDDEN
-        ).then(self.ready, tab.box, [tab.box, *tab.talks.outputs], **AT_ONCE)
+        ).then(self.ready, tab.box, [tab.box, tab.talks.talks], **AT_ONCE)
 
     def connect(self) -> None:
         """Connect the components of the tab and those of the sidebar that act on it."""
@@ -307,10 +308,10 @@ class _Events:
         self._connect_question(tab.chat.example_select, self.start_sample, [])
         self._connect_question(tab.chat.edit, self.edit, [])
         self._connect_question(tab.chat.retry, self.retry, [])
-        tab.box.stop(self.stop, tab.box, [tab.full, tab.chat, tab.box, *tab.talks.outputs], **AT_ONCE)
+        tab.box.stop(self.stop, tab.box, [tab.full, tab.chat, tab.box, tab.talks.talks], **AT_ONCE)
         clears = [tab.chat.clear, tab.full.clear]
         connect_talk_list(tab.talks, self.visitors, self.session, sidebar, tab.shown, tab.box, clears, self.watch)
-        settings = [sidebar.model, *sidebar.policies, sidebar.compare]
+        settings = [sidebar.model, *sidebar.kept, sidebar.compare]
         self.watch(Context.root_block.load(self.come_back, None, [*self.outputs, *settings], **AT_ONCE))
         for component in sidebar.policies if tab.names_policy else ():
             component.change(

@@ -143,6 +143,27 @@ def test_a_page_changes_no_other_conversation_than_the_one_it_shows(session):
     assert page.talk is empty and empty in session.talks and session.talk.is_empty
 
 
+def test_a_name_is_given_to_the_conversation_it_was_typed_for(session):
+    """Also when it arrives after another one was opened, or its place was taken by a branch."""
+    named, other = session.talk, Talk(session.models, max_new_tokens=16)
+    named.begin(UserMessage(TOTAL)), other.begin(UserMessage(TAX))
+    session.talks.append(other)
+    session.naming = named.id
+    with pytest.raises(KVMMError, match="Type a name"):
+        session.give_name(" ")
+    session.ask_again(0, TOTAL, KIVI)
+    branch = session.talk
+    assert branch is not named and session.naming == branch.id and session.talks == [branch, other]
+    session.open(other.id)
+    session.give_name("March")
+    assert [talk.title for talk in session.talks] == ["March", TAX] and session.naming is None
+    session.naming = branch.id
+    session.talks.remove(branch)
+    with pytest.raises(KVMMError, match="deleted on another page"):
+        session.give_name("April")
+    assert other.title == TAX
+
+
 def at_once(count: int, do) -> list:
     """What ``do`` returned, or the error it raised, in threads that begin together."""
     barrier, results = threading.Barrier(count), []
@@ -299,6 +320,17 @@ def test_full_precision_caches_are_never_copied(session, invoice, monkeypatch):
     session.open(talk.id)
     assert session.talk is talk
     assert run(session, TOTAL, compare=True)[-1].progress.text == "$1,274.94"
+
+
+def test_stop_texts_end_both_answers_and_are_saved(session, invoice, tmp_path):
+    updates = run(session, TOTAL, invoice, compare=True, stop=(",", "never said"), seed=5)
+    assert {update.side: update.progress.text for update in updates} == {"full": "$1", "kvmm": "$1"}
+    assert session.talk.exchanges[0].answered and not updates[-1].progress.stopped
+    session.save(tmp_path / "a.kvmm")
+    settings = Session(session.models, max_new_tokens=16).load(tmp_path / "a.kvmm", None)
+    assert (settings.stop, settings.seed) == ((",", "never said"), 5)
+    with pytest.raises(KVMMError, match=r"^stop must be up to"):
+        run(session, TAX, stop=("",))
 
 
 def test_every_visible_turn_is_saved_with_its_files(session, invoice, tmp_path):

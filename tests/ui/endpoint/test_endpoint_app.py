@@ -60,9 +60,12 @@ def test_a_sample_is_asked_and_what_the_server_tells_is_shown(visit, screenshot,
     expect(page.locator("[data-stat=cached]")).to_have_text("64")
     expect(page.locator("#chat-kvmm .thought-group .title", has_text="KV 400 B → 100 B")).to_have_count(1)
     expect(page.locator("#thumbnails .thumb")).to_have_count(1)
+    page.get_by_role("button", name="Sampling").click()
+    page.locator("#stop-texts textarea").fill("END\n\\n\\n")
     ask(page, "And the date?")
     expect(page.locator("#chat-kvmm").get_by_text("$1,274.94")).to_have_count(2)
     assert len(server.asked[-1][0]["messages"]) == 3
+    assert "stop" not in server.asked[-2][0] and server.asked[-1][0]["stop"] == ["END", "\n\n"]
     screenshot(page, "endpoint-1280")
     visit.reload(page)
     expect(page.locator("#chat-kvmm").get_by_text("$1,274.94")).to_have_count(2)

@@ -8,10 +8,20 @@ import pytest
 
 from kvmm.errors import KVMMError
 from kvmm.models import Sampling
+from kvmm.models.sampling import MAX_STOP, MAX_STOP_CHARACTERS
 from kvmm.policy import get_policy, policies
 from kvmm.policy.costs import plain_cost, short_cost
 from kvmm.policy.presets import policy_groups
-from kvmm.ui.parts.sidebar import AS_POLICY, followed, policy_choices, policy_headings_css, policy_html, settings_of
+from kvmm.ui.parts.sidebar import (
+    AS_POLICY,
+    followed,
+    policy_choices,
+    policy_headings_css,
+    policy_html,
+    settings_of,
+    stop_lines,
+    stop_texts,
+)
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -49,14 +59,25 @@ def test_the_numbers_follow_the_policy_and_keep_what_was_typed():
 def test_sampling_is_greedy_until_a_temperature_is_set():
     assert settings(None, None).sampling() == Sampling()
     values = (None, "balanced", AS_POLICY, AS_POLICY, AS_POLICY, None, None, False)
-    assert settings_of(*values, 0.7, 0.9, 5.0).sampling() == Sampling(0.7, 0.9, 5)
-    drawn = settings_of(*values, 0.7, None, None)
+    assert settings_of(*values, 0.7, 0.9, 5.0, None).sampling() == Sampling(0.7, 0.9, 5)
+    drawn = settings_of(*values, 0.7, None, None, "")
     # both sides of a comparison draw with one seed, another answer with another one
     seeds = {drawn.sampling().seed for _ in range(3)}
     assert len(seeds) == 3 and None not in seeds
-    for wrong in ((2.5, 1.0, None), (1.0, 0.0, None), ("hot", 1.0, None)):
+    for wrong in ((2.5, 1.0, None, ""), (1.0, 0.0, None, ""), ("hot", 1.0, None, "")):
         with pytest.raises(KVMMError):
             settings_of(*values, *wrong).sampling()
+
+
+def test_stop_texts_are_lines():
+    values = (None, "balanced", AS_POLICY, AS_POLICY, AS_POLICY, None, None, False, 0, 1, None)
+    chosen = settings_of(*values, " END \n\n\\n\\nQuestion: \r\na, b\n")
+    assert chosen.sampling() == Sampling(stop=("END", "\n\nQuestion:", "a, b"))
+    assert stop_texts(stop_lines(chosen.stop)) == chosen.stop
+    assert settings_of(*values, None).sampling() == settings_of(*values, " \n").sampling() == Sampling()
+    for wrong in ("\n".join("x" * (i + 1) for i in range(MAX_STOP + 1)), "x" * (MAX_STOP_CHARACTERS + 1)):
+        with pytest.raises(KVMMError, match=rf"^stop must be up to {MAX_STOP} texts of 1 to \d+ characters.$"):
+            settings_of(*values, wrong).sampling()
 
 
 def test_the_list_is_in_tiers_and_every_preset_says_its_cost():
