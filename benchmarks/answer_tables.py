@@ -8,7 +8,6 @@ Chromium.
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from dataclasses import fields, replace

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.mini_report import REPORTS, combined_run
-
 from kvmm.errors import KVMMError
 from kvmm.policy.costs import ANSWERS_PATH
 

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import torch
 
-from kvmm.codecs.base import EncodeContext
-from kvmm.codecs.common.outliers import find_outliers
+from kvmm.codecs.base import PAGE_SIZE, EncodeContext
+from kvmm.codecs.common.outliers import find_outliers, num_outliers
 from kvmm.codecs.common.transform import Transform, offline_transform
 from kvmm.codecs.spec import Side, Site
+from kvmm.kernels.quantize import cut_pages
 
 # Deviations from the mean within which a channel's levels lie; 1 bit ends at .8, 4 bits at 2.5, 8 bits at 3.9.
 _REACH = 3.0
-_EPSILON = 1e-6  # of norms
 
 
 def outlier_slots(
-    x: torch.Tensor, site: Site, side: Side, fitted: str | None, norm: str, count: int, context: EncodeContext
+    x: torch.Tensor, site: Site, side: Side, fit: str, norm: str, share: float, context: EncodeContext
 ) -> torch.Tensor:
-    """Slots int64 ``[B, H, count]`` of the tokens that stay in full precision, the same for keys and values.
+    """Slots int64 ``[B, H, n]`` of the tokens that stay in full precision, the same for keys and values.
 
     Args:
         x: what is to be stored, ``[B, H, T, D]``: keys, or values of keys that ``context`` has.
         site, side: whose they are.
-        fitted: the codec whose fit of the keys is taken, if the calibration has one; None: none is.
-        norm: option of the codec, whether token norms are divided out.
-        count: how many.
+        fit, norm: options of the codec; only a fit of the calibration file is taken.
+        share: how many of every page of 128 tokens.
+        context: what the codec was told.
     """
+    count = num_outliers(x.shape[2], share, PAGE_SIZE, context)
     keys, transform = x if side == "key" else context.keys, None
-    if keys is not None and fitted is not None and site.calibration is not None:
-        transform = offline_transform(site.calibration, fitted, site.layer, "key", site.modality, x.device)
+    if keys is not None and fit in ("auto", "offline") and site.calibration is not None:
+        transform = offline_transform(site.calibration, "rd", site.layer, "key", site.modality, x.device)
     if keys is None or transform is None:
         return find_outliers(x, count, context)
     return find_clipped(keys, transform, transform.norm if norm == "auto" else norm == "l2", count, context)
@@ -50,19 +51,11 @@ def find_clipped(
         count: how many.
         context: says which tokens count.
     """
-    x = keys.float()
+    pages = cut_pages(keys, context.page_size, context.valid)
     if norm:
-        x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_EPSILON)
-    z = x @ transform.forward[None].transpose(-1, -2)
-    if context.valid is None:
-        mean = z.mean(2, keepdim=True)
-        deviation = (z - mean).square().mean(2, keepdim=True).sqrt()
-    else:
-        weight = context.valid[:, None, :, None].to(z)
-        number = weight.sum(2, keepdim=True).clamp_min(1)
-        mean = (z * weight).sum(2, keepdim=True) / number
-        deviation = ((z - mean).square() * weight).sum(2, keepdim=True).div(number).sqrt()
-    beyond = ((z - mean).abs() - _REACH * deviation).clamp_min(0).square().sum(-1)
+        pages = pages.divide(pages.divisors(torch.float32))
+    pages = pages.transform(transform.forward[None], transform.known)
+    beyond = pages.token_excess(_REACH).flatten(2)[:, :, : keys.shape[2]]
     if context.valid is not None:
         beyond = beyond.masked_fill(~context.valid.unsqueeze(1).to(beyond.device), -1.0)
     return beyond.topk(count, -1).indices.sort(-1).values

@@ -30,7 +30,6 @@ import torch
 from kvmm.codecs.base import PAGE_SIZE, Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.common.outliers import (
     OUTLIERS,
-    num_outliers,
     outlier_fields,
     outlier_scores,
     put_back,
@@ -104,8 +103,7 @@ class RD(Codec):
         self.fit_kind = self.option("fit")
         self.outliers: float = self.option("outliers")
         self.needs_queries = self.fit_kind == "prompt" and side == "key"
-        fitted = self.transform_id not in ("identity", "hadamard")  # else levels come from a span's tokens
-        self.opens_pages = fitted
+        self.opens_pages = self.transform_id not in ("identity", "hadamard")  # else levels come from a span's tokens
         self.static_encode = self.fit_kind != "prompt"  # where bits are stored with the pages
         self.token_dim = -2 if side == "key" else -1
         self._layouts: dict[int, PlaneLayout] = {}
@@ -208,7 +206,9 @@ class RD(Codec):
         if self.uses_norm(transform):
             tensors["norm"] = pages.divisors(self.parameter_dtype)
             pages = pages.divide(tensors["norm"])
-        slots = self._outlier_slots(x, context)
+        slots = None
+        if self.outliers:
+            slots = outlier_slots(x, self.site, self.side, self.fit_kind, self.option("norm"), self.outliers, context)
         if self.fit_kind == "prompt":
             if context.previous is None:
                 moment = context.query_moment if self.side == "key" else None
@@ -232,14 +232,6 @@ class RD(Codec):
             tensors |= {"scale": scale[:, :, :0], "zero_point": zero_point[:, :, :0]}
         page_group = torch.full((pages.shape[2],), group or 0, dtype=torch.int32, device=x.device)
         return Packed(tensors, context.page_size, page_group, shared_group=group or 0)
-
-    def _outlier_slots(self, x: torch.Tensor, context: EncodeContext) -> torch.Tensor | None:
-        """Slots ``[B, H, n]`` of the tokens that stay in full precision, or None without the option."""
-        if not self.outliers:
-            return None
-        count = num_outliers(x.shape[2], self.outliers, PAGE_SIZE, context)
-        fitted = self.name if self.fit_kind in ("auto", "offline") else None
-        return outlier_slots(x, self.site, self.side, fitted, self.option("norm"), count, context)
 
     def _levels(
         self, pages: Pages, layout: PlaneLayout, transform: Transform, context: EncodeContext

@@ -109,6 +109,16 @@ class DensePages:
             return self.values.mean((2, 3))
         return (self.values * self.weight).sum((2, 3)) / self.weight.sum((2, 3)).clamp_min(1)
 
+    def token_excess(self, reach: float) -> torch.Tensor:
+        """How far vectors lie outside of what is usual: of every slot ``[B, H, P, N]``, the squares by which its
+        channels are further than ``reach`` standard deviations from their means over the tokens, added up."""
+        weight = torch.ones((), device=self.device) if self.weight is None else self.weight
+        number = weight.expand(*self.shape[:-1], 1).sum((2, 3), keepdim=True).clamp_min(1)
+        mean = (self.values * weight).sum((2, 3), keepdim=True) / number
+        apart = self.values - mean
+        deviation = ((apart.square() * weight).sum((2, 3), keepdim=True) / number).sqrt()
+        return (apart.abs() - reach * deviation).clamp_min(0).square().sum(-1)
+
     def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the slots where ``keep`` bool ``[B, H, P, N]``: sums ``[B, H, P, D]`` and counts ``[B, H, P, 1]``."""
         keep = keep.float().unsqueeze(-1)

@@ -98,6 +98,21 @@ class TilePages(VectorChain):
         count, mean, *_ = self._moments(self.groups(None))
         return (mean * count).sum(2) / count.sum(2).clamp_min(1)
 
+    def token_excess(self, reach: float) -> torch.Tensor:
+        count, means, squares, _ = self._moments(self.groups(None), squares=True)
+        number = count.sum(2, keepdim=True).clamp_min(1)
+        mean = (means * count).sum(2, keepdim=True) / number
+        variance = (squares + (means - mean).square() * count).sum(2, keepdim=True) / number
+        batch, heads, pages, size, dim = self.shape
+        out = torch.empty(batch, heads, pages, size, device=self.device)
+        source, chain = self._source()
+        constants = {"ROWS": self._rows} | block_sizes(dim, self._rows)
+        grid = -(-pages * size // self._rows), batch * heads
+        statistics.token_excess_kernel[grid](
+            source, self._tokens, mean, variance.sqrt() * reach, out, **constants, **chain
+        )
+        return out
+
     def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         count, mean, *_ = self._moments(self.groups(self.page_size), keep.contiguous())
         return mean * count, count

@@ -275,6 +275,34 @@ def levels_kernel(
         tl.store(stored_zero + at, start.to(stored_zero.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["tokens"])
+def token_excess_kernel(
+    source,
+    tokens,
+    mean,
+    limit,
+    out,
+    D: tl.constexpr,
+    N: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+    MATRIX_PARTS: tl.constexpr,
+):
+    """Of every slot, the squares by which channels are further than ``limit`` from ``mean``, both ``[B * H, D]``, added
+    up: ``[B * H, P, N]``."""
+    sequence = tl.program_id(1).to(tl.int64)
+    weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
+    slot = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
+    channel = tl.arange(0, BLOCK_D)
+    centre = tl.load(mean + sequence * D + channel, mask=channel < D, other=0.0)
+    reach = tl.load(limit + sequence * D + channel, mask=channel < D, other=float("inf"))
+    beyond = tl.maximum(tl.abs(y - centre[None, :]) - reach[None, :], 0.0)
+    tl.store(out + sequence * source.slots + slot, tl.sum(beyond * beyond, 1), mask=slot < source.slots)
+
+
 @triton.jit(do_not_specialize=["tokens", "pages"])
 def token_range_kernel(
     source,

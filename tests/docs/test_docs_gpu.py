@@ -1,0 +1,182 @@
+"""The tables and figures of docs/gpu.md and of what else was measured on a GPU are those of ``benchmarks/results``."""
+
+from __future__ import annotations
+
+import kvmm
+from tests.docs.pages import results, rows, text_of
+
+GPU, SPHERICAL = (text_of(f"docs/{name}.md") for name in ("gpu", "spherical"))
+
+ATTENTION = {
+    "1 x 131072": "1x128k",
+    "32 x 8192": "32x8k",
+    "64 x 4096": "64x4k",
+    "1 x 131072, 7 query heads per KV head": "1x128k-r7",
+    "1 x 131072, 64 channels": "1x128k-d64",
+}
+STEPS = {"1 x 131072": "1x128k", "1 x 32768": "1x32k", "32 x 4096": "32x4k"}
+GENERATE = {"1 x 4096": "1x4k", "1 x 32768": "1x32k", "16 x 4096": "16x4k"}
+
+
+def test_decode_attention():
+    table = rows(GPU, "| Tokens | bf16 |")
+    assert list(table) == list(ATTENTION)
+    for start, shape in ATTENTION.items():
+        measured = [
+            results("decode_attention")[f"{shape} {policy}"] for policy in ("rd2", "oscar2", "calibquant1-mean")
+        ]
+        expected = [f"{row['us']:.0f} ({row['ratio']:.1f}x)" for row in measured]
+        assert [cell.replace(" faster", "") for cell in table[start]] == [
+            f"{measured[0]['baseline_us']:.0f}",
+            *expected,
+        ]
+
+
+def test_decode_attention_of_presets():
+    table, measured = rows(GPU, "| Preset | 1 x 131072 |"), results("decode_attention_presets")
+    assert len(table) > 10
+    for name, cells in table.items():
+        found = [measured[f"{shape} {name.strip('`')}"] for shape in ("1x128k", "32x8k", "64x4k")]
+        assert cells == [f"{x['us']:.0f} ({x['ratio']:.1f}x, {100 * x['floor_share']:.0f} %)" for x in found]
+    assert not any("(0." in cell for cells in table.values() for cell in cells)
+
+
+def test_what_is_said_of_angle_codes():
+    """Direct and rebuilding reads of every tier."""
+    table, measured = rows(SPHERICAL, "| Codes | 1 x 131072: us, direct |"), results("spherical_decode")
+    assert list(table) == [f"`{code}`" for code in dict.fromkeys(row["code"] for row in measured.values())]
+    for code, cells in table.items():
+        long = [measured[f"1x128k {code.strip('`')} {path}"] for path in ("direct", "rebuilt")]
+        many = [measured[f"32x8k {code.strip('`')} {path}"] for path in ("direct", "rebuilt")]
+        expected = [f"{x['us']:.0f}" for x in long] + [f"{x['hbm_bytes'] / 1e6:.0f}" for x in long]
+        expected += [f"{long[0]['scratch_bytes'] / 1e6:.1f}", f"{long[1]['scratch_bytes'] / 1e6:.0f}"]
+        assert cells == expected + [f"{x['us']:.0f}" for x in many]
+        assert all(x["us"] < x["baseline_us"] for x in (long[0], many[0])) == code.startswith("`spherical")
+    dense = [measured[f"{shape} spherical-high direct"]["baseline_us"] for shape in ("1x128k", "32x8k")]
+    said = f"takes {dense[0]:.0f} microseconds in the first column and {dense[1]:.0f} in the second"
+    assert said in " ".join(SPHERICAL.split())
+
+
+def test_decode_attention_of_outlier_tokens():
+    table, measured = rows(GPU, "| `rd` | 1 x 131072 |"), results("decode_attention_presets")
+    assert list(table) == ["`rd2`", "`balanced`", "`small`"]
+    for name, cells in table.items():
+        found = [measured[f"{shape} {name.strip('`')}"] for shape in ("1x128k", "32x8k", "64x4k")]
+        assert cells == [f"{x['us']:.0f} ({x['ratio']:.1f}x, {100 * x['floor_share']:.0f} %)" for x in found]
+    slower = measured["1x128k balanced"]["us"] - measured["1x128k rd2"]["us"]
+    assert f"costs {slower:.0f} microseconds" in " ".join(GPU.split())
+
+
+def test_serving_on_a_gpu():
+    found, said = results("serve_gpu"), " ".join(text_of("docs/serving.md").split())
+    steps, graphs = ([found[f"{kind} {n}"]["per_second"] for n in (1, 16)] for kind in ("steps", "graphs"))
+    for text in (
+        f"{steps[1]:.0f} tokens per second where one gets {steps[0]:.0f} ({steps[1] / steps[0]:.1f}x)",
+        f"{graphs[1]:.0f} tokens per second at 16, {graphs[1] / steps[0]:.1f} times one without graphs",
+        f"slower with them ({graphs[0]:.0f} tokens per second)",
+    ):
+        assert text in said
+
+
+def test_generate_with_outlier_tokens():
+    (row,) = results("generate_outliers").values()
+    said = " ".join(GPU.split())
+    assert (
+        f"generates {row['kvmm']['tokens_per_second']:.0f} tokens per second behind 4096 ({row['ratio']:.1f}x)" in said
+    )
+    assert f"the first token comes {100 * (row['first_ratio'] - 1):.0f} % later" in said
+
+
+def test_attention_of_all_low_bit_presets():
+    """The range is over every preset that is measured, and those that are not are said."""
+    measured = results("decode_attention_presets")
+    shapes = {row["shape"] for row in measured.values()}
+    ranges = {}
+    for spherical in (False, True):
+        names = [n for n in kvmm.policies() if n.startswith("spherical") == spherical and n != "bf16"]
+        names = [name for name in names if not name.startswith("paper-")]
+        ratios = [measured[f"{shape} {name}"]["ratio"] for shape in shapes for name in names]
+        ranges[spherical] = f"{min(ratios):.1f} to {max(ratios):.1f} times"
+    assert not any(row["policy"].startswith("paper-") for row in measured.values())
+    tokens = [row["tokens"] for row in measured.values()]
+    readme, page = (" ".join(text.split()) for text in (text_of("README.md"), GPU))
+    assert f"over {min(tokens)} to {max(tokens)} tokens is {ranges[False]} as fast as in bf16" in readme
+    assert f"Spherical KV's ({ranges[True]}); the `paper-` presets are not measured" in readme
+    assert f"Spherical KV's are {ranges[False]} as fast as bf16. The presets that follow a paper" in page
+
+
+def test_whole_steps():
+    table = rows(GPU, "| Tokens | transformers |")
+    assert list(table) == list(STEPS)
+    for start, shape in STEPS.items():
+        rd2, oscar2 = (results("decode_step")[f"{shape} {policy} compile"] for policy in ("rd2", "oscar2"))
+        expected = [rd2["baseline_ms"], rd2["floor_bf16_ms"], rd2["ms"], oscar2["ms"]]
+        assert table[start] == [f"{ms:.1f}" for ms in expected]
+    others = [f"{results('decode_step')[f'{shape} oscar2 compile']['baseline_ms']:.1f}" for shape in STEPS.values()]
+    assert f"(transformers there: {others[0]}, {others[1]} and {others[2]})" in GPU
+
+
+def test_generate():
+    table = rows(GPU, "| Prompt | `DynamicCache` |")
+    assert list(table) == list(GENERATE)
+    policies = ("balanced", "balanced+file", "oscar2", "kivi2", "kitty")
+    for start, shape in GENERATE.items():
+        measured = [results("generate")[f"{shape} {policy}"] for policy in policies]
+        expected = [f"{measured[0]['dynamic']['tokens_per_second']:.0f}"]
+        expected += [f"{row['kvmm']['tokens_per_second']:.0f} ({row['ratio']:.1f}x)" for row in measured]
+        assert table[start] == expected
+
+
+def test_what_is_said_of_generate():
+    measured, said = results("generate").values(), " ".join(GPU.split())
+    assert f"at most {100 * (max(row['first_ratio'] for row in measured) - 1):.0f} % later" in said
+    for name, text in (("short_ratio", "{} to {} % of its"), ("host_ratio", "{} to {} % of the host time")):
+        found = [round(100 * row[name]) for row in measured]
+        assert text.format(min(found), max(found)) in said, name
+
+
+def test_what_is_said_of_budgets():
+    said, measured = " ".join(GPU.split()), results("memory_budget")
+    for tokens, text in ((3328, "decodes {} to {} times as many"), (8192, "and {} to {} times with 8192")):
+        ratios = [row["ratio"] for row in measured.values() if row.get("visual_tokens") == tokens]
+        assert text.format(f"{min(ratios):.1f}", f"{max(ratios):.1f}") in said
+    batch = {name: measured[f"largest {name}"]["batch"] for name in ("bf16", "rd2", "rd1")}
+    assert (
+        f"{batch['bf16']} sequences of 4096 tokens in bf16, {batch['rd2']} with `rd2` and {batch['rd1']} with" in said
+    )
+
+
+def test_what_is_said_of_the_papers_throughput():
+    said, measured = " ".join(GPU.split()), results("calibquant_throughput").values()
+
+    def span(model, policy):
+        found = [row["ratio"] for row in measured if row["model"] == model and policy in row["policy"]]
+        return f"{min(found):.1f} to {max(found):.1f}"
+
+    eight, one, two = "internvl-8b", "paper-calibquant1", "calibquant2-authors"
+    assert f"{span(eight, one)} times the tokens per second with `{one}` and {span(eight, two)} with its 2" in said
+    assert f"{span('internvl-26b', one)} with `{one}` in the 26B model's" in said
+    assert {row["visual_tokens"] for row in measured} == {256} and "3328 tokens were not run" in said
+    assert all(row["batch"] < row["dense_batch"] for row in measured)
+
+    kitty = results("kitty_throughput")
+    ratios = {name: (kitty[name]["batch_ratio"], kitty[name]["throughput_ratio"]) for name in kitty if name != "dense"}
+    batch, speed = ratios["paper-kitty"]
+    assert f"`paper-kitty` holds {batch:.1f} times the sequences and writes {speed:.1f} times the tokens" in said
+    for name in ("kitty-pro", "paper-kivi2"):
+        assert f"`{name}` {ratios[name][0]:.1f} and {ratios[name][1]:.1f} times" in said
+
+
+def test_what_is_said_of_packing_a_prompt():
+    said, measured = " ".join(GPU.split()), results("prompt_packing").values()
+    shares = [100 * row["share"] for row in measured]
+    assert f"takes {min(shares):.1f} to {max(shares):.1f} % of the time of reading it" in said
+    assert f"at most {100 * max(row['extra_layers'] for row in measured):.0f} % of one layer's" in said
+
+
+def test_what_is_said_of_several_devices():
+    said, measured = " ".join(GPU.split()), results("multi_gpu")
+    rates = {name: [one["tokens_per_second"] for one in row["policies"].values()] for name, row in measured.items()}
+    low, high = min(rates["qwen3 tp_plan x2"]), max(rates["qwen3 tp_plan x2"])
+    assert f"{low:.0f} to {high:.0f} per second ({max(rates['qwen3 alone x1']):.0f} on one" in said
+    assert f"no graph can span, {max(rates['qwen3 device_map x2']):.0f} " in said
