@@ -322,6 +322,7 @@ class Trainer:
                 self.evaluate()
                 measured = self.seconds
             window, waited = self.seconds, self.loader.waited
+        self.replicas.disconnect()
         if not self.replicas.first:
             return
         self.save()

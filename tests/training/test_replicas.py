@@ -28,6 +28,7 @@ replicas.sum_gradients(list(layers.parameters()))
 clock = replicas.clock(5.0 + replicas.rank)
 replicas.align(layers.state_dict().values())
 gradients = [None if p.grad is None else p.grad.tolist() for p in layers.parameters()]
+replicas.disconnect()
 print(json.dumps([clock, gradients, layers[0].weight.tolist()]))
 """
 
@@ -68,6 +69,7 @@ def test_a_process_alone_does_nothing(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     replicas, layer = Replicas(), torch.nn.Linear(2, 2)
     replicas.connect()
+    replicas.disconnect()
     replicas.sum_gradients(list(layer.parameters()))
     assert replicas.first and replicas.clock(3.0) == 3.0 and layer.weight.grad is None
     assert replicas.device("cpu") == torch.device("cpu")
