@@ -89,6 +89,8 @@ class Session:
         for option in ("steps", "sequences", "device"):
             if getattr(args, option) is not None:
                 command += [f"--{option}", str(getattr(args, option))]
+        if args.profile:
+            command += ["--profile", *map(str, args.profile)]
         logs = [self.folder / f"{name}-{rank}.log" for rank in range(args.gpus)]
         ranks = []
         for rank, log in enumerate(logs):
@@ -300,6 +302,7 @@ def main() -> None:
     add("--log-every", type=int, default=50)
     add("--steps", type=int, help="at most so many updates a run, to try the chain on a CPU")
     add("--sequences", type=int, help="at most so many a micro-batch, likewise")
+    add("--profile", type=int, nargs=2, metavar=("FIRST", "COUNT"), help="of training.train: where updates spend time")
     add("--device", help="of training.train, such as cpu")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
