@@ -161,7 +161,7 @@ class Session:
         if start == self.text:
             options += ["--elapsed-minutes", "0"]
         options += ["--total-minutes", str(args.total_minutes), "--freeze-minutes", "0.7", "--lr", "1.2e-3"]
-        options += ["--text-lr", "0.15", "--round-bits", str(args.bits)]
+        options += ["--text-lr", "0.15", "--round-bits", str(args.bits), *args.more]
         if args.only:
             options += ["--only", *args.only]
         for number in range(1, args.pieces + 1):
@@ -302,6 +302,7 @@ def main() -> None:
     add("--sequences", type=int, help="at most so many a micro-batch, likewise")
     add("--profile", type=int, nargs=2, metavar=("FIRST", "COUNT"), help="of training.train: where updates spend time")
     add("--device", help="of training.train, such as cpu")
+    add("more", nargs="*", help="after --: options of training.train for the pieces, such as -- --text-lr 0.3")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
     try:

@@ -84,8 +84,8 @@ def test_sessions_go_on_and_start_again_from_parts(base, tmp_path):
     again = json.loads((tmp_path / "second" / "omni" / "progress.json").read_text())
     assert again["step"] == 8 and again["minutes"] > progress["minutes"]
     # there are new texts: the checkpoint's text tower learns them first and teaches in a schedule of its own
-    log = chain("--folder", str(tmp_path / "third"), *elsewhere)
-    assert "teacher," in log and " kl " in log
+    log = chain("--folder", str(tmp_path / "third"), *elsewhere, "--", "--lr", "3e-3")
+    assert "teacher," in log and " kl " in log and f"lr {3e-3 / 30:.2e}" in log
     third = json.loads((tmp_path / "third" / "omni" / "progress.json").read_text())
     assert third["step"] == 10 and third["minutes"] < again["minutes"]
 
