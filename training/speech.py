@@ -22,6 +22,7 @@ WINDOW = 400
 MEL_BINS = 128
 LONGEST = 30 * SAMPLE_RATE  # the feature extractor's window
 SLOWEST, FASTEST = 120, 230  # words a minute
+SLOWER = 1.14  # the most that `degrade` shortens a recording by playing it faster
 
 ACCENTS = ("en-us", "en", "en-gb-x-rp", "en-gb-scotland", "en-029", "en-gb-x-gbclan", "en-us-nyc")
 HELD_ACCENT = "en-gb-x-gbcwmd"
@@ -51,7 +52,8 @@ BACKGROUND = (
     "two coffees please", "well it was raining all day long and nobody came",
     "could you pass me that, thank you very much", "mind the step, the lift is out of order again",
     "he said he would ring before lunch but you know what he is like", "anybody sitting here, no, go ahead",
-    "and now the news, the strike of the bus drivers goes into its second week", "did you lock the car, I thought you did",
+    "and now the news, the strike of the bus drivers goes into its second week",
+    "did you lock the car, I thought you did",
     "next please, do you have a card for the points", "stop it both of you and put your shoes on",
     "I told her twice, the invoice never arrived", "goal, what a shot from the left, nobody saw that coming",
 )  # fmt: skip
@@ -255,7 +257,7 @@ def degrade(
     rng: Rng,
     wave: np.ndarray,
     *,
-    speed: tuple[float, float] = (0.9, 1.12),
+    speed: tuple[float, float] = (0.88, SLOWER),
     reverb: float = 0.25,
     noise: float = 0.65,
     snr_db: tuple[float, float] = (8.0, 40.0),

@@ -1,7 +1,7 @@
 """Sentences read aloud: the assets' prose, and lists of words, to be written down word for word.
 
-Only text is taken that is written as it is said: words of letters and apostrophes, no figures, brackets, abbreviations
-or names of programs. One sentence of :data:`HELD_EVERY` is kept for evaluation.
+Only text is taken that is written as it is said: words of letters, hyphens and apostrophes, no figures, brackets,
+abbreviations or names of programs. One sentence of :data:`HELD_EVERY` is kept for evaluation.
 """
 
 from __future__ import annotations
@@ -18,16 +18,27 @@ from training.wordings import NOT_STATED
 
 CHARACTERS_A_SECOND = 14.0  # of speech at a quick but usual rate
 HELD_EVERY = 25
-_SENTENCE = re.compile(r"[A-Z][A-Za-z',; ]*[a-z][.!?]")
-_ODD = re.compile(r"[A-Z]{2}|[a-z][A-Z]|\b[b-hj-z]\b|\b[B-HJ-Z]\b|''|' | '", re.ASCII)
+_SENTENCE = re.compile(r"[A-Z][A-Za-z',; -]*[a-z][.!?]")
+_ODD = re.compile(r"[A-Z]{2}|[a-z][A-Z]|(?<![\w'])(?:[b-hj-z]|[B-HJ-Z])(?!\w)|''|' | '|^'|(?<!\w)-|-(?!\w)")
 _SMALL = (
-    "a i am an as at be by do go he hi if in is it me my no of oh on or so to up us we class pass english debian linux unix "
+    "the and for you she was are a i am an as at be by do go he hi if in is it me my no of oh on or so to up us we class pass english debian linux unix "
     "don't doesn't didn't isn't aren't wasn't weren't can't couldn't won't wouldn't shouldn't haven't hasn't hadn't it's that's "
     "there's here's what's who's let's i'm you're we're they're i'll you'll we'll they'll he'll she'll i've you've we've they've "
     "i'd you'd we'd they'd he's she's o'clock mrs mr"
 )
 # what is asked about a sentence that surely does not say it
 _OPEN = ("code", "phone", "platform", "degrees", "amount")
+_ENDINGS = (
+    ("'s", ""),
+    ("s", ""),
+    ("es", ""),
+    ("ed", ""),
+    ("ed", "e"),
+    ("ing", ""),
+    ("ing", "e"),
+    ("ly", ""),
+    ("er", ""),
+)
 _NUMBERS = re.compile(
     r"\b(?:code|codes|number|numbers|cost|costs|price|free|degrees?|zero|one|two|three|hundred|thousand)\b"
 )
@@ -48,14 +59,26 @@ def sayable(sentence: str) -> bool:
     """Whether a sentence is written as it is said."""
     if not _SENTENCE.fullmatch(sentence) or _ODD.search(sentence):
         return False
+    return all(map(_is_word, plain(sentence).split()))
+
+
+def _is_word(word: str) -> bool:
     known = _known()
-    # the list has words of up to 11 letters; of longer ones the form is all there is to judge
-    return all(w in known or w.removesuffix("'s") in known or len(w) > 11 for w in plain(sentence).split())
+    if word in known or len(word) > 11:  # the list has words of up to 11 letters
+        return True
+    return any(word.endswith(end) and word[: -len(end)] + instead in known for end, instead in _ENDINGS)
 
 
 def _texts() -> list[str]:
-    written = [text for p in passages() for sort, text in p.lines if sort == "text"]
-    return [*paragraphs(), *written]
+    """Paragraphs of the assets and of the written documents, those with their choices made, without quotation marks."""
+    r, texts = Rng(0), list(paragraphs())
+    for p in passages():
+        choices = {f"{{{name}}}": r.pick(options) for name, options in p.choices.items()}
+        for sort, text in p.lines:
+            if sort == "text":
+                texts.append(re.sub(r"\{\w+\}", lambda m, choices=choices: choices.get(m[0], m[0]), text))
+    texts = [re.sub(r"(?<=\w)[’](?=\w)|(?<=s)[’](?= [a-z])", "'", text) for text in texts]
+    return [re.sub(r" ?— ?", ", ", re.sub(r"[“”\"‘’]", "", text)) for text in texts]
 
 
 @lru_cache(None)
@@ -64,7 +87,7 @@ def runs(held: bool = False) -> tuple[tuple[str, ...], ...]:
     found: list[tuple[str, ...]] = []
     for text in _texts():
         run: list[str] = []
-        for sentence in re.split(r"(?<=[.!?])\s+", text.replace("’", "'")):
+        for sentence in re.split(r"(?<=[.!?])\s+", text):
             kept = zlib.crc32(sentence.encode()) % HELD_EVERY == 0
             if kept == held and sayable(sentence):
                 run.append(sentence)
@@ -113,7 +136,7 @@ def read_aloud(r: Rng, held: bool = False, seconds: float = 20.0) -> Utterance:
         held: sentences and wordings that training never shows.
     """
     longest = max(int(CHARACTERS_A_SECOND * seconds * r.uniform(0.5, 1.0)), 12)
-    text = _list(r, longest) if not runs(held) or r.chance(0.15) else _prose(r, longest, held)
+    text = _list(r, longest) if not runs(held) or r.chance(0.2) else _prose(r, longest, held)
     transcript = plain(text)
     missing: tuple[QA, ...] = ()
     if not _NUMBERS.search(transcript) and r.chance(0.3):
