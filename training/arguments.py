@@ -97,6 +97,13 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
         default=None,
         help="torch.compile the per-token functions (default: on CUDA)",
     )
+    add(
+        "--profile",
+        type=int,
+        nargs=2,
+        metavar=("FIRST", "COUNT"),
+        help="record COUNT updates after FIRST and print the kernels that take longest",
+    )
     add("--log-every", type=int, default=50, help="updates between log lines (default 50)")
     add(
         "--eval-minutes", type=float, default=2.5, help="minutes between measurements on held-out batches (default 2.5)"

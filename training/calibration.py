@@ -14,25 +14,27 @@ from pathlib import Path
 from training import wordings
 from training.heldout.pages import DOCUMENT_SHAPES, pick_facts
 from training.heldout.writer import Writer, turn
+from training.office_dataset import any_page, any_pages, any_utterance
 from training.pages import PAGE_SHAPES, Page, Rng, make_page
 from training.questions import absent_facts
 from training.speech import SAMPLE_RATE, degrade, place, speak
-from training.utterances import utter
 from training.utterances.reading import spoken_question
 
 SEED = 7001
+CLIP_FRAMES = (320, 1000, 1000, 2200)  # of 10 ms, the longest a recording may be
 KINDS = ("invoice", "receipt", "form", "letter", "table", "text", "program", "sheet")
 
 
-def _page(r: Rng, shape: tuple[int, int] | None = None, kind: str | None = None) -> Page:
-    height, width = shape or r.pick(PAGE_SHAPES)
-    return make_page(r.getrandbits(48), height, width, held_fonts=False, kind=kind)
+def _page(r: Rng) -> Page:
+    return any_page(r, *r.pick(PAGE_SHAPES), held=False)
 
 
 def _document(r: Rng, count: int) -> list[Page]:
-    """So many pages; in half of the documents all of different kinds, so that few questions name their page."""
-    kinds = r.sample(KINDS, count) if r.chance(0.5) else [None] * count
-    return [_page(r, DOCUMENT_SHAPES[count], kind) for kind in kinds]
+    """So many pages; a third of the documents all of different kinds, so that few questions name their page."""
+    shape = DOCUMENT_SHAPES[count]
+    if r.chance(0.33):
+        return [make_page(r.getrandbits(48), *shape, held_fonts=False, kind=kind) for kind in r.sample(KINDS, count)]
+    return any_pages(r, count, *shape, held=False)
 
 
 def _questions(r: Rng, pages: list[Page]) -> list[dict]:
@@ -69,7 +71,7 @@ def write(writer: Writer, pages: int, documents: int, recordings: int, spoken: i
         for asked in _questions(r, several):
             writer.add("document", f"{len(several)} pages", paths, None, [asked])
     for i in range(recordings):
-        said = utter(r, False)
+        said = any_utterance(r, False, r.pick(CLIP_FRAMES))
         path = _recording(writer, r, f"recording-{i:03d}", said.text)
         for key, question, answer in r.sample(said.qa, min(3, len(said.qa))):
             writer.add("recording", said.kind, [], path, [turn(question, answer, key)])

@@ -7,7 +7,8 @@
 texts, then pieces on pages until the minutes or the schedule are used up. At the end it writes a checkpoint in the bits
 that ship as parts (`training.parts`), answers held-out pages with it if `--evaluate`, and prints a table. `send` copies
 the parts that one transfer takes. Where the machine is another one the next time, carry the parts there: with
-`--parts FOLDER` a checkpoint `omni` among them is joined and trained on, its own text tower being the teacher.
+`--parts FOLDER` a checkpoint `omni` among them is joined and trained on, its own text tower being the teacher, after
+`--teacher-minutes` on texts if there are new ones; `--total-minutes` is then the length of a new schedule.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ BATCH = 4  # parts sent at a time: 60 MiB
 CHECKPOINT = "omni"  # name of its parts
 HELD_SETS = ("office", "fonts", "tables", "transcription")
 LEAST_PIECE = 1.0  # minutes: compiling takes half of that
+TEACHER_MINUTES = 1.8
 PACKING = 0.5  # minutes for the checkpoint and its parts
 GRACE = 45.0  # seconds after which a training process that overstays is ended
 
@@ -89,6 +91,8 @@ class Session:
         for option in ("steps", "sequences", "device"):
             if getattr(args, option) is not None:
                 command += [f"--{option}", str(getattr(args, option))]
+        if args.profile:
+            command += ["--profile", *map(str, args.profile)]
         logs = [self.folder / f"{name}-{rank}.log" for rank in range(args.gpus)]
         ranks = []
         for rank, log in enumerate(logs):
@@ -128,22 +132,18 @@ class Session:
         )
 
     def teacher(self, base: Path) -> None:
-        """The text tower trained on texts, once."""
-        done = self.folder / "text.done"
-        if base == self.joined or done.is_file():
+        """The text tower trained on texts, once; that of an earlier checkpoint only if minutes are given for it."""
+        again, done = base == self.joined, self.folder / "text.done"
+        minutes = (
+            (0.0 if again else TEACHER_MINUTES) if self.args.teacher_minutes is None else self.args.teacher_minutes
+        )
+        if done.is_file() or (again and not minutes):
             return
         options = ["--base", str(base), "--only", "text", "--out", str(self.text), "--distill-weight", "0"]
-        options += [
-            "--text-lr",
-            "0.15",
-            "--accumulate",
-            "1",
-            "--total-minutes",
-            str(self.args.teacher_minutes),
-            "--fresh",
-        ]
-        self.say(f"teacher, {self.args.teacher_minutes:g} minutes")
-        if not self.train("teacher", options, self.args.teacher_minutes):
+        options += ["--text-lr", "0.15", "--accumulate", "1", "--total-minutes", str(minutes), "--fresh"]
+        options += ["--init", str(base), "--elapsed-minutes", "0"] if again else []
+        self.say(f"teacher, {minutes:g} minutes")
+        if not self.train("teacher", options, minutes):
             sys.exit("the teacher was not trained; its log is above")
         shutil.rmtree(self.text.with_name("text-state"), ignore_errors=True)
         done.touch()
@@ -156,12 +156,12 @@ class Session:
         """Pages until this call's minutes, or the schedule's, are used up."""
         args = self.args
         after = PACKING + (args.evaluation_minutes if args.evaluate else 0.0)
-        start = self.joined if base == self.joined else self.text
+        start = self.text if (self.folder / "text.done").is_file() else self.joined
         options = ["--base", str(base), "--init", str(start), "--teacher", str(start), "--out", str(self.omni)]
         if start == self.text:
             options += ["--elapsed-minutes", "0"]
         options += ["--total-minutes", str(args.total_minutes), "--freeze-minutes", "0.7", "--lr", "1.2e-3"]
-        options += ["--text-lr", "0.15", "--round-bits", str(args.bits)]
+        options += ["--text-lr", "0.15", "--round-bits", str(args.bits), *args.more]
         if args.only:
             options += ["--only", *args.only]
         for number in range(1, args.pieces + 1):
@@ -284,7 +284,7 @@ def main() -> None:
     add("--base", type=Path, default=Path(".base"), help="folder of training.smollm2 (default .base)")
     add("--gpus", type=int, default=1, help="of this host, a training process each (default 1)")
     add("--port", type=int, default=29511, help="where these processes meet (default 29511)")
-    add("--teacher-minutes", type=float, default=1.8, help="of the teacher on texts (default 1.8)")
+    add("--teacher-minutes", type=float, help=f"of the teacher on texts (default {TEACHER_MINUTES}, none from `omni`)")
     add("--total-minutes", type=float, default=24.0, help="of the schedule on pages, all calls together (default 24)")
     add("--piece-minutes", type=float, default=8.0, help="at most so many a piece (default 8)")
     add("--pieces", type=int, default=99, help="at most so many in this call")
@@ -300,7 +300,9 @@ def main() -> None:
     add("--log-every", type=int, default=50)
     add("--steps", type=int, help="at most so many updates a run, to try the chain on a CPU")
     add("--sequences", type=int, help="at most so many a micro-batch, likewise")
+    add("--profile", type=int, nargs=2, metavar=("FIRST", "COUNT"), help="of training.train: where updates spend time")
     add("--device", help="of training.train, such as cpu")
+    add("more", nargs="*", help="after --: options of training.train for the pieces, such as -- --text-lr 0.3")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
     try:

@@ -29,6 +29,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -113,6 +114,7 @@ class Trainer:
         torch.manual_seed(args.seed * 1000 + self.progress.runs + 97 * self.replicas.rank)  # of the augmentation
         self.loader.start(self.device)
         self.held_out: list | None = None
+        self.profiler: torch.profiler.profile | None = None
         sizes = sum(p.numel() for p in self.model.export_weights().values()) / 1e6
         self.say(
             f"{sizes:.2f}M parameters, {len(self.specs)} specs, run {self.progress.runs}, from {source or 'scratch'}, "
@@ -259,6 +261,22 @@ class Trainer:
         sums += [out["distill"], torch.tensor(1.0)]
         return torch.stack([s.float().to(weight.device) for s in sums])
 
+    @contextlib.contextmanager
+    def profiled(self, first: int) -> Iterator[None]:
+        """Prints the kernels that take longest in the updates of `--profile`."""
+        start, count = self.args.profile or (0, 0)
+        done = self.progress.step - first
+        if count and done == start:
+            activity = "CUDA" if self.device.type == "cuda" else "CPU"
+            self.profiler = torch.profiler.profile(activities=[getattr(torch.profiler.ProfilerActivity, activity)])
+            self.profiler.start()
+        yield
+        if self.profiler is not None and done == start + count - 1:
+            self.profiler.stop()
+            by = f"self_{'device' if self.device.type == 'cuda' else 'cpu'}_time_total"
+            self.say(self.profiler.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=90))
+            self.profiler = None
+
     # ---- measuring ----
 
     @torch.no_grad()
@@ -295,11 +313,12 @@ class Trainer:
         saved = measured = window = self.seconds
         waited, first = self.loader.waited, self.progress.step
         while (now := self.replicas.clock(self.seconds)) < deadline and self.progress.step - first < args.steps:
-            with self.rounded_weights(now):
-                self.accumulate(sums)
-            rate = self.learning_rate(now)
-            self.replicas.sum_gradients(self.optimizer.parameters)
-            self.optimizer.step(rate, {"model.": self.text_rate(now)} if self.base is not None else None)
+            with self.profiled(first):
+                with self.rounded_weights(now):
+                    self.accumulate(sums)
+                self.replicas.sum_gradients(self.optimizer.parameters)
+                rate, shares = self.learning_rate(now), {"model.": self.text_rate(now)}
+                self.optimizer.step(rate, shares if self.base is not None else None)
             self.progress.step += 1
             if (self.progress.step - first) % args.log_every:
                 continue

@@ -236,6 +236,13 @@ WORDINGS: dict[str, Wording] = {
 TRANSCRIBE = (
     "Transcribe the page.", "Read all the text.", "Transcribe the document.", "What does the page say?", "OCR:", "Read the page.", "Write down all the text.",
     "What is written here?", "Read everything.", "Read the text in the image.", "Transcribe this.", "What text is in the image?", "Please read the page to me.",
+    "Give me the full text.", "Type out the whole page.", "Copy the text word for word.", "What does it say, word for word?", "I need the complete text of this page.",
+    "Please type this up for me.", "Convert this to text.", "full text please", "text of the page", "Extract all text.", "Extract the text from this scan.", "Read it out.",
+    "Read it aloud.", "Can you read this to me?", "Could you write out everything on the page?", "Write out the text exactly as it stands.", "transcribe", "ocr", "Please transcribe.",
+    "Return the text of the document.", "Turn this picture into text.", "What are the exact words on this page?", "I can't read this, what does it say?", "Show me the text.",
+    "Copy everything that is written here.", "Let me have the text of this.", "Write down what you see, line by line.", "Repeat the text of the page.", "Output the text.",
+    "Everything on this page as text, please.", "Would you transcribe the whole thing?", "Get me the text of this page.", "Reproduce the text in full.", "Type what is written.",
+    "What is the text?", "Tell me everything that is on the page.", "Spell out the whole text.", "The whole text, from top to bottom.", "Read from the beginning to the end.",
 )  # fmt: skip
 ON_PAGE = (
     "{q} (page {n})", "On page {n}: {q}", "Page {n}: {q}", "{s} on page {n}{e}", "{s} on page {n}{e}", "{s} on the {o} page{e}", "On the {o} page, {l}", "On page {n}, {l}",

@@ -78,12 +78,16 @@ def test_sessions_go_on_and_start_again_from_parts(base, tmp_path):
     later = json.loads((first / "omni" / "progress.json").read_text())
     assert "teacher," not in log and later["step"] == 8 and later["minutes"] > progress["minutes"] > 0
     # on another machine: weights in six bits, no base, a warm-up
-    log = chain(
-        "--folder", str(tmp_path / "second"), "--parts", str(out), "--base", str(tmp_path / "none"), "--pieces", "1"
-    )
+    elsewhere = ["--parts", str(out), "--base", str(tmp_path / "none"), "--pieces", "1"]
+    log = chain("--folder", str(tmp_path / "second"), *elsewhere, "--teacher-minutes", "0")
     assert "teacher," not in log and f"lr {1.2e-3 / 30:.2e}" in log and " kl " in log
     again = json.loads((tmp_path / "second" / "omni" / "progress.json").read_text())
     assert again["step"] == 8 and again["minutes"] > progress["minutes"]
+    # there are new texts: the checkpoint's text tower learns them first and teaches in a schedule of its own
+    log = chain("--folder", str(tmp_path / "third"), *elsewhere, "--", "--lr", "3e-3")
+    assert "teacher," in log and " kl " in log and f"lr {3e-3 / 30:.2e}" in log
+    third = json.loads((tmp_path / "third" / "omni" / "progress.json").read_text())
+    assert third["step"] == 10 and third["minutes"] < again["minutes"]
 
 
 def test_compact_weights_are_read_as_they_were_written(base, tmp_path):

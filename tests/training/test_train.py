@@ -69,6 +69,12 @@ def test_next_run_continues_with_optimiser_state_and_from_carried_weights(traine
     assert f"lr {2.2e-3 / 30:.2e}" in log  # without optimiser state the learning rate warms up again
 
 
+def test_a_profile_names_what_takes_longest(tmp_path):
+    log = train("--out", str(tmp_path / "omni"), "--steps", "2", "--profile", "1", "1")
+    assert "aten::mm" in log or "aten::addmm" in log
+    assert "Self CPU time total" in log
+
+
 def test_export_loads_with_from_pretrained(trained, tmp_path):
     export(load_weights(trained), TOKENIZER, tmp_path / "omni")
     model, report = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(

@@ -11,6 +11,7 @@ A file of ``texts/`` holds many documents. One begins with ``## kind | title`` a
 ``- text``          an item of a list
 ``label = value``   a labelled value; ``=`` with a space on both sides
 ``| a | b | c``     a row of a table, the header first
+``% form u | a = 3`` a chart (bar, column, line, pie), its unit, all its labels with values
 ``Q: a | b | c``    a question in several wordings
 ``A: text``         its answer, which stands in the document letter for letter
 ``D: text``         its answer where the document does not say it in these words: a count, a sum, "Yes"
@@ -19,7 +20,7 @@ A file of ``texts/`` holds many documents. One begins with ``## kind | title`` a
 
 Blanks stand in braces everywhere: ``{p}`` a person, ``{town}``, ``{date}`` and so on (:data:`BLANKS`). Digits behind a
 name tell several apart (``{p1}``, ``{p2}``), ``{p1.first}`` and ``{p1.last}`` are parts of a name, and
-``{pet:cat/dog/parrot}`` is a choice that ``{pet}`` repeats.
+``{pet:cat/dog/a parrot from {town}}`` is a choice that ``{pet}`` repeats.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ from training.office.values import Dates, Money, person, town
 from training.pages import values as v
 from training.pages.values import Rng
 
+FORMS = ("bar", "column", "line", "pie")
 FOLDER = Path(__file__).with_name("texts")
 WORDS = "two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty".split()
 TINY = "two three four five six seven eight nine".split()
-_CHOICE = re.compile(r"\{(\w+):([^{}]*)\}")
+_CHOICE = re.compile(r"\{(\w+):((?:[^{}]|\{[^{}]*\})*)\}")
 _BLANK = re.compile(r"\{(\w+?)(\d*)(?:\.(first|last))?\}")
 
 
@@ -111,9 +113,10 @@ class Filler(dict):
         known = [str(value) for value in self.values()]
         for _ in range(40):
             kind = key.rstrip("0123456789")
-            value = (
-                self.r.pick(self.choices[key]) if key in self.choices else BLANKS[kind](self.r, self.dates, self.money)
-            )
+            if key in self.choices:
+                value = self.r.pick(self.choices[key]).format_map(self)
+            else:
+                value = BLANKS[kind](self.r, self.dates, self.money)
             parts = value.split() if isinstance(value, Name) else [value]
             if not any(part == other or part in other.split() for part in parts for other in known):
                 break
@@ -132,7 +135,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Passage:
-    """A document: lines of (sort, text), sort being ``text``, ``line``, ``head``, ``item``, ``field`` or ``row``."""
+    """A document: lines of (sort, text), sort being text, line, head, item, field, row or chart."""
 
     kind: str
     title: str
@@ -158,7 +161,7 @@ class Passage:
         return title, lines, asks
 
 
-_SORTS = (("> ", "line"), ("# ", "head"), ("- ", "item"), ("| ", "row"))
+_SORTS = (("> ", "line"), ("# ", "head"), ("- ", "item"), ("| ", "row"), ("% ", "chart"))
 
 
 def _line(text: str) -> tuple[str, str]:
@@ -166,6 +169,23 @@ def _line(text: str) -> tuple[str, str]:
         if text.startswith(mark):
             return sort, text[len(mark) :].strip()
     return ("field", text) if " = " in text and len(text.partition(" = ")[0]) <= 40 else ("text", text)
+
+
+def chart_of(text: str) -> tuple[str, str, list[str], list[float]]:
+    """Form, unit, labels and values of a chart's line.
+
+    Raises:
+        ValueError: another form, fewer than three values, or a value that is no number.
+    """
+    head, *entries = (part.strip() for part in text.split("|"))
+    form, _, unit = head.partition(" ")
+    pairs = [entry.rpartition("=") for entry in entries]
+    if form not in FORMS or len(pairs) < 3:
+        raise ValueError(f"no chart of three values or more in one of the forms {', '.join(FORMS)}: {text}")
+    try:
+        return form, unit.strip(), [label.strip() for label, _, _ in pairs], [float(value) for _, _, value in pairs]
+    except ValueError:
+        raise ValueError(f"a value of the chart is no number: {text}") from None
 
 
 def parse(source: str, where: str = "") -> list[Passage]:
@@ -220,6 +240,7 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
     """What is wrong with a passage, found by filling it a few times."""
     found = []
     every = [passage.title, *(text for _, text in passage.lines)]
+    every += [option for options in passage.choices.values() for option in options]
     every += [text for q in passage.questions for text in (*q.wordings, q.answer or "")]
     for match in (m for text in every for m in _BLANK.finditer(text)):
         if match[1] + match[2] not in passage.choices and match[1] not in BLANKS:
@@ -231,9 +252,13 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
             title, lines, asks = passage.fill(Rng(seed))
         except (AttributeError, IndexError, KeyError, ValueError) as error:
             return [f"{passage.where}: {error!r}"]
+        try:
+            charts = [chart_of(text) for sort, text in lines if sort == "chart"]
+        except ValueError as error:
+            return [f"{passage.where}: {error}"]
         flat = re.sub(r"\s+", " ", " ".join([title, *(text.replace(" | ", " ") for _, text in lines)]))
         for q in asks:
-            if q.answer is not None and not q.derived and q.answer not in flat:
+            if q.answer is not None and not q.derived and q.answer not in flat and not charts:
                 found.append(f"not in the text: {q.answer!r} ({q.wordings[0]})")
             if q.answer is not None and len(q.answer.split()) > 24:
                 found.append(f"a long answer: {q.answer!r}")

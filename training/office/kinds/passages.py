@@ -1,0 +1,127 @@
+"""Pages that set a written-out document of :mod:`training.office.passages`, in many layouts."""
+
+# fmt: off
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from training.office.document import Document, Part
+from training.office.lookups import blocks_of
+from training.office.passages import Passage, Question, chart_of, passages
+from training.office.prose import prose
+from training.office.registry import kind
+from training.pages.values import Rng
+
+LETTER = 92  # square pixels of a small letter with its share of the leading
+COLUMNS = ("news", "article", "newsletter", "feature", "review", "leaflet", "brochure")
+FRAMED = ("notice", "badge", "label", "ticket", "card", "voucher", "poster", "sign")
+PLAIN = frozenset(word[:5] for word in "what when where which whose whom from with does have that this there many much long will would should must about which their they them were been into than then your name number kind person people page document text written".split())
+_WORD = re.compile(r"[^\W\d_]{4,}")
+
+
+@kind("passage", 45.0)
+def passage_page(d: Document) -> None:
+    r, known = d.r, passages()
+    if not known:
+        d.paragraph(prose(r, 400))
+        return
+    room = d.shape[0] * d.shape[1] / LETTER
+    chosen = next((p for p in (r.pick(known) for _ in range(12)) if p.length < room), min(known, key=lambda p: p.length))
+    title, lines, questions = chosen.fill(r)
+    texts = set_passage(d, chosen, title, lines)
+    for question in questions:
+        ask(d, question, texts)
+    other = r.pick(known).fill(r)[2]
+    if foreign := foreign_question(r, other, " ".join(text for text, _ in texts)):
+        d.absent(*foreign)
+
+
+def set_passage(d: Document, passage: Passage, title: str, lines: list[tuple[str, str]]) -> list[tuple[str, Part]]:
+    """Sets a document; returns the texts of its parts."""
+    r, texts = d.r, []
+    if title:
+        texts.append((title, d.heading(title, align=r.pick("lllc"))))
+    place = d
+    if passage.kind.split()[-1] in FRAMED and r.chance(0.35):
+        place = d.framed()
+    paragraphs = sum(sort == "text" for sort, _ in lines)
+    narrow = paragraphs > 1 and d.shape[1] >= 500 and r.chance(0.45 if passage.kind.split()[-1] in COLUMNS else 0.08)
+    columns = d.columns(2) if narrow else [place]
+    align, bold, marker = r.pick("lllcr" if passage.kind.split()[-1] in FRAMED else "lllll"), r.chance(0.1), r.pick("-\u2022*1a")
+    airy = r.chance(0.6)
+    groups = [(sort, [text for _, text in group]) for sort, group in itertools.groupby(lines, key=lambda line: line[0])]
+    for i, (sort, group) in enumerate(groups):
+        at = columns[0] if i < (len(groups) + 1) // 2 else columns[-1]
+        if airy and at.blocks and sort not in ("head", "text"):
+            at.gap()
+        texts += _set(at, sort, group, align, bold, marker)
+    if len(columns) == 2 and not columns[1].blocks:
+        columns[1].paragraph(prose(r, 300))
+    return texts
+
+
+def _set(d: Document, sort: str, group: list[str], align: str, bold: bool, marker: str) -> list[tuple[str, Part]]:
+    if sort == "head":
+        return [(text, d.heading(text, level=2)) for text in group]
+    if sort == "line":
+        return list(zip(group, d.lines(*group, align=align, bold=bold), strict=True))
+    if sort == "item":
+        return list(zip(group, d.items(group, marker=marker), strict=True))
+    if sort == "field":
+        pairs = [(label.strip(), value.strip()) for label, _, value in (text.partition(" = ") for text in group)]
+        parts = d.fields(pairs, hand=d.r.chance(0.12))
+        return [(f"{label} {value}", part) for (label, value), part in zip(pairs, parts, strict=True)]
+    if sort == "chart":
+        return [_chart(d, text) for text in group]
+    if sort == "row":
+        header, *rows = ([cell.strip() for cell in text.split("|")] for text in group)
+        if rows:
+            parts = d.table(header, rows, numbers=d.r.randint(0, min(2, len(header) - 1)))
+            return [(" ".join(row), part) for row, part in zip(rows, parts, strict=True)] + [(" ".join(header), part) for part in parts]
+    return [(text, d.paragraph(text)) for text in group]
+
+
+def _chart(d: Document, text: str) -> tuple[str, Part]:
+    form, unit, labels, values = chart_of(text)
+    r, values = d.r, [int(value) if value == int(value) else value for value in values]
+    shown = f" {unit}" if unit and len(unit) < 4 and r.chance(0.6) else ""
+    printed = [f"{value}{shown}" for value in values] if form == "pie" or r.chance(0.65) else None
+    ticks = None
+    if form != "pie" and (printed is None or r.chance(0.5)):
+        grid = next((g for g in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000) if max(values) / g <= 8), 10**6)
+        ticks = [(i * grid, str(i * grid)) for i in range(int(-(-max(values) // grid)) + 1)]
+    if unit and not shown and form != "pie":
+        d.line(f"({unit})", small=True)
+    part = d.chart(form, labels, values, printed=printed, ticks=ticks, shade=r.pick((255, 190, 150, 110)))
+    return " ".join([*labels, *(printed or [value for _, value in ticks or ()])]), part
+
+
+def _rough(d: Document) -> bool:
+    """Whether a chart shows its values by their heights only, too rough to compute with."""
+    return any(block.kind == "chart" and not block.options["printed"] for block in blocks_of(d))
+
+
+def ask(d: Document, question: Question, texts: list[tuple[str, Part]]) -> None:
+    """Adds a question, resting on the first part that holds its answer, or on all where none does."""
+    if question.answer is None:
+        d.absent(*question.wordings)
+        return
+    if question.derived and any(c.isdigit() for c in question.answer) and _rough(d):
+        return
+    part = None if question.derived else next((part for text, part in texts if question.answer in text), None)
+    if part is None and not question.derived:  # a value of a chart that is not printed on it
+        return
+    d.ask(question.wordings, question.answer, *([p for _, p in texts] if part is None else [part]))
+
+
+def foreign_question(r: Rng, questions: list[Question], page: str) -> tuple[str, ...] | None:
+    """Wordings of a question about something else, none of whose words the page has, or None."""
+    seen = {word[:5] for word in _WORD.findall(page.lower())}
+    for question in r.sample(questions, len(questions)):
+        stems = [{word[:5] for word in _WORD.findall(way.lower())} - PLAIN for way in question.wordings]
+        fit = tuple(way for way, own in zip(question.wordings, stems, strict=True) if own and not own & seen)
+        if len(fit) > 1 and len(set().union(*stems)) > 1:
+            return fit
+    return None
