@@ -194,9 +194,10 @@ def speak(rng: Rng, text: str, held: bool = False, seconds: float = 0.0) -> np.n
     Returns:
         float32 ``[n]`` at 16 kHz.
     """
-    needed = int(4 * len(text) / seconds) if seconds else 0  # 15 characters a second at 60 * 4 words a minute
-    slowest = max(SLOWEST, min(needed, FASTEST))
-    halting = needed < FASTEST and rng.chance(0.5)
+    halting = rng.chance(0.5)
+    # at R words a minute a voice says about R / 10 characters a second, less when it pauses
+    needed = (12.5 if halting else 10.5) * len(text) / seconds if seconds else 0
+    slowest = max(SLOWEST, min(int(needed), FASTEST))
     wave = espeak()(
         hesitant(rng, text) if halting else text,
         rng.pick(HELD_VOICES if held else TRAIN_VOICES),

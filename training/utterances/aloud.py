@@ -107,16 +107,14 @@ def _piece(r: Rng, sentence: str, longest: int) -> str:
 
 
 def _prose(r: Rng, longest: int, held: bool) -> str:
-    run = r.pick(runs(held))
-    start = r.randint(0, len(run) - 1)
-    text = run[start]
-    if len(text) > longest:
-        return _piece(r, text, longest)
-    for sentence in run[start + 1 :]:
-        if len(text) + len(sentence) >= longest or r.chance(0.2):
-            break
-        text += f" {sentence}"
-    return text
+    text = ""
+    while r.chance(0.9):
+        run = r.pick(runs(held))
+        for sentence in run[r.randint(0, len(run) - 1) :]:
+            if len(text) + len(sentence) >= longest:
+                return text or _piece(r, sentence, longest)
+            text = f"{text} {sentence}".strip()
+    return text or _prose(r, longest, held)
 
 
 def _list(r: Rng, longest: int) -> str:

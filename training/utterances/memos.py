@@ -138,7 +138,8 @@ class _Filler(dict):
         taken = {word for value in self.values() for word in (value.answer, *value.answer.split())}
         for _ in range(40):
             if key in self.choices:
-                value = _same(self.r.pick(self.choices[key]))
+                option = self.r.pick(self.choices[key])
+                value = Spoken(*(option.format_map(_Form(self, form)) for form in Spoken._fields))
             else:
                 value = BLANKS[key.rstrip("0123456789")](self.r, self.unit)
             if value.answer not in taken and not (key[0] == "p" and set(value.answer.split()) & taken):
@@ -235,8 +236,11 @@ def written_memo(r: Rng, held: bool = False, seconds: float = 20.0) -> Utterance
     words = r.uniform(2.1, 2.7) * seconds
     for _ in range(200):
         at = r.randint(0, len(memos()) - 1)
+        whole = _lengths()[at][-1]
+        if whole < 0.6 * words and r.chance(0.6):
+            continue  # long recordings have long memos, mostly
         # at least half of a memo, so that little is asked about openings only
-        if any(0.5 * _lengths()[at][-1] <= n <= words for n in _lengths()[at]):
+        if any(0.5 * whole <= n <= words for n in _lengths()[at]):
             return memo_of(r, memos()[at], held, words)
     return memo_of(r, r.pick(memos()), held, words)
 
@@ -245,6 +249,7 @@ def faults(memo: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
     """What is wrong with a memo, found by filling it a few times."""
     found = []
     every = [memo.title, *(text for _, text in memo.lines)]
+    every += [option for options in memo.choices.values() for option in options]
     every += [text for q in memo.questions for text in (*q.wordings, q.answer or "")]
     for match in (m for text in every for m in _BLANK.finditer(text)):
         if match[1] + match[2] not in memo.choices and match[1] not in BLANKS:
