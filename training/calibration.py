@@ -46,6 +46,8 @@ def _questions(r: Rng, pages: list[Page]) -> list[dict]:
 
 def _recording(writer: Writer, r: Rng, name: str, text: str) -> str:
     clip = speak(r, text, held=False, seconds=LONGEST)
+    while len(clip) > 1.25 * LONGEST * SAMPLE_RATE:
+        clip = speak(r, text, held=False, seconds=LONGEST)
     clip = degrade(r, clip) if r.chance(0.5) else clip
     return writer.recording(name, place(r, clip, len(clip) + SAMPLE_RATE // 2))
 

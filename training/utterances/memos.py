@@ -265,7 +265,7 @@ def faults(memo: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
         said = _article(" ".join(_sentences(memo)).format_map(spoken))
         if re.search(r"[0-9(){}\[\]/:;*&%$€£]|[A-Z]{2}", said):
             found.append(f"not written as it is said: {said}")
-        if not 15 <= len(said.split()) <= 75:
+        if not 15 <= len(said.split()) <= 90:
             found.append(f"{len(said.split())} words")
         for q in memo.questions:
             for ways in q.wordings:
