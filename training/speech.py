@@ -299,6 +299,15 @@ def telephone(rng: Rng, wave: np.ndarray) -> np.ndarray:
     return (np.sign(mu) * (np.expm1(np.abs(mu) * math.log(256)) / 255) * loud).astype(np.float32)
 
 
+def microphone(rng: Rng, wave: np.ndarray) -> np.ndarray:
+    """``wave`` through a microphone that hears some frequencies up to 10 dB better than others. ``[n] -> [n]``."""
+    length = _smooth(len(wave) + 64)
+    spectrum = np.fft.rfft(wave, length)
+    octaves = np.log2(np.maximum(np.arange(len(spectrum)) * (SAMPLE_RATE / length), 60) / 60)  # 0 to 7
+    decibels = np.interp(octaves, np.arange(0, 8), [rng.uniform(-10, 10) for _ in range(8)])
+    return np.fft.irfft(spectrum * 10 ** (decibels / 20), length)[: len(wave)].astype(np.float32)
+
+
 def overdrive(rng: Rng, wave: np.ndarray) -> np.ndarray:
     """Recorded too loudly: peaks are cut off. ``[n] -> [n]``."""
     peak = np.abs(wave).max() + 1e-9
@@ -317,9 +326,11 @@ def beside(rng: Rng, wave: np.ndarray, other: np.ndarray, snr_db: tuple[float, f
 
 
 def spoil(rng: Rng, wave: np.ndarray, held: bool = False) -> np.ndarray:
-    """What phones and rooms do beyond :func:`degrade`: a line's band, cut peaks, a voice in the background."""
+    """What phones and rooms do beyond :func:`degrade`: a microphone, a line's band, cut peaks, a voice behind."""
     if rng.chance(0.3):
         wave = beside(rng, wave, speak(rng, rng.pick(BACKGROUND), held))
+    if rng.chance(0.4):
+        wave = microphone(rng, wave)
     if rng.chance(0.45):
         wave = telephone(rng, wave)
     return overdrive(rng, wave) if rng.chance(0.3) else wave

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from training.manners import typed, typed_held
 from training.office.passages import Name, Passage, parse
 from training.pages.values import CITIES, COLOURS, FIRST_NAMES, LAST_NAMES, MONTHS, STREETS, WEEKDAYS, Rng
 from training.utterances import QA, Utterance, question_for
@@ -57,6 +58,7 @@ HESITATIONS = (
     "yeah",
     "right",
 )
+_PAGES = re.compile(r"\b(?:page|document|picture|image|file|read|see|written|look\w*|here)\b", re.I)
 _BLANK = re.compile(r"\{(\w+?)(\d*)(?:\.(first|last))?\}")
 
 
@@ -176,6 +178,12 @@ def _hesitate(r: Rng, sentences: list[str]) -> str:
     return " ".join(out)
 
 
+def _asked(r: Rng, question: str, held: bool) -> str:
+    """``question`` as somebody might type it, in a manner that suits a recording."""
+    shown = (typed_held if held else typed)(r, question)
+    return shown if len(_PAGES.findall(shown)) == len(_PAGES.findall(question)) else question
+
+
 def _holds(text: str, part: str) -> bool:
     return f" {plain(part)} " in f" {plain(text)} "
 
@@ -214,7 +222,7 @@ def memo_of(r: Rng, memo: Passage, held: bool = False, words: float = 1000.0) ->
     whole = len(sentences) == len(_sentences(memo))
     qa, missing = [], []
     for q in memo.questions:
-        ask = _article(wording(r, list(q.wordings), held).format_map(written))
+        ask = _asked(r, _article(wording(r, list(q.wordings), held).format_map(written)), held)
         if q.answer is None:
             missing.append(QA("absent", ask, NOT_STATED))
         elif whole or (not q.derived and _holds(said, _article(q.answer.format_map(spoken)))):
