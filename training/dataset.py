@@ -22,8 +22,21 @@ from training.utterances import utter
 from training.utterances.reading import spoken_question
 
 NOTHING_ADDED = "Please add a page, a picture or a recording."
-# other ways of asking for a recording's words; a recording sent without any question is transcribed
-TRANSCRIBE_AUDIO = ("", "", "", "What is being said?", "Transcribe this.", "Read it to me.", "Transcribe.")
+# other ways of asking for a recording's words
+TRANSCRIBE_AUDIO = (
+    "What is being said?", "Transcribe this.", "Read it to me.", "Transcribe.", "transcribe",
+    "Please transcribe this recording.", "Can you transcribe it?", "Give me a transcript.",
+    "I need a transcript of this.", "transcript please", "Make a transcript.", "What does the person say?",
+    "What does he or she say?", "What is the person saying, word for word?", "Word for word, please.",
+    "Give me the exact words.", "What are the exact words?", "Repeat what was said.", "Repeat it word by word.",
+    "Write it down.", "Write it down for me.", "Please write down the whole recording.", "Take this down.",
+    "Type what you hear.", "Put it in writing.", "Turn the speech into text.", "Speech to text.",
+    "Convert the recording to text.", "What can be heard?", "What did they say?", "What's being said here?",
+    "Tell me everything that is said.", "Which words are spoken?", "I can't listen now, what does it say?",
+    "Listen to this and tell me what is said.", "What does the voice say?", "What does the message say?",
+    "Take dictation.",
+)  # fmt: skip
+UNASKED = 0.35  # of these: nothing is asked, and a recording without any question is transcribed
 CHARACTERS_A_FRAME = 0.2  # faster speech than any voice's: longer texts need not be tried
 
 
@@ -107,9 +120,11 @@ def _pages_prefix(r: Rng, sequence: Sequence, spec: Spec) -> None:
 
 def _clip(r: Rng, text: str, frames: int, held: bool) -> np.ndarray | None:
     """Log-mel ``[frames, 128]`` of a text spoken by a random voice, or ``None`` if it is too long."""
-    from training.speech import degrade, log_mel, place, speak, spoil, trim
+    from training.speech import SLOWER, degrade, log_mel, place, speak, spoil, trim
 
-    wave = trim(speak(r, text, held))
+    wave = trim(speak(r, text, held, frames / 100))
+    if len(wave) > SLOWER * frames * 160:
+        return None
     if r.chance(0.75):
         wave = degrade(r, wave)
         if r.chance(0.3):
@@ -168,8 +183,8 @@ def _add_recording(
     sequence.prefix_text([BOS, *encode(["user\n"])[0]])
     sequence.prefix_audio(spec.frames)
     questions = [(question, answer, ANSWER) for _, question, answer in (*spoken.qa, *spoken.unanswerable[:1])]
-    if r.chance(0.5):
-        questions.append((r.pick(TRANSCRIBE_AUDIO), spoken.transcript, ANSWER))
+    for _ in range(2 if len(spoken.qa) == 1 else r.chance(0.5)):
+        questions.append(("" if r.chance(UNASKED) else r.pick(TRANSCRIBE_AUDIO), spoken.transcript, ANSWER))
     r.shuffle(questions)
     _fill_with_questions(r, sequence, questions)
     return mel, spoken.transcript

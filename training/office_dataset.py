@@ -23,10 +23,14 @@ from training.questions import questions_about, transcription
 from training.sequences import ANSWER, Sequence, turns_tokens
 from training.tokenizer import BOS, encode
 from training.utterances import Utterance, utter
+from training.utterances.aloud import read_aloud
 from training.utterances.free import free_memo
+from training.utterances.memos import written_memo
 
 OFFICE_SHARE = 0.7  # of pages; the others are those of `training.pages`
-FREE_SHARE = 0.6  # of recordings longer than six seconds: free memos
+ALOUD_SHARE = 0.34  # of recordings: prose read aloud
+WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `training/utterances/texts`
+FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
 KIND_NAMES = {
     "bank_statement": "a bank statement", "form_hand": "a form", "merged_table": "a table", "news": "a newspaper page",
@@ -78,9 +82,14 @@ def any_pages(r: Rng, count: int, height: int, width: int, held: bool) -> list[P
 
 
 def any_utterance(r: Rng, held: bool, frames: int) -> Utterance:
-    """What a recording of ``frames`` says: mostly a free memo where one fits."""
+    """What a recording of ``frames`` says: prose, a memo where one fits, or a sentence with a fact."""
+    kind, seconds = r.random(), frames / 100
+    if kind < ALOUD_SHARE:
+        return read_aloud(r, held, seconds)
+    if frames >= 600 and kind < ALOUD_SHARE + WRITTEN_SHARE:
+        return written_memo(r, held, seconds)
     if r.chance(FREE_SHARE if frames >= 600 else 0.15):
-        return free_memo(r, held, frames / 100)
+        return free_memo(r, held, seconds)
     return utter(r, held, "memo" if frames > 600 and r.chance(0.7) else None)
 
 

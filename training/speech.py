@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +21,8 @@ HOP = 160  # samples between two frames of the spectrogram
 WINDOW = 400
 MEL_BINS = 128
 LONGEST = 30 * SAMPLE_RATE  # the feature extractor's window
+SLOWEST, FASTEST = 120, 230  # words a minute
+SLOWER = 1.14  # the most that `degrade` shortens a recording by playing it faster
 
 ACCENTS = ("en-us", "en", "en-gb-x-rp", "en-gb-scotland", "en-029", "en-gb-x-gbclan", "en-us-nyc")
 HELD_ACCENT = "en-gb-x-gbcwmd"
@@ -27,9 +30,13 @@ VARIANTS = (
     "",
     *("m1", "m2", "m3", "m4", "m5", "m7", "f1", "f2", "f3", "f4", "Alex", "Alicia", "Andy", "Annie", "Denis", "Diogo"),
     *("Gene", "Hugo", "Jacky", "Lee", "Marco", "Mario", "Michael", "Mike", "Nguyen", "antonio", "aunty", "belinda"),
-    *("benjamin", "david", "ed", "edward", "grandpa", "klatt2", "klatt4", "linda", "max", "michel", "miguel", "paul"),
-    *("pedro", "quincy", "rob", "robert", "shelby", "steph", "Tweaky", "victor", "zac"),
+    *("benjamin", "david", "ed", "edward", "grandpa", "klatt2", "linda", "max", "michel", "miguel", "paul", "pedro"),
+    *("quincy", "rob", "robert", "shelby", "steph", "Tweaky", "victor", "zac", "AnxiousAndy", "Gene2", "Henrique"),
+    *("Mr serious", "RicishayMax", "RicishayMax2", "RicishayMax3", "Storm", "announcer", "boris", "gustave", "iven"),
+    *("iven2", "iven3", "iven4", "kaukovalta", "klatt", "klatt3", "marcelo", "pablo", "robosoft4", "robosoft6"),
+    *("robosoft7", "sandro", "steph2", "steph3", "whisper", "whisperf"),
 )
+# klatt4, klatt5 and klatt6 sound as caleb and adam, anikaRobot as anika: they are held out with them
 HELD_VARIANTS = ("m6", "m8", "f5", "anika", "john", "caleb", "adam", "grandma", "Andrea", "travis", "norbert")
 
 
@@ -42,16 +49,18 @@ HELD_VOICES = tuple(_voice(accent, variant) for accent in (*ACCENTS, HELD_ACCENT
 
 BACKGROUND = (
     "and the other one is over there behind the door", "no I have not seen it, ask at the counter",
-    "two coffees please",
-    "well it was raining all day long and nobody came", "could you pass me that, thank you very much",
+    "two coffees please", "well it was raining all day long and nobody came",
+    "could you pass me that, thank you very much", "mind the step, the lift is out of order again",
+    "he said he would ring before lunch but you know what he is like", "anybody sitting here, no, go ahead",
+    "and now the news, the strike of the bus drivers goes into its second week",
+    "did you lock the car, I thought you did",
+    "next please, do you have a card for the points", "stop it both of you and put your shoes on",
+    "I told her twice, the invoice never arrived", "goal, what a shot from the left, nobody saw that coming",
 )  # fmt: skip
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
-_SYNCHRONOUS, _DONT_EXIT, _UTF8 = (
-    2,
-    0x8000,
-    1,
-)  # names of speak_lib.h: AUDIO_OUTPUT_..., espeakINITIALIZE_..., ...CHARS_...
+# names of speak_lib.h: AUDIO_OUTPUT_..., espeakINITIALIZE_..., espeakCHARS_..., espeakSSML
+_SYNCHRONOUS, _DONT_EXIT, _UTF8, _SSML = 2, 0x8000, 1, 0x10
 _RATE, _PITCH, _RANGE, _WORD_GAP = 1, 3, 4, 7
 
 
@@ -88,13 +97,22 @@ class Espeak:
         return 0
 
     def __call__(
-        self, text: str, voice: str, *, rate: int = 170, pitch: int = 50, pitch_range: int = 50, word_gap: int = 0
+        self,
+        text: str,
+        voice: str,
+        *,
+        rate: int = 170,
+        pitch: int = 50,
+        pitch_range: int = 50,
+        word_gap: int = 0,
+        ssml: bool = False,
     ) -> np.ndarray:
         """Speak ``text``.
 
         Args:
             voice: ``accent`` or ``accent+variant``.
             rate: words a minute. pitch, pitch_range: 0-99. word_gap: pause between words, in units of 10 ms.
+            ssml: ``text`` is SSML.
 
         Returns:
             float32 ``[n]`` at 16 kHz.
@@ -108,7 +126,7 @@ class Espeak:
             self._library.espeak_SetParameter(parameter, int(value), 0)
         self._chunks.clear()
         raw = text.encode() + b"\0"
-        self._library.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 1, 0, _UTF8, None, None)
+        self._library.espeak_Synth(raw, ctypes.c_size_t(len(raw)), 0, 1, 0, _UTF8 | (_SSML * ssml), None, None)
         if not self._chunks:
             return np.zeros(HOP, np.float32)
         return resample(np.concatenate(self._chunks).astype(np.float32) / 32768, self.rate, SAMPLE_RATE)
@@ -152,18 +170,42 @@ def trim(wave: np.ndarray, threshold: float = 0.004) -> np.ndarray:
     return wave[max(loud[0] - WINDOW, 0) : loud[-1] + WINDOW] if len(loud) else wave[:0]
 
 
-def speak(rng: Rng, text: str, held: bool = False) -> np.ndarray:
-    """``text`` in a random voice, rate and pitch, silence trimmed. float32 ``[n]`` at 16 kHz.
+def hesitant(rng: Rng, text: str) -> str:
+    """``text`` as SSML in which sentences differ in pace and pitch and the speaker pauses, also between words."""
+    clean = text.replace("&", "and").replace("<", " ").replace(">", " ")
+    parts = []
+    for sentence in re.split(r"(?<=[.!?]) ", clean):
+        words = sentence.split()
+        for i in range(1, len(words)):
+            if rng.chance(0.25 if words[i - 1][-1] in ",;:" else 0.03):
+                words[i] = f'<break time="{rng.randint(15, 70)}0ms"/>{words[i]}'
+        pace, pitch = rng.randint(85, 118), rng.randint(-12, 12)
+        parts.append(f'<prosody rate="{pace}%" pitch="{pitch:+d}%">{" ".join(words)}</prosody>')
+    return f"<speak>{' '.join(parts)}</speak>"
 
-    ``held`` takes a voice that training never hears (a variant of its own, and sometimes an accent of its own).
+
+def speak(rng: Rng, text: str, held: bool = False, seconds: float = 0.0) -> np.ndarray:
+    """``text`` in a random voice, rate and pitch, half of the texts hesitantly, silence trimmed.
+
+    Args:
+        held: take a voice that training never hears (a variant of its own, and sometimes an accent of its own).
+        seconds: speak fast enough to end in about that time, 0 for any rate.
+
+    Returns:
+        float32 ``[n]`` at 16 kHz.
     """
+    halting = rng.chance(0.5)
+    # at R words a minute a voice says about R / 10 characters a second, less when it pauses
+    needed = (12.5 if halting else 10.5) * len(text) / seconds if seconds else 0
+    slowest = max(SLOWEST, min(int(needed), FASTEST))
     wave = espeak()(
-        text,
+        hesitant(rng, text) if halting else text,
         rng.pick(HELD_VOICES if held else TRAIN_VOICES),
-        rate=rng.randint(130, 230),
-        pitch=rng.randint(25, 80),
-        pitch_range=rng.randint(20, 80),
-        word_gap=rng.pick((0, 0, 0, 1, 3)),
+        rate=rng.randint(slowest, FASTEST),
+        pitch=rng.randint(15, 90),
+        pitch_range=rng.randint(15, 90),
+        word_gap=0 if halting else rng.pick((0, 0, 0, 1, 2, 4)),
+        ssml=halting,
     )
     return trim(wave)
 
@@ -216,7 +258,7 @@ def degrade(
     rng: Rng,
     wave: np.ndarray,
     *,
-    speed: tuple[float, float] = (0.9, 1.12),
+    speed: tuple[float, float] = (0.88, SLOWER),
     reverb: float = 0.25,
     noise: float = 0.65,
     snr_db: tuple[float, float] = (8.0, 40.0),
@@ -257,6 +299,15 @@ def telephone(rng: Rng, wave: np.ndarray) -> np.ndarray:
     return (np.sign(mu) * (np.expm1(np.abs(mu) * math.log(256)) / 255) * loud).astype(np.float32)
 
 
+def microphone(rng: Rng, wave: np.ndarray) -> np.ndarray:
+    """``wave`` through a microphone that hears some frequencies up to 10 dB better than others. ``[n] -> [n]``."""
+    length = _smooth(len(wave) + 64)
+    spectrum = np.fft.rfft(wave, length)
+    octaves = np.log2(np.maximum(np.arange(len(spectrum)) * (SAMPLE_RATE / length), 60) / 60)  # 0 to 7
+    decibels = np.interp(octaves, np.arange(0, 8), [rng.uniform(-10, 10) for _ in range(8)])
+    return np.fft.irfft(spectrum * 10 ** (decibels / 20), length)[: len(wave)].astype(np.float32)
+
+
 def overdrive(rng: Rng, wave: np.ndarray) -> np.ndarray:
     """Recorded too loudly: peaks are cut off. ``[n] -> [n]``."""
     peak = np.abs(wave).max() + 1e-9
@@ -275,9 +326,11 @@ def beside(rng: Rng, wave: np.ndarray, other: np.ndarray, snr_db: tuple[float, f
 
 
 def spoil(rng: Rng, wave: np.ndarray, held: bool = False) -> np.ndarray:
-    """What phones and rooms do beyond :func:`degrade`: a line's band, cut peaks, a voice in the background."""
+    """What phones and rooms do beyond :func:`degrade`: a microphone, a line's band, cut peaks, a voice behind."""
     if rng.chance(0.3):
         wave = beside(rng, wave, speak(rng, rng.pick(BACKGROUND), held))
+    if rng.chance(0.4):
+        wave = microphone(rng, wave)
     if rng.chance(0.45):
         wave = telephone(rng, wave)
     return overdrive(rng, wave) if rng.chance(0.3) else wave

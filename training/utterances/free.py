@@ -220,7 +220,8 @@ def _fill(pattern: str, blanks: _Blanks, written: bool) -> str:
     return re.sub(r"\{(\w+)\}", lambda m: blanks[m[1]].answer if written else blanks[m[1]].spoken, pattern)
 
 
-def _wording(r: Rng, patterns: str | list[str], held: bool) -> str:
+def wording(r: Rng, patterns: str | list[str], held: bool) -> str:
+    """One of the wordings; the last of four or more only if ``held``, and then it alone."""
     ways = patterns.split(" | ") if isinstance(patterns, str) else patterns
     kept = len(ways) - (len(ways) >= 4)
     return ways[-1] if held and kept < len(ways) else r.pick(ways[:kept])
@@ -255,11 +256,11 @@ def free_memo(r: Rng, held: bool = False, seconds: float = 20.0) -> Utterance:
     closer = r.pick(CLOSERS) if words > 6 else ""
     text = re.sub(r"\ba (?=[aeio])", "an ", text + (f". {closer}" if closer else ""))
     transcript = re.sub(r"[.,]", "", text)
-    ask = lambda patterns: _fill(_wording(r, patterns, held), blanks, True)  # noqa: E731
+    ask = lambda patterns: _fill(wording(r, patterns, held), blanks, True)  # noqa: E731
     qa = [QA(subject, ask(ways), _fill(answer, blanks, True)) for entry in used for ways, answer in entry[1]]
     qa = [item for item in qa if sum(item.question == other.question for other in qa) == 1]
     if r.chance(0.3):
-        qa.append(QA("topic", _wording(r, ABOUT, held), SUBJECTS[subject]))
+        qa.append(QA("topic", wording(r, ABOUT, held), SUBJECTS[subject]))
     qa.append(
         QA("transcript", r.pick(QUESTIONS["transcript"].held if held else QUESTIONS["transcript"].train), transcript)
     )
@@ -276,7 +277,7 @@ def free_memo(r: Rng, held: bool = False, seconds: float = 20.0) -> Utterance:
                 open_.append(ways)
     strange = _Blanks(r)
     missing = [
-        QA("absent", _fill(_wording(r, ways, held), strange, True), NOT_STATED)
+        QA("absent", _fill(wording(r, ways, held), strange, True), NOT_STATED)
         for ways in r.sample(open_, min(2, len(open_)))
     ]
     return Utterance(text, transcript, tuple(qa), tuple(missing), f"free_{subject}")
