@@ -87,6 +87,7 @@ def _build(model_class: type[PreTrainedModel], folder: Path, config: Any, dtype:
     if not (folder / PACKED_FILE).is_file():
         return model_class.from_pretrained(folder, dtype=dtype, use_safetensors=True)
     model = model_class.from_pretrained(None, config=config, state_dict=load_packed(folder, dtype), dtype=dtype)
+    model.name_or_path = model.config.name_or_path = str(folder)  # where a calibration is looked for
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model

@@ -82,3 +82,20 @@ def test_damaged_files_are_refused(tmp_path):
         load_packed(tmp_path)
     with pytest.raises(ValueError, match="cannot be packed in 3 bits"):
         quantize(torch.randn(4, 64), 3, 32)
+
+
+def test_a_packed_model_finds_the_calibration_in_its_folder(tmp_path):
+    from safetensors.torch import load_file
+
+    from kvmm import load_model
+    from kvmm.calibration import calibration_of
+    from kvmm.models.loading import default_model
+
+    source = default_model()
+    for file in source.iterdir():
+        if file.suffix in (".json", ".jinja") or file.name == "kvmm_calibration.safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    save_packed(pack_weights(load_file(source / "model.safetensors"), 8, 32), tmp_path)
+    model, _ = load_model(tmp_path, device="cpu")
+    with pytest.warns(UserWarning, match=str(tmp_path)):  # found, though it is of the weights before packing
+        assert calibration_of(model) is None
