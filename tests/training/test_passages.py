@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 
 from training.office.document import Document
 from training.office.kinds.passages import ask, foreign_question, set_passage
 from training.office.pages import make_office_page
-from training.office.passages import Question, faults, parse, passages
+from training.office.passages import Question, draw, faults, parse, passages, subjects
 from training.pages.values import Rng
 from training.wordings import NOT_STATED
 
@@ -39,6 +40,17 @@ def test_every_document_in_the_files_fills_and_holds_its_answers():
 def test_the_files_hold_no_document_twice():
     texts = [" ".join(text for _, text in passage.lines) for passage in passages()]
     assert len(set(texts)) == len(texts)
+
+
+def test_subjects_are_drawn_by_the_root_of_what_they_have():
+    sizes = {name: len(group) for name, group in subjects().items()}
+    r, drawn = Rng(0), Counter()
+    for _ in range(3000):
+        drawn[draw(r).where.partition(".")[0].rstrip("0123456789")] += 1
+    total = sum(size**0.5 for size in sizes.values())
+    assert sum(sizes.values()) == len(passages())
+    for name, size in sizes.items():
+        assert drawn[name] / 3000 == pytest.approx(size**0.5 / total, rel=0.35), name
 
 
 def test_lines_questions_and_choices_are_parsed():

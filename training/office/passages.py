@@ -236,6 +236,21 @@ def passages() -> tuple[Passage, ...]:
     return tuple(p for file in files for p in parse(file.read_text(encoding="utf-8"), file.name))
 
 
+@lru_cache(None)
+def subjects() -> dict[str, tuple[Passage, ...]]:
+    """Passages by subject, which is a file's name without its number."""
+    found: dict[str, list[Passage]] = {}
+    for passage in passages():
+        found.setdefault(passage.where.partition(".")[0].rstrip("0123456789"), []).append(passage)
+    return {name: tuple(group) for name, group in found.items()}
+
+
+def draw(r: Rng) -> Passage:
+    """A passage: of every subject as many as the root of what it has, so that a long file does not drown the others."""
+    groups = subjects()
+    return r.pick(groups[r.choices(list(groups), [len(group) ** 0.5 for group in groups.values()])[0]])
+
+
 def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
     """What is wrong with a passage, found by filling it a few times."""
     found = []

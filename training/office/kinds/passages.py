@@ -9,7 +9,7 @@ import re
 
 from training.office.document import Document, Part
 from training.office.lookups import blocks_of
-from training.office.passages import Passage, Question, chart_of, passages
+from training.office.passages import Passage, Question, chart_of, draw, passages
 from training.office.prose import prose
 from training.office.registry import kind
 from training.pages.values import Rng
@@ -21,19 +21,19 @@ PLAIN = frozenset(word[:5] for word in "what when where which whose whom from wi
 _WORD = re.compile(r"[^\W\d_]{4,}")
 
 
-@kind("passage", 45.0)
+@kind("passage", 60.0)
 def passage_page(d: Document) -> None:
     r, known = d.r, passages()
     if not known:
         d.paragraph(prose(r, 400))
         return
     room = d.shape[0] * d.shape[1] / LETTER
-    chosen = next((p for p in (r.pick(known) for _ in range(12)) if p.length < room), min(known, key=lambda p: p.length))
+    chosen = next((p for p in (draw(r) for _ in range(12)) if p.length < room), min(known, key=lambda p: p.length))
     title, lines, questions = chosen.fill(r)
     texts = set_passage(d, chosen, title, lines)
     for question in questions:
         ask(d, question, texts)
-    other = r.pick(known).fill(r)[2]
+    other = draw(r).fill(r)[2]
     if foreign := foreign_question(r, other, " ".join(text for text, _ in texts)):
         d.absent(*foreign)
 
