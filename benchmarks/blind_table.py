@@ -87,6 +87,8 @@ def keep(out: Path) -> None:
         raise SystemExit(f"{found[-1]} lacks answers in full precision: run the same command again.")
     for part in ("results", "configs", "n-samples", "higher_is_better"):
         results[part] = {name: results[part][name] for name in names}
+    for config in results["configs"].values():
+        config["dataset_path"] = SET.parent.relative_to(ROOT).as_posix()
     results["group_subtasks"] = {"blind": names}
     results["complete"] = True
     for scores in results["results"].values():

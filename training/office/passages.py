@@ -284,10 +284,20 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
     return [f"{passage.where}: {text}" for text in dict.fromkeys(found)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.office.passages", description=__doc__.split("\n\n")[0])
+def show(passage: Passage, seed: int) -> str:
+    """A passage with its blanks filled, and its questions."""
+    title, lines, asks = passage.fill(Rng(seed))
+    questions = (f"   {' | '.join(q.wordings)} -> {q.answer}" for q in asks)
+    return "\n".join([f"== {passage.kind}: {title}", *(text for _, text in lines), *questions])
+
+
+def check_files(
+    module: str, about: str, faults: Callable[[Passage], list[str]], show: Callable[[Passage, int], str]
+) -> None:
+    """The command line of ``module``: says what is wrong with files and how much is in them, and shows samples."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.split("\n\n")[0])
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--show", type=int, default=0, help="so many passages of each file, filled")
+    parser.add_argument("--show", type=int, default=0, help="so many entries of each file, filled")
     args, bad = parser.parse_args(), 0
     for file in args.files:
         try:
@@ -296,18 +306,16 @@ def main() -> None:
             sys.exit(str(error))
         wrong = [text for passage in known for text in faults(passage)]
         bad += len(wrong)
-        print("\n".join(wrong) or f"{file.name}: nothing wrong")
         asks = [q for passage in known for q in passage.questions]
+        print("\n".join(wrong) or f"{file.name}: nothing wrong")
         print(
-            f"{file.name}: {len(known)} passages, {sum(q.answer is not None for q in asks)} questions with "
+            f"{file.name}: {len(known)} entries, {sum(q.answer is not None for q in asks)} questions with "
             f"{sum(len(q.wordings) for q in asks)} wordings, {sum(q.answer is None for q in asks)} unanswerable"
         )
         for seed, passage in enumerate(known[: args.show]):
-            title, lines, asks = passage.fill(Rng(seed))
-            print("\n".join(["", f"== {passage.kind}: {title}", *(text for _, text in lines)]))
-            print("\n".join(f"   {' | '.join(q.wordings)} -> {q.answer}" for q in asks))
+            print(f"\n{show(passage, seed)}")
     sys.exit(bool(bad))
 
 
 if __name__ == "__main__":
-    main()
+    check_files("training.office.passages", __doc__, faults, show)

@@ -11,15 +11,13 @@ or more wordings of a question is kept for evaluation.
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from training.manners import typed, typed_held
-from training.office.passages import Name, Passage, parse
+from training.office.passages import Name, Passage, check_files, parse
 from training.pages.values import CITIES, COLOURS, FIRST_NAMES, LAST_NAMES, MONTHS, STREETS, WEEKDAYS, Rng
 from training.utterances import QA, Utterance, question_for
 from training.utterances.aloud import plain
@@ -286,30 +284,12 @@ def faults(memo: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
     return [f"{memo.where}: {text}" for text in dict.fromkeys(found)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.utterances.memos", description=__doc__.split("\n\n")[0])
-    parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--show", type=int, default=0, help="so many memos of each file, filled")
-    args, bad = parser.parse_args(), 0
-    for file in args.files:
-        try:
-            known = parse(file.read_text(encoding="utf-8"), file.name)
-        except ValueError as error:
-            sys.exit(str(error))
-        wrong = [text for memo in known for text in faults(memo)]
-        bad += len(wrong)
-        asks = [q for memo in known for q in memo.questions]
-        print("\n".join(wrong) or f"{file.name}: nothing wrong")
-        print(
-            f"{file.name}: {len(known)} memos, {sum(q.answer is not None for q in asks)} questions with "
-            f"{sum(len(q.wordings) for q in asks)} wordings, {sum(q.answer is None for q in asks)} unanswerable"
-        )
-        for seed, memo in enumerate(known[: args.show]):
-            filled = memo_of(Rng(seed), memo)
-            print(f"\n== {memo.kind}: {filled.text}\n   {filled.transcript}")
-            print("\n".join(f"   {qa.question} -> {qa.answer}" for qa in (*filled.qa, *filled.unanswerable)))
-    sys.exit(bool(bad))
+def show(memo: Passage, seed: int) -> str:
+    """A memo as it is spoken and written, and its questions."""
+    filled = memo_of(Rng(seed), memo)
+    questions = (f"   {qa.question} -> {qa.answer}" for qa in (*filled.qa, *filled.unanswerable))
+    return "\n".join([f"== {memo.kind}: {filled.text}", f"   {filled.transcript}", *questions])
 
 
 if __name__ == "__main__":
-    main()
+    check_files("training.utterances.memos", __doc__, faults, show)
