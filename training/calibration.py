@@ -22,7 +22,7 @@ from training.utterances.reading import spoken_question
 
 SEED = 7001
 CLIP_FRAMES = (320, 1000, 1000, 2200)  # of 10 ms, the longest a recording may be
-LONGEST = 22  # seconds, of CLIP_FRAMES
+SECONDS, WINDOW = 22, 30  # of the longest clip, and of what the model hears
 KINDS = ("invoice", "receipt", "form", "letter", "table", "text", "program", "sheet")
 
 
@@ -45,10 +45,10 @@ def _questions(r: Rng, pages: list[Page]) -> list[dict]:
 
 
 def _recording(writer: Writer, r: Rng, name: str, text: str) -> str:
-    clip = speak(r, text, held=False, seconds=LONGEST)
-    while len(clip) > 1.25 * LONGEST * SAMPLE_RATE:
-        clip = speak(r, text, held=False, seconds=LONGEST)
-    clip = degrade(r, clip) if r.chance(0.5) else clip
+    clip = None
+    while clip is None or len(clip) > (WINDOW - 1) * SAMPLE_RATE:
+        clip = speak(r, text, held=False, seconds=SECONDS)
+        clip = degrade(r, clip) if r.chance(0.5) else clip
     return writer.recording(name, place(r, clip, len(clip) + SAMPLE_RATE // 2))
 
 

@@ -263,19 +263,24 @@ class Trainer:
 
     @contextlib.contextmanager
     def profiled(self, first: int) -> Iterator[None]:
-        """Prints the kernels that take longest in the updates of `--profile`."""
+        """Records the updates of `--profile`, and prints which kernels took longest."""
         start, count = self.args.profile or (0, 0)
         done = self.progress.step - first
-        if count and done == start:
+        if count and done == start and self.replicas.first:
             activity = "CUDA" if self.device.type == "cuda" else "CPU"
             self.profiler = torch.profiler.profile(activities=[getattr(torch.profiler.ProfilerActivity, activity)])
             self.profiler.start()
         yield
-        if self.profiler is not None and done == start + count - 1:
-            self.profiler.stop()
-            by = f"self_{'device' if self.device.type == 'cuda' else 'cpu'}_time_total"
-            self.say(self.profiler.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=90))
-            self.profiler = None
+        if done == start + count - 1:
+            self.end_profile()
+
+    def end_profile(self) -> None:
+        if self.profiler is None:
+            return
+        self.profiler.stop()
+        by = f"self_{'device' if self.device.type == 'cuda' else 'cpu'}_time_total"
+        self.say(self.profiler.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=90))
+        self.profiler = None
 
     # ---- measuring ----
 
@@ -341,6 +346,7 @@ class Trainer:
                 self.evaluate()
                 measured = self.seconds
             window, waited = self.seconds, self.loader.waited
+        self.end_profile()
         self.replicas.disconnect()
         if not self.replicas.first:
             return

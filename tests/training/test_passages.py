@@ -7,12 +7,11 @@ from collections import Counter
 
 import pytest
 
+from training.office.canvas_engine import set_on_canvas
 from training.office.document import Document
-from training.office.kinds.passages import ask, foreign_question, set_passage
-from training.office.pages import make_office_page
-from training.office.passages import Question, draw, faults, parse, passages, subjects
+from training.office.kinds.passages import ask, foreign_question, passage_page, set_passage
+from training.office.passages import Filler, Question, draw, faults, parse, passages, subjects
 from training.pages.values import Rng
-from training.wordings import NOT_STATED
 
 pytestmark = pytest.mark.usefixtures("train_assets")
 SMALL = """
@@ -114,16 +113,49 @@ def test_faults_of_a_document_are_named(source, message):
     assert message in faults(passage)[0]
 
 
-def test_pages_of_passages_hold_the_answers_that_they_state():
+def test_pages_show_the_answers_that_they_state():
+    flat = lambda text: re.sub(r"[\s\u00ad-]+", "", text)  # noqa: E731
     stated = 0
-    for seed in range(12):
-        page = make_office_page(seed, 756, 532, kind="passage", engine="canvas")
-        text = re.sub(r"\s+", "", " ".join(page.lines))
-        for fact in page.facts:
-            stated += re.sub(r"\s+", "", fact.value) in text
-        assert all(fact.value == NOT_STATED for fact in page.absent)
-        assert page.absent
-    assert stated > 36
+    for seed in range(24):
+        document = Document(Rng(seed), (756, 532))
+        passage_page(document)
+        everything = {part for one in document.asks for part in one.needs}
+        _, drawn, lines = set_on_canvas(document, 756, 532, False)
+        for one in document.asks:
+            if one.answer is not None and drawn.issuperset(one.needs) and set(one.needs) != everything:
+                assert flat(one.answer) in flat(" ".join(lines)), (seed, one)
+                stated += 1
+    assert stated > 100
+
+
+def test_an_answer_rests_on_the_parts_that_hold_it_as_a_word():
+    fields = "Phone = 0451 330\nBadge no. = 743\nSmoker = no\nRooms = 30"
+    (passage,) = parse(f"## form | Keeper\n{fields}\nQ: Smokes? | smoker?\nA: no\nQ: Rooms? | how many?\nA: 30\n")
+    document = Document(Rng(0), (756, 532))
+    texts = set_passage(document, passage, *passage.fill(Rng(0))[:2])
+    for question in passage.questions:
+        ask(document, question, texts)
+    part = {text: number for text, number in texts}
+    assert [one.needs for one in document.asks] == [(part["Badge no. 743"], part["Smoker no"]), (part["Rooms 30"],)]
+
+
+def test_two_columns_split_a_text_by_half():
+    long = "word " * 40
+    (passage,) = parse(f"## news | Today\n{long}\n{long}\n{long}\n{long}\nQ: What? | Which?\nA: word\n")
+    sizes = set()
+    for seed in range(30):
+        document = Document(Rng(seed), (812, 588))
+        set_passage(document, passage, *passage.fill(Rng(seed))[:2])
+        sizes |= {tuple(len(inner.blocks) for inner in block.inner) for block in document.blocks if block.inner}
+    assert sizes == {(2, 2)}
+
+
+def test_the_dates_of_a_document_follow_one_another():
+    for seed in range(10):
+        filler = Filler(Rng(seed), {})
+        filler.dates.style = "y-m-d"
+        third, first, second = (filler[name] for name in ("date3", "date1", "date2"))
+        assert first < second < third
 
 
 def test_charts_are_drawn_with_their_values():
@@ -144,9 +176,13 @@ def test_charts_are_drawn_with_their_values():
 
 
 def test_a_foreign_question_shares_no_word_with_the_page():
-    questions = [
-        Question(("When is the boiler replaced?", "new boiler: which day?"), "x"),
-        Question(("Who came?", "who?"), "y"),
-    ]
-    assert foreign_question(Rng(0), questions, "A badge of a conference") == questions[0].wordings
-    assert foreign_question(Rng(0), questions, "The boilers are old") is None
+    boiler = Question(("When is the boiler replaced?", "new boiler: which day?"), "x")
+    assert foreign_question(Rng(0), [boiler], "A badge of a conference") == boiler.wordings
+    assert foreign_question(Rng(0), [boiler], "The boilers are old") is None
+
+
+@pytest.mark.parametrize(
+    "ways", [("Who signed the letter?", "sender?"), ("Who came?", "who?"), ("Fee for a new boiler?", "total amount?")]
+)
+def test_what_any_document_may_say_in_other_words_is_no_foreign_question(ways):
+    assert foreign_question(Rng(0), [Question(ways, "x")], "Yours, the President") is None

@@ -15,7 +15,7 @@ A file of ``texts/`` holds many documents. One begins with ``## kind | title`` a
 ``Q: a | b | c``    a question in several wordings
 ``A: text``         its answer, which stands in the document letter for letter
 ``D: text``         its answer where the document does not say it in these words: a count, a sum, "Yes"
-``N: a | b``        a question, in several wordings, that the document does not answer
+``N: a | b``        questions, or wordings of one, that the document does not answer
 =================== ==============================================================
 
 Blanks stand in braces everywhere: ``{p}`` a person, ``{town}``, ``{date}`` and so on (:data:`BLANKS`). Digits behind a
@@ -26,6 +26,7 @@ name tell several apart (``{p1}``, ``{p2}``), ``{p1.first}`` and ``{p1.last}`` a
 from __future__ import annotations
 
 import argparse
+import datetime
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -108,6 +109,8 @@ class Filler(dict):
     def __init__(self, r: Rng, choices: dict[str, list[str]]) -> None:
         super().__init__()
         self.r, self.choices, self.dates, self.money = r, choices, Dates(r), Money(r)
+        self.first_day = datetime.date(r.randint(2015, 2030), r.randint(1, 12), r.randint(1, 28))
+        self.days = r.randint(3, 45)  # from a date to the next
 
     def __missing__(self, key: str) -> str:
         known = [str(value) for value in self.values()]
@@ -115,6 +118,8 @@ class Filler(dict):
             kind = key.rstrip("0123456789")
             if key in self.choices:
                 value = self.r.pick(self.choices[key]).format_map(self)
+            elif kind == "date":
+                value = self.date(int(key[4:] or 1))
             else:
                 value = BLANKS[kind](self.r, self.dates, self.money)
             parts = value.split() if isinstance(value, Name) else [value]
@@ -122,6 +127,11 @@ class Filler(dict):
                 break
         self[key] = value
         return value
+
+    def date(self, number: int) -> str:
+        """The date of a blank: those of one document follow one another in the order of their digits."""
+        day = self.first_day + datetime.timedelta(days=self.days * (number - 1) + self.r.randint(0, 2))
+        return self.dates.date(day.year, day.month, day.day)
 
 
 @dataclass(frozen=True)
@@ -271,9 +281,12 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
             charts = [chart_of(text) for sort, text in lines if sort == "chart"]
         except ValueError as error:
             return [f"{passage.where}: {error}"]
-        flat = re.sub(r"\s+", " ", " ".join([title, *(text.replace(" | ", " ") for _, text in lines)]))
+        shown = [
+            f"{label} {value:g}" for _, _, labels, values in charts for label, value in zip(labels, values, strict=True)
+        ]
+        flat = re.sub(r"\s+", " ", " ".join([title, *(text.replace(" | ", " ") for _, text in lines), *shown]))
         for q in asks:
-            if q.answer is not None and not q.derived and q.answer not in flat and not charts:
+            if q.answer is not None and not q.derived and q.answer not in flat:
                 found.append(f"not in the text: {q.answer!r} ({q.wordings[0]})")
             if q.answer is not None and len(q.answer.split()) > 24:
                 found.append(f"a long answer: {q.answer!r}")

@@ -40,7 +40,8 @@ _ENDINGS = (
     ("er", ""),
 )
 _NUMBERS = re.compile(
-    r"\b(?:code|codes|number|numbers|cost|costs|price|free|degrees?|zero|one|two|three|hundred|thousand)\b"
+    r"\b(?:codes?|numbers?|costs?|price|prices|free|degrees?|platforms?|phones?|call|pay|paid|euros?|pounds?|dollars?|cents?|pence|"
+    r"zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty|hundreds?|thousands?|millions?|dozens?|half|quarter)\b"
 )
 
 

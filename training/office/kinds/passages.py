@@ -18,6 +18,8 @@ LETTER = 92  # square pixels of a small letter with its share of the leading
 COLUMNS = ("news", "article", "newsletter", "feature", "review", "leaflet", "brochure")
 FRAMED = ("notice", "badge", "label", "ticket", "card", "voucher", "poster", "sign")
 PLAIN = frozenset(word[:5] for word in "what when where which whose whom from with does have that this there many much long will would should must about which their they them were been into than then your name number kind person people page document text written".split())
+# what the document of any kind may say in other words
+ROLES = frozenset(word[:5] for word in "sender sent signed signature sign wrote write written writer author addressed addressee address recipient receives total amount money cost price deadline date dated time when currency customer client phone telephone call contact number town city place street company firm title subject issued issuer year month weekday language country owner holder paid pays".split())
 _WORD = re.compile(r"[^\W\d_]{4,}")
 
 
@@ -33,8 +35,8 @@ def passage_page(d: Document) -> None:
     texts = set_passage(d, chosen, title, lines)
     for question in questions:
         ask(d, question, texts)
-    other = draw(r).fill(r)[2]
-    if foreign := foreign_question(r, other, " ".join(text for text, _ in texts)):
+    other = draw(r)
+    if other.kind != chosen.kind and (foreign := foreign_question(r, other.fill(r)[2], " ".join(text for text, _ in texts))):
         d.absent(*foreign)
 
 
@@ -51,14 +53,28 @@ def set_passage(d: Document, passage: Passage, title: str, lines: list[tuple[str
     columns = d.columns(2) if narrow else [place]
     align, bold, marker = r.pick("lllcr" if passage.kind.split()[-1] in FRAMED else "lllll"), r.chance(0.1), r.pick("-\u2022*1a")
     airy = r.chance(0.6)
-    groups = [(sort, [text for _, text in group]) for sort, group in itertools.groupby(lines, key=lambda line: line[0])]
-    for i, (sort, group) in enumerate(groups):
-        at = columns[0] if i < (len(groups) + 1) // 2 else columns[-1]
-        if airy and at.blocks and sort not in ("head", "text"):
-            at.gap()
-        texts += _set(at, sort, group, align, bold, marker)
-    if len(columns) == 2 and not columns[1].blocks:
-        columns[1].paragraph(prose(r, 300))
+    cut = _middle(lines) if narrow else len(lines)
+    for column, half in zip(columns, (lines[:cut], lines[cut:]), strict=False):
+        texts += _fill(column, half, align, bold, marker, airy)
+    return texts
+
+
+def _middle(lines: list[tuple[str, str]]) -> int:
+    """Where to go on in a second column: at the line behind which half of the characters stand, not within a table."""
+    total, before = sum(len(text) for _, text in lines), 0
+    for i, (sort, text) in enumerate(lines):
+        if i and before >= total / 2 and (sort != "row" or lines[i - 1][0] != "row"):
+            return i
+        before += len(text)
+    return max(len(lines) - 1, 1)
+
+
+def _fill(d: Document, lines: list[tuple[str, str]], align: str, bold: bool, marker: str, airy: bool) -> list[tuple[str, Part]]:
+    texts = []
+    for sort, group in itertools.groupby(lines, key=lambda line: line[0]):
+        if airy and d.blocks and sort not in ("head", "text"):
+            d.gap()
+        texts += _set(d, sort, [text for _, text in group], align, bold, marker)
     return texts
 
 
@@ -104,24 +120,37 @@ def _rough(d: Document) -> bool:
 
 
 def ask(d: Document, question: Question, texts: list[tuple[str, Part]]) -> None:
-    """Adds a question, resting on the first part that holds its answer, or on all where none does."""
+    """Adds a question, resting on the parts that hold its answer, or on all where the answer is derived from them."""
     if question.answer is None:
         d.absent(*question.wordings)
         return
-    if question.derived and any(c.isdigit() for c in question.answer) and _rough(d):
+    if question.derived:
+        if not (_rough(d) and any(c.isdigit() for c in question.answer)):
+            d.ask(question.wordings, question.answer, [part for _, part in texts])
         return
-    part = None if question.derived else next((part for text, part in texts if question.answer in text), None)
-    if part is None and not question.derived:  # a value of a chart that is not printed on it
+    whole = re.compile(rf"(?<!\w)(?<!\d[.,:]){re.escape(question.answer)}(?!\w)(?![.,:]\d)")
+    parts = [part for text, part in texts if whole.search(text)]
+    if _rough(d) and question.answer in _unprinted(d):  # a value that its chart does not print, so wherever it stands
         return
-    d.ask(question.wordings, question.answer, *([p for _, p in texts] if part is None else [part]))
+    parts = parts or [part for text, part in texts if question.answer in text][:1]
+    if parts:
+        d.ask(question.wordings, question.answer, parts)
+
+
+def _unprinted(d: Document) -> set[str]:
+    charts = (block for block in blocks_of(d) if block.kind == "chart" and not block.options["printed"])
+    return {str(value) for block in charts for value in block.options["values"]}
 
 
 def foreign_question(r: Rng, questions: list[Question], page: str) -> tuple[str, ...] | None:
-    """Wordings of a question about something else, none of whose words the page has, or None."""
+    """A question about something else, in all its wordings, or None.
+
+    No word of four letters or more of any wording begins as one of the page does, and one of its words at least names a
+    thing that not every document has, as senders, dates and sums are.
+    """
     seen = {word[:5] for word in _WORD.findall(page.lower())}
     for question in r.sample(questions, len(questions)):
         stems = [{word[:5] for word in _WORD.findall(way.lower())} - PLAIN for way in question.wordings]
-        fit = tuple(way for way, own in zip(question.wordings, stems, strict=True) if own and not own & seen)
-        if len(fit) > 1 and len(set().union(*stems)) > 1:
-            return fit
+        if not any(own & seen for own in stems) and min(len(own - ROLES) for own in stems) > 0 and len(set().union(*stems)) > 1:
+            return question.wordings
     return None
