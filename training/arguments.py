@@ -98,6 +98,12 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
         help="torch.compile the per-token functions (default: on CUDA)",
     )
     add(
+        "--graphs",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="capture steps as CUDA graphs, except those with recordings (default: on CUDA)",
+    )
+    add(
         "--profile",
         type=int,
         nargs=2,
@@ -113,5 +119,7 @@ def parse_arguments(arguments: list[str] | None = None, description: str | None 
     )
     args = parser.parse_args(arguments)
     args.state = args.state or args.out.with_name(args.out.name + "-state")
-    args.compile = args.device.startswith("cuda") if args.compile is None else args.compile
+    on_gpu = args.device.startswith("cuda")
+    args.compile = on_gpu if args.compile is None else args.compile
+    args.graphs = on_gpu if args.graphs is None else args.graphs and on_gpu
     return args

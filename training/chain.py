@@ -91,6 +91,8 @@ class Session:
         for option in ("steps", "sequences", "device"):
             if getattr(args, option) is not None:
                 command += [f"--{option}", str(getattr(args, option))]
+        if not args.graphs:
+            command += ["--no-graphs"]
         if args.profile:
             command += ["--profile", *map(str, args.profile)]
         logs = [self.folder / f"{name}-{rank}.log" for rank in range(args.gpus)]
@@ -302,6 +304,7 @@ def main() -> None:
     add("--sequences", type=int, help="at most so many a micro-batch, likewise")
     add("--profile", type=int, nargs=2, metavar=("FIRST", "COUNT"), help="of training.train: where updates spend time")
     add("--device", help="of training.train, such as cpu")
+    add("--no-graphs", dest="graphs", action="store_false", help="of training.train: no CUDA graphs")
     add("more", nargs="*", help="after --: options of training.train for the pieces, such as -- --text-lr 0.3")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))

@@ -23,7 +23,7 @@ from training.model_config import AUDIO_TOKEN, CELL, IMAGE_TOKEN, PADDING, UNTAU
 
 Step = dict[str, np.ndarray]
 SEQUENCE_MULTIPLE = 64  # sequences are padded to it: attention kernels want aligned masks
-TARGET_MULTIPLE = 2048  # targets are padded to it: few distinct sizes for the memory allocator
+TARGET_MULTIPLE = 4096  # targets are padded to it: few distinct sizes for the memory allocator and for graphs
 STALL_SECONDS = 180.0
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -61,10 +62,11 @@ def merge_patches(x, norm, w1, b1, w2, b2) -> Tensor:
 
 
 _compiled: dict[Callable, Callable] = {}
+_paused = False
 
 
 def compile_token_functions(**options) -> None:
-    """Routes the training path through `torch.compile`d token functions; evaluation (no gradients) stays eager."""
+    """Routes all towers through `torch.compile`d token functions."""
     torch._dynamo.config.recompile_limit = (
         32  # tensors that happen to be views, or a batch of one, count as cases of their own
     )
@@ -77,8 +79,19 @@ def use_eager_token_functions() -> None:
     _compiled.clear()
 
 
+@contextlib.contextmanager
+def eager_token_functions() -> Iterator[None]:
+    """Within it nothing is compiled: for shapes that come once, such as those of an evaluation."""
+    global _paused
+    _paused = True
+    try:
+        yield
+    finally:
+        _paused = False
+
+
 def fused(function: Callable) -> Callable:
-    return _compiled.get(function, function) if torch.is_grad_enabled() else function
+    return function if _paused else _compiled.get(function, function)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, batch: int, bias: Tensor | None = None) -> Tensor:

@@ -42,13 +42,14 @@ from training.augment import render_mel, render_pages
 from training.base import Base
 from training.checkpoints import CHECKPOINT, carried, load_weights, replaced, split_weights
 from training.distill import teacher_logits
+from training.graphs import Steps, cuda_capture
 from training.loader import Loader, ring_name, spec_group, to_device
 from training.model import OmniModel
 from training.model_config import AUXILIARY
 from training.optim import Optimizer
 from training.replicas import Replicas
 from training.rounding import Rounding
-from training.token_functions import compile_token_functions, use_eager_token_functions
+from training.token_functions import compile_token_functions, eager_token_functions, use_eager_token_functions
 
 STATISTICS = (
     "transcription",
@@ -110,6 +111,12 @@ class Trainer:
         if source is not None:
             self.load(source)
         self.rounding = Rounding(self.model, args.round_bits) if args.round_bits else None
+        self.stream = torch.cuda.Stream(self.device) if args.graphs else None
+        self.steps = Steps(
+            self.model.parameters(), self.backward, cuda_capture(self.stream) if args.graphs else None,
+            possible=lambda spec: not spec.frames,  # the loss of recordings waits for the device
+            say=self.say,
+        )  # fmt: skip
         self.replicas.align(self.model.state_dict().values())
         torch.manual_seed(args.seed * 1000 + self.progress.runs + 97 * self.replicas.rank)  # of the augmentation
         self.loader.start(self.device)
@@ -206,31 +213,39 @@ class Trainer:
     def autocast(self):
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
-    def losses(self, batch: dict[str, torch.Tensor], training: bool) -> dict[str, torch.Tensor]:
+    def rendered(self, batch: dict[str, torch.Tensor], training: bool) -> dict[str, torch.Tensor]:
+        """The batch with its media as the model reads them: `pages`, `keep` and `mel` of `OmniModel.forward`."""
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        pages = mel = keep = None
+        inputs = {name: t for name, t in batch.items() if name != "shade"}
         if "pages" in batch:
-            pages, keep = render_pages(batch["pages"], batch["shade"], training, dtype)
+            inputs["pages"], keep = render_pages(batch["pages"], batch["shade"], training, dtype)
+            inputs |= {} if keep is None else {"keep": keep}
         if "mel" in batch:
-            mel = render_mel(batch["mel"], training, dtype)
-        with self.autocast():
-            soft = teacher_logits(self.teacher, batch) if training else None
-            return self.model(batch, pages, mel, keep, soft)
+            inputs["mel"] = render_mel(batch["mel"], training, dtype)
+        return inputs
 
-    def accumulate_gradients(self, spec, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        out = self.losses(batch, training=True)
+    def losses(self, inputs: dict[str, torch.Tensor], training: bool) -> dict[str, torch.Tensor]:
+        with self.autocast():
+            soft = teacher_logits(self.teacher, inputs) if training else None
+            media = (inputs.get(name) for name in ("pages", "mel", "keep"))
+            return self.model(inputs, *media, soft)
+
+    def backward(self, spec, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Adds the gradients of one micro-batch; returns its statistics."""
+        out = self.losses(inputs, training=True)
         weight = self.args.audio_weight if spec_group(spec) == "audio" else 1.0
         loss = out["loss"] + self.args.aux_weight * out["aux"] + self.args.distill_weight * out["distill"]
         (weight * loss).backward()
-        return out
+        return self.statistics(out, inputs["target_weight"])
 
     def accumulate(self, sums: dict[str, torch.Tensor]) -> None:
         """Gradients of one update's micro-batches; adds what the log shows to `sums`."""
+        self.steps.begin()
         for _ in range(self.args.accumulate):
             spec, batch = self.loader.next()
-            out = self.accumulate_gradients(spec, batch)
             group = spec_group(spec)
-            sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
+            sums[group] = sums.get(group, 0) + self.steps.run(spec, self.rendered(batch, training=True))
+        self.steps.finish()
 
     def try_compiled(self) -> None:
         """Compiles on first batches of every kind; if that fails the run goes on eagerly, slower rather than lost."""
@@ -241,7 +256,7 @@ class Trainer:
         try:
             while kinds:
                 spec, batch = self.loader.next()
-                self.accumulate_gradients(spec, batch)
+                self.backward(spec, self.rendered(batch, training=True))
                 kinds.discard(ring_name(spec))
             self.say("compiled")
         except torch.OutOfMemoryError:
@@ -258,7 +273,7 @@ class Trainer:
         transcription, answer = weight == 1, weight >= 2
         sums = [(out["ce"] * transcription).sum(), transcription.sum(), (out["ce"] * answer).sum(), answer.sum()]
         sums += [(out["hit"] & answer).sum(), out["aux_hits"], out["aux_count"]]
-        sums += [out["distill"], torch.tensor(1.0)]
+        sums += [out["distill"], weight.new_ones(())]
         return torch.stack([s.float().to(weight.device) for s in sums])
 
     @contextlib.contextmanager
@@ -285,6 +300,7 @@ class Trainer:
     # ---- measuring ----
 
     @torch.no_grad()
+    @eager_token_functions()
     def evaluate(self) -> None:
         """Teacher-forced figures of held-out batches by group: losses, token accuracy, share of exact branches."""
         if self.held_out is None:
@@ -293,7 +309,7 @@ class Trainer:
         sums, exact = {}, {}
         for spec, step in self.held_out:
             batch = to_device(step, self.device)
-            out, group = self.losses(batch, training=False), spec_group(spec)
+            out, group = self.losses(self.rendered(batch, training=False), training=False), spec_group(spec)
             sums[group] = sums.get(group, 0) + self.statistics(out, batch["target_weight"])
             branch = batch["target_branch"]
             wrong = torch.zeros(int(step["target_branch"].max()) + 1, device=self.device)
@@ -397,7 +413,10 @@ def main() -> None:
             SDPBackend.EFFICIENT_ATTENTION,
             SDPBackend.MATH,
         ]
-        with sdpa_kernel(order, set_priority=True) if trainer.device.type == "cuda" else contextlib.nullcontext():
+        kernels = sdpa_kernel(order, set_priority=True) if trainer.device.type == "cuda" else contextlib.nullcontext()
+        if trainer.stream is not None:
+            trainer.stream.wait_stream(torch.cuda.current_stream(trainer.device))
+        with kernels, torch.cuda.stream(trainer.stream):
             trainer.run()
         trainer.say("done")
         status = 0
