@@ -114,7 +114,11 @@ def turned(r: Rng, question: str) -> str:
 def mistyped(r: Rng, question: str) -> str:
     """One word with a slip of the fingers; names, numbers and quoted words stay."""
     words = question.split(" ")
-    slips = [i for i, w in enumerate(words) if len(w) > 3 and w.strip("?.,").isalpha() and (i == 0 or w.islower())]
+    slips = [
+        i
+        for i, w in enumerate(words)
+        if len(w.rstrip("?.,")) > 3 and w.strip("?.,").isalpha() and (i == 0 or w.islower())
+    ]
     if not slips or '"' in question:
         return question
     i = r.pick(slips)

@@ -49,6 +49,7 @@ def test_names_numbers_and_quotes_are_never_mistyped():
     for _ in range(300):
         assert "Zoë Kowalski" in mistyped(r, "How much did Zoë Kowalski receive in 2024?")
         assert mistyped(r, 'What comes after "garden"?') == 'What comes after "garden"?'
+        assert mistyped(r, "who is up??? so no..") == "who is up??? so no.."  # nothing long enough to slip in
 
 
 def test_sets_that_are_kept_are_asked_as_before():

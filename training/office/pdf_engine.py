@@ -35,6 +35,7 @@ except ImportError:
 
 CLASS = {c: i for i, c in enumerate(CHARACTERS)}
 ALIGN = {"l": 0, "c": 1, "r": 2, "j": 4}
+WRAPPED = 30  # characters from which the text of a column is wrapped
 
 
 def available() -> bool:
@@ -154,6 +155,7 @@ class Setter:
         need = [
             max([len(row[i]) for row in rows] + [len(o["header"][i]) if o["header"] else 1]) + 2 for i in range(columns)
         ]
+        need = [min(n, WRAPPED) for n in need]  # a column of sentences leaves the others their words
         widths = [self.width * n / sum(need) for n in need]
         if o["groups"]:
             share = (columns - 1) // len(o["groups"])
