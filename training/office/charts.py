@@ -24,9 +24,10 @@ def draw_chart(s: Setter, box: Box, block: Block) -> bool:
     height = min(box.bottom - box.y - 6, box.width * r.uniform(0.45, 0.8), 330)
     if height < 110 or box.width < 170:
         return False
-    plan = {"bar": _bars, "column": _columns, "line": _line, "pie": _pie}[o["form"]](
-        s, Box(box.x0, box.x1, box.y, box.y + height), block
-    )
+    area = Box(box.x0, box.x1, box.y, box.y + height)
+    plan = {"bar": _bars, "column": _columns, "line": _line, "pie": _pie}[o["form"]](s, area, block)
+    if plan is None and o["form"] == "column":  # labels too wide to stand side by side
+        plan = _bars(s, area, block)
     if plan is None:
         return False
     box.y += height + r.randint(4, 12)
