@@ -20,9 +20,10 @@ from training.camera import uniform
 IMAGE_MEAN = (0.48145466, 0.4578275, 0.40821073)  # of Qwen2VLImageProcessor
 IMAGE_STD = (0.26862954, 0.26130258, 0.27577711)
 CLEAN_SHARE = 0.35  # of pages left as drawn
-COLOUR_SHARE = 0.4  # of pages whose filled areas, and of those where some lines, get colours
-BANNER_SHARE = 0.05
-PHOTO_SHARE = 0.2  # of the others: photographed on a desk
+MARKED_SHARE = 0.8  # of the others: with marks of a camera or a scanner
+COLOUR_SHARE = 0.5  # of the others whose filled areas, and of those where some lines, get colours
+BANNER_SHARE = 0.07
+PHOTO_SHARE = 0.25  # of the marked: photographed on a desk
 
 JPEG_LUMA = (
     16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29, 51,
@@ -193,10 +194,10 @@ def render_pages(
     work = torch.float16 if pages.is_cuda else torch.float32  # 11 bits suffice for 8-bit pixels and halve the traffic
     ink = pages.to(work).div_(255)[:, None]
     in_place = torch.ones(len(pages), dtype=torch.bool, device=device)
-    everything = torch.arange(len(pages), device=device)
-    dirty = subset(everything, 1 - CLEAN_SHARE) if training else None
+    changed = subset(torch.arange(len(pages), device=device), 1 - CLEAN_SHARE) if training else None
+    dirty = None if changed is None else subset(changed, MARKED_SHARE)
     photos = pages_seen = None
-    if training and (i := subset(everything, BANNER_SHARE)) is not None:
+    if changed is not None and (i := subset(changed, BANNER_SHARE)) is not None:
         ink[i] = colours.banner(ink[i])
     if dirty is not None:
         if (i := subset(dirty, 0.06)) is not None:
@@ -217,8 +218,8 @@ def render_pages(
             ink[i] = blur(ink[i])
     paper, pen = page_colours(shade, dirty)
     x = torch.addcmul(paper.to(work), (pen - paper).to(work), ink)
-    for effect in (colours.filled, colours.lines) if training else ():
-        if (i := subset(everything, COLOUR_SHARE)) is not None:
+    for effect in () if changed is None else (colours.filled, colours.lines):
+        if (i := subset(changed, COLOUR_SHARE)) is not None:
             x[i] = effect(x[i], ink[i])
     if dirty is not None:
         for effect, share in ((camera.folds, 0.07), (camera.coffee, 0.05), (camera.fade, 0.08)):
