@@ -60,7 +60,7 @@ SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 40, 448, 560, 896, 896), 0.06),
     (_spec("page", 40, 784, 308, 896, 896), 0.06),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
-    (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.10),
+    (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.13),
     *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
     *((OfficeSpec(*dataclasses.astuple(s)), share) for s, share in FIRST_SPECS if s.frames and not s.pages),
 ]
