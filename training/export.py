@@ -29,7 +29,7 @@ from training.model_config import AUDIO_TOKEN, AUXILIARY, CELL, HEAD_DIM, IMAGE_
 from training.rounding import GROUP
 from training.smollm2.folder import CONFIG, EMBEDDINGS, TOKENIZER, read_config
 
-MIN_TOKENS, MAX_TOKENS = 256, 640  # merged visual tokens of a page
+MIN_TOKENS = 256  # merged visual tokens of a page
 MAX_BYTES = 39_900_000  # of model.safetensors
 MAX_PACKED_BYTES = 96_000_000  # of model.packed.safetensors
 PAD, EOS = "<|endoftext|>", "<|im_end|>"
@@ -168,7 +168,7 @@ def export(
     tokenizer.save_pretrained(out)
     pixels = CELL * CELL
     Qwen2VLImageProcessorPil(
-        size=dict(shortest_edge=MIN_TOKENS * pixels, longest_edge=MAX_TOKENS * pixels),
+        size=dict(shortest_edge=MIN_TOKENS * pixels, longest_edge=config.page_tokens * pixels),
         patch_size=PATCH, temporal_patch_size=2, merge_size=MERGE,
     ).save_pretrained(out)  # fmt: skip
     # One file for images and audio, as the published omni checkpoints have it.

@@ -35,6 +35,7 @@ class ModelConfig:
     num_kv_heads: int = 2
     intermediate_size: int = 704
     max_positions: int = 8192
+    page_tokens: int = 640  # merged visual tokens of a page at most
     rms_norm_eps: float = 1e-6  # of the text tower; the vision tower's is 1e-6
     rope_theta: float = 10000.0
     mrope_section: tuple[int, int, int] = (8, 12, 12)

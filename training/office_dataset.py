@@ -31,6 +31,7 @@ OFFICE_SHARE = 0.7  # of pages; the others are those of `training.pages`
 ALOUD_SHARE = 0.34  # of recordings: prose read aloud
 WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `training/utterances/texts`
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
+LONG_TEXT, LONG_SEQUENCE = 420, 1280  # tokens of a transcription now and then, where a sequence has so many
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
 KIND_NAMES = {
     "bank_statement": "a bank statement", "form_hand": "a form", "merged_table": "a table", "news": "a newspaper page",
@@ -56,11 +57,13 @@ def _spec(name: str, sequences: int, height: int, width: int, seq_len: int, teac
 SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 40, 560, 448, 896, 896), 0.14),
     (_spec("page", 28, 756, 532, 1152, 1024), 0.16),
-    (_spec("page", 24, 812, 588, 1280, 1088), 0.16),
+    (_spec("page", 24, 812, 588, 1280, 1088), 0.11),
+    (_spec("page", 16, 1008, 756, 1664, 1280), 0.08),  # A4 with small print
     (_spec("page", 40, 448, 560, 896, 896), 0.06),
     (_spec("page", 40, 784, 308, 896, 896), 0.06),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
     (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.13),
+    (OfficeSpec("pages", 8, 2, 924, 644, 0, 0, 2432), 0.03),
     *((OfficeSpec(*dataclasses.astuple(s)), 0.6 * share) for s, share in FIRST_SPECS if s.pages > 1 or s.clips > 1),
     *((OfficeSpec(*dataclasses.astuple(s)), share) for s, share in FIRST_SPECS if s.frames and not s.pages),
 ]
@@ -127,9 +130,10 @@ class Pair:
         return min(s.room for s in (self.student, self.teacher) if s is not None)
 
 
-def _fill(r: Rng, pair: Pair, page: Page, held: bool, seen: bool) -> None:
+def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bool) -> None:
     if seen and r.chance(0.8):
-        pair.branch(*turns_tokens(transcription(r, page, None), 260))
+        limit = LONG_TEXT if spec.seq_len >= LONG_SEQUENCE and r.chance(0.3) else 260
+        pair.branch(*turns_tokens(transcription(r, page, None), limit))
     if r.chance(0.15):
         plain = page.kind.replace("_", " ")
         name = KIND_NAMES.get(page.kind, f"{'an' if plain[0] in 'aeiou' else 'a'} {plain}")
@@ -154,7 +158,7 @@ def make_step(seed: int, spec: OfficeSpec, held: bool = False) -> dict[str, np.n
     for _ in range(spec.sequences):
         page, pair = any_page(r, spec.height, spec.width, held), Pair(spec)
         pair.read_page(page, spec, seen)
-        _fill(r, pair, page, held, seen)
+        _fill(r, pair, page, spec, held, seen)
         pairs.append(pair)
         pages.append(page)
     step = {

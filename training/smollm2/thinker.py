@@ -17,6 +17,7 @@ from training.model_config import HEAD_DIM, ModelConfig
 from training.smollm2.gguf_file import LanguageModel
 
 SECTION = (8, 12, 12)  # of time, height and width
+PAGE_TOKENS = 1000  # an A4 page in print of 10 points stays legible
 CYCLE = "hwthwhwt"  # who gets the next slower frequency
 
 
@@ -40,6 +41,7 @@ def thinker_config(model: LanguageModel, vocab_size: int, dropped: list[int], **
     theta, half = model.rope_theta, HEAD_DIM // 2
     return ModelConfig(
         vocab_size=vocab_size,
+        page_tokens=PAGE_TOKENS,
         hidden_size=model.weights["norm.weight"].numel(),
         num_layers=model.num_layers - len(set(dropped)),
         num_heads=model.num_heads,

@@ -23,7 +23,7 @@ ROLES = frozenset(word[:5] for word in "sender sent signed signature sign wrote 
 _WORD = re.compile(r"[^\W\d_]{4,}")
 
 
-@kind("passage", 75.0)
+@kind("passage", 110.0)
 def passage_page(d: Document) -> None:
     r, known = d.r, passages()
     if not known:
