@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from benchmarks import kitty_throughput
+from benchmarks.timing import Timing
 from tests.models import checkpoints
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -280,3 +284,20 @@ def test_at_rest(tmp_path: Path):
     assert coded["coded_ratio"] > 1.15 * coded["plain_ratio"] and coded["ratio_in_memory"] > 4
     assert plain["coded_bytes"] < 0.95 * plain["plain_bytes"]  # of groups of its own: floats alone are deflated
     assert all(row[f"coded_{what}_seconds"] > 0 for row in report["results"] for what in ("save", "load"))
+
+
+def test_a_baseline_that_does_not_fit_has_fewer_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, int]] = []
+
+    def time_one(model: object, batch: int, length: int, steps: int, max_length: int) -> Timing:
+        tried.append((batch, length))
+        if batch > 8:
+            raise torch.OutOfMemoryError("out of memory")
+        return Timing.of([batch * length * 1e-6])
+
+    monkeypatch.setitem(kitty_throughput.BASELINES, "static", time_one)
+    options = argparse.Namespace(prompt=1000, length=2000, points=2, steps=136)
+    found = kitty_throughput.baseline(None, "static", 12, options)
+    assert tried == [(12, 1750), (10, 1750), (9, 1750), (8, 1750), (8, 1250)]
+    assert found["batch"] == 8 and found["lengths"] == [1250, 1750] and found["ms"] == pytest.approx([10, 14])
+    assert found["tokens_per_second"] == pytest.approx(8 * 1000 / found["answer_seconds"])
