@@ -258,6 +258,39 @@ def test_token_codes(bits, transposed, dim, groups):
     same_codes(tiled.token_codes(scale, zero_point, bits, transposed), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(("dim", "groups"), [(64, 1), (80, 5), (96, 3), (256, 2)])
+def test_codes_of_token_ranges(dim, groups, dtype):
+    """Scales, zero points and codes from one kernel: those that ranges, parameters and codes in turn give."""
+    x = vectors(70, dim, torch.bfloat16)
+    x[0, 0, 3], x[0, 1, 5, 0] = 2.0, 1e5  # nothing to scale, and more than fp16 holds
+    for bits, transposed in ((2, True), (4, False)):
+        dense, tiled = both(x, 32)
+        found, expected = (pages.token_range_codes(groups, bits, dtype, transposed) for pages in (tiled, dense))
+        same_codes(found[0], expected[0])
+        for a, b in zip(found[1:], expected[1:], strict=True):
+            assert a.is_contiguous() and a.dtype == dtype and torch.equal(a, b)
+        found, expected = (pages.rotate().token_range_codes(groups, bits, dtype, False) for pages in (tiled, dense))
+        for a, b in zip(found[1:], expected[1:], strict=True):
+            close(a, b, 1e-3)
+        assert float((found[0] != expected[0]).float().mean()) < 2e-2  # a last bit of a scale moves a few codes
+
+
+@pytest.mark.parametrize("group", [16, 32, 64, None])
+def test_parameters_of_channel_ranges(group):
+    """From the kernel that finds the ranges; and ranges and magnitudes in one pass."""
+    x, valid = holes(vectors(150, 80, torch.bfloat16), 70)
+    x[0, 1, :, 7] = 1e5
+    dense, tiled = both(x, 32, valid)
+    groups = dense.groups(group)
+    for dtype, bits in ((torch.float16, 2), (torch.float32, 4)):
+        found, expected = (pages.channel_range_parameters(groups, bits, dtype) for pages in (tiled, dense))
+        for a, b in zip(found, expected, strict=True):
+            assert a.dtype == dtype and torch.equal(a, b)
+    for a, b in zip(tiled.channel_extent(groups), dense.channel_extent(groups), strict=True):
+        close(a, b, 1e-5)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.125, 0.3, 1.0])
 @pytest.mark.parametrize(("group", "page_size"), [(32, 64), (64, 64), (128, 32), (None, 64)])
 def test_two_plane_codes(share, group, page_size):
