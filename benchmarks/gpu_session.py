@@ -1,13 +1,14 @@
 """Everything that is measured on one GPU, in one go: benchmarks one after the other, the most important ones first.
 
     python -m benchmarks.gpu_session --out FOLDER --seconds 560 [--only presets profiles ...] [--list]
-    python -m benchmarks.gpu_session --unpack FOLDER/session.json --into benchmarks/results
+    python -m benchmarks.gpu_session --unpack FOLDER/session.json [--into benchmarks/results]
 
 Each step is one benchmark in a process of its own with a time limit; a step begins if there is time for it, and its
 result file is complete after every row, so one that is stopped has what it measured. Kernels are compiled before:
 several processes share what they make in ``--work`` and in Triton's cache, where a later session finds it. All result
 files go into one, ``session.json``, after every step, because a machine that is lent may give back few files;
-``--unpack`` makes files of it again. What the benchmarks print is in ``session.log``.
+``--unpack`` merges its rows into the committed files, which ``python -m benchmarks.gpu_tables`` then puts
+into docs/gpu.md. What the benchmarks print is in ``session.log``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from benchmarks.ask_policies import ROOT
 from kvmm import policies
@@ -33,6 +34,10 @@ MISSED = ("rd2", "oscar2", "calibquant1", "kivi4", "oscar2-g32")  # presets that
 FORMATS = ("rd2", "oscar2", "calibquant1", "kivi2")  # one of each kind of format, for shapes beside the usual ones
 _COMPILERS = 8  # processes that compile
 _COMPILE_SHARE = 0.3  # of the session's time, at most
+_BELONGS = {  # steps whose rows go to the file of another one
+    "decode_attention_32x8k": "decode_attention_presets",
+    "calibquant_throughput_3328": "calibquant_throughput",
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ STEPS = (
         120,
         programs=True,
     ),
-    Step("kitty_throughput", "kitty_throughput --length 8192 --baselines static dynamic --policies paper-kitty", 120),
+    Step("kitty_throughput", "kitty_throughput --length 8192 --baselines static dynamic", 180),
     Step(
         "calibquant_throughput",
         "memory_budget --part calibquant --models internvl-26b --visual 256 --budgets 5 20 30 --steps 136 "
@@ -114,7 +119,7 @@ STEPS = (
         programs=True,
     ),
     Step(
-        "retention",
+        "retention_gpu",
         "retention --data tests/data/heldout/sample.jsonl --limit 16 --shares 0.4 0.2 --steps 32",
         240,
         smoke=False,
@@ -238,11 +243,42 @@ def gather(results: Path, path: Path) -> None:
 
 
 def unpack(path: Path, into: Path) -> None:
-    """Result files from a ``session.json``."""
+    """Put what a ``session.json`` has where it belongs among the result files.
+
+    Rows replace those of the same name; a file of another GPU is left alone, and one of this GPU's name beside it gets
+    the rows.
+    """
     into.mkdir(parents=True, exist_ok=True)
-    for name, value in json.loads(path.read_text(encoding="utf-8")).items():
-        (into / Path(name).name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        print(into / Path(name).name)
+    for name, new in json.loads(path.read_text(encoding="utf-8")).items():
+        stem = _BELONGS.get(Path(name).stem, Path(name).stem)
+        target = into / f"{stem}.json"
+        gpu = _gpu_of(new)
+        if target.is_file() and _gpu_of(_read(target)) != gpu:
+            target = into / f"{stem}_{gpu.removeprefix('NVIDIA ').split()[0].lower()}.json"
+        if "runs" in new and target.is_file():
+            new = merged(_read(target), new)
+        target.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+        print(f"{target.name}: {len(new['results'])} rows")
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Two files of :class:`benchmarks.report.Report` as one, with the runs that still have rows."""
+    first, names = len(old["runs"]), {row["name"] for row in new["results"]}
+    rows = [row for row in old["results"] if row["name"] not in names]
+    rows += [{**row, "run": row["run"] + first} for row in new["results"]]
+    used = sorted({row["run"] for row in rows})
+    runs = [*old["runs"], *new["runs"]]
+    return {"runs": [runs[i] for i in used], "results": [{**row, "run": used.index(row["run"])} for row in rows]}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _gpu_of(report: dict[str, Any]) -> str:
+    """The GPU of a result file, of its last run; "GPU" where the file does not say."""
+    runs = report.get("runs") or [{}]
+    return runs[-1].get("machine", {}).get("gpu") or "GPU"
 
 
 _SHOWN = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import kvmm
+from benchmarks import gpu_tables
 from tests.docs.pages import results, rows, text_of
 
 GPU, SPHERICAL = (text_of(f"docs/{name}.md") for name in ("gpu", "spherical"))
@@ -180,3 +181,27 @@ def test_what_is_said_of_several_devices():
     low, high = min(rates["qwen3 tp_plan x2"]), max(rates["qwen3 tp_plan x2"])
     assert f"{low:.0f} to {high:.0f} per second ({max(rates['qwen3 alone x1']):.0f} on one" in said
     assert f"no graph can span, {max(rates['qwen3 device_map x2']):.0f} " in said
+
+
+def test_tables_are_written_by_the_script():
+    assert gpu_tables.updated(GPU) == GPU
+    assert gpu_tables.updated(GPU.replace("| 30 (4.2x", "| 3 (42x")) == GPU != GPU.replace("| 30 (4.2x", "| 3 (42x")
+
+
+def test_what_is_said_of_limits():
+    said, presets = " ".join(GPU.split()), results("decode_attention_presets")
+    exact = 64 * 8 * 128 * 2 * 128 * 2  # bytes: sequences, heads, tokens, keys and values, channels, bf16
+    packed = 64 * 8 * (4096 - 128) * 2 * (128 // 2 + 128 // 32 * 4)
+    kivi4, queries = presets["64x4k kivi4"], 2 * 64 * 32 * 128 * 2  # and the output, bf16
+    assert kivi4["packed_bytes"] == packed and kivi4["bytes"] == packed + exact + queries
+    speed = kivi4["bytes"] / kivi4["floor_us"] / 1e6
+    assert f"are {packed / 1e6:.0f} MB, 128 tokens in bf16 are {exact / 1e6:.0f} MB more" in said
+    assert f"delivers {speed:.2f} TB/s, takes {kivi4['floor_us']:.0f} microseconds" in said
+    shares = [100 * exact / presets[f"64x4k {name}"]["bytes"] for name in ("rd2", "calibquant1")]
+    assert "are {:.0f} % of the bytes of `rd2` at 64 x 4096 and {:.0f} % of those of".format(*shares) in said
+    profiles = [results("decode_profile")[f"{shape} rd2"] for shape in ("32x8k", "1x128k")]
+    outside = [100 * (1 - row["phases"]["pages"]) for row in profiles]
+    waits = [row["stalls"]["long_scoreboard"] for row in profiles]
+    assert "is {:.0f} % of the samples of `rd2` at 32 x 8192 and {:.0f} % at 1 x 131072".format(*outside) in said
+    assert "waits for memory {:.1f} and {:.1f} cycles".format(*waits) in said
+    assert all(wait == max(row["stalls"].values()) for wait, row in zip(waits, profiles, strict=True))
