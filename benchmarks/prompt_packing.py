@@ -3,11 +3,12 @@
     python -m benchmarks.prompt_packing [--tokens 32768] [--policies rd2 oscar2 ... | all] [--behind 0.02] [--kernels]
 
 ``prefill_ms`` is the forward pass over a prompt with transformers' ``DynamicCache`` (SDPA, logits of the last token).
-``pack_ms`` is ``cache.pack()`` of all layers of random keys and values, waited for before and after; ``host_ms`` of it
-is over when the host has launched everything. ``behind_ms`` is how much longer a prompt takes that is read and packed
-without waiting in between, as the server does it: then the host launches kernels while the GPU still reads. It is measured for policies whose share is above ``--behind``. ``kernel_ms`` is the GPU's time in kernels and
-``launches`` their number, by torch's profiler (``--kernels``). ``extra_bytes`` is how far packing raises
-memory above what the unpacked cache took; ``extra_layers`` counts it in keys and values of one layer (``layer_bytes``).
+``pack_ms`` is ``cache.pack()`` of all layers of random keys and values, waited for before and after; after ``host_ms``
+of it the host has launched everything. ``behind_ms`` is how much longer a prompt takes that is read and packed without
+waiting in between, as the server does it: then the host launches kernels while the GPU still reads. It is measured for
+policies whose share is above ``--behind``. ``kernel_ms`` is the GPU's time in kernels and ``launches`` their number, by
+torch's profiler (``--kernels``). ``extra_bytes`` is how far packing raises memory above what the unpacked cache took;
+``extra_layers`` counts it in keys and values of one layer (``layer_bytes``).
 """
 
 from __future__ import annotations
