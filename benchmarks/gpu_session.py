@@ -88,8 +88,9 @@ STEPS = (
     Step(
         "decode_streaming",
         "decode_step --shapes 1x32k 32x4k --modes graph --baselines dynamic --baseline-steps 12 --steps 136 "
-        "--no-generate --policies rd2 benchmarks/policies/rd2-stream16.yaml balanced",
-        80,
+        "--no-generate --policies rd2 benchmarks/policies/rd2-stream16.yaml balanced "
+        "benchmarks/policies/balanced-stream16.yaml",
+        100,
     ),
     Step(
         "decode_attention_shapes",

@@ -28,6 +28,7 @@ AIMS = {  # microseconds at 1 x 131072 and 64 x 4096, of presets that miss one
     "kivi4": (45, 75),
     "calibquant1": (14, 28),
 }
+BEGIN, END = "<!-- python -m benchmarks.gpu_tables: begin -->", "<!-- end -->"
 HEADS = ("| Tokens | bf16 |", "| Preset | 1 x 131072 |", "| `rd` | 1 x 131072 |", "| Preset, tokens | Aim |")
 
 Results = Callable[[str], dict[str, dict[str, Any]]]
@@ -55,6 +56,22 @@ def updated(text: str, read: Results = results) -> str:
             last += 1
         names = [line.strip("| ").split(" | ")[0].strip() for line in lines[first:last]]
         lines[first:last] = [f"| {' | '.join([name, *cells])} |" for name, cells in rows_of(head, names, read)]
+    before, begin, rest = "\n".join(lines).partition(BEGIN)
+    _, end, behind = rest.partition(END)
+    if not end:
+        raise ValueError(f"docs/gpu.md has no {BEGIN} with an end")
+    return f"{before}{begin}\n{of_papers(read('decode_attention_presets'))}\n{end}{behind}"
+
+
+def of_papers(presets: dict[str, dict[str, Any]]) -> str:
+    """What is said of the presets that follow a paper: a table of those that are measured."""
+    names = list(dict.fromkeys(row["policy"] for row in presets.values() if row["policy"].startswith("paper-")))
+    if not names:
+        return "The presets that follow a paper (`paper-`) are not measured."
+    lines = ["| Preset of a paper | 1 x 131072 | 64 x 4096 |", "| --- | --- | --- |"]
+    for name in names:
+        found = [presets.get(f"{shape} {name}", {}) for shape in ("1x128k", "64x4k")]
+        lines.append(f"| `{name}` | {' | '.join(cell(row) if 'us' in row else '-' for row in found)} |")
     return "\n".join(lines)
 
 
