@@ -67,13 +67,6 @@ STEPS = (
         programs=True,
     ),
     Step(
-        "decode_profile",
-        f"decode_profile --kernels --shapes 1x128k 64x4k --policies {' '.join(MISSED)}",
-        240,
-        programs=True,
-        smoke=False,
-    ),
-    Step(
         "prompt_packing",
         "prompt_packing --rounds 3 --kernels --behind 0.02 --policies all",
         150,
@@ -91,6 +84,13 @@ STEPS = (
         "--no-generate --policies rd2 benchmarks/policies/rd2-stream16.yaml balanced "
         "benchmarks/policies/balanced-stream16.yaml",
         100,
+    ),
+    Step(
+        "decode_profile",
+        f"decode_profile --kernels --shapes 1x128k 64x4k --policies {' '.join(MISSED)}",
+        240,
+        programs=True,
+        smoke=False,
     ),
     Step(
         "decode_attention_shapes",

@@ -42,6 +42,15 @@ def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-6) 
     assert float((found.float() - expected.float()).abs().max()) <= tolerance * scale
 
 
+def same_parameters(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Torch divides by a number on a GPU as it multiplies by its reciprocal, a last bit off."""
+    assert found.dtype == expected.dtype and found.is_contiguous()
+    if found.is_cuda:
+        close(found, expected, 1e-3 if found.dtype == torch.float16 else 2e-6)
+    else:
+        assert torch.equal(found, expected)
+
+
 def same_codes(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert found.shape == expected.shape and found.dtype == expected.dtype == torch.uint8
     assert float((found != expected).float().mean()) <= TIES
@@ -269,7 +278,8 @@ def test_codes_of_token_ranges(dim, groups, dtype):
         found, expected = (pages.token_range_codes(groups, bits, dtype, transposed) for pages in (tiled, dense))
         same_codes(found[0], expected[0])
         for a, b in zip(found[1:], expected[1:], strict=True):
-            assert a.is_contiguous() and a.dtype == dtype and torch.equal(a, b)
+            assert a.dtype == dtype
+            same_parameters(a, b)
         found, expected = (pages.rotate().token_range_codes(groups, bits, dtype, False) for pages in (tiled, dense))
         for a, b in zip(found[1:], expected[1:], strict=True):
             close(a, b, 1e-3)
@@ -286,7 +296,8 @@ def test_parameters_of_channel_ranges(group):
     for dtype, bits in ((torch.float16, 2), (torch.float32, 4)):
         found, expected = (pages.channel_range_parameters(groups, bits, dtype) for pages in (tiled, dense))
         for a, b in zip(found, expected, strict=True):
-            assert a.dtype == dtype and torch.equal(a, b)
+            assert a.dtype == dtype
+            same_parameters(a, b)
     for a, b in zip(tiled.channel_extent(groups), dense.channel_extent(groups), strict=True):
         close(a, b, 1e-5)
 
