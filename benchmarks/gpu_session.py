@@ -213,10 +213,13 @@ def compile_first(steps: Sequence[Step], options: argparse.Namespace, log: TextI
         for step in attention:
             words = shlex.split(step.command)
             shapes = words[words.index("--shapes") + 1 : words.index("--baselines")]
-            mine = _policies_of(words)[index::_COMPILERS]
+            named = _policies_of(words)
+            parts = max(1, _COMPILERS // len(named))  # of the shapes, where there are fewer policies than processes
+            names = named[index::_COMPILERS] if parts == 1 else [named[index % len(named)]]
+            shapes = shapes[index // len(named) % parts :: parts] if parts > 1 else shapes
             host = ["--host"] if "--host" in words else []
-            if mine:
-                jobs.append(shlex.join([*_compiling(shapes, mine, options, index), *host]))
+            if names and shapes:
+                jobs.append(shlex.join([*_compiling(shapes, names, options, index), *host]))
         if jobs:
             running.append(start(["bash", "-c", "; ".join(jobs)], log))
     for process in running:

@@ -82,3 +82,24 @@ def test_a_step_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         assert gpu_session.ended(gpu_session.start(["sleep", "60"], log), 0.1) is None
         assert gpu_session.ended(gpu_session.start(["false"], log), 10) == 1
+
+
+def test_every_kernel_is_compiled_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all shapes and policies of the attention benchmarks, by one process each."""
+    started: list[str] = []
+    monkeypatch.setattr(gpu_session, "start", lambda command, log: started.append(command[-1]))
+    monkeypatch.setattr(gpu_session, "ended", lambda process, seconds: 0)
+    gpu_session.compile_first(STEPS, argparse.Namespace(work=tmp_path, seconds=100.0), None)
+    compiled = []
+    for command in "; ".join(started).split("; "):
+        words = shlex.split(command)
+        shapes = words[words.index("--shapes") + 1 : words.index("--policies")]
+        names = words[words.index("--policies") + 1 : words.index("--programs")]
+        compiled += [(shape, name) for shape in shapes for name in names]
+    wanted = []
+    for step in STEPS:
+        if step.name.startswith("decode_attention"):
+            words = shlex.split(step.command)
+            shapes = words[words.index("--shapes") + 1 : words.index("--baselines")]
+            wanted += [(shape, name) for shape in shapes for name in gpu_session._policies_of(words)]
+    assert sorted(compiled) == sorted(wanted) and len(set(wanted)) == len(wanted)
