@@ -1,12 +1,13 @@
 """Decode attention of one layer over a packed cache against the fastest dense attention, in one process.
 
-    python -m benchmarks.decode_attention [--shapes 1x128k 32x8k ...] [--policies rd2 oscar2 ...] [--profile]
+    python -m benchmarks.decode_attention [--shapes 1x128k 32x8k ...] [--policies rd2 oscar2 ...] [--profile] [--host]
 
 What is timed is all that a layer does with a query: ``kvmm.kernels.attention.attend`` over a cache of so many text
 tokens: full pages of the policy's codec, written from random keys and values, and the rest in the model's dtype, which
 is the sinks, the residual and what does not fill a page. Dense attention reads one tensor of the same tokens. Both run
 in a CUDA graph of several calls, which leaves host time out, in turn on as many sets of data as the second-level cache
-cannot hold; ``no_graph_us`` is without one.
+cannot hold; ``no_graph_us`` is without one. ``--host`` adds what a layer's call costs the host in a cache
+(:mod:`benchmarks.layer_calls`), which does not depend on the shape.
 
 Baselines: SDPA's flash and cuDNN kernels with ``enable_gqa``, and with the query heads of a KV head as rows
 (``[B, H_kv, R, D]`` against ``[B, H_kv, T, D]``), and FlexAttention, compiled. The fastest counts.
@@ -23,12 +24,15 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from benchmarks.layer_calls import LayerCalls
+from benchmarks.programs import keep_programs
 from benchmarks.report import Report, add_common_options, attempt, table
 from benchmarks.synthetic import main_modality, make_calibration, random_vectors
 from benchmarks.timing import bandwidth, free_memory, kernel_times, l2_bytes, time_calls
@@ -67,7 +71,13 @@ SHAPES = {
     "32x8k-r7": Shape(32, 2**13, rows=7),
     "1x128k-d64": Shape(1, 2**17, dim=64),
     "32x8k-d64": Shape(32, 2**13, dim=64),
+    "128x4k": Shape(128, 2**12),
+    **{f"1x128k-r{rows}": Shape(1, 2**17, rows=rows) for rows in (1, 16)},
+    **{f"1x128k-d{dim}": Shape(1, 2**17, dim=dim) for dim in (80, 96, 256)},
+    **{f"64x4k-r{rows}": Shape(64, 2**12, rows=rows) for rows in (1, 7, 16)},
+    **{f"64x4k-d{dim}": Shape(64, 2**12, dim=dim) for dim in (64, 80, 96, 256)},
 }
+_DEFAULT = ("1x128k", "32x8k", "64x4k", "1x128k-r7", "32x8k-r7", "1x128k-d64", "32x8k-d64")
 EMBEDDED = "embedded"
 _PAGES = ("invoice", "letter", "form", "table")  # of the samples
 _SMOKE = Shape(2, 512, heads=2, rows=2, dim=64)
@@ -76,7 +86,7 @@ _SMOKE = Shape(2, 512, heads=2, rows=2, dim=64)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; prints a table and writes JSON after every row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=[*SHAPES, EMBEDDED], choices=[*SHAPES, EMBEDDED])
+    parser.add_argument("--shapes", nargs="+", default=[*_DEFAULT, EMBEDDED], choices=[*SHAPES, EMBEDDED])
     parser.add_argument("--policies", nargs="+", default=["rd2", "oscar2", "calibquant1-mean"], help="presets, or all")
     parser.add_argument("--baselines", nargs="+", default=list(BASELINES), choices=list(BASELINES))
     parser.add_argument("--dense", type=int, help="tokens at least in the model's dtype; default: sinks and residual")
@@ -84,22 +94,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tau", nargs=2, type=float, help="calibrate the logits of codecs that can, in two passes")
     parser.add_argument("--runs", type=int, default=50, help="timed replays, of which the median counts")
     parser.add_argument("--profile", action="store_true", help="also the time of every kernel of a call")
+    parser.add_argument("--host", action="store_true", help="also the host's time for a layer's call, of each policy")
+    parser.add_argument("--programs", type=Path, help="folder where compiled kernels are kept for other processes")
     parser.add_argument("--no-error", action="store_true", help="do not compare with the reference")
     add_common_options(parser, "decode_attention")
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
 
     torch.manual_seed(options.seed)
+    if options.programs:
+        keep_programs(options.programs)
     report = Report("decode_attention", given, options)
     report.run["bandwidth"] = bandwidth(options.device)
     report.run["l2_bytes"] = l2_bytes(options.device)
     report.run["settings"] = {"runs": options.runs, "dtype": "bfloat16"}
     named = list(policies()) if options.policies == ["all"] else options.policies
+    calls = LayerCalls(options.device, options.smoke) if options.host else None
     for name in options.shapes:
         if name == EMBEDDED:
             embedded_rows(report, named, options)
         else:
-            shape_rows(report, name, _SMOKE if options.smoke else SHAPES[name], named, options)
+            shape_rows(report, name, _SMOKE if options.smoke else SHAPES[name], named, options, calls)
     show(report)
     report.finish()
 
@@ -278,7 +293,12 @@ def baseline(sets: list[tuple[torch.Tensor, ...]], options: argparse.Namespace) 
 
 
 def shape_rows(
-    report: Report, name: str, shape: Shape, policy_names: Sequence[str], options: argparse.Namespace
+    report: Report,
+    name: str,
+    shape: Shape,
+    policy_names: Sequence[str],
+    options: argparse.Namespace,
+    calls: LayerCalls | None = None,
 ) -> None:
     """The baselines of one shape, then a row for each policy."""
     size = (shape.batch, shape.heads, shape.tokens, shape.dim)
@@ -299,6 +319,8 @@ def shape_rows(
                 row["name"] += " room"
                 inputs = inputs.with_room(packed)
             row |= measure(several(inputs, options.device), packed, dense, report, options)
+            if calls is not None:
+                row |= calls.of(policy)
         free_memory()
 
 
@@ -392,7 +414,7 @@ def embedded_rows(report: Report, policy_names: Sequence[str], options: argparse
 
 def show(report: Report) -> None:
     """A table of the rows of the file."""
-    header = ("row", "us", "no graph", "dense", "by", "ratio", "bits", "GB/s", "floor", "share", "error")
+    header = ("row", "us", "no graph", "dense", "by", "ratio", "bits", "GB/s", "floor", "share", "error", "host")
     keys = ("us", "no_graph_us", "baseline_us", "baseline", "ratio", "packed_bits_per_value")
     rows = []
     for row in report.rows:
@@ -402,7 +424,7 @@ def show(report: Report) -> None:
     table(header, rows)
 
 
-_LAST = ("floor_us", "floor_share", "error")
+_LAST = ("floor_us", "floor_share", "error", "host_ratio")
 
 
 if __name__ == "__main__":

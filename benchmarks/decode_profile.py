@@ -7,7 +7,10 @@ the kernels beside it and with a cold cache, so its microseconds are a little mo
 shares of the samples that ``ncu`` takes of all warps, by where in the program they are: before the residual tokens
 (first pages and the query's rows are asked for), the residual tokens (from the first to the last of their matrix
 products), the query (those are joined, its transform is waited for, scales are folded in), the loop over pages, and
-joining the block's warps. ``stalls`` are the cycles that a warp waits, by reason, for every instruction it issues.
+joining the block's warps. ``stalls`` are the cycles that a warp waits, by reason, for every instruction it issues,
+``issue_share`` the share of issue slots that are used. ``--kernels`` adds the microseconds of every kernel of a call,
+what expands the query and what reduces the splits among them, by torch's profiler, without ``ncu`` and in caches that
+are not cold.
 ``--exports`` keeps what ``ncu`` exports, or reads it from there where it is already.
 """
 
@@ -28,7 +31,9 @@ from typing import Any
 import torch
 
 from benchmarks.decode_attention import SHAPES, Inputs, pack, packed_tokens, queries, random_vectors
+from benchmarks.programs import keep_programs
 from benchmarks.report import Report, add_common_options, table
+from benchmarks.timing import free_memory, kernel_times
 from kvmm import get_policy
 
 _METRICS = {
@@ -41,6 +46,8 @@ _METRICS = {
     "instructions": "smsp__inst_executed.sum",
     "cycles": "sm__cycles_elapsed.max",
     "active_cycles": "sm__cycles_active.avg",
+    "issue_share": "sm__inst_issued.avg.pct_of_peak_sustained_active",
+    "warps_share": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
@@ -53,10 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shapes", nargs="+", default=["32x8k", "1x128k"], choices=list(SHAPES))
     parser.add_argument("--policies", nargs="+", default=["rd2", "oscar2"])
     parser.add_argument("--exports", type=Path, help="folder of what ncu exports")
+    parser.add_argument("--kernels", action="store_true", help="also the time of every kernel of a call")
+    parser.add_argument("--programs", type=Path, help="folder where compiled kernels are kept for other processes")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)  # the process that ncu watches
     add_common_options(parser, "decode_profile")
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
+    if options.programs:
+        keep_programs(options.programs)
     if options.child:
         child(options.shapes[0], options.policies[0], options.seed)
         return
@@ -70,15 +81,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 with report.guarded(row):
                     raw, source = (folder / f"{shape}_{policy}.{kind}" for kind in ("raw.txt", "source.csv"))
                     if not (raw.is_file() and source.is_file()):
-                        export(shape, policy, raw, source, options.seed)
+                        export(shape, policy, raw, source, options)
                     row |= counters(raw.read_text(encoding="utf-8"))
+                    if options.kernels:
+                        row["kernels"] = kernel_times(inputs_of(shape, policy, options.seed).attend)
+                        free_memory()
                     row["phases"] = phases(source.read_text(encoding="utf-8"))
     show(report)
     report.finish()
 
 
-def child(name: str, policy: str, seed: int) -> None:
-    """Three calls of the attention; ``ncu`` looks at the last."""
+def inputs_of(name: str, policy: str, seed: int) -> Inputs:
+    """Inputs of a call, on the GPU."""
     torch.manual_seed(seed)
     shape, chosen = SHAPES[name], get_policy(policy)
     size = (shape.batch, shape.heads, shape.tokens, shape.dim)
@@ -86,13 +100,18 @@ def child(name: str, policy: str, seed: int) -> None:
     query = queries(shape, key, "cuda")
     packed = packed_tokens(chosen, shape.tokens)
     parts = [pack(chosen, key[:, :, :packed], value[:, :, :packed])]
-    inputs = Inputs(query, parts, *(x[:, :, packed:].clone() for x in (key, value)))
+    return Inputs(query, parts, *(x[:, :, packed:].clone() for x in (key, value)))
+
+
+def child(name: str, policy: str, seed: int) -> None:
+    """Three calls of the attention; ``ncu`` looks at the last."""
+    inputs = inputs_of(name, policy, seed)
     for _ in range(3):
         inputs.attend()
     torch.cuda.synchronize()
 
 
-def export(shape: str, policy: str, raw: Path, source: Path, seed: int) -> None:
+def export(shape: str, policy: str, raw: Path, source: Path, options: argparse.Namespace) -> None:
     """Run one case under ``ncu`` and export its counters and its samples.
 
     Raises:
@@ -103,7 +122,8 @@ def export(shape: str, policy: str, raw: Path, source: Path, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "case.ncu-rep"
         watched = [sys.executable, "-m", "benchmarks.decode_profile", "--child", "--shapes", shape]
-        watched += ["--policies", policy, "--seed", str(seed)]
+        watched += ["--policies", policy, "--seed", str(options.seed)]
+        watched += ["--programs", str(options.programs)] if options.programs else []
         which = ["-k", "regex:split_kernel", "-s", "2", "-c", "1"]
         _run(["ncu", "--clock-control", "none", "--set", "full", *which, "-o", str(made), "-f", *watched])
         raw.write_text(_run(["ncu", "--import", str(made), "--page", "raw"]), encoding="utf-8")
@@ -166,8 +186,9 @@ def show(report: Report) -> None:
     rows = []
     for row in report.rows:
         share = row.get("phases", {})
-        rows.append([row["name"], *(row.get(k) for k in ("us", "dram_share")), *(share.get(p) for p in PHASES)])
-    table(("row", "us", "of DRAM's peak", *PHASES), rows)
+        keys = ("us", "dram_share", "issue_share", "warps_share")
+        rows.append([row["name"], *(row.get(k) for k in keys), *(share.get(p) for p in PHASES)])
+    table(("row", "us", "of DRAM's peak", "of issue slots", "of warps", *PHASES), rows)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,8 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import DynamicCache
-from transformers.cache_utils import Cache
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from benchmarks.layer_calls import host_seconds
 from benchmarks.report import Report, add_common_options, table
 from benchmarks.synthetic import build_model, calibration_file, fill, kv_shape
 from benchmarks.timing import bandwidth, free_memory, synchronize
@@ -179,27 +178,6 @@ def timed(side: Side, prompt: torch.Tensor, tokens: int) -> float:
     side.model.generate(prompt, **side.arguments(), **exact)
     synchronize(prompt.device)
     return time.perf_counter() - begin
-
-
-@torch.no_grad()
-def host_seconds(model: nn.Module, cache: Cache, steps: int = 30) -> float:
-    """Seconds of the host for one layer's ``update`` and attention of a single token, the median step."""
-    layers, heads, dim = kv_shape(model)
-    batch, query_heads = cache.layers[0].keys.shape[0], model.config.num_attention_heads
-    new = {"device": model.device, "dtype": model.dtype}
-    query = torch.randn(batch, query_heads, 1, dim, **new)
-    key, value = (torch.randn(batch, heads, 1, dim, **new) for _ in range(2))
-    modules = [layer.self_attn for layer in model.model.layers]
-    found = []
-    for _ in range(steps):
-        synchronize(model.device)
-        begin = time.perf_counter()
-        for index, module in enumerate(modules):
-            keys, values = cache.update(key, value, index)
-            attention = ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)
-            attention(module, query, keys, values, None, scaling=module.scaling)
-        found.append((time.perf_counter() - begin) / layers)
-    return statistics.median(found[steps // 3 :])
 
 
 def show(report: Report) -> None:

@@ -7,7 +7,7 @@ tokens per second): Qwen3-8B's text shape (random weights), prompts of ``--promp
 to ``--length`` without an end token, with as many sequences as fit in ``--memory`` GB, weights and workspace included.
 
 The dense side is transformers: ``DynamicCache`` eager, as the paper has it, and ``StaticCache`` in a CUDA graph; the
-faster one counts, each with the most sequences whose last step fits. A policy's side decodes through kvmm's graphs. A
+faster one counts, each with the most sequences that fit. A policy's side decodes through kvmm's graphs. A
 whole answer would take minutes per row, so steps are timed over caches of ``--points`` lengths, spread evenly from the
 prompt to the last token; ``answer_seconds`` is the mean of their times by all tokens. Prefill is left out on both
 sides. With ``--factor N`` a policy runs with N times the dense batch (the paper's 8), if that fits.
@@ -38,6 +38,8 @@ from benchmarks.synthetic import build_model, calibration_file, dynamic_cache
 from benchmarks.timing import bandwidth, free_memory
 from kvmm import KVMMCache, get_policy
 from kvmm.policy import KVPolicy
+
+_STEP_DOWN = 0.9  # what the batch of a baseline that did not fit is lowered by
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -99,27 +101,40 @@ def answered(batch: int, milliseconds: list[float], options: argparse.Namespace)
 
 
 def dense_side(model: nn.Module, room: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The faster of transformers' caches, with the most sequences whose last step fits into ``room`` bytes."""
+    """The faster of transformers' caches, each with the most sequences whose steps fit into ``room`` bytes."""
     model.set_attn_implementation("sdpa")
     most = room // dense_nbytes(model, options.length)
     found = largest(model, most, lambda batch: dynamic_cache(model, batch, options.length - 1))
     sides: dict[str, Any] = {}
     failures: dict[str, str] = {}
     for name in options.baselines:
-
-        def run(name: str = name) -> dict[str, Any]:
-            milliseconds = []
-            longest = {"max_length": options.length} if name.startswith("static") else {}
-            for length in timed_lengths(options):
-                free_memory()
-                steps = min(options.steps, 16)  # no page fills here
-                milliseconds.append(BASELINES[name](model, found["batch"], length, steps, **longest).mean * 1e3)
-            return answered(found["batch"], milliseconds, options)
-
-        attempt(sides, failures, name, run)
+        attempt(sides, failures, name, lambda name=name: baseline(model, name, found["batch"], options))
     free_memory()
     best = max(sides, key=lambda name: sides[name]["tokens_per_second"])
     return {**sides[best], "baseline": best, "baselines": sides, "failed_baselines": failures}
+
+
+def baseline(model: nn.Module, name: str, most: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One of transformers' caches with the most sequences, ``most`` of them at first, that fit at every length.
+
+    A captured step has memory of its own beside the one that it was captured from, so fewer fit.
+
+    Raises:
+        RuntimeError: not even one sequence fits.
+    """
+    batch, steps = most, min(options.steps, 16)  # no page fills here
+    longest = {"max_length": options.length} if name.startswith("static") else {}
+    while batch:
+        milliseconds: list[float] = []
+        try:
+            for length in reversed(timed_lengths(options)):  # the longest shows first what does not fit
+                free_memory()
+                milliseconds.append(BASELINES[name](model, batch, length, steps, **longest).mean * 1e3)
+        except torch.OutOfMemoryError:
+            batch = min(batch - 1, int(batch * _STEP_DOWN))
+            continue
+        return answered(batch, milliseconds[::-1], options)
+    raise RuntimeError("not even one sequence fits")
 
 
 def packed_side(

@@ -71,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mode", choices=list(MODES), default="graph", help="how budgets decode")
     parser.add_argument("--baselines", nargs="*", default=["dynamic", "static"], choices=list(BASELINES))
     parser.add_argument("--new-tokens", type=int, help="generated, and timed but for a warm-up; default: 272")
+    parser.add_argument("--steps", type=int, help="of the packed cache that are timed; default: all but a warm-up")
     parser.add_argument("--baseline-steps", type=int, default=50)
     add_common_options(parser, "memory_budget")
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -195,7 +196,7 @@ def packed_speed(
     settings = mode_options(options.mode, modality.shape[1] + options.new_tokens)
     cache = packed_cache(model, combined_policy(row["policy"]), modality, calibration, **settings)
     step = GreedyStep(model, cache, batch, model.device)
-    timing = timed_steps(step, options.new_tokens - 16, model.device)
+    timing = timed_steps(step, min(options.steps or options.new_tokens, options.new_tokens - 16), model.device)
     memory = cache.memory()
     if memory.nbytes > 1.001 * row["budget_bytes"]:
         raise RuntimeError(f"the cache holds {memory.nbytes} bytes, more than the budget")

@@ -5,7 +5,8 @@
 
 ``answers``: a server in this process and clients in threads, over HTTP. Each of ``--requests`` requests asks about one
 of the sample pages, which have been read before; the answers end where the model ends them, or after ``--max-tokens``.
-Requests per second with 1, 4, 16 clients, and the share of answers that are those of one client.
+Requests per second with 1, 4, 16 clients, and the share of answers that are those of one client. Steps are captured by
+the server's own rule; ``answers_plain`` is the same without (``kvmm serve --no-graph``).
 
 ``--random SHAPE`` is a text model with random weights of one of the shapes of :mod:`benchmarks.synthetic`, but for the
 vocabulary, which is the embedded model's, as its tokenizer is. It is asked about texts of ``--prompt-tokens`` tokens,
@@ -53,7 +54,7 @@ from kvmm.serve.server import Options, build_service
 PAGES = ("invoice.png", "receipt.png", "table.png", "letter.png", "form.png")
 QUESTIONS = ("What is the total?", "What is the date?", "Who is it from?", "What is the first line?")
 TEXT = ROOT / "benchmarks" / "texts" / "persuasion.txt"
-MEASURES = ("answers", "steps", "graphs")
+MEASURES = ("answers", "answers_plain", "steps", "graphs")
 NAME = "model"
 
 
@@ -69,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4, 16])
     parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--alone", type=int, help="requests that a single client asks; default: all")
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=3)
     add_common_options(parser, "serve")
@@ -89,9 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bodies = [_body(i, shown, options.max_tokens) for i in range(options.requests)]
     with _running(service) as client:
         # reads every page, and warms up
-        texts = [_ask(client, body) for body in (bodies if "answers" in options.measure else bodies[: len(shown)])]
+        asked = bodies[: options.alone] if {"answers", "answers_plain"} & set(options.measure) else bodies[: len(shown)]
+        texts = [_ask(client, body) for body in asked]
         measures = {
             "answers": lambda clients: _answers(client, bodies, clients, texts),
+            "answers_plain": lambda clients: _plain_answers(service, client, bodies, clients, texts),
             "steps": lambda clients: _steps(service, bodies, clients, options.new_tokens),
             "graphs": lambda clients: _steps(service, bodies, clients, options.new_tokens, captures=True),
         }
@@ -175,20 +179,30 @@ def _ask(client: httpx.Client, body: dict[str, Any]) -> str:
 def _answers(
     client: httpx.Client, bodies: Sequence[dict[str, Any]], clients: int, expected: Sequence[str]
 ) -> dict[str, Any]:
-    """Requests per second, and whether all answers are the expected ones."""
+    """Requests per second, and whether all answers are the expected ones, of those that are known."""
+    bodies = bodies[: len(expected)] if clients == 1 else bodies
     with ThreadPoolExecutor(clients) as threads:
         begin = time.perf_counter()
         texts = list(threads.map(lambda body: _ask(client, body), bodies))
         seconds = time.perf_counter() - begin
-    share = sum(map(operator.eq, texts, expected)) / len(texts)
+    share = sum(map(operator.eq, texts, expected)) / len(expected)
     return {"per_second": len(bodies) / seconds, "equal": share == 1, "equal_share": share}
+
+
+def _plain_answers(service: Service, *asked: Any) -> dict[str, Any]:
+    """:func:`_answers` of a server that captures nothing."""
+    before, service.engine.captures = service.engine.captures, False
+    try:
+        return _answers(*asked)
+    finally:
+        service.engine.captures = before
 
 
 def _steps(
     service: Service, bodies: Sequence[dict[str, Any]], count: int, new_tokens: int, captures: bool = False
 ) -> dict[str, Any]:
     """Tokens per second of ``count`` answers at once, after the first token of the last of them."""
-    engine, ends = service.engine, service.engine.ends
+    engine, ends, before = service.engine, service.engine.ends, service.engine.captures
     events: queue.Queue[Any] = queue.Queue()
     engine.ends, engine.captures = frozenset(), captures  # an answer has as many tokens as were asked for
     try:
@@ -200,18 +214,18 @@ def _steps(
             if not (status.waiting or status.reading):
                 raise SystemExit("The first answer ended before the last one began: ask for more --new-tokens.")
             time.sleep(0.001)
-        begin, before = time.perf_counter(), service.metrics.generated_tokens.value()
+        begin, generated = time.perf_counter(), service.metrics.generated_tokens.value()
         ended = 0
         while not ended:  # until the first one has ended, all of them run
             event = events.get()
             if not isinstance(event, (Delta, Finish)):
                 raise event
             ended += isinstance(event, Finish)
-        seconds, tokens = time.perf_counter() - begin, service.metrics.generated_tokens.value() - before
+        seconds, tokens = time.perf_counter() - begin, service.metrics.generated_tokens.value() - generated
         while ended < count:
             ended += isinstance(events.get(), Finish)
     finally:
-        engine.ends, engine.captures = ends, False
+        engine.ends, engine.captures = ends, before
     return {"per_second": tokens / seconds}
 
 

@@ -28,6 +28,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 12288,
         "vocab_size": 151936,
     },
+    # enough layers to time one layer's call
+    "qwen3-4x1024": {
+        "class": Qwen3Config,
+        "num_hidden_layers": 4,
+        "hidden_size": 1024,
+        "intermediate_size": 1024,
+        "vocab_size": 512,
+    },
     # deep and narrow: a step of which the host's part is the largest
     "qwen3-36x1024": {
         "class": Qwen3Config,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from benchmarks import kitty_throughput
+from benchmarks.timing import Timing
 from tests.models import checkpoints
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,6 +146,14 @@ def test_decode_attention(tmp_path: Path):
     assert one_bit < 1.2 < 2 < rd2 < oscar2  # 64 channels: a norm a token is a quarter of a bit
 
 
+def test_layer_calls(tmp_path: Path):
+    """What a call costs the host, of the default and of plain launches, measured once for all shapes."""
+    options = ["--host", "--shapes", "1x128k", "64x4k-d80", "--policies", "kivi2"]
+    one, other = run_smoke("decode_attention", tmp_path / "result.json", *options)["results"]
+    assert one["host_us"] == other["host_us"] and all(value > 0 for value in one["host_us"].values())
+    assert one["host_ratio"] == one["host_us"]["replayed"] / one["host_us"]["dynamic"]
+
+
 def test_decode_step(tmp_path: Path):
     """Caches with a graph and without step and generate; bytes are those of weights and cache."""
     modes = ["--modes", "eager", "graph", "--policies", "rd2", "--shapes", "32x4k", "--baselines", "dynamic", "static"]
@@ -207,9 +219,11 @@ def test_kitty_throughput(tmp_path: Path):
 
 
 def test_prompt_packing(tmp_path: Path):
-    report = run_smoke("prompt_packing", tmp_path / "result.json", "--policies", "rd2", "calibquant1-mean")
+    options = ["--behind", "0", "--policies", "rd2", "calibquant1-mean"]
+    report = run_smoke("prompt_packing", tmp_path / "result.json", *options)
     for row in report["results"]:
         assert row["share"] == row["pack_ms"] / row["prefill_ms"] and 0 < row["cache_bytes"] < row["bytes"]
+        assert 0 < row["host_ms"] <= 1.01 * row["pack_ms"] and row["behind_share"] == row["behind_ms"] / row["read_ms"]
 
 
 def test_decode_profile(tmp_path: Path):
@@ -221,6 +235,7 @@ def test_decode_profile(tmp_path: Path):
       dram__bytes_read.sum.per_second                                              Tbyte/s           3.03
       gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed                              %          64.35
       smsp__inst_executed.sum                                                          inst     22,797,560
+      sm__inst_issued.avg.pct_of_peak_sustained_active                                    %          46.31
       smsp__average_warps_issue_stalled_wait_per_issue_active.ratio                    inst           1.21
     """
     (tmp_path / "32x8k_rd2.raw.txt").write_text(raw)
@@ -234,6 +249,7 @@ def test_decode_profile(tmp_path: Path):
     command = [sys.executable, "-m", "benchmarks.decode_profile", *options]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
     (row,) = json.loads(output.read_text())["results"]
+    assert row["issue_share"] == pytest.approx(0.4631)
     assert row["us"] == 57.66 and row["bandwidth"] == 3.03e12 and row["bytes_read"] == 174.64e6
     assert row["dram_share"] == 0.6435 and row["instructions"] == 22797560 and row["stalls"] == {"wait": 1.21}
     samples = {"before": 10, "dense": 10, "query": 310, "pages": 500, "join": 170}
@@ -280,3 +296,20 @@ def test_at_rest(tmp_path: Path):
     assert coded["coded_ratio"] > 1.15 * coded["plain_ratio"] and coded["ratio_in_memory"] > 4
     assert plain["coded_bytes"] < 0.95 * plain["plain_bytes"]  # of groups of its own: floats alone are deflated
     assert all(row[f"coded_{what}_seconds"] > 0 for row in report["results"] for what in ("save", "load"))
+
+
+def test_a_baseline_that_does_not_fit_has_fewer_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, int]] = []
+
+    def time_one(model: object, batch: int, length: int, steps: int, max_length: int) -> Timing:
+        tried.append((batch, length))
+        if batch > 8:
+            raise torch.OutOfMemoryError("out of memory")
+        return Timing.of([batch * length * 1e-6])
+
+    monkeypatch.setitem(kitty_throughput.BASELINES, "static", time_one)
+    options = argparse.Namespace(prompt=1000, length=2000, points=2, steps=136)
+    found = kitty_throughput.baseline(None, "static", 12, options)
+    assert tried == [(12, 1750), (10, 1750), (9, 1750), (8, 1750), (8, 1250)]
+    assert found["batch"] == 8 and found["lengths"] == [1250, 1750] and found["ms"] == pytest.approx([10, 14])
+    assert found["tokens_per_second"] == pytest.approx(8 * 1000 / found["answer_seconds"])

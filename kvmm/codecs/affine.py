@@ -64,12 +64,19 @@ class AffineCodec(Codec):
 
     def channel_parameters(self, pages: Pages, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point ``[B, H, G, D]`` of every channel and group of tokens."""
+        if not self.integer_zero:
+            return pages.channel_range_parameters(groups, self.spec.bits, self.parameter_dtype)
         low, high = pages.channel_ranges(groups)
-        return affine_parameters(low, high, self.spec.bits, dtype=self.parameter_dtype, integer_zero=self.integer_zero)
+        return affine_parameters(low, high, self.spec.bits, dtype=self.parameter_dtype, integer_zero=True)
 
     def token_parameters(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and zero point ``[B, H, P, C, N]`` of every token and group of channels, from their ranges."""
         return affine_parameters(low, high, self.spec.bits, dtype=self.parameter_dtype, integer_zero=self.integer_zero)
+
+    @property
+    def _takes_ranges(self) -> bool:
+        """Whether :meth:`token_parameters` takes ranges as they are, which a kernel can do as it makes the codes."""
+        return not self.integer_zero and type(self).token_parameters is AffineCodec.token_parameters
 
     # -- encode and decode ------------------------------------------------------------------------------------------
 
@@ -84,6 +91,9 @@ class AffineCodec(Codec):
             scale, zero_point = self.channel_parameters(pages, groups)
             codes = pages.channel_codes(scale, zero_point, groups, bits, transposed)
             page_group = groups.page_group
+        elif self._takes_ranges:
+            groups = self.channel_groups(pages.shape[-1])
+            codes, scale, zero_point = pages.token_range_codes(groups, bits, self.parameter_dtype, transposed)
         else:
             ranges = pages.token_ranges(self.channel_groups(pages.shape[-1]))
             scale, zero_point = (p.contiguous() for p in self.token_parameters(*ranges))

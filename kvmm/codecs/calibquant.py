@@ -113,9 +113,8 @@ class CalibQuant(AffineCodec):
 
     def channel_parameters(self, pages: Pages, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
         if self.levels == "mean":
-            limit = torch.finfo(self.parameter_dtype).max
-            fitted = pages.fit_levels(torch.full((pages.shape[-1],), self.spec.bits), groups)
-            return tuple(p.clamp(-limit, limit).to(self.parameter_dtype) for p in fitted)
+            bits = torch.full((pages.shape[-1],), self.spec.bits)
+            return pages.fit_levels(bits, groups, self.parameter_dtype)
         low, high = pages.channel_ranges(groups)
         if self.one_range:
             low = low.amin((1, 3), keepdim=True).expand_as(low).contiguous()

@@ -102,8 +102,11 @@ class Kitty(AffineCodec):
             return super().encode(x, context)
         pages = cut_pages(x, context.page_size, context.valid)
         groups = pages.groups(self.spec.group_size)
-        low, high = pages.channel_ranges(groups)
-        scores = self.channel_scores(pages, groups, high - low, context.query_moment)
+        if self.score == "magnitude":
+            low, high, scores = pages.channel_extent(groups)
+        else:
+            low, high = pages.channel_ranges(groups)
+            scores = self.channel_scores(pages, groups, high - low, context.query_moment)
         boosted = scores.topk(count, -1).indices.sort(-1).values  # [B, H, G, K]
         bits = torch.full_like(low, 2).scatter_(-1, boosted, 4)
         scale, zero_point = affine_parameters(low, high, bits, dtype=self.parameter_dtype)

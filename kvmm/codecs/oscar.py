@@ -70,7 +70,10 @@ class OScaR(RotatedAffineCodec):
 
     def token_norm(self, pages: Pages) -> torch.Tensor:
         """The factor of every token: ``[B, H or 1, P, N]`` as it is stored."""
-        norm = pages.token_norms("l2" if self.norm == "rsqrt" else self.norm, shared=self.norm_scope == "token")
+        kind = "l2" if self.norm == "rsqrt" else self.norm
+        if (kind, self.norm_scope, self.parameter_dtype) == ("l2", "head", torch.float16):
+            return pages.divisors(self.parameter_dtype)  # the same in one kernel
+        norm = pages.token_norms(kind, shared=self.norm_scope == "token")
         norm = norm.clamp_max(torch.finfo(self.parameter_dtype).max).to(self.parameter_dtype)
         # a zero key has no direction; any norm does
         return torch.where(norm == 0, torch.ones_like(norm), norm)

@@ -41,6 +41,8 @@ from kvmm.serve.prompts import MIN_PREFIX
 logger = logging.getLogger(__name__)
 MEASURE_SECONDS = 10.0  # between two looks at the bytes of running answers, which take milliseconds each
 STOPPING = "The server is stopping: send the request again."
+STEADY_STEPS = 4  # of the same answers, before their layers are captured: that costs about as much as it saves in four
+MIN_LEFT = 16  # tokens that every one of them may still get
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ class Engine:
             ones come first.
         make_drafter: of a greedy answer that is generated alone, several tokens are then checked in a step
             (:mod:`kvmm.models.speculative`).
-        captures: whether steps on a GPU replay the layers as CUDA graphs.
+        captures: whether steps on a GPU replay the layers as CUDA graphs. None: where it pays, which is when several
+            answers have run together for :data:`STEADY_STEPS` steps and none is about to reach its last token; without
+            drafts.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class Engine:
         metrics: Metrics,
         max_running: int = 16,
         make_drafter: Callable[[], Drafter] | None = None,
-        captures: bool = False,
+        captures: bool | None = False,
     ) -> None:
         self._model, self._policy, self._prefixes, self._metrics = model, policy, prefixes, metrics
         self._max_running = max_running
@@ -91,6 +95,7 @@ class Engine:
         self._decoding: list[Generation] = []
         self.captures, self._make_drafter = captures, make_drafter
         self._stepped: list[KVMMCache] = []  # the caches of the last step, ...
+        self._steady = 0  # ... in how many steps they were the same, ...
         self._graphs: BatchGraphs | None = None  # ... and its layers as graphs
         self._nbytes, self._measured = 0, 0.0
         self._closing = False
@@ -279,7 +284,7 @@ class Engine:
         output = self._model(
             input_ids=tokens,
             position_ids=torch.cat(places, dim=-2),
-            past_key_values=self._batch([one.cache for one in generations]),
+            past_key_values=self._batch(generations),
             use_cache=True,
             return_dict=True,
         )
@@ -305,14 +310,27 @@ class Engine:
                 one.steps.hold(one.prompt.length + len(one.tokens) - 1)
                 return self._end(one, reason)
 
-    def _batch(self, caches: list[KVMMCache]) -> CacheBatch:
+    def _batch(self, generations: list[Generation]) -> CacheBatch:
         """The caches as one, with the graphs of the last step while these are the same caches."""
+        caches = [one.cache for one in generations]
         same = len(caches) == len(self._stepped) and all(a is b for a, b in zip(caches, self._stepped, strict=True))
         if not same:
-            self._stepped = caches
-            graphed = self.captures and all(able_to_graph(cache) for cache in caches)
-            self._graphs = BatchGraphs(caches[0].layers[0].device) if graphed else None
+            self._stepped, self._steady, self._graphs = caches, 0, None
+        if self._graphs is None and self._pays_to_capture(generations):
+            for one in generations:
+                keep_in_place(one.cache, one.prompt.length + one.max_tokens)
+            self._graphs = BatchGraphs(caches[0].layers[0].device)
+        self._steady += 1
         return CacheBatch(caches, self._graphs)
+
+    def _pays_to_capture(self, generations: list[Generation]) -> bool:
+        """Whether the layers of these answers are to be captured from now on."""
+        if self.captures is None:
+            steady = len(generations) > 1 and self._steady >= STEADY_STEPS and self._make_drafter is None
+            wanted = steady and min(one.max_tokens - len(one.tokens) for one in generations) >= MIN_LEFT
+        else:
+            wanted = self.captures
+        return wanted and all(able_to_graph(one.cache) for one in generations)
 
     def _take(self, generations: list[Generation], logits: torch.Tensor) -> None:
         """Choose the next token of every answer by logits ``[B, V]``, and end those for which it is the last one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import kvmm
+from benchmarks import gpu_tables
 from tests.docs.pages import results, rows, text_of
 
 GPU, SPHERICAL = (text_of(f"docs/{name}.md") for name in ("gpu", "spherical"))
@@ -97,12 +98,14 @@ def test_attention_of_all_low_bit_presets():
         names = [name for name in names if not name.startswith("paper-")]
         ratios = [measured[f"{shape} {name}"]["ratio"] for shape in shapes for name in names]
         ranges[spherical] = f"{min(ratios):.1f} to {max(ratios):.1f} times"
-    assert not any(row["policy"].startswith("paper-") for row in measured.values())
     tokens = [row["tokens"] for row in measured.values()]
     readme, page = (" ".join(text.split()) for text in (text_of("README.md"), GPU))
     assert f"over {min(tokens)} to {max(tokens)} tokens is {ranges[False]} as fast as in bf16" in readme
-    assert f"Spherical KV's ({ranges[True]}); the `paper-` presets are not measured" in readme
-    assert f"Spherical KV's are {ranges[False]} as fast as bf16. The presets that follow a paper" in page
+    papers = [row["ratio"] for row in measured.values() if row["policy"].startswith("paper-") and "ratio" in row]
+    of_papers = f"are {min(papers):.1f} to {max(papers):.1f} times" if papers else "are not measured"
+    assert f"Spherical KV's ({ranges[True]}); the `paper-` presets {of_papers}" in readme
+    assert f"Spherical KV's are {ranges[False]} as fast as bf16." in page
+    assert gpu_tables.of_papers(measured) in GPU
 
 
 def test_whole_steps():
@@ -180,3 +183,34 @@ def test_what_is_said_of_several_devices():
     low, high = min(rates["qwen3 tp_plan x2"]), max(rates["qwen3 tp_plan x2"])
     assert f"{low:.0f} to {high:.0f} per second ({max(rates['qwen3 alone x1']):.0f} on one" in said
     assert f"no graph can span, {max(rates['qwen3 device_map x2']):.0f} " in said
+
+
+def test_tables_are_written_by_the_script():
+    assert gpu_tables.updated(GPU) == GPU
+    assert gpu_tables.updated(GPU.replace("| 30 (4.2x", "| 3 (42x")) == GPU != GPU.replace("| 30 (4.2x", "| 3 (42x")
+
+
+def test_presets_of_papers_have_a_table_once_they_are_measured():
+    assert gpu_tables.of_papers({}) == "The presets that follow a paper (`paper-`) are not measured."
+    row = {"policy": "paper-kivi2", "us": 38.6, "ratio": 3.21, "floor_share": 0.587}
+    lines = gpu_tables.of_papers({"1x128k paper-kivi2": row, "64x4k bf16": {"policy": "bf16"}}).split("\n")
+    assert lines[2:] == ["| `paper-kivi2` | 39 (3.2x, 59 %) | - |"]
+
+
+def test_what_is_said_of_limits():
+    said, presets = " ".join(GPU.split()), results("decode_attention_presets")
+    exact = 64 * 8 * 128 * 2 * 128 * 2  # bytes: sequences, heads, tokens, keys and values, channels, bf16
+    packed = 64 * 8 * (4096 - 128) * 2 * (128 // 2 + 128 // 32 * 4)
+    kivi4, queries = presets["64x4k kivi4"], 2 * 64 * 32 * 128 * 2  # and the output, bf16
+    assert kivi4["packed_bytes"] == packed and kivi4["bytes"] == packed + exact + queries
+    speed = kivi4["bytes"] / kivi4["floor_us"] / 1e6
+    assert f"are {packed / 1e6:.0f} MB, 128 tokens in bf16 are {exact / 1e6:.0f} MB more" in said
+    assert f"delivers {speed:.2f} TB/s, takes {kivi4['floor_us']:.0f} microseconds" in said
+    shares = [100 * exact / presets[f"64x4k {name}"]["bytes"] for name in ("rd2", "calibquant1")]
+    assert "are {:.0f} % of the bytes of `rd2` at 64 x 4096 and {:.0f} % of those of".format(*shares) in said
+    profiles = [results("decode_profile")[f"{shape} rd2"] for shape in ("32x8k", "1x128k")]
+    outside = [100 * (1 - row["phases"]["pages"]) for row in profiles]
+    waits = [row["stalls"]["long_scoreboard"] for row in profiles]
+    assert "is {:.0f} % of the samples of `rd2` at 32 x 8192 and {:.0f} % at 1 x 131072".format(*outside) in said
+    assert "waits for memory {:.1f} and {:.1f} cycles".format(*waits) in said
+    assert all(wait == max(row["stalls"].values()) for wait, row in zip(waits, profiles, strict=True))

@@ -42,6 +42,15 @@ def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-6) 
     assert float((found.float() - expected.float()).abs().max()) <= tolerance * scale
 
 
+def same_parameters(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Torch divides by a number on a GPU as it multiplies by its reciprocal, a last bit off."""
+    assert found.dtype == expected.dtype and found.is_contiguous()
+    if found.is_cuda:
+        close(found, expected, 1e-3 if found.dtype == torch.float16 else 2e-6)
+    else:
+        assert torch.equal(found, expected)
+
+
 def same_codes(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert found.shape == expected.shape and found.dtype == expected.dtype == torch.uint8
     assert float((found != expected).float().mean()) <= TIES
@@ -256,6 +265,41 @@ def test_token_codes(bits, transposed, dim, groups):
     scale, zero_point = (p.contiguous() for p in (((high - low) / (2**bits - 1)).half(), low.half()))
     expected = dense.token_codes(scale, zero_point, bits, transposed)
     same_codes(tiled.token_codes(scale, zero_point, bits, transposed), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(("dim", "groups"), [(64, 1), (80, 5), (96, 3), (256, 2)])
+def test_codes_of_token_ranges(dim, groups, dtype):
+    """Scales, zero points and codes from one kernel: those that ranges, parameters and codes in turn give."""
+    x = vectors(70, dim, torch.bfloat16)
+    x[0, 0, 3], x[0, 1, 5, 0] = 2.0, 1e5  # nothing to scale, and more than fp16 holds
+    for bits, transposed in ((2, True), (4, False)):
+        dense, tiled = both(x, 32)
+        found, expected = (pages.token_range_codes(groups, bits, dtype, transposed) for pages in (tiled, dense))
+        same_codes(found[0], expected[0])
+        for a, b in zip(found[1:], expected[1:], strict=True):
+            assert a.dtype == dtype
+            same_parameters(a, b)
+        found, expected = (pages.rotate().token_range_codes(groups, bits, dtype, False) for pages in (tiled, dense))
+        for a, b in zip(found[1:], expected[1:], strict=True):
+            close(a, b, 1e-3)
+        assert float((found[0] != expected[0]).float().mean()) < 2e-2  # a last bit of a scale moves a few codes
+
+
+@pytest.mark.parametrize("group", [16, 32, 64, None])
+def test_parameters_of_channel_ranges(group):
+    """From the kernel that finds the ranges; and ranges and magnitudes in one pass."""
+    x, valid = holes(vectors(150, 80, torch.bfloat16), 70)
+    x[0, 1, :, 7] = 1e5
+    dense, tiled = both(x, 32, valid)
+    groups = dense.groups(group)
+    for dtype, bits in ((torch.float16, 2), (torch.float32, 4)):
+        found, expected = (pages.channel_range_parameters(groups, bits, dtype) for pages in (tiled, dense))
+        for a, b in zip(found, expected, strict=True):
+            assert a.dtype == dtype
+            same_parameters(a, b)
+    for a, b in zip(tiled.channel_extent(groups), dense.channel_extent(groups), strict=True):
+        close(a, b, 1e-5)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.125, 0.3, 1.0])

@@ -15,7 +15,7 @@ import torch
 from kvmm.kernels.hadamard import vector_norm
 from kvmm.kernels.hadamard.reference import rotate
 from kvmm.kernels.quantize.groups import TokenGroups
-from kvmm.kernels.quantize.reference import affine_codes, fit_levels, pack_planes, uniform_codes
+from kvmm.kernels.quantize.reference import affine_codes, affine_parameters, fit_levels, pack_planes, uniform_codes
 
 if TYPE_CHECKING:
     from kvmm.kernels.quantize.layout import PlaneLayout
@@ -136,6 +136,17 @@ class DensePages:
             magnitude = magnitude * self.weight
         return groups.sum(groups.split(magnitude).sum(3))
 
+    def channel_extent(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """:meth:`channel_ranges` and :meth:`channel_magnitudes`, in one pass where there is a kernel."""
+        return *self.channel_ranges(groups), self.channel_magnitudes(groups)
+
+    def channel_range_parameters(
+        self, groups: TokenGroups, bits: int, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and zero point ``[B, H, G, D]`` in ``dtype`` of :meth:`channel_ranges`
+        (:func:`~kvmm.kernels.quantize.affine_parameters`)."""
+        return affine_parameters(*self.channel_ranges(groups), bits, dtype=dtype)
+
     def token_ranges(self, channel_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Minimum and maximum of every token and group of channels, ``[B, H, P, C, N]``."""
         split = self.values.unflatten(-1, (channel_groups, -1))
@@ -201,6 +212,14 @@ class DensePages:
         split = self.values.unflatten(-1, (scale.shape[3], -1))
         scale, zero_point = (p.transpose(-1, -2).unsqueeze(-1) for p in (scale, zero_point))
         return _packed(affine_codes(split, scale, zero_point, bits).flatten(-2), bits, transposed)
+
+    def token_range_codes(
+        self, channel_groups: int, bits: int, dtype: torch.dtype, transposed: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """:meth:`token_codes` with the scale and zero point, in ``dtype``, of :meth:`token_ranges`; and these two."""
+        ranges = self.token_ranges(channel_groups)
+        scale, zero_point = (p.contiguous() for p in affine_parameters(*ranges, bits, dtype=dtype))
+        return self.token_codes(scale, zero_point, bits, transposed), scale, zero_point
 
     def plane_codes(
         self,

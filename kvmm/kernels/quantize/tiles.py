@@ -19,7 +19,7 @@ from kvmm.kernels.quantize import triton_statistics as statistics
 from kvmm.kernels.quantize.chain import VectorChain, as_bytes, strides
 from kvmm.kernels.quantize.dense import highest_codes
 from kvmm.kernels.quantize.groups import TokenGroups
-from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP
+from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP, affine_parameters
 
 if TYPE_CHECKING:
     from kvmm.kernels.quantize.layout import PlaneLayout
@@ -30,10 +30,10 @@ _UNITS, _FEW_UNITS, _CHANNELS = 64, 8, 32  # whose statistics a reducing program
 class TilePages(VectorChain):
     """Statistics and codes of vectors ``[B, H, T, D]`` behind their chain; see :class:`DensePages` for the methods."""
 
-    def _empty(self, units: int, *first: int) -> torch.Tensor:
-        """float32 ``[*first, B, H, units, D]``."""
+    def _empty(self, units: int, *first: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """``[*first, B, H, units, D]``."""
         batch, heads, *_, dim = self.shape
-        return torch.empty(*first, batch, heads, units, dim, device=self.device)
+        return torch.empty(*first, batch, heads, units, dim, dtype=dtype, device=self.device)
 
     def _out(self, bits: int, transposed: bool) -> torch.Tensor:
         batch, heads, count, size, dim = self.shape
@@ -118,20 +118,43 @@ class TilePages(VectorChain):
         return mean * count, count
 
     def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
-        units, run, constants, grid = self._statistics(groups)
-        low, high = self._empty(units), self._empty(units)
-        source, chain = self._source()
-        statistics.range_kernel[grid](source, self._tokens, None, low, high, None, low.shape[2], **constants, **chain)
-        return groups.minimum(low, run), groups.maximum(high, run)
+        low, high, _ = self._channel_statistics(groups, True, False)
+        return low, high
 
     def channel_magnitudes(self, groups: TokenGroups) -> torch.Tensor:
+        return self._channel_statistics(groups, False, True)[2]
+
+    def channel_extent(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self._channel_statistics(groups, True, True)
+
+    def _channel_statistics(
+        self, groups: TokenGroups, ranges: bool, magnitudes: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         units, run, constants, grid = self._statistics(groups)
-        found = self._empty(units)
+        low, high = (self._empty(units) if ranges else None for _ in range(2))
+        total = self._empty(units) if magnitudes else None
         source, chain = self._source()
         statistics.range_kernel[grid](
-            source, self._tokens, as_bytes(self.valid), None, None, found, found.shape[2], **constants, **chain
-        )
-        return groups.sum(found, run)
+            source, self._tokens, as_bytes(self.valid) if magnitudes else None, low, high, total,
+            None, None, None, None, units, **constants, **chain,
+        )  # fmt: skip
+        if ranges:
+            low, high = groups.minimum(low, run), groups.maximum(high, run)
+        return low, high, groups.sum(total, run) if magnitudes else None
+
+    def channel_range_parameters(
+        self, groups: TokenGroups, bits: int, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if groups.pages_per_group > 1:
+            return affine_parameters(*self.channel_ranges(groups), bits, dtype=dtype)
+        units, _, constants, grid = self._statistics(groups)
+        scale, zero_point = (self._empty(units, dtype=dtype) for _ in range(2))
+        source, chain = self._source()
+        statistics.range_kernel[grid](
+            source, self._tokens, None, None, None, None,
+            scale, zero_point, torch.finfo(dtype).max, 2.0**bits - 1.0, units, **constants, **chain,
+        )  # fmt: skip
+        return scale, zero_point
 
     def token_ranges(self, channel_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
         batch, heads, count, size, dim = self.shape
@@ -282,16 +305,30 @@ class TilePages(VectorChain):
         return low, high
 
     def token_codes(self, scale: torch.Tensor, zero_point: torch.Tensor, bits: int, transposed: bool) -> torch.Tensor:
+        return self._token_codes(scale.contiguous(), zero_point.contiguous(), None, bits, transposed)
+
+    def token_range_codes(
+        self, channel_groups: int, bits: int, dtype: torch.dtype, transposed: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        batch, heads, count, size, _ = self.shape
+        shape = batch, heads, count, channel_groups, size
+        scale, zero_point = (torch.empty(shape, dtype=dtype, device=self.device) for _ in range(2))
+        return self._token_codes(scale, zero_point, torch.finfo(dtype).max, bits, transposed), scale, zero_point
+
+    def _token_codes(
+        self, scale: torch.Tensor, zero_point: torch.Tensor, limit: float | None, bits: int, transposed: bool
+    ) -> torch.Tensor:
         out = self._out(bits, transposed)
         constants, grid = self._planes(self.page_size * bits // 8)
         source, chain = self._source()
         kernels.token_kernel[grid](
             source,
             self._tokens,
-            scale.contiguous(),
-            zero_point.contiguous(),
+            scale,
+            zero_point,
             out,
             self.shape[2],
+            limit,
             BITS=bits,
             TRANSPOSED=transposed,
             **self._channel_groups(scale.shape[3], constants),

@@ -157,6 +157,15 @@ def high_plane_kernel(
     _store_rows(out, packed, sequence, unit + 0 * row, row, units, channels, 0, 0, channels, R, BLOCK, False)
 
 
+@triton.jit
+def range_parameters(smallest, largest, limit, highest, scale, zero_point):
+    """Scale and zero point of ranges, rounded to the types of what they are stored in, as
+    :func:`kvmm.kernels.quantize.reference.affine_parameters` has them."""
+    start = tl.minimum(tl.maximum(smallest, -limit), limit).to(zero_point.dtype.element_ty)
+    step = tl.div_rn(tl.maximum(largest - start.to(tl.float32), 0.0), highest)
+    return tl.minimum(step, limit).to(scale.dtype.element_ty), start
+
+
 @triton.jit(do_not_specialize=["tokens", "pages"])
 def token_kernel(
     source,
@@ -165,6 +174,7 @@ def token_kernel(
     zero_point,
     out,
     pages,
+    limit,
     D: tl.constexpr,
     N: tl.constexpr,
     PAGES: tl.constexpr,
@@ -177,7 +187,8 @@ def token_kernel(
     PARTS: tl.constexpr,
     MATRIX_PARTS: tl.constexpr,
 ):
-    """Packed codes with a scale and zero point ``[B * H, P, GROUPS, N]`` a token and group of channels."""
+    """Packed codes with a scale and zero point ``[B * H, P, GROUPS, N]`` a token and group of channels. With ``limit``
+    (a float, or None) these are those of the vectors' ranges, at most ``limit``, and are stored."""
     R: tl.constexpr = N * BITS // 8
     ROWS: tl.constexpr = PAGES * R
     BLOCK: tl.constexpr = BLOCK_D // GROUP
@@ -187,15 +198,23 @@ def token_kernel(
     page = tl.program_id(0) * PAGES + row // R
     group = tl.arange(0, BLOCK)
     inside = (page < pages)[:, None] & (group < GROUPS)[None, :]
+    outside = (tl.arange(0, BLOCK_D) >= D)[None, :]
     packed = tl.zeros([ROWS, BLOCK_D], tl.int32)
     for plane in range(8 // BITS):
         column = plane * R + row % R
         slot = page * N + column
         y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         offset = ((sequence * pages + page)[:, None] * GROUPS + group[None, :]) * N + column[:, None]
-        step = tl.load(scale + offset, mask=inside, other=0)[:, :, None]
-        start = tl.load(zero_point + offset, mask=inside, other=0)[:, :, None]
-        codes = _codes(tl.reshape(y, [ROWS, BLOCK, GROUP]), step, start, 2.0**BITS - 1.0)
+        if limit is not None:
+            smallest = tl.min(tl.reshape(tl.where(outside, float("inf"), y), [ROWS, BLOCK, GROUP]), 2)
+            largest = tl.max(tl.reshape(tl.where(outside, float("-inf"), y), [ROWS, BLOCK, GROUP]), 2)
+            step, start = range_parameters(smallest, largest, limit, 2.0**BITS - 1.0, scale, zero_point)
+            tl.store(scale + offset, step, mask=inside)
+            tl.store(zero_point + offset, start, mask=inside)
+        else:
+            step = tl.load(scale + offset, mask=inside, other=0)
+            start = tl.load(zero_point + offset, mask=inside, other=0)
+        codes = _codes(tl.reshape(y, [ROWS, BLOCK, GROUP]), step[:, :, None], start[:, :, None], 2.0**BITS - 1.0)
         packed |= tl.reshape(codes, [ROWS, BLOCK_D]) << (plane * BITS)
     _store_rows(out, packed, sequence, page, row % R, pages, D, 0, 0, D, R, BLOCK_D, TRANSPOSED)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kvmm.kernels.quantize.triton import nearest_codes
+from kvmm.kernels.quantize.triton import nearest_codes, range_parameters
 from kvmm.kernels.quantize.triton_source import load_matrix, load_vectors, token_weight
 
 
@@ -21,6 +21,10 @@ def range_kernel(
     low,
     high,
     magnitude,
+    scale,
+    zero_point,
+    limit,
+    highest,
     units,
     D: tl.constexpr,
     N: tl.constexpr,
@@ -32,7 +36,8 @@ def range_kernel(
     PARTS: tl.constexpr,
     MATRIX_PARTS: tl.constexpr,
 ):
-    """Minimum and maximum, or the sum of magnitudes over tokens, of every channel and unit: ``[B * H, units, D]``."""
+    """Minimum and maximum, the sum of magnitudes over tokens, and the scale and zero point of that range and codes of 0
+    to ``highest``, of every channel and unit: ``[B * H, units, D]``, those that are not None."""
     sequence = tl.program_id(1).to(tl.int64)
     weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     channel = tl.arange(0, BLOCK_D)
@@ -44,7 +49,7 @@ def range_kernel(
         for c in range(CHUNKS):
             slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
             y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
-            if low is not None:
+            if low is not None or scale is not None:
                 smallest = tl.minimum(smallest, y)
                 largest = tl.maximum(largest, y)
             if magnitude is not None:
@@ -54,6 +59,10 @@ def range_kernel(
         if low is not None:
             tl.store(low + at, tl.min(smallest, 0), mask=inside)
             tl.store(high + at, tl.max(largest, 0), mask=inside)
+        if scale is not None:
+            step, start = range_parameters(tl.min(smallest, 0), tl.max(largest, 0), limit, highest, scale, zero_point)
+            tl.store(scale + at, step, mask=inside)
+            tl.store(zero_point + at, start, mask=inside)
         if magnitude is not None:
             tl.store(magnitude + at, tl.sum(total, 0), mask=inside)
 

@@ -1,0 +1,123 @@
+"""The tables of docs/gpu.md on decode attention, from the committed result files.
+
+python -m benchmarks.gpu_tables
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ask_policies import ROOT
+
+PAGE = ROOT / "docs" / "gpu.md"
+ATTENTION = {
+    "1 x 131072": "1x128k",
+    "32 x 8192": "32x8k",
+    "64 x 4096": "64x4k",
+    "1 x 131072, 7 query heads per KV head": "1x128k-r7",
+    "1 x 131072, 64 channels": "1x128k-d64",
+}
+COLUMNS = ("1x128k", "32x8k", "64x4k")
+AIMS = {  # microseconds at 1 x 131072 and 64 x 4096, of presets that miss one
+    "rd2": (25, 50),
+    "oscar2": (25, 50),
+    "oscar2-g32": (45, 75),
+    "kivi4": (45, 75),
+    "calibquant1": (14, 28),
+}
+BEGIN, END = "<!-- python -m benchmarks.gpu_tables: begin -->", "<!-- end -->"
+HEADS = ("| Tokens | bf16 |", "| Preset | 1 x 131072 |", "| `rd` | 1 x 131072 |", "| Preset, tokens | Aim |")
+
+Results = Callable[[str], dict[str, dict[str, Any]]]
+
+
+def results(name: str) -> dict[str, dict[str, Any]]:
+    """The rows of a result file by name."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    return {row["name"]: row for row in json.loads(path.read_text(encoding="utf-8"))["results"]}
+
+
+def updated(text: str, read: Results = results) -> str:
+    """The page with the cells of its tables as the result files have them.
+
+    Raises:
+        ValueError: a table is not there.
+    """
+    lines = text.split("\n")
+    for head in HEADS:
+        found = [index for index, line in enumerate(lines) if line.startswith(head)]
+        if len(found) != 1:
+            raise ValueError(f"docs/gpu.md has {len(found)} tables that begin with {head!r}")
+        first = last = found[0] + 2
+        while last < len(lines) and lines[last].startswith("|"):
+            last += 1
+        names = [line.strip("| ").split(" | ")[0].strip() for line in lines[first:last]]
+        lines[first:last] = [f"| {' | '.join([name, *cells])} |" for name, cells in rows_of(head, names, read)]
+    before, begin, rest = "\n".join(lines).partition(BEGIN)
+    _, end, behind = rest.partition(END)
+    if not end:
+        raise ValueError(f"docs/gpu.md has no {BEGIN} with an end")
+    return f"{before}{begin}\n{of_papers(read('decode_attention_presets'))}\n{end}{behind}"
+
+
+def of_papers(presets: dict[str, dict[str, Any]]) -> str:
+    """What is said of the presets that follow a paper: a table of those that are measured."""
+    names = list(dict.fromkeys(row["policy"] for row in presets.values() if row["policy"].startswith("paper-")))
+    if not names:
+        return "The presets that follow a paper (`paper-`) are not measured."
+    lines = ["| Preset of a paper | 1 x 131072 | 64 x 4096 |", "| --- | --- | --- |"]
+    for name in names:
+        found = [presets.get(f"{shape} {name}", {}) for shape in ("1x128k", "64x4k")]
+        lines.append(f"| `{name}` | {' | '.join(cell(row) if 'us' in row else '-' for row in found)} |")
+    return "\n".join(lines)
+
+
+def rows_of(head: str, names: list[str], read: Results) -> list[tuple[str, list[str]]]:
+    """The first cells of a table and the others; those of the page's rows, but for what misses its aim."""
+    presets = read("decode_attention_presets")
+    if head == HEADS[0]:
+        return [(name, attention_cells(read("decode_attention"), name)) for name in names]
+    if head == HEADS[-1]:
+        return missed_rows(presets)
+    return [(name, [cell(presets[f"{shape} {name.strip('`')}"]) for shape in COLUMNS]) for name in names]
+
+
+def cell(row: dict[str, Any]) -> str:
+    """Microseconds, times bf16, and the part of what the memory can deliver."""
+    return f"{row['us']:.0f} ({row['ratio']:.1f}x, {100 * row['floor_share']:.0f} %)"
+
+
+def attention_cells(measured: dict[str, dict[str, Any]], name: str) -> list[str]:
+    """A row of the first table."""
+    found = [measured[f"{ATTENTION[name]} {policy}"] for policy in ("rd2", "oscar2", "calibquant1-mean")]
+    cells = [f"{row['us']:.0f} ({row['ratio']:.1f}x)" for row in found]
+    if name == next(iter(ATTENTION)):
+        cells[0] = cells[0].replace("x)", "x faster)")
+    return [f"{found[0]['baseline_us']:.0f}", *cells]
+
+
+def missed_rows(presets: dict[str, dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    """What misses its aim: the aim, what was measured, megabytes, the time that the memory takes for them, and the part
+    of the memory's speed that the aim asks for and that there is."""
+    rows = []
+    for policy, aims in AIMS.items():
+        for (tokens, shape), aim in zip((("1 x 131072", "1x128k"), ("64 x 4096", "64x4k")), aims, strict=True):
+            row = presets[f"{shape} {policy}"]
+            if row["us"] <= aim:
+                continue
+            cells = [f"{aim}", f"{row['us']:.0f}", f"{row['bytes'] / 1e6:.0f}", f"{row['floor_us']:.0f}"]
+            cells += [f"{100 * row['floor_us'] / aim:.0f} %", f"{100 * row['floor_share']:.0f} %"]
+            rows.append((f"`{policy}`, {tokens}", cells))
+    return rows
+
+
+def main(page: Path = PAGE) -> None:
+    """Write the page."""
+    page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
