@@ -1,10 +1,9 @@
 """What the bytes of a slot mean: a token's keys and values of one layer, coded by levels that never change.
 
-A slot of one head has, after each other: the key's codes, its norm, the value's codes, its norm, and a share of the
-block's exact token. Codes are a channel's bits, lowest first and the channels one after the other; then a bit that says
-that the vector was coded about zero and not about the mean; in whole bytes. Norms are float16 and are there only where
-a side has them. The first token of a block is also kept exact: its key and value, as bytes, lie in what the slots of
-the block have to spare.
+A slot of one head has, after each other: the key's codes, its norm, the value's codes and its norm. Codes are a
+channel's bits, lowest first and the channels one after the other; then a bit that says that the vector was coded about
+zero and not about the mean; in whole bytes. Norms are float16 and are there only where a side has them. The slots of a
+block lie ``stride`` bytes apart. The first token of a block is also kept exact: its key and value lie behind the slots.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ class SlotFormat:
 
     @property
     def code_bytes(self) -> int:
-        """Of a slot's key and value, norms included; what is behind them is a share of the exact token."""
+        """Of a slot's key and value, norms included."""
         return self.key.nbytes + self.value.nbytes
 
     @property
@@ -123,9 +122,30 @@ class SlotFormat:
         return 2 * self.key.dim * self.dtype.itemsize
 
     @property
+    def _exact_share(self) -> int:
+        return -(-self.exact_bytes // self.block_size)
+
+    @property
     def nbytes(self) -> int:
-        """Of one head's slot, a multiple of 4."""
-        return -(-(self.code_bytes + -(-self.exact_bytes // self.block_size)) // 4) * 4
+        """Of one head's slot and its share of the exact token, a multiple of 4."""
+        return -(-(-(-self.code_bytes // 2) * 2 + self._exact_share) // 4) * 4
+
+    @property
+    def stride(self) -> int:
+        """Bytes from a slot to the next: a multiple of 4 where there is room for that, else of 2."""
+        room = self.nbytes - self._exact_share
+        return room // 4 * 4 if room // 4 * 4 >= self.code_bytes else room // 2 * 2
+
+    def slots(self, cache: torch.Tensor) -> torch.Tensor:
+        """The slots uint8 ``[blocks, H, block_size, stride]`` of a cache uint8 ``[blocks, H, block_size, nbytes]``, in
+        which the bytes of a block's head lie one after the other."""
+        flat = cache.view(*cache.shape[:2], -1)
+        return flat[..., : self.block_size * self.stride].unflatten(-1, (self.block_size, self.stride))
+
+    def exact(self, cache: torch.Tensor) -> torch.Tensor:
+        """The bytes of the exact tokens, uint8 ``[blocks, H, exact_bytes]``: a key and a value of each block."""
+        start = self.block_size * self.stride
+        return cache.view(*cache.shape[:2], -1)[..., start : start + self.exact_bytes]
 
 
 __all__ = ["EPSILON", "SlotFormat", "SlotSide"]

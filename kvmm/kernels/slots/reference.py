@@ -74,13 +74,12 @@ def write(form: SlotFormat, cache: torch.Tensor, slots: torch.Tensor, key: torch
     if not bool(kept.all()):
         slots, key, value = slots[kept], key[kept], value[kept]
     block, place = slots // form.block_size, slots % form.block_size
-    cache[block, :, place, : form.code_bytes] = torch.cat((encode(form.key, key), encode(form.value, value)), -1)
+    coded = torch.cat((encode(form.key, key), encode(form.value, value)), -1)
+    form.slots(cache)[block, :, place, : form.code_bytes] = coded
     first = (place == 0).nonzero()[:, 0]
     if first.numel():
-        exact = torch.cat((key[first], value[first]), -1).to(form.dtype).view(torch.uint8)  # [n, H, bytes]
-        spare = form.nbytes - form.code_bytes
-        exact = torch.nn.functional.pad(exact, (0, spare * form.block_size - exact.shape[-1]))
-        cache[block[first], :, :, form.code_bytes :] = exact.unflatten(-1, (form.block_size, spare))
+        exact = torch.cat((key[first], value[first]), -1).to(form.dtype)
+        form.exact(cache)[block[first]] = exact.view(torch.uint8)
 
 
 def attend(
@@ -118,12 +117,12 @@ def attend(
     if not past:
         return _by_token(own.softmax(-1) @ values, groups)
     held = cache[blocks[: -(-past // form.block_size)]]  # [m, H, block_size, nbytes]
-    slots = held.transpose(0, 1).flatten(1, 2)[:, :past]
+    slots = form.slots(held).transpose(0, 1).flatten(1, 2)[:, :past]
     keys, key_norm = channels(form.key, slots[..., : form.key.nbytes])
     scores = (query @ form.key.inverse) @ keys.transpose(-1, -2)
     if key_norm is not None:
         scores = scores * key_norm.unsqueeze(1)
-    exact = held[..., form.code_bytes :].flatten(-2)[..., : form.exact_bytes].contiguous().view(form.dtype).float()
+    exact = form.exact(held).contiguous().view(form.dtype).float()
     exact_key, exact_value = exact.transpose(0, 1).chunk(2, -1)  # [H, m, D]
     scores[..., :: form.block_size] = query @ exact_key.transpose(-1, -2)
     probabilities = torch.cat((scores, own), -1).softmax(-1)

@@ -121,10 +121,8 @@ static void encode(const side_t *side, int64_t head, int64_t dim, const float *v
 int kvmm_write_slots(
     const slot_cache_t *cache, const void *key, const void *value, const int64_t *slots, int64_t first, int64_t last) {
     const int64_t dim = cache->dim, heads = cache->heads, size = cache->itemsize * dim;
-    const int64_t codes = cache->key.nbytes + cache->value.nbytes, spare = cache->nbytes - codes;
-    float *vector = malloc(4 * 5 * dim + 2 * size);
+    float *vector = malloc(4 * 5 * dim);
     if (!vector) return 1;
-    uint8_t *exact = (uint8_t *)(vector + 5 * dim);
     int failed = 0;
     for (int64_t t = first; t < last && !failed; t++) {
         if (slots[t] < 0) continue;
@@ -142,13 +140,9 @@ int kvmm_write_slots(
             read_floats(value, cache->dtype, from, dim, vector);
             encode(&cache->value, h, dim, vector, vector + dim, out + cache->key.nbytes);
             if (place) continue;
+            uint8_t *exact = held + cache->block_size * cache->slot_stride;
             memcpy(exact, (const uint8_t *)key + from * cache->itemsize, size);
             memcpy(exact + size, (const uint8_t *)value + from * cache->itemsize, size);
-            for (int64_t i = 0, at = 0; i < cache->block_size; i++, at += spare) {
-                const int64_t count = at < 2 * size ? least(spare, 2 * size - at) : 0;
-                memcpy(held + i * cache->slot_stride + codes, exact + least(at, 2 * size), count);
-                memset(held + i * cache->slot_stride + codes + count, 0, spare - count);
-            }
         }
     }
     free(vector);
@@ -268,7 +262,6 @@ static void renormalize(const slot_cache_t *cache, state_t *s, int groups, int64
 static void read_block(const slot_cache_t *cache, state_t *s, int groups, const uint8_t *held, int64_t count) {
     const side_t *key = &cache->key, *value = &cache->value;
     const int64_t dim = cache->dim, slot = cache->slot_stride, size = 2 * cache->itemsize * dim;
-    const int64_t codes = key->nbytes + value->nbytes, spare = cache->nbytes - codes;
     for (int64_t t = 0; t < count; t += 4) {
         /* the last four are read again where fewer are left */
         const int64_t from = count < 4 ? 0 : least(t, count - 4);
@@ -287,8 +280,7 @@ static void read_block(const slot_cache_t *cache, state_t *s, int groups, const 
     }
     uint8_t *exact = (uint8_t *)s->vector;
     float *exact_key = s->vector + 2 * dim, *exact_value = exact_key + dim;
-    for (int64_t i = 0, at = 0; at < size; i++, at += spare)
-        memcpy(exact + at, held + i * slot + codes, least(spare, size - at));
+    memcpy(exact, held + cache->block_size * slot, size);
     read_floats(exact, cache->dtype, 0, 2 * dim, exact_key);
     for (int g = 0; g < groups; g++) {
         float *x = s->p + g * s->stride;
