@@ -39,27 +39,37 @@ def _write_bytes(rows, codes, is_short, start, live, K: tl.constexpr, B: tl.cons
 
 
 @triton.jit
-def _encode(rows, x, live, FORWARD, LEVELS, h, K: tl.constexpr, B: tl.constexpr):
-    """Write vectors float32 ``[T, DP]`` to slots ``rows``; the last arguments as of :func:`write_kernel`."""
+def _encode(rows, x_at, x, live, FORWARD, LEVELS, h, K: tl.constexpr, B: tl.constexpr):
+    """Write vectors ``x`` ``[T, DP]``, which begin at ``x_at`` ``[T]``, to slots ``rows``; the last arguments as of
+    :func:`write_kernel`."""
     D: tl.constexpr = K.dim
-    d = tl.arange(0, K.padded_dim)
+    DP: tl.constexpr = K.padded_dim
+    d, i = tl.arange(0, DP), tl.arange(0, 16)
     inside = d < D
     if K.norm:
-        norm = tl.maximum(tl.sqrt(tl.sum(x * x, 1)), _EPSILON).to(tl.float16)
-        x = tl.div_rn(x, tl.broadcast_to(norm.to(tl.float32)[:, None], x.shape))
-        bits = norm.to(tl.int16, bitcast=True).to(tl.int32)
+        x = x.to(tl.float32)
+        half = tl.maximum(tl.sqrt(tl.sum(x * x, 1)), _EPSILON).to(tl.float16)
+        bits = half.to(tl.int16, bitcast=True).to(tl.int32)
         tl.store(rows + K.start + K.code_bytes, (bits & 255).to(tl.uint8), mask=live)
         tl.store(rows + K.start + K.code_bytes + 1, ((bits >> 8) & 255).to(tl.uint8), mask=live)
-    forward = tl.load(FORWARD + (h * D + d)[:, None] * D + d[None, :], mask=inside[:, None] & inside[None, :], other=0.0)
-    channels = tl.dot(x, forward, input_precision="tf32x3")
+        norm = half.to(tl.float32)
+    channels = tl.zeros(x.shape, tl.float32)
+    for start in range(0, D, 16):
+        row = start + i
+        part = tl.load(x_at[:, None] + row[None, :], mask=live[:, None] & (row < D)[None, :], other=0.0).to(tl.float32)
+        if K.norm:
+            part = tl.div_rn(part, tl.broadcast_to(norm[:, None], part.shape))
+        at = FORWARD + (h * D + row)[:, None] * D + d[None, :]
+        forward = tl.load(at, mask=(row < D)[:, None] & inside[None, :], other=0.0)
+        channels = tl.dot(part, forward, channels, input_precision="tf32x3")
     levels = LEVELS + h * 5 * D + d
     offset, zero = tl.load(levels, mask=inside, other=0.0), tl.load(levels + D, mask=inside, other=0.0)
     step, most = tl.load(levels + 2 * D, mask=inside, other=1.0), tl.load(levels + 3 * D, mask=inside, other=0.0)
-    start = tl.load(levels + 4 * D, mask=inside, other=0.0).to(tl.int32)
+    first = tl.load(levels + 4 * D, mask=inside, other=0.0).to(tl.int32)
     codes, error = _codes(channels - offset[None, :], zero, step, most)
     short, short_error = _codes(channels, zero, step, most)
     is_short = short_error < error
-    _write_bytes(rows, tl.where(is_short[:, None], short, codes), is_short, start, live, K, B)
+    _write_bytes(rows, tl.where(is_short[:, None], short, codes), is_short, first, live, K, B)
 
 
 @triton.jit
@@ -67,12 +77,14 @@ def _write_side(
     CACHE, EXACT, held, exact, place, x_at, live, FORWARD, LEVELS, h, K: tl.constexpr, STRIDE: tl.constexpr,
     EXACT_START: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    d = tl.arange(0, K.padded_dim)
-    inside = (d < K.dim)[None, :]
+    D: tl.constexpr = K.dim
+    DP: tl.constexpr = K.padded_dim
+    d = tl.arange(0, DP)
+    inside = (d < D)[None, :]
     x = tl.load(x_at[:, None] + d[None, :], mask=live[:, None] & inside, other=0.0)
     first = live & (place == 0)
     tl.store(EXACT + (exact + EXACT_START)[:, None] + d[None, :], x, mask=first[:, None] & inside)
-    _encode(CACHE + held + place * STRIDE, x.to(tl.float32), live, FORWARD, LEVELS, h, K, B)
+    _encode(CACHE + held + place * STRIDE, x_at, x, live, FORWARD, LEVELS, h, K, B)
 
 
 @triton.jit
@@ -114,9 +126,10 @@ def _decode_side(
     K: tl.constexpr, T: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     D: tl.constexpr = K.dim
-    d = tl.arange(0, K.padded_dim)
+    DP: tl.constexpr = K.padded_dim
+    d = tl.arange(0, DP)
     inside = (d < D)[None, :]
-    x = tl.zeros((T, K.padded_dim), tl.float32)
+    x = tl.zeros((T, DP), tl.float32)
     x = products(x, rows, MATRIX + h * K.columns * D, d, inside, D, K, ASM)
     x = x * tl.load(UNIT + h) + tl.load(CONSTANT + h * D + d, mask=d < D, other=0.0)[None, :]
     if K.norm:
