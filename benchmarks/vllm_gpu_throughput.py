@@ -4,11 +4,11 @@
         [--seconds 420] [--output benchmarks/results/vllm_gpu_throughput.json]
 
 Every cache has an engine in a process of its own, one after the other, with CUDA graphs of decoding steps and without
-torch.compile. The prompts of a batch are random tokens, of lengths spread evenly over ``--lengths``; with images each is
-one random image of 1008 x 1008 and as many tokens of text as the shortest prompt has. ``tokens_per_second`` is what comes
-out from when all prompts are read until the first sequence is done; ``prompt_tokens_per_second`` is the time until then.
-``capacity`` is the tokens that the cache holds. vLLM keeps the first and last two layers in bfloat16 and FlashAttention
-2 for TurboQuant; here it codes all layers and reads prompts with FlashAttention 3, as the other caches do.
+torch.compile. The prompts of a batch are random tokens, of lengths spread evenly over ``--lengths``; with images each
+is one random image of 1008 x 1008 and as many tokens of text as the shortest prompt has. ``tokens_per_second`` is what
+comes out from when all prompts are read until the first sequence is done, ``prompt_tokens_per_second`` what is read
+until then, and ``capacity`` the tokens that the cache holds. For TurboQuant vLLM keeps the first and last two layers in
+bfloat16 and uses FlashAttention 2; here it codes all layers and reads prompts with FlashAttention 3, as others do.
 
 Rows are written as they come, and after ``--seconds`` the rest is left out.
 """
