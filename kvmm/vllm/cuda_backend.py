@@ -106,6 +106,8 @@ class KVMMCudaImpl(SlotsImpl):
 
     def take(self, slots: LayerSlots) -> None:
         """Use these slots from now on: their matrices go to the device, so that no graph has to make them."""
+        if slots is self._found:
+            return
         super().take(slots)
         self._triton = TritonSlots(slots.on(torch.device(current_platform.device_type, torch.cuda.current_device())))
 
