@@ -5,16 +5,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_AND = tl.constexpr({k: f"and.b32 $0, $1, {0x00010001 << k:#010x};" for k in range(8)})
+_AND = tl.constexpr(
+    {
+        (bits, k): f"and.b32 $0, $1, {((1 << bits) - 1) * 0x00010001 << k:#010x};"
+        for bits in (1, 2)
+        for k in range(0, 8, bits)
+    }
+)
 
 
 @triton.jit
-def plane(words, K: tl.constexpr, ASM: tl.constexpr):
-    """Float16 ``2^(K - 24)`` where bit ``K`` of int16 words is set, else 0: the bit where it lies, as a subnormal number."""
+def plane(words, K: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr):
+    """The field of ``BITS`` bits from bit ``K`` on of int16 words times ``2^(K - 24)``, as float16: the bits where they
+    lie are a subnormal number."""
     if ASM:  # two words an instruction
-        return tl.inline_asm_elementwise(_AND[K], "=r,r", [words], dtype=tl.float16, is_pure=True, pack=2)
+        return tl.inline_asm_elementwise(_AND[BITS, K], "=r,r", [words], dtype=tl.float16, is_pure=True, pack=2)
     else:  # the interpreter has no assembler
-        return (words & (1 << K)).to(tl.float16, bitcast=True)
+        return (words & (((1 << BITS) - 1) << K)).to(tl.float16, bitcast=True)
 
 
 @triton.jit
@@ -50,38 +57,45 @@ def load_norms(rows, BYTE: tl.constexpr, live):
 
 @triton.jit
 def _chunk_products(
-    s, rows, weights, c, mask, WIDTH, FIRST: tl.constexpr, WORDS: tl.constexpr, COLUMN: tl.constexpr, ASM: tl.constexpr
+    s, rows, weights, c, mask, WIDTH, BITS: tl.constexpr, FIRST: tl.constexpr, WORDS: tl.constexpr, COLUMN: tl.constexpr,
+    ASM: tl.constexpr,
 ):  # fmt: skip
     COLUMNS: tl.constexpr = 16 if WORDS < 16 else WORDS
-    PLANES: tl.constexpr = WORDS if WORDS < 16 else 16
+    PLANES: tl.constexpr = (WORDS if WORDS < 16 else 16) // BITS
     column = tl.arange(0, COLUMNS)
     words = load_words(rows[:, None], column[None, :], FIRST, WORDS)
-    for k in tl.static_range(PLANES):
-        if k == 8:
+    for i in tl.static_range(PLANES):
+        if i * BITS == 8:
             words = upper(words, ASM)
-        at = weights + (COLUMN + k * COLUMNS + column)[:, None] * WIDTH + c[None, :]
+        at = weights + (COLUMN + i * COLUMNS + column)[:, None] * WIDTH + c[None, :]
         w = tl.load(at, mask=mask, other=0.0)
-        s = tl.dot(plane(words, k % 8, ASM), w, s)
+        s = tl.dot(plane(words, i * BITS % 8, BITS, ASM), w, s)
     return s
 
 
 @triton.jit
-def products(s, rows, weights, c, mask, WIDTH, K: tl.constexpr, ASM: tl.constexpr):
-    """Add the products of the bits of slots ``rows`` ``[T]`` (pointers to int16) and weights float16 ``[columns, WIDTH]``,
-    of which columns ``c`` ``[N]`` with ``mask`` ``[1, N]``, to ``s`` float32 ``[T, N]``, in units of 2^-24."""
-    FIRST: tl.constexpr = K.first
-    WORDS: tl.constexpr = K.width
-    FULL: tl.constexpr = K.full
-    REST: tl.constexpr = K.rest
-    LAST: tl.constexpr = K.last
+def products(s, rows, weights, c, mask, WIDTH, G: tl.constexpr, ASM: tl.constexpr):
+    """Add the products of a region ``G`` of slots ``rows`` ``[T]`` (pointers to int16) and weights float16 ``[columns,
+    WIDTH]``, of which columns ``c`` ``[N]`` with ``mask`` ``[1, N]``, to ``s`` float32 ``[T, N]``, in units of 2^-24."""
+    BITS: tl.constexpr = G.bits
+    FIRST: tl.constexpr = G.first
+    WORDS: tl.constexpr = G.width
+    FULL: tl.constexpr = G.full
+    REST: tl.constexpr = G.rest
+    LAST: tl.constexpr = G.last
+    COLUMN: tl.constexpr = G.column
+    EACH: tl.constexpr = 16 // BITS  # columns of a word
     for i in tl.static_range(FULL):
-        s = _chunk_products(s, rows, weights, c, mask, WIDTH, FIRST + i * WORDS, WORDS, i * 16 * WORDS, ASM)
+        s = _chunk_products(
+            s, rows, weights, c, mask, WIDTH, BITS, FIRST + i * WORDS, WORDS, COLUMN + i * EACH * WORDS, ASM
+        )  # fmt: skip
     if REST > 0:
         s = _chunk_products(
-            s, rows, weights, c, mask, WIDTH, FIRST + FULL * WORDS, REST, FULL * 16 * WORDS, ASM
+            s, rows, weights, c, mask, WIDTH, BITS, FIRST + FULL * WORDS, REST, COLUMN + FULL * EACH * WORDS, ASM
         )  # fmt: skip
     if LAST > 0:
         s = _chunk_products(
-            s, rows, weights, c, mask, WIDTH, FIRST + FULL * WORDS + REST, LAST, 16 * (FULL * WORDS + REST), ASM
+            s, rows, weights, c, mask, WIDTH, BITS, FIRST + FULL * WORDS + REST, LAST,
+            COLUMN + EACH * (FULL * WORDS + REST), ASM,
         )  # fmt: skip
     return s
