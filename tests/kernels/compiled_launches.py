@@ -68,7 +68,9 @@ def resources(kernel: Any) -> dict[str, int]:
     path = f"/tmp/kernel-{os.getpid()}.cubin"
     with open(path, "wb") as file:
         file.write(kernel.asm["cubin"])
-    usage = subprocess.run([f"{folder}/cuobjdump", "-res-usage", path], capture_output=True, text=True, check=True).stdout
+    usage = subprocess.run(
+        [f"{folder}/cuobjdump", "-res-usage", path], capture_output=True, text=True, check=True
+    ).stdout
     found = {name.lower(): int(number) for name, number in re.findall(r"(REG|STACK|SHARED):(\d+)", usage)}
     text = subprocess.run([f"{folder}/nvdisasm", path], capture_output=True, text=True, check=True).stdout
     os.unlink(path)

@@ -37,7 +37,10 @@ CACHE = Struct(
     (
         Member("key", SIDE),
         Member("value", SIDE),
-        *(Member(name, INT64) for name in ("heads", "dim", "block_size", "dtype", "itemsize", "num_blocks", "value_start")),
+        *(
+            Member(name, INT64)
+            for name in ("heads", "dim", "block_size", "dtype", "itemsize", "num_blocks", "value_start")
+        ),
         *(Member(name, INT64, "in bytes") for name in ("block_stride", "head_stride", "slot_stride")),
         Member("data", pointer("uint8_t")),
     ),

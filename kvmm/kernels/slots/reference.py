@@ -51,7 +51,8 @@ def channels(side: SlotSide, slots: torch.Tensor) -> tuple[torch.Tensor, torch.T
     found = bits @ side.values + (side.zero_point + side.offset).unsqueeze(-2)
     if not side.norm:
         return found, None
-    return found, slots[..., side.code_bytes :].contiguous().view(torch.float16)[..., 0].float()
+    norm = slots[..., side.code_bytes :].clone(memory_format=torch.contiguous_format)  # at an even address
+    return found, norm.view(torch.float16)[..., 0].float()
 
 
 def decode(side: SlotSide, slots: torch.Tensor) -> torch.Tensor:

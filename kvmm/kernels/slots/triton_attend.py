@@ -248,7 +248,9 @@ def attend_kernel(
 
 
 @triton.jit
-def merge_kernel(M, L, ACC, M_OUT, L_OUT, OUT, splits, COLUMNS: tl.constexpr, D: tl.constexpr, NR: tl.constexpr, F: tl.constexpr):
+def merge_kernel(
+    M, L, ACC, M_OUT, L_OUT, OUT, splits, COLUMNS: tl.constexpr, D: tl.constexpr, NR: tl.constexpr, F: tl.constexpr
+):
     """Merge all splits into one: ``OUT`` ``[B * H, columns + 1 + D, NR]`` as of :func:`attend_kernel`, normalised, with the
     states ``M_OUT`` and ``L_OUT`` ``[B * H, 2, NR]`` of that: a maximum of 0 and a sum of 1, or no tokens."""
     SIZE: tl.constexpr = (COLUMNS + 1 + D) * NR

@@ -28,7 +28,11 @@ def _write_bytes(rows, codes, is_short, pairs, start, single, live, K: tl.conste
     PARTS: tl.constexpr = (K.code_bytes + B - 1) // B
     at = (codes & ((1 << pairs) - 1)[None, :]) << (start % 8)[None, :]
     # integers that float16 has
-    low, high, top = (at & 255).to(tl.float16), (at >> 8).to(tl.float16), (codes >> pairs[None, :]) << (single % 8)[None, :]
+    low, high, top = (
+        (at & 255).to(tl.float16),
+        (at >> 8).to(tl.float16),
+        (codes >> pairs[None, :]) << (single % 8)[None, :],
+    )
     top = top.to(tl.float16)
     for part in tl.static_range(PARTS):
         j = part * B + tl.arange(0, B)
@@ -37,7 +41,9 @@ def _write_bytes(rows, codes, is_short, pairs, start, single, live, K: tl.conste
         found = tl.dot(top, ((single // 8)[:, None] == j[None, :]).to(tl.float16), found)
         flag = tl.where(j == K.flag // 8, 1 << K.flag % 8, 0)
         found = found.to(tl.int32) + is_short.to(tl.int32)[:, None] * flag[None, :]
-        tl.store(rows[:, None] + K.start + j[None, :], found.to(tl.uint8), mask=live[:, None] & (j < K.code_bytes)[None, :])
+        tl.store(
+            rows[:, None] + K.start + j[None, :], found.to(tl.uint8), mask=live[:, None] & (j < K.code_bytes)[None, :]
+        )
 
 
 @triton.jit
