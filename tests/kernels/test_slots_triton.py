@@ -92,7 +92,7 @@ def attention_error(
     query, (key, value) = query.to(DEVICE, form.dtype), written.newest()
     table = torch.cat((written.table, written.table[:1]))
     lengths = torch.tensor([*(past + new for past in written.pasts), 0], dtype=torch.int32, device=DEVICE)
-    out = torch.full_like(query, float("nan"), dtype=dtype or torch.float32)
+    out = torch.full_like(query, float("nan"), dtype=dtype)
     scaling, slots = 0.5 * form.key.dim**-0.5, TritonSlots(form)
     assert slots.takes(written.cache, query, key, value)
     slots.attend(query, key, value, written.cache, table, lengths, scaling, out, splits)

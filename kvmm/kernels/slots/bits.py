@@ -121,7 +121,7 @@ class SideBits:
 
     @cached_property
     def _columns(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of every column the lowest bit of its field, or the number of bits if it has none, and its place in a byte."""
+        """Of every column the lowest bit of its field, or the number of bits if it has none; its place in a byte."""
         bits, places = [], []
         edges = (0, self.side.paired), (self.side.paired, self.layout.flag + 1)
         for region, (begin, end) in zip(self.regions, edges, strict=True):
@@ -139,8 +139,8 @@ class SideBits:
         return torch.cat(bits), torch.cat(places)
 
     def _by_column(self, unit: float) -> torch.Tensor:
-        """What the lowest bit of every column adds to a vector, float32 ``[H, columns, D]``; a column at place ``k`` of a
-        byte has ``2^k / unit`` where that is set."""
+        """What the lowest bit of every column adds to a vector, float32 ``[H, columns, D]``; a column at place ``k`` of
+        a byte has ``2^k / unit`` where that is set."""
         matrix = self.side.values @ self.side.inverse.mT
         bit, place = (x.to(matrix.device) for x in self._columns)
         rows = pad(matrix[:, : self.layout.flag + 1], (0, 0, 0, 1))[:, bit]
@@ -152,15 +152,15 @@ class SideBits:
         return (self.side.zero_point + self.side.offset).unsqueeze(-2) @ self.side.inverse.mT
 
     def query_matrices(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """For queries of keys: float32 ``[H, D, columns]`` of a query to the weights of columns, ``[H, D]`` of a query to
-        what all scores have, and ``[H]`` the largest norm of the first's columns."""
+        """For queries of keys: float32 ``[H, D, columns]`` of a query to the weights of columns, ``[H, D]`` of a query
+        to what all scores have, and ``[H]`` the largest norm of the first's columns."""
         weights = self._by_column(1.0).mT.contiguous()
         largest = torch.linalg.vector_norm(weights, dim=1).amax(-1).clamp_min(1e-30)
         return weights, self._constant[:, 0].contiguous(), largest
 
     def output_matrix(self, multiple: int) -> torch.Tensor:
-        """For weighted values: float32 ``[H, rows, D]`` of sums of columns, and then of weights, to the output; rows are
-        padded with zeros to a multiple."""
+        """For weighted values: float32 ``[H, rows, D]`` of sums of columns, and then of weights, to the output; rows
+        are padded with zeros to a multiple."""
         rows = torch.cat((self._by_column(PLANE_UNIT), self._constant), 1)
         return pad(rows, (0, 0, 0, -rows.shape[1] % multiple)).contiguous()
 

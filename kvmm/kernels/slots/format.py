@@ -4,7 +4,8 @@ A slot of one head has, after each other: the key's codes, its norm, the value's
 a multiple of 4 bytes where there is room. Codes are bits, lowest first and the channels one after the other, without
 the highest bit of odd widths; these bits follow, so that all others lie in pairs. Then comes a bit that says that the
 vector was coded about zero and not about the mean; all in whole bytes. Norms are float16 and are there only where a
-side has them. The slots of a block lie ``stride`` bytes apart. The first token of a block is also kept exact: its key and value lie behind the slots.
+side has them. The slots of a block lie ``stride`` bytes apart. The first token of a block is also kept exact: its key
+and value lie behind the slots.
 """
 
 from __future__ import annotations

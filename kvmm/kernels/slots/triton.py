@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from triton import next_power_of_2
 from triton.runtime.interpreter import InterpretedFunction
 
+from kvmm.kernels.slots.attend_kernels import attend_kernel, expand_kernel, merge_kernel, output_kernel
 from kvmm.kernels.slots.bits import SideBits
 from kvmm.kernels.slots.format import SlotFormat, SlotSide
-from kvmm.kernels.slots.triton_attend import attend_kernel, expand_kernel, merge_kernel, output_kernel
-from kvmm.kernels.slots.triton_write import decode_kernel, write_kernel
+from kvmm.kernels.slots.write_kernels import decode_kernel, write_kernel
 
 MAX_ROWS = 32  # new tokens of a sequence times query heads of a KV head
 _LOG2E = math.log2(math.e)
@@ -183,7 +182,8 @@ class TritonSlots:
         attend_kernel[splits, heads, batch](
             memory.words, memory.exact, weights, line, query, key, value, block_table, seq_lens, *state,
             *memory.word_strides, *memory.exact_strides, block_table.stride(0), *query.stride()[:2], *key.stride()[:2],
-            *value.stride()[:2], heads, splits, scaling * _LOG2E, **self._layout, **self._regions, STRIDE=form.stride // 2,
+            *value.stride()[:2], heads, splits, scaling * _LOG2E, **self._layout, **self._regions,
+            STRIDE=form.stride // 2,
             T=min(form.block_size, 64), RP=padded, ASM=not interpreted(), **shape,
             num_warps=self._warps(padded), num_stages=2,
         )  # fmt: skip
@@ -234,8 +234,8 @@ class TritonSlots:
         decode_kernel[-(-max_length // tile), self.form.key.heads, len(block_table)](
             memory.words, memory.exact, block_table, lengths, starts, out_key, out_value, *self._vectors,
             *memory.word_strides, *memory.exact_strides, block_table.stride(0), *out_key.stride()[:2],
-            *out_value.stride()[:2], **self._layout, **self._regions, STRIDE=self.form.stride // 2, T=tile, ASM=not interpreted(),
-            num_warps=4,
+            *out_value.stride()[:2], **self._layout, **self._regions, STRIDE=self.form.stride // 2, T=tile,
+            ASM=not interpreted(), num_warps=4,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from kvmm.kernels.slots.bits import LARGEST, PLANE_UNIT
-from kvmm.kernels.slots.triton_planes import load_norms, load_words, plane, products, upper
+from kvmm.kernels.slots.plane_kernels import load_norms, load_words, plane, products, upper
 
 _LARGEST = tl.constexpr(LARGEST)
 _UNIT = tl.constexpr(PLANE_UNIT / LARGEST)
@@ -161,23 +161,59 @@ def _add_exact(key, value, q, live, scaling, m, l, acc, ASM: tl.constexpr):
 
 
 @triton.jit
+def _attend_exact(
+    EXACT, QUERY, KEY, VALUE, table, M, L, ACC, block_exact, query_t, query_h, key_t, key_h, value_t, value_h,
+    scaling, length, first, last, b, h, r, K: tl.constexpr, NEW: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
+    ASM: tl.constexpr,
+):  # fmt: skip
+    """Attention over the exact tokens of blocks ``first`` to ``last - 1``, and in the first split over the new tokens."""
+    NR: tl.constexpr = NEW * R
+    D: tl.constexpr = K.dim
+    DP: tl.constexpr = K.padded_dim
+    m, l, acc = tl.full((RP,), -1e30, tl.float32), tl.zeros((RP,), tl.float32), tl.zeros((DP, RP), tl.float32)
+    d, i, row_live = tl.arange(0, DP), tl.arange(0, 16), r < NR
+    in_dim = (d < D)[None, :]
+    q_at = QUERY + ((b * NEW + r // R).to(tl.int64) * query_t + (h * R + r % R) * query_h)[None, :] + d[:, None]
+    q = tl.load(q_at, mask=row_live[None, :] & (d < D)[:, None], other=0.0)
+    for start in range(first, last, 16):
+        live = start + i < last
+        block = tl.load(table + start + i, mask=live, other=0).to(tl.int64)
+        at = EXACT + (block * block_exact)[:, None] + d[None, :]
+        key = tl.load(at, mask=live[:, None] & in_dim, other=0.0)
+        value = tl.load(at + D, mask=live[:, None] & in_dim, other=0.0)
+        m, l, acc = _add_exact(key, value, q, live[:, None], scaling, m, l, acc, ASM)
+    if tl.program_id(0) == 0:
+        live = i < tl.minimum(length, NEW)
+        token = (b * NEW + i).to(tl.int64)
+        key_at = KEY + (token * key_t + h * key_h)[:, None] + d[None, :]
+        value_at = VALUE + (token * value_t + h * value_h)[:, None] + d[None, :]
+        key = tl.load(key_at, mask=live[:, None] & in_dim, other=0.0)
+        value = tl.load(value_at, mask=live[:, None] & in_dim, other=0.0)
+        seen = live[:, None] & (i[:, None] <= (r // R)[None, :])
+        m, l, acc = _add_exact(key, value, q, seen, scaling, m, l, acc, ASM)
+    tl.store(M, m, mask=row_live)
+    tl.store(L, l, mask=row_live)
+    tl.store(ACC + d[:, None] * NR + r[None, :], acc, mask=(d < D)[:, None] & row_live[None, :])
+
+
+@triton.jit
 def attend_kernel(
     CACHE, EXACT, WEIGHTS, LINE, QUERY, KEY, VALUE, TABLE, LENGTHS, M, L, ACC,
     block_words, head_words, block_exact, head_exact, table_stride, query_t, query_h, key_t, key_h, value_t, value_h,
     heads, splits, scaling, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, KS: tl.constexpr, VP: tl.constexpr,
-    VS: tl.constexpr, STRIDE: tl.constexpr, EXACT_START: tl.constexpr, BLOCK: tl.constexpr, T: tl.constexpr, NEW: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, ASM: tl.constexpr,
+    VS: tl.constexpr, STRIDE: tl.constexpr, EXACT_START: tl.constexpr, BLOCK: tl.constexpr, T: tl.constexpr,
+    NEW: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Attention of the new tokens of a sequence over some blocks of one head, and in the first split over themselves.
 
     Strides are in elements: of ``CACHE`` int16 and of ``EXACT``, the same memory in the dtype of the model; ``STRIDE`` of
-    slots is in 16-bit words. ``KP``, ``KS``,
-    ``VP`` and ``VS`` are the regions of keys and values. Results of two parts, bits and exact tokens: ``M`` and ``L`` float32 ``[B, H, splits, 2,
-    NR]``, ``ACC`` float32 ``[B, H, splits, columns + 1 + D, NR]`` with the sums of planes, of weights, and of values.
+    slots is in 16-bit words. ``KP``, ``KS``, ``VP`` and ``VS`` are the regions of keys and values. Results of two parts,
+    bits and exact tokens: ``M`` and ``L`` float32 ``[B, H, splits, 2, NR]``, ``ACC`` float32 ``[B, H, splits, columns + 1
+    + D, NR]`` with the sums of planes, of weights, and of values.
     """
     NR: tl.constexpr = NEW * R
     COLUMNS: tl.constexpr = V.columns
     D: tl.constexpr = K.dim
-    DP: tl.constexpr = K.padded_dim
     split, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(LENGTHS + b)
     past = tl.maximum(length - NEW, 0)
@@ -220,31 +256,11 @@ def attend_kernel(
         _store_sums(out, sums, r, row_live, NR, VP)
         _store_sums(out, sums, r, row_live, NR, VS)
         tl.store(out + COLUMNS * NR + r, total, mask=row_live)
-
-    m, l, acc = tl.full((RP,), -1e30, tl.float32), tl.zeros((RP,), tl.float32), tl.zeros((DP, RP), tl.float32)
-    d, i = tl.arange(0, DP), tl.arange(0, 16)
-    in_dim = (d < D)[None, :]
-    q_at = QUERY + ((b * NEW + r // R).to(tl.int64) * query_t + (h * R + r % R) * query_h)[None, :] + d[:, None]
-    q = tl.load(q_at, mask=row_live[None, :] & (d < D)[:, None], other=0.0)
-    for start in range(first, last, 16):
-        live = start + i < last
-        block = tl.load(table + start + i, mask=live, other=0).to(tl.int64)
-        at_exact = EXACT + (block * block_exact + h * head_exact + EXACT_START)[:, None] + d[None, :]
-        key = tl.load(at_exact, mask=live[:, None] & in_dim, other=0.0)
-        value = tl.load(at_exact + D, mask=live[:, None] & in_dim, other=0.0)
-        m, l, acc = _add_exact(key, value, q, live[:, None], scaling, m, l, acc, ASM)
-    if split == 0:
-        live = i < tl.minimum(length, NEW)
-        token = (b * NEW + i).to(tl.int64)
-        key = tl.load(KEY + (token * key_t + h * key_h)[:, None] + d[None, :], mask=live[:, None] & in_dim, other=0.0)
-        value = tl.load(
-            VALUE + (token * value_t + h * value_h)[:, None] + d[None, :], mask=live[:, None] & in_dim, other=0.0
-        )
-        seen = live[:, None] & (i[:, None] <= (r // R)[None, :])
-        m, l, acc = _add_exact(key, value, q, seen, scaling, m, l, acc, ASM)
-    tl.store(M + state + NR, m, mask=row_live)
-    tl.store(L + state + NR, l, mask=row_live)
-    tl.store(out + (COLUMNS + 1 + d)[:, None] * NR + r[None, :], acc, mask=(d < D)[:, None] & row_live[None, :])
+    _attend_exact(
+        EXACT + h * head_exact + EXACT_START, QUERY, KEY, VALUE, table, M + state + NR, L + state + NR,
+        out + (COLUMNS + 1) * NR, block_exact, query_t, query_h, key_t, key_h, value_t, value_h, scaling, length, first,
+        last, b, h, r, K, NEW, R, RP, ASM,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kvmm.kernels.slots.triton_planes import load_norms, products
+from kvmm.kernels.slots.plane_kernels import load_norms, products
 
 _EPSILON = tl.constexpr(1e-6)
 _ROUND = tl.constexpr(1.5 * 2.0**23)  # added and subtracted: rounds to the nearest integer, ties to even
