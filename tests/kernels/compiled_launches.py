@@ -6,10 +6,11 @@ Only in a process whose Triton was imported without its interpreter.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ _OPTIONS = ("num_warps", "num_stages")
 def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, Any], capability: int) -> Any:
     """A launch as Triton would specialise it, its tensors aligned."""
     options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
-    kwargs.pop("grid", None), kwargs.pop("warmup", None)
+    for name in ("grid", "warmup"):
+        kwargs.pop(name, None)
     names = [parameter.name for parameter in function.params]
     given = dict(zip(names, args, strict=False)) | kwargs
     signature, constants, attributes = {}, {}, {}
@@ -39,9 +41,8 @@ def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
             signature[name] = f"*{_TYPES[value.dtype]}"
         else:
             signature[name] = "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
-        if signature[name] != "constexpr" and not isinstance(value, float):
-            if isinstance(value, torch.Tensor) or value % 16 == 0:
-                attributes[(number,)] = [["tt.divisibility", 16]]
+        if signature[name] not in ("constexpr", "fp32") and (isinstance(value, torch.Tensor) or value % 16 == 0):
+            attributes[(number,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
@@ -62,16 +63,18 @@ def recorded(capability: int = 90) -> Iterator[list[tuple[str, Any]]]:
         JITFunction.run = before
 
 
+def _read(path: Path, program: str, *options: str) -> str:
+    command = [str(Path(nvidia).parent / "bin" / program), *options, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def resources(kernel: Any) -> dict[str, int]:
     """Registers and bytes of stack and shared memory of a compiled kernel, and how many instructions of each kind."""
-    folder = os.path.join(os.path.dirname(nvidia), "bin")
-    path = f"/tmp/kernel-{os.getpid()}.cubin"
-    with open(path, "wb") as file:
-        file.write(kernel.asm["cubin"])
-    usage = subprocess.run([f"{folder}/cuobjdump", "-res-usage", path], capture_output=True, text=True, check=True).stdout
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(kernel.asm["cubin"])
+        usage, text = (_read(path, *command) for command in (("cuobjdump", "-res-usage"), ("nvdisasm",)))
     found = {name.lower(): int(number) for name, number in re.findall(r"(REG|STACK|SHARED):(\d+)", usage)}
-    text = subprocess.run([f"{folder}/nvdisasm", path], capture_output=True, text=True, check=True).stdout
-    os.unlink(path)
     for name in re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9]*)", text, re.MULTILINE):
         found[name] = found.get(name, 0) + 1
     return found

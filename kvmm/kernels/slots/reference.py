@@ -51,7 +51,8 @@ def channels(side: SlotSide, slots: torch.Tensor) -> tuple[torch.Tensor, torch.T
     found = bits @ side.values + (side.zero_point + side.offset).unsqueeze(-2)
     if not side.norm:
         return found, None
-    return found, slots[..., side.code_bytes :].contiguous().view(torch.float16)[..., 0].float()
+    norm = slots[..., side.code_bytes :].clone(memory_format=torch.contiguous_format)  # at an even address
+    return found, norm.view(torch.float16)[..., 0].float()
 
 
 def decode(side: SlotSide, slots: torch.Tensor) -> torch.Tensor:
@@ -74,8 +75,8 @@ def write(form: SlotFormat, cache: torch.Tensor, slots: torch.Tensor, key: torch
     if not bool(kept.all()):
         slots, key, value = slots[kept], key[kept], value[kept]
     block, place = slots // form.block_size, slots % form.block_size
-    coded = torch.cat((encode(form.key, key), encode(form.value, value)), -1)
-    form.slots(cache)[block, :, place, : form.code_bytes] = coded
+    for side, start, x in zip((form.key, form.value), form.starts, (key, value), strict=True):
+        form.slots(cache)[block, :, place, start : start + side.nbytes] = encode(side, x)
     first = (place == 0).nonzero()[:, 0]
     if first.numel():
         exact = torch.cat((key[first], value[first]), -1).to(form.dtype)
@@ -129,7 +130,8 @@ def attend(
     packed, own = probabilities.split((past, count), -1)
     firsts = packed[..., :: form.block_size].clone()
     packed[..., :: form.block_size] = 0
-    found, norm = channels(form.value, slots[..., form.key.nbytes : form.code_bytes])
+    start = form.starts[1]
+    found, norm = channels(form.value, slots[..., start : start + form.value.nbytes])
     if norm is not None:
         packed = packed * norm.unsqueeze(1)
     restored = (packed @ found) @ form.value.inverse.transpose(-1, -2)

@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from triton import next_power_of_2
 from triton.runtime.interpreter import InterpretedFunction
 
-from kvmm.kernels.slots.bits import SideBits, SideLayout
+from kvmm.kernels.slots.attend_kernels import attend_kernel, expand_kernel, merge_kernel, output_kernel
+from kvmm.kernels.slots.bits import SideBits
 from kvmm.kernels.slots.format import SlotFormat, SlotSide
-from kvmm.kernels.slots.triton_attend import attend_kernel, expand_kernel, merge_kernel, output_kernel
-from kvmm.kernels.slots.triton_write import decode_kernel, write_kernel
+from kvmm.kernels.slots.write_kernels import decode_kernel, write_kernel
 
 MAX_ROWS = 32  # new tokens of a sequence times query heads of a KV head
 _LOG2E = math.log2(math.e)
@@ -54,13 +53,15 @@ class _Memory:
         return self.exact.stride()[:2]
 
 
-def _levels(side: SlotSide) -> torch.Tensor:
-    """``LEVELS`` of ``write_kernel``: channels without codes have one level, their zero point."""
+def _levels(side: SlotSide) -> tuple[torch.Tensor, torch.Tensor]:
+    """``LEVELS`` and ``BITS`` of ``write_kernel``: channels without codes have one level, their zero point."""
     missing = (0, side.dim - side.coded)
-    first = (side.widths.cumsum(0) - side.widths).float()
-    rows = [side.offset.float(), side.zero_point.float(), torch.nn.functional.pad(side.steps.float(), missing, value=1.0)]
-    rows += [torch.nn.functional.pad(x, missing).expand(side.heads, -1) for x in (2.0**side.widths - 1, first)]
-    return torch.stack(rows, 1).contiguous()
+    steps = torch.nn.functional.pad(side.steps.float(), missing, value=1.0)
+    most = torch.nn.functional.pad(2.0**side.widths - 1, missing).expand(side.heads, -1)
+    levels = torch.stack([side.offset.float(), side.zero_point.float(), steps, most], 1)
+    odd, pairs = side.widths % 2, side.widths // 2 * 2
+    rows = (pairs, pairs.cumsum(0) - pairs, side.paired + odd.cumsum(0) - odd)
+    return levels.contiguous(), torch.stack([torch.nn.functional.pad(x, missing) for x in rows]).int().contiguous()
 
 
 class TritonSlots:
@@ -74,9 +75,9 @@ class TritonSlots:
         if form.block_size < 16 or form.block_size & (form.block_size - 1):
             raise ValueError(f"blocks of {form.block_size} tokens, not of a power of two from 16 on")
         self.form = form
-        key, value = SideBits(form.key, 0), SideBits(form.value, form.key.nbytes)
+        key, value = SideBits(form.key, 0), SideBits(form.value, form.starts[1])
         self._key, self._value = key.layout, value.layout
-        self._forwards = [(side.forward.mT.float().contiguous(), _levels(side)) for side in (form.key, form.value)]
+        self._forwards = [(side.forward.mT.float().contiguous(), *_levels(side)) for side in (form.key, form.value)]
         self._query = key.query_matrices()
         self._output = value.output_matrix(_COLUMN_BLOCK)
         self._vectors = (*key.vector_matrices(), *value.vector_matrices())
@@ -87,6 +88,7 @@ class TritonSlots:
             "EXACT_START": start // form.dtype.itemsize,
             "BLOCK": form.block_size,
         }
+        self._regions = dict(zip(("KP", "KS", "VP", "VS"), (*key.regions, *value.regions), strict=True))
 
     def takes(self, cache: torch.Tensor, *vectors: torch.Tensor) -> bool:
         """Whether the kernels can read a cache uint8 ``[blocks, H, block_size, nbytes]`` and vectors
@@ -180,7 +182,8 @@ class TritonSlots:
         attend_kernel[splits, heads, batch](
             memory.words, memory.exact, weights, line, query, key, value, block_table, seq_lens, *state,
             *memory.word_strides, *memory.exact_strides, block_table.stride(0), *query.stride()[:2], *key.stride()[:2],
-            *value.stride()[:2], heads, splits, scaling * _LOG2E, **self._layout, STRIDE=form.stride // 2,
+            *value.stride()[:2], heads, splits, scaling * _LOG2E, **self._layout, **self._regions,
+            STRIDE=form.stride // 2,
             T=min(form.block_size, 64), RP=padded, ASM=not interpreted(), **shape,
             num_warps=self._warps(padded), num_stages=2,
         )  # fmt: skip
@@ -201,7 +204,7 @@ class TritonSlots:
 
     def _warps(self, rows: int) -> int:
         """Warps of a program of attention; one has the sums of 16 words and 8 rows in its registers."""
-        width = max(self._key.width, self._value.width)
+        width = max(region.width for region in self._regions.values())
         return min(8, width // 16 * max(1, rows // 16))
 
     def decode(
@@ -231,8 +234,8 @@ class TritonSlots:
         decode_kernel[-(-max_length // tile), self.form.key.heads, len(block_table)](
             memory.words, memory.exact, block_table, lengths, starts, out_key, out_value, *self._vectors,
             *memory.word_strides, *memory.exact_strides, block_table.stride(0), *out_key.stride()[:2],
-            *out_value.stride()[:2], **self._layout, STRIDE=self.form.stride // 2, T=tile, ASM=not interpreted(),
-            num_warps=4,
+            *out_value.stride()[:2], **self._layout, **self._regions, STRIDE=self.form.stride // 2, T=tile,
+            ASM=not interpreted(), num_warps=4,
         )  # fmt: skip
 
 
@@ -240,4 +243,4 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-__all__ = ["MAX_ROWS", "SideLayout", "TritonSlots", "interpreted"]
+__all__ = ["MAX_ROWS", "TritonSlots", "interpreted"]

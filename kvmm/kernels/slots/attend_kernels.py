@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from kvmm.kernels.slots.bits import LARGEST, PLANE_UNIT
-from kvmm.kernels.slots.triton_planes import load_norms, load_words, plane, products, upper
+from kvmm.kernels.slots.plane_kernels import load_norms, load_words, plane, products, upper
 
 _LARGEST = tl.constexpr(LARGEST)
 _UNIT = tl.constexpr(PLANE_UNIT / LARGEST)
@@ -49,11 +49,11 @@ def expand_kernel(
 
 
 @triton.jit
-def _zeros(V: tl.constexpr, RP: tl.constexpr):
-    """Sums of all planes."""
-    PLANES: tl.constexpr = V.full * 16
-    REST: tl.constexpr = V.rest + V.last
-    WIDTH: tl.constexpr = V.width
+def _zeros(G: tl.constexpr, RP: tl.constexpr):
+    """Sums of all planes of a region."""
+    PLANES: tl.constexpr = G.full * (16 // G.bits)
+    REST: tl.constexpr = (G.rest + G.last) // G.bits
+    WIDTH: tl.constexpr = G.width
     sums = ()
     for _ in tl.static_range(PLANES):
         sums = sums + (tl.zeros((WIDTH, RP), tl.float32),)
@@ -64,60 +64,74 @@ def _zeros(V: tl.constexpr, RP: tl.constexpr):
 
 @triton.jit
 def _chunk_sums(
-    sums, rows, p, rescale, FIRST: tl.constexpr, WORDS: tl.constexpr, AT: tl.constexpr, ASM: tl.constexpr
+    sums, rows, p, rescale, BITS: tl.constexpr, FIRST: tl.constexpr, WORDS: tl.constexpr, AT: tl.constexpr,
+    ASM: tl.constexpr,
 ):  # fmt: skip
     COLUMNS: tl.constexpr = 16 if WORDS < 16 else WORDS
-    PLANES: tl.constexpr = WORDS if WORDS < 16 else 16
+    PLANES: tl.constexpr = (WORDS if WORDS < 16 else 16) // BITS
     words = load_words(rows[None, :], tl.arange(0, COLUMNS)[:, None], FIRST, WORDS)
     out = ()
-    for k in tl.static_range(PLANES):
-        if k == 8:
+    for i in tl.static_range(PLANES):
+        if i * BITS == 8:
             words = upper(words, ASM)
-        out = out + (tl.dot(plane(words, k % 8, ASM), p, sums[AT + k] * rescale[None, :]),)
+        out = out + (tl.dot(plane(words, i * BITS % 8, BITS, ASM), p, sums[AT + i] * rescale[None, :]),)
     return out
 
 
 @triton.jit
-def _add_values(sums, rows, p, rescale, V: tl.constexpr, ASM: tl.constexpr):
-    """Add the bits of slots ``rows`` ``[T]``, weighted by ``p`` float16 ``[T, RP]``, to the rescaled sums of planes."""
-    FIRST: tl.constexpr = V.first
-    WORDS: tl.constexpr = V.width
-    FULL: tl.constexpr = V.full
-    REST: tl.constexpr = V.rest
-    LAST: tl.constexpr = V.last
+def _add_values(sums, rows, p, rescale, G: tl.constexpr, ASM: tl.constexpr):
+    """The rescaled sums of the planes of a region, and slots ``rows`` ``[T]`` weighted by ``p`` float16 ``[T, RP]``."""
+    BITS: tl.constexpr = G.bits
+    FIRST: tl.constexpr = G.first
+    WORDS: tl.constexpr = G.width
+    FULL: tl.constexpr = G.full
+    REST: tl.constexpr = G.rest
+    LAST: tl.constexpr = G.last
+    AT: tl.constexpr = G.plane
+    EACH: tl.constexpr = 16 // BITS
     out = ()
     for i in tl.static_range(FULL):
-        out = out + _chunk_sums(sums, rows, p, rescale, FIRST + i * WORDS, WORDS, i * 16, ASM)
+        out = out + _chunk_sums(sums, rows, p, rescale, BITS, FIRST + i * WORDS, WORDS, AT + i * EACH, ASM)
     if REST > 0:
-        out = out + _chunk_sums(sums, rows, p, rescale, FIRST + FULL * WORDS, REST, FULL * 16, ASM)
+        out = out + _chunk_sums(sums, rows, p, rescale, BITS, FIRST + FULL * WORDS, REST, AT + FULL * EACH, ASM)
     if LAST > 0:
-        out = out + _chunk_sums(sums, rows, p, rescale, FIRST + FULL * WORDS + REST, LAST, FULL * 16 + REST, ASM)
+        out = out + _chunk_sums(
+            sums, rows, p, rescale, BITS, FIRST + FULL * WORDS + REST, LAST, AT + FULL * EACH + REST // BITS, ASM
+        )  # fmt: skip
     return out
 
 
 @triton.jit
-def _store_chunk(ACC, sums, r, live, NR: tl.constexpr, WORDS: tl.constexpr, AT: tl.constexpr, COLUMN: tl.constexpr):
+def _store_chunk(
+    ACC, sums, r, live, NR: tl.constexpr, BITS: tl.constexpr, WORDS: tl.constexpr, AT: tl.constexpr, COLUMN: tl.constexpr
+):  # fmt: skip
     COLUMNS: tl.constexpr = 16 if WORDS < 16 else WORDS
-    PLANES: tl.constexpr = WORDS if WORDS < 16 else 16
+    PLANES: tl.constexpr = (WORDS if WORDS < 16 else 16) // BITS
     column = tl.arange(0, COLUMNS)
-    for k in tl.static_range(PLANES):
-        at = ACC + (COLUMN + k * COLUMNS + column)[:, None] * NR + r[None, :]
-        tl.store(at, sums[AT + k], mask=live[None, :])
+    for i in tl.static_range(PLANES):
+        at = ACC + (COLUMN + i * COLUMNS + column)[:, None] * NR + r[None, :]
+        tl.store(at, sums[AT + i], mask=live[None, :])
 
 
 @triton.jit
-def _store_sums(ACC, sums, r, live, NR: tl.constexpr, V: tl.constexpr):
-    """Store the sums of planes to float32 ``[columns, NR]``."""
-    WORDS: tl.constexpr = V.width
-    FULL: tl.constexpr = V.full
-    REST: tl.constexpr = V.rest
-    LAST: tl.constexpr = V.last
+def _store_sums(ACC, sums, r, live, NR: tl.constexpr, G: tl.constexpr):
+    """Store the sums of the planes of a region to float32 ``[columns, NR]``."""
+    BITS: tl.constexpr = G.bits
+    WORDS: tl.constexpr = G.width
+    FULL: tl.constexpr = G.full
+    REST: tl.constexpr = G.rest
+    LAST: tl.constexpr = G.last
+    AT: tl.constexpr = G.plane
+    COLUMN: tl.constexpr = G.column
+    EACH: tl.constexpr = 16 // BITS
     for i in tl.static_range(FULL):
-        _store_chunk(ACC, sums, r, live, NR, WORDS, i * 16, i * 16 * WORDS)
+        _store_chunk(ACC, sums, r, live, NR, BITS, WORDS, AT + i * EACH, COLUMN + i * EACH * WORDS)
     if REST > 0:
-        _store_chunk(ACC, sums, r, live, NR, REST, FULL * 16, FULL * 16 * WORDS)
+        _store_chunk(ACC, sums, r, live, NR, BITS, REST, AT + FULL * EACH, COLUMN + FULL * EACH * WORDS)
     if LAST > 0:
-        _store_chunk(ACC, sums, r, live, NR, LAST, FULL * 16 + REST, 16 * (FULL * WORDS + REST))
+        _store_chunk(
+            ACC, sums, r, live, NR, BITS, LAST, AT + FULL * EACH + REST // BITS, COLUMN + EACH * (FULL * WORDS + REST)
+        )  # fmt: skip
 
 
 @triton.jit
@@ -147,22 +161,59 @@ def _add_exact(key, value, q, live, scaling, m, l, acc, ASM: tl.constexpr):
 
 
 @triton.jit
+def _attend_exact(
+    EXACT, QUERY, KEY, VALUE, table, M, L, ACC, block_exact, query_t, query_h, key_t, key_h, value_t, value_h,
+    scaling, length, first, last, b, h, r, K: tl.constexpr, NEW: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
+    ASM: tl.constexpr,
+):  # fmt: skip
+    """Attention over the exact tokens of blocks ``first`` to ``last - 1``, and in the first split over the new tokens."""
+    NR: tl.constexpr = NEW * R
+    D: tl.constexpr = K.dim
+    DP: tl.constexpr = K.padded_dim
+    m, l, acc = tl.full((RP,), -1e30, tl.float32), tl.zeros((RP,), tl.float32), tl.zeros((DP, RP), tl.float32)
+    d, i, row_live = tl.arange(0, DP), tl.arange(0, 16), r < NR
+    in_dim = (d < D)[None, :]
+    q_at = QUERY + ((b * NEW + r // R).to(tl.int64) * query_t + (h * R + r % R) * query_h)[None, :] + d[:, None]
+    q = tl.load(q_at, mask=row_live[None, :] & (d < D)[:, None], other=0.0)
+    for start in range(first, last, 16):
+        live = start + i < last
+        block = tl.load(table + start + i, mask=live, other=0).to(tl.int64)
+        at = EXACT + (block * block_exact)[:, None] + d[None, :]
+        key = tl.load(at, mask=live[:, None] & in_dim, other=0.0)
+        value = tl.load(at + D, mask=live[:, None] & in_dim, other=0.0)
+        m, l, acc = _add_exact(key, value, q, live[:, None], scaling, m, l, acc, ASM)
+    if tl.program_id(0) == 0:
+        live = i < tl.minimum(length, NEW)
+        token = (b * NEW + i).to(tl.int64)
+        key_at = KEY + (token * key_t + h * key_h)[:, None] + d[None, :]
+        value_at = VALUE + (token * value_t + h * value_h)[:, None] + d[None, :]
+        key = tl.load(key_at, mask=live[:, None] & in_dim, other=0.0)
+        value = tl.load(value_at, mask=live[:, None] & in_dim, other=0.0)
+        seen = live[:, None] & (i[:, None] <= (r // R)[None, :])
+        m, l, acc = _add_exact(key, value, q, seen, scaling, m, l, acc, ASM)
+    tl.store(M, m, mask=row_live)
+    tl.store(L, l, mask=row_live)
+    tl.store(ACC + d[:, None] * NR + r[None, :], acc, mask=(d < D)[:, None] & row_live[None, :])
+
+
+@triton.jit
 def attend_kernel(
     CACHE, EXACT, WEIGHTS, LINE, QUERY, KEY, VALUE, TABLE, LENGTHS, M, L, ACC,
     block_words, head_words, block_exact, head_exact, table_stride, query_t, query_h, key_t, key_h, value_t, value_h,
-    heads, splits, scaling, K: tl.constexpr, V: tl.constexpr, STRIDE: tl.constexpr, EXACT_START: tl.constexpr,
-    BLOCK: tl.constexpr, T: tl.constexpr, NEW: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, ASM: tl.constexpr,
+    heads, splits, scaling, K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, KS: tl.constexpr, VP: tl.constexpr,
+    VS: tl.constexpr, STRIDE: tl.constexpr, EXACT_START: tl.constexpr, BLOCK: tl.constexpr, T: tl.constexpr,
+    NEW: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Attention of the new tokens of a sequence over some blocks of one head, and in the first split over themselves.
 
     Strides are in elements: of ``CACHE`` int16 and of ``EXACT``, the same memory in the dtype of the model; ``STRIDE`` of
-    slots is in 16-bit words. Results of two parts, bits and exact tokens: ``M`` and ``L`` float32 ``[B, H, splits, 2,
-    NR]``, ``ACC`` float32 ``[B, H, splits, columns + 1 + D, NR]`` with the sums of planes, of weights, and of values.
+    slots is in 16-bit words. ``KP``, ``KS``, ``VP`` and ``VS`` are the regions of keys and values. Results of two parts,
+    bits and exact tokens: ``M`` and ``L`` float32 ``[B, H, splits, 2, NR]``, ``ACC`` float32 ``[B, H, splits, columns + 1
+    + D, NR]`` with the sums of planes, of weights, and of values.
     """
     NR: tl.constexpr = NEW * R
     COLUMNS: tl.constexpr = V.columns
     D: tl.constexpr = K.dim
-    DP: tl.constexpr = K.padded_dim
     split, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(LENGTHS + b)
     past = tl.maximum(length - NEW, 0)
@@ -181,15 +232,15 @@ def attend_kernel(
     constant = tl.load(LINE + base * 2 * NR + NR + r, mask=row_live, other=0.0)
     table = TABLE + b.to(tl.int64) * table_stride
     m, l, total = tl.full((RP,), -1e30, tl.float32), tl.zeros((RP,), tl.float32), tl.zeros((RP,), tl.float32)
-    sums = _zeros(V, RP)
+    sums = _zeros(VP, RP) + _zeros(VS, RP)
     t = tl.arange(0, T)
     for tile in range(first * (BLOCK // T), tl.minimum(last * (BLOCK // T), (past + T - 1) // T)):
         block = tl.load(table + tile // (BLOCK // T)).to(tl.int64)
         rows = CACHE + block * block_words + h * head_words + (tile % (BLOCK // T) * T + t) * STRIDE
         held = tile * T + t < past
-        x = products(
-            tl.zeros((T, RP), tl.float32), rows, weights, r, row_live[None, :], NR, K, ASM
-        ) * unit[None, :] + constant[None, :]  # fmt: skip
+        x = products(tl.zeros((T, RP), tl.float32), rows, weights, r, row_live[None, :], NR, KP, ASM)
+        x = products(x, rows, weights, r, row_live[None, :], NR, KS, ASM)
+        x = x * unit[None, :] + constant[None, :]
         if K.norm:
             x *= load_norms(rows, K.start + K.code_bytes, held)[:, None]
         live = held & ((tile * T + t) % BLOCK != 0)  # the first token of a block is read exactly
@@ -197,41 +248,25 @@ def attend_kernel(
         if V.norm:
             p *= load_norms(rows, V.start + V.code_bytes, live)[:, None]
         total = total * rescale + tl.sum(p, 0)
-        sums = _add_values(sums, rows, p.to(tl.float16), rescale, V, ASM)
+        p = p.to(tl.float16)
+        sums = _add_values(sums, rows, p, rescale, VP, ASM) + _add_values(sums, rows, p, rescale, VS, ASM)
     tl.store(M + state, m, mask=row_live)
     tl.store(L + state, l, mask=row_live)
     if first < last:
-        _store_sums(out, sums, r, row_live, NR, V)
+        _store_sums(out, sums, r, row_live, NR, VP)
+        _store_sums(out, sums, r, row_live, NR, VS)
         tl.store(out + COLUMNS * NR + r, total, mask=row_live)
-
-    m, l, acc = tl.full((RP,), -1e30, tl.float32), tl.zeros((RP,), tl.float32), tl.zeros((DP, RP), tl.float32)
-    d, i = tl.arange(0, DP), tl.arange(0, 16)
-    in_dim = (d < D)[None, :]
-    q_at = QUERY + ((b * NEW + r // R).to(tl.int64) * query_t + (h * R + r % R) * query_h)[None, :] + d[:, None]
-    q = tl.load(q_at, mask=row_live[None, :] & (d < D)[:, None], other=0.0)
-    for start in range(first, last, 16):
-        live = start + i < last
-        block = tl.load(table + start + i, mask=live, other=0).to(tl.int64)
-        at_exact = EXACT + (block * block_exact + h * head_exact + EXACT_START)[:, None] + d[None, :]
-        key = tl.load(at_exact, mask=live[:, None] & in_dim, other=0.0)
-        value = tl.load(at_exact + D, mask=live[:, None] & in_dim, other=0.0)
-        m, l, acc = _add_exact(key, value, q, live[:, None], scaling, m, l, acc, ASM)
-    if split == 0:
-        live = i < tl.minimum(length, NEW)
-        token = (b * NEW + i).to(tl.int64)
-        key = tl.load(KEY + (token * key_t + h * key_h)[:, None] + d[None, :], mask=live[:, None] & in_dim, other=0.0)
-        value = tl.load(
-            VALUE + (token * value_t + h * value_h)[:, None] + d[None, :], mask=live[:, None] & in_dim, other=0.0
-        )
-        seen = live[:, None] & (i[:, None] <= (r // R)[None, :])
-        m, l, acc = _add_exact(key, value, q, seen, scaling, m, l, acc, ASM)
-    tl.store(M + state + NR, m, mask=row_live)
-    tl.store(L + state + NR, l, mask=row_live)
-    tl.store(out + (COLUMNS + 1 + d)[:, None] * NR + r[None, :], acc, mask=(d < D)[:, None] & row_live[None, :])
+    _attend_exact(
+        EXACT + h * head_exact + EXACT_START, QUERY, KEY, VALUE, table, M + state + NR, L + state + NR,
+        out + (COLUMNS + 1) * NR, block_exact, query_t, query_h, key_t, key_h, value_t, value_h, scaling, length, first,
+        last, b, h, r, K, NEW, R, RP, ASM,
+    )  # fmt: skip
 
 
 @triton.jit
-def merge_kernel(M, L, ACC, M_OUT, L_OUT, OUT, splits, COLUMNS: tl.constexpr, D: tl.constexpr, NR: tl.constexpr, F: tl.constexpr):
+def merge_kernel(
+    M, L, ACC, M_OUT, L_OUT, OUT, splits, COLUMNS: tl.constexpr, D: tl.constexpr, NR: tl.constexpr, F: tl.constexpr
+):
     """Merge all splits into one: ``OUT`` ``[B * H, columns + 1 + D, NR]`` as of :func:`attend_kernel`, normalised, with the
     states ``M_OUT`` and ``L_OUT`` ``[B * H, 2, NR]`` of that: a maximum of 0 and a sum of 1, or no tokens."""
     SIZE: tl.constexpr = (COLUMNS + 1 + D) * NR
