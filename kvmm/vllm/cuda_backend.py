@@ -64,7 +64,7 @@ class KVMMMetadataBuilder(AttentionMetadataBuilder[KVMMMetadata]):
         """The metadata of a batch; layers whose slots have other bytes ask for the same again."""
         common = common_attn_metadata
         made = common.__dict__.get("_kvmm")
-        if made is None:
+        if made is None or made.blocks is not common.block_table_tensor:  # vLLM copies what it knows of a batch
             made = common.__dict__["_kvmm"] = self._build(common)
         return made
 
