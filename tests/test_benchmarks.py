@@ -154,6 +154,17 @@ def test_layer_calls(tmp_path: Path):
     assert one["host_ratio"] == one["host_us"]["replayed"] / one["host_us"]["dynamic"]
 
 
+def test_slot_attention(tmp_path: Path):
+    dtypes = ["--dtypes", "kvmm_rd2", "kvmm_oscar2", "--splits", "2"]
+    report = run_smoke("slot_attention", tmp_path / "result.json", "--shapes", "1x32k", *dtypes)
+    assert [row["name"] for row in report["results"]] == ["1x32k kvmm_rd2", "1x32k kvmm_oscar2"]
+    for row in report["results"]:
+        assert row["error"] < 1e-2 and row["us"] > 0 < row["write_us"] and row["floor_us"] > 0
+        assert abs(row["ratio"] - row["baseline_us"] / row["us"]) < 1e-6
+        assert row["prefill_tokens"] == 149 and row["prefill_us"] > 0 < row["decode_us"]
+        assert row["bytes"] < row["baseline_bytes"] / 4 and row["capacity"] > 5.5
+
+
 def test_decode_step(tmp_path: Path):
     """Caches with a graph and without step and generate; bytes are those of weights and cache."""
     modes = ["--modes", "eager", "graph", "--policies", "rd2", "--shapes", "32x4k", "--baselines", "dynamic", "static"]

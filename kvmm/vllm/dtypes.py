@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+BLOCK_SIZE = 128  # tokens; of the first of each block the slots keep an exact copy
+
 _CODECS = {
     **{f"kvmm_rd{bits}": ("rd", float(bits)) for bits in ("1", "1.5", "2", "2.5", "3", "4", "6", "8")},
     "kvmm_oscar2": ("oscar", 2.0),
@@ -14,4 +16,4 @@ def dtype_codec(name: str) -> tuple[str, float] | None:
     return _CODECS.get(name)
 
 
-__all__ = ["DTYPES", "dtype_codec"]
+__all__ = ["BLOCK_SIZE", "DTYPES", "dtype_codec"]

@@ -12,7 +12,8 @@ import torch
 from kvmm.calibration.file import FILE_NAME
 from kvmm.errors import KVMMError
 
-_BACKEND = "kvmm.vllm.backend.KVMMAttentionBackend"
+_CPU = "kvmm.vllm.cpu_backend.KVMMCpuBackend"
+_CUDA = "kvmm.vllm.cuda_backend.KVMMCudaBackend"
 
 
 def register_names(dtypes: Sequence[str]) -> None:
@@ -26,11 +27,11 @@ def register_names(dtypes: Sequence[str]) -> None:
         from vllm.platforms import current_platform
         from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
         from vllm.v1.attention import selector
-        from vllm.v1.attention.backend import AttentionBackend
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+        from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-        if not hasattr(AttentionBackend, "customize_spec"):
-            raise ImportError("attention backends cannot say how many bytes a slot has")
+        if not {"state_content_bytes", "head_size_v"} & {field.name for field in dataclasses.fields(FullAttentionSpec)}:
+            raise ImportError("a layer cannot say how many bytes a slot has")
     except ImportError as error:
         raise KVMMError(f"kvmm's plug-in does not fit this vLLM ({error}); docs/vllm.md names those it fits.") from None
     if dtypes[0] in STR_DTYPE_TO_TORCH_DTYPE:
@@ -45,10 +46,10 @@ def register_names(dtypes: Sequence[str]) -> None:
     for f in dataclasses.fields(EngineArgs):
         if f.name == "kv_cache_dtype":
             f.type = names
-    register_backend(AttentionBackendEnum.CUSTOM, _BACKEND)
+    register_backend(AttentionBackendEnum.CUSTOM, _CPU if current_platform.is_cpu() else _CUDA)
     if current_platform.is_cpu():
         # This platform takes one backend whatever is asked for; kvmm's is that one unless the dtype is kvmm's.
-        register_backend(AttentionBackendEnum.CPU_ATTN, _BACKEND)
+        register_backend(AttentionBackendEnum.CPU_ATTN, _CPU)
     _size_slots_by_layer(Attention)
     _leave_calibrations(default_loader)
 
@@ -58,7 +59,7 @@ def _size_slots_by_layer(attention: Any) -> None:
     given = attention.get_kv_cache_spec
 
     def get_kv_cache_spec(self: Any, vllm_config: Any) -> Any:
-        from kvmm.vllm.backend import layer_spec
+        from kvmm.vllm.layers import layer_spec
 
         return layer_spec(self, given(self, vllm_config), vllm_config)
 

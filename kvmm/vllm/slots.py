@@ -157,7 +157,8 @@ class LayerSlots:
         self.nbytes = self.form.nbytes
         self._native = NativeSlots(self.form)
 
-    def _on(self, device: torch.device) -> SlotFormat:
+    def on(self, device: torch.device) -> SlotFormat:
+        """The format with its tensors on a device."""
         return SlotFormat(self.key.on(device), self.value.on(device), self.block_size, self.dtype)
 
     def write(self, cache: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -165,7 +166,7 @@ class LayerSlots:
         if self._native.takes(cache, key, value):
             self._native.write(cache, slots, key, value)
         else:
-            reference.write(self._on(cache.device), cache, slots, key, value)
+            reference.write(self.on(cache.device), cache, slots, key, value)
 
     def attend(
         self,
@@ -178,7 +179,7 @@ class LayerSlots:
         scaling: float,
     ) -> torch.Tensor:
         """Attention of new tokens of one sequence, as :func:`kvmm.kernels.slots.reference.attend`."""
-        return reference.attend(self._on(cache.device), query, key, value, cache, blocks, past, scaling)
+        return reference.attend(self.on(cache.device), query, key, value, cache, blocks, past, scaling)
 
     def attend_rows(
         self,

@@ -1,10 +1,11 @@
 """What the bytes of a slot mean: a token's keys and values of one layer, coded by levels that never change.
 
-A slot of one head has, after each other: the key's codes, its norm, the value's codes, its norm, and a share of the
-block's exact token. Codes are a channel's bits, lowest first and the channels one after the other; then a bit that says
-that the vector was coded about zero and not about the mean; in whole bytes. Norms are float16 and are there only where
-a side has them. The first token of a block is also kept exact: its key and value, as bytes, lie in what the slots of
-the block have to spare.
+A slot of one head has, after each other: the key's codes, its norm, the value's codes and its norm; the value begins at
+a multiple of 4 bytes where there is room. Codes are bits, lowest first and the channels one after the other, without
+the highest bit of odd widths; these bits follow, so that all others lie in pairs. Then comes a bit that says that the
+vector was coded about zero and not about the mean; all in whole bytes. Norms are float16 and are there only where a
+side has them. The slots of a block lie ``stride`` bytes apart. The first token of a block is also kept exact: its key
+and value lie behind the slots.
 """
 
 from __future__ import annotations
@@ -65,15 +66,23 @@ class SlotSide:
         return self.code_bytes + 2 * self.norm
 
     @cached_property
+    def paired(self) -> int:
+        """Bits that lie in pairs of one code, before the others."""
+        return int((self.widths // 2 * 2).sum())
+
+    @cached_property
     def channel(self) -> torch.Tensor:
         """Whose code each bit of a slot belongs to, int64 ``[sum(widths)]``."""
-        return torch.repeat_interleave(torch.arange(self.coded, device=self.widths.device), self.widths)
+        channels = torch.arange(self.coded, device=self.widths.device)
+        return torch.cat((channels.repeat_interleave(self.widths // 2 * 2), channels[self.widths % 2 == 1]))
 
     @cached_property
     def place(self) -> torch.Tensor:
         """The number of each bit in its code, int64 ``[sum(widths)]``."""
-        bits = torch.arange(len(self.channel), device=self.widths.device)
-        return bits - (self.widths.cumsum(0) - self.widths)[self.channel]
+        pairs = self.widths // 2 * 2
+        bits = torch.arange(self.paired, device=self.widths.device)
+        paired = bits - (pairs.cumsum(0) - pairs)[self.channel[: self.paired]]
+        return torch.cat((paired, self.widths[self.widths % 2 == 1] - 1))
 
     @cached_property
     def values(self) -> torch.Tensor:
@@ -114,7 +123,7 @@ class SlotFormat:
 
     @property
     def code_bytes(self) -> int:
-        """Of a slot's key and value, norms included; what is behind them is a share of the exact token."""
+        """Of a slot's key and value, norms included."""
         return self.key.nbytes + self.value.nbytes
 
     @property
@@ -123,9 +132,39 @@ class SlotFormat:
         return 2 * self.key.dim * self.dtype.itemsize
 
     @property
+    def _exact_share(self) -> int:
+        return -(-self.exact_bytes // self.block_size)
+
+    @property
     def nbytes(self) -> int:
-        """Of one head's slot, a multiple of 4."""
-        return -(-(self.code_bytes + -(-self.exact_bytes // self.block_size)) // 4) * 4
+        """Of one head's slot and its share of the exact token, a multiple of 4."""
+        return -(-(-(-self.code_bytes // 2) * 2 + self._exact_share) // 4) * 4
+
+    @property
+    def stride(self) -> int:
+        """Bytes from a slot to the next: a multiple of 4 where there is room for that, else of 2."""
+        room = self.nbytes - self._exact_share
+        return room // 4 * 4 if room // 4 * 4 >= self.code_bytes else room // 2 * 2
+
+    @property
+    def starts(self) -> tuple[int, int]:
+        """Bytes of a slot where key and value begin."""
+        for unit in (4, 2):
+            start = -(-self.key.nbytes // unit) * unit
+            if start + self.value.nbytes <= self.stride:
+                return 0, start
+        return 0, self.key.nbytes
+
+    def slots(self, cache: torch.Tensor) -> torch.Tensor:
+        """The slots uint8 ``[blocks, H, block_size, stride]`` of a cache uint8 ``[blocks, H, block_size, nbytes]``, in
+        which the bytes of a block's head lie one after the other."""
+        flat = cache.view(*cache.shape[:2], -1)
+        return flat[..., : self.block_size * self.stride].unflatten(-1, (self.block_size, self.stride))
+
+    def exact(self, cache: torch.Tensor) -> torch.Tensor:
+        """The bytes of the exact tokens, uint8 ``[blocks, H, exact_bytes]``: a key and a value of each block."""
+        start = self.block_size * self.stride
+        return cache.view(*cache.shape[:2], -1)[..., start : start + self.exact_bytes]
 
 
 __all__ = ["EPSILON", "SlotFormat", "SlotSide"]

@@ -28,7 +28,7 @@ SIDE = Struct(
     (
         *(Member(name, pointer("const float")) for name in _FLOATS),
         Member("widths", pointer("const int32_t"), "[C]"),
-        *(Member(name, INT64) for name in ("coded", "code_bytes", "nbytes", "has_norm")),
+        *(Member(name, INT64) for name in ("coded", "paired", "code_bytes", "has_norm")),
     ),
     "kvmm.kernels.slots.format.SlotSide; forward is transposed, and inverse_turned is inverse transposed.",
 )
@@ -37,7 +37,10 @@ CACHE = Struct(
     (
         Member("key", SIDE),
         Member("value", SIDE),
-        *(Member(name, INT64) for name in ("heads", "dim", "block_size", "nbytes", "dtype", "itemsize", "num_blocks")),
+        *(
+            Member(name, INT64)
+            for name in ("heads", "dim", "block_size", "dtype", "itemsize", "num_blocks", "value_start")
+        ),
         *(Member(name, INT64, "in bytes") for name in ("block_stride", "head_stride", "slot_stride")),
         Member("data", pointer("uint8_t")),
     ),
@@ -137,7 +140,7 @@ class NativeSlots:
         self._cache = CACHE.ctype(self._side(form.key), self._side(form.value))
         cache = self._cache
         cache.heads, cache.dim, cache.block_size = form.key.heads, form.key.dim, form.block_size
-        cache.nbytes, cache.dtype, cache.itemsize = form.nbytes, DTYPES[form.dtype], form.dtype.itemsize
+        cache.dtype, cache.itemsize, cache.value_start = DTYPES[form.dtype], form.dtype.itemsize, form.starts[1]
 
     def _side(self, side: SlotSide) -> Any:
         given = {"forward": side.forward.mT, "inverse": side.inverse, "inverse_turned": side.inverse.mT}
@@ -145,21 +148,24 @@ class NativeSlots:
         tensors = {name: x.float().contiguous() for name, x in given.items()} | {"widths": side.widths.int()}
         self._tensors += tensors.values()
         pointers = {name: x.data_ptr() for name, x in tensors.items()}
-        numbers = {"coded": side.coded, "code_bytes": side.code_bytes, "nbytes": side.nbytes, "has_norm": side.norm}
+        numbers = {"coded": side.coded, "paired": side.paired, "code_bytes": side.code_bytes, "has_norm": side.norm}
         return SIDE.ctype(**pointers, **numbers)
 
     def takes(self, cache: torch.Tensor, *vectors: torch.Tensor) -> bool:
         """Whether C can read a cache uint8 ``[blocks, H, block_size, nbytes]`` and vectors ``[T, heads, D]``."""
         form = self.form
         shape = (form.key.heads, form.block_size, form.nbytes)
-        if cache.device.type != "cpu" or cache.shape[1:] != shape or cache.stride(3) != 1 or library() is None:
+        if cache.device.type != "cpu" or cache.shape[1:] != shape or library() is None:
+            return False
+        if cache.stride()[2:] != (form.nbytes, 1):
             return False
         return all(x.dtype == form.dtype and x.shape[-1] == form.key.dim for x in vectors)
 
     def _described(self, cache: torch.Tensor) -> Any:
         found = CACHE.ctype.from_buffer_copy(self._cache)
         found.num_blocks, found.data = cache.shape[0], cache.data_ptr()
-        found.block_stride, found.head_stride, found.slot_stride = cache.stride()[:3]
+        found.block_stride, found.head_stride = cache.stride()[:2]
+        found.slot_stride = self.form.stride
         return found
 
     def write(self, cache: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:

@@ -51,7 +51,8 @@ def channels(side: SlotSide, slots: torch.Tensor) -> tuple[torch.Tensor, torch.T
     found = bits @ side.values + (side.zero_point + side.offset).unsqueeze(-2)
     if not side.norm:
         return found, None
-    return found, slots[..., side.code_bytes :].contiguous().view(torch.float16)[..., 0].float()
+    norm = slots[..., side.code_bytes :].clone(memory_format=torch.contiguous_format)  # at an even address
+    return found, norm.view(torch.float16)[..., 0].float()
 
 
 def decode(side: SlotSide, slots: torch.Tensor) -> torch.Tensor:
@@ -74,13 +75,12 @@ def write(form: SlotFormat, cache: torch.Tensor, slots: torch.Tensor, key: torch
     if not bool(kept.all()):
         slots, key, value = slots[kept], key[kept], value[kept]
     block, place = slots // form.block_size, slots % form.block_size
-    cache[block, :, place, : form.code_bytes] = torch.cat((encode(form.key, key), encode(form.value, value)), -1)
+    for side, start, x in zip((form.key, form.value), form.starts, (key, value), strict=True):
+        form.slots(cache)[block, :, place, start : start + side.nbytes] = encode(side, x)
     first = (place == 0).nonzero()[:, 0]
     if first.numel():
-        exact = torch.cat((key[first], value[first]), -1).to(form.dtype).view(torch.uint8)  # [n, H, bytes]
-        spare = form.nbytes - form.code_bytes
-        exact = torch.nn.functional.pad(exact, (0, spare * form.block_size - exact.shape[-1]))
-        cache[block[first], :, :, form.code_bytes :] = exact.unflatten(-1, (form.block_size, spare))
+        exact = torch.cat((key[first], value[first]), -1).to(form.dtype)
+        form.exact(cache)[block[first]] = exact.view(torch.uint8)
 
 
 def attend(
@@ -118,19 +118,20 @@ def attend(
     if not past:
         return _by_token(own.softmax(-1) @ values, groups)
     held = cache[blocks[: -(-past // form.block_size)]]  # [m, H, block_size, nbytes]
-    slots = held.transpose(0, 1).flatten(1, 2)[:, :past]
+    slots = form.slots(held).transpose(0, 1).flatten(1, 2)[:, :past]
     keys, key_norm = channels(form.key, slots[..., : form.key.nbytes])
     scores = (query @ form.key.inverse) @ keys.transpose(-1, -2)
     if key_norm is not None:
         scores = scores * key_norm.unsqueeze(1)
-    exact = held[..., form.code_bytes :].flatten(-2)[..., : form.exact_bytes].contiguous().view(form.dtype).float()
+    exact = form.exact(held).contiguous().view(form.dtype).float()
     exact_key, exact_value = exact.transpose(0, 1).chunk(2, -1)  # [H, m, D]
     scores[..., :: form.block_size] = query @ exact_key.transpose(-1, -2)
     probabilities = torch.cat((scores, own), -1).softmax(-1)
     packed, own = probabilities.split((past, count), -1)
     firsts = packed[..., :: form.block_size].clone()
     packed[..., :: form.block_size] = 0
-    found, norm = channels(form.value, slots[..., form.key.nbytes : form.code_bytes])
+    start = form.starts[1]
+    found, norm = channels(form.value, slots[..., start : start + form.value.nbytes])
     if norm is not None:
         packed = packed * norm.unsqueeze(1)
     restored = (packed @ found) @ form.value.inverse.transpose(-1, -2)

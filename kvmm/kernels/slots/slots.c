@@ -107,13 +107,19 @@ static void encode(const side_t *side, int64_t head, int64_t dim, const float *v
     const int is_short = round_channels(side, head, dim, channels, NULL, short_codes) < error;
     if (is_short) codes = short_codes;
     memset(out, 0, side->code_bytes);
-    int64_t at = 0;
-    for (int64_t c = 0; c < side->coded; at += side->widths[c++]) {
-        const uint32_t bits = (uint32_t)codes[c] << (at & 7);
+    int64_t at = 0, single = side->paired;
+    for (int64_t c = 0; c < side->coded; c++) {
+        const int pairs = side->widths[c] & ~1;
+        const uint32_t code = (uint32_t)codes[c], bits = (code & ((1u << pairs) - 1)) << (at & 7);
         out[at >> 3] |= (uint8_t)bits;
         if (bits >> 8) out[(at >> 3) + 1] |= (uint8_t)(bits >> 8);
+        at += pairs;
+        if (side->widths[c] & 1) {
+            out[single >> 3] |= (code >> pairs) << (single & 7);
+            single++;
+        }
     }
-    out[at >> 3] |= is_short << (at & 7);
+    out[single >> 3] |= is_short << (single & 7);
 }
 
 /* Put tokens first to last - 1 of keys and values [T, H, D] into slots int64 [T], negative ones of which are not written.
@@ -121,10 +127,8 @@ static void encode(const side_t *side, int64_t head, int64_t dim, const float *v
 int kvmm_write_slots(
     const slot_cache_t *cache, const void *key, const void *value, const int64_t *slots, int64_t first, int64_t last) {
     const int64_t dim = cache->dim, heads = cache->heads, size = cache->itemsize * dim;
-    const int64_t codes = cache->key.nbytes + cache->value.nbytes, spare = cache->nbytes - codes;
-    float *vector = malloc(4 * 5 * dim + 2 * size);
+    float *vector = malloc(4 * 5 * dim);
     if (!vector) return 1;
-    uint8_t *exact = (uint8_t *)(vector + 5 * dim);
     int failed = 0;
     for (int64_t t = first; t < last && !failed; t++) {
         if (slots[t] < 0) continue;
@@ -140,15 +144,11 @@ int kvmm_write_slots(
             read_floats(key, cache->dtype, from, dim, vector);
             encode(&cache->key, h, dim, vector, vector + dim, out);
             read_floats(value, cache->dtype, from, dim, vector);
-            encode(&cache->value, h, dim, vector, vector + dim, out + cache->key.nbytes);
+            encode(&cache->value, h, dim, vector, vector + dim, out + cache->value_start);
             if (place) continue;
+            uint8_t *exact = held + cache->block_size * cache->slot_stride;
             memcpy(exact, (const uint8_t *)key + from * cache->itemsize, size);
             memcpy(exact + size, (const uint8_t *)value + from * cache->itemsize, size);
-            for (int64_t i = 0, at = 0; i < cache->block_size; i++, at += spare) {
-                const int64_t count = at < 2 * size ? least(spare, 2 * size - at) : 0;
-                memcpy(held + i * cache->slot_stride + codes, exact + least(at, 2 * size), count);
-                memset(held + i * cache->slot_stride + codes + count, 0, spare - count);
-            }
         }
     }
     free(vector);
@@ -161,11 +161,14 @@ int kvmm_write_slots(
 static float bit_weights(const side_t *side, int64_t head, int64_t dim, const float *query, float *weights) {
     const float *step = side->steps + head * side->coded, *offset = side->offset + head * dim;
     const float *zero = side->zero_point + head * dim;
-    int64_t at = 0;
-    for (int64_t c = 0; c < side->coded; c++)
-        for (int k = 0; k < side->widths[c]; k++) weights[at++] = query[c] * step[c] * (float)(1 << k);
+    int64_t at = 0, single = side->paired;
+    for (int64_t c = 0; c < side->coded; c++) {
+        const int pairs = side->widths[c] & ~1;
+        for (int k = 0; k < pairs; k++) weights[at++] = query[c] * step[c] * (float)(1 << k);
+        if (side->widths[c] & 1) weights[single++] = query[c] * step[c] * (float)(1 << pairs);
+    }
     const float mean = dot(query, offset, dim);
-    weights[at] = -mean;
+    weights[single] = -mean;
     return mean + dot(query, zero, dim);
 }
 
@@ -173,14 +176,16 @@ static float bit_weights(const side_t *side, int64_t head, int64_t dim, const fl
 static void channels_of(const side_t *side, int64_t head, int64_t dim, const float *sums_, float total, float *out) {
     const float *step = side->steps + head * side->coded, *offset = side->offset + head * dim;
     const float *zero = side->zero_point + head * dim;
-    int64_t at = 0;
+    int64_t at = 0, single = side->paired;
     for (int64_t c = 0; c < side->coded; c++) {
+        const int pairs = side->widths[c] & ~1;
         float code = 0;
-        for (int k = 0; k < side->widths[c]; k++) code += sums_[at++] * (float)(1 << k);
+        for (int k = 0; k < pairs; k++) code += sums_[at++] * (float)(1 << k);
+        if (side->widths[c] & 1) code += sums_[single++] * (float)(1 << pairs);
         out[c] = code * step[c];
     }
     for (int64_t c = side->coded; c < dim; c++) out[c] = 0;
-    for (int64_t c = 0; c < dim; c++) out[c] += total * (zero[c] + offset[c]) - sums_[at] * offset[c];
+    for (int64_t c = 0; c < dim; c++) out[c] += total * (zero[c] + offset[c]) - sums_[single] * offset[c];
 }
 
 /* Scores of G queries with four slots from p on: scores[g * stride + 0 .. 3]. */
@@ -268,7 +273,6 @@ static void renormalize(const slot_cache_t *cache, state_t *s, int groups, int64
 static void read_block(const slot_cache_t *cache, state_t *s, int groups, const uint8_t *held, int64_t count) {
     const side_t *key = &cache->key, *value = &cache->value;
     const int64_t dim = cache->dim, slot = cache->slot_stride, size = 2 * cache->itemsize * dim;
-    const int64_t codes = key->nbytes + value->nbytes, spare = cache->nbytes - codes;
     for (int64_t t = 0; t < count; t += 4) {
         /* the last four are read again where fewer are left */
         const int64_t from = count < 4 ? 0 : least(t, count - 4);
@@ -287,8 +291,7 @@ static void read_block(const slot_cache_t *cache, state_t *s, int groups, const 
     }
     uint8_t *exact = (uint8_t *)s->vector;
     float *exact_key = s->vector + 2 * dim, *exact_value = exact_key + dim;
-    for (int64_t i = 0, at = 0; at < size; i++, at += spare)
-        memcpy(exact + at, held + i * slot + codes, least(spare, size - at));
+    memcpy(exact, held + cache->block_size * slot, size);
     read_floats(exact, cache->dtype, 0, 2 * dim, exact_key);
     for (int g = 0; g < groups; g++) {
         float *x = s->p + g * s->stride;
@@ -304,10 +307,10 @@ static void read_block(const slot_cache_t *cache, state_t *s, int groups, const 
         x[0] = 0;
         if (value->has_norm)
             for (int64_t t = 0; t < count; t++)
-                x[t] *= read_half(held + t * slot + key->nbytes + value->code_bytes);
+                x[t] *= read_half(held + t * slot + cache->value_start + value->code_bytes);
         s->total[g] += dot(x, NULL, count);
     }
-    BY_GROUPS(weigh(held + key->nbytes, slot, count, s->p, s->stride, s->value_width, G, s->sums))
+    BY_GROUPS(weigh(held + cache->value_start, slot, count, s->p, s->stride, s->value_width, G, s->sums))
 }
 
 /* Read the new tokens first to last of the call, which are exact. */
