@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 import httpx
 
 from kvmm.errors import KVMMError, one_line
-from kvmm.models.sampling import MAX_TOP_LOGPROBS, Sampling
+from kvmm.models.sampling import MAX_TOP_LOGPROBS, Sampling, is_number
 from kvmm.serve.protocol import TokenLogprob
 
 CONNECT_SECONDS, SILENT_SECONDS = 10.0, 600.0  # a server may read a long document before it says anything
@@ -82,8 +81,7 @@ class EndpointUsage:
 
 def _number(values: Any, name: str) -> float | None:
     value = values.get(name) if isinstance(values, dict) else None
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return value if usable else None
+    return value if is_number(value) else None
 
 
 def _count(values: Any, name: str) -> int | None:

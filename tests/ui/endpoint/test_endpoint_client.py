@@ -200,7 +200,9 @@ def test_how_sure_the_server_is(told, confidence, server) -> None:
     assert last.confidence == confidence
 
 
-@pytest.mark.parametrize("usage", [None, 3, {}, {"prompt_tokens": "many"}, {"kvmm": [1]}, {"prompt_tokens": -1}])
+@pytest.mark.parametrize(
+    "usage", [None, 3, {}, {"prompt_tokens": "many"}, {"kvmm": [1]}, {"prompt_tokens": -1}, {"prompt_tokens": 10**400}]
+)
 def test_usage_that_says_nothing_usable(usage, server) -> None:
     server.chunks = [event("Yes."), event(usage=usage), b"data: [DONE]\n\n"]
     last = list(talk(server).ask("?"))[-1]
