@@ -200,7 +200,7 @@ class Fuzzer:
         """A request."""
         seed, kind = json.loads(json.dumps(rng.choice(self.seeds))), rng.randrange(9)
         if kind < 2:
-            return Sent(_dumped(mutated_json(rng, seed), rng), chunked=rng.random() < 0.2)
+            return Sent(self._mutated(rng, seed), chunked=rng.random() < 0.2)
         if kind == 2:
             name, values = rng.choice(_FIELDS)
             more = {"logprobs": True} if name == "top_logprobs" and rng.random() < 0.5 else {}
@@ -215,6 +215,16 @@ class Fuzzer:
         if kind == 5:
             return Sent(mutated_bytes(rng, _dumped(seed)), chunked=rng.random() < 0.2)
         return self._odd_body(rng, seed) if kind == 6 else self._odd_head(rng, seed)
+
+    def _mutated(self, rng: random.Random, seed: dict[str, Any]) -> bytes:
+        """JSON with values changed; files stand in it afterwards, since lists may be repeated thousands of times."""
+        text, encoded = json.dumps(seed), {name: base64.b64encode(data) for name, data in self.files.items()}
+        for name, data in encoded.items():
+            text = text.replace(data.decode(), f"@{name}@")
+        body = _dumped(mutated_json(rng, json.loads(text)), rng)[: 4 * MAX_BODY]
+        for name, data in encoded.items():
+            body = body.replace(f"@{name}@".encode(), data, 100)
+        return body
 
     def _odd_parts(self, rng: random.Random) -> dict[str, Any]:
         file = {"filename": rng.choice(_NAMES), "file_data": rng.choice((*_URLS, "AAAA", "JVBERi0xLjQ="))}
