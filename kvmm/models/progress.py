@@ -24,7 +24,9 @@ class Progress:
     measured. ``token_ids`` are all generated tokens, the one that ends the answer included. ``reading`` says how far
     the prompt has been read, None once there is a token. ``key_norms`` are those of all tokens so far, where the
     conversation records them. ``choices`` has the log-probabilities of ``token_ids`` where they were asked for.
-    ``usage`` is what a server told of the answer, where one gave it; ``speculation`` what drafts took and gave.
+    ``usage`` and ``logprobs`` are what a server told of the answer, where one gave it (``logprobs``: its tokens, each
+    a :class:`kvmm.serve.protocol.TokenLogprob`, None if it was not asked for them); ``speculation`` is what drafts took
+    and gave.
     ``confidence`` says at the end how sure the model is of a greedy answer, where it has a calibrated file for that,
     and whether the text layer of PDF pages has the answer's numbers and names.
     """
@@ -42,6 +44,7 @@ class Progress:
     key_norms: KeyNorms | None = None
     choices: tuple[Choice, ...] = ()
     usage: Any = None
+    logprobs: tuple[Any, ...] | None = None
     speculation: Speculation | None = None
     confidence: Confidence | None = None
 

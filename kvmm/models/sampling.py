@@ -22,8 +22,14 @@ MAX_STOP, MAX_STOP_CHARACTERS = 16, 256
 MAX_SEED = 2**63 - 1
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> bool:
+    """Whether a value from outside is a number that a float can hold, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond those of floats
+        return False
 
 
 def _is_whole(value: object) -> bool:
@@ -52,9 +58,9 @@ class Sampling:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.temperature) and 0 <= self.temperature <= MAX_TEMPERATURE):
+        if not (is_number(self.temperature) and 0 <= self.temperature <= MAX_TEMPERATURE):
             raise KVMMError(f"temperature must be a number from 0 to {MAX_TEMPERATURE:g}.")
-        if not (_is_number(self.top_p) and 0 < self.top_p <= 1):
+        if not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise KVMMError("top_p must be a number above 0 and at most 1.")
         if self.seed is not None and not (_is_whole(self.seed) and -MAX_SEED <= self.seed <= MAX_SEED):
             raise KVMMError("seed must be a whole number of at most 63 bits.")
@@ -165,4 +171,4 @@ def held_back(text: str, stop: Sequence[str]) -> int:
     return 0
 
 
-__all__ = ["GREEDY", "Choice", "Sampler", "SamplerProcessor", "Sampling", "cut_at_stop", "held_back"]
+__all__ = ["GREEDY", "Choice", "Sampler", "SamplerProcessor", "Sampling", "cut_at_stop", "held_back", "is_number"]

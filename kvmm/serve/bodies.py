@@ -17,6 +17,7 @@ from kvmm.paced import Paced
 from kvmm.serve.errors import APIError, bad_request, busy
 
 MAX_VALUES = 2_500_000  # commas and opening brackets of one body: parsed values take up to 64 bytes each
+MAX_DIGITS = 20  # of an announced length
 BODIES_HELD = 4  # bodies of the largest size that may arrive, or wait for their files to be decoded, at once
 
 
@@ -58,7 +59,7 @@ class Bodies:
         if kind != "application/json":  # what a page of another site may send without asking is of other types
             raise APIError(415, "Send JSON, with the header Content-Type: application/json.", "unsupported_media_type")
         announced = request.headers.get("content-length")
-        if announced is not None and (not announced.isdecimal() or int(announced) > self.limit):
+        if announced is not None and not _is_at_most(announced, self.limit):
             raise self._too_large()
         body = await self._read(request, held)
         if body.count(b",") + body.count(b"[") + body.count(b"{") > MAX_VALUES:
@@ -95,6 +96,11 @@ class Bodies:
     def _too_large(self) -> APIError:
         mib = self.limit / 2**20
         return APIError(413, f"The body is larger than {mib:.0f} MiB: send fewer or smaller files.", "body_too_large")
+
+
+def _is_at_most(announced: str, limit: int) -> bool:
+    """Whether a header is a number of at most ``limit``, however many digits it has."""
+    return announced.isdecimal() and len(announced) <= MAX_DIGITS and int(announced) <= limit
 
 
 class ClientGone(Exception):

@@ -27,7 +27,7 @@ METADATA = "kvmm_prefix"  # in the file: which prefix it is
 MAX_PENDING = 64  # caches that wait to be written; more are not
 _SUFFIX = ".kvmmcache"
 _FILE = re.compile(r"([0-9a-f]{32})-(\d{1,9})-([0-9a-f]{64})\.kvmmcache")
-_SECRET, _SECRET_BYTES = "secret", 32
+_SECRET, SECRET_BYTES = "secret", 32
 
 
 class DiskPrefixes:
@@ -172,12 +172,16 @@ def _secret_of(folder: Path) -> bytes:
     path = folder / _SECRET
     with contextlib.suppress(FileExistsError):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(_SECRET_BYTES))
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(secrets.token_bytes(SECRET_BYTES))
+        except OSError:  # a full disk; half a secret would be taken for a damaged one
+            path.unlink(missing_ok=True)
+            raise
     secret = path.read_bytes()
-    if len(secret) != _SECRET_BYTES:
+    if len(secret) != SECRET_BYTES:
         raise KVMMError(f"{path} is damaged: delete {folder}, which holds nothing that cannot be made again.")
     return secret
 
 
-__all__ = ["DiskPrefixes", "Name"]
+__all__ = ["SECRET_BYTES", "DiskPrefixes", "Name"]

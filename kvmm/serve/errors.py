@@ -10,7 +10,7 @@ class APIError(Exception):
 
     Args:
         status: of HTTP.
-        message: one line that says what is wrong and what to do.
+        message: one line that says what is wrong and what to do; what it repeats of a request may be anything.
         code: a name that programs compare, such as ``invalid_api_key``.
         param: the field of the request that it is about.
         headers: to send with it.
@@ -24,6 +24,7 @@ class APIError(Exception):
         param: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
+        message = _readable(message)
         super().__init__(message)
         self.status, self.message, self.code, self.param, self.headers = status, message, code, param, headers or {}
 
@@ -38,6 +39,11 @@ class APIError(Exception):
     def body(self) -> dict[str, Any]:
         """The JSON of the answer."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+def _readable(text: str) -> str:
+    """One line that can be sent and shown: without control characters and halves of surrogate pairs."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> APIError:

@@ -292,7 +292,7 @@ def build_app(service: Service) -> FastAPI:
         await asyncio.to_thread(service.engine.close)
         service.pool.shutdown(wait=False, cancel_futures=True)
 
-    app = FastAPI(title="kvmm", openapi_url=None, lifespan=lifespan)
+    app = FastAPI(title="kvmm", openapi_url=None, lifespan=lifespan, redirect_slashes=False)
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:

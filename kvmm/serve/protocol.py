@@ -197,7 +197,8 @@ def _part(given: Any, where: str) -> str | File:
     if inner.get("file_data") is None:
         raise bad_request(f"{where}.file needs file_data: there are no uploaded files here.", where)
     name = inner.get("filename")
-    name = name[:200] if isinstance(name, str) and name else "The file"
+    name = "".join(c for c in name[:200] if c.isprintable()).strip() if isinstance(name, str) else ""
+    name = name or "The file"
     return File("document", _data_url(inner["file_data"], f"{where}.file.file_data", bare=True), name, where)
 
 

@@ -100,7 +100,7 @@ def build_demo(
         visitors.closed(request.session_hash)
 
     with demo:
-        _lay_out(models, visitors, policy, samples, Path(icons.name), data_folder, methods)
+        _lay_out(models, visitors, policy, max_new_tokens, samples, Path(icons.name), data_folder, methods)
         demo.unload(leave)
     shown = [path for sample in samples for path in sample.files] + list(Path(icons.name).iterdir())
     visitors.kept = {Path(save_file_to_cache(path, get_upload_folder())).resolve() for path in shown}
@@ -113,6 +113,7 @@ def _lay_out(
     models: Models,
     visitors: Visitors,
     policy: str,
+    max_new_tokens: int,
     samples: list[SampleQuestion],
     icons: Path,
     data_folder: str | Path | None,
@@ -123,7 +124,7 @@ def _lay_out(
     build_api(visitors, models.names, policy, remote=remote)  # first, so that no other event takes an endpoint's name
     session = gr.State(None)
     gr.HTML(header(html.escape(models.default), html.escape(models.remote or _device_of(models))), padding=False)
-    sidebar = build_sidebar(models, policy)
+    sidebar = build_sidebar(models, policy, max_new_tokens)
     with gr.Tabs(elem_id="tabs"):
         with gr.Tab("Ask", id="ask"):
             pictures = {sample.title: icon_of(sample.files[0], sample.kind, icons) for sample in samples}

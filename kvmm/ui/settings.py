@@ -11,6 +11,7 @@ from kvmm.models.sampling import Sampling
 from kvmm.policy import KVPolicy, get_policy, policies
 
 MODALITIES = ("text", "image", "audio")  # video is stored as images are
+ALTERNATIVES = 3  # most likely tokens that are told beside each chosen one
 MAX_EXACT_TOKENS = 4096  # most sinks or residual tokens one may ask for
 
 
@@ -26,6 +27,8 @@ class Settings:
         compare: also answer in full precision.
         temperature, top_p, seed, stop: how tokens are chosen and which texts end an answer, as in
             :class:`kvmm.models.Sampling`; a comparison without a seed draws with the same one on both sides.
+        max_tokens: most tokens of an answer; None for as many as the app allows.
+        logprobs: also show the log-probabilities of the answer's tokens.
     """
 
     model: str | None = None
@@ -40,6 +43,8 @@ class Settings:
     top_p: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    logprobs: bool = False
 
     def sampling(self) -> Sampling:
         """How the tokens of an answer are chosen, on both sides of a comparison.
@@ -47,8 +52,20 @@ class Settings:
         Raises:
             KVMMError: a value is out of range.
         """
-        sampling = Sampling(self.temperature, self.top_p, self.seed, self.stop)
+        recorded = ALTERNATIVES if self.logprobs else None
+        sampling = Sampling(self.temperature, self.top_p, self.seed, self.stop, recorded)
         return sampling if sampling.is_greedy or self.seed is not None else replace(sampling, seed=secrets.randbits(32))
+
+    def answer_tokens(self, limit: int) -> int:
+        """How many tokens an answer may have, where the app allows ``limit``.
+
+        Raises:
+            KVMMError: ``max_tokens`` is no whole number from 1 to ``limit``.
+        """
+        most = limit if self.max_tokens is None else self.max_tokens
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= limit:
+            raise KVMMError(f"Max. tokens must be a whole number from 1 to {limit}.")
+        return most
 
     def kv_policy(self) -> KVPolicy:
         """The policy that these settings describe.
@@ -92,4 +109,4 @@ class Settings:
         return (model, self.policy, self.text, self.image, self.audio, self.num_sink_tokens, self.residual_length)
 
 
-__all__ = ["MAX_EXACT_TOKENS", "MODALITIES", "Settings"]
+__all__ = ["ALTERNATIVES", "MAX_EXACT_TOKENS", "MODALITIES", "Settings"]

@@ -3,7 +3,7 @@
 Each module named in :data:`KINDS` makes inputs of one kind and uses each the way a visitor's file is used.
 """
 
-KINDS = {  # and how many of a hundred inputs are of each: those that take long are fewer
+KINDS = {  # and their weights: inputs that take long are fewer
     "images": 16,
     "documents": 6,
     "recordings": 6,
@@ -13,4 +13,5 @@ KINDS = {  # and how many of a hundred inputs are of each: those that take long 
     "caches": 24,
     "conversations": 4,
     "evaluations": 4,
+    "requests": 6,
 }

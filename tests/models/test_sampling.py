@@ -75,6 +75,8 @@ def test_logprobs_are_the_models_own() -> None:
         {"temperature": -0.1},
         {"temperature": 2.1},
         {"temperature": float("nan")},
+        {"temperature": 10**400},
+        {"top_p": 10**400},
         {"top_p": 0.0},
         {"top_p": 1.1},
         {"seed": 1.5},

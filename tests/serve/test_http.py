@@ -35,7 +35,7 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     """The error of an answer, after a look at its form."""
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
-    assert error["message"] and "\n" not in error["message"] and len(error["message"]) < 500
+    assert error["message"] and error["message"].isprintable() and len(error["message"]) < 500
     return error
 
 
@@ -93,6 +93,7 @@ def test_a_body_is_bounded_whatever_it_announces(locked: Running, announced: str
         (b"[1]", 400),
         (json.dumps(chat("x", model="gpt-4o")).encode(), 404),
         (json.dumps(chat("x", temperature=9)).encode(), 400),
+        (json.dumps(chat("x", temperature=10**400)).encode(), 400),
     ],
 )
 def test_bad_bodies_are_one_line(locked: Running, content: bytes, status: int) -> None:
@@ -133,18 +134,23 @@ def b64(content: bytes) -> str:
         ({"type": "input_audio", "input_audio": {"data": b64(b"RIFF0000WAVEbroken"), "format": "wav"}}, "recording"),
         ({"type": "file", "file": {"filename": "a.pdf", "file_data": b64(b"%PDF-1.4 broken")}}, "a.pdf"),
         ({"type": "input_audio", "input_audio": {"data": image()["image_url"]["url"], "format": "wav"}}, "kind image"),
+        ({"type": "file", "file": {"filename": "\ud800a\nb\0", "file_data": b64(b"%PDF-1.4 broken")}}, "ab "),
+        ({"type": "file", "file": {"filename": "\0", "file_data": b64(b"%PDF-1.4 broken")}}, "The file "),
         ({"type": "text", "text": "What is <|IMAGE|>?"}, "marker"),
         ({"type": "text", "text": "word " * 20_000}, "window holds"),
     ],
 )
 def test_files_that_cannot_be_used_are_one_line(locked: Running, part: dict[str, Any], says: str) -> None:
-    answer = locked.post(chat("What is it?", part), headers=bearer("first-key"))
+    headers = {**bearer("first-key"), "content-type": "application/json"}
+    content = json.dumps(chat("What is it?", part))  # which escapes halves of surrogate pairs
+    answer = httpx.post(f"{locked.url}/v1/chat/completions", content=content, headers=headers, timeout=1200)
     assert answer.status_code == 400, answer.text
     assert says in error_of(answer)["message"]
 
 
 def test_unknown_paths_are_in_the_same_form(locked: Running) -> None:
-    for method, path in (("GET", "/"), ("GET", "/v1/completions"), ("GET", "/v1/chat/completions"), ("POST", "/docs")):
+    asked = [("GET", "/"), ("GET", "/v1/completions"), ("GET", "/v1/chat/completions"), ("POST", "/docs")]
+    for method, path in (*asked, ("POST", "/v1/chat/completions/"), ("GET", "/v1/a%0Ab%00")):
         answer = httpx.request(method, locked.url + path, headers=bearer("first-key"))
         assert answer.status_code in (404, 405) and error_of(answer)
 

@@ -163,7 +163,7 @@ def test_a_reload_brings_everything_back(visit, screenshot, invoice, url):
 def test_sampling_and_stop_texts_come_back(visit, screenshot, invoice, tmp_path):
     page = visit()
     page.get_by_role("button", name="Sampling").click()
-    stop, seed = "#stop-texts textarea", "#seed input"
+    stop, seed = "#stop-texts textarea", "#seed textarea, #seed input"
     page.locator(stop).fill(",\nnever said")
     page.locator(seed).fill("7")
     page.locator(seed).press("Tab")

@@ -102,8 +102,8 @@ class Talk:
 
     Args:
         models: what the app offers.
-        options: ``max_new_tokens`` of an answer, ``graph`` as in :class:`Conversation`, ``now`` for the time in
-            seconds since the epoch, ``owner`` as in :func:`kvmm.decoding.owned_by`; the rest goes to
+        options: ``max_new_tokens``, the most that an answer may have, ``graph`` as in :class:`Conversation`, ``now``
+            for the time in seconds since the epoch, ``owner`` as in :func:`kvmm.decoding.owned_by`; the rest goes to
             :func:`kvmm.media.load_media`.
     """
 
@@ -209,6 +209,7 @@ class Talk:
         if not message.question and not message.files:
             raise KVMMError("Type a question, or attach a recording that asks one.")
         policy, sampling = settings.kv_policy(), settings.sampling()
+        limits = {"max_new_tokens": settings.answer_tokens(self.max_new_tokens), "stop": stop}
         exchange = exchange or self.begin(message)
         try:
             new = message.media
@@ -240,7 +241,6 @@ class Talk:
         said = self.growth[-1][0] if self.growth else 0
         try:
             for side, (talk, reread) in speakers.items():
-                limits = {"max_new_tokens": self.max_new_tokens, "stop": stop}
                 asked = talk.ask(message.question, new, sampling=sampling, **limits)
                 with contextlib.closing(asked):
                     for progress in asked:

@@ -85,6 +85,9 @@ def load_talk(
         settings.kv_policy()
         settings.sampling()
         talk = Talk(models, **options)
+        if settings.max_tokens is not None and settings.max_tokens > talk.max_new_tokens:
+            settings = replace(settings, max_tokens=None)  # more than this app allows
+        settings.answer_tokens(talk.max_new_tokens)
         talk.title, talk.renamed = str(notes["title"])[: 2 * TITLE_LENGTH], bool(notes.get("renamed"))
         if "exchanges" in notes:
             talk.exchanges = _exchanges(notes["exchanges"], conversation, folder)

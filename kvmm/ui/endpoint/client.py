@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +17,13 @@ from typing import Any, TypeVar
 import httpx
 
 from kvmm.errors import KVMMError, one_line
-from kvmm.models.sampling import Sampling
+from kvmm.models.sampling import MAX_TOP_LOGPROBS, Sampling, is_number
+from kvmm.serve.protocol import TokenLogprob
 
 CONNECT_SECONDS, SILENT_SECONDS = 10.0, 600.0  # a server may read a long document before it says anything
 MAX_ANSWER, MAX_LINE = 2**22, 2**20  # characters of an answer, and of one event
 MAX_MODELS = 1000
+MAX_TOKEN = 100  # characters of one token
 _POLL_SECONDS = 0.05  # how often an answer looks whether it was stopped
 
 T = TypeVar("T")
@@ -80,8 +81,7 @@ class EndpointUsage:
 
 def _number(values: Any, name: str) -> float | None:
     value = values.get(name) if isinstance(values, dict) else None
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return value if usable else None
+    return value if is_number(value) else None
 
 
 def _count(values: Any, name: str) -> int | None:
@@ -91,11 +91,12 @@ def _count(values: Any, name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of an answer: its next ``text``, or how it ended and what it took."""
+    """A piece of an answer: its next ``text`` and tokens, or how it ended and what it took."""
 
     text: str = ""
     finish_reason: str | None = None
     usage: EndpointUsage | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Endpoint:
@@ -167,7 +168,7 @@ class Endpoint:
             model: one of :meth:`models`.
             messages: in OpenAI's form; the last one is the user's.
             max_tokens: most tokens of the answer.
-            sampling: temperature, top_p, seed and stop texts.
+            sampling: temperature, top_p, seed, stop texts, and whether log-probabilities are wanted.
             stop: ends the answer.
 
         Raises:
@@ -179,6 +180,8 @@ class Endpoint:
             body |= {"top_p": sampling.top_p} | ({} if sampling.seed is None else {"seed": sampling.seed})
         if sampling.stop:
             body["stop"] = list(sampling.stop)
+        if sampling.logprobs is not None:
+            body |= {"logprobs": True} | ({"top_logprobs": sampling.logprobs} if sampling.logprobs else {})
         # a thread of its own: the caller's may have a running loop, and may be another one for every piece
         with ThreadPoolExecutor(1) as thread:
             runner, pieces = asyncio.Runner(), self._pieces(json.dumps(body).encode())
@@ -280,7 +283,31 @@ def _piece_of(data: str) -> Piece:
             raise
         raise KVMMError("The server sent an event that is not OpenAI's: it is no OpenAI server.") from None
     text, reason = (value if isinstance(value, str) else None for value in (text, reason))
-    return Piece(text or "", reason, EndpointUsage.of(event.get("usage")))
+    return Piece(text or "", reason, EndpointUsage.of(event.get("usage")), _logprobs_of(choice.get("logprobs")))
+
+
+def _logprobs_of(told: Any) -> tuple[TokenLogprob, ...]:
+    """The tokens of a piece; those that are not in OpenAI's form are left out."""
+    found = ((entry, _logprob_of(entry)) for entry in _list(told, "content"))
+    return tuple(TokenLogprob(*one, _top_of(entry)) for entry, one in found if one is not None)
+
+
+def _top_of(entry: Any) -> tuple[tuple[str, bytes, float], ...]:
+    found = map(_logprob_of, _list(entry, "top_logprobs")[:MAX_TOP_LOGPROBS])
+    return tuple(one for one in found if one is not None)
+
+
+def _list(values: Any, name: str) -> list[Any]:
+    value = values.get(name) if isinstance(values, dict) else None
+    return value if isinstance(value, list) else []
+
+
+def _logprob_of(entry: Any) -> tuple[str, bytes, float] | None:
+    token, logprob = entry.get("token") if isinstance(entry, dict) else None, _number(entry, "logprob")
+    if not isinstance(token, str) or logprob is None:
+        return None
+    token = token[:MAX_TOKEN].encode(errors="replace").decode()
+    return token, token.encode(), min(float(logprob), 0.0)
 
 
 def _told(error: Any) -> str:

@@ -10,6 +10,7 @@ import copy
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvmm.errors import KVMMError
@@ -65,13 +66,14 @@ class EndpointConversation:
             raise KVMMError(BUSY)
         stop = stop or threading.Event()
         begin = time.perf_counter()
-        text, times, usage = "", [], None
+        text, times, usage, logprobs = "", [], None, []
         try:
             pieces = self.endpoint.answer(
                 self.name, self._sent(question, media), max_tokens=max_new_tokens, sampling=sampling, stop=stop
             )
             for piece in pieces:
                 usage = piece.usage or usage
+                logprobs += piece.logprobs[: max(max_new_tokens - len(logprobs), 0)]
                 if piece.text:
                     text += piece.text
                     times.append(time.perf_counter())
@@ -80,7 +82,8 @@ class EndpointConversation:
             if not stopped:
                 self.messages += [{"role": "user", "content": question}, {"role": "assistant", "content": text.strip()}]
                 self._media.append(tuple(media))
-            yield _progress(text, times, begin, usage, done=True, stopped=stopped)
+            told = _progress(text, times, begin, usage, done=True, stopped=stopped)
+            yield told if sampling.logprobs is None else replace(told, logprobs=tuple(logprobs))
         finally:
             self._asking.release()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from kvmm.ui.models import Models
 from kvmm.ui.settings import MAX_EXACT_TOKENS, MODALITIES, Settings
 
 AS_POLICY = "as the policy"
-_BEFORE_SAMPLING = 8  # components of the sidebar
+_BEFORE_SAMPLING, _SAMPLING = 8, 6  # components of the sidebar
 REMOTE = (
     "A server answers: its cache policy is set there, and what looks into a model (comparison, token norms, errors, "
     "methods, evaluation) or keeps its cache in a file needs the app without --endpoint."
@@ -81,8 +82,10 @@ class Sidebar:
     compare: gr.Checkbox
     temperature: gr.Slider
     top_p: gr.Slider
-    seed: gr.Number
+    seed: gr.Textbox
     stop: gr.Textbox
+    max_tokens: gr.Number
+    logprobs: gr.Checkbox
     counted: gr.State  # the policy of the shown numbers of exact tokens
 
     @property
@@ -107,8 +110,10 @@ class Sidebar:
             kept if (chosen := getattr(settings, name)) is None else chosen
             for name, kept in zip(EXACT_TOKENS, exact_tokens(settings.policy), strict=True)
         ]
-        sampling = settings.temperature, settings.top_p, settings.seed, stop_lines(settings.stop)
-        return [settings.policy, *modalities, *counts, settings.policy, *sampling]
+        seed = "" if settings.seed is None else str(settings.seed)
+        sampling = settings.temperature, settings.top_p, seed, stop_lines(settings.stop)
+        told = settings.max_tokens or self.max_tokens.value, settings.logprobs
+        return [settings.policy, *modalities, *counts, settings.policy, *sampling, *told]
 
 
 def exact_tokens(policy: str) -> tuple[int, int]:
@@ -120,18 +125,27 @@ def exact_tokens(policy: str) -> tuple[int, int]:
 def settings_of(*values: Any) -> Settings:
     """... and make the settings from their values; values equal to the policy's own are left out.
 
-    ``values`` without those of the four components for sampling are of a greedy answer.
+    ``values`` without those of the last components, which are for sampling, are of a greedy answer.
     """
     model, policy, *modalities, sinks, residual, compare = values[:_BEFORE_SAMPLING]
-    temperature, top_p, seed, stop = values[_BEFORE_SAMPLING:] or (None,) * 4
+    given = values[_BEFORE_SAMPLING:]
+    temperature, top_p, seed, stop, most, logprobs = (*given, *(None,) * (_SAMPLING - len(given)))
     chosen = [None if value in (None, "", AS_POLICY) else value for value in modalities]
     counts = [None if value is None else int(value) for value in (sinks, residual)]
     if policy in policies():
         policy_counts = exact_tokens(policy)
         counts = [None if count == kept else count for count, kept in zip(counts, policy_counts, strict=True)]
     sampling = (0.0 if temperature is None else temperature), (1.0 if top_p is None else top_p)
-    seed = None if seed is None else int(seed)
-    return Settings(model, policy, *chosen, *counts, bool(compare), *sampling, seed, stop_texts(stop or ""))
+    stops, most = stop_texts(stop or ""), None if most is None else int(most)
+    told = most, bool(logprobs)
+    return Settings(model, policy, *chosen, *counts, bool(compare), *sampling, _seed_of(seed), stops, *told)
+
+
+def _seed_of(value: str | float | None) -> Any:
+    """The seed in a field, None if it is empty; what is no number stays, and :class:`Sampling` refuses it."""
+    with contextlib.suppress(ValueError, OverflowError):
+        return int(value) if value is not None and str(value).strip() else None
+    return value
 
 
 def stop_texts(lines: str) -> tuple[str, ...]:
@@ -158,10 +172,11 @@ def followed(policy: str, shown_for: str, *counts: float | None) -> tuple[int, .
     )
 
 
-def build_sidebar(models: Models, default_policy: str) -> Sidebar:
+def build_sidebar(models: Models, default_policy: str, max_new_tokens: int = 256) -> Sidebar:
     """Lay out the sidebar inside the current Blocks and connect what belongs to it alone.
 
-    Of models behind a server, whose caches are not the app's, it has the name and the sampling.
+    Of models behind a server, whose caches are not the app's, it has the name and the sampling. ``max_new_tokens``: as
+    many as an answer may have.
     """
     here = models.remote is None
     with gr.Sidebar(open=True, width=300, elem_id="sidebar"):
@@ -201,19 +216,7 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
             kept = exact_tokens(default_policy)
             sinks = gr.Number(kept[0], label="First tokens (sinks)", elem_id="sinks", **limits)
             residual = gr.Number(kept[1], label="Newest text tokens (residual)", elem_id="residual", **limits)
-        with gr.Accordion("Sampling", open=False, elem_id="sampling"):
-            temperature = gr.Slider(
-                0, MAX_TEMPERATURE, 0, step=0.05, label="Temperature (0: the most likely token)", elem_id="temperature"
-            )
-            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top p", elem_id="top-p")
-            seed = gr.Number(None, label="Seed (empty: another one each time)", precision=0, elem_id="seed")
-            stop = gr.Textbox(
-                label="Stop texts",
-                info=rf"One a line, at most {MAX_STOP}; \n is a line break. The answer ends before them.",
-                lines=2,
-                max_lines=MAX_STOP,
-                elem_id="stop-texts",
-            )
+        sampling = _lay_out_sampling(max_new_tokens)
         counted = gr.State(default_policy)
 
     def chosen(name: str, shown_for: str, *counts: float | None) -> tuple[Any, ...]:
@@ -229,7 +232,39 @@ def build_sidebar(models: Models, default_policy: str) -> Sidebar:
         show_progress="hidden",
         queue=False,
     )
-    return Sidebar(model, policy, *by_modality, sinks, residual, compare, temperature, top_p, seed, stop, counted)
+    return Sidebar(model, policy, *by_modality, sinks, residual, compare, *sampling, counted)
+
+
+def _lay_out_sampling(max_new_tokens: int) -> tuple[Any, ...]:
+    """The components for how the tokens of an answer are chosen, and how many, and whether they are told."""
+    with gr.Accordion("Sampling", open=False, elem_id="sampling"):
+        temperature = gr.Slider(
+            0, MAX_TEMPERATURE, 0, step=0.05, label="Temperature (0: the most likely token)", elem_id="temperature"
+        )
+        top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top p", elem_id="top-p")
+        # a text, since a browser shows and sends 0 for a number that is empty
+        seed = gr.Textbox(label="Seed (empty: another one each time)", max_lines=1, elem_id="seed")
+        stop = gr.Textbox(
+            label="Stop texts",
+            info=rf"One a line, at most {MAX_STOP}; \n is a line break. The answer ends before them.",
+            lines=2,
+            max_lines=MAX_STOP,
+            elem_id="stop-texts",
+        )
+        most = gr.Number(
+            max_new_tokens,
+            label="Max. tokens",
+            info=f"Of an answer, at most {max_new_tokens:,}.",
+            precision=0,
+            elem_id="max-tokens",
+        )
+        logprobs = gr.Checkbox(
+            False,
+            label="Log-probabilities",
+            info="Shows the answer's tokens with their probability.",
+            elem_id="logprobs",
+        )
+    return temperature, top_p, seed, stop, most, logprobs
 
 
 __all__ = ["Sidebar", "build_sidebar", "policy_headings_css", "settings_of", "stop_lines", "stop_texts"]

@@ -14,11 +14,12 @@ from kvmm.ui.chat.session import Session
 from kvmm.ui.chat.streaming import Answer
 from kvmm.ui.chat.talk import Talk
 from kvmm.ui.parts.answers import stats_html, thumbnails_html, verdict_html
+from kvmm.ui.parts.logprobs import logprobs_html
 
 PLOT_SECONDS = 0.5  # between two updates of the plots, which cost the browser more than the text
 
-Frame = tuple[Any, ...]  # full, kvmm, reading, verdict, stats, growth, bars, thumbnails
-FRAME_SIZE = 8
+Frame = tuple[Any, ...]  # full, kvmm, reading, verdict, logprobs, stats, growth, bars, thumbnails
+FRAME_SIZE = 9
 
 
 def reading_html(reading: Reading | None, side: str = "kvmm") -> str:
@@ -39,12 +40,14 @@ def view(talk: Talk, compare: bool) -> Frame:
     last = talk.last.get("kvmm")
     memory = None if last is None else last.memory
     verdict = verdict_html(talk.verdict)
+    tokens = _logprobs(talk)
     chats = talk.chats
     return (
         gr.Chatbot(chats["full"], visible=compare),
         chats["kvmm"],
         _reading(talk.answer),
         gr.HTML(verdict, visible=bool(verdict)),
+        gr.HTML(tokens, visible=bool(tokens)),
         "" if talk.models.remote and last is None else stats_html(last, talk.last.get("full"), talk.same_start),
         gr.Plot(memory_over_tokens(talk.growth) if talk.growth else None, visible=bool(talk.growth)),
         gr.Plot(memory_by_modality(memory) if memory else None, visible=memory is not None),
@@ -79,9 +82,14 @@ def frames(session: Session) -> Iterator[Frame]:
         chats = talk.chats
         full = chats["full"] if compare else gr.skip()
         nothing = gr.HTML("", visible=False)
-        yield full, chats["kvmm"], _reading(answer), nothing, stats, growth, bars, gr.skip()
+        yield full, chats["kvmm"], _reading(answer), nothing, nothing, stats, growth, bars, gr.skip()
     if session.talk is talk:
         yield view(talk, compare)
+
+
+def _logprobs(talk: Talk) -> str:
+    processor = None if talk.conversation is None else talk.conversation.processor
+    return logprobs_html(talk.last, processor)
 
 
 def _reading(answer: Answer | None) -> Any:

@@ -85,6 +85,7 @@ class AskTab:
     chat: gr.Chatbot
     reading: gr.HTML
     verdict: gr.HTML
+    logprobs: gr.HTML
     box: gr.MultimodalTextbox
     scope: gr.HTML
     talks: TalkList
@@ -98,7 +99,7 @@ class AskTab:
     def shown(self) -> list[Any]:
         """The components of a frame (:func:`kvmm.ui.parts.views.view`)."""
         return [
-            *(self.full, self.chat, self.reading, self.verdict),
+            *(self.full, self.chat, self.reading, self.verdict, self.logprobs),
             *(self.stats, self.growth, self.bars, self.thumbnails),
         ]
 
@@ -128,6 +129,7 @@ def _lay_out(model: str | None, policy: str | None, samples: list[SampleQuestion
                 chat = _kvmm_chat(policy, samples, icons)
             reading = gr.HTML(elem_id="reading-box", padding=False, visible=False)
             verdict = gr.HTML(elem_id="verdict-box", padding=False, visible=False)
+            logprobs = gr.HTML(elem_id="logprobs-box", padding=False, visible=False)
             box = gr.MultimodalTextbox(
                 show_label=False,
                 placeholder="Ask about a page, a picture, a recording or a video",
@@ -145,7 +147,8 @@ def _lay_out(model: str | None, policy: str | None, samples: list[SampleQuestion
             growth = gr.Plot(label="KV memory as tokens arrive", elem_id="growth-plot", visible=False)
             bars = gr.Plot(label="KV memory by modality", elem_id="memory-plot", visible=False)
             thumbnails = gr.HTML(elem_id="thumbnails", padding=False)
-    return AskTab(full, chat, reading, verdict, box, scope, talks, stats, growth, bars, thumbnails, policy is not None)
+    answer = full, chat, reading, verdict, logprobs
+    return AskTab(*answer, box, scope, talks, stats, growth, bars, thumbnails, policy is not None)
 
 
 def scope_html(model: str | None) -> str:

@@ -20,7 +20,7 @@ from kvmm.ui import Models
 from kvmm.ui.chat import streaming
 from kvmm.ui.chat.session import Desk, Session, UserMessage
 from kvmm.ui.chat.streaming import Answer
-from kvmm.ui.chat.talk import CHANGED, JOINED, LOADING, WARMING, Talk
+from kvmm.ui.chat.talk import CHANGED, JOINED, LOADING, SIDES, WARMING, Talk
 from kvmm.ui.parts.bubbles import user_messages
 from kvmm.ui.parts.talk_list import redraw
 from kvmm.ui.parts.views import frames, reading_html
@@ -44,6 +44,19 @@ def finish(answer) -> None:
     answer.start()
     for _ in answer.watch():
         pass
+
+
+def test_an_answer_is_cut_and_its_tokens_are_told(session, invoice):
+    """On both sides; the app's own limit stays."""
+    run(session, TOTAL, invoice, compare=True, max_tokens=3, logprobs=True)
+    for side in SIDES:
+        last = session.talk.last[side]
+        assert last.tokens == len(last.choices) == 3 and last.text == "$1,"
+        assert all(len(one.top) == 3 and one.top[0] == (one.token, one.logprob) for one in last.choices)
+    with pytest.raises(KVMMError, match=r"^Max. tokens must be a whole number from 1 to 16.$"):
+        run(session, TAX, max_tokens=17)
+    run(session, TOTAL)
+    assert session.last.text == "$1,274.94" and session.last.choices == ()
 
 
 def test_both_sides_know_all_that_was_said(session, invoice):

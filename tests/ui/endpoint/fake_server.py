@@ -21,6 +21,12 @@ def event(text: str | None = None, **more: Any) -> bytes:
     return b"data: " + json.dumps({"choices": choices, **more}).encode() + b"\n\n"
 
 
+def logged(text: str, logprobs: Any) -> bytes:
+    """A piece whose tokens are told."""
+    choice = {"delta": {"content": text}, "logprobs": logprobs, "finish_reason": None}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
 ANSWER = [event("$1,"), event("274"), event(".94"), event(usage=USAGE), b"data: [DONE]\n\n"]
 MODELS = {"data": [{"id": "small"}, {"id": "large"}]}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvmm.ui import Endpoint, EndpointModels, build_demo, launch_options
-from tests.ui.endpoint.fake_server import ANSWER, FakeServer, event
+from tests.ui.endpoint.fake_server import ANSWER, FakeServer, event, logged
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
@@ -70,6 +70,29 @@ def test_a_sample_is_asked_and_what_the_server_tells_is_shown(visit, screenshot,
     visit.reload(page)
     expect(page.locator("#chat-kvmm").get_by_text("$1,274.94")).to_have_count(2)
     expect(page.locator("[data-stat=kv]")).to_have_text("100 B")
+
+
+def test_tokens_are_asked_for_and_shown(visit, screenshot, server):
+    entry = {"token": "$1,274.94", "logprob": -0.5, "top_logprobs": []}
+    server.chunks = [logged("$1,274.94", {"content": [entry]}), *ANSWER[3:]]
+    page = visit()
+    page.get_by_role("button", name="Sampling").click()
+    expect(page.locator("#max-tokens input")).to_have_value("256")
+    page.locator("#max-tokens input").fill("7")
+    page.locator("#logprobs input").check()
+    ask(page, "What is the total?")
+    expect(page.locator("#logprobs-kvmm .token")).to_have_count(1)
+    expect(page.locator("#logprobs-kvmm .token")).to_contain_text("61%")
+    body = server.asked[-1][0]
+    assert (body["max_tokens"], body["logprobs"], body["top_logprobs"]) == (7, True, 3)
+    screenshot(page, "endpoint-logprobs-1280")
+    server.chunks = list(ANSWER)  # of a server without them
+    ask(page, "Once more?")
+    expect(page.locator("#logprobs-box")).to_contain_text("told no log-probabilities")
+    page.locator("#logprobs input").uncheck()
+    ask(page, "And now?")
+    expect(page.locator("#chat-kvmm").get_by_text("$1,274.94")).to_have_count(3)
+    expect(page.locator("#logprobs-box")).not_to_be_visible()
 
 
 def test_stop_and_errors_leave_a_page_that_goes_on(visit, server):

@@ -15,11 +15,12 @@ from kvmm.media import load_media
 from kvmm.models.confidence import Confidence
 from kvmm.models.sampling import GREEDY, Sampling
 from kvmm.samples import SAMPLES
+from kvmm.serve.protocol import TokenLogprob
 from kvmm.ui.endpoint.client import MAX_LINE, Endpoint, EndpointUsage
 from kvmm.ui.endpoint.conversation import EndpointConversation
 from kvmm.ui.endpoint.models import EndpointModels
 from kvmm.ui.endpoint.parts import message_of
-from tests.ui.endpoint.fake_server import ANSWER, FakeServer, event
+from tests.ui.endpoint.fake_server import ANSWER, USAGE, FakeServer, event, logged
 
 
 @pytest.fixture
@@ -199,12 +200,39 @@ def test_how_sure_the_server_is(told, confidence, server) -> None:
     assert last.confidence == confidence
 
 
-@pytest.mark.parametrize("usage", [None, 3, {}, {"prompt_tokens": "many"}, {"kvmm": [1]}, {"prompt_tokens": -1}])
+@pytest.mark.parametrize(
+    "usage", [None, 3, {}, {"prompt_tokens": "many"}, {"kvmm": [1]}, {"prompt_tokens": -1}, {"prompt_tokens": 10**400}]
+)
 def test_usage_that_says_nothing_usable(usage, server) -> None:
     server.chunks = [event("Yes."), event(usage=usage), b"data: [DONE]\n\n"]
     last = list(talk(server).ask("?"))[-1]
     assert last.text == "Yes." and last.tokens == 1
     assert last.usage is None or last.usage == EndpointUsage()
+
+
+def test_log_probabilities_are_asked_for_and_told(server) -> None:
+    top = [{"token": "Yes", "logprob": -0.1}, {"token": "No", "logprob": -2.5}, "no entry"]
+    entries = [{"token": "Yes", "logprob": -0.1, "top_logprobs": top}, {"token": "." * 500, "logprob": 3}]
+    server.chunks = [logged("Yes.", {"content": [*entries, {"token": 1, "logprob": -1}, None, {"token": "x"}]})]
+    server.chunks += [event(usage=USAGE), b"data: [DONE]\n\n"]
+    *_, last = talk(server).ask("Is it?", sampling=Sampling(logprobs=3))
+    yes, no = ("Yes", b"Yes", -0.1), ("No", b"No", -2.5)
+    assert last.logprobs == (TokenLogprob(*yes, (yes, no)), TokenLogprob("." * 100, b"." * 100, 0.0, ()))
+    assert server.asked[-1][0]["logprobs"] is True and server.asked[-1][0]["top_logprobs"] == 3
+    *_, last = talk(server).ask("Is it?", sampling=Sampling(logprobs=3), max_new_tokens=1)
+    assert len(last.logprobs) == 1, "no more than were asked for"
+    *_, last = talk(server).ask("Is it?")
+    assert last.logprobs is None and "logprobs" not in server.asked[-1][0]
+
+
+@pytest.mark.parametrize(
+    "told", [None, 3, [], {"content": None}, {"content": {}}, {"content": [[], {"token": "\ud800"}]}]
+)
+def test_log_probabilities_that_say_nothing_usable(told, server) -> None:
+    server.chunks = [logged("Yes.", told), event(usage=USAGE), b"data: [DONE]\n\n"]
+    *_, last = talk(server).ask("Is it?", sampling=Sampling(logprobs=0))
+    assert last.text == "Yes." and last.logprobs == ()
+    assert "top_logprobs" not in server.asked[-1][0]
 
 
 def test_a_branch_goes_on_alone(server) -> None:

@@ -22,6 +22,7 @@ from kvmm.ui.parts.sidebar import (
     stop_lines,
     stop_texts,
 )
+from kvmm.ui.settings import ALTERNATIVES
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -59,12 +60,13 @@ def test_the_numbers_follow_the_policy_and_keep_what_was_typed():
 def test_sampling_is_greedy_until_a_temperature_is_set():
     assert settings(None, None).sampling() == Sampling()
     values = (None, "balanced", AS_POLICY, AS_POLICY, AS_POLICY, None, None, False)
-    assert settings_of(*values, 0.7, 0.9, 5.0, None).sampling() == Sampling(0.7, 0.9, 5)
-    drawn = settings_of(*values, 0.7, None, None, "")
+    for seed in (5.0, "5", " 5 "):
+        assert settings_of(*values, 0.7, 0.9, seed, None).sampling() == Sampling(0.7, 0.9, 5)
+    drawn = settings_of(*values, 0.7, None, " ", "")
     # both sides of a comparison draw with one seed, another answer with another one
     seeds = {drawn.sampling().seed for _ in range(3)}
     assert len(seeds) == 3 and None not in seeds
-    for wrong in ((2.5, 1.0, None, ""), (1.0, 0.0, None, ""), ("hot", 1.0, None, "")):
+    for wrong in ((2.5, 1.0, None, ""), (1.0, 0.0, None, ""), ("hot", 1.0, None, ""), (1.0, 1.0, "x", "")):
         with pytest.raises(KVMMError):
             settings_of(*values, *wrong).sampling()
 
@@ -78,6 +80,17 @@ def test_stop_texts_are_lines():
     for wrong in ("\n".join("x" * (i + 1) for i in range(MAX_STOP + 1)), "x" * (MAX_STOP_CHARACTERS + 1)):
         with pytest.raises(KVMMError, match=rf"^stop must be up to {MAX_STOP} texts of 1 to \d+ characters.$"):
             settings_of(*values, wrong).sampling()
+
+
+def test_tokens_are_bounded_and_told():
+    values = (None, "balanced", AS_POLICY, AS_POLICY, AS_POLICY, None, None, False, 0, 1, None, "")
+    plain = settings_of(*values)
+    assert plain.sampling() == Sampling() and plain.answer_tokens(64) == 64
+    chosen = settings_of(*values, 5.0, True)
+    assert chosen.sampling() == Sampling(logprobs=ALTERNATIVES) and chosen.answer_tokens(64) == 5
+    for wrong in (0, -1, 65):
+        with pytest.raises(KVMMError, match=r"^Max. tokens must be a whole number from 1 to 64.$"):
+            settings_of(*values, wrong, False).answer_tokens(64)
 
 
 def test_the_list_is_in_tiers_and_every_preset_says_its_cost():

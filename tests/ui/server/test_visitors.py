@@ -97,7 +97,7 @@ def test_a_fork_and_a_saved_conversation_go_on_and_the_list_stays_short(visitors
         session.fork()
     with pytest.raises(KVMMError, match="ask a question"):
         session.save(tmp_path / "none.kvmm")
-    settings = {"policy": "kivi4", "image": "oscar4-2", "num_sink_tokens": 8}
+    settings = {"policy": "kivi4", "image": "oscar4-2", "num_sink_tokens": 8, "max_tokens": 20, "logprobs": True}
     ask(session, invoice, **settings)
     session.fork()
     assert not ask(session, **settings)[-1].reread
@@ -111,6 +111,8 @@ def test_a_fork_and_a_saved_conversation_go_on_and_the_list_stays_short(visitors
     assert other.prompt_inputs()["input_ids"].shape == session.prompt_inputs()["input_ids"].shape
     assert not ask(other, **settings)[-1].reread
     assert "Another policy" in ask(other, policy="bf16")[-1].reread  # the page itself is in the file, too
+    shorter = Session(visitors.session("c").models, max_new_tokens=9)  # an app that allows fewer tokens
+    assert shorter.load(tmp_path / "talk.kvmm", None) == Settings(**settings | {"max_tokens": None})
     for _ in range(MAX_TALKS + 2):
         session.fork()
     assert len(session.talks) == MAX_TALKS
