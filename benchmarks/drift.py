@@ -32,7 +32,7 @@ import torch
 import transformers
 
 from benchmarks import free_running
-from benchmarks.ask_policies import machine
+from benchmarks.ask_policies import git_hash, machine
 from kvmm import KVMMError, policies
 from kvmm.analysis.drift import prompts as make
 from kvmm.analysis.drift.measure import TOP_K
@@ -163,7 +163,10 @@ def earlier(options: argparse.Namespace, now: DriftReport) -> tuple[PolicyReport
     except ValueError as error:  # a KVMMError, too
         raise KVMMError(f"{options.output} is no report to go on with ({error}); name another file.") from None
     for name in ("model", "device", "dtype", "settings", "prompts", "versions"):
-        if getattr(before, name) != getattr(now, name):
+        # the policies that a file has may be of an earlier commit
+        values = [getattr(one, name) for one in (before, now)]
+        values = [{**value, "git_hash": None} for value in values] if name == "settings" else values
+        if values[0] != values[1]:
             raise KVMMError(f"{options.output} has another {name} than this run; name another file or leave --resume.")
     return before.policies
 
@@ -199,6 +202,7 @@ def data_prompts(model: Any, processor: Any, options: argparse.Namespace) -> lis
 def settings_of(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """What decides the figures, for the report."""
     common = {"top_k": options.top_k, "seeds": options.seeds, "temperature": options.temperature}
+    common["git_hash"] = git_hash()
     if options.text:
         texts = ", ".join(path.name for path in options.text)
         where = {"machine": machine(torch.get_num_threads(), device)}
