@@ -16,6 +16,7 @@ recordings are packed before the question; then the question and the greedy answ
 KL(full || policy), agreement and perplexity are over positions that predict the forced text; bits are measured, from
 the tensors held after packing. ``--answers`` also lets every policy answer, for length drift, early stop and refusal
 flips, ``--seeds N`` adds sampled answers, ``--hide N`` asks about single pages at every place of N-page documents.
+``--verdicts FILE`` writes what the witnesses W1 to W8 say, ``--tools FILE.json`` has the tools of W8.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ from benchmarks import free_running
 from benchmarks.ask_policies import git_hash, machine
 from kvmm import KVMMError, policies
 from kvmm.analysis.drift import prompts as make
+from kvmm.analysis.drift import witnesses
 from kvmm.analysis.drift.measure import TOP_K
 from kvmm.analysis.drift.report import DriftReport, PolicyReport, tables
 from kvmm.analysis.drift.run import DriftPrompt, make_report, report_of, run_forced
+from kvmm.analysis.drift.tool_run import read_tools, run_tools
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
 
@@ -60,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hide", type=int, default=0, metavar="N", help="ask about pages hidden among N instead")
     parser.add_argument("--answers", action="store_true", help="let every policy answer, too")
     parser.add_argument("--seeds", type=int, default=0, help="sampled answers a prompt and policy, 2 or more")
+    parser.add_argument("--tools", type=Path, help="also ask for tool calls: JSON Schemas of tools, and requests")
+    parser.add_argument("--verdicts", type=Path, help="write the verdicts of the witnesses here")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--top-k", type=int, default=TOP_K)
@@ -95,9 +100,10 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         "command": shlex.join(["python", "-m", "benchmarks.drift", *arguments]),
         "settings": settings_of(options, model.device),
     }
-    if options.text and not (options.answers or options.seeds):
+    if options.text and not (options.answers or options.seeds or options.verdicts):
         report = forced(options, model, prompts, chosen, origin)
     else:
+        positions: dict[str, Any] = {}
         report = make_report(
             model,
             processor,
@@ -110,9 +116,13 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
             max_new_tokens=options.max_new_tokens,
             top_k=options.top_k,
             progress=count if sys.stderr.isatty() else None,
+            collected=positions,
         )
         if options.output:
             report.save(options.output)
+        if options.verdicts:
+            calls = run_tools(model, processor, read_tools(options.tools), chosen) if options.tools else None
+            witnesses.save_verdicts(witnesses.verdicts(report, positions, calls), options.verdicts)
     show(report)
     if options.output:
         print(f"written: {options.output}", file=sys.stderr)
@@ -128,6 +138,12 @@ def check(options: argparse.Namespace) -> None:
         raise KVMMError("Two texts have the same name: give each once, under its own name.")
     if options.resume and not (options.text and options.output):
         raise KVMMError("--resume goes on with the --output of a run on --text.")
+    if options.tools and not options.verdicts:
+        raise KVMMError("--tools adds to the --verdicts: name a file for them, too.")
+    if options.verdicts and (options.free_running or options.resume):
+        raise KVMMError("--verdicts are of one whole run: leave --free-running and --resume.")
+    if options.tools:
+        read_tools(options.tools)
 
 
 def forced(
