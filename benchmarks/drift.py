@@ -6,8 +6,8 @@
 
 With ``--text`` the first ``--prefill`` tokens of each file are read exactly and packed, and the next ``--continue`` are
 read over the packed cache. With ``--free-running N`` every policy goes on with N greedy tokens of its own instead
-(:mod:`benchmarks.free_running`). Both write their file after every policy, or group of them, and ``--resume`` goes on
-where an earlier run of the same model, texts and settings ended.
+(:mod:`benchmarks.free_running`). Both write their file after every policy, or group of them. ``--resume`` keeps the
+policies that an earlier run of the same model, prompts and settings has.
 
 With ``--data`` (lines ``{"images", "audio", "question", "answers"}``, or the ``turns`` of the held-out set) pages and
 recordings are packed before the question; then the question and the greedy answer of full precision are read.
@@ -26,6 +26,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,13 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         report = forced(options, model, prompts, chosen, origin)
     else:
         positions: dict[str, Any] = {}
+        before = earlier(options, report_of(model, prompts, [], **origin))
+        left = {name: policy for name, policy in chosen.items() if name not in {one.policy for one in before}}
         report = make_report(
             model,
             processor,
             prompts,
-            chosen,
+            left,
             **origin,
             answers=options.answers,
             seeds=options.seeds,
@@ -118,6 +121,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
             progress=count if sys.stderr.isatty() else None,
             collected=positions,
         )
+        report = replace(report, policies=(*before, *report.policies))
         if options.output:
             report.save(options.output)
         if options.verdicts:
@@ -136,8 +140,8 @@ def check(options: argparse.Namespace) -> None:
         raise KVMMError("--free-running and --group are numbers of 1 or more.")
     if options.text and len({path.stem for path in options.text}) < len(options.text):
         raise KVMMError("Two texts have the same name: give each once, under its own name.")
-    if options.resume and not (options.text and options.output):
-        raise KVMMError("--resume goes on with the --output of a run on --text.")
+    if options.resume and not options.output:
+        raise KVMMError("--resume goes on with the --output of an earlier run: name it.")
     if options.tools and not options.verdicts:
         raise KVMMError("--tools adds to the --verdicts: name a file for them, too.")
     if options.verdicts and (options.free_running or options.resume):

@@ -26,7 +26,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cost --model Qwen2.5-VL-7B-Instruct --context 131072 --images 96": ("1.5", ("bytes",)),
     "errors --image assets/samples/invoice.png --policy calibquant1 --policy paper-calibquant1 "
     "--policy calibquant1-mean --policy paper-calibquant2 --policy rd1": ("1.5", ("softmax_errors",)),
-    "norms --model SmolLM2-135M-Instruct --text benchmarks/texts/alice.txt --dtype float32": (
+    "norms --model SmolLM2-135M-Instruct --text benchmarks/texts/alice.txt --layer 10 --dtype float32": (
         "1.5",
         ("tokens_key language_tokens_key", "attention language_attention"),
     ),
