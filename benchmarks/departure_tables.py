@@ -14,7 +14,7 @@ from benchmarks.language_tables import markdown
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
-TEXT, PAGES = RESULTS / "drift_papers_lm.json", RESULTS / "drift_papers.json"
+TEXT, PAGES = RESULTS / "drift_papers_lm.json", RESULTS / "drift.json"
 BEGIN, END = "<!-- python -m benchmarks.departure_tables: begin -->", "<!-- end -->"
 
 # presets, and files of benchmarks/policies; those that differ in one thing are neighbours
@@ -97,9 +97,13 @@ def measured(path: Path) -> dict[str, tuple[str, str]]:
 
 
 def departure_table(text: Path = TEXT, pages: Path = PAGES) -> str:
-    """Markdown, a row per policy. Raises ``ValueError`` for a policy in a report that the table does not know."""
+    """Markdown, a row per policy of :data:`DEPARTURES` that is in one of the reports.
+
+    Raises:
+        ValueError: the report on text, which is of nothing else, has a policy that the table does not know.
+    """
     both = [measured(path) for path in (text, pages)]
-    if unknown := set().union(*both) - set(DEPARTURES):
+    if unknown := set(both[0]) - set(DEPARTURES):
         raise ValueError(f"DEPARTURES does not say what these are: {', '.join(sorted(unknown))}")
     columns = ("Departure", "what it is", "packed bits, text", "KL, text", "packed bits, pages", "KL, pages")
     rows = []

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import kvmm
-from benchmarks import blind_confidence, retention_tables
+from benchmarks import blind_confidence, departure_tables, retention_tables
 from benchmarks.answer_tables import BEGIN_VARIANTS, VARIANTS, committed_run, marked, table
 from kvmm import KVPolicy, media, policies
 from kvmm.decoding.files import MAX_PAGE_TEXT
@@ -244,16 +244,22 @@ def test_every_family_is_named(page: str):
 
 
 def test_what_departures_cost():
-    table = rows(RESULTS, "| Departure | what it is |")
-    reports = [results(name) for name in ("drift_papers_lm", "drift_rotations_lm")]
-    measured = {one["policy"]: one for report in reports for one in report["policies"]}
-    assert {name.strip("`") for name in table} == set(measured)
-    for name, (_, bits, divergence) in table.items():
-        one = measured[name.strip("`")]
-        assert bits == f"{one['bits']['packed_bits']:.2f}"
-        assert divergence == f"{one['logits']['kl_mean']:.3f}".removeprefix("0")
-        file = ROOT / "benchmarks" / "policies" / f"{name.strip('`')}.yaml"
-        assert name.strip("`") in kvmm.policies() or kvmm.get_policy(str(file))
+    assert departure_tables.marked(RESULTS) == departure_tables.departure_table()
+    for name in departure_tables.DEPARTURES:
+        files = [ROOT / "benchmarks" / "policies" / f"{name}{end}.yaml" for end in ("", "-text")]
+        assert name in kvmm.policies() or any(kvmm.get_policy(str(file)) for file in files if file.is_file())
+
+
+def test_what_is_said_of_departures():
+    """Every KL divergence of the text below the table is one of SmolLM2's, or the difference of two."""
+    one = {name: kl for name, (_, kl) in departure_tables.measured(departure_tables.TEXT).items()}
+    text = RESULTS.partition("## What departures")[2].partition(departure_tables.END)[2].partition("\n## ")[0]
+    figures = re.findall(r"(?<![0-9])[0-9]*\.[0-9]{4}", text)
+    worth = {
+        f"{float(one[name]) - float(one[f'{name}-window128']):.4f}".removeprefix("0")
+        for name in ("paper-kivi2", "paper-kitty", "paper-kitty-pro")
+    }
+    assert len(figures) > 20 and set(figures) <= set(one.values()) | worth
 
 
 def test_the_policy_table_is_the_registry():
