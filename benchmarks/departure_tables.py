@@ -122,7 +122,8 @@ def marked(page: str) -> str:
 
 def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(page.replace(marked(page), departure_table()), encoding="utf-8")
+    table = f"{BEGIN}\n{departure_table()}{END}"
+    PAGE.write_text(page.replace(f"{BEGIN}\n{marked(page)}{END}", table), encoding="utf-8")
     print(PAGE.relative_to(ROOT))
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import kvmm
-from benchmarks import blind_confidence, departure_tables, retention_tables
+from benchmarks import blind_confidence, departure_tables, retention_tables, witness_tables
 from benchmarks.answer_tables import BEGIN_VARIANTS, VARIANTS, committed_run, marked, table
 from kvmm import KVPolicy, media, policies
 from kvmm.decoding.files import MAX_PAGE_TEXT
@@ -221,6 +221,16 @@ def test_what_is_said_of_retention():
     for gain in ("1.05", "1.1"):
         assert 0.97 < kl[f"spherical-high, gain {gain}", 1.0] / high["kl"] < 0.99
     assert max(row["questions"] for row in found.values()) == 2
+
+
+def test_the_table_of_witnesses():
+    assert witness_tables.marked(SPHERICAL) == witness_tables.witness_table()
+    runs = [json.loads(path.read_text(encoding="utf-8"))["policies"] for path in witness_tables.RUNS.values()]
+    for run in runs:
+        assert {"balanced", "small", "oscar2", "kivi2", "spherical-high"} <= set(run)
+    verdicts = [one["passed"] for run in runs for policy in run.values() for one in policy["witnesses"]]
+    numbers = [one["number"] for run in runs for policy in run.values() for one in policy["witnesses"]]
+    assert {at for at, passed in zip(numbers, verdicts, strict=True) if passed is not None} == set(range(1, 9))
 
 
 # -- models.md and policies.md ---------------------------------------------------------------------------------------

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvmm.analysis.drift.measure import packed_length
 from kvmm.analysis.drift.prompts import tool_prompts
-from kvmm.analysis.drift.run import run_drift
+from kvmm.analysis.drift.run import AnswerWriter
 from kvmm.analysis.drift.tool_calls import SchemaIntegrity, ToolSchemas, schema_integrity
 from kvmm.bounded_json import parse_json
 from kvmm.errors import KVMMError
 from kvmm.models.caches import DYNAMIC
+from kvmm.models.conversation import model_lock
+from kvmm.models.documents import Document
 from kvmm.policy import KVPolicy
 
 MAX_BYTES = 2**20
@@ -93,10 +96,21 @@ def run_tools(
         progress: as in :func:`kvmm.analysis.drift.run.run_drift`.
         answered: takes the answers of every policy and of ``dynamic``, full precision.
     """
-    answers: dict[str, list[str]] = {} if answered is None else answered
+    names = (DYNAMIC, *policies)
+    answers: dict[str, list[str]] = {name: [] for name in names}
+    write = AnswerWriter(model, processor, temperature=1.0)
     prompts = tool_prompts(processor, asked.tools, asked.requests, asked.examples, model.device)
-    options = {"answers": True, "max_new_tokens": max_new_tokens, "progress": progress, "answered": answers}
-    run_drift(model, processor, prompts, policies, **options)
+    for at, prompt in enumerate(prompts):
+        with model_lock(model):
+            inputs = prompt.encode()
+            document = Document(model, inputs, packed_length(model, inputs))
+            for done, name in enumerate(names, start=1):
+                cache = document.cache(policies.get(name, DYNAMIC))
+                answers[name].append(write.answer(write.tokens(inputs, cache, max_new_tokens)).text)
+                if progress is not None:
+                    progress(at * len(names) + done, len(prompts) * len(names))
+    if answered is not None:
+        answered |= answers
     schemas = ToolSchemas(asked.tools)
     return {name: schema_integrity(answers[DYNAMIC], answers[name], schemas) for name in policies}
 

@@ -174,7 +174,7 @@ def test_a_template_without_tools_has_them_in_a_system_message():
 
 def test_the_shipped_tools_are_read():
     asked = read_tools(OFFICE)
-    assert len(asked.tools) == 3 and len(asked.requests) == 8 and len(asked.examples) == 4
+    assert len(asked.tools) == 3 and len(asked.requests) == 5 and len(asked.examples) == 4
 
 
 @pytest.mark.parametrize(
