@@ -6,8 +6,8 @@
 
 With ``--text`` the first ``--prefill`` tokens of each file are read exactly and packed, and the next ``--continue`` are
 read over the packed cache. With ``--free-running N`` every policy goes on with N greedy tokens of its own instead
-(:mod:`benchmarks.free_running`). Both write their file after every policy, or group of them, and ``--resume`` goes on
-where an earlier run of the same model, texts and settings ended.
+(:mod:`benchmarks.free_running`). Both write their file after every policy, or group of them. ``--resume`` keeps the
+policies that an earlier run of the same model, prompts and settings has.
 
 With ``--data`` (lines ``{"images", "audio", "question", "answers"}``, or the ``turns`` of the held-out set) pages and
 recordings are packed before the question; then the question and the greedy answer of full precision are read.
@@ -16,6 +16,7 @@ recordings are packed before the question; then the question and the greedy answ
 KL(full || policy), agreement and perplexity are over positions that predict the forced text; bits are measured, from
 the tensors held after packing. ``--answers`` also lets every policy answer, for length drift, early stop and refusal
 flips, ``--seeds N`` adds sampled answers, ``--hide N`` asks about single pages at every place of N-page documents.
+``--verdicts FILE`` writes what the witnesses W1 to W8 say, ``--tools FILE.json`` has the tools of W8.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +34,14 @@ import torch
 import transformers
 
 from benchmarks import free_running
-from benchmarks.ask_policies import machine
+from benchmarks.ask_policies import git_hash, machine
 from kvmm import KVMMError, policies
 from kvmm.analysis.drift import prompts as make
+from kvmm.analysis.drift import witnesses
 from kvmm.analysis.drift.measure import TOP_K
 from kvmm.analysis.drift.report import DriftReport, PolicyReport, tables
 from kvmm.analysis.drift.run import DriftPrompt, make_report, report_of, run_forced
+from kvmm.analysis.drift.tool_run import read_tools, run_tools
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
 
@@ -60,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hide", type=int, default=0, metavar="N", help="ask about pages hidden among N instead")
     parser.add_argument("--answers", action="store_true", help="let every policy answer, too")
     parser.add_argument("--seeds", type=int, default=0, help="sampled answers a prompt and policy, 2 or more")
+    parser.add_argument("--tools", type=Path, help="also ask for tool calls: JSON Schemas of tools, and requests")
+    parser.add_argument("--verdicts", type=Path, help="write the verdicts of the witnesses here")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--top-k", type=int, default=TOP_K)
@@ -95,14 +101,17 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         "command": shlex.join(["python", "-m", "benchmarks.drift", *arguments]),
         "settings": settings_of(options, model.device),
     }
-    if options.text and not (options.answers or options.seeds):
+    if options.text and not (options.answers or options.seeds or options.verdicts):
         report = forced(options, model, prompts, chosen, origin)
     else:
+        positions: dict[str, Any] = {}
+        before = earlier(options, report_of(model, prompts, [], **origin))
+        left = {name: policy for name, policy in chosen.items() if name not in {one.policy for one in before}}
         report = make_report(
             model,
             processor,
             prompts,
-            chosen,
+            left,
             **origin,
             answers=options.answers,
             seeds=options.seeds,
@@ -110,9 +119,14 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
             max_new_tokens=options.max_new_tokens,
             top_k=options.top_k,
             progress=count if sys.stderr.isatty() else None,
+            collected=positions,
         )
+        report = replace(report, policies=(*before, *report.policies))
         if options.output:
             report.save(options.output)
+        if options.verdicts:
+            calls = run_tools(model, processor, read_tools(options.tools), chosen) if options.tools else None
+            witnesses.save_verdicts(witnesses.verdicts(report, positions, calls), options.verdicts)
     show(report)
     if options.output:
         print(f"written: {options.output}", file=sys.stderr)
@@ -126,8 +140,14 @@ def check(options: argparse.Namespace) -> None:
         raise KVMMError("--free-running and --group are numbers of 1 or more.")
     if options.text and len({path.stem for path in options.text}) < len(options.text):
         raise KVMMError("Two texts have the same name: give each once, under its own name.")
-    if options.resume and not (options.text and options.output):
-        raise KVMMError("--resume goes on with the --output of a run on --text.")
+    if options.resume and not options.output:
+        raise KVMMError("--resume goes on with the --output of an earlier run: name it.")
+    if options.tools and not options.verdicts:
+        raise KVMMError("--tools adds to the --verdicts: name a file for them, too.")
+    if options.verdicts and (options.free_running or options.resume):
+        raise KVMMError("--verdicts are of one whole run: leave --free-running and --resume.")
+    if options.tools:
+        read_tools(options.tools)
 
 
 def forced(
@@ -163,7 +183,10 @@ def earlier(options: argparse.Namespace, now: DriftReport) -> tuple[PolicyReport
     except ValueError as error:  # a KVMMError, too
         raise KVMMError(f"{options.output} is no report to go on with ({error}); name another file.") from None
     for name in ("model", "device", "dtype", "settings", "prompts", "versions"):
-        if getattr(before, name) != getattr(now, name):
+        # the policies that a file has may be of an earlier commit
+        values = [getattr(one, name) for one in (before, now)]
+        values = [{**value, "git_hash": None} for value in values] if name == "settings" else values
+        if values[0] != values[1]:
             raise KVMMError(f"{options.output} has another {name} than this run; name another file or leave --resume.")
     return before.policies
 
@@ -199,6 +222,7 @@ def data_prompts(model: Any, processor: Any, options: argparse.Namespace) -> lis
 def settings_of(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """What decides the figures, for the report."""
     common = {"top_k": options.top_k, "seeds": options.seeds, "temperature": options.temperature}
+    common["git_hash"] = git_hash()
     if options.text:
         texts = ", ".join(path.name for path in options.text)
         where = {"machine": machine(torch.get_num_threads(), device)}

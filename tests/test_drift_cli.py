@@ -81,6 +81,24 @@ def test_a_text(call, tmp_path):
     assert_refused(call("--text", text, "--prefill", 8000), "nothing is left to continue")
 
 
+def test_tools_are_asked_for_and_verdicts_written(call, tmp_path):
+    tools, out = tmp_path / "tools.json", tmp_path / "verdicts.json"
+    asked = json.loads((ROOT / "benchmarks" / "tools" / "office.json").read_text())
+    tools.write_text(json.dumps({**asked, "requests": asked["requests"][:2]}))
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog, and then the dog looks at the fox. " * 30)
+    options = ("--text", text, "--prefill", 200, "--continue", 40, "--seeds", 0, "--max-new-tokens", 4)
+    result = call(*options, "--policy", "kivi2", "--tools", tools, "--verdicts", out)
+    assert result.returncode == 0, result.stderr
+    assert "W2 logit drift:" in result.stdout and "W8 schema integrity: not measured" in result.stdout
+    found = json.loads(out.read_text())
+    assert found["settings"]["tools"] == "tools.json"
+    assert found["policies"]["kivi2"]["tool_calls"]["answers"] == 2  # the embedded model calls no tools
+    assert found["policies"]["kivi2"]["witnesses"][1]["measures"][0]["name"] == "KL, mean"
+    tools.write_text("{}")
+    assert_refused(call(*options, "--tools", tools), "must hold")
+
+
 def test_errors(call, tmp_path):
     words = tmp_path / "words.txt"
     words.write_bytes(b"\xff\xfe\x00")

@@ -82,6 +82,15 @@ def test_speed_is_of_the_tables_of_the_gpu():
     ]
 
 
+def test_figures_of_the_language_model():
+    found = {one["policy"]: one for one in results("language_drift")["policies"]}
+    header, _, cells = README.partition("| `oscar4-2` |")[2].splitlines()[:3]
+    names = re.findall(r"`([a-z0-9.-]+)`", "`oscar4-2` |" + header)
+    kl = [f"{found[name]['logits']['kl_mean']:.4f} ({found[name]['bits']['bits']:.2f} bits)" for name in names]
+    assert [cell.strip() for cell in cells.strip("|").split("|")] == kl and len(kl) == 6
+    assert results("language_drift")["settings"]["prefill"] == [1536] and results("language_drift")["prompts"] == 2
+
+
 def test_the_policies_to_use_are_what_they_are_said_to_be():
     table = rows(README, "| You want |")
     named = {name for cells in table.values() for name in re.findall(r"`([a-z0-9.-]+)`", cells[0])}

@@ -14,8 +14,8 @@ Intervals are about a third of the KL, so what is closer than that is equal:
 - ``norm="none"`` (rotation alone): 2.53 bits, .0211; ``rotation=False`` (scaling alone): .0490.
 
 Scaling gains nothing on this model, unlike on a pretrained one: SmolLM2-135M on 1536 tokens of a novel
-(docs/results.md) has KL .0455, with ``norm="none"`` .0954, ``rotation=False`` .1246, ``norm="max"`` .0497,
-``norm="mean"`` .0591, ``norm_scope="token"`` .0483, and as in the authors' code .0439.
+(docs/results.md) has KL .0520, with ``norm="none"`` .0708, ``rotation=False`` .1382, ``norm="max"`` .0582,
+``norm="mean"`` .0586, ``norm_scope="token"`` .0556, and as in the authors' code .0698.
 :mod:`kvmm.analysis.errors.bounds` says where it gains. Zero keys, which the authors divide by 1e-8, get a norm of 1
 here.
 """

@@ -25,8 +25,8 @@ third of it), and measured bits per packed value. The preset has 2.84 bits, .026
 - Sinks instead of massive activations: 4 sinks give 2.58 bits, .0220, and with ``pivots=20`` 4.30 bits, .0261, since 20
   tokens of every short span are many.
 - Zero points that are not rounded to whole steps; ``zero_point="integer"`` is the authors' quantiser, which is nearer
-  on a pretrained language model: SmolLM2-135M on 1536 tokens of a novel, KL .1260 and .0757; with the authors' order
-  and no offset .2926 (docs/results.md).
+  on a pretrained language model: SmolLM2-135M on 1536 tokens of a novel, KL .1193 and .0722; with the authors' order
+  and no offset .3150 (docs/results.md).
 - After RoPE instead of before it: not measured, as a cache sees no keys before it.
 
 The query of one head meets the codes of its whole group, ``head_group`` times the products of other codecs.

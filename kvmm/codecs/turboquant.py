@@ -25,10 +25,11 @@ packed value.
 
 The sketch costs as a code does that has a bit less, and a norm more: attention minds its noise more than the constant
 factor by which scores of a code book shrink. The strongest channels lose less at the same width, and their second norm
-costs 16 / D bits, so at D = 64 the measured bits buy the same either way, and on SmolLM2-135M (docs/results.md) less:
-the first half at 2.76 bits has KL .0178, the strongest quarter at 2.76 bits .0286, the strongest half at 3.01 bits
-.0111. So the preset keeps the first half. The mean of the keys over the span, which is subtracted first
-(:mod:`kvmm.codecs.common.offset`), is not in the paper: without it the norm of a model's key bias scales every error.
+costs 16 / D bits, so at D = 64 the measured bits buy the same either way, also on SmolLM2-135M (docs/results.md): the
+first half at 2.76 bits has KL .0188, the strongest quarter at 2.76 bits .0174, the strongest half at 3.01 bits .0107.
+So the preset keeps the first half, which needs no second norm. The mean of the keys over the span, which is subtracted
+first (:mod:`kvmm.codecs.common.offset`), is not in the paper: without it the norm of a model's key bias scales every
+error.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kvmm.analysis.drift.measure import PositionDrift
     from kvmm.analysis.drift.report import DriftReport
     from kvmm.analysis.drift.run import DriftPrompt
+    from kvmm.analysis.drift.tool_calls import SchemaIntegrity
 
 Prefill = Annotated[int, typer.Option("--prefill", min=1, help="Tokens of the text that are packed.")]
 Forced = Annotated[int, typer.Option("--continue", min=3, help="Tokens of the text that follow them.")]
@@ -43,6 +44,14 @@ Seeds = Annotated[int, typer.Option("--seeds", min=0, help="Sampled answers a pr
 Temperature = Annotated[float, typer.Option("--temperature", min=0.01, help="Of the sampled answers.")]
 Refusals = Annotated[
     list[str] | None, typer.Option("--refusal", help="An answer that counts as a refusal; repeatable.")
+]
+Tools = Annotated[
+    Path | None,
+    typer.Option(
+        "--tools",
+        metavar="FILE.json",
+        help="Also ask for tool calls: JSON Schemas of tools, and requests (witness W8).",
+    ),
 ]
 
 NEEDS_INPUT = True  # it measures for minutes: not by accident
@@ -60,12 +69,14 @@ def command(
     seeds: Seeds = 2,
     temperature: Temperature = 1.0,
     refusal: Refusals = None,
+    tools: Tools = None,
     max_new_tokens: MaxNewTokens = 64,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
     fuse_values: FuseValues = False,
     out: Annotated[Path | None, typer.Option(help="Write the whole report here, as JSON.")] = None,
+    verdicts: Annotated[Path | None, typer.Option(help="Write the witnesses' verdicts here, as JSON.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -74,7 +85,9 @@ def command(
     On your own files, or on the samples where only a policy is named; minutes either way.
     """
     check_output(out, folder=False)
+    check_output(verdicts, folder=False)
     positions: dict[str, PositionDrift] = {}
+    calls: dict[str, SchemaIntegrity] = {}
     report = measure(
         Given(image or (), pdf or (), audio, text, question),
         policy or ["balanced"],
@@ -87,16 +100,22 @@ def command(
         seeds=seeds,
         temperature=temperature,
         refusals=refusal,
+        tools=tools,
         max_new_tokens=max_new_tokens,
         quiet=quiet or as_json,
         collected=positions,
+        called=calls,
     )
     if out is not None:
         report.save(out)
+    if verdicts is not None:
+        from kvmm.analysis.drift import witnesses
+
+        witnesses.save_verdicts(witnesses.verdicts(report, positions, calls), verdicts)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), ensure_ascii=False))
     else:
-        show(report, positions)
+        show(report, positions, calls)
 
 
 def measure(
@@ -114,27 +133,39 @@ def measure(
     max_new_tokens: int,
     quiet: bool,
     fuse_values: bool = False,
+    tools: Path | None = None,
     collected: dict[str, PositionDrift] | None = None,
+    called: dict[str, SchemaIntegrity] | None = None,
 ) -> DriftReport:
     """The report of a command line, on a text, on media, or on the samples. Raises ``KVMMError`` for wrong input.
 
-    ``collected`` takes the positions of every policy.
+    ``collected`` takes the positions of every policy, ``called`` what became of the tool calls of ``tools``.
     """
     with Steps(quiet) as steps:
         steps.say("Reading the files")
         # Importing torch takes seconds: help and usage errors come before it.
         from kvmm.analysis.drift.run import make_report
+        from kvmm.analysis.drift.tool_run import read_tools, run_tools
         from kvmm.models import load_model
         from kvmm.models.caches import resolve_policies
 
         given.check()
         chosen = resolve_policies(policies, transformers_caches=False)
         media, words = given.load(), given.read_text()
+        asked = None if tools is None else read_tools(tools)
         steps.say(f"Loading {model or 'the embedded model'}")
         quiet_transformers()
         network, processor = load_model(model, device=device, dtype=dtype, fuse_values=fuse_values)
         prompts, source = _prompts(network, processor, given, media, words, prefill, forced)
         names = ", ".join(chosen)
+        if asked is not None:
+            source["tools"] = tools.name
+            say = f"Calling tools with {names}"
+            found = run_tools(
+                network, processor, asked, chosen, progress=lambda done, total: steps.say(say, done, total)
+            )
+            if called is not None:
+                called |= found
         steps.say(f"Measuring {names}")
         return make_report(
             network,
@@ -186,8 +217,12 @@ def _prompt(network: Any, processor: Any, question: str, media: dict[str, Any], 
     return question_prompt(network, processor, question, **media, **fields)
 
 
-def show(report: DriftReport, positions: Mapping[str, PositionDrift] | None = None) -> None:
-    """Print its tables, and with ``positions`` the verdicts of the witnesses."""
+def show(
+    report: DriftReport,
+    positions: Mapping[str, PositionDrift] | None = None,
+    calls: Mapping[str, SchemaIntegrity] | None = None,
+) -> None:
+    """Print its tables, and with ``positions`` the verdicts of the witnesses, W8 with ``calls``."""
     from kvmm.analysis.drift.report import tables
     from kvmm.analysis.drift.witnesses import lines, witnesses
 
@@ -201,7 +236,7 @@ def show(report: DriftReport, positions: Mapping[str, PositionDrift] | None = No
     for one in report.policies if positions else ():
         Console().print(
             f"Witnesses of {one.policy}",
-            *lines(witnesses(one, positions[one.policy])),
+            *lines(witnesses(one, positions[one.policy], (calls or {}).get(one.policy))),
             sep="\n",
             markup=False,
         )

@@ -67,14 +67,14 @@ for _policy in (
     ),
     _media(
         "calibquant1-mean",
-        "CalibQuant's 1-bit storage with conditional-mean levels, far closer than min/max: small models still do "
-        "not answer.",
+        "CalibQuant's 1-bit storage with conditional-mean levels: far closer than min/max on text, but the embedded "
+        "model loses most answers about pages.",
         _kv("calibquant", 1, None, levels="mean", calibration="file"),
     ),
     _media(
         "calibquant2",
-        "CalibQuant, 2 bits, min/max levels of a channel over all images, or recordings, of a prompt: small models "
-        "lose part of the answers.",
+        "CalibQuant, 2 bits, min/max levels of a channel over all images, or recordings, of a prompt: the embedded "
+        "model loses part of the answers.",
         _kv("calibquant", 2, None, levels="paper", calibration="file"),
     ),
     _uniform(
@@ -148,6 +148,11 @@ for _policy in (
         "OScaR as its authors run it: norms over all heads, whole zero points, a residual of 128, no sinks.",
         spec("oscar", 2, 128, norm_scope="token", zero_point="integer"),
     ),
+    _paper(
+        "paper-oscar2-g32",
+        "OScaR as its authors run it on text: the same in groups of 32.",
+        spec("oscar", 2, 32, norm_scope="token", zero_point="integer"),
+    ),
     _media(
         "paper-calibquant1",
         "CalibQuant as its authors' code runs it: shrunk ranges, logits shifted by (0, 3) in every model; not for "
@@ -155,11 +160,24 @@ for _policy in (
         _kv("calibquant", 1, None, levels="code", calibration=(0, 3)),
         num_sink_tokens=0,
     ),
+    _media(
+        "paper-calibquant2",
+        "CalibQuant's 2 bits as its authors' code runs them: min/max levels, logits shifted by (0, 3) in every model.",
+        _kv("calibquant", 2, None, levels="paper", calibration=(0, 3)),
+        num_sink_tokens=0,
+    ),
     _paper(
         "paper-kitty",
         "Kitty as its paper runs it: 32 sinks, a buffer of 128 tokens, pages across modalities.",
         _kitty(0.125).key,
         _kitty(0.125).value,
+        num_sink_tokens=32,
+    ),
+    _paper(
+        "paper-kitty-pro",
+        "Kitty-Pro as its paper runs it: 32 sinks, a buffer of 128 tokens, pages across modalities.",
+        _kitty(0.25).key,
+        _kitty(0.25).value,
         num_sink_tokens=32,
     ),
     _paper(

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 import kvmm
-from benchmarks import blind_confidence, retention_tables
+from benchmarks import blind_confidence, departure_tables, retention_tables, witness_tables
 from benchmarks.answer_tables import BEGIN_VARIANTS, VARIANTS, committed_run, marked, table
 from kvmm import KVPolicy, media, policies
 from kvmm.decoding.files import MAX_PAGE_TEXT
 from kvmm.eval.report.pages import summary_of
 from kvmm.models.families import FAMILIES
+from kvmm.policy.costs import ANSWERS_PATH
 from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import ROOT, blocks, results, rows, text_of
-from tests.presets import presets_run
+from tests.presets import presets_asked, presets_timed
 
 RESULTS, POLICIES, SPHERICAL = (text_of(f"docs/{name}.md") for name in ("results", "policies", "spherical"))
 _OWN_NAMES = ("balanced", "small")  # rd under other names
@@ -43,7 +45,7 @@ def test_what_is_said_of_upstream_tests():
 def test_the_table_of_answers_is_the_committed_run():
     run = committed_run()
     assert marked(RESULTS) == table(run)
-    assert [one.policy for one in run.tasks[0].policies] == list(policies())
+    assert [one.policy for one in run.tasks[0].policies] == presets_asked()
 
 
 def test_the_table_of_variants_is_the_committed_run():
@@ -82,10 +84,10 @@ def test_cpu_steps():
     table = rows(RESULTS, "| Policies | float32 |")
     steps = {dtype: results("cpu_decode")["results"][dtype]["steps"] for dtype in ("float32", "bfloat16")}
     fast, slow, torch_only = table.values()
-    slow_names = {name for name in presets_run() if name.startswith(("rotatekv", "ott", "spherical", "turboquant"))}
+    slow_names = {name for name in presets_timed() if name.startswith(("rotatekv", "ott", "spherical", "turboquant"))}
     for column, dtype in enumerate(steps):
         ratios = {name: row["compiled_ratio"] for name, row in steps[dtype].items() if name != "bf16"}
-        assert set(ratios) | {"bf16"} == set(presets_run())
+        assert set(ratios) | {"bf16"} == set(presets_timed())
         for cells, names in ((fast, set(ratios) - slow_names), (slow, slow_names)):
             low, high = re.fullmatch(r"([0-9.]+) to ([0-9.]+) times", cells[column]).groups()
             digits = len(low) - 2
@@ -119,8 +121,8 @@ def test_what_is_said_of_divergence():
     assert f"`rd2`, at {bits['rd2']:.2f} bits" in said and f"`kivi4` at {bits['kivi4']:.2f} " in said
     assert f"(KL {short('rd2')} and {short('kivi4')})" in said
     assert f"`rd1`, at {bits['rd1']:.2f}, nearer than any other method below four bits ({short('rd1')};" in said
-    assert set(presets_run()) <= set(found)
-    others = [name for name in presets_run() if not name.startswith("rd") and name not in _OWN_NAMES and bits[name] < 4]
+    assert set(policies()) <= set(found)
+    others = [name for name in policies() if not name.startswith("rd") and name not in _OWN_NAMES and bits[name] < 4]
     first, second = sorted(others, key=kl.__getitem__)[:2]
     assert kl["rd1"] < kl[first]
     next_ones = " and ".join(f"{short(name)} of `{name}` at {bits[name]:.2f}" for name in (first, second))
@@ -221,6 +223,16 @@ def test_what_is_said_of_retention():
     assert max(row["questions"] for row in found.values()) == 2
 
 
+def test_the_table_of_witnesses():
+    assert witness_tables.marked(SPHERICAL) == witness_tables.witness_table()
+    runs = [json.loads(path.read_text(encoding="utf-8"))["policies"] for path in witness_tables.RUNS.values()]
+    for run in runs:
+        assert {"balanced", "small", "oscar2", "kivi2", "spherical-high"} <= set(run)
+    verdicts = [one["passed"] for run in runs for policy in run.values() for one in policy["witnesses"]]
+    numbers = [one["number"] for run in runs for policy in run.values() for one in policy["witnesses"]]
+    assert {at for at, passed in zip(numbers, verdicts, strict=True) if passed is not None} == set(range(1, 9))
+
+
 # -- models.md and policies.md ---------------------------------------------------------------------------------------
 
 
@@ -242,16 +254,22 @@ def test_every_family_is_named(page: str):
 
 
 def test_what_departures_cost():
-    table = rows(RESULTS, "| Departure | what it is |")
-    reports = [results(name) for name in ("drift_papers_lm", "drift_rotations_lm")]
-    measured = {one["policy"]: one for report in reports for one in report["policies"]}
-    assert {name.strip("`") for name in table} == set(measured)
-    for name, (_, bits, divergence) in table.items():
-        one = measured[name.strip("`")]
-        assert bits == f"{one['bits']['packed_bits']:.2f}"
-        assert divergence == f"{one['logits']['kl_mean']:.3f}".removeprefix("0")
-        file = ROOT / "benchmarks" / "policies" / f"{name.strip('`')}.yaml"
-        assert name.strip("`") in kvmm.policies() or kvmm.get_policy(str(file))
+    assert departure_tables.marked(RESULTS) == departure_tables.departure_table()
+    for name in departure_tables.DEPARTURES:
+        files = [ROOT / "benchmarks" / "policies" / f"{name}{end}.yaml" for end in ("", "-text")]
+        assert name in kvmm.policies() or any(kvmm.get_policy(str(file)) for file in files if file.is_file())
+
+
+def test_what_is_said_of_departures():
+    """Every KL divergence of the text below the table is one of SmolLM2's, or the difference of two."""
+    one = {name: kl for name, (_, kl) in departure_tables.measured(departure_tables.TEXT).items()}
+    text = RESULTS.partition("## What departures")[2].partition(departure_tables.END)[2].partition("\n## ")[0]
+    figures = re.findall(r"(?<![0-9])[0-9]*\.[0-9]{4}", text)
+    worth = {
+        f"{float(one[name]) - float(one[f'{name}-window128']):.4f}".removeprefix("0")
+        for name in ("paper-kivi2", "paper-kitty", "paper-kitty-pro")
+    }
+    assert len(figures) > 20 and set(figures) <= set(one.values()) | worth
 
 
 def test_the_policy_table_is_the_registry():
@@ -270,6 +288,16 @@ def test_every_codec_of_a_preset_has_its_source():
             name, _, where = source.partition(", ")
             (cell,) = table[f"`{codec}`"]
             assert name in cell and (not where.startswith("arXiv") or where.removeprefix("arXiv ") in cell)
+
+
+def test_what_calibquant_keeps():
+    said, found = " ".join(POLICIES.split()), json.loads(ANSWERS_PATH.read_text(encoding="utf-8"))["policies"]
+    kept = {name: row["kept"] for name, row in found.items() if "calibquant" in name}
+    assert (
+        f"of {found['bf16']['right']} right answers about pages the embedded model keeps {kept['calibquant1']} " in said
+    )
+    for name in kept:
+        assert f"{kept[name]} under **`{name}`**" in said
 
 
 def test_the_policy_file(tmp_path):

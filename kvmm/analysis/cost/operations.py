@@ -20,7 +20,8 @@ model's own matrices are left out, and so are the softmax, unpacking bits, code 
 CalibQuant's logit calibration, and transforms that are fitted to the prompt (codec rd with ``fit="prompt"``).
 
 OScaR's paper counts operations by element (arXiv 2605.19660, Fig. 9), not as its kernels or these do them:
-:func:`elementwise_decode_operations`. Its Tables 3 and 4 have not been compared with.
+:func:`elementwise_decode_operations`. Its Tables 3 and 4 have not been compared with: their numbers were not at
+hand.
 """
 
 from __future__ import annotations

@@ -17,6 +17,12 @@ from kvmm.models.prompting import encode_question
 
 TRANSCRIBE = "Transcribe the page."
 DESCRIBE = "What do you hear?"
+TOOLS = """You can call tools. Their JSON Schemas:
+{}
+Answer with one call and nothing else:
+<tool_call>
+{{"name": <name of the tool>, "arguments": <object of its arguments>}}
+</tool_call>"""
 
 
 def text_prompts(
@@ -67,25 +73,49 @@ def question_prompt(
     return DriftPrompt(encode, **fields)
 
 
-def tool_prompts(processor: Any, schemas: Sequence[Mapping[str, Any]], requests: Sequence[str]) -> list[DriftPrompt]:
-    """A prompt per request, in which the model is offered tools, as its own chat template writes them.
+def tool_prompts(
+    processor: Any,
+    schemas: Sequence[Mapping[str, Any]],
+    requests: Sequence[str],
+    examples: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    device: Any = None,
+) -> list[DriftPrompt]:
+    """A prompt per request, in which the model is offered tools.
+
+    The model's own chat template writes the tools. One that knows none gets them in a system message, which says how
+    to call them.
 
     Args:
         processor: or the tokenizer, with a chat template.
         schemas: as ``transformers.utils.get_json_schema`` returns them.
         requests: what a user asks.
+        examples: requests with their calls (``{"name", "arguments"}``), as earlier turns of the conversation: a small
+            model calls tools only after some.
+        device: where the token ids go; None for the CPU.
 
     Raises:
-        KVMMError: if the template knows no tools.
+        KVMMError: if the model has no chat template.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
-    if "tools" not in str(getattr(tokenizer, "chat_template", None)):
-        raise KVMMError("The model's chat template knows no tools, so it cannot be asked for a tool call.")
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    if not template:
+        raise KVMMError("The model has no chat template, so it cannot be asked for a tool call.")
+
+    earlier: list[dict[str, str]] = []
+    for question, call in examples:
+        written = f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
+        earlier += [{"role": "user", "content": question}, {"role": "assistant", "content": written}]
 
     def encode(request: str) -> dict[str, torch.Tensor]:
-        messages = [{"role": "user", "content": request}]
-        options = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
-        return dict(tokenizer.apply_chat_template(messages, tools=list(schemas), **options))
+        messages = [*earlier, {"role": "user", "content": request}]
+        options: dict[str, Any] = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+        if "tools" in template:
+            options["tools"] = list(schemas)
+        else:
+            offered = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
+            messages.insert(0, {"role": "system", "content": TOOLS.format(offered)})
+        inputs = tokenizer.apply_chat_template(messages, **options)
+        return {name: tensor.to(device) if device is not None else tensor for name, tensor in inputs.items()}
 
     return [DriftPrompt(partial(encode, request)) for request in requests]
 

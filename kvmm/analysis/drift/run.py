@@ -151,7 +151,7 @@ def run_drift(
     if seeds == 1:
         raise KVMMError("Seed sensitivity needs 2 or more seeds, or 0 to leave it out.")
     measured = {name: _Measurements() for name in (DYNAMIC, *policies)}
-    write = _Writer(model, processor, temperature)
+    write = AnswerWriter(model, processor, temperature)
     document: Document | None = None
     done = 0
     for index, prompt in enumerate(prompts):
@@ -236,7 +236,7 @@ def _flips(policy: KVPolicy | str, cache: Any) -> list[answer_metrics.TierFlips]
     return [] if flips is None else [flips]
 
 
-class _Writer:
+class AnswerWriter:
     """Generates and decodes answers over packed documents."""
 
     def __init__(self, model: Any, processor: Any, temperature: float):
@@ -308,4 +308,4 @@ def _policy_report(
     )
 
 
-__all__ = ["DriftPrompt", "device_name", "make_report", "report_of", "run_drift", "run_forced"]
+__all__ = ["AnswerWriter", "DriftPrompt", "device_name", "make_report", "report_of", "run_drift", "run_forced"]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, SchemaError
 
 from kvmm.errors import KVMMError
 
@@ -55,7 +55,13 @@ class ToolSchemas:
             function = schema.get("function") if isinstance(schema, Mapping) else None
             if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
                 raise KVMMError("A tool's schema needs a function with a name and parameters.")
-            parameters = dict(function.get("parameters") or {"type": "object"})
+            parameters = function.get("parameters") or {"type": "object"}
+            try:
+                parameters = dict(parameters)
+                Draft202012Validator.check_schema(parameters)
+            except (TypeError, ValueError, SchemaError) as error:
+                reason = getattr(error, "message", "an object is needed")
+                raise KVMMError(f"The parameters of tool {function['name']} are no JSON Schema ({reason}).") from None
             parameters.setdefault("additionalProperties", False)
             self._validators[function["name"]] = Draft202012Validator(parameters)
 

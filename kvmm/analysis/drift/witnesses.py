@@ -10,13 +10,16 @@ flips, W5 tier-flip rate, W6 long-context tail, W7 retrieval raggedness, W8 sche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kvmm.analysis.drift.measure import PositionDrift
-from kvmm.analysis.drift.report import PolicyReport
+from kvmm.analysis.drift.report import DriftReport, PolicyReport
 from kvmm.analysis.drift.tool_calls import SchemaIntegrity
 from kvmm.errors import KVMMError
 
@@ -162,4 +165,63 @@ def lines(found: Sequence[Witness]) -> list[str]:
     ]
 
 
-__all__ = ["Measure", "Tails", "Thresholds", "Witness", "lines", "tails", "witnesses"]
+def verdicts(
+    report: DriftReport,
+    drift: Mapping[str, PositionDrift],
+    schemas: Mapping[str, SchemaIntegrity] | None = None,
+    thresholds: Thresholds | None = None,
+) -> dict[str, Any]:
+    """The witnesses of every policy of a report, as plain values for JSON.
+
+    Args:
+        report: of :func:`kvmm.analysis.drift.run.make_report`.
+        drift: the positions of every policy (``collected``).
+        schemas: what :func:`kvmm.analysis.drift.tool_run.run_tools` found, by policy; None if no calls were asked for.
+        thresholds: None for the defaults.
+
+    Returns:
+        where the report is from, the thresholds, and of each policy ``tool_calls`` (None without any) and
+        ``witnesses``: a list of ``number, name, passed`` (None where nothing was measured) and ``measures``.
+    """
+    origin = ("model", "device", "dtype", "command", "versions", "settings", "prompts")
+    policies = {}
+    for one in report.policies:
+        calls = (schemas or {}).get(one.policy)
+        found = witnesses(one, drift[one.policy], calls, thresholds)
+        policies[one.policy] = {
+            "bits": one.bits.bits,
+            "witnesses": [
+                {
+                    "number": witness.number,
+                    "name": witness.name,
+                    "passed": witness.passed,
+                    "measures": [{**asdict(measure), "passed": measure.passed} for measure in witness.measures],
+                }
+                for witness in found
+            ],
+            "tool_calls": None if calls is None else asdict(calls),
+        }
+    head = {name: getattr(report, name) for name in origin}
+    return {**head, "thresholds": asdict(thresholds or Thresholds()), "policies": policies}
+
+
+def save_verdicts(found: Mapping[str, Any], path: Path) -> None:
+    """Write :func:`verdicts` as JSON. Raises :class:`KVMMError` if the file cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise KVMMError(f"{path} cannot be written ({error.strerror}): name another file.") from None
+
+
+__all__ = [
+    "Measure",
+    "Tails",
+    "Thresholds",
+    "Witness",
+    "lines",
+    "save_verdicts",
+    "tails",
+    "verdicts",
+    "witnesses",
+]

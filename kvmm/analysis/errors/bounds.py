@@ -12,6 +12,7 @@ With unit vectors, ``s_gc <= 2 / (2^b - 1)`` whatever the tokens' norms are: the
 ``sqrt(D) / (2^b - 1)``. Without the division the longest token of a group sets the steps of all, and the relative error
 of a short one grows with the ratio of the two norms, which is the imbalance that OScaR is about.
 
+The numbers of the equations were not checked against the paper's text; the formulas were derived and are tested here.
 The steps and constants follow from min/max rounding as :mod:`kvmm.codecs.oscar` does it. Rounding of stored scales and
 zero points to float16 is not in the bound; neither is ``zero_point="integer"``, which may shift a code by half a step.
 """

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         log_ticks,
         style,
     )
-    from kvmm.analysis.scores.plots import attention_kl, attention_kl_parts, score_histogram
+    from kvmm.analysis.scores.plots import attention_kl, attention_kl_parts, score_histogram, softmax_errors
     from kvmm.eval.report.plots import score_by_bits, score_differences
 
 __all__ = [
@@ -88,6 +88,7 @@ __all__ = [
     "score_by_bits",
     "score_differences",
     "score_histogram",
+    "softmax_errors",
     "stage_boxes",
     "stage_summary",
     "style",
@@ -111,6 +112,7 @@ __getattr__, __dir__ = lazy_names(
         "attention_heatmap": "kvmm.analysis.norms.plots",
         "attention_kl": "kvmm.analysis.scores.plots",
         "attention_kl_parts": "kvmm.analysis.scores.plots",
+        "softmax_errors": "kvmm.analysis.scores.plots",
         "bins": "kvmm.analysis.plots.style",
         "channel_errors": "kvmm.analysis.errors.plots",
         "channel_heatmap": "kvmm.analysis.norms.channel_plots",

@@ -27,7 +27,7 @@ from kvmm.analysis.norms.plots import (
 )
 from kvmm.analysis.report.files import Figure, Table
 from kvmm.analysis.scores.measure import ScoreReport
-from kvmm.analysis.scores.plots import attention_kl, attention_kl_parts, score_histogram
+from kvmm.analysis.scores.plots import attention_kl, attention_kl_parts, score_histogram, softmax_errors
 
 _BOXES = "Boxes hold half of the tokens, whiskers 5 to 95 %."
 
@@ -258,6 +258,12 @@ def error_figures(report: ErrorReport, scores: ScoreReport, layer: int) -> list[
             "Divergence of attention by layer",
             "KL(exact || policy) of the attention of the last queries.",
             attention_kl(scores),
+        ),
+        Figure(
+            "softmax_errors",
+            "Squared error of the attention's weights, by layer",
+            "Mean over the last queries and their tokens; dotted without calibrated logits, where they are.",
+            softmax_errors(scores),
         ),
         Figure(
             "attention_parts",

@@ -81,6 +81,37 @@ def attention_kl(report: ScoreReport, policies: Sequence[str] | None = None) -> 
     return figure
 
 
+def softmax_errors(report: ScoreReport, policies: Sequence[str] | None = None) -> go.Figure:
+    """Squared error of the attention's weights by layer, one line per policy that does more than round.
+
+    Policies that calibrate logits have a second, dotted line without it: the question of CalibQuant's figure 2
+    (arXiv 2502.14882).
+    """
+    figure = go.Figure()
+    layers = [str(layer) for layer in report.layers]
+    for index, name in enumerate(policies or [one.policy for one in report.policies]):
+        scores = report.of(name)
+        if scores.kl.max() < _ROUNDING:
+            continue
+        line = policy_line(index)
+        lines = [(name, scores.softmax_mse, line)]
+        if "calibrated" in scores.counts:
+            lines.append((f"{name}, not calibrated", scores.softmax_mse_uncalibrated, {**line, "dash": "dot"}))
+        for label, values, drawn in lines:
+            figure.add_scatter(
+                x=layers,
+                y=np.where(values > 0, values, np.nan),
+                name=label,
+                mode="lines+markers",
+                line=drawn,
+                hovertemplate="%{y:.3g}",
+            )
+    style(figure, height=360, revision="softmax-errors", hovermode="x unified", margin=_MARGIN)
+    figure.update_xaxes(title_text="layer", type="category", showgrid=False)
+    log_axis(figure, "squared error of the softmax")
+    return figure
+
+
 def attention_kl_parts(report: ScoreReport, policy: str) -> go.Figure:
     """KL(exact || policy) of the attention by layer, in its parts: between modalities, and within each."""
     scores = report.of(policy)
@@ -108,4 +139,4 @@ def attention_kl_parts(report: ScoreReport, policy: str) -> go.Figure:
     return figure
 
 
-__all__ = ["attention_kl", "attention_kl_parts", "score_histogram"]
+__all__ = ["attention_kl", "attention_kl_parts", "score_histogram", "softmax_errors"]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +15,13 @@ from kvmm import KVMMError
 from kvmm.analysis.drift.answer_metrics import GeneratedAnswer, is_refusal, length_drift, refusal_flips
 from kvmm.analysis.drift.measure import PositionDrift, compare_logits, long_context_tail, summarise
 from kvmm.analysis.drift.prompts import tool_prompts
-from kvmm.analysis.drift.report import Bits, PolicyReport
+from kvmm.analysis.drift.report import Bits, DriftReport, PolicyReport
 from kvmm.analysis.drift.tool_calls import ToolSchemas, schema_integrity
-from kvmm.analysis.drift.witnesses import Thresholds, lines, tails, witnesses
+from kvmm.analysis.drift.tool_run import read_tools
+from kvmm.analysis.drift.witnesses import Thresholds, lines, save_verdicts, tails, verdicts, witnesses
 from kvmm.models import assets_folder
+
+OFFICE = Path(__file__).resolve().parents[3] / "benchmarks" / "tools" / "office.json"
 
 
 def convert(amount: float, currency: str, places: int = 2) -> str:
@@ -147,11 +151,72 @@ def test_tails_see_what_a_mean_hides():
 
 def test_prompts_offer_tools_as_the_template_writes_them():
     tokenizer = AutoTokenizer.from_pretrained(assets_folder() / "tiny-omni")
-    with pytest.raises(KVMMError, match="knows no tools"):
-        tool_prompts(tokenizer, [get_json_schema(convert)], ["Convert 5 euros."])
     tokenizer.chat_template = "{{ tools | tojson }} {{ messages[0]['content'] }}"
     first, second = tool_prompts(tokenizer, [get_json_schema(convert)], ["Convert 5 euros.", "Convert 6 euros."])
     inputs = first.encode()
     text = tokenizer.decode(inputs["input_ids"][0])
     assert "currency" in text and text.rstrip().endswith("5 euros.") and bool(inputs["attention_mask"].all())
     assert not torch.equal(inputs["input_ids"], second.encode()["input_ids"])
+
+
+def test_a_template_without_tools_has_them_in_a_system_message():
+    tokenizer = AutoTokenizer.from_pretrained(assets_folder() / "tiny-omni")
+    assert "tools" not in tokenizer.chat_template
+    examples = [("Convert 4 euros to USD.", {"name": "convert", "arguments": {"amount": 4, "currency": "USD"}})]
+    (prompt,) = tool_prompts(tokenizer, [get_json_schema(convert)], ["Convert 5 euros."], examples)
+    text = tokenizer.decode(prompt.encode()["input_ids"][0])
+    places = [text.index(part) for part in ('"currency"', "Convert 4 euros", "<tool_call>\n{", "Convert 5 euros.")]
+    assert places[0] < places[1] < places[3] and SCHEMAS.call(text[places[1] :])["arguments"]["amount"] == 4
+    tokenizer.chat_template = None
+    with pytest.raises(KVMMError, match="no chat template"):
+        tool_prompts(tokenizer, [get_json_schema(convert)], ["Convert 5 euros."])
+
+
+def test_the_shipped_tools_are_read():
+    asked = read_tools(OFFICE)
+    assert len(asked.tools) == 3 and len(asked.requests) == 5 and len(asked.examples) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "cannot be read"),
+        (b"\xff", "not UTF-8"),
+        (b"{", "is not JSON"),
+        (b"[" * 100 + b"]" * 100, "nested deeper"),
+        (b"[]", "must hold"),
+        (b'{"tools": [], "requests": ["a"]}', "must hold"),
+        (b'{"tools": [{"type": "function"}], "requests": ["a"]}', "a function with a name"),
+        (b'{"tools": [{"function": {"name": "f"}}], "requests": []}', "must hold"),
+        (b'{"tools": [{"function": {"name": "f"}}], "requests": [1]}', "must hold"),
+        (b'{"tools": [{"function": {"name": "f", "parameters": {"type": 3}}}], "requests": ["a"]}', "no JSON Schema"),
+        (b'{"tools": [{"function": {"name": "f", "parameters": [3]}}], "requests": ["a"]}', "no JSON Schema"),
+        (
+            b'{"tools": [{"function": {"name": "f"}}], "requests": ["a"], "examples": [{"request": "b", "call": 1}]}',
+            'each of "examples"',
+        ),
+    ],
+)
+def test_files_of_tools_that_are_none(tmp_path, text, says):
+    path = tmp_path / "tools.json"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(KVMMError, match=says) as error:
+        read_tools(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_verdicts_are_plain_values(tmp_path):
+    one, positions = measured([0.01] * 40)
+    report = DriftReport("m", "cpu", "float32", "c", {}, {}, 1, (one,))
+    calls = schema_integrity([call(amount=1, currency="USD")], ["prose"], SCHEMAS)
+    found = verdicts(report, {"p": positions}, {"p": calls})
+    save_verdicts(found, tmp_path / "verdicts.json")
+    assert json.loads((tmp_path / "verdicts.json").read_text()) == found
+    one = found["policies"]["p"]
+    assert [witness["number"] for witness in one["witnesses"]] == list(range(1, 9))
+    assert one["witnesses"][7]["passed"] is False and one["tool_calls"]["kept"] == 0
+    assert one["witnesses"][4]["passed"] is None and found["thresholds"]["schema"] == 0.98
+    assert verdicts(report, {"p": positions})["policies"]["p"]["witnesses"][7]["passed"] is None
+    with pytest.raises(KVMMError, match="cannot be written"):
+        save_verdicts(found, tmp_path)

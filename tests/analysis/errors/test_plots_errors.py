@@ -20,6 +20,7 @@ from kvmm.analysis.plots import (
     outlier_channels,
     outlier_layers,
     score_histogram,
+    softmax_errors,
     token_error_map,
     token_errors,
 )
@@ -142,12 +143,21 @@ def test_divergence_of_attention(scores):
     assert all(trace.type == "bar" for trace in attention_kl_parts(scores, "kivi2").data)
 
 
+def test_squared_errors_of_the_softmax(scores):
+    figure = softmax_errors(scores)
+    assert [trace.name for trace in figure.data] == ["kivi2", "calibrated", "calibrated, not calibrated"]
+    one = scores.of("calibrated")
+    np.testing.assert_allclose(figure.data[1].y, one.softmax_mse)
+    np.testing.assert_allclose(figure.data[2].y, one.softmax_mse_uncalibrated)
+    assert figure.data[2].line.dash == "dot" and figure.layout.yaxis.type == "log"
+
+
 def test_every_figure_is_small_transparent_and_keeps_the_view(errors, scores, long):
     figures = [
         channel_errors(errors, "kivi2"), outlier_channels(errors, "kivi2"), outlier_layers(errors, "kivi2"),
         layer_errors(errors), token_errors(errors), token_errors(long), token_error_map(long, "kivi2"),
         mixed_errors(errors), mixed_errors(long), score_histogram(scores, "kivi2"), attention_kl(scores),
-        attention_kl_parts(scores, "kivi2"),
+        attention_kl_parts(scores, "kivi2"), softmax_errors(scores),
     ]  # fmt: skip
     for figure in figures:
         assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0,0,0,0)"
