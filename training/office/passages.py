@@ -36,6 +36,7 @@ from pathlib import Path
 
 from training.office.values import Dates, Money, person, town
 from training.pages import values as v
+from training.pages.canvas import classes_of
 from training.pages.values import Rng
 
 FORMS = ("bar", "column", "line", "pie")
@@ -272,6 +273,11 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
             found.append(f"unknown blank {match[0]}")
     if not passage.lines or not passage.questions:
         found.append("no text or no question")
+    for text in (*every, *(way for q in passage.questions for way in q.wordings)):
+        try:
+            classes_of(text)
+        except ValueError as error:
+            found.append(str(error))
     for seed in () if found else seeds:
         try:
             title, lines, asks = passage.fill(Rng(seed))
