@@ -273,7 +273,7 @@ def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
             found.append(f"unknown blank {match[0]}")
     if not passage.lines or not passage.questions:
         found.append("no text or no question")
-    for text in (*every, *(way for q in passage.questions for way in q.wordings)):
+    for text in every:
         try:
             classes_of(text)
         except ValueError as error:
