@@ -52,7 +52,7 @@ def expand_kernel(
 def _zeros(G: tl.constexpr, RP: tl.constexpr):
     """Sums of all planes of a region."""
     PLANES: tl.constexpr = G.full * (16 // G.bits)
-    REST: tl.constexpr = (G.rest + G.last) // G.bits
+    REST: tl.constexpr = G.rest // G.bits
     WIDTH: tl.constexpr = G.width
     sums = ()
     for _ in tl.static_range(PLANES):
@@ -69,7 +69,7 @@ def _chunk_sums(
 ):  # fmt: skip
     COLUMNS: tl.constexpr = 16 if WORDS < 16 else WORDS
     PLANES: tl.constexpr = (WORDS if WORDS < 16 else 16) // BITS
-    words = load_words(rows[None, :], tl.arange(0, COLUMNS)[:, None], FIRST, WORDS)
+    words = load_words(rows[None, :], tl.arange(0, COLUMNS)[:, None], FIRST, WORDS, ASM)
     out = ()
     for i in tl.static_range(PLANES):
         if i * BITS == 8:
@@ -86,7 +86,6 @@ def _add_values(sums, rows, p, rescale, G: tl.constexpr, ASM: tl.constexpr):
     WORDS: tl.constexpr = G.width
     FULL: tl.constexpr = G.full
     REST: tl.constexpr = G.rest
-    LAST: tl.constexpr = G.last
     AT: tl.constexpr = G.plane
     EACH: tl.constexpr = 16 // BITS
     out = ()
@@ -94,10 +93,6 @@ def _add_values(sums, rows, p, rescale, G: tl.constexpr, ASM: tl.constexpr):
         out = out + _chunk_sums(sums, rows, p, rescale, BITS, FIRST + i * WORDS, WORDS, AT + i * EACH, ASM)
     if REST > 0:
         out = out + _chunk_sums(sums, rows, p, rescale, BITS, FIRST + FULL * WORDS, REST, AT + FULL * EACH, ASM)
-    if LAST > 0:
-        out = out + _chunk_sums(
-            sums, rows, p, rescale, BITS, FIRST + FULL * WORDS + REST, LAST, AT + FULL * EACH + REST // BITS, ASM
-        )  # fmt: skip
     return out
 
 
@@ -120,7 +115,6 @@ def _store_sums(ACC, sums, r, live, NR: tl.constexpr, G: tl.constexpr):
     WORDS: tl.constexpr = G.width
     FULL: tl.constexpr = G.full
     REST: tl.constexpr = G.rest
-    LAST: tl.constexpr = G.last
     AT: tl.constexpr = G.plane
     COLUMN: tl.constexpr = G.column
     EACH: tl.constexpr = 16 // BITS
@@ -128,10 +122,6 @@ def _store_sums(ACC, sums, r, live, NR: tl.constexpr, G: tl.constexpr):
         _store_chunk(ACC, sums, r, live, NR, BITS, WORDS, AT + i * EACH, COLUMN + i * EACH * WORDS)
     if REST > 0:
         _store_chunk(ACC, sums, r, live, NR, BITS, REST, AT + FULL * EACH, COLUMN + FULL * EACH * WORDS)
-    if LAST > 0:
-        _store_chunk(
-            ACC, sums, r, live, NR, BITS, LAST, AT + FULL * EACH + REST // BITS, COLUMN + EACH * (FULL * WORDS + REST)
-        )  # fmt: skip
 
 
 @triton.jit

@@ -24,6 +24,7 @@ _COLUMN_BLOCK = 64  # columns of a program that expands queries, and of a step o
 _FEW_SPLITS = 8  # which the output's kernel merges itself
 _PROGRAMS = 8  # of attention per multiprocessor
 _MAX_SPLITS = 128
+_TILE = 64  # tokens that a program of attention reads at once
 
 
 def interpreted() -> bool:
@@ -184,7 +185,7 @@ class TritonSlots:
             *memory.word_strides, *memory.exact_strides, block_table.stride(0), *query.stride()[:2], *key.stride()[:2],
             *value.stride()[:2], heads, splits, scaling * _LOG2E, **self._layout, **self._regions,
             STRIDE=form.stride // 2,
-            T=min(form.block_size, 64), RP=padded, ASM=not interpreted(), **shape,
+            T=min(form.block_size, _TILE), RP=padded, ASM=not interpreted(), **shape,
             num_warps=self._warps(padded), num_stages=2,
         )  # fmt: skip
         if splits > _FEW_SPLITS:
