@@ -22,7 +22,7 @@ from triton.runtime.jit import JITFunction
 
 _TYPES = {torch.uint8: "u8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
 _TYPES |= {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-_OPTIONS = ("num_warps", "num_stages")
+_OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
 def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, Any], capability: int) -> Any:

@@ -82,9 +82,7 @@ class Written:
         return found
 
 
-def attention_error(
-    written: Written, groups: int, splits: int | None = None, dtype: torch.dtype | None = None
-) -> float:
+def attention_error(written: Written, groups: int, splits: int | None = None, dtype=torch.float32) -> float:
     """The relative distance from the reference, of the worst sequence; behind them is a row without one."""
     form, new = written.form, written.new
     count = len(written.pasts) * new
