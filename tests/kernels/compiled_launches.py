@@ -35,13 +35,16 @@ def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
     signature, constants, attributes = {}, {}, {}
     for number, parameter in enumerate(function.params):
         name, value = parameter.name, given[parameter.name]
-        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
+        fixed = parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not fixed):
             signature[name], constants[name] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[name] = f"*{_TYPES[value.dtype]}"
         else:
             signature[name] = "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
-        if signature[name] not in ("constexpr", "fp32") and (isinstance(value, torch.Tensor) or value % 16 == 0):
+        if fixed or signature[name] in ("constexpr", "fp32"):
+            continue
+        if isinstance(value, torch.Tensor) or value % 16 == 0:
             attributes[(number,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

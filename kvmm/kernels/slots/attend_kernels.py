@@ -16,7 +16,7 @@ _LARGEST = tl.constexpr(LARGEST)
 _UNIT = tl.constexpr(PLANE_UNIT / LARGEST)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "heads"])
 def expand_kernel(
     QUERY, MATRIX, CONSTANT, NORM, WEIGHTS, LINE, batch, heads, query_t, query_h, scaling,
     COLUMNS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, NEW: tl.constexpr, R: tl.constexpr, CB: tl.constexpr,
@@ -186,7 +186,7 @@ def _attend_exact(
     tl.store(ACC + d[:, None] * NR + r[None, :], acc, mask=(d < D)[:, None] & row_live[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "heads", "splits"])
 def attend_kernel(
     CACHE, EXACT, WEIGHTS, LINE, QUERY, KEY, VALUE, TABLE, LENGTHS, M, L, ACC,
     block_words, head_words, block_exact, head_exact, table_stride, query_t, query_h, key_t, key_h, value_t, value_h,
@@ -253,7 +253,7 @@ def attend_kernel(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_kernel(
     M, L, ACC, M_OUT, L_OUT, OUT, splits, COLUMNS: tl.constexpr, D: tl.constexpr, NR: tl.constexpr, F: tl.constexpr
 ):
@@ -289,7 +289,7 @@ def merge_kernel(
     tl.store(L_OUT + bh * 2 * NR + f, tl.where(some, 0.5, 0.0), mask=is_state)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "heads", "splits"])
 def output_kernel(
     M, L, ACC, MATRIX, OUT, batch, heads, splits, out_t, out_h,
     COLUMNS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, NEW: tl.constexpr, R: tl.constexpr,

@@ -212,8 +212,8 @@ class TritonSlots:
             merged = [empty(batch, heads, 2, rows) for _ in range(2)]
             merged.append(empty(batch, heads, columns + 1 + dim, rows))
             size = (columns + 1 + dim) * rows
-            merge_kernel[batch * heads, -(-size // 256)](
-                *state, *merged, splits, COLUMNS=columns, D=dim, NR=rows, F=256, num_warps=4
+            merge_kernel[batch * heads, -(-size // 128)](
+                *state, *merged, splits, COLUMNS=columns, D=dim, NR=rows, F=128, num_warps=4
             )
             state, splits = merged, 1
         channels = min(64, self._key.padded_dim)
