@@ -29,7 +29,7 @@ from benchmarks.synthetic import make_calibration, random_vectors
 from benchmarks.timing import bandwidth, free_memory, kernel_times, l2_bytes, time_calls
 from kvmm.calibration import Calibration
 from kvmm.kernels.slots import SlotFormat, reference
-from kvmm.kernels.slots.triton import TritonSlots
+from kvmm.kernels.slots.triton import TritonSlots, Tuning
 from kvmm.modality import TEXT
 from kvmm.vllm.dtypes import DTYPES, dtype_codec
 from kvmm.vllm.slots import LayerSlots
@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtypes", nargs="+", default=["kvmm_rd2", "kvmm_rd4", "kvmm_oscar2"], choices=list(DTYPES))
     parser.add_argument("--baselines", nargs="+", default=["flash", "cudnn", "flash_rows", "cudnn_rows"])
     parser.add_argument("--splits", type=int, help="KV splits of every sequence; default: the kernel's")
+    for name in ("tile", "programs", "registers", "stages"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Tuning(), name), help="of Tuning")
     parser.add_argument("--model-length", type=int, help="tokens that the block table has room for; default: in use")
     parser.add_argument("--runs", type=int, default=50, help="timed replays, of which the median counts")
     parser.add_argument("--profile", action="store_true", help="also the time of every kernel of a step")
@@ -62,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.run["bandwidth"] = bandwidth(options.device)
     report.run["l2_bytes"] = l2_bytes(options.device)
     report.run["settings"] = {"runs": options.runs, "dtype": "bfloat16", "block_size": _BLOCK}
+    report.run["settings"] |= {name: getattr(options, name) for name in Tuning._fields}
     for name in options.shapes:
         shape_rows(report, name, _SMOKE if options.smoke else SHAPES[name], options)
     keys = ("us", "write_us", "baseline_us", "baseline", "ratio", "slot_bytes", "floor_us", "floor_share", "error")
@@ -125,7 +128,8 @@ def make_step(
     assert codec is not None
     form = LayerSlots(calibration, _LAYER, *codec, _BLOCK, torch.bfloat16).form
     device = key.device
-    slots = TritonSlots(SlotFormat(form.key.to(device), form.value.to(device), _BLOCK, form.dtype))
+    tuning = Tuning(options.tile, options.programs, options.registers, options.stages)
+    slots = TritonSlots(SlotFormat(form.key.to(device), form.value.to(device), _BLOCK, form.dtype), tuning)
     used = -(-count // _BLOCK)
     blocks = torch.randperm(batch * used, device=device, dtype=torch.int64).view(batch, used)
     cache = torch.zeros(batch * used, heads, _BLOCK, form.nbytes, dtype=torch.uint8, device=device)

@@ -22,7 +22,7 @@ from triton.runtime.jit import JITFunction
 
 _TYPES = {torch.uint8: "u8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
 _TYPES |= {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-_OPTIONS = ("num_warps", "num_stages")
+_OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
 def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, Any], capability: int) -> Any:
@@ -35,13 +35,16 @@ def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
     signature, constants, attributes = {}, {}, {}
     for number, parameter in enumerate(function.params):
         name, value = parameter.name, given[parameter.name]
-        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1):
+        fixed = parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not fixed):
             signature[name], constants[name] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[name] = f"*{_TYPES[value.dtype]}"
         else:
             signature[name] = "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
-        if signature[name] not in ("constexpr", "fp32") and (isinstance(value, torch.Tensor) or value % 16 == 0):
+        if fixed or signature[name] in ("constexpr", "fp32"):
+            continue
+        if isinstance(value, torch.Tensor) or value % 16 == 0:
             attributes[(number,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

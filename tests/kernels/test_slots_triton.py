@@ -82,9 +82,7 @@ class Written:
         return found
 
 
-def attention_error(
-    written: Written, groups: int, splits: int | None = None, dtype: torch.dtype | None = None
-) -> float:
+def attention_error(written: Written, groups: int, splits: int | None = None, dtype=torch.float32) -> float:
     """The relative distance from the reference, of the worst sequence; behind them is a row without one."""
     form, new = written.form, written.new
     count = len(written.pasts) * new
@@ -205,8 +203,8 @@ def test_every_bit_is_in_one_column(case, start):
 def test_few_columns_hold_nothing():
     for bits in (1, 2):
         for words in range(1, 140):
-            width, full, rest, last = divided(words, bits)
-            assert words <= width * full + rest + last <= max(2, words * 1.6)
+            width, full, rest = divided(words, bits)
+            assert words <= width * full + rest <= max(2, words * 1.8)
 
 
 def test_what_the_kernels_do_not_take():

@@ -16,7 +16,7 @@ _LARGEST = tl.constexpr(LARGEST)
 _UNIT = tl.constexpr(PLANE_UNIT / LARGEST)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "heads"])
 def expand_kernel(
     QUERY, MATRIX, CONSTANT, NORM, WEIGHTS, LINE, batch, heads, query_t, query_h, scaling,
     COLUMNS: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, NEW: tl.constexpr, R: tl.constexpr, CB: tl.constexpr,
@@ -52,7 +52,7 @@ def expand_kernel(
 def _zeros(G: tl.constexpr, RP: tl.constexpr):
     """Sums of all planes of a region."""
     PLANES: tl.constexpr = G.full * (16 // G.bits)
-    REST: tl.constexpr = (G.rest + G.last) // G.bits
+    REST: tl.constexpr = G.rest // G.bits
     WIDTH: tl.constexpr = G.width
     sums = ()
     for _ in tl.static_range(PLANES):
@@ -69,7 +69,7 @@ def _chunk_sums(
 ):  # fmt: skip
     COLUMNS: tl.constexpr = 16 if WORDS < 16 else WORDS
     PLANES: tl.constexpr = (WORDS if WORDS < 16 else 16) // BITS
-    words = load_words(rows[None, :], tl.arange(0, COLUMNS)[:, None], FIRST, WORDS)
+    words = load_words(rows[None, :], tl.arange(0, COLUMNS)[:, None], FIRST, WORDS, ASM)
     out = ()
     for i in tl.static_range(PLANES):
         if i * BITS == 8:
@@ -86,7 +86,6 @@ def _add_values(sums, rows, p, rescale, G: tl.constexpr, ASM: tl.constexpr):
     WORDS: tl.constexpr = G.width
     FULL: tl.constexpr = G.full
     REST: tl.constexpr = G.rest
-    LAST: tl.constexpr = G.last
     AT: tl.constexpr = G.plane
     EACH: tl.constexpr = 16 // BITS
     out = ()
@@ -94,10 +93,6 @@ def _add_values(sums, rows, p, rescale, G: tl.constexpr, ASM: tl.constexpr):
         out = out + _chunk_sums(sums, rows, p, rescale, BITS, FIRST + i * WORDS, WORDS, AT + i * EACH, ASM)
     if REST > 0:
         out = out + _chunk_sums(sums, rows, p, rescale, BITS, FIRST + FULL * WORDS, REST, AT + FULL * EACH, ASM)
-    if LAST > 0:
-        out = out + _chunk_sums(
-            sums, rows, p, rescale, BITS, FIRST + FULL * WORDS + REST, LAST, AT + FULL * EACH + REST // BITS, ASM
-        )  # fmt: skip
     return out
 
 
@@ -120,7 +115,6 @@ def _store_sums(ACC, sums, r, live, NR: tl.constexpr, G: tl.constexpr):
     WORDS: tl.constexpr = G.width
     FULL: tl.constexpr = G.full
     REST: tl.constexpr = G.rest
-    LAST: tl.constexpr = G.last
     AT: tl.constexpr = G.plane
     COLUMN: tl.constexpr = G.column
     EACH: tl.constexpr = 16 // BITS
@@ -128,10 +122,6 @@ def _store_sums(ACC, sums, r, live, NR: tl.constexpr, G: tl.constexpr):
         _store_chunk(ACC, sums, r, live, NR, BITS, WORDS, AT + i * EACH, COLUMN + i * EACH * WORDS)
     if REST > 0:
         _store_chunk(ACC, sums, r, live, NR, BITS, REST, AT + FULL * EACH, COLUMN + FULL * EACH * WORDS)
-    if LAST > 0:
-        _store_chunk(
-            ACC, sums, r, live, NR, BITS, LAST, AT + FULL * EACH + REST // BITS, COLUMN + EACH * (FULL * WORDS + REST)
-        )  # fmt: skip
 
 
 @triton.jit
@@ -196,7 +186,7 @@ def _attend_exact(
     tl.store(ACC + d[:, None] * NR + r[None, :], acc, mask=(d < D)[:, None] & row_live[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "heads", "splits"])
 def attend_kernel(
     CACHE, EXACT, WEIGHTS, LINE, QUERY, KEY, VALUE, TABLE, LENGTHS, M, L, ACC,
     block_words, head_words, block_exact, head_exact, table_stride, query_t, query_h, key_t, key_h, value_t, value_h,
@@ -263,7 +253,7 @@ def attend_kernel(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_kernel(
     M, L, ACC, M_OUT, L_OUT, OUT, splits, COLUMNS: tl.constexpr, D: tl.constexpr, NR: tl.constexpr, F: tl.constexpr
 ):
@@ -299,7 +289,7 @@ def merge_kernel(
     tl.store(L_OUT + bh * 2 * NR + f, tl.where(some, 0.5, 0.0), mask=is_state)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "heads", "splits"])
 def output_kernel(
     M, L, ACC, MATRIX, OUT, batch, heads, splits, out_t, out_h,
     COLUMNS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, NEW: tl.constexpr, R: tl.constexpr,

@@ -2,7 +2,7 @@
 
 A region is the bits in pairs or the single bits behind them. A chunk of a region is a matrix of 16-bit words, one row a
 token. The field (a pair or a bit) at the same place of all words of a chunk is a plane, the operand of one product:
-8 planes of pairs, 16 of single bits. A chunk of fewer than 16 words holds them several times in its 16 columns, shifted
+8 planes of pairs, 16 of single bits. A chunk of 2, 4 or 8 words holds them several times in its 16 columns, shifted
 right by ``words`` bits, twice that, and so on: then the lowest ``words`` bits of all columns are planes enough.
 """
 
@@ -28,7 +28,7 @@ class Region(NamedTuple):
         bits: of a field, 2 or 1.
         first: the first 16-bit word of a slot with fields.
         width, full: columns of a full chunk, and how many there are.
-        rest, last: words of the chunks behind these, 0 where there is none.
+        rest: words of the chunk behind these, 0 where there is none.
         column, plane: the first of a side's.
     """
 
@@ -37,14 +37,13 @@ class Region(NamedTuple):
     width: int
     full: int
     rest: int
-    last: int
     column: int
     plane: int
 
     @property
     def chunks(self) -> tuple[int, ...]:
         """Words of each chunk."""
-        return (self.width,) * self.full + tuple(size for size in (self.rest, self.last) if size)
+        return (self.width,) * self.full + (self.rest,) * (self.rest > 0)
 
     @property
     def columns(self) -> int:
@@ -75,16 +74,13 @@ class SideLayout(NamedTuple):
     padded_dim: int
 
 
-def divided(words: int, bits: int) -> tuple[int, int, int, int]:
-    """``width``, ``full``, ``rest`` and ``last`` of a number of words: few columns that no word needs."""
+def divided(words: int, bits: int) -> tuple[int, int, int]:
+    """``width``, ``full`` and ``rest`` of a number of words: few chunks, and few columns that no word needs."""
     width = 16 if words < 24 * bits else 32 if words < 48 * bits else 64
     full, left = divmod(words, width)
     if left > 16:  # the width is 32 or 64
-        return width, full + 1, 0, 0
-    if not left:
-        return width, full, 0, 0
-    rest = max(bits, 1 << (left.bit_length() - 1))  # the largest power of two that is full
-    return width, full, rest, 0 if left <= rest else max(bits, 1 << (left - rest - 1).bit_length())
+        return width, full + 1, 0
+    return width, full, max(2, 1 << (left - 1).bit_length()) if left else 0
 
 
 @dataclass(frozen=True, eq=False)

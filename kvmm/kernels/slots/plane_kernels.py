@@ -12,6 +12,7 @@ _AND = tl.constexpr(
         for k in range(0, 8, bits)
     }
 )
+_SHIFT = tl.constexpr("{ .reg .b32 t; and.b32 t, $2, 31; shr.u32 $0, $1, t; }")
 
 
 @triton.jit
@@ -34,13 +35,19 @@ def upper(words, ASM: tl.constexpr):
 
 
 @triton.jit
-def load_words(rows, column, FIRST: tl.constexpr, WORDS: tl.constexpr):
-    """A chunk: words ``FIRST`` to ``FIRST + WORDS - 1`` of slots ``rows``, several times where ``column`` is wider."""
+def load_words(rows, column, FIRST: tl.constexpr, WORDS: tl.constexpr, ASM: tl.constexpr):
+    """A chunk: words ``FIRST`` to ``FIRST + WORDS - 1`` of slots ``rows``, several times where ``column`` is wider; of
+    these only the lowest ``WORDS`` bits count."""
     if WORDS >= 16:
         return tl.load(rows + (FIRST + column))
+    words = tl.load(rows + (FIRST + column % WORDS))
+    shift = (column // WORDS * WORDS).to(tl.int16)
+    if ASM:  # two words, which are of one column or of two with the same shift
+        return tl.inline_asm_elementwise(
+            _SHIFT, "=r,r,r", [words, shift], dtype=tl.int16, is_pure=True, pack=2
+        )  # fmt: skip
     else:
-        words = tl.load(rows + (FIRST + column % WORDS))
-        return words >> (column // WORDS * WORDS).to(tl.int16)
+        return words >> shift
 
 
 @triton.jit
@@ -63,7 +70,7 @@ def _chunk_products(
     COLUMNS: tl.constexpr = 16 if WORDS < 16 else WORDS
     PLANES: tl.constexpr = (WORDS if WORDS < 16 else 16) // BITS
     column = tl.arange(0, COLUMNS)
-    words = load_words(rows[:, None], column[None, :], FIRST, WORDS)
+    words = load_words(rows[:, None], column[None, :], FIRST, WORDS, ASM)
     for i in tl.static_range(PLANES):
         if i * BITS == 8:
             words = upper(words, ASM)
@@ -82,7 +89,6 @@ def products(s, rows, weights, c, mask, WIDTH, G: tl.constexpr, ASM: tl.constexp
     WORDS: tl.constexpr = G.width
     FULL: tl.constexpr = G.full
     REST: tl.constexpr = G.rest
-    LAST: tl.constexpr = G.last
     COLUMN: tl.constexpr = G.column
     EACH: tl.constexpr = 16 // BITS  # columns of a word
     for i in tl.static_range(FULL):
@@ -92,10 +98,5 @@ def products(s, rows, weights, c, mask, WIDTH, G: tl.constexpr, ASM: tl.constexp
     if REST > 0:
         s = _chunk_products(
             s, rows, weights, c, mask, WIDTH, BITS, FIRST + FULL * WORDS, REST, COLUMN + FULL * EACH * WORDS, ASM
-        )  # fmt: skip
-    if LAST > 0:
-        s = _chunk_products(
-            s, rows, weights, c, mask, WIDTH, BITS, FIRST + FULL * WORDS + REST, LAST,
-            COLUMN + EACH * (FULL * WORDS + REST), ASM,
         )  # fmt: skip
     return s

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from triton import next_power_of_2
@@ -22,8 +23,23 @@ MAX_ROWS = 32  # new tokens of a sequence times query heads of a KV head
 _LOG2E = math.log2(math.e)
 _COLUMN_BLOCK = 64  # columns of a program that expands queries, and of a step of the output
 _FEW_SPLITS = 8  # which the output's kernel merges itself
-_PROGRAMS = 8  # of attention per multiprocessor
 _MAX_SPLITS = 128
+
+
+class Tuning(NamedTuple):
+    """Of the kernel that reads slots.
+
+    Attributes:
+        tile: tokens that a program reads at once, a power of two from 16 on.
+        programs: per multiprocessor that splits are made for.
+        registers: a thread may have, or None: as many as it takes.
+        stages: of the pipeline of loads.
+    """
+
+    tile: int = 64
+    programs: int = 8
+    registers: int | None = None
+    stages: int = 2
 
 
 def interpreted() -> bool:
@@ -69,12 +85,16 @@ class TritonSlots:
 
     Args:
         form: of the slots, on the device of the cache; blocks are a power of two and at least 16 tokens.
+        tuning: of attention.
+
+    Raises:
+        ValueError: for blocks of another size.
     """
 
-    def __init__(self, form: SlotFormat):
+    def __init__(self, form: SlotFormat, tuning: Tuning | None = None):
         if form.block_size < 16 or form.block_size & (form.block_size - 1):
             raise ValueError(f"blocks of {form.block_size} tokens, not of a power of two from 16 on")
-        self.form = form
+        self.form, self.tuning = form, tuning or Tuning()
         key, value = SideBits(form.key, 0), SideBits(form.value, form.starts[1])
         self._key, self._value = key.layout, value.layout
         self._forwards = [(side.forward.mT.float().contiguous(), *_levels(side)) for side in (form.key, form.value)]
@@ -126,7 +146,7 @@ class TritonSlots:
 
     def splits(self, batch: int, blocks: int, device: torch.device) -> int:
         """Splits of every sequence that give all multiprocessors work, for so many sequences and blocks of each."""
-        wanted = _multiprocessors(device) * _PROGRAMS // max(1, batch * self.form.key.heads)
+        wanted = _multiprocessors(device) * self.tuning.programs // max(1, batch * self.form.key.heads)
         return max(1, min(wanted, blocks, _MAX_SPLITS))
 
     def attend(
@@ -178,21 +198,22 @@ class TritonSlots:
         )  # fmt: skip
         state = [empty(batch, heads, splits, 2, rows) for _ in range(2)]
         state.append(empty(batch, heads, splits, columns + 1 + dim, rows))
-        padded = max(8, next_power_of_2(rows))
+        padded, tuning = max(8, next_power_of_2(rows)), self.tuning
+        limit = {} if tuning.registers is None else {"maxnreg": tuning.registers}
         attend_kernel[splits, heads, batch](
             memory.words, memory.exact, weights, line, query, key, value, block_table, seq_lens, *state,
             *memory.word_strides, *memory.exact_strides, block_table.stride(0), *query.stride()[:2], *key.stride()[:2],
             *value.stride()[:2], heads, splits, scaling * _LOG2E, **self._layout, **self._regions,
             STRIDE=form.stride // 2,
-            T=min(form.block_size, 64), RP=padded, ASM=not interpreted(), **shape,
-            num_warps=self._warps(padded), num_stages=2,
+            T=min(form.block_size, tuning.tile), RP=padded, ASM=not interpreted(), **shape,
+            num_warps=self._warps(padded), num_stages=tuning.stages, **limit,
         )  # fmt: skip
         if splits > _FEW_SPLITS:
             merged = [empty(batch, heads, 2, rows) for _ in range(2)]
             merged.append(empty(batch, heads, columns + 1 + dim, rows))
             size = (columns + 1 + dim) * rows
-            merge_kernel[batch * heads, -(-size // 256)](
-                *state, *merged, splits, COLUMNS=columns, D=dim, NR=rows, F=256, num_warps=4
+            merge_kernel[batch * heads, -(-size // 128)](
+                *state, *merged, splits, COLUMNS=columns, D=dim, NR=rows, F=128, num_warps=4
             )
             state, splits = merged, 1
         channels = min(64, self._key.padded_dim)
@@ -243,4 +264,4 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-__all__ = ["MAX_ROWS", "TritonSlots", "interpreted"]
+__all__ = ["MAX_ROWS", "TritonSlots", "Tuning", "interpreted"]

@@ -97,7 +97,7 @@ def _write_side(
     _encode(CACHE + held + place * STRIDE, x_at, x, live, FORWARD, LEVELS, BITS, h, K, B)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def write_kernel(
     CACHE, EXACT, SLOTS, KEY, VALUE, K_FORWARD, K_LEVELS, K_BITS, V_FORWARD, V_LEVELS, V_BITS,
     tokens, block_bytes, head_bytes, block_exact, head_exact, key_t, key_h, value_t, value_h,
@@ -153,7 +153,7 @@ def _decode_side(
     tl.store(out, x.to(OUT.dtype.element_ty), mask=live[:, None] & inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def decode_kernel(
     CACHE, EXACT, TABLE, LENGTHS, STARTS, KEY, VALUE, K_MATRIX, K_UNIT, K_CONSTANT, V_MATRIX, V_UNIT, V_CONSTANT,
     block_words, head_words, block_exact, head_exact, table_stride, key_t, key_h, value_t, value_h,
