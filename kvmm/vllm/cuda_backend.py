@@ -18,7 +18,7 @@ from vllm.v1.attention.backend import (
     AttentionMetadataBuilder,
     CommonAttentionMetadata,
 )
-from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_flash_attn_version
+from vllm.v1.attention.backends import fa_utils
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from kvmm.errors import KVMMError
@@ -102,7 +102,7 @@ class KVMMCudaImpl(SlotsImpl):
         if self.num_heads // self.num_kv_heads > MAX_ROWS:
             raise KVMMError(f"{self.kv_cache_dtype}: more than {MAX_ROWS} query heads a KV head are not supported.")
         self._triton: TritonSlots | None = None
-        self._version = get_flash_attn_version(head_size=self.head_size)
+        self._version = fa_utils.get_flash_attn_version(head_size=self.head_size)
 
     def take(self, slots: LayerSlots) -> None:
         """Use these slots from now on: their matrices go to the device, so that no graph has to make them."""
@@ -182,9 +182,9 @@ class KVMMCudaImpl(SlotsImpl):
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, part: Prompts, out: torch.Tensor
     ) -> None:
         """Causal attention of the newest tokens of sequences, into ``out``."""
-        if query.dtype != torch.float32:
+        if query.dtype != torch.float32 and hasattr(fa_utils, "flash_attn_varlen_func"):
             version = {} if self._version is None else {"fa_version": self._version}
-            found = flash_attn_varlen_func(
+            found = fa_utils.flash_attn_varlen_func(
                 q=query,
                 k=keys,
                 v=values,
@@ -198,7 +198,8 @@ class KVMMCudaImpl(SlotsImpl):
             )
             out.copy_(found)
             return
-        starts, ends = part.query_starts.tolist(), part.key_starts.tolist()  # FlashAttention has no float32
+        # FlashAttention has no float32
+        starts, ends = part.query_starts.tolist(), part.key_starts.tolist()
         for row in range(len(starts) - 1):
             news, all_of_it = slice(starts[row], starts[row + 1]), slice(ends[row], ends[row + 1])
             rows, columns = starts[row + 1] - starts[row], ends[row + 1] - ends[row]
