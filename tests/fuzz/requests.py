@@ -243,7 +243,7 @@ class Fuzzer:
         if rng.random() < 0.2:
             body["messages"][0]["role"] = rng.choice(("system", "assistant", "tool", "function", "\ud800", 1, None))
         if rng.random() < 0.1:
-            body["messages"] *= rng.choice((2, 3000))
+            body["messages"] = rng.choice((body["messages"] * 2, [{"role": "user", "content": "x"}] * 3000))
         return body
 
     def _odd_body(self, rng: random.Random, seed: dict[str, Any]) -> Sent:
