@@ -111,7 +111,7 @@ def departure_table(text: Path = TEXT, pages: Path = PAGES) -> str:
         cells = [cell for one in both for cell in one.get(name, ("", ""))]
         if any(cells):
             rows.append((f"`{name}`", what, *cells))
-    return markdown(columns, rows)
+    return markdown(columns, rows).replace("| --- | ---: |", "| --- | --- |", 1)  # words are left-aligned
 
 
 def marked(page: str) -> str:
