@@ -32,8 +32,10 @@ _FREE = 1 << 20
 
 
 def encode_bundle(tensors: Tensors) -> Tensors:
-    """``bundle.index``, ``bundle.small`` and ``bundle.large``, all uint8 ``[n]``, in place of a file's tensors; the same
-    tensors where a reader could not tell so few bytes from made up ones."""
+    """Bytes, uint8 ``[n]`` each, in place of a file's tensors: ``bundle.index``, ``bundle.small``, ``bundle.large``.
+
+    Tensors stay as they are where a reader could not tell so few bytes from made up ones, or a dtype is unusual.
+    """
     index, small, large = [], [], []
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
