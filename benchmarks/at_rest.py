@@ -4,7 +4,7 @@
 
 The sample's pages are read with every policy and packed, and the cache is saved and loaded again, once as it is and
 once entropy-coded. ``ratio`` is against keys and values of the same tokens in bf16; files hold everything: exact
-tokens, the token table, the policy. Seconds are of one thread of a CPU (its time, not the clock's), medians over the
+tokens, the token table, the policy. Seconds are of one thread of a CPU (its time, not the clock's), of one reading and medians over the
 rounds. ``kl`` is KL(full || policy) in nats a token, of answers and transcriptions of the held-out sample (as
 ``benchmarks.drift --data ... --transcribe 64``): ratio and quality of one policy stand in one row.
 """
@@ -26,7 +26,7 @@ from benchmarks.ask_policies import ROOT
 from benchmarks.report import Report, add_common_options, table
 from kvmm import KVMMCache, KVPolicy
 from kvmm.analysis.drift import prompts as make
-from kvmm.analysis.drift.run import make_report
+from kvmm.analysis.drift.run import run_drift
 from kvmm.media import load_media
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
@@ -74,8 +74,8 @@ def divergence(
 ) -> dict[str, dict[str, float]]:
     """``kl`` of every policy and ``kl_error``, its standard error over prompts."""
     lines = make.with_transcriptions(make.shortened(make.read_lines(DATA), limit), transcribe)
-    report = make_report(model, processor, make.line_prompts(model, processor, lines), policies)
-    return {one.policy: {"kl": one.logits.kl_mean, "kl_error": one.kl_error} for one in report.policies}
+    measured = run_drift(model, processor, make.line_prompts(model, processor, lines), policies)
+    return {one.policy: {"kl": one.logits.kl_mean, "kl_error": one.kl_error} for one in measured}
 
 
 def measure(model: Any, inputs: Any, policy: KVPolicy, rounds: int, path: Path) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def measure(model: Any, inputs: Any, policy: KVPolicy, rounds: int, path: Path) 
             model(**inputs, past_key_values=cache, logits_to_keep=1)
         return cache.pack()
 
-    reading, cache = _timed(read, rounds)
+    reading, cache = _timed(read, 1)
     memory = cache.memory()
     dense = memory.nbytes_dense
     row: dict[str, Any] = {"whole_bits": memory.bits_per_value, "read_pages_seconds": reading, "dense_bytes": dense}
