@@ -4,14 +4,19 @@
 
 The sample's pages are read with every policy and packed, and the cache is saved and loaded again, once as it is and
 once entropy-coded. ``ratio`` is against keys and values of the same tokens in bf16; files hold everything: exact
-tokens, the token table, the policy. Seconds are of one thread of a CPU (its time, not the clock's), of one reading and medians over the
-rounds. ``kl`` is KL(full || policy) in nats a token, of answers and transcriptions of the held-out sample (as
-``benchmarks.drift --data ... --transcribe 64``): ratio and quality of one policy stand in one row.
+tokens, the token table, the policy. Seconds are of one thread of a CPU (its time, not the clock's), of one reading and
+medians over the rounds. ``kl`` is KL(full || policy) in nats a token, of the answers and transcriptions of the held-out
+sample, as ``benchmarks.drift`` has measured it (``--drift``): ratio and quality of a policy stand in one row.
+
+    python -m benchmarks.drift --data tests/data/heldout/sample.jsonl --transcribe 64 --threads 1 \\
+        --policies bf16 rd2 balanced rd1.5 benchmarks/policies/rd{1,1.5,1.75,2}-stream8-outliers.yaml \\
+        --output benchmarks/results/drift_at_rest.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -25,8 +30,7 @@ import torch
 from benchmarks.ask_policies import ROOT
 from benchmarks.report import Report, add_common_options, table
 from kvmm import KVMMCache, KVPolicy
-from kvmm.analysis.drift import prompts as make
-from kvmm.analysis.drift.run import run_drift
+from kvmm.analysis.drift.report import DriftReport
 from kvmm.media import load_media
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
@@ -36,7 +40,7 @@ from kvmm.samples import load_samples
 STREAMED = tuple(f"benchmarks/policies/rd{bits}-stream8-outliers.yaml" for bits in ("1", "1.5", "1.75", "2"))
 POLICIES = ("rd1", "rd1.5", "rd2", "rd2.5", "rd3", *STREAMED, "oscar2", "kivi2")
 KIND = "pdf"
-DATA = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
+DRIFT = tuple(ROOT / "benchmarks" / "results" / f"{name}.json" for name in ("drift_at_rest", "drift"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -45,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="folder or hub id; default: the embedded model")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--transcribe", type=int, default=64, metavar="N", help="tokens of transcriptions, for KL")
+    parser.add_argument("--drift", type=Path, nargs="+", default=list(DRIFT), help="reports that KL is taken from")
     add_common_options(parser, "at_rest")
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
@@ -58,10 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     inputs = encode_question(model, processor, sample.question, pages, None)
     report.run["document"] = {"file": sample.files[0].name, "pages": len(pages), "tokens": inputs["input_ids"].shape[1]}
     chosen = resolve_policies(options.policies, transformers_caches=False)
-    kl = divergence(model, processor, chosen, options.transcribe, 2 if options.smoke else None)
+    kl = divergence(options.drift)
     with tempfile.TemporaryDirectory() as folder:
         for name, policy in chosen.items():
-            row: dict[str, Any] = {"name": name, **kl[name]}
+            row: dict[str, Any] = {"name": name, **kl.get(name, {})}
             with report.guarded(row):
                 row |= measure(model, inputs, policy, options.rounds, Path(folder) / "cache")
     columns = ("kl", "whole_bits", "ratio_in_memory", "coded_ratio", "coded_save_seconds", "coded_load_seconds")
@@ -69,13 +73,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.finish()
 
 
-def divergence(
-    model: Any, processor: Any, policies: dict[str, KVPolicy], transcribe: int, limit: int | None
-) -> dict[str, dict[str, float]]:
-    """``kl`` of every policy and ``kl_error``, its standard error over prompts."""
-    lines = make.with_transcriptions(make.shortened(make.read_lines(DATA), limit), transcribe)
-    measured = run_drift(model, processor, make.line_prompts(model, processor, lines), policies)
-    return {one.policy: {"kl": one.logits.kl_mean, "kl_error": one.kl_error} for one in measured}
+def divergence(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
+    """``kl`` of every policy of reports of ``benchmarks.drift``, and ``kl_error``, its standard error over prompts.
+
+    Raises:
+        ValueError: the reports are not of the same model, prompts and settings.
+    """
+    reports = [DriftReport.from_dict(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    if any((one.model, one.dtype, one.prompts, one.settings) != _origin(reports[0]) for one in reports):
+        raise ValueError("--drift: the reports are of different runs")
+    return {
+        one.policy: {"kl": one.logits.kl_mean, "kl_error": one.kl_error}
+        for report in reversed(reports)
+        for one in report.policies
+    }
+
+
+def _origin(report: DriftReport) -> tuple[Any, ...]:
+    return report.model, report.dtype, report.prompts, report.settings
 
 
 def measure(model: Any, inputs: Any, policy: KVPolicy, rounds: int, path: Path) -> dict[str, Any]:
