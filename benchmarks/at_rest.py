@@ -30,7 +30,6 @@ import torch
 from benchmarks.ask_policies import ROOT
 from benchmarks.report import Report, add_common_options, table
 from kvmm import KVMMCache, KVPolicy
-from kvmm.analysis.drift.report import DriftReport
 from kvmm.media import load_media
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
@@ -79,18 +78,14 @@ def divergence(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
     Raises:
         ValueError: the reports are not of the same model, prompts and settings.
     """
-    reports = [DriftReport.from_dict(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
-    if any((one.model, one.dtype, one.prompts, one.settings) != _origin(reports[0]) for one in reports):
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    if any(one[name] != reports[0][name] for one in reports for name in ("model", "dtype", "prompts", "settings")):
         raise ValueError("--drift: the reports are of different runs")
     return {
-        one.policy: {"kl": one.logits.kl_mean, "kl_error": one.kl_error}
+        one["policy"]: {"kl": one["logits"]["kl_mean"], "kl_error": one["kl_error"]}
         for report in reversed(reports)
-        for one in report.policies
+        for one in report["policies"]
     }
-
-
-def _origin(report: DriftReport) -> tuple[Any, ...]:
-    return report.model, report.dtype, report.prompts, report.settings
 
 
 def measure(model: Any, inputs: Any, policy: KVPolicy, rounds: int, path: Path) -> dict[str, Any]:
