@@ -4,9 +4,9 @@ An engine that pages its cache writes tokens one by one, in any order, and never
 from its token alone: the transform, the bits and the levels of every channel are those of the calibration file
 (:mod:`kvmm.kernels.slots` says what the bytes are). A bit of each slot says that the vector was coded about zero and
 not about the mean: language models have a few tokens whose keys and values are far shorter than all others', and about
-the mean these are beyond every level, which more bits do not undo. rd has no use for it below ``ABOUT_ZERO_BITS``: where
-levels are coarse, many an ordinary vector happens to lie nearer to those about zero, and what that saves in error it
-costs in predictions (docs/vllm.md).
+the mean these are beyond every level, which more bits do not undo. rd has no use for it below ``ABOUT_ZERO_BITS``:
+where levels are coarse, many an ordinary vector happens to lie nearer to those about zero, and what that saves in error
+it costs in predictions (docs/vllm.md).
 """
 
 from __future__ import annotations
