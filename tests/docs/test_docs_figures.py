@@ -50,6 +50,16 @@ def test_the_table_of_variants_is_the_committed_run():
     assert marked(RESULTS, BEGIN_VARIANTS) == table(committed_run(VARIANTS))
 
 
+def test_the_table_of_streamed_policies_is_the_committed_run():
+    streamed = committed_run(STREAMED)
+    assert marked(RESULTS, BEGIN_STREAMED) == table(streamed)
+    bits = {row[0]: row[1] for row in summary_of(streamed)[1]}
+    rd1, rd2 = (bits[f"rd{n}-stream8-outliers"] for n in (1, 2))
+    said = " ".join(POLICIES.split())
+    assert f"the answers of `balanced` in {rd2} bits of the whole cache rather than {bits['balanced']}" in said
+    assert f"has those of `small` in {rd1} rather than {bits['small']}" in said
+
+
 def test_what_is_said_of_the_table_is_in_it():
     """Every figure of the text is one of the table: bits, also to one place, or a difference without its sign."""
     _, summary = summary_of(committed_run())
