@@ -8,7 +8,15 @@ import pytest
 
 import kvmm
 from benchmarks import blind_confidence, retention_tables
-from benchmarks.answer_tables import BEGIN_VARIANTS, VARIANTS, committed_run, marked, table
+from benchmarks.answer_tables import (
+    BEGIN_STREAMED,
+    BEGIN_VARIANTS,
+    STREAMED,
+    VARIANTS,
+    committed_run,
+    marked,
+    table,
+)
 from kvmm import KVPolicy, media, policies
 from kvmm.decoding.files import MAX_PAGE_TEXT
 from kvmm.eval.report.pages import summary_of
@@ -138,13 +146,14 @@ def test_what_is_said_of_divergence():
 
 
 def test_files_at_rest():
-    table, measured = rows(text_of("docs/python.md"), "| policy | in memory |"), results("at_rest")
+    table, measured = rows(text_of("docs/python.md"), "| policy | KL |"), results("at_rest")
     assert list(table) == [f"`{name}`" for name in measured if name.startswith("rd")]
     for name, cells in table.items():
         row = measured[name.strip("`")]
         ratios = [f"{row[key]:.2f}x" for key in ("ratio_in_memory", "plain_ratio", "coded_ratio")]
         seconds = [f"{row[f'coded_{what}_seconds']:.2f} s" for what in ("save", "load")]
-        assert cells == [*ratios, *seconds, f"{row['read_pages_seconds']:.1f} s"]
+        kl = f"{row['kl']:.4f}".removeprefix("0")
+        assert cells == [kl, *ratios, *seconds, f"{row['read_pages_seconds']:.1f} s"]
 
 
 def test_what_is_said_of_confidence():
