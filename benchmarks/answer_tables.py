@@ -26,10 +26,12 @@ from kvmm.eval.report.statistics import Difference
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = ROOT / "benchmarks" / "results" / "mini_variants" / "report.json"  # of rd
+STREAMED = ROOT / "benchmarks" / "results" / "mini_streamed" / "report.json"  # of rd in a stream
 FIGURE = ROOT / "docs" / "figures" / "scores.png"
 SHORT = ("bf16", "kivi2", "oscar4-2", "balanced", "small")  # the README's rows
 BEGIN, END = "<!-- python -m benchmarks.answer_tables: begin -->", "<!-- end -->"
 BEGIN_VARIANTS = "<!-- python -m benchmarks.answer_tables variants: begin -->"
+BEGIN_STREAMED = "<!-- python -m benchmarks.answer_tables streamed: begin -->"
 LOST = 0.1  # of the score: policies that lose more are not in the figure
 _SOURCE = "report.json"  # what the figure was drawn of, in its metadata
 
@@ -92,11 +94,12 @@ def draw(run: RunResult, path: Path = FIGURE) -> None:
 
 def main() -> None:
     run = committed_run()
-    variants = committed_run(VARIANTS)
+    variants, streamed = committed_run(VARIANTS), committed_run(STREAMED)
     for page, begin, shown in (
         ("docs/results.md", BEGIN, table(run)),
         ("README.md", BEGIN, table(run, SHORT)),
         ("docs/results.md", BEGIN_VARIANTS, table(variants)),
+        ("docs/results.md", BEGIN_STREAMED, table(streamed)),
     ):
         path = ROOT / page
         text = path.read_text(encoding="utf-8")

@@ -2,7 +2,8 @@
 
 A file is safetensors with JSON in its header: format version, the model's fingerprint, a checksum, and the state that
 is no tensor (policy, lengths, page sizes). Pages are written as they are, but for codes, which an entropy coder makes
-smaller (:mod:`kvmm.cache.file_codes`), and floats of 16 bits (:mod:`kvmm.cache.file_floats`). Nothing is unpickled.
+smaller (:mod:`kvmm.cache.file_codes`), and floats of 16 bits (:mod:`kvmm.cache.file_floats`); all that is one tensor
+(:mod:`kvmm.cache.file_bundle`). Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from kvmm.bounded_json import MAX_CHARACTERS, parse_json
 from kvmm.cache import file_checks
+from kvmm.cache.file_bundle import decode_bundle, encode_bundle
 from kvmm.cache.file_codes import STREAMS, decode_codes, encode_codes
 from kvmm.cache.file_floats import decode_floats, encode_floats
 from kvmm.cache.layer import KVMMLayer
@@ -41,7 +43,9 @@ from kvmm.tensor_file import read_tensor_file
 
 FORMAT = "kvmm-cache"
 FORMAT_VERSION = 1
-CODED_VERSION = 2  # of files with entropy-coded pages
+CODED_VERSION = 2  # of files with entropy-coded pages, as earlier versions wrote them
+BUNDLE_VERSION = 3  # of files whose tensors are, beside, in one
+_VERSIONS = (FORMAT_VERSION, CODED_VERSION, BUNDLE_VERSION)
 Tensors = dict[str, torch.Tensor]
 Loaded = TypeVar("Loaded", bound=CacheState)
 _HOLDS_NOTHING = getattr(cache_utils, "DummyLayer", ())  # reads the keys and values of another layer
@@ -65,7 +69,7 @@ def save_cache(
             found again in ``cache.metadata``. Added to the metadata that the cache has already.
         empty: also write a cache without tokens.
         compress: entropy-code the codes of pages where a C compiler is found, which takes time: about a second for 20
-            million of them on one core; and floats of 16 bits, with zlib.
+            million of them on one core; and floats of 16 bits and small tensors, with zlib.
 
     Raises:
         KVMMError: if the cache is empty and may not be, its model is gone, a layer is of a kind that no file holds, a
@@ -83,7 +87,9 @@ def save_cache(
         layers.append(state)
         tensors |= {f"layer.{index}.{name}": tensor for name, tensor in found.items()}
     coded = encode_floats(encode_codes(cache, tensors)) if compress else tensors
-    version = FORMAT_VERSION if coded.keys() == tensors.keys() else CODED_VERSION
+    version = FORMAT_VERSION
+    if coded.keys() != tensors.keys():
+        coded, version = encode_bundle(coded), BUNDLE_VERSION
     values, tensors = {**cache.metadata, **(metadata or {})}, coded
     tensors |= {f"metadata.{name}": value for name, value in values.items() if isinstance(value, torch.Tensor)}
     state = {
@@ -196,7 +202,7 @@ def _rebuilt(
             raise KVMMError(f"{path} was packed with another calibration file; pass it as calibration=.")
     cache = prepare(model, policy, fitted)
     with _checking(""):
-        tensors = decode_floats(tensors)
+        tensors = decode_floats(decode_bundle(tensors))
     _check_names(tensors, len(cache.layers))
     # a table beside static buffers lies in host memory
     device = model.device if cache.table.static is None else torch.device("cpu")
@@ -231,10 +237,10 @@ def _read(path: Path) -> tuple[dict[str, str], Tensors]:
     def check(header: dict[str, str]) -> None:
         if header.get("format") != FORMAT:
             raise KVMMError(f"{path} is not a saved cache; name a file that cache.save wrote.")
-        if header.get("format_version") not in (str(FORMAT_VERSION), str(CODED_VERSION)):
+        if header.get("format_version") not in map(str, _VERSIONS):
             raise KVMMError(
                 f"{path} has cache format {one_line(header.get('format_version', ''))} and this kvmm reads "
-                f"{FORMAT_VERSION} and {CODED_VERSION}; read it with the kvmm that wrote it."
+                f"{FORMAT_VERSION} to {BUNDLE_VERSION}; read it with the kvmm that wrote it."
             )
 
     return read_tensor_file(path, "save the cache again.", check)

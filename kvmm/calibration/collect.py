@@ -21,6 +21,7 @@ from kvmm.calibration import SiteSamples
 from kvmm.modality import modality_of_ids
 from kvmm.models.caches import DYNAMIC
 from kvmm.models.documents import Document, read_on
+from kvmm.policy import KVPolicy
 
 TEMPERATURE = 2.0  # flattens confident predictions, whose gradients say nothing
 MAX_VECTORS = 4096  # kept of every site
@@ -120,6 +121,7 @@ class Collector:
         gradients = iter(self._differentiate(logits[prompt - document.length - 1 :], leaves))
         ids = torch.cat([inputs["input_ids"][0], answer[:-1].to(inputs["input_ids"])])
         modality = modality_of_ids(ids[None], self.model.config)[0]
+        modality[: KVPolicy.num_sink_tokens] = -1  # kept exact, and in language models unlike all others
         for index, probe in probes.items():
             by_side = list(zip(*[(next(gradients), next(gradients)) for _ in probe.leaves], strict=True))
             for side, x, parts in zip(("key", "value"), (probe.keys, probe.values), by_side, strict=True):

@@ -4,7 +4,9 @@ An engine that pages its cache writes tokens one by one, in any order, and never
 from its token alone: the transform, the bits and the levels of every channel are those of the calibration file
 (:mod:`kvmm.kernels.slots` says what the bytes are). A bit of each slot says that the vector was coded about zero and
 not about the mean: language models have a few tokens whose keys and values are far shorter than all others', and about
-the mean these are beyond every level, which more bits do not undo.
+the mean these are beyond every level, which more bits do not undo. rd has no use for it below ``ABOUT_ZERO_BITS``:
+where levels are coarse, many an ordinary vector happens to lie nearer to those about zero, and what that saves in error
+it costs in predictions (docs/vllm.md).
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP
 from kvmm.kernels.slots import NativeSlots, Rows, SlotFormat, SlotSide, reference
 from kvmm.modality import TEXT
+
+ABOUT_ZERO_BITS = 4  # of rd, from which on vectors may be coded about zero
 
 
 def rd_side(calibration: Calibration, layer: int, side: Side, bits: float, modality: int = TEXT) -> SlotSide:
@@ -47,10 +51,13 @@ def rd_side(calibration: Calibration, layer: int, side: Side, bits: float, modal
     layout = codec.layout(dim, transform)
     assert transform.deviation is not None  # of every fit that was read from a file
     scale, zero_point = gaussian_levels(layout, transform.deviation, torch.float16)
+    offset, zero_point = transform.offset, zero_point[0, :, 0].float()
+    if bits < ABOUT_ZERO_BITS:  # the mean in the levels: about zero is then about the mean, and never nearer
+        offset, zero_point = torch.zeros_like(offset), zero_point + offset
     return SlotSide(
         forward=transform.forward,
-        offset=transform.offset,
-        zero_point=zero_point[0, :, 0].float(),
+        offset=offset,
+        zero_point=zero_point,
         steps=scale[0, :, 0].float(),
         widths=layout.bits[: layout.coded],
         inverse=transform.inverse,
@@ -197,4 +204,4 @@ class LayerSlots:
         return self._native.attend(query, key, value, cache, blocks, rows, scaling)
 
 
-__all__ = ["LayerSlots", "SlotCodec", "oscar_side", "rd_side"]
+__all__ = ["ABOUT_ZERO_BITS", "LayerSlots", "SlotCodec", "oscar_side", "rd_side"]

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from kvmm import KVMMCache, KVMMError
 from kvmm.cache import file as cache_file
 from kvmm.cache import file_codes
+from kvmm.cache.file_bundle import decode_bundle
 from kvmm.kernels.entropy import compiled
 from kvmm.modality import TEXT
 from kvmm.policy import KVPolicy, KVSpec, spec
@@ -60,11 +61,11 @@ def assert_equal(one: KVMMCache, other: KVMMCache) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_pages_come_back(tmp_path, batch):
-    """From files of both versions, and a coded one is smaller."""
+    """From coded files and plain ones, and a coded one is smaller."""
     cache, coded, plain = packed(batch=batch), tmp_path / "coded", tmp_path / "plain"
     cache.save(coded)
     cache.save(plain, compress=False)
-    assert (version(coded), version(plain)) == ("2", "1")
+    assert (version(coded), version(plain)) == ("3", "1")
     assert coded.stat().st_size < 0.95 * plain.stat().st_size
     for path in (coded, plain):
         assert_equal(KVMMCache.load(path, cache.model), cache)
@@ -75,7 +76,7 @@ def test_without_a_compiler_codes_are_as_before_and_coded_ones_are_read(tmp_path
     cache.save(coded)
     monkeypatch.setattr("kvmm.kernels.entropy.streams.library", lambda: None)
     cache.save(plain)
-    assert any(name.endswith(file_codes.STREAMS) for name in load_file(coded))
+    assert any(name.endswith(file_codes.STREAMS) for name in decode_bundle(load_file(coded)))
     assert not any(name.endswith(file_codes.STREAMS) for name in load_file(plain))
     assert_equal(KVMMCache.load(coded, cache.model), cache)
 
@@ -89,10 +90,10 @@ def test_pages_that_are_all_alike_are_read_again(tmp_path, monkeypatch):
 
 
 def rewritten(path, out, change):
-    """A copy with changed tensors and a checksum that fits."""
+    """A copy, without a bundle, with changed tensors and a checksum that fits."""
     with safe_open(path, "pt") as file:
         header = file.metadata()
-    tensors = load_file(path)
+    tensors = decode_bundle(load_file(path))
     change(tensors)
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     header["checksum"] = cache_file._checksum(header["state"], tensors)
@@ -166,7 +167,7 @@ def test_few_bytes_that_claim_many_pages_are_refused_before_memory_is_taken(tmp_
 
     with safe_open(tmp_path / "cache", "pt") as file:
         header = file.metadata()
-    tensors = load_file(tmp_path / "cache")
+    tensors = decode_bundle(load_file(tmp_path / "cache"))
     dense = tensors["table.dense"].shape[1]
     tensors["table.modality"] = torch.zeros(1, slots, dtype=torch.int8)
     tensors["table.0"] = (dense + torch.arange(slots, dtype=torch.int32)[None]).masked_fill_(

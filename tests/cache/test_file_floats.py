@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from kvmm import KVMMCache, KVMMError
+from kvmm.cache.file_bundle import decode_bundle
 from kvmm.cache.file_floats import decode_floats, encode_floats
 from tests.tiny_models import build
 
@@ -89,5 +90,5 @@ def test_metadata_may_have_any_name(tmp_path):
     with torch.no_grad():
         model(input_ids=torch.randint(3, 110, (1, 300)), past_key_values=cache)
     cache.save(tmp_path / "coded", {"x.bfloat16.low": mine})
-    assert any(name.endswith(".high") for name in load_file(tmp_path / "coded"))
+    assert any(name.endswith(".high") for name in decode_bundle(load_file(tmp_path / "coded")))
     assert torch.equal(KVMMCache.load(tmp_path / "coded", model).metadata["x.bfloat16.low"], mine)

@@ -278,3 +278,13 @@ def test_the_grid_search_finds_what_drifts_least(monkeypatch):
     found = fit.search_tau(None, None, [fit.Example("q", images=("a.png",), answer="b")] * 3)
     assert found == SEARCHED and len(seen) == 16 * len(SEARCHED)
     assert fit.search_tau(None, None, [fit.Example("only text", text=True)]) == {}
+
+
+def test_sinks_are_left_out(collected):
+    """They are kept exact, and a language model's first token would move every mean."""
+    model, collector = collected
+    ids = [inputs("qwen2_5_omni", 1, seed=seed)["input_ids"] for seed in range(3)]
+    ids = [torch.cat((own[0], ANSWER[:-1])) for own in ids]
+    after = [modality_of_ids(own[None], model.config)[0][KVPolicy.num_sink_tokens :] for own in ids]
+    for modality in (TEXT, IMAGE, AUDIO):
+        assert collector.sums[0, "key", modality].count == sum(int((own == modality).sum()) for own in after)

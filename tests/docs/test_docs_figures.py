@@ -9,7 +9,15 @@ import pytest
 
 import kvmm
 from benchmarks import blind_confidence, departure_tables, retention_tables, witness_tables
-from benchmarks.answer_tables import BEGIN_VARIANTS, VARIANTS, committed_run, marked, table
+from benchmarks.answer_tables import (
+    BEGIN_STREAMED,
+    BEGIN_VARIANTS,
+    STREAMED,
+    VARIANTS,
+    committed_run,
+    marked,
+    table,
+)
 from kvmm import KVPolicy, media, policies
 from kvmm.decoding.files import MAX_PAGE_TEXT
 from kvmm.eval.report.pages import summary_of
@@ -50,6 +58,16 @@ def test_the_table_of_answers_is_the_committed_run():
 
 def test_the_table_of_variants_is_the_committed_run():
     assert marked(RESULTS, BEGIN_VARIANTS) == table(committed_run(VARIANTS))
+
+
+def test_the_table_of_streamed_policies_is_the_committed_run():
+    streamed = committed_run(STREAMED)
+    assert marked(RESULTS, BEGIN_STREAMED) == table(streamed)
+    bits = {row[0]: row[1] for row in summary_of(streamed)[1]}
+    rd1, rd2 = (bits[f"rd{n}-stream8-outliers"] for n in (1, 2))
+    said = " ".join(POLICIES.split())
+    assert f"the answers of `balanced` in {rd2} bits of the whole cache rather than {bits['balanced']}" in said
+    assert f"has those of `small` in {rd1} rather than {bits['small']}" in said
 
 
 def test_what_is_said_of_the_table_is_in_it():
@@ -130,13 +148,14 @@ def test_what_is_said_of_divergence():
 
 
 def test_files_at_rest():
-    table, measured = rows(text_of("docs/python.md"), "| policy | in memory |"), results("at_rest")
+    table, measured = rows(text_of("docs/python.md"), "| policy | KL |"), results("at_rest")
     assert list(table) == [f"`{name}`" for name in measured if name.startswith("rd")]
     for name, cells in table.items():
         row = measured[name.strip("`")]
         ratios = [f"{row[key]:.2f}x" for key in ("ratio_in_memory", "plain_ratio", "coded_ratio")]
         seconds = [f"{row[f'coded_{what}_seconds']:.2f} s" for what in ("save", "load")]
-        assert cells == [*ratios, *seconds, f"{row['read_pages_seconds']:.1f} s"]
+        kl = f"{row['kl']:.4f}".removeprefix("0")
+        assert cells == [kl, *ratios, *seconds, f"{row['read_pages_seconds']:.1f} s"]
 
 
 def test_what_is_said_of_confidence():

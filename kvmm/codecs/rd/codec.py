@@ -14,6 +14,10 @@ An affine code of a linear transform, with the transform and the bits chosen for
 value (a Fisher matrix), from ``kvmm calibrate``; or, without gradients, ``E[q q^T]`` for keys and ``W_o^T W_o`` for
 values. Without a calibration file the transform is a Hadamard rotation, or is fitted to the prompt (``fit="prompt"``).
 
+Relatives: AATC (arXiv 2608.14191) is an attention-aware transform code with reverse water-filling, too; KVTC (arXiv
+2511.01815) has one PCA for layers and heads together, of keys without RoPE, and DEFLATE, for caches at rest; NOVA-KV
+(arXiv 2608.04074) has non-orthogonal transforms and vector codes. docs/calibration.md says how rd differs.
+
 Stored tensors: ``codes`` uint8, two-bit digits, keys ``[B, H, P, N / 4, J2]``, values ``[B, H, P, J2, N / 4]``;
 ``codes_1bit`` uint8 in the same way with ``N / 8``; ``scale`` ``[B, H, G, C]`` of the channels that have bits;
 ``zero_point`` ``[B, H, G, D]``; ``norm`` ``[B, H, P, N]`` where norms are divided out; ``transform``
@@ -38,7 +42,7 @@ from kvmm.codecs.common.outliers import (
 )
 from kvmm.codecs.common.transform import Transform, check_invertible, offline_transform, rotation
 from kvmm.codecs.rd.clipped import outlier_slots
-from kvmm.codecs.rd.fit import channel_bits, fit_to_prompt, fit_transform
+from kvmm.codecs.rd.fit import channel_bits, check_transform, fit_to_prompt, fit_transform
 from kvmm.codecs.rd.levels import gaussian_levels, page_levels
 from kvmm.codecs.rd.tables import lane_tables, no_codes, stored_layout
 from kvmm.codecs.spec import CodecSpec, Side, Site
@@ -155,14 +159,7 @@ class RD(Codec):
     def check_fit(
         cls, tensors: Mapping[str, torch.Tensor], side: str, heads: int | str, dim: int | str, where: str
     ) -> None:
-        fields = {
-            "transform": Field(torch.float16, (heads, dim, dim)),
-            "mean": Field(torch.float32, (heads, dim)),
-            "variance": Field(torch.float32, (heads, dim), 0),
-            "norm": Field(torch.uint8, (1,), 0, 2),
-        }
-        check_fields(tensors, fields, where, closed=False)
-        check_invertible(tensors["transform"], f"{where}transform", keep=True)
+        check_transform(tensors, heads, dim, where)
 
     # -- transform and bits -----------------------------------------------------------------------------------------
 

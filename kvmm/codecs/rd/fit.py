@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
 
 from kvmm.codecs.common.klt import coding_loss, klt
+from kvmm.codecs.common.transform import check_invertible
 from kvmm.codecs.common.waterfill import waterfill
+from kvmm.fields import Field, check_fields
 from kvmm.kernels.quantize import Pages
 
 if TYPE_CHECKING:
@@ -35,6 +38,18 @@ def fit_transform(samples: SiteSamples) -> dict[str, torch.Tensor]:
     loss = coding_loss(plain, samples.vectors, None, importance, _TRIAL_BITS)
     found = normed if coding_loss(normed, unit, length, importance, less) < loss else plain
     return found | {"norm": torch.tensor([found is normed], dtype=torch.uint8)}
+
+
+def check_transform(tensors: Mapping[str, torch.Tensor], heads: int | str, dim: int | str, where: str) -> None:
+    """Raise :class:`KVMMError` unless tensors are those of :func:`fit_transform`, of finite inverse."""
+    fields = {
+        "transform": Field(torch.float16, (heads, dim, dim)),
+        "mean": Field(torch.float32, (heads, dim)),
+        "variance": Field(torch.float32, (heads, dim), 0),
+        "norm": Field(torch.uint8, (1,), 0, 2),
+    }
+    check_fields(tensors, fields, where, closed=False)
+    check_invertible(tensors["transform"], f"{where}transform", keep=True)
 
 
 def fit_to_prompt(pages: Pages, query_moment: torch.Tensor | None, average: float) -> dict[str, torch.Tensor]:
@@ -107,4 +122,4 @@ def channel_bits(
     return shared[site.layer, side]
 
 
-__all__ = ["channel_bits", "fit_to_prompt", "fit_transform", "pooled_bits"]
+__all__ = ["channel_bits", "check_transform", "fit_to_prompt", "fit_transform", "pooled_bits"]
