@@ -327,7 +327,7 @@ def output_kernel(
             x_at = ACC + ((base + s) * SIZE + r)[:, None] + column[None, :] * NR
             x += tl.load(x_at, mask=(live & (l > 0))[:, None] & (column <= COLUMNS)[None, :], other=0.0) * w[:, None]
         matrix = tl.load(MATRIX + (h * ROWS + column)[:, None] * D + d[None, :], mask=(d < D)[None, :], other=0.0)
-        y = tl.dot(x, matrix, y, input_precision="tf32")
+        y = tl.dot(x, matrix, y, input_precision="tf32x3")
     y = tl.where((total > 0)[:, None], y / tl.where(total > 0, total, 1.0)[:, None], 0.0)
     out = OUT + ((b * NEW + r // R).to(tl.int64) * out_t + (h * R + r % R) * out_h)[:, None] + d[None, :]
     tl.store(out, y.to(OUT.dtype.element_ty), mask=live[:, None] & (d < D)[None, :])
