@@ -178,6 +178,17 @@ def test_what_is_said_of_confidence_on_ordinary_documents():
     assert found["fingerprint"] == results("confidence/heldout")["fingerprint"]
 
 
+def test_what_is_said_of_sinks_in_a_calibration():
+    said = " ".join(text_of("docs/calibration.md").split())
+    with_them, without = (
+        {row["policy"]: f"{row['logits']['kl_mean']:.4f}".removeprefix("0") for row in results(name)["policies"]}
+        for name in ("language_unrefined", "language_sinks")
+    )
+    assert f"the KL of `rd1` is {without['rd1']} with and {with_them['rd1']} without this" in said
+    for name in ("rd2", "rd3"):
+        assert f"of `{name}` {without[name]} and {with_them[name]}" in said
+
+
 def test_what_is_said_of_refinement():
     said = " ".join(text_of("docs/language-model.md").split())
     kl = [
