@@ -178,6 +178,17 @@ def test_what_is_said_of_confidence_on_ordinary_documents():
     assert found["fingerprint"] == results("confidence/heldout")["fingerprint"]
 
 
+def test_vectors_and_trellises():
+    """Rows of the table are in the order of the file, by bits."""
+    measured = results("vector_codes")
+    section = text_of("docs/calibration.md").partition("## Vectors and trellises")[2].partition("\n## ")[0]
+    shown = re.findall(r"^\| (\w+) \| (\d) \| ([\d.]+) \| ([\d.]+) \|$", section, re.MULTILINE)
+    assert {f"{kind} {bits}" for kind, bits, _, _ in shown} == set(measured) and len(shown) == len(measured)
+    for kind, bits, cost, kl in shown:
+        row = measured[f"{kind} {bits}"]
+        assert (cost, kl) == (f"{row['cost']:.3f}", f"{row['kl']:.4f}")
+
+
 def test_what_is_said_of_sinks_in_a_calibration():
     said = " ".join(text_of("docs/calibration.md").split())
     with_them, without = (
