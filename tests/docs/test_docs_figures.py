@@ -314,8 +314,13 @@ def test_every_codec_of_a_preset_has_its_source():
 
 
 def test_the_policy_file(tmp_path):
-    (example,) = blocks(POLICIES, "yaml")
+    streamed, example = blocks(POLICIES, "yaml")
     path = tmp_path / "policy.yaml"
+    path.write_text(streamed, encoding="utf-8")
+    said = KVPolicy.from_file(path)
+    measured = KVPolicy.from_file(ROOT / "benchmarks" / "policies" / "rd2-stream8-outliers.yaml")
+    assert said.image == measured.image and said.text == measured.text and said.audio == measured.audio
+    assert (said.residual_length, said.flush_length) == (measured.residual_length, measured.flush_length) == (8, 16)
     path.write_text(example, encoding="utf-8")
     policy = KVPolicy.from_file(path)
     assert policy.skip_layers == (0, -1) and policy.overrides[0].image.key.bits == 4
