@@ -189,6 +189,21 @@ def test_vectors_and_trellises():
         assert (cost, kl) == (f"{row['cost']:.3f}", f"{row['kl']:.4f}")
 
 
+def test_what_is_said_of_gradients():
+    table = rows(text_of("docs/calibration.md"), "| | without gradients |")
+    assert len(table) == 5
+    for name, cells in table.items():
+        slots = "in vLLM" in name
+        files = ("vllm_slots_no_gradients", "vllm_slots") if slots else ("language_no_gradients", "language_sinks")
+        for cell, file in zip(cells, files, strict=True):
+            if slots:
+                kl = results(file)[name.split("`")[1]]["kl"]
+            else:
+                found = {row["policy"]: row["logits"]["kl_mean"] for row in results(file)["policies"]}
+                kl = found[name.strip("`")]
+            assert cell == f"{kl:.4f}".removeprefix("0")
+
+
 def test_what_is_said_of_sinks_in_a_calibration():
     said = " ".join(text_of("docs/calibration.md").split())
     with_them, without = (
