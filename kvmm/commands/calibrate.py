@@ -31,7 +31,7 @@ def command(
     limit: Annotated[int | None, typer.Option(min=1, help="Use so many examples, spread over the data.")] = None,
     gradients: Annotated[
         bool,
-        typer.Option(help="Weigh errors by the loss they cause; --no-gradients needs less memory and fits less well."),
+        typer.Option(help="Weigh errors by the loss they cause; --no-gradients needs less memory."),
     ] = True,
     device: Device = None,
     dtype: Dtype = None,

@@ -180,6 +180,43 @@ def test_what_is_said_of_confidence_on_ordinary_documents():
     assert found["fingerprint"] == results("confidence/heldout")["fingerprint"]
 
 
+def test_vectors_and_trellises():
+    """Rows of the table are in the order of the file, by bits."""
+    measured = results("vector_codes")
+    section = text_of("docs/calibration.md").partition("## Vectors and trellises")[2].partition("\n## ")[0]
+    shown = re.findall(r"^\| (\w+) \| (\d) \| ([\d.]+) \| ([\d.]+) \|$", section, re.MULTILINE)
+    assert {f"{kind} {bits}" for kind, bits, _, _ in shown} == set(measured) and len(shown) == len(measured)
+    for kind, bits, cost, kl in shown:
+        row = measured[f"{kind} {bits}"]
+        assert (cost, kl) == (f"{row['cost']:.3f}", f"{row['kl']:.4f}")
+
+
+def test_what_is_said_of_gradients():
+    table = rows(text_of("docs/calibration.md"), "| | without gradients |")
+    assert len(table) == 5
+    for name, cells in table.items():
+        slots = "in vLLM" in name
+        files = ("vllm_slots_no_gradients", "vllm_slots") if slots else ("language_no_gradients", "language_sinks")
+        for cell, file in zip(cells, files, strict=True):
+            if slots:
+                kl = results(file)[name.split("`")[1]]["kl"]
+            else:
+                found = {row["policy"]: row["logits"]["kl_mean"] for row in results(file)["policies"]}
+                kl = found[name.strip("`")]
+            assert cell == f"{kl:.4f}".removeprefix("0")
+
+
+def test_what_is_said_of_sinks_in_a_calibration():
+    said = " ".join(text_of("docs/calibration.md").split())
+    with_them, without = (
+        {row["policy"]: f"{row['logits']['kl_mean']:.4f}".removeprefix("0") for row in results(name)["policies"]}
+        for name in ("language_unrefined", "language_sinks")
+    )
+    assert f"the KL of `rd1` is {without['rd1']} with and {with_them['rd1']} without this" in said
+    for name in ("rd2", "rd3"):
+        assert f"of `{name}` {without[name]} and {with_them[name]}" in said
+
+
 def test_what_is_said_of_refinement():
     said = " ".join(text_of("docs/language-model.md").split())
     kl = [
@@ -320,8 +357,13 @@ def test_what_calibquant_keeps():
 
 
 def test_the_policy_file(tmp_path):
-    (example,) = blocks(POLICIES, "yaml")
+    streamed, example = blocks(POLICIES, "yaml")
     path = tmp_path / "policy.yaml"
+    path.write_text(streamed, encoding="utf-8")
+    said = KVPolicy.from_file(path)
+    measured = KVPolicy.from_file(ROOT / "benchmarks" / "policies" / "rd2-stream8-outliers.yaml")
+    assert said.image == measured.image and said.text == measured.text and said.audio == measured.audio
+    assert (said.residual_length, said.flush_length) == (measured.residual_length, measured.flush_length) == (8, 16)
     path.write_text(example, encoding="utf-8")
     policy = KVPolicy.from_file(path)
     assert policy.skip_layers == (0, -1) and policy.overrides[0].image.key.bits == 4

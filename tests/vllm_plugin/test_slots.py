@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 from kvmm import KVMMError
 from kvmm.calibration import read_calibration
+from kvmm.modality import TEXT
 from kvmm.models.loading import default_model
 from kvmm.vllm import DTYPES, dtype_codec
-from kvmm.vllm.slots import LayerSlots, SlotCodec, oscar_side, rd_side
+from kvmm.vllm.slots import ABOUT_ZERO_BITS, LayerSlots, SlotCodec, oscar_side, rd_side
 from tests.vllm_plugin.models import fitted
 
 BLOCK = 32
@@ -41,6 +43,20 @@ def test_a_slot_gives_back_its_token_whatever_is_beside_it(calibration, bits):
     assert torch.equal(codec.encode(x[40:41]), slots[40:41])
     error = (codec.decode(slots) - x).square().sum() / x.square().sum()
     assert 0 < error < max(0.25**bits, 2e-4)  # what plain rounding of equal channels would leave
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_only_fine_levels_are_tried_about_zero(calibration, bits):
+    """The bit that says so is never set below 4 bits; the levels lie about the mean either way."""
+    site = calibration.site("rd", 0, "key", TEXT)
+    shifted = {"rd.0.key.text.mean": site["mean"] + 20 * torch.eye(DIM)[:HEADS]}  # one channel of a head far from zero
+    moved = replace(calibration, tensors={**calibration.tensors, **shifted})
+    side = rd_side(moved, 0, "key", bits)
+    x = torch.cat((tokens(40) + shifted["rd.0.key.text.mean"], tokens(40)))  # half of them about zero
+    slots = SlotCodec(side).encode(x)
+    bit = int(side.widths.sum())
+    about_zero = slots[..., bit // 8] >> bit % 8 & 1
+    assert bool(about_zero[:40].any()) is False and bool(about_zero[40:].any()) is (bits >= ABOUT_ZERO_BITS)
 
 
 def test_norms_are_in_slots_where_calibration_says_so():
