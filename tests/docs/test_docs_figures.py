@@ -261,15 +261,22 @@ def test_what_departures_cost():
 
 
 def test_what_is_said_of_departures():
-    """Every KL divergence of the text below the table is one of SmolLM2's, or the difference of two."""
-    one = {name: kl for name, (_, kl) in departure_tables.measured(departure_tables.TEXT).items()}
+    """Every KL divergence of the text below the table, and of the codecs' docstrings, is one of the two reports."""
+    reports = (departure_tables.TEXT, departure_tables.PAGES)
+    one, pages = ({name: kl for name, (_, kl) in departure_tables.measured(path).items()} for path in reports)
     text = RESULTS.partition("## What departures")[2].partition(departure_tables.END)[2].partition("\n## ")[0]
     figures = re.findall(r"(?<![0-9])[0-9]*\.[0-9]{4}", text)
     worth = {
         f"{float(one[name]) - float(one[f'{name}-window128']):.4f}".removeprefix("0")
         for name in ("paper-kivi2", "paper-kitty", "paper-kitty-pro")
     }
-    assert len(figures) > 20 and set(figures) <= set(one.values()) | worth
+    measured = set(one.values()) | set(pages.values())
+    assert len(figures) > 20 and set(figures) - measured - worth == set()
+    assert results("drift")["settings"]["limit"] == 24 and results("drift")["settings"]["transcribe"] == 64
+    for name in ("kitty", "oscar", "ott", "quarot", "rotatekv", "turboquant"):
+        text = (ROOT / "kvmm" / "codecs" / f"{name}.py").read_text(encoding="utf-8").split('"""')[1]
+        quoted = re.findall(r"(?<![0-9])\.[0-9]{4}(?![0-9])", text)
+        assert len(quoted) > 4 and set(quoted) - measured == set(), name
 
 
 def test_the_policy_table_is_the_registry():
