@@ -228,6 +228,13 @@ def test_the_table_of_witnesses():
     runs = [json.loads(path.read_text(encoding="utf-8"))["policies"] for path in witness_tables.RUNS.values()]
     for run in runs:
         assert {"balanced", "small", "oscar2", "kivi2", "spherical-high"} <= set(run)
+    calls = {name: one["tool_calls"] for name, one in runs[0].items()}
+    assert all(one["valid_full"] == 1 and one["answers"] == 5 for one in calls.values())
+    kept = {name: round(5 * one["kept"]) for name, one in calls.items()}
+    said = " ".join(SPHERICAL.split())
+    assert "`oscar2` keeps three of them, `balanced` one, although its divergence on the text is the smallest" in said
+    kl = {name: one["witnesses"][1]["measures"][0]["value"] for name, one in runs[0].items()}
+    assert min(kl, key=kl.__getitem__) == "balanced" and kept == dict.fromkeys(kept, 0) | {"oscar2": 3, "balanced": 1}
     verdicts = [one["passed"] for run in runs for policy in run.values() for one in policy["witnesses"]]
     numbers = [one["number"] for run in runs for policy in run.values() for one in policy["witnesses"]]
     assert {at for at, passed in zip(numbers, verdicts, strict=True) if passed is not None} == set(range(1, 9))
