@@ -105,7 +105,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         report = forced(options, model, prompts, chosen, origin)
     else:
         positions: dict[str, Any] = {}
-        before = earlier(options, report_of(model, prompts, [], **origin))
+        before = earlier(options, model, prompts, origin)
         left = {name: policy for name, policy in chosen.items() if name not in {one.policy for one in before}}
         report = make_report(
             model,
@@ -158,7 +158,7 @@ def forced(
     origin: dict[str, Any],
 ) -> DriftReport:
     """The report of forced texts, written after every policy."""
-    measured = {one.policy: one for one in earlier(options, report_of(model, prompts, [], **origin))}
+    measured = {one.policy: one for one in earlier(options, model, prompts, origin)}
     left = {name: policy for name, policy in chosen.items() if name not in measured}
 
     def report() -> DriftReport:
@@ -174,10 +174,16 @@ def forced(
     return report()
 
 
-def earlier(options: argparse.Namespace, now: DriftReport) -> tuple[PolicyReport, ...]:
-    """The policies that the report at ``--output`` holds. Raises ``KVMMError`` if it is of another run."""
+def earlier(
+    options: argparse.Namespace, model: Any, prompts: Sequence[DriftPrompt], origin: dict[str, Any]
+) -> tuple[PolicyReport, ...]:
+    """The policies that the report at ``--output`` holds; ``origin`` takes their commit beside that of this run.
+
+    Raises ``KVMMError`` if the report is of another run.
+    """
     if not options.resume or not options.output.is_file():
         return ()
+    now = report_of(model, prompts, [], **origin)
     try:
         before = DriftReport.from_dict(json.loads(options.output.read_text(encoding="utf-8")))
     except ValueError as error:  # a KVMMError, too
@@ -188,6 +194,9 @@ def earlier(options: argparse.Namespace, now: DriftReport) -> tuple[PolicyReport
         values = [{**value, "git_hash": None} for value in values] if name == "settings" else values
         if values[0] != values[1]:
             raise KVMMError(f"{options.output} has another {name} than this run; name another file or leave --resume.")
+    commits = [before.settings.get("git_hash") or "not recorded", now.settings["git_hash"]]
+    if before.policies and commits[0] != commits[1]:
+        origin["settings"]["git_hash"] = f"{commits[1]}; earlier policies: {commits[0]}"
     return before.policies
 
 

@@ -2,11 +2,13 @@
 
 The question is asked as the app asks it, and the cache is measured after the answer, as the app shows it.
 
-python -m benchmarks.policy_bits     # writes kvmm/policy/bits.json
+python -m benchmarks.policy_bits                     # writes kvmm/policy/bits.json
+python -m benchmarks.policy_bits --policies NAME ... # adds presets to the file, of the same model
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import Any
 
@@ -39,9 +41,14 @@ def measure(session: Session, asked: SampleQuestion, policy: str) -> dict[str, A
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--policies", nargs="+", choices=list(policies()), help="default: all presets, anew")
+    named = parser.parse_args().policies
     model, processor = load_model(device="cpu")
     session, asked = Session(Models.of(model, processor)), sample()
-    rows = {name: measure(session, asked, name) for name in policies()}
+    rows = json.loads(BITS_PATH.read_text(encoding="utf-8"))["policies"] if named else {}
+    rows |= {name: measure(session, asked, name) for name in named or policies()}
+    rows = {name: rows[name] for name in policies() if name in rows}
     pages = len(session.talk.media)
     result = {
         "command": "python -m benchmarks.policy_bits",

@@ -129,6 +129,10 @@ def test_benchmark_of_questions(tmp_path, capsys):
     assert report["policies"][0]["length"] is None
     table = capsys.readouterr().out.splitlines()[-3:]
     assert [line.split()[0] for line in table] == ["kivi4", "calibquant1-mean", "calibquant1"]
+    benchmark.main([*options, "--resume", "--policies", "bf16", "kivi4"])
+    resumed = json.loads(output.read_text())
+    assert resumed["policies"][:3] == report["policies"] and resumed["policies"][3]["policy"] == "bf16"
+    capsys.readouterr()
     with pytest.raises(SystemExit):
         benchmark.main([*options, "--policies", "all", "kivi4"])  # all the presets, and one of them again
     assert "Two policies are called 'kivi4'" in capsys.readouterr().err
@@ -148,6 +152,9 @@ def test_benchmark_errors_are_one_line(tmp_path, capsys):
         (["--data", str(tmp_path / "missing.jsonl")], "cannot be read"),
         (["--text", str(tmp_path)], "cannot be read"),
         (["--text", str(HELDOUT), "--policies", "nothing"], "Unknown policy"),
+        (["--text", str(HELDOUT), "--tools", str(HELDOUT)], "--tools adds to the --verdicts"),
+        (["--text", str(HELDOUT), "--verdicts", "v.json", "--tools", str(HELDOUT)], "is not JSON"),
+        (["--text", str(HELDOUT), "--verdicts", "v.json", "--resume", "--output", "o.json"], "of one whole run"),
     ]:
         with pytest.raises(SystemExit) as exit_:
             benchmark.main(options)

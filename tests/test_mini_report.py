@@ -18,10 +18,10 @@ def write(path, scores, questions=4):
 
 def test_rows_of_later_reports_count(tmp_path):
     first = write(tmp_path / "all.json", {"bf16": 0.9, "rd2": 0.7, "balanced": 0.7})
-    later = write(tmp_path / "some.json", {"bf16": 0.895, "balanced": 0.8})
+    later = write(tmp_path / "some.json", {"bf16": 0.895, "balanced": 0.8, "paper-kitty-pro": 0.6})
     (task,) = combined_run((first, later))["tasks"]
     assert [(row["policy"], row["score"]) for row in task["policies"]] == [
-        ("bf16", 0.9), ("rd2", 0.7), ("balanced", 0.8),
+        ("bf16", 0.9), ("rd2", 0.7), ("paper-kitty-pro", 0.6), ("balanced", 0.8),
     ]  # fmt: skip
 
 

@@ -14,14 +14,14 @@ behind one rotation of the whole vector, where channels are alike and any half d
 ``residual="qjl"`` is algorithm 2, ``TurboQuant_prod``: one bit less for the code book, and the signs of a Gaussian
 projection of what it leaves, which make the estimate of ``q . k`` unbiased. It is off: see below.
 
-Departures from the paper, and what they cost: KL divergence from full precision of the embedded model (D = 64) on the
-held-out questions and 64 tokens of each transcription (``benchmarks.drift --transcribe 64``), and measured bits per
-packed value.
+Departures from the paper, and what they cost: KL divergence from full precision of the embedded model (D = 64) on 24
+held-out questions and 64 tokens of each transcription (``benchmarks.drift --limit 24 --transcribe 64``), and measured
+bits per packed value.
 
-- 2 bits: 2.40 stored, KL .0264; with ``offset="none"`` 2.35, .0334; with the sketch 2.53, .0539.
-- 2.25 bits: the first channels 2.66, .0208; the strongest 2.97, .0115.
-- 2.5 bits: the first channels 2.92, .0113; the strongest 3.23, .0075.
-- 3 bits: 3.44, .0021; with the sketch 3.57, .0115. 4 bits: 4.49, .0006; with the sketch 4.62, .0022.
+- 2 bits: 2.40 stored, KL .0247; with ``offset="none"`` 2.36, .0249; with the sketch 2.53, .0506.
+- 2.25 bits: the first channels 2.67, .0190; the strongest 2.97, .0135.
+- 2.5 bits: the first channels 2.93, .0113; the strongest 3.23, .0051.
+- 3 bits: 3.45, .0017; with the sketch 3.58, .0105. 4 bits: 4.50, .0004; with the sketch 4.63, .0018.
 
 The sketch costs as a code does that has a bit less, and a norm more: attention minds its noise more than the constant
 factor by which scores of a code book shrink. The strongest channels lose less at the same width, and their second norm

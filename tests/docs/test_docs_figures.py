@@ -25,7 +25,7 @@ from kvmm.models.families import FAMILIES
 from kvmm.policy.costs import ANSWERS_PATH
 from kvmm.policy.presets import PAPERS, PRESETS, tier_of
 from tests.docs.pages import ROOT, blocks, results, rows, text_of
-from tests.presets import presets_asked, presets_timed
+from tests.presets import presets_timed
 
 RESULTS, POLICIES, SPHERICAL = (text_of(f"docs/{name}.md") for name in ("results", "policies", "spherical"))
 _OWN_NAMES = ("balanced", "small")  # rd under other names
@@ -53,7 +53,7 @@ def test_what_is_said_of_upstream_tests():
 def test_the_table_of_answers_is_the_committed_run():
     run = committed_run()
     assert marked(RESULTS) == table(run)
-    assert [one.policy for one in run.tasks[0].policies] == presets_asked()
+    assert [one.policy for one in run.tasks[0].policies] == list(policies())
 
 
 def test_the_table_of_variants_is_the_committed_run():
@@ -284,6 +284,13 @@ def test_the_table_of_witnesses():
     runs = [json.loads(path.read_text(encoding="utf-8"))["policies"] for path in witness_tables.RUNS.values()]
     for run in runs:
         assert {"balanced", "small", "oscar2", "kivi2", "spherical-high"} <= set(run)
+    calls = {name: one["tool_calls"] for name, one in runs[0].items()}
+    assert all(one["valid_full"] == 1 and one["answers"] == 5 for one in calls.values())
+    kept = {name: round(5 * one["kept"]) for name, one in calls.items()}
+    said = " ".join(SPHERICAL.split())
+    assert "`oscar2` keeps three of them, `balanced` one, although its divergence on the text is the smallest" in said
+    kl = {name: one["witnesses"][1]["measures"][0]["value"] for name, one in runs[0].items()}
+    assert min(kl, key=kl.__getitem__) == "balanced" and kept == dict.fromkeys(kept, 0) | {"oscar2": 3, "balanced": 1}
     verdicts = [one["passed"] for run in runs for policy in run.values() for one in policy["witnesses"]]
     numbers = [one["number"] for run in runs for policy in run.values() for one in policy["witnesses"]]
     assert {at for at, passed in zip(numbers, verdicts, strict=True) if passed is not None} == set(range(1, 9))
@@ -317,15 +324,22 @@ def test_what_departures_cost():
 
 
 def test_what_is_said_of_departures():
-    """Every KL divergence of the text below the table is one of SmolLM2's, or the difference of two."""
-    one = {name: kl for name, (_, kl) in departure_tables.measured(departure_tables.TEXT).items()}
+    """Every KL divergence of the text below the table, and of the codecs' docstrings, is one of the two reports."""
+    reports = (departure_tables.TEXT, departure_tables.PAGES)
+    one, pages = ({name: kl for name, (_, kl) in departure_tables.measured(path).items()} for path in reports)
     text = RESULTS.partition("## What departures")[2].partition(departure_tables.END)[2].partition("\n## ")[0]
     figures = re.findall(r"(?<![0-9])[0-9]*\.[0-9]{4}", text)
     worth = {
         f"{float(one[name]) - float(one[f'{name}-window128']):.4f}".removeprefix("0")
         for name in ("paper-kivi2", "paper-kitty", "paper-kitty-pro")
     }
-    assert len(figures) > 20 and set(figures) <= set(one.values()) | worth
+    measured = set(one.values()) | set(pages.values())
+    assert len(figures) > 20 and set(figures) - measured - worth == set()
+    assert results("drift")["settings"]["limit"] == 24 and results("drift")["settings"]["transcribe"] == 64
+    for name in ("kitty", "oscar", "ott", "quarot", "rotatekv", "turboquant"):
+        text = (ROOT / "kvmm" / "codecs" / f"{name}.py").read_text(encoding="utf-8").split('"""')[1]
+        quoted = re.findall(r"(?<![0-9])\.[0-9]{4}(?![0-9])", text)
+        assert len(quoted) > 4 and set(quoted) - measured == set(), name
 
 
 def test_the_policy_table_is_the_registry():

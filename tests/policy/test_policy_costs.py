@@ -8,10 +8,9 @@ import pytest
 
 from benchmarks.mini_report import combined_run
 from benchmarks.policy_answers import TASKS, count_answers
-from kvmm import KVMMError
+from kvmm import KVMMError, policies
 from kvmm.memory_text import bits_text
 from kvmm.policy.costs import ANSWERS_PATH, BITS_PATH, bits_of, kept_of, measured_on, plain_cost, short_cost
-from tests.presets import presets_asked
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +21,7 @@ def run() -> dict:
 def test_the_answers_are_those_of_the_evaluation(run):
     answers = json.loads(ANSWERS_PATH.read_text(encoding="utf-8"))
     assert answers == count_answers(run)
-    assert set(answers["policies"]) == set(presets_asked())
+    assert set(answers["policies"]) == set(policies())
     rows = [p for t in run["tasks"] if t["task"] in TASKS for p in t["policies"] if p["policy"] == "rd2"]
     assert answers["policies"]["rd2"]["kept"] == sum(row["mcnemar"]["both"] for row in rows)
     assert answers["questions"] == sum(row["answered"] for row in rows)
@@ -31,7 +30,7 @@ def test_the_answers_are_those_of_the_evaluation(run):
 def test_a_cost_is_the_measured_bits_and_the_answers_kept():
     bits = json.loads(BITS_PATH.read_text(encoding="utf-8"))["policies"]
     answers = json.loads(ANSWERS_PATH.read_text(encoding="utf-8"))
-    for name in presets_asked():
+    for name in policies():
         whole, packed = bits[name]["bits_per_value"], bits[name]["packed_bits_per_value"]
         assert bits_of(name) == (whole, packed)
         row = answers["policies"][name]

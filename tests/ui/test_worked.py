@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.worked_sample import measure
 from kvmm.models.conversation import model_lock
+from kvmm.policy import policies
 from kvmm.ui.tabs import errors, methods, norms
 from kvmm.ui.worked import PATH, read, worked_sample, write
-from tests.presets import presets_asked
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
@@ -81,7 +81,7 @@ def test_the_committed_sample_is_what_the_code_measures(now):
         sample.errors.of("balanced").key.by_layer(), now.errors.of("balanced").key.by_layer(), rtol=0.1
     )
     stored = {row.policy: row for row in sample.methods.rows}
-    assert set(stored) == set(presets_asked())
+    assert set(stored) == set(policies())
     for row in now.methods.rows:
         assert (stored[row.policy].nbytes, stored[row.policy].bits) == (row.nbytes, pytest.approx(row.bits))
 
@@ -103,7 +103,7 @@ def test_tabs_open_on_a_worked_sample(visit, screenshot, layout, options):
             assert page.locator(f"#{figure}").evaluate(PROBLEMS) == []
         if tab == "methods":
             drawn = page.locator("#methods-pareto .annotation-text").all_text_contents()
-            assert sorted(name for text in drawn for name in text.split(", ")) == sorted(presets_asked())
+            assert sorted(name for text in drawn for name in text.split(", ")) == sorted(policies())
         width = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
         assert width[0] <= width[1], f"{tab} scrolls sideways"
         screenshot(page, f"worked-{tab}-{layout}")
