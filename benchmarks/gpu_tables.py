@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ask_policies import ROOT
+from kvmm import policies
 
 PAGE = ROOT / "docs" / "gpu.md"
 ATTENTION = {
@@ -72,6 +73,9 @@ def of_papers(presets: dict[str, dict[str, Any]]) -> str:
     for name in names:
         found = [presets.get(f"{shape} {name}", {}) for shape in ("1x128k", "64x4k")]
         lines.append(f"| `{name}` | {' | '.join(cell(row) if 'us' in row else '-' for row in found)} |")
+    missing = [f"`{name}`" for name in policies() if name.startswith("paper-") and name not in names]
+    if missing:
+        lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(lines)
 
 
@@ -87,7 +91,8 @@ def rows_of(head: str, names: list[str], read: Results) -> list[tuple[str, list[
 
 def cell(row: dict[str, Any]) -> str:
     """Microseconds, times bf16, and the part of what the memory can deliver."""
-    return f"{row['us']:.0f} ({row['ratio']:.1f}x, {100 * row['floor_share']:.0f} %)"
+    times = f"{row['ratio']:.1f}x" if row["ratio"] > 0.5 else f"{1 / row['ratio']:.0f}x slower"
+    return f"{row['us']:.0f} ({times}, {100 * row['floor_share']:.0f} %)"
 
 
 def attention_cells(measured: dict[str, dict[str, Any]], name: str) -> list[str]:

@@ -101,10 +101,22 @@ def test_attention_of_all_low_bit_presets():
     tokens = [row["tokens"] for row in measured.values()]
     readme, page = (" ".join(text.split()) for text in (text_of("README.md"), GPU))
     assert f"over {min(tokens)} to {max(tokens)} tokens is {ranges[False]} as fast as in bf16" in readme
-    papers = [row["ratio"] for row in measured.values() if row["policy"].startswith("paper-") and "ratio" in row]
-    of_papers = f"are {min(papers):.1f} to {max(papers):.1f} times" if papers else "are not measured"
-    assert f"Spherical KV's ({ranges[True]}); the `paper-` presets {of_papers}" in readme
+    papers = [row for row in measured.values() if row["policy"].startswith("paper-")]
+    slow = {row["policy"] for row in papers if row["ratio"] < 1}
+    assert slow == {"paper-rotatekv2", "paper-turboquant2.5"}
+    fast = [row["ratio"] for row in papers if row["policy"] not in slow]
+    slower = [1 / row["ratio"] for row in papers if row["policy"] in slow]
+    said = f"the `paper-` presets that are measured are {min(fast):.1f} to {max(fast):.1f} times as fast"
+    assert f"Spherical KV's ({ranges[True]}); {said}" in readme
+    assert f"read in torch, {min(slower):.0f} to {max(slower):.0f} times slower than bf16" in readme
     assert f"Spherical KV's are {ranges[False]} as fast as bf16." in page
+    for name in slow:
+        one, many = (measured[f"{shape} {name}"] for shape in ("1x128k", "64x4k"))
+        times = [f"{1 / row['ratio']:.0f}" for row in (one, many)]
+        times = times[0] if times[0] == times[1] else f"{times[0]} and {times[1]}"
+        assert f"`{name}` takes {one['us']:.0f} and {many['us']:.0f} microseconds, {times} times" in page
+    bf16 = [measured[f"{shape} bf16"]["ratio"] for shape in ("1x128k", "64x4k")]
+    assert "bf16 pages at {:.2f} and {:.2f} times cuDNN's speed".format(*bf16) in page
     assert gpu_tables.of_papers(measured) in GPU
 
 
@@ -194,7 +206,10 @@ def test_presets_of_papers_have_a_table_once_they_are_measured():
     assert gpu_tables.of_papers({}) == "The presets that follow a paper (`paper-`) are not measured."
     row = {"policy": "paper-kivi2", "us": 38.6, "ratio": 3.21, "floor_share": 0.587}
     lines = gpu_tables.of_papers({"1x128k paper-kivi2": row, "64x4k bf16": {"policy": "bf16"}}).split("\n")
-    assert lines[2:] == ["| `paper-kivi2` | 39 (3.2x, 59 %) | - |"]
+    assert lines[2:4] == ["| `paper-kivi2` | 39 (3.2x, 59 %) | - |", ""]
+    assert lines[4].startswith("Not measured: `paper-oscar2`, ") and "kivi2" not in lines[4]
+    slow = {"policy": "paper-rotatekv2", "us": 3374.7, "ratio": 0.037, "floor_share": 0.006}
+    assert "| 3375 (27x slower, 1 %) | - |" in gpu_tables.of_papers({"1x128k paper-rotatekv2": slow})
 
 
 def test_what_is_said_of_limits():
