@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.docs.pages import results, rows, text_of
+import json
+
+import pytest
+
+from benchmarks import vllm_tables
+from tests.docs.pages import ROOT, results, rows, text_of
 
 
 def test_serdes_of_lmcache():
@@ -38,6 +43,35 @@ def test_speed_in_vllm():
         assert cells == ["-" if rate is None else f"{rate:.3g}" for rate in found]
     held = [measured[f"{name} 1"]["capacity"] / measured["auto 1"]["capacity"] for name in ("kvmm_rd4", "kvmm_rd2")]
     assert f"held {held[0]:.1f} (`kvmm_rd4`) and {held[1]:.1f} times (`kvmm_rd2`) the tokens" in " ".join(said.split())
+
+
+def test_tables_of_vllm_on_a_gpu_are_written_by_the_script():
+    page = text_of("docs/vllm.md")
+    assert vllm_tables.updated(page) == page
+    assert vllm_tables.updated(page.replace("17090 (1.52x)", "17090 (2.52x)")) == page
+    with pytest.raises(ValueError, match="throughput begin"):
+        vllm_tables.updated(page.replace("throughput begin", "begin"))
+
+
+def test_what_is_said_of_vllm_on_a_gpu():
+    said, measured = " ".join(text_of("docs/vllm.md").split()), results("vllm_gpu_throughput")
+    batches = ("1", "32", "128", "32 images")
+    rates = {key: measured[key]["tokens_per_second"] for key in measured}
+    caches = {row["cache"] for row in measured.values()}
+    assert all(max(caches, key=lambda cache: rates[f"{cache} {b}"]) == "kvmm_rd2" for b in batches)
+    assert f"fastest of these at every batch, {rates['kvmm_rd2 128'] / rates['auto 128']:.2f} times bf16 at 128" in said
+    slower = {cache: [b for b in batches if rates[f"{cache} {b}"] < rates[f"auto {b}"]] for cache in caches}
+    assert slower["kvmm_rd4"] == ["1", "32", "32 images"] and slower["kvmm_oscar2"] == ["1", "32"]
+    attention = results("slot_attention").values()
+    many = [row for row in attention if row["batch"] > 1 and row["cache_dtype"] != "kvmm_rd4"]
+    shares, ratios = ([row[key] for row in many] for key in ("floor_share", "ratio"))
+    assert f"It is low: {100 * min(shares):.0f} to {100 * max(shares):.0f} % with 2 bits" in said
+    assert f"still {min(ratios):.2f} to {max(ratios):.2f} times as fast as bf16" in said
+    alone = [row["ratio"] for row in attention if row["batch"] == 1]
+    assert f"slower than bf16: {min(alone):.2f} to {max(alone):.2f} times its speed" in said
+    run = json.loads((ROOT / "benchmarks/results/vllm_gpu_throughput.json").read_text(encoding="utf-8"))["runs"][0]
+    assert run["settings"]["layers"] == 24 and "24 layers of 2048 channels, 16 query and 8 KV heads" in said
+    assert run["versions"]["vllm"] == "0.26.0" and run["machine"]["gpu"] == "NVIDIA H200"
 
 
 def test_what_drafts_gain():
