@@ -22,7 +22,7 @@ Rows = dict[str, dict[str, Any]]
 def throughput(rows: Rows) -> str:
     """Tokens a second of every cache by batch, times vLLM's own in bf16, and the tokens that a cache holds."""
     lines = [
-        "| cache | batch 1 | batch 32 | batch 128 | batch 32, images | tokens that fit |",
+        "| cache on CUDA | batch 1 | batch 32 | batch 128 | batch 32, images | tokens that fit |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for cache in dict.fromkeys(row["cache"] for row in rows.values()):
@@ -40,7 +40,7 @@ def throughput(rows: Rows) -> str:
 def prompts(rows: Rows) -> str:
     """Thousands of prompt tokens a second."""
     lines = [
-        "| cache | batch 1 | batch 32 | batch 128 | batch 32, images |",
+        "| prompts, cache | batch 1 | batch 32 | batch 128 | batch 32, images |",
         "| --- | --- | --- | --- | --- |",
     ]
     for cache in dict.fromkeys(row["cache"] for row in rows.values()):
@@ -52,7 +52,7 @@ def prompts(rows: Rows) -> str:
 def attention(rows: Rows) -> str:
     """Attention of one layer by shape and cache."""
     lines = [
-        "| Sequences x tokens, cache | us | bf16 | ratio | of the bytes' speed |",
+        "| Sequences x tokens, cache | us | bf16 | ratio | part of the memory's speed |",
         "| --- | --- | --- | --- | --- |",
     ]
     for row in rows.values():

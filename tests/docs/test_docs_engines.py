@@ -67,6 +67,8 @@ def test_what_is_said_of_vllm_on_a_gpu():
     shares, ratios = ([row[key] for row in many] for key in ("floor_share", "ratio"))
     assert f"It is low: {100 * min(shares):.0f} to {100 * max(shares):.0f} % with 2 bits" in said
     assert f"still {min(ratios):.2f} to {max(ratios):.2f} times as fast as bf16" in said
+    four = [row["ratio"] for row in attention if row["batch"] > 1 and row["cache_dtype"] == "kvmm_rd4"]
+    assert "({:.2f} and {:.2f} times)".format(*four) in said
     alone = [row["ratio"] for row in attention if row["batch"] == 1]
     assert f"slower than bf16: {min(alone):.2f} to {max(alone):.2f} times its speed" in said
     run = json.loads((ROOT / "benchmarks/results/vllm_gpu_throughput.json").read_text(encoding="utf-8"))["runs"][0]
