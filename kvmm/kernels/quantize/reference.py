@@ -85,7 +85,8 @@ def affine_parameters(
         ``(scale, zero_point)`` of ``dtype``, shaped like ``low``: ``x ~ code * scale + zero_point``. A group whose
         elements are all equal gets a scale of 0.
     """
-    levels = 2**bits - 1
+    # torch divides by a number on a GPU as it multiplies by its reciprocal, and by a tensor as rounding asks for
+    levels = high.new_full((), 2**bits - 1, dtype=torch.float32) if isinstance(bits, int) else 2**bits - 1
     limit = torch.finfo(dtype).max
     if integer_zero:
         # the range must hold 0 exactly on the grid, whatever the sign of low

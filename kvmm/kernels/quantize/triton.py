@@ -21,7 +21,8 @@ from kvmm.kernels.quantize.triton_source import load_matrix, load_vectors
 def nearest_codes(y, scale, zero_point, highest):
     """The nearest code of 0 to ``highest``, ties to even, as float32; 0 where the scale is 0."""
     step = scale.to(tl.float32)
-    inverse = tl.where(step == 0.0, 0.0, 1.0 / tl.where(step == 0.0, 1.0, step))
+    # "/" is up to two last bits off on a GPU, enough to move what lies halfway between two codes
+    inverse = tl.where(step == 0.0, 0.0, tl.div_rn(1.0, tl.where(step == 0.0, 1.0, step)))
     code = tl.minimum(tl.maximum((y - zero_point.to(tl.float32)) * inverse, 0.0), highest)
     return (code + 12582912.0) - 12582912.0  # 1.5 * 2**23: the sum has no room for a fraction
 
