@@ -36,8 +36,9 @@ SCOPE = (
 SCOPES = {
     EMBEDDED: SCOPE,
     "office-omni": (
-        "office-omni is small, too, and slower. It is for letters, minutes, receipts, timetables and notices, and wrong "
-        "about as often as right. For charts, handwriting, recordings or videos, start the app with a larger model."
+        "office-omni is small, too, and slower. It is for letters, minutes, receipts, timetables and notices, and "
+        "wrong about as often as right. For charts, handwriting, recordings or videos, start the app with a larger "
+        "model."
     ),
 }
 CHAT_OPTIONS: dict[str, Any] = {
