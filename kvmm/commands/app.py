@@ -145,10 +145,11 @@ def check_address(host: str, port: int | None) -> None:
 
 
 def offered(models: list[str | None]) -> list[str | None]:
-    """What the app offers: where nobody named a model, the packaged ones that are installed, too."""
-    from kvmm.models.packaged import installed_models  # imports torch
+    """What the app offers: where nobody named a model, those in assets and the packaged ones that are installed."""
+    from kvmm.models.loading import embedded_models  # imports torch
+    from kvmm.models.packaged import installed_models
 
-    return [None, *installed_models()] if models == [None] else models
+    return [None, *embedded_models(), *installed_models()] if models == [None] else models
 
 
 def serve(

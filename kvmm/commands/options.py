@@ -56,7 +56,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="Folder, hub id or SmolLM2-135M-Instruct (docs/models.md); default is the embedded model.",
+        help="Folder, hub id, office-omni or SmolLM2-135M-Instruct (docs/models.md); default is the embedded model.",
         autocompletion=complete_model,
     ),
 ]

@@ -23,6 +23,7 @@ from kvmm.models.processors import load_processor
 
 DEFAULT_MODEL_ENV = "KVMM_DEFAULT_MODEL"
 EMBEDDED_MODEL = "tiny-omni"
+OTHER_MODELS = ("office-omni",)  # in a checkout beside it, by name
 # Loading needs the weights once, plus buffers and activations.
 MEMORY_HEADROOM = 1.15
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
@@ -47,9 +48,9 @@ def load_model(
     """Load a model, in evaluation mode, with its processor (the tokenizer for a text-only model).
 
     Args:
-        name_or_path: a folder, a hub id such as "Qwen/Qwen2.5-VL-3B-Instruct", or a model that a package carries
-            (:data:`kvmm.models.packaged.PACKAGED`). None is the folder that the environment variable
-            ``KVMM_DEFAULT_MODEL`` names or, without it, the small omni model in ``assets``.
+        name_or_path: a folder, a hub id such as "Qwen/Qwen2.5-VL-3B-Instruct", a model that a package carries
+            (:data:`kvmm.models.packaged.PACKAGED`), or one of :func:`embedded_models`. None is the folder that the
+            environment variable ``KVMM_DEFAULT_MODEL`` names or, without it, the small omni model in ``assets``.
         device: torch device; default is the first CUDA GPU, else the CPU.
         dtype: torch dtype or its name; default is bfloat16 on a GPU and on a CPU that has instructions for it,
             else float32 when that fits in memory.
@@ -93,6 +94,11 @@ def _build(model_class: type[PreTrainedModel], folder: Path, config: Any, dtype:
     return model
 
 
+def embedded_models() -> list[str]:
+    """Names of the models in ``assets`` that ``load_model`` takes beside the default one; a wheel has none."""
+    return [name for name in OTHER_MODELS if (assets_folder() / name / "config.json").is_file()]
+
+
 def default_model() -> Path:
     """The folder in ``KVMM_DEFAULT_MODEL``, or the folder of the embedded model, which may be missing."""
     return Path(os.environ.get(DEFAULT_MODEL_ENV) or assets_folder() / EMBEDDED_MODEL)
@@ -112,6 +118,8 @@ def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
     name = os.fspath(name_or_path)
     if name in PACKAGED:
         return packaged_folder(name)
+    if name in embedded_models():
+        return assets_folder() / name
     # A hub id is "name" or "owner/name"; anything else was meant as a folder.
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1 or folder.exists():
         raise KVMMError(f"There is no model folder {name}: check the path, or give a hub id such as owner/name.")

@@ -33,6 +33,14 @@ SCOPE = (
     "The embedded model is small: it finds values, names, dates and cells of tables on up to eight printed pages, and "
     "in 30 seconds of speech. For prose, charts, handwriting, photographs or videos, start the app with a larger model."
 )
+SCOPES = {
+    EMBEDDED: SCOPE,
+    "office-omni": (
+        "office-omni is small, too, and slower. It is for letters, minutes, receipts, timetables and notices, and "
+        "wrong about as often as right. For charts, handwriting, recordings or videos, start the app with a larger "
+        "model."
+    ),
+}
 CHAT_OPTIONS: dict[str, Any] = {
     "height": 520,
     "layout": "bubble",
@@ -152,8 +160,8 @@ def _lay_out(model: str | None, policy: str | None, samples: list[SampleQuestion
 
 
 def scope_html(model: str | None) -> str:
-    """What may be asked of the embedded model; nothing for others."""
-    return f'<div class="hint">{SCOPE}</div>' if model == EMBEDDED else ""
+    """What may be asked of an embedded model; nothing for others."""
+    return f'<div class="hint">{SCOPES[model]}</div>' if model in SCOPES else ""
 
 
 def _kvmm_chat(policy: str | None, samples: list[SampleQuestion], icons: dict[str, str]) -> gr.Chatbot:

@@ -1,0 +1,93 @@
+"""The second embedded model: its card and docs/models.md say what the committed results say."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from kvmm.models import load_model
+from kvmm.models.loading import OTHER_MODELS, assets_folder, embedded_models
+from tests.docs.pages import ROOT, text_of
+
+FOLDER = ROOT / "assets/office-omni"
+CARD = (FOLDER / "README.md").read_text(encoding="utf-8")
+BLIND = {
+    "all about pages: ANLS": "anls",
+    "receipts": "anls/receipt",
+    "a value beside its label": "anls/labelled value",
+    "a cell by row and column": "anls/column lookup",
+    "facts in prose": "anls/prose",
+    "names without a label": "anls/unlabelled name",
+    "charts": "anls/chart",
+    "forms filled in by hand": "anls/form",
+    "what the page does not say": "anls/unanswerable",
+    "voice memos: exact match": "memo_exact_match",
+    "word error rate of memos": "wer",
+}
+SETS = {
+    "unseen fonts and values": "fonts",
+    "unseen question wordings": "wordings",
+    "table lookups": "tables",
+    "the page does not say": "unanswerable",
+    "conversations of three questions": "turns",
+    "documents of 2-8 pages": "pages2-8",
+    "speech": "speech",
+    "spoken question about a page": "spoken",
+}
+
+
+def blind(folder: str) -> dict:
+    found = json.loads((ROOT / "benchmarks/results" / folder / "results.json").read_text(encoding="utf-8"))
+    return found["results"]["blind_bf16"] | {"model": found["model_name"]}
+
+
+def row(label: str) -> list[str]:
+    return re.search(rf"^\| {re.escape(label)} \| (\S+) \| (\S+) \|$", CARD, re.M).groups()
+
+
+def short(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
+@pytest.mark.parametrize("label", BLIND)
+def test_the_blind_scores_of_the_card(label):
+    models = blind("blind_office"), blind("blind")
+    assert [one["model"] for one in models] == ["office-omni", "tiny-omni"]
+    assert list(row(label)) == [short(one[f"{BLIND[label]},none"]) for one in models]
+
+
+def test_its_refusals():
+    scores = blind("blind_office")
+    precision, recall = (scores[f"refusal_{name},none"] for name in ("precision", "recall"))
+    assert f"Of its refusals {precision:.0%} are right, and it refuses {recall:.0%}".replace("%", " %") in CARD
+
+
+@pytest.mark.parametrize("label", SETS)
+def test_the_held_out_scores_of_the_card(label):
+    found = [
+        json.loads((ROOT / "assets" / name / "evaluation.json").read_text()) for name in ("office-omni", "tiny-omni")
+    ]
+    own, other = ([one["sets"][SETS[label]]["exact_match"]] for one in found)
+    assert list(row(label)) == [short(*own), short(*other)]
+
+
+def test_what_the_page_of_models_says():
+    said, scores = " ".join(text_of("docs/models.md").split()), (blind("blind_office"), blind("blind"))
+    ours, other = (short(one["anls,none"]) for one in scores)
+    assert f"an ANLS of {ours} where the default model reaches {other}" in said
+    rows = json.loads((ROOT / "benchmarks/results/embedded_models.json").read_text())["results"]
+    times = next(one for one in rows if one["name"] == "office-omni")
+    one, four = times["1_page_first_token_seconds"], times["4_pages_first_token_seconds"]
+    assert f"({one:.1f} seconds until the first token of a page on two cores, {four:.1f} of four pages)" in said
+
+
+def test_it_is_found_by_its_name(monkeypatch, tmp_path):
+    assert embedded_models() == list(OTHER_MODELS)
+    model, processor = load_model("office-omni", device="cpu", dtype="bfloat16")
+    assert model.name_or_path == str(assets_folder() / "office-omni")
+    assert model.config.text_config.num_hidden_layers == 24 and model.dtype.is_floating_point
+    assert processor.image_processor.size["longest_edge"] == 1000 * 28 * 28
+    monkeypatch.setattr("kvmm.models.loading.assets_folder", lambda: tmp_path)
+    assert embedded_models() == []  # as in a wheel
