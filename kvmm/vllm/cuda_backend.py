@@ -175,7 +175,9 @@ class KVMMCudaImpl(SlotsImpl):
         out: torch.Tensor,
     ) -> None:
         """Compile the kernels in the first call with a cache, which vLLM makes before it serves."""
-        if self._warm or not kv_cache.numel() or not len(query) or torch.cuda.is_current_stream_capturing():
+        if self._warm or not kv_cache.numel() or not len(query):
+            return
+        if query.is_cuda and torch.cuda.is_current_stream_capturing():
             return
         self._kernels(layer).warm_up(query, key, value, kv_cache.view(torch.uint8), self.scale, out)
         self._warm = True
