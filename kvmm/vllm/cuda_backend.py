@@ -97,6 +97,8 @@ class KVMMCudaImpl(SlotsImpl):
     New tokens of a call are read exactly by one another; what is in slots is read from its codes.
     """
 
+    _warm = False
+
     def __init__(self, *arguments: Any, **named: Any):
         super().__init__(*arguments, **named)
         if self.num_heads // self.num_kv_heads > MAX_ROWS:
@@ -137,9 +139,11 @@ class KVMMCudaImpl(SlotsImpl):
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """``output`` ``[T, H_q, D]`` or ``[T, H_q * D]``, filled for the tokens of the batch."""
-        if attn_metadata is None:  # while memory is measured
+        out = output.view(-1, *query.shape[1:])
+        self._warm_up(layer, query, key, value, kv_cache, out)
+        if attn_metadata is None:  # while memory is measured, and when vLLM warms up
             return output.fill_(0)
-        kernels, cache, out = self._kernels(layer), kv_cache.view(torch.uint8), output.view(-1, *query.shape[1:])
+        kernels, cache = self._kernels(layer), kv_cache.view(torch.uint8)
         count = attn_metadata.decodes
         if count:
             kernels.attend(
@@ -160,6 +164,23 @@ class KVMMCudaImpl(SlotsImpl):
                 keys, values = self._with_past(kernels, cache, blocks, part, keys, values)
             self._read(query[new], keys, values, part, out[new])
         return output
+
+    def _warm_up(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        """Compile the kernels in the first call with a cache, which vLLM makes before it serves."""
+        if self._warm or not kv_cache.numel() or not len(query):
+            return
+        if query.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        self._kernels(layer).warm_up(query, key, value, kv_cache.view(torch.uint8), self.scale, out)
+        self._warm = True
 
     @staticmethod
     def _with_past(

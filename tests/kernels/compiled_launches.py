@@ -26,7 +26,7 @@ _OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
 def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, Any], capability: int) -> Any:
-    """A launch as Triton would specialise it, its tensors aligned."""
+    """A launch as Triton would specialise it."""
     options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
     for name in ("grid", "warmup"):
         kwargs.pop(name, None)
@@ -44,7 +44,8 @@ def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
             signature[name] = "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
         if fixed or signature[name] in ("constexpr", "fp32"):
             continue
-        if isinstance(value, torch.Tensor) or value % 16 == 0:
+        address = value.data_ptr() if isinstance(value, torch.Tensor) else value
+        if address % 16 == 0 and not parameter.do_not_specialize_on_alignment:
             attributes[(number,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

@@ -280,3 +280,47 @@ def test_kernels_compile_for_hopper():
     assert set(found) == {f"{name}_kernel" for name in ("write", "expand", "attend", "merge", "output", "decode")}
     assert {name: each["stack"] for name, each in found.items()} == dict.fromkeys(found, 0)
     assert found["attend_kernel"]["HMMA"] >= 64
+
+
+def test_warming_up_changes_nothing():
+    written = Written(make_format(*WIDTHS["few"]), [40])
+    key, value = written.newest()
+    query = torch.randn(len(key), 2 * HEADS, written.form.key.dim, device=DEVICE)
+    out, before = torch.full_like(query, 7.0), written.cache.clone()
+    TritonSlots(written.form).warm_up(query, key, value, written.cache, 0.1, out)
+    assert torch.equal(written.cache, before) and (out == 7).all()
+
+
+_WARM = """
+import json, torch
+from tests.kernels.compiled_launches import recorded
+from tests.kernels.test_slots import HEADS, make_format
+from kvmm.kernels.slots.triton import TritonSlots
+form = make_format(64, [2] * 64, (True, True), 128, torch.bfloat16)
+slots = TritonSlots(form)
+cache = torch.zeros(4, HEADS, 128, form.nbytes, dtype=torch.uint8)
+q, k, v = torch.zeros(2000, 6 * HEADS * 64, dtype=torch.bfloat16).split([4 * HEADS * 64, HEADS * 64, HEADS * 64], 1)
+q, k, v = (x.view(2000, -1, 64) for x in (q, k, v))
+out, table, lengths = torch.empty_like(q), torch.zeros(9, 17, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+where = torch.zeros(2000, dtype=torch.int64)
+with recorded() as warm:
+    slots.warm_up(q, k, v, cache, 0.1, out)
+with recorded() as later:
+    for tokens in (1, 7, 1024, 2000):
+        slots.write(cache, where[:tokens], k[:tokens], v[:tokens])
+    for batch, splits in ((1, 1), (1, 17), (8, 5), (8, 16)):
+        slots.attend(q[:batch], k[:batch], v[:batch], cache, table[:batch], lengths[:batch], 0.1, out[:batch], splits)
+    for batch, first in ((1, 0), (8, 1)):  # rows that are not aligned to 16 bytes
+        keys, values = k.new_empty(3000, HEADS, 64), v.new_empty(3000, HEADS, 64)
+        slots.decode(cache, table[first : first + batch], lengths[:batch], lengths[:batch], keys, values, 1500)
+print(json.dumps([sorted({(name, kernel.hash) for name, kernel in found}) for found in (warm, later)]))
+"""
+
+
+def test_nothing_is_left_to_compile_after_warming_up():
+    """Without a GPU: the kernels of later calls, of queries that are columns of a projection, are among those."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", _WARM], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    warm, later = json.loads(done.stdout.splitlines()[-1])
+    assert warm == later and len(warm) == 7  # writing has two

@@ -81,6 +81,9 @@ def steps() -> dict:
     assert builder.build(0, common) is plan and plan.decodes == 2 and len(plan.prompts) == 2
     out = torch.full_like(query, 7.0)
     layer.forward(None, query, key, value, cache, plan, out)
+    before, idle = cache.clone(), torch.full_like(query, 7.0)
+    layer._warm = False
+    layer.forward(None, query, key, value, cache, None, idle)  # as vLLM does before it serves
     errors = []
     for row, past in enumerate(PAST):
         run = slice(starts[row], starts[row + 1])
@@ -97,6 +100,7 @@ def steps() -> dict:
     same = float((again[:2] - out[:2]).abs().max())
     return {
         "errors": errors,
+        "warm": layer._warm and torch.equal(cache, before) and not bool(idle.any()),
         "alone": alone,
         "same": same,
         "empty": float(again[2].abs().max()),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 HEADS, DIM, LAYERS = 2, 64, 4
+CACHE_BYTES = 2**26  # on a GPU: several times what one sequence of 2048 tokens needs in float32
 PROMPT = [(i * i * 7) % 2000 + 5 for i in range(500)]
 
 
@@ -60,6 +62,10 @@ def make_model(folder: Path) -> None:
 def answers(folder: str, dtype: str, options: dict, prompts: list[list[int]], tokens: int, rounds: int) -> dict:
     """What vLLM makes of prompts, ``rounds`` times: tokens, how many were cached, and the capacity."""
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1"}
+    if find_spec("flashinfer") is None:
+        os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    if torch.cuda.is_available():  # whatever else has memory of the GPU
+        options = {"gpu_memory_utilization": 0.05, "kv_cache_memory_bytes": CACHE_BYTES} | options
     from kvmm.vllm import register
 
     register()  # as vLLM does where kvmm is installed; "auto" is as ever then

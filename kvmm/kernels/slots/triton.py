@@ -24,6 +24,7 @@ _LOG2E = math.log2(math.e)
 _COLUMN_BLOCK = 64  # columns of a program that expands queries, and of a step of the output
 _FEW_SPLITS = 8  # which the output's kernel merges itself
 _MAX_SPLITS = 128
+_SMALL_WRITE = 1024  # tokens that are written in smaller tiles
 
 
 class Tuning(NamedTuple):
@@ -137,7 +138,7 @@ class TritonSlots:
         if not tokens:
             return
         memory, key, value = self._memory(cache), _rows(key), _rows(value)
-        block = 16 if tokens <= 1024 or self._key.padded_dim > 128 else 32
+        block = 16 if tokens <= _SMALL_WRITE or self._key.padded_dim > 128 else 32
         write_kernel[-(-tokens // block), heads, 2](
             memory.data, memory.exact, slots.contiguous(), key, value, *self._forwards[0], *self._forwards[1],
             tokens, *memory.data.stride()[:2], *memory.exact_strides, *key.stride()[:2], *value.stride()[:2],
@@ -258,6 +259,35 @@ class TritonSlots:
             *out_value.stride()[:2], **self._layout, **self._regions, STRIDE=self.form.stride // 2, T=tile,
             ASM=not interpreted(), num_warps=4,
         )  # fmt: skip
+
+    def warm_up(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cache: torch.Tensor,
+        scaling: float,
+        out: torch.Tensor,
+    ) -> None:
+        """Compile the kernels of one new token per sequence for tensors laid out as these; none of them changes.
+
+        Triton compiles a kernel when it first meets dtypes, and strides that are or are not multiples of 16.
+
+        Args:
+            query, out: ``[T, H_q, D]``, one token at least.
+            key, value: ``[T, H, D]``.
+            cache: uint8 ``[blocks, H, block_size, nbytes]``.
+            scaling: of scores.
+        """
+        device = cache.device
+        for tokens in (1, _SMALL_WRITE + 1):
+            self.write(cache, torch.full((tokens,), -1, device=device), key, value)  # -1: no row is read or written
+        table = torch.zeros(1, 1, device=device, dtype=torch.int32)
+        lengths, out = table[0], torch.empty_like(out[:1])
+        for splits in (1, _FEW_SPLITS + 1):
+            self.attend(query[:1], key[:1], value[:1], cache, table, lengths, scaling, out, splits)
+        keys, values = (x.new_empty(1, *x.shape[1:]) for x in (key, value))
+        self.decode(cache, table, lengths, lengths, keys, values, 1)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

@@ -153,7 +153,8 @@ def _decode_side(
     tl.store(out, x.to(OUT.dtype.element_ty), mask=live[:, None] & inside)
 
 
-@triton.jit(do_not_specialize=["table_stride"])
+# a batch's prompts come after its decoding steps, so their rows of the table begin anywhere
+@triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["TABLE"])
 def decode_kernel(
     CACHE, EXACT, TABLE, LENGTHS, STARTS, KEY, VALUE, K_MATRIX, K_UNIT, K_CONSTANT, V_MATRIX, V_UNIT, V_CONSTANT,
     block_words, head_words, block_exact, head_exact, table_stride, key_t, key_h, value_t, value_h,
