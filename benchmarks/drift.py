@@ -146,6 +146,8 @@ def check(options: argparse.Namespace) -> None:
         raise KVMMError("--tools adds to the --verdicts: name a file for them, too.")
     if options.verdicts and (options.free_running or options.resume):
         raise KVMMError("--verdicts are of one whole run: leave --free-running and --resume.")
+    if options.verdicts and options.output and options.verdicts.resolve() == options.output.resolve():
+        raise KVMMError("--verdicts and --output name the same file: name two.")
     if options.tools:
         read_tools(options.tools)
 

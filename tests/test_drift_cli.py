@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import drift as benchmark
+from kvmm.analysis.drift import witnesses
 from kvmm.analysis.drift.report import DriftReport, validate
+from kvmm.analysis.drift.tool_run import MAX_NEW_TOKENS
 from kvmm.cli import main
+from kvmm.commands import drift
+from kvmm.errors import KVMMError
 
 ROOT = Path(__file__).resolve().parents[1]
 INVOICE = ROOT / "assets" / "samples" / "invoice.png"
@@ -99,6 +103,26 @@ def test_tools_are_asked_for_and_verdicts_written(call, tmp_path):
     assert_refused(call(*options, "--tools", tools), "must hold")
 
 
+def test_results_are_shown_before_they_are_written(call, tmp_path, monkeypatch):
+    """A disk that is full by then costs the file, not what was measured."""
+    monkeypatch.setattr(drift, "measure", lambda *_, **__: type("Report", (), {"to_dict": lambda self: {"a": 1}})())
+    monkeypatch.setattr(drift, "show", lambda *_: print("shown"))
+    monkeypatch.setattr(witnesses, "verdicts", lambda *_: {})
+
+    def full(found, path):
+        raise KVMMError(f"{path} cannot be written")
+
+    monkeypatch.setattr(witnesses, "save_verdicts", full)
+    for options, said in ((), "shown\n"), (("--json",), '{"a": 1}\n'):
+        result = call("--policy", "kivi2", "--verdicts", tmp_path / "v.json", *options)
+        assert result.returncode == 2 and result.stdout == said and "cannot be written" in result.stderr
+
+
+def test_help_says_what_tool_calls_may_take(call):
+    said = " ".join(call("--help").stdout.replace("│", " ").split())
+    assert f"of tool calls always {MAX_NEW_TOKENS}" in said
+
+
 def test_errors(call, tmp_path):
     words = tmp_path / "words.txt"
     words.write_bytes(b"\xff\xfe\x00")
@@ -113,6 +137,7 @@ def test_errors(call, tmp_path):
         (("--question", "Why?"), "nothing to ask about"),
         (("--image", INVOICE, "--model", tmp_path / "nothing"), "There is no model folder"),
         (("--image", INVOICE, "--seeds", 1), "2 or more"),
+        (("--image", INVOICE, "--out", "one.json", "--verdicts", "./one.json"), "both name one.json"),
     ]:
         assert_refused(call(*options), match)
 
@@ -154,6 +179,7 @@ def test_benchmark_errors_are_one_line(tmp_path, capsys):
         (["--text", str(HELDOUT), "--policies", "nothing"], "Unknown policy"),
         (["--text", str(HELDOUT), "--tools", str(HELDOUT)], "--tools adds to the --verdicts"),
         (["--text", str(HELDOUT), "--verdicts", "v.json", "--tools", str(HELDOUT)], "is not JSON"),
+        (["--text", str(HELDOUT), "--verdicts", "v.json", "--output", "./v.json"], "name the same file"),
         (["--text", str(HELDOUT), "--verdicts", "v.json", "--resume", "--output", "o.json"], "of one whole run"),
     ]:
         with pytest.raises(SystemExit) as exit_:

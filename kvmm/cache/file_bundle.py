@@ -2,7 +2,7 @@
 
 Names, dtypes and shapes are deflated JSON. Bytes of small tensors, such as the token table, sizes of streams and levels
 of channels, are deflated together, the first bytes of all elements before the second ones; what is coded already, or
-large, follows as it is.
+large, follows as it is. A reader has all sizes, and has compared them with the bytes, before it inflates the tensors.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import zlib
 
 import torch
 
-from kvmm.bounded_json import MAX_CHARACTERS, parse_json
-from kvmm.errors import KVMMError
+from kvmm.bounded_json import parse_json
+from kvmm.errors import KVMMError, one_line
 
 Tensors = dict[str, torch.Tensor]
 INDEX, SMALL, LARGE = "bundle.index", "bundle.small", "bundle.large"
@@ -25,10 +25,14 @@ _DTYPES = {
         *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     )
 }
-_LARGE = 1 << 20  # bytes of a tensor, or
-_CODED = 2048  # of one of bytes, which a coder has made of other tensors
-_MOST = 256  # bytes that a deflated byte may stand for, beside
-_FREE = 1 << 20
+_LARGE_BYTES = 1 << 20  # a tensor of as many is not small, nor
+_LARGE_CODED_BYTES = 2048  # one of as many uint8, which a coder has made of other tensors
+_INFLATION = 256  # bytes that a deflated byte may stand for, beside
+_INFLATION_FREE_BYTES = 1 << 20
+_MAX_ENTRIES = 100_000  # a cache has some dozens a layer
+_MAX_INDEX_BYTES = 16 << 20
+_MAX_SMALL_BYTES = 64 << 20  # of all small tensors together
+_MAX_DIMENSIONS = 16
 
 
 def encode_bundle(tensors: Tensors) -> Tensors:
@@ -36,20 +40,21 @@ def encode_bundle(tensors: Tensors) -> Tensors:
 
     Tensors stay as they are where a reader could not tell so few bytes from made up ones, or a dtype is unusual.
     """
-    index, small, large = [], [], []
+    index, small, large, room = [], [], [], _MAX_SMALL_BYTES
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
-        plain = tensor.nbytes >= (_CODED if tensor.dtype == torch.uint8 else _LARGE)
+        plain = tensor.nbytes >= _large(tensor.dtype) or tensor.nbytes > room
+        room -= 0 if plain else tensor.nbytes
         index.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), int(plain)])
         data = tensor.flatten().view(torch.uint8)
         (large if plain else small).append(data if plain else data.unflatten(0, (-1, tensor.itemsize)).T.flatten())
-    if any(kind not in _DTYPES for _, kind, _, _ in index):
+    if len(index) > _MAX_ENTRIES or any(kind not in _DTYPES for _, kind, _, _ in index):
         return tensors
     raw = _joined(small).numpy().tobytes()
     packed = zlib.compress(raw, 9)
     text = json.dumps(index, separators=(",", ":")).encode()
     header = zlib.compress(text, 9)
-    if not (_plausible(len(raw), len(packed)) and _plausible(len(text), len(header))):
+    if len(text) > _MAX_INDEX_BYTES or not (_plausible(len(raw), len(packed)) and _plausible(len(text), len(header))):
         return tensors
     return {INDEX: _bytes(header), SMALL: _bytes(packed), LARGE: _joined(large)}
 
@@ -68,41 +73,54 @@ def decode_bundle(tensors: Tensors) -> Tensors:
         if tensors[name].dtype != torch.uint8 or tensors[name].dim() != 1:
             raise KVMMError(f"{name}: must be bytes")
     found = {name: tensor for name, tensor in tensors.items() if name not in (INDEX, SMALL, LARGE)}
-    raw, at = (_bytes(_inflated(tensors[SMALL], SMALL)), tensors[LARGE]), [0, 0]
-    for name, kind, shape, plain in _entries(tensors[INDEX]):
+    entries, sizes = _entries(tensors[INDEX]), [0, 0]
+    for _, kind, shape, plain in entries:
+        size = math.prod(shape) * _DTYPES[kind].itemsize
+        sizes[plain] += size
+        if not plain and (size >= _large(_DTYPES[kind]) or sizes[plain] > _MAX_SMALL_BYTES):
+            raise KVMMError(f"{INDEX}: is not that of the bytes, its small tensors are too large")
+    if sizes[1] != tensors[LARGE].numel() or not _plausible(sizes[0], tensors[SMALL].numel()):
+        raise KVMMError(f"{INDEX}: is not that of the bytes")
+    small = _inflated(tensors[SMALL], sizes[0], SMALL)
+    if len(small) != sizes[0]:
+        raise KVMMError(f"{SMALL}: is less than the index says")
+    raw, at = (_bytes(small), tensors[LARGE]), [0, 0]
+    for name, kind, shape, plain in entries:
         dtype, count = _DTYPES[kind], math.prod(shape)
         end = at[plain] + count * dtype.itemsize
-        if end > raw[plain].numel() or name in found:
-            raise KVMMError(f"{INDEX}: is not that of the bytes")
+        if name in found:
+            raise KVMMError(f"{INDEX}: is not that of the bytes, it has {one_line(name)} twice")
         data, at[plain] = raw[plain][at[plain] : end], end
         data = data if plain else data.unflatten(0, (dtype.itemsize, count)).T.flatten()
         if dtype == torch.bool and count and int(data.max()) > 1:
             raise KVMMError(f"{name}: must be truth values")
         found[name] = data.contiguous().clone().view(dtype).view(shape)
-    if at != [one.numel() for one in raw]:
-        raise KVMMError(f"{INDEX}: is not that of the bytes")
     return found
 
 
 def _entries(index: torch.Tensor) -> list[tuple[str, str, list[int], int]]:
     try:
-        text = _inflated(index, INDEX).decode()
+        most = min(_INFLATION * index.numel() + _INFLATION_FREE_BYTES, _MAX_INDEX_BYTES)
+        text = _inflated(index, most, INDEX).decode()
     except UnicodeDecodeError:
         raise KVMMError(f"{INDEX}: is no text") from None
+    if text.count("[") > 2 * _MAX_ENTRIES + 1:  # before lists are made of them: an entry is one, and its shape
+        raise KVMMError(f"{INDEX}: has more than {_MAX_ENTRIES} entries")
     entries = parse_json(text, INDEX)
     for entry in entries if isinstance(entries, list) else [None]:
         match entry:
-            case [str(), str(kind), list(shape), 0 | 1] if kind in _DTYPES and all(
-                type(size) is int and 0 <= size < 2**40 for size in shape
+            case [str(), str(kind), list(shape), 0 | 1] if (
+                kind in _DTYPES
+                and len(shape) <= _MAX_DIMENSIONS
+                and all(type(size) is int and 0 <= size < 2**40 for size in shape)
             ):
                 continue
         raise KVMMError(f"{INDEX}: must be names, dtypes, shapes and places")
     return entries
 
 
-def _inflated(data: torch.Tensor, name: str) -> bytes:
-    """What bytes stand for, if that is not more than a writer lets them."""
-    most = min(_MOST * data.numel() + _FREE, MAX_CHARACTERS) if name == INDEX else _MOST * data.numel() + _FREE
+def _inflated(data: torch.Tensor, most: int, name: str) -> bytes:
+    """What bytes stand for, ``most`` bytes or fewer."""
     decoder = zlib.decompressobj()
     try:
         found = decoder.decompress(data.numpy().tobytes(), most + 1)
@@ -113,8 +131,13 @@ def _inflated(data: torch.Tensor, name: str) -> bytes:
     return found
 
 
+def _large(dtype: torch.dtype) -> int:
+    """Bytes from which on a tensor follows as it is."""
+    return _LARGE_CODED_BYTES if dtype == torch.uint8 else _LARGE_BYTES
+
+
 def _plausible(size: int, packed: int) -> bool:
-    return size <= _MOST * packed + _FREE
+    return size <= _INFLATION * packed + _INFLATION_FREE_BYTES
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -22,7 +22,6 @@ from kvmm.commands.options import (
     FuseValues,
     Images,
     Json,
-    MaxNewTokens,
     Model,
     Pdfs,
     Policies,
@@ -31,6 +30,7 @@ from kvmm.commands.options import (
     Text,
 )
 from kvmm.commands.progress import Steps
+from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
     from kvmm.analysis.drift.measure import PositionDrift
@@ -53,6 +53,9 @@ Tools = Annotated[
         help="Also ask for tool calls: JSON Schemas of tools, and requests (witness W8).",
     ),
 ]
+AnswerTokens = Annotated[  # kvmm.analysis.drift.tool_run.MAX_NEW_TOKENS of a call
+    int, typer.Option("--max-new-tokens", min=1, help="Longest answer, in tokens; of tool calls always 96.")
+]
 
 NEEDS_INPUT = True  # it measures for minutes: not by accident
 
@@ -70,7 +73,7 @@ def command(
     temperature: Temperature = 1.0,
     refusal: Refusals = None,
     tools: Tools = None,
-    max_new_tokens: MaxNewTokens = 64,
+    max_new_tokens: AnswerTokens = 64,
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -86,6 +89,8 @@ def command(
     """
     check_output(out, folder=False)
     check_output(verdicts, folder=False)
+    if out is not None and verdicts is not None and out.resolve() == verdicts.resolve():
+        raise KVMMError(f"--out and --verdicts both name {out}: name two files.")
     positions: dict[str, PositionDrift] = {}
     calls: dict[str, SchemaIntegrity] = {}
     report = measure(
@@ -106,16 +111,16 @@ def command(
         collected=positions,
         called=calls,
     )
-    if out is not None:
-        report.save(out)
-    if verdicts is not None:
-        from kvmm.analysis.drift import witnesses
-
-        witnesses.save_verdicts(witnesses.verdicts(report, positions, calls), verdicts)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), ensure_ascii=False))
     else:
         show(report, positions, calls)
+    if verdicts is not None:
+        from kvmm.analysis.drift import witnesses
+
+        witnesses.save_verdicts(witnesses.verdicts(report, positions, calls), verdicts)
+    if out is not None:
+        report.save(out)
 
 
 def measure(

@@ -120,6 +120,8 @@ def _resolve(name_or_path: str | os.PathLike[str] | None) -> Path:
         return packaged_folder(name)
     if name in embedded_models():
         return assets_folder() / name
+    if name in OTHER_MODELS:
+        raise KVMMError(f"{name} is in a checkout of the repository only: clone it, or name a folder or a hub id.")
     # A hub id is "name" or "owner/name"; anything else was meant as a folder.
     if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1 or folder.exists():
         raise KVMMError(f"There is no model folder {name}: check the path, or give a hub id such as owner/name.")

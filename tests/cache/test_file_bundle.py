@@ -66,7 +66,10 @@ CHANGES = {
     "bundle.index: must be names, dt": lambda b: b.update({INDEX: index(["x", "int8", [2.0], 0])}),
     "bundle.index: must be names, dty": lambda b: b.update({INDEX: index(["x", "int8", [2], 2])}),
     "bundle.index: is not that": lambda b: b.update({INDEX: index(["x", "int8", [2**39, 2**39], 0])}),
-    "bundle.index: is not that of": lambda b: b.update({INDEX: index(["x", "int8", [5], 0])}),
+    "bundle.index: must be names, dtyp": lambda b: b.update({INDEX: index(["x", "int8", [1] * 17, 0])}),
+    "bundle.index: is not that of": lambda b: b.update({INDEX: index(["x", "int8", [5], 1])}),
+    "bundle.small: is too": lambda b: b.update({INDEX: index(["x", "int8", [5], 0], ["y", "int8", [7096], 1])}),
+    "bundle.small: is less": lambda b: b.update({INDEX: index(["x", "int8", [9999], 0], ["y", "int8", [7096], 1])}),
     "bundle.index: is not that of the": lambda b: b.update({"scale": torch.zeros(1)}),
     "truth: must be truth values": lambda b: (
         b.update(encode_bundle({"truth": torch.tensor([7], dtype=torch.uint8)}))
@@ -82,6 +85,72 @@ def test_damaged_bundles_are_refused(message):
     with pytest.raises(KVMMError, match=message) as error:
         decode_bundle(bundle)
     assert "\n" not in str(error.value)
+
+
+def declared(entries: list, small: int) -> dict[str, torch.Tensor]:
+    """A bundle of what is written as an index, and small tensors of so many zeros."""
+    return {INDEX: index(*entries), SMALL: deflated(bytes(small)), LARGE: torch.zeros(0, dtype=torch.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("entries", "size"),
+    [
+        ([["x", "int8", [1 << 20], 0]], 1 << 20),  # what a writer lets follow as it is
+        ([["x", "uint8", [2048], 0]], 2048),
+        ([[str(n), "int8", [1000], 0] for n in range(70_000)], 70_000_000),
+        ([[str(n), "int8", [], 0] for n in range(100_001)], 100_001),
+    ],
+)
+def test_nothing_is_inflated_that_no_writer_makes(entries, size, monkeypatch):
+    bundle, inflated = declared(entries, size), []
+    before = file_bundle._inflated
+    monkeypatch.setattr(file_bundle, "_inflated", lambda *given: inflated.append(given[-1]) or before(*given))
+    with pytest.raises(KVMMError, match=r"bundle\.index: is not that of the bytes, its|has more than 100000 entries"):
+        decode_bundle(bundle)
+    assert inflated == [INDEX]
+
+
+def test_small_tensors_are_inflated_to_what_the_index_says(monkeypatch):
+    """100 MiB of zeros take 100 KiB: a reader asks the decoder for the four bytes that are declared."""
+    asked, make = [], zlib.decompressobj
+
+    class Decoder:
+        def __init__(self):
+            self.inner = make()
+
+        def decompress(self, data, most):
+            asked.append(most)
+            return self.inner.decompress(data, most)
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    monkeypatch.setattr(file_bundle.zlib, "decompressobj", Decoder)
+    with pytest.raises(KVMMError, match=r"bundle\.small: is too much"):
+        decode_bundle(declared([["x", "int32", [1], 0]], 100 << 20))
+    assert asked[1:] == [5]
+
+
+def test_a_writer_keeps_what_a_reader_would_refuse(monkeypatch):
+    monkeypatch.setattr(file_bundle, "_MAX_SMALL_BYTES", 1300)
+    tensors = TENSORS | {"more": torch.arange(100), "last": torch.ones(3)}
+    bundle = encode_bundle(tensors)
+    assert bundle[LARGE].numel() == 4096 + 3000 + 800
+    assert all(torch.equal(found, tensors[name]) for name, found in decode_bundle(bundle).items())
+    monkeypatch.setattr(file_bundle, "_MAX_ENTRIES", 8)
+    assert encode_bundle(tensors) is tensors
+
+
+def test_a_bundle_of_before_there_were_bounds_is_read():
+    """As it was written then: names, dtypes, shapes, places; elements' first bytes before their second ones."""
+    bundle = {
+        INDEX: index(["a", "int16", [2], 0], ["b", "uint8", [2, 1024], 1], ["c", "bool", [1], 0]),
+        SMALL: deflated(b"\x01\x02\x03\x04\x01"),
+        LARGE: torch.arange(2048).to(torch.uint8),
+    }
+    found = decode_bundle(bundle)
+    assert found["a"].tolist() == [0x301, 0x402] and found["c"].tolist() == [True]
+    assert torch.equal(found["b"].flatten(), bundle[LARGE])
 
 
 def test_files_have_bundles_and_are_read_without(tmp_path, monkeypatch):

@@ -42,6 +42,13 @@ def test_a_missing_folder(name):
     assert "\n" not in str(caught.value)
 
 
+def test_a_model_of_a_checkout_where_there_is_none(folder, monkeypatch):
+    monkeypatch.setattr(loading, "assets_folder", lambda: folder.parent)
+    with pytest.raises(KVMMError, match="office-omni is in a checkout of the repository only: clone it, or") as caught:
+        load_model("office-omni")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_hub_id_without_a_network(monkeypatch):
     def unreachable(*args, **kwargs):
         raise ConnectionError("no route")

@@ -11,6 +11,7 @@ flips, W5 tier-flip rate, W6 long-context tail, W7 retrieval raggedness, W8 sche
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -206,12 +207,24 @@ def verdicts(
 
 
 def save_verdicts(found: Mapping[str, Any], path: Path) -> None:
-    """Write :func:`verdicts` as JSON. Raises :class:`KVMMError` if the file cannot be written."""
+    """Write :func:`verdicts` as JSON, a figure that is not finite as null.
+
+    Raises:
+        KVMMError: the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(_finite(found), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise KVMMError(f"{path} cannot be written ({error.strerror}): name another file.") from None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 __all__ = [

@@ -58,10 +58,54 @@ def call(**arguments):
         (json.dumps([1, 2]), False),
         ("[" * 60000, False),
         ("4.50 USD", False),
+        (call(amount=float("nan"), currency="USD"), False),
+        (call(amount=float("inf"), currency="USD"), False),
+        (call(amount=1, currency="USD", places=1).replace('"places": 1', '"places": ' + "9" * 5000), False),
     ],
 )
 def test_a_tool_call_meets_its_schema_or_not(text, valid):
     assert (SCHEMAS.call(text) is not None) == valid
+
+
+def schema(**parameters):
+    return {"type": "function", "function": {"name": "convert", "parameters": {"type": "object", **parameters}}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"properties": {"a": {"$ref": "#/$defs/none"}}}, "/$defs/none is not in it"),
+        ({"properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}}, "http://127.0.0.1:9/schema.json is not"),
+        ({"properties": {"a": {"$ref": "#anchor"}}}, "$ref anchor is not in it"),
+        ({"$ref": "#/x", "x": {"items": {"$ref": "#/y"}}}, "/y is not in it"),
+        ({"properties": {"a": {"$ref": "#/properties/b/default"}, "b": {"default": 3}}}, "3 is not of type"),
+        ({"properties": {"a": {"$ref": "#/properties/a"}}}, "leads back to itself"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "string"}, {"$ref": "#"}]}}}, "leads back to itself"),
+    ],
+)
+def test_references_that_lead_nowhere_are_refused(parameters, says, monkeypatch):
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("a schema was fetched"))
+    with pytest.raises(KVMMError, match="are no JSON Schema") as error:
+        ToolSchemas([schema(**parameters)])
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_references_that_lead_somewhere():
+    tree = schema(
+        properties={"a": {"$ref": "#/$defs/tree"}}, **{"$defs": {"tree": {"items": {"$ref": "#/$defs/tree"}}}}
+    )
+    assert ToolSchemas([tree]).call(call(a=[[], [[]]])) is not None
+    assert ToolSchemas([schema(properties={"$ref": {"enum": [{"$ref": "#/none"}]}})]).call(call()) is not None
+
+
+def test_answers_that_a_schema_cannot_be_put_to():
+    halves = ToolSchemas([schema(properties={"a": {"multipleOf": 0.5}})])
+    assert halves.call(call(a=1.5)) is not None and halves.call(call(a=1.2)) is None
+    assert halves.call(call(a=1).replace('"a": 1', '"a": 1e400')) is None  # infinite where it is read
+    deep = ToolSchemas(
+        [schema(properties={"a": {"$ref": "#/$defs/a"}}, **{"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}})]
+    )
+    assert deep.call(call(a=0).replace('"a": 0', '"a": ' + "[" * 700 + "]" * 700)) is None
 
 
 def test_schema_integrity():
@@ -220,3 +264,11 @@ def test_verdicts_are_plain_values(tmp_path):
     assert verdicts(report, {"p": positions})["policies"]["p"]["witnesses"][7]["passed"] is None
     with pytest.raises(KVMMError, match="cannot be written"):
         save_verdicts(found, tmp_path)
+
+
+def test_verdicts_that_are_not_finite_are_null(tmp_path):
+    one, positions = measured([float("nan")] * 40)
+    report = DriftReport("m", "cpu", "float32", "c", {}, {}, 1, (one,))
+    save_verdicts(verdicts(report, {"p": positions}), tmp_path / "verdicts.json")
+    drift = json.loads((tmp_path / "verdicts.json").read_text())["policies"]["p"]["witnesses"][1]
+    assert drift["measures"][0]["value"] is None and drift["passed"] is False
