@@ -5,8 +5,9 @@
 
 ``answers``: a server in this process and clients in threads, over HTTP. Each of ``--requests`` requests asks about one
 of the sample pages, which have been read before; the answers end where the model ends them, or after ``--max-tokens``.
-Requests per second with 1, 4, 16 clients, and the share of answers that are those of one client. Steps are captured by
-the server's own rule; ``answers_plain`` is the same without (``kvmm serve --no-graph``).
+Requests per second with 1, 4, 16 clients, and the share of answers that are those of one client. On a GPU the layers of
+steps of several answers are replayed as CUDA graphs (``kvmm serve --graph``); ``answers_plain`` is the same without,
+which is the server's default. On a CPU there is no difference.
 
 ``--random SHAPE`` is a text model with random weights of one of the shapes of :mod:`benchmarks.synthetic`, but for the
 vocabulary, which is the embedded model's, as its tokenizer is. It is asked about texts of ``--prompt-tokens`` tokens,
@@ -14,8 +15,8 @@ its answers never end by themselves, and in bfloat16 they need not be those of o
 which a product of several rows may round the other way.
 
 ``steps``: the engine alone, with answers of exactly ``--new-tokens`` tokens after the same prompts: tokens per second
-of 1, 4, 16 answers at once. This is what batching gains where answers are long. ``graphs`` is the same with the layers
-of a step replayed as CUDA graphs (``kvmm serve --graph``); on a CPU there is no difference.
+of 1, 4, 16 answers at once. This is what batching gains where answers are long. ``graphs`` is the same with CUDA graphs
+from the fifth step of several answers on, so that their capture is part of it; on a CPU there is no difference.
 
 Medians over ``--rounds``; the rounds of different numbers of clients take turns.
 """
@@ -93,9 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # reads every page, and warms up
         asked = bodies[: options.alone] if {"answers", "answers_plain"} & set(options.measure) else bodies[: len(shown)]
         texts = [_ask(client, body) for body in asked]
+        if model.device.type == "cuda" and max(options.clients) > 1 and {"answers", "graphs"} & set(options.measure):
+            _steps(service, bodies, 2, options.new_tokens, captures=True)  # compiles the kernels of buffers in place
         measures = {
-            "answers": lambda clients: _answers(client, bodies, clients, texts),
-            "answers_plain": lambda clients: _plain_answers(service, client, bodies, clients, texts),
+            "answers": lambda clients: _captured_answers(service, client, bodies, clients, texts),
+            "answers_plain": lambda clients: _answers(client, bodies, clients, texts),
             "steps": lambda clients: _steps(service, bodies, clients, options.new_tokens),
             "graphs": lambda clients: _steps(service, bodies, clients, options.new_tokens, captures=True),
         }
@@ -189,13 +192,13 @@ def _answers(
     return {"per_second": len(bodies) / seconds, "equal": share == 1, "equal_share": share}
 
 
-def _plain_answers(service: Service, *asked: Any) -> dict[str, Any]:
-    """:func:`_answers` of a server that captures nothing."""
-    before, service.engine.captures = service.engine.captures, False
+def _captured_answers(service: Service, *asked: Any) -> dict[str, Any]:
+    """:func:`_answers` of a server that captures the steps of several answers."""
+    service.engine.captures = True
     try:
         return _answers(*asked)
     finally:
-        service.engine.captures = before
+        service.engine.captures = False
 
 
 def _steps(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu_session
+from benchmarks import gpu_session, serve
 from benchmarks.gpu_session import STEPS, Step
 
 
@@ -51,6 +51,27 @@ def test_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert list(found) == ["decode_attention_presets.json"]
     gpu_session.main(["--unpack", str(tmp_path / "session.json"), "--into", str(tmp_path / "into")])
     assert json.loads((tmp_path / "into" / "decode_attention_presets.json").read_text()) == found.popitem()[1]
+
+
+def test_answers_are_measured_with_graphs_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, answers, services, captured = serve.build_service, serve._answers, [], []
+
+    def built(*given: Any) -> Any:
+        services.append(build(*given))
+        assert not services[0].engine.captures
+        return services[0]
+
+    def measured(*given: Any) -> dict[str, Any]:
+        captured.append(services[0].engine.captures)
+        return answers(*given)
+
+    monkeypatch.setattr(serve, "build_service", built)
+    monkeypatch.setattr(serve, "_answers", measured)
+    (step,) = (step for step in STEPS if step.name == "serve_gpu")
+    serve.main([*shlex.split(step.command)[1:], "--dtype", "float32", "--smoke", "--output", str(tmp_path / "rows")])
+    names = [row["name"] for row in json.loads((tmp_path / "rows").read_text())["results"]]
+    assert names == [f"{name} {n}" for name in ("answers", "answers_plain", "steps", "graphs") for n in (1, 2)]
+    assert captured == [True, True, False, False]
 
 
 def report(gpu: str, *names: str, command: str = "one") -> dict[str, Any]:

@@ -61,13 +61,13 @@ def command(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
     speculative: Speculative = None,
     graph: Annotated[
-        bool | None,
+        bool,
         typer.Option(
-            help="On a GPU, replay the layers of a step as CUDA graphs, not with drafts; default: while several "
-            "answers run together.",
-            show_default=False,
+            "--graph",
+            help="On a GPU, replay the layers of a step as CUDA graphs while several answers run together; not with "
+            "drafts.",
         ),
-    ] = None,
+    ] = False,
 ) -> None:
     """Serve the model to OpenAI clients: documents are read once and packed, answers are generated together.
 

@@ -41,7 +41,7 @@ from kvmm.serve.prompts import MIN_PREFIX
 logger = logging.getLogger(__name__)
 MEASURE_SECONDS = 10.0  # between two looks at the bytes of running answers, which take milliseconds each
 STOPPING = "The server is stopping: send the request again."
-STEADY_STEPS = 4  # of the same answers, before their layers are captured: that costs about as much as it saves in four
+STEADY_STEPS = 4  # of the same answers, before their layers are captured
 MIN_LEFT = 16  # tokens that every one of them may still get
 
 
@@ -67,9 +67,8 @@ class Engine:
             ones come first.
         make_drafter: of a greedy answer that is generated alone, several tokens are then checked in a step
             (:mod:`kvmm.models.speculative`).
-        captures: whether steps on a GPU replay the layers as CUDA graphs. None: where it pays, which is when several
-            answers have run together for :data:`STEADY_STEPS` steps and none is about to reach its last token; without
-            drafts.
+        captures: whether steps on a GPU replay the layers as CUDA graphs, once several answers have run together for
+            :data:`STEADY_STEPS` steps and each may still get :data:`MIN_LEFT` tokens; never with ``make_drafter``.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Engine:
         metrics: Metrics,
         max_running: int = 16,
         make_drafter: Callable[[], Drafter] | None = None,
-        captures: bool | None = False,
+        captures: bool = False,
     ) -> None:
         self._model, self._policy, self._prefixes, self._metrics = model, policy, prefixes, metrics
         self._max_running = max_running
@@ -261,8 +260,6 @@ class Engine:
             self._reading.remove(generation)
             self._decoding.append(generation)
         served.media.clear()  # pixels have served
-        if self.captures and able_to_graph(generation.cache):
-            keep_in_place(generation.cache, served.length + generation.max_tokens)
         self._metrics.first_token.observe(time.perf_counter() - generation.arrived)
         self._take(generations, logits[:, -1])
 
@@ -316,21 +313,19 @@ class Engine:
         same = len(caches) == len(self._stepped) and all(a is b for a, b in zip(caches, self._stepped, strict=True))
         if not same:
             self._stepped, self._steady, self._graphs = caches, 0, None
-        if self._graphs is None and self._pays_to_capture(generations):
+        if self._graphs is None and self._may_capture(generations):
             for one in generations:
                 keep_in_place(one.cache, one.prompt.length + one.max_tokens)
             self._graphs = BatchGraphs(caches[0].layers[0].device)
         self._steady += 1
         return CacheBatch(caches, self._graphs)
 
-    def _pays_to_capture(self, generations: list[Generation]) -> bool:
+    def _may_capture(self, generations: list[Generation]) -> bool:
         """Whether the layers of these answers are to be captured from now on."""
-        if self.captures is None:
-            steady = len(generations) > 1 and self._steady >= STEADY_STEPS and self._make_drafter is None
-            wanted = steady and min(one.max_tokens - len(one.tokens) for one in generations) >= MIN_LEFT
-        else:
-            wanted = self.captures
-        return wanted and all(able_to_graph(one.cache) for one in generations)
+        if not self.captures or self._make_drafter is not None or len(generations) < 2 or self._steady < STEADY_STEPS:
+            return False
+        left = min(one.max_tokens - len(one.tokens) for one in generations)
+        return left >= MIN_LEFT and all(able_to_graph(one.cache) for one in generations)
 
     def _take(self, generations: list[Generation], logits: torch.Tensor) -> None:
         """Choose the next token of every answer by logits ``[B, V]``, and end those for which it is the last one."""

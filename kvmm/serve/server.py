@@ -47,7 +47,8 @@ class Options:
         disk_budget: bytes of that folder.
         max_pages: of one PDF; None is kvmm's limit.
         speculative: drafts of greedy answers that run alone, as :func:`kvmm.models.speculative.drafter_of` takes it.
-        graph: whether steps on a GPU replay the layers as CUDA graphs; None: where it pays, as :class:`Engine` says.
+        graph: whether steps on a GPU replay the layers as CUDA graphs while several answers run together, as
+            :class:`kvmm.serve.engine.Engine` says.
     """
 
     max_running: int = 16
@@ -56,7 +57,7 @@ class Options:
     disk_budget: int = 16 * 2**30
     max_pages: int | None = None
     speculative: str | None = None
-    graph: bool | None = None
+    graph: bool = False
 
 
 def build_service(

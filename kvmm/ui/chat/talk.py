@@ -28,6 +28,7 @@ from kvmm.models.progress import Progress
 from kvmm.models.warming import is_warm, warm_up
 from kvmm.ui.models import Models
 from kvmm.ui.parts.bubbles import user_messages
+from kvmm.ui.parts.logprobs import with_token_texts
 from kvmm.ui.settings import Settings
 
 SIDES = ("full", "kvmm")
@@ -259,7 +260,8 @@ class Talk:
         self.verdict = None
         if settings.compare:
             self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
-        self.last = finals
+        # as text: the next question may be to another model, whose tokens are others
+        self.last = {side: with_token_texts(one, speakers[side][0].processor) for side, one in finals.items()}
         self.reports.clear()
         exchange.answered = True
 

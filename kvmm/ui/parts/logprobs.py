@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvmm.models.progress import Progress
@@ -17,28 +18,29 @@ _NAMES = {"full": "Full precision", "kvmm": "kvmm"}
 _TITLE = "Tokens of the answer with their probability"
 
 
-def token_logprobs(progress: Progress, processor: Any) -> Sequence[TokenLogprob]:
-    """The tokens of an answer as text with their log-probabilities; none where they were not asked for.
+def with_token_texts(progress: Progress, processor: Any) -> Progress:
+    """An answer whose ``logprobs`` are told as text, so that it can be shown when its model is no longer at hand.
 
     Args:
-        progress: of the answer.
-        processor: of its model, or the tokenizer; unused for the answer of a server, which tells texts.
+        progress: of the answer. It is returned as it is where no log-probabilities were asked for, and where it is a
+            server's, which tells texts.
+        processor: of the model that gave the answer, or the tokenizer.
     """
     if progress.logprobs is not None:
-        return progress.logprobs[:MAX_SHOWN]
+        return progress
     tokenizer = getattr(processor, "tokenizer", processor)
-    return [logprob_of(tokenizer, one) for one in progress.choices[:MAX_SHOWN] if one.logprob is not None]
+    told = tuple(logprob_of(tokenizer, one) for one in progress.choices[:MAX_SHOWN] if one.logprob is not None)
+    return replace(progress, logprobs=told) if told else progress
 
 
-def logprobs_html(last: Mapping[str, Progress], processor: Any) -> str:
+def logprobs_html(last: Mapping[str, Progress]) -> str:
     """A row of tokens for each side that answered; empty where they were not asked for.
 
     Args:
-        last: the last answers by side.
-        processor: of their model; None for a server's.
+        last: the last answers by side, as :func:`with_token_texts` returns them.
     """
-    sides = {side: (last[side], token_logprobs(last[side], processor)) for side in _NAMES if side in last}
-    rows = {side: (progress, tokens) for side, (progress, tokens) in sides.items() if tokens}
+    answers = {side: last[side] for side in _NAMES if side in last}
+    rows = {side: (one, one.logprobs[:MAX_SHOWN]) for side, one in answers.items() if one.logprobs}
     if not rows:
         silent = any(progress.logprobs is not None for progress in last.values())
         return f'<div class="hint">{NOT_TOLD}</div>' if silent else ""
@@ -76,4 +78,4 @@ def percent(logprob: float) -> str:
     return ">99%" if share >= 99.5 else "<1%" if share < 0.5 else f"{share:.0f}%"
 
 
-__all__ = ["NOT_TOLD", "logprobs_html", "percent", "token_logprobs"]
+__all__ = ["NOT_TOLD", "logprobs_html", "percent", "with_token_texts"]

@@ -40,7 +40,7 @@ def view(talk: Talk, compare: bool) -> Frame:
     last = talk.last.get("kvmm")
     memory = None if last is None else last.memory
     verdict = verdict_html(talk.verdict)
-    tokens = _logprobs(talk)
+    tokens = logprobs_html(talk.last)
     chats = talk.chats
     return (
         gr.Chatbot(chats["full"], visible=compare),
@@ -85,11 +85,6 @@ def frames(session: Session) -> Iterator[Frame]:
         yield full, chats["kvmm"], _reading(answer), nothing, nothing, stats, growth, bars, gr.skip()
     if session.talk is talk:
         yield view(talk, compare)
-
-
-def _logprobs(talk: Talk) -> str:
-    processor = None if talk.conversation is None else talk.conversation.processor
-    return logprobs_html(talk.last, processor)
 
 
 def _reading(answer: Answer | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from kvmm.ui import Models
 from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.parts.answers import stats_html, verdict_html
 from kvmm.ui.parts.compare import mark_words
+from kvmm.ui.parts.views import view
 from kvmm.ui.settings import Settings
 from kvmm.ui.tabs.common import LongWork
 
@@ -93,6 +95,38 @@ def test_an_error_leaves_the_session_as_it_was(session, invoice, tmp_path):
         run(session, "What is the total?", [bad])
     steps, progress = run(session, "What is the total?")
     assert progress.text == "$1,274.94" and not steps[-1].reread
+
+
+@pytest.mark.parametrize("end", ["stop", "error"])
+def test_tokens_stay_those_of_the_model_that_said_them(session, invoice, model_and_processor, monkeypatch, end):
+    """The next question goes to a model with another vocabulary, which does not answer it."""
+
+    def fail(*_):
+        raise KVMMError("There is no memory left.")
+
+    def tokens() -> str:
+        return view(session.talk, compare=False)[4].value
+
+    model, processor = model_and_processor
+    other = copy.copy(processor)
+    other.tokenizer = copy.copy(processor.tokenizer)
+    other.tokenizer.decode = lambda ids, **_: "another vocabulary"
+    session.models._loaders["other"] = lambda: (model, other)
+    first = Settings(policy="bf16", max_tokens=3, logprobs=True)
+    list(session.ask(UserMessage("What is the total?", (str(invoice),)), first))
+    shown = tokens()
+    assert "<code>1</code>" in shown and "another" not in shown
+    if end == "error":
+        monkeypatch.setattr("kvmm.models.conversation.Worker", fail)
+    answer = session.begin(UserMessage("What is the tax?"), Settings(model="other", policy="bf16", logprobs=True))
+    try:
+        for step in answer.updates():
+            if not step.waits_for:
+                answer.stop.set()
+    except KVMMError:
+        assert end == "error"
+    assert session.conversation.processor is other and session.talk.answered == 1
+    assert tokens() == shown
 
 
 def test_a_reset_forgets_and_ends_the_answer(session, invoice):

@@ -11,7 +11,7 @@ import pytest
 from kvmm.models.progress import Progress
 from kvmm.models.sampling import Choice
 from kvmm.serve.protocol import TokenLogprob
-from kvmm.ui.parts.logprobs import MAX_SHOWN, NOT_TOLD, logprobs_html, percent
+from kvmm.ui.parts.logprobs import MAX_SHOWN, NOT_TOLD, logprobs_html, percent, with_token_texts
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
@@ -28,44 +28,48 @@ def progress(*choices: Choice, **more) -> Progress:
     return Progress(**shown, memory=None, done=True, stopped=False, choices=choices, **more)
 
 
+def shown(tokenizer, **last: Progress) -> str:
+    return logprobs_html({side: with_token_texts(one, tokenizer) for side, one in last.items()})
+
+
 def tiles(html: str) -> list[tuple[str, str]]:
     return re.findall(r"<code>(.*?)</code><small>(.*?)</small>", html)
 
 
 def test_every_token_is_text_with_its_share():
     choices = [Choice(token, math.log(p)) for token, p in ((1, 0.5), (2, 0.999), (3, 0.25), (4, 0.001), (5, 1.0))]
-    html = logprobs_html({"kvmm": progress(*choices)}, TOKENIZER)
-    shown = [("$1", "50%"), ("␣&lt;b&gt;", "&gt;99%"), ("↵", "25%"), ("∅", "&lt;1%"), ("·", "&gt;99%")]
-    assert tiles(html) == shown
+    html = shown(TOKENIZER, kvmm=progress(*choices))
+    expected = [("$1", "50%"), ("␣&lt;b&gt;", "&gt;99%"), ("↵", "25%"), ("∅", "&lt;1%"), ("·", "&gt;99%")]
+    assert tiles(html) == expected
     assert "<h4>" not in html and "<b>" not in html
     assert "--doubt:30%" in html and "--doubt:0%" in html
 
 
 def test_what_was_nearly_said_stands_in_the_title():
     chosen = Choice(1, math.log(0.6), ((1, math.log(0.6)), (2, math.log(0.4))))
-    assert 'title="Most likely: $1 60%, ␣&lt;b&gt; 40%"' in logprobs_html({"kvmm": progress(chosen)}, TOKENIZER)
+    assert 'title="Most likely: $1 60%, ␣&lt;b&gt; 40%"' in shown(TOKENIZER, kvmm=progress(chosen))
 
 
 def test_both_sides_of_a_comparison_have_a_row():
     last = {"kvmm": progress(Choice(1, -0.1)), "full": progress(Choice(2, -0.2))}
-    html = logprobs_html(last, TOKENIZER)
+    html = shown(TOKENIZER, **last)
     assert re.findall("<h4>(.*?)</h4>", html) == ["Full precision", "kvmm"]
     assert [text for text, _ in tiles(html)] == ["␣&lt;b&gt;", "$1"]
 
 
 def test_nothing_where_nothing_was_asked_for():
-    assert logprobs_html({}, None) == "" == logprobs_html({"kvmm": progress()}, TOKENIZER)
-    assert logprobs_html({"kvmm": progress(Choice(1))}, TOKENIZER) == ""
+    assert shown(None) == "" == shown(TOKENIZER, kvmm=progress())
+    assert shown(TOKENIZER, kvmm=progress(Choice(1))) == ""
 
 
 def test_a_server_tells_texts_or_nothing():
     told = progress(logprobs=(TokenLogprob("a&", b"a&", -0.5, ()),))
-    assert tiles(logprobs_html({"kvmm": told}, None)) == [("a&amp;", "61%")]
-    assert NOT_TOLD in logprobs_html({"kvmm": progress(logprobs=())}, None)
+    assert tiles(shown(None, kvmm=told)) == [("a&amp;", "61%")]
+    assert NOT_TOLD in shown(None, kvmm=progress(logprobs=()))
 
 
 def test_a_long_answer_shows_its_beginning():
-    html = logprobs_html({"kvmm": progress(*[Choice(1, -0.1)] * (MAX_SHOWN + 7))}, TOKENIZER)
+    html = shown(TOKENIZER, kvmm=progress(*[Choice(1, -0.1)] * (MAX_SHOWN + 7)))
     assert len(tiles(html)) == MAX_SHOWN and "and 7 more" in html
 
 
