@@ -14,6 +14,7 @@ import torch
 from triton import next_power_of_2
 from triton.runtime.interpreter import InterpretedFunction
 
+from kvmm.errors import KVMMError
 from kvmm.kernels.slots.attend_kernels import attend_kernel, expand_kernel, merge_kernel, output_kernel
 from kvmm.kernels.slots.bits import SideBits
 from kvmm.kernels.slots.format import SlotFormat, SlotSide
@@ -278,7 +279,16 @@ class TritonSlots:
             key, value: ``[T, H, D]``.
             cache: uint8 ``[blocks, H, block_size, nbytes]``.
             scaling: of scores.
+
+        Raises:
+            KVMMError: for a cache or vectors that the kernels cannot read.
         """
+        if not self.takes(cache, query, key, value):
+            raise KVMMError(
+                f"A cache {cache.dtype} {tuple(cache.shape)} with strides {cache.stride()}, and vectors of {query.dtype}, "
+                f"{key.dtype} and {value.dtype}, are not what was made for slots of {self.form.nbytes} bytes and "
+                f"{self.form.dtype}."
+            )
         device = cache.device
         for tokens in (1, _SMALL_WRITE + 1):
             self.write(cache, torch.full((tokens,), -1, device=device), key, value)  # -1: no row is read or written
