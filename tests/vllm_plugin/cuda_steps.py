@@ -16,7 +16,7 @@ from kvmm.errors import KVMMError
 from kvmm.kernels.slots import reference
 from kvmm.kernels.slots.triton import TritonSlots
 from kvmm.vllm import layers
-from kvmm.vllm.cuda_backend import KVMMCudaImpl, CudaMetadataBuilder
+from kvmm.vllm.cuda_backend import CudaMetadataBuilder, KVMMCudaImpl
 from kvmm.vllm.slots import LayerSlots
 from tests.vllm_plugin.models import fitted
 

@@ -41,7 +41,9 @@ def test_a_page_has_the_bytes_of_its_slots():
 
 
 def test_a_batch_is_described_once():
-    given = SimpleNamespace(block_table_tensor=torch.zeros(2, 3), query_start_loc=torch.arange(3), seq_lens=torch.ones(2))
+    given = SimpleNamespace(
+        block_table_tensor=torch.zeros(2, 3), query_start_loc=torch.arange(3), seq_lens=torch.ones(2)
+    )
     given.num_reqs, given.num_actual_tokens, given.max_query_len = 2, 2, 1
     made = once(given, lambda _: object())
     assert once(given, lambda _: object()) is made and once(copy(given), lambda _: object()) is made
@@ -53,7 +55,9 @@ def test_a_batch_is_described_once():
 )
 def test_a_batch_that_changed_is_described_again(name):
     """Whatever of it is another one, though the object is the same."""
-    given = SimpleNamespace(block_table_tensor=torch.zeros(2, 3), query_start_loc=torch.arange(3), seq_lens=torch.ones(2))
+    given = SimpleNamespace(
+        block_table_tensor=torch.zeros(2, 3), query_start_loc=torch.arange(3), seq_lens=torch.ones(2)
+    )
     given.num_reqs, given.num_actual_tokens, given.max_query_len = 2, 2, 1
     made = once(given, lambda _: object())
     setattr(given, name, getattr(given, name) + 1)

@@ -113,13 +113,13 @@ class TritonSlots:
         self._regions = dict(zip(("KP", "KS", "VP", "VS"), (*key.regions, *value.regions), strict=True))
 
     def takes(self, cache: torch.Tensor, *vectors: torch.Tensor) -> bool:
-        """Whether the kernels can read a cache uint8 ``[blocks, H, block_size, nbytes]`` and vectors
-        ``[T, heads, D]``."""
+        """Whether the kernels can read what is laid out like this cache, uint8 ``[blocks, H, block_size, nbytes]``, and
+        these vectors ``[T, heads, D]``, on a device that Triton has."""
         form = self.form
         shape = (form.key.heads, form.block_size, form.nbytes)
         if cache.dtype != torch.uint8 or cache.shape[1:] != shape or cache.stride()[2:] != (form.nbytes, 1):
             return False
-        if not (cache.is_cuda or interpreted()) or any(x % 4 for x in cache.stride()[:2]):
+        if any(x % 4 for x in cache.stride()[:2]):
             return False
         return all(x.dtype == form.dtype and x.shape[-1] == form.key.dim for x in vectors)
 
@@ -286,7 +286,7 @@ class TritonSlots:
         if not self.takes(cache, query, key, value):
             raise KVMMError(
                 f"A cache {cache.dtype} {tuple(cache.shape)} with strides {cache.stride()}, and vectors of {query.dtype}, "
-                f"{key.dtype} and {value.dtype}, are not what was made for slots of {self.form.nbytes} bytes and "
+                f"{key.dtype} and {value.dtype}, are not those of slots of {self.form.nbytes} bytes and "
                 f"{self.form.dtype}."
             )
         device = cache.device
