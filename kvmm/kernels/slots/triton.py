@@ -285,8 +285,8 @@ class TritonSlots:
         """
         if not self.takes(cache, query, key, value):
             raise KVMMError(
-                f"A cache {cache.dtype} {tuple(cache.shape)} with strides {cache.stride()}, and vectors of {query.dtype}, "
-                f"{key.dtype} and {value.dtype}, are not those of slots of {self.form.nbytes} bytes and "
+                f"A cache {cache.dtype} {tuple(cache.shape)} with strides {cache.stride()}, and vectors of "
+                f"{query.dtype}, {key.dtype} and {value.dtype}, are not those of slots of {self.form.nbytes} bytes and "
                 f"{self.form.dtype}."
             )
         device = cache.device
