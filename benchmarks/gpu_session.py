@@ -6,7 +6,7 @@
 Each step is one benchmark in a process of its own with a time limit; a step begins if there is time for it, and its
 result file is complete after every row, so one that is stopped has what it measured. Kernels are compiled before:
 several processes share what they make in ``--work`` and in Triton's cache, where a later session finds it. All result
-files go into one, ``session.json``, after every step, because a machine that is lent may give back few files;
+files go into one, ``session.json``, after every step, for machines from which few files can be taken;
 ``--unpack`` merges its rows into the committed files, which ``python -m benchmarks.gpu_tables`` then puts
 into docs/gpu.md. What the benchmarks print is in ``session.log``.
 """

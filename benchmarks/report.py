@@ -81,10 +81,10 @@ class Report:
 
 
 def _without_output(arguments: Sequence[str]) -> list[str]:
-    """Arguments without where the file went, which is nobody else's."""
+    """Arguments without where files went, which is nobody else's."""
     left = list(arguments)
-    if "--output" in left:
-        at = left.index("--output")
+    for option in {"--output", "--programs"}.intersection(left):
+        at = left.index(option)
         del left[at : at + 2]
     return left
 

@@ -1,4 +1,4 @@
-"""Trains the embedded model in sessions on a machine with GPUs that is lent for minutes.
+"""Trains the embedded model in calls of minutes, on a machine with GPUs and a time limit.
 
     python -m training.chain run --minutes 9 --gpus 2 --out carried       # repeat while the machine is there
     python -m training.chain send --batch 1 --out carried                 # the parts that did not fit the first time

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+_Made = TypeVar("_Made")
+_LOOKUP = ("ngram", "ngram_gpu", "suffix")  # drafts that are found in what was said, so that nothing else attends
+
+
+def has_drafter(config: Any) -> bool:
+    """Whether a model makes drafts for speculative decoding.
+
+    Args:
+        config: vLLM's.
+    """
+    asked = getattr(config, "speculative_config", None)
+    return asked is not None and asked.method not in _LOOKUP
+
+
+def once(common: Any, make: Callable[[Any], _Made]) -> _Made:
+    """``make(common)``, or what it gave last time if that was for the same batch.
+
+    Args:
+        common: what vLLM says of a batch, which keeps what was made. vLLM copies it, and puts other blocks or other
+            sequences into it.
+        make: of it.
+    """
+    tensors = (common.block_table_tensor, common.query_start_loc, common.seq_lens)
+    numbers = (common.num_reqs, common.num_actual_tokens, common.max_query_len)
+    known = common.__dict__.get("_kvmm")
+    if known and known[1] == numbers and all(a is b for a, b in zip(known[0], tensors, strict=True)):
+        return known[2]
+    made = make(common)
+    common.__dict__["_kvmm"] = (tensors, numbers, made)
+    return made
 
 
 def sized(spec: Any, nbytes: int) -> Any:
@@ -121,4 +152,4 @@ def _part(
     )
 
 
-__all__ = ["Prompts", "prompts", "sized"]
+__all__ = ["Prompts", "has_drafter", "once", "prompts", "sized"]

@@ -16,7 +16,7 @@ from kvmm.vllm.layers import SlotsImpl
 
 
 @dataclass
-class KVMMMetadata:
+class CpuMetadata:
     """One batch: ``query_start`` and ``lengths`` of the sequences on the host, their blocks int ``[n, m]``, and the
     ``rows`` of the sequences that have but a few new tokens."""
 
@@ -26,7 +26,7 @@ class KVMMMetadata:
     rows: Rows | None
 
 
-class KVMMMetadataBuilder(AttentionMetadataBuilder[KVMMMetadata]):
+class CpuMetadataBuilder(AttentionMetadataBuilder[CpuMetadata]):
     """What attention has to know of a batch."""
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: VllmConfig, device: torch.device):
@@ -34,11 +34,11 @@ class KVMMMetadataBuilder(AttentionMetadataBuilder[KVMMMetadata]):
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
-    ) -> KVMMMetadata:
+    ) -> CpuMetadata:
         """The metadata of a batch."""
         common = common_attn_metadata
         starts, lengths = common.query_start_loc.tolist(), common.seq_lens.tolist()
-        return KVMMMetadata(starts, lengths, common.block_table_tensor, Rows.of(starts, lengths))
+        return CpuMetadata(starts, lengths, common.block_table_tensor, Rows.of(starts, lengths))
 
 
 class KVMMCpuImpl(SlotsImpl):
@@ -62,7 +62,7 @@ class KVMMCpuImpl(SlotsImpl):
         key: torch.Tensor,
         value: torch.Tensor,
         kv_cache: torch.Tensor,
-        attn_metadata: KVMMMetadata | None,
+        attn_metadata: CpuMetadata | None,
         output: torch.Tensor,
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
@@ -111,7 +111,7 @@ class KVMMCpuBackend(CPUAttentionBackend):
     @staticmethod
     def get_builder_cls() -> type:
         """The class that describes a batch."""
-        return KVMMMetadataBuilder if KVMMCpuBackend._asked() else CPUAttentionBackend.get_builder_cls()
+        return CpuMetadataBuilder if KVMMCpuBackend._asked() else CPUAttentionBackend.get_builder_cls()
 
 
 __all__ = ["KVMMCpuBackend", "KVMMCpuImpl"]

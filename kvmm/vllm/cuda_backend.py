@@ -1,7 +1,8 @@
 """vLLM's attention over slots of codes on CUDA: slots in Triton, prompts in FlashAttention.
 
-Decoding steps run in CUDA graphs. The host reads nothing that is on the device: what it has to know of a batch, vLLM
-has there already.
+Decoding steps run in CUDA graphs. The host reads nothing that is on the device, since what it has to know of a batch
+vLLM has there already, but for two things: the lengths of sequences in a batch with prompts for which vLLM gives the
+host no upper bound, and where sequences begin in prompts of float32, which FlashAttention does not read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from kvmm.errors import KVMMError
 from kvmm.kernels.slots.triton import MAX_ROWS, TritonSlots
-from kvmm.vllm.batch import Prompts, prompts
+from kvmm.vllm.batch import Prompts, once, prompts
 from kvmm.vllm.dtypes import BLOCK_SIZE, DTYPES
 from kvmm.vllm.layers import SlotsImpl
 from kvmm.vllm.slots import LayerSlots
@@ -31,8 +32,12 @@ from kvmm.vllm.slots import LayerSlots
 _WORKSPACE = 16384  # tokens of decoded slots beside new ones, or what one sequence may have if that is more
 
 
+def _workspace(config: VllmConfig) -> int:
+    return max(_WORKSPACE, config.model_config.max_model_len)
+
+
 @dataclass
-class KVMMMetadata:
+class CudaMetadata:
     """One batch: first ``decodes`` sequences with one new token, then the prompts.
 
     Attributes:
@@ -48,7 +53,7 @@ class KVMMMetadata:
     prompts: list[Prompts]
 
 
-class KVMMMetadataBuilder(AttentionMetadataBuilder[KVMMMetadata]):
+class CudaMetadataBuilder(AttentionMetadataBuilder[CudaMetadata]):
     """What attention has to know of a batch."""
 
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
@@ -56,19 +61,15 @@ class KVMMMetadataBuilder(AttentionMetadataBuilder[KVMMMetadata]):
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: VllmConfig, device: torch.device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._init_reorder_batch_threshold(1)
-        self._limit = max(_WORKSPACE, vllm_config.model_config.max_model_len)
+        self._limit = _workspace(vllm_config)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
-    ) -> KVMMMetadata:
+    ) -> CudaMetadata:
         """The metadata of a batch; layers whose slots have other bytes ask for the same again."""
-        common = common_attn_metadata
-        made = common.__dict__.get("_kvmm")
-        if made is None or made.blocks is not common.block_table_tensor:  # vLLM copies what it knows of a batch
-            made = common.__dict__["_kvmm"] = self._build(common)
-        return made
+        return once(common_attn_metadata, self._build)
 
-    def _build(self, common: CommonAttentionMetadata) -> KVMMMetadata:
+    def _build(self, common: CommonAttentionMetadata) -> CudaMetadata:
         decodes, others, *_ = split_decodes_and_prefills(common, decode_threshold=1)
         found: list[Prompts] = []
         if others:
@@ -82,9 +83,9 @@ class KVMMMetadataBuilder(AttentionMetadataBuilder[KVMMMetadata]):
                 decodes,
                 self._limit,
             )
-        return KVMMMetadata(decodes, common.block_table_tensor, common.seq_lens, found)
+        return CudaMetadata(decodes, common.block_table_tensor, common.seq_lens, found)
 
-    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> KVMMMetadata:
+    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> CudaMetadata:
         """The metadata of a batch of decoding steps that is captured, of short sequences so that it is quick."""
         made = self.build(0, common_attn_metadata)
         made.lengths.fill_(1)
@@ -133,7 +134,7 @@ class KVMMCudaImpl(SlotsImpl):
         key: torch.Tensor,
         value: torch.Tensor,
         kv_cache: torch.Tensor,
-        attn_metadata: KVMMMetadata | None,
+        attn_metadata: CudaMetadata | None,
         output: torch.Tensor,
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
@@ -142,6 +143,8 @@ class KVMMCudaImpl(SlotsImpl):
         out = output.view(-1, *query.shape[1:])
         self._warm_up(layer, query, key, value, kv_cache, out)
         if attn_metadata is None:  # while memory is measured, and when vLLM warms up
+            if not kv_cache.numel():
+                self._rows_of(_workspace(self._config), key, value)  # what prompts will need is measured too
             return output.fill_(0)
         kernels, cache = self._kernels(layer), kv_cache.view(torch.uint8)
         count = attn_metadata.decodes
@@ -183,6 +186,11 @@ class KVMMCudaImpl(SlotsImpl):
         self._warm = True
 
     @staticmethod
+    def _rows_of(count: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The workspace: so many rows ``[count, H, D]``, not filled, for keys and for values."""
+        return key.new_empty(count, *key.shape[1:]), value.new_empty(count, *value.shape[1:])
+
+    @staticmethod
     def _with_past(
         kernels: TritonSlots,
         cache: torch.Tensor,
@@ -193,7 +201,7 @@ class KVMMCudaImpl(SlotsImpl):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of whole sequences, ``[size, H, D]``: from slots, and behind those the new ones."""
         assert part.places is not None
-        keys, values = (x.new_empty(part.size, *x.shape[1:]) for x in (key, value))
+        keys, values = KVMMCudaImpl._rows_of(part.size, key, value)
         kernels.decode(cache, blocks, part.past, part.key_starts, keys, values, part.max_past)
         keys.index_copy_(0, part.places, key)
         values.index_copy_(0, part.places, value)
@@ -272,9 +280,9 @@ class KVMMCudaBackend(AttentionBackend):
         return KVMMCudaImpl
 
     @staticmethod
-    def get_builder_cls() -> type[KVMMMetadataBuilder]:
+    def get_builder_cls() -> type[CudaMetadataBuilder]:
         """The class that describes a batch."""
-        return KVMMMetadataBuilder
+        return CudaMetadataBuilder
 
 
 __all__ = ["KVMMCudaBackend", "KVMMCudaImpl"]

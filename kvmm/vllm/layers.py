@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from kvmm.calibration import read_calibration
 from kvmm.calibration.file import FILE_NAME
 from kvmm.errors import KVMMError
-from kvmm.vllm.batch import sized
+from kvmm.vllm.batch import has_drafter, sized
 from kvmm.vllm.dtypes import BLOCK_SIZE, DTYPES, dtype_codec
 from kvmm.vllm.slots import LayerSlots
 
@@ -99,12 +99,13 @@ class SlotsImpl(AttentionImpl):
         given = {"alibi": alibi_slopes, "a sliding window": sliding_window, "a soft cap of logits": logits_soft_cap}
         given |= {"shared layers": kv_sharing_target_layer_name, "learned sinks": sinks is not None}
         given["attention that is not a decoder's"] = attn_type if attn_type != AttentionType.DECODER else None
+        self._config = get_current_vllm_config()
+        given["speculative decoding with a drafter"] = has_drafter(self._config)
         for what, value in given.items():
             if value:
                 raise KVMMError(f"{kv_cache_dtype}: {what} is not supported.")
         self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
         self.scale, self.kv_cache_dtype = float(scale), kv_cache_dtype
-        self._config = get_current_vllm_config()
         self._found: LayerSlots | None = None
 
     def take(self, slots: LayerSlots) -> None:

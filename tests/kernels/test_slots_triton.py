@@ -14,6 +14,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from kvmm.errors import KVMMError
 from kvmm.kernels.slots import SlotFormat, reference
 from kvmm.kernels.slots.bits import SideBits, divided
 from kvmm.kernels.slots.triton import TritonSlots, interpreted
@@ -211,9 +212,12 @@ def test_what_the_kernels_do_not_take():
     form = make_format(*WIDTHS["few"])
     slots, (key, value) = TritonSlots(form), tokens(form, 1, 0)
     cache = torch.zeros(2, HEADS, form.block_size, form.nbytes, dtype=torch.uint8)
-    assert slots.takes(cache, key, value) is (DEVICE.type == "cpu")
+    assert slots.takes(cache, key, value)
     assert not slots.takes(cache, key.half(), value)
     assert not slots.takes(cache[..., :-1], key, value)
+    for query, other in ((key.half(), cache), (key, cache.int()), (key, cache[..., :-1])):
+        with pytest.raises(KVMMError, match=f"slots of {form.nbytes} bytes and torch.float32"):
+            slots.warm_up(query, key, value, other, 1.0, torch.empty_like(key))
     with pytest.raises(ValueError, match="power of two"):
         TritonSlots(make_format(*WIDTHS["few"], block_size=48))
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from types import SimpleNamespace
 
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
+from kvmm.errors import KVMMError
 from kvmm.kernels.slots import reference
 from kvmm.kernels.slots.triton import TritonSlots
-from kvmm.vllm.cuda_backend import KVMMCudaImpl, KVMMMetadataBuilder
+from kvmm.vllm import layers
+from kvmm.vllm.cuda_backend import CudaMetadataBuilder, KVMMCudaImpl
 from kvmm.vllm.slots import LayerSlots
 from tests.vllm_plugin.models import fitted
 
@@ -20,13 +24,13 @@ HEADS, DIM, GROUPS, BLOCK = 2, 64, 2, 128
 NEW, PAST = [1, 1, 5, 40, 20], [30, 200, 129, 0, 0]
 
 
-def make_layer() -> tuple[KVMMCudaImpl, KVMMMetadataBuilder, LayerSlots]:
+def make_layer() -> tuple[KVMMCudaImpl, CudaMetadataBuilder, LayerSlots]:
     """A layer without an engine."""
     generator = torch.Generator().manual_seed(0)
     spread = 0.93 ** torch.arange(DIM)
     pair = tuple(torch.randn(HEADS, 900, DIM, generator=generator) * spread for _ in range(2))
     slots = LayerSlots(fitted([pair]), 0, "rd", 4, BLOCK, torch.float32)
-    layer, builder = object.__new__(KVMMCudaImpl), object.__new__(KVMMMetadataBuilder)
+    layer, builder = object.__new__(KVMMCudaImpl), object.__new__(CudaMetadataBuilder)
     layer.num_heads, layer.head_size, layer.num_kv_heads = GROUPS * HEADS, DIM, HEADS
     layer.scale, layer._found, layer._version = DIM**-0.5, slots, None
     layer._triton = TritonSlots(slots.form)
@@ -50,6 +54,41 @@ def batch_of(starts: list[int], lengths: list[int], table: torch.Tensor, mapping
         slot_mapping=mapping,
         seq_lens_cpu_upper_bound=known,
     )
+
+
+class Sizes(TorchDispatchMode):
+    """Notes the shapes of what is allocated."""
+
+    def __init__(self):
+        super().__init__()
+        self.found: list[list[int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if "empty" in str(func):
+            self.found.append(list(made.shape))
+        return made
+
+
+def workspace() -> list[list[int]]:
+    """What a call without a batch and without a cache allocates, in which vLLM measures memory."""
+    layer, _, _ = make_layer()
+    layer._config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=20000))
+    query, key, value = (torch.zeros(3, heads, DIM) for heads in (GROUPS * HEADS, HEADS, HEADS))
+    with Sizes() as sizes:
+        layer.forward(None, query, key, value, torch.tensor([]), None, torch.empty_like(query))
+    return [shape for shape in sizes.found if shape[0] > 3]
+
+
+def refused(method: str) -> str:
+    """What a layer says to speculative decoding with drafts of a method."""
+    asked = SimpleNamespace(speculative_config=SimpleNamespace(method=method))
+    layers.get_current_vllm_config = lambda: asked
+    try:
+        KVMMCudaImpl(GROUPS * HEADS, DIM, 1.0, HEADS, kv_cache_dtype="kvmm_rd4")
+    except KVMMError as error:
+        return str(error)
+    return ""
 
 
 def steps() -> dict:
@@ -78,7 +117,8 @@ def steps() -> dict:
     layer.do_kv_cache_update(None, key, value, cache, mapping)
     common = batch_of(starts, lengths, table, mapping)
     plan = builder.build(0, common)
-    assert builder.build(0, common) is plan and plan.decodes == 2 and len(plan.prompts) == 2
+    assert builder.build(0, common) is plan
+    assert plan.decodes == 2 and len(plan.prompts) == 2
     out = torch.full_like(query, 7.0)
     layer.forward(None, query, key, value, cache, plan, out)
     before, idle = cache.clone(), torch.full_like(query, 7.0)
@@ -105,6 +145,8 @@ def steps() -> dict:
         "same": same,
         "empty": float(again[2].abs().max()),
         "rest": out[-3:].tolist(),
+        "workspace": workspace(),
+        "refused": refused("eagle3"),
     }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kvmm.vllm.batch import prompts, sized
+from kvmm.vllm.batch import has_drafter, once, prompts, sized
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,39 @@ def test_a_page_has_the_bytes_of_its_slots():
     assert sized(OldSpec(128, 8, 64, 64), 84).page == 128 * 8 * 84
     given = NewSpec(128, 8, 64, 64)
     assert sized(given, 84) == NewSpec(128, 8, 64, 64, state_content_bytes=84)
+
+
+def test_a_batch_is_described_once():
+    given = SimpleNamespace(
+        block_table_tensor=torch.zeros(2, 3), query_start_loc=torch.arange(3), seq_lens=torch.ones(2)
+    )
+    given.num_reqs, given.num_actual_tokens, given.max_query_len = 2, 2, 1
+    made = once(given, lambda _: object())
+    assert once(given, lambda _: object()) is made and once(copy(given), lambda _: object()) is made
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["block_table_tensor", "query_start_loc", "seq_lens", "num_reqs", "num_actual_tokens", "max_query_len"],
+)
+def test_a_batch_that_changed_is_described_again(name):
+    """Whatever of it is another one, though the object is the same."""
+    given = SimpleNamespace(
+        block_table_tensor=torch.zeros(2, 3), query_start_loc=torch.arange(3), seq_lens=torch.ones(2)
+    )
+    given.num_reqs, given.num_actual_tokens, given.max_query_len = 2, 2, 1
+    made = once(given, lambda _: object())
+    setattr(given, name, getattr(given, name) + 1)
+    again = once(given, lambda _: object())
+    assert again is not made and once(given, lambda _: object()) is again
+
+
+@pytest.mark.parametrize(
+    ("method", "found"), [("ngram", False), ("suffix", False), ("eagle3", True), ("draft_model", True), (None, True)]
+)
+def test_drafts_of_a_model_are_known(method, found):
+    assert has_drafter(SimpleNamespace(speculative_config=SimpleNamespace(method=method))) is found
+    assert not has_drafter(SimpleNamespace(speculative_config=None))
 
 
 @pytest.mark.parametrize("first", [0, 2])

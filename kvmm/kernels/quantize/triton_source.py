@@ -86,7 +86,7 @@ def load_vectors(
     factor = source.scale
     if source.norm is not None:
         norm = tl.load(source.norm + batch * source.norm_batch + head * source.norm_head + slot).to(tl.float32)
-        factor = (source.scale / norm)[:, None]
+        factor = tl.div_rn(source.scale, norm)[:, None]
     if source.offset is not None:
         at = source.offset + batch * source.offset_batch + head * source.offset_head + channel
         offset = tl.load(at, mask=channel < D, other=0.0)[None, :]

@@ -14,6 +14,7 @@ import torch
 from triton import next_power_of_2
 from triton.runtime.interpreter import InterpretedFunction
 
+from kvmm.errors import KVMMError
 from kvmm.kernels.slots.attend_kernels import attend_kernel, expand_kernel, merge_kernel, output_kernel
 from kvmm.kernels.slots.bits import SideBits
 from kvmm.kernels.slots.format import SlotFormat, SlotSide
@@ -112,13 +113,13 @@ class TritonSlots:
         self._regions = dict(zip(("KP", "KS", "VP", "VS"), (*key.regions, *value.regions), strict=True))
 
     def takes(self, cache: torch.Tensor, *vectors: torch.Tensor) -> bool:
-        """Whether the kernels can read a cache uint8 ``[blocks, H, block_size, nbytes]`` and vectors
-        ``[T, heads, D]``."""
+        """Whether the kernels can read what is laid out like this cache, uint8 ``[blocks, H, block_size, nbytes]``, and
+        these vectors ``[T, heads, D]``, on a device that Triton has."""
         form = self.form
         shape = (form.key.heads, form.block_size, form.nbytes)
         if cache.dtype != torch.uint8 or cache.shape[1:] != shape or cache.stride()[2:] != (form.nbytes, 1):
             return False
-        if not (cache.is_cuda or interpreted()) or any(x % 4 for x in cache.stride()[:2]):
+        if any(x % 4 for x in cache.stride()[:2]):
             return False
         return all(x.dtype == form.dtype and x.shape[-1] == form.key.dim for x in vectors)
 
@@ -278,7 +279,16 @@ class TritonSlots:
             key, value: ``[T, H, D]``.
             cache: uint8 ``[blocks, H, block_size, nbytes]``.
             scaling: of scores.
+
+        Raises:
+            KVMMError: for a cache or vectors that the kernels cannot read.
         """
+        if not self.takes(cache, query, key, value):
+            raise KVMMError(
+                f"A cache {cache.dtype} {tuple(cache.shape)} with strides {cache.stride()}, and vectors of "
+                f"{query.dtype}, {key.dtype} and {value.dtype}, are not those of slots of {self.form.nbytes} bytes and "
+                f"{self.form.dtype}."
+            )
         device = cache.device
         for tokens in (1, _SMALL_WRITE + 1):
             self.write(cache, torch.full((tokens,), -1, device=device), key, value)  # -1: no row is read or written

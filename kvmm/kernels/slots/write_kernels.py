@@ -5,16 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kvmm.kernels.slots.format import EPSILON
 from kvmm.kernels.slots.plane_kernels import load_norms, products
 
-_EPSILON = tl.constexpr(1e-6)
+_EPSILON = tl.constexpr(EPSILON)
 _ROUND = tl.constexpr(1.5 * 2.0**23)  # added and subtracted: rounds to the nearest integer, ties to even
 
 
 @triton.jit
 def _codes(channels, zero, step, most):
     """Codes float32 ``[T, DP]`` of channels about zero, and what their squared errors add up to."""
-    above = (channels - zero[None, :]) / step[None, :]
+    # "/" is up to two last bits off on a GPU, enough to move what lies halfway between two codes
+    above = tl.div_rn(channels - zero[None, :], tl.broadcast_to(step[None, :], channels.shape))
     codes = tl.minimum(tl.maximum(above, -1.0), 256.0)
     codes = tl.minimum(tl.maximum((codes + _ROUND) - _ROUND, 0.0), most[None, :])
     left = (above - codes) * step[None, :]
