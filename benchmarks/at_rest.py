@@ -39,7 +39,7 @@ from kvmm.samples import load_samples
 STREAMED = tuple(f"benchmarks/policies/rd{bits}-stream8-outliers.yaml" for bits in ("1", "1.5", "1.75", "2"))
 POLICIES = ("rd1", "rd1.5", "rd2", "rd2.5", "rd3", *STREAMED, "oscar2", "kivi2")
 KIND = "pdf"
-DRIFT = tuple(ROOT / "benchmarks" / "results" / f"{name}.json" for name in ("drift_at_rest", "drift"))
+DRIFT = tuple(ROOT / "benchmarks" / "results" / f"{name}.json" for name in ("drift_at_rest", "drift_at_rest_presets"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
