@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import kvmm
 from benchmarks import gpu_tables
+from benchmarks.gpu_tables import ATTENTION
 from tests.docs.pages import results, rows, text_of
 
 GPU, SPHERICAL = (text_of(f"docs/{name}.md") for name in ("gpu", "spherical"))
 
-ATTENTION = {
-    "1 x 131072": "1x128k",
-    "32 x 8192": "32x8k",
-    "64 x 4096": "64x4k",
-    "1 x 131072, 7 query heads per KV head": "1x128k-r7",
-    "1 x 131072, 64 channels": "1x128k-d64",
-}
 STEPS = {"1 x 131072": "1x128k", "1 x 32768": "1x32k", "32 x 4096": "32x4k"}
 GENERATE = {"1 x 4096": "1x4k", "1 x 32768": "1x32k", "16 x 4096": "16x4k"}
 
