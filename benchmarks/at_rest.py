@@ -11,6 +11,8 @@ sample, as ``benchmarks.drift`` has measured it (``--drift``): ratio and quality
     python -m benchmarks.drift --data tests/data/heldout/sample.jsonl --transcribe 64 --threads 1 \\
         --policies bf16 rd2 balanced rd1.5 benchmarks/policies/rd{1,1.5,1.75,2}-stream8-outliers.yaml \\
         --output benchmarks/results/drift_at_rest.json
+
+That of the other presets is in ``drift_at_rest_presets.json``, of the same prompts: ``drift.json`` has fewer of them.
 """
 
 from __future__ import annotations

@@ -82,6 +82,11 @@ def test_speed_is_of_the_tables_of_the_gpu():
     ]
 
 
+def test_how_much_smaller_saved_caches_are():
+    ratio = results("at_rest")["rd2"]["coded_ratio"]
+    assert f"four pages at `rd2` take {ratio:.1f} times less than in bf16" in README
+
+
 def test_figures_of_the_language_model():
     found = {one["policy"]: one for one in results("language_drift")["policies"]}
     header, _, cells = README.partition("| `oscar4-2` |")[2].splitlines()[:3]
