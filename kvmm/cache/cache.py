@@ -24,6 +24,7 @@ from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
 from kvmm.cache.step_state import StepState
+from kvmm.cache.streams import apply_plan
 from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
 from kvmm.cache.token_table import TokenTable
 from kvmm.calibration import Calibration
@@ -331,8 +332,7 @@ class KVMMCache(ContractMixin):
             self.table.static.sync(self.table)
             self.graph.look_again()
             return
-        for index in self.packed_layers:
-            self.layers[index].apply(plan)
+        apply_plan([self.layers[index] for index in self.packed_layers], plan)
         self.table.commit(plan)
         self._changed()
 

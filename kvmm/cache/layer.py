@@ -176,6 +176,14 @@ class KVMMLayer(LayerContract):
             self.packed = True
             self.queries.clear()  # have served: codecs keep what they need of them
 
+    def apply_on(self, stream: torch.cuda.Stream, plan: Plan) -> None:
+        """:meth:`apply` on a stream that has waited for the current one, which has to wait for it afterwards."""
+        self._flush()
+        for x in (*self.residual.pair, *self.queries.tensors):
+            x.record_stream(stream)  # freed before the stream has read them
+        with torch.cuda.stream(stream):
+            self.apply(plan)
+
     def _attention_of_prompt(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """What attention the prompt's keys got ``[1, H, n]``, and how sparse it was ``[1]`` where that is asked."""
         selection, count, threshold = self.policy.retention.selection, None, None

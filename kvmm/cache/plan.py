@@ -44,10 +44,10 @@ class Plan:
         """The plan with what layers read of it (not the positions) on ``device``."""
         if device not in self._copies:
             moves = [
-                replace(m, index=m.index.to(device), valid=None if m.valid is None else m.valid.to(device))
+                replace(m, index=_sent(m.index, device), valid=None if m.valid is None else _sent(m.valid, device))
                 for m in self.moves
             ]
-            self._copies[device] = replace(self, moves=moves, stay=self.stay.to(device))
+            self._copies[device] = replace(self, moves=moves, stay=_sent(self.stay, device))
         return self._copies[device]
 
     _copies: dict[torch.device, Plan] = field(default_factory=dict, init=False, repr=False)
@@ -64,6 +64,13 @@ class Cut:
 
     width: int
     appends: dict[int, int] = field(default_factory=dict)
+
+
+def _sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """``x`` on ``device``, without waiting for a GPU that still reads the prompt."""
+    if device.type != "cuda" or x.device.type != "cpu":
+        return x.to(device)
+    return x.pin_memory().to(device, non_blocking=True)
 
 
 def pick(selected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -41,6 +41,11 @@ class PromptQueries:
         """Whether any query was seen."""
         return self.total is not None or self.last is not None
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What is kept."""
+        return [x for x in (self.total, self.count, self.last) if x is not None]
+
     def add(self, query: torch.Tensor, heads: int, valid: torch.Tensor) -> None:
         """Add queries ``[B, H_q, q, D]`` to ``heads`` KV heads; those count that ``valid`` bool ``[B, q]`` says."""
         batch, query_heads, count, dim = query.shape
