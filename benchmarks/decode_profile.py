@@ -168,7 +168,11 @@ def phases(text: str) -> dict[str, float]:
         for row in csv.DictReader(io.StringIO("".join(lines[begin:])))
         if (row.get("# Samples") or "").isdigit()
     ]
-    often = max(executed for source, _, executed in rows if "IMMA" in source)
+    often = 0  # how many times warps multiply matrices in the loop over pages: of int8, or of bf16 with scales by group
+    for kind in ("IMMA", "HMMA"):
+        often = often or max((executed for source, _, executed in rows if kind in source), default=0)
+    if not often:
+        raise ValueError("no products of matrices in what ncu gave")
     loop = [i for i, (_, _, executed) in enumerate(rows) if executed >= 0.7 * often]
     dense = [i for i, (source, _, _) in enumerate(rows) if "HMMA" in source and i < loop[0]]
     first, last = (dense[0], dense[-1] + 1) if dense else (0, 0)

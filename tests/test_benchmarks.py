@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks import kitty_throughput
+from benchmarks.decode_profile import phases
 from benchmarks.timing import Timing
 from tests.models import checkpoints
 
@@ -265,6 +266,18 @@ def test_decode_profile(tmp_path: Path):
     assert row["dram_share"] == 0.6435 and row["instructions"] == 22797560 and row["stalls"] == {"wait": 1.21}
     samples = {"before": 10, "dense": 10, "query": 310, "pages": 500, "join": 170}
     assert row["phases"] == {phase: n / 1000 for phase, n in samples.items()}
+
+
+def test_phases_of_a_program_without_int8_products():
+    """The loop over pages is where the bf16 products are that warps execute most."""
+    program = [("LDG R1", 5, 8), ("HMMA.16816 R4", 10, 9), ("FADD R4", 15, 8)]
+    program += [("HMMA.16816 R2", 25, 64)] * 2 + [("STS [R3]", 20, 8)]
+    lines = ['"Address","Source","# Samples","Instructions Executed"']
+    lines += [f'"{i}","{code}","{samples}","{executed}"' for i, (code, samples, executed) in enumerate(program)]
+    expected = {"before": 0.05, "dense": 0.1, "query": 0.15, "pages": 0.5, "join": 0.2}
+    assert phases("\n".join(lines)) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="no products"):
+        phases("\n".join([lines[0], lines[1]]))
 
 
 def test_serve(tmp_path: Path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from training.export import hf_model
-from training.model import OmniModel, attention_bias
+from training.model import OmniModel, aligned_linear, attention_bias
 from training.model_config import CELL, PATCH, STANDALONE, ModelConfig
 
 IMAGE, AUDIO = 9, 3
@@ -69,6 +69,16 @@ def test_logits_equal_transformers(models, pages, frames):
     pixels = torch.randn(pages[0], 3, *pages[1:]) if pages else None
     mel = torch.randn(1, frames, 128) if frames else None
     assert compare(models, pixels, mel) < 2e-5
+
+
+@pytest.mark.parametrize("size", [64, 65, 100])
+def test_aligned_linear_is_linear(size):
+    x, weight = torch.randn(5, 16, requires_grad=True), torch.randn(size, 16, requires_grad=True)
+    expected, found = x @ weight.T, aligned_linear(x, weight)
+    torch.testing.assert_close(found, expected)
+    grad = torch.randn_like(expected)
+    for mine, plain in zip(*(torch.autograd.grad(y, (x, weight), grad) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(mine, plain)
 
 
 def test_rope_frequencies_are_the_chosen_ladders(models):
