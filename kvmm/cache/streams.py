@@ -42,9 +42,7 @@ def apply_plan(layers: Sequence[Packs], plan: Plan) -> None:
     """
     long = sum(move.index.numel() for move in plan.moves) >= _LEAST
     streams: dict[torch.device, list[torch.cuda.Stream]] = {}
-    known = (
-        set()
-    )  # kinds of layers whose shared tables exist: the first one makes them before streams part
+    known = set()  # kinds of layers whose shared tables exist: the first one makes them before streams part
     try:
         for number, layer in enumerate(layers):
             if not long or not layer.is_initialized or layer.device.type != "cuda" or layer.offloaded:

@@ -8,8 +8,9 @@ from kvmm.cache.pages import PageStore
 from kvmm.calibration import Calibration, SiteSamples, site_name
 from kvmm.codecs import EncodeContext, Packed, Site, build_codec
 from kvmm.codecs.common.waterfill import DISTORTION, waterfill
+from kvmm.codecs.rd import clipped
 from kvmm.codecs.rd.codec import RD
-from kvmm.kernels.quantize import fit_levels, uniform_codes
+from kvmm.kernels.quantize import dense, fit_levels, uniform_codes
 from kvmm.kernels.quantize.layout import PlaneLayout
 from kvmm.modality import IMAGE, TEXT, VIDEO
 from kvmm.policy import get_policy, spec
@@ -277,6 +278,38 @@ def test_outliers_of_a_fit_are_what_its_levels_miss():
     codec = RD(spec("rd", 3), "key", site)
     missed = (codec.decode(codec.encode(key, EncodeContext(128, valid))) - key)[0, :, far]
     assert float((missed * strongest[:, None]).sum(-1).abs().min()) > 6
+
+
+def test_outliers_are_looked_for_once(monkeypatch):
+    """In keys; their values keep the same tokens, and values of other keys are looked at anew."""
+    found = calibration({(0, side, TEXT): samples(side) for side in ("key", "value")})
+    looked = []
+    original = clipped.find_clipped
+    monkeypatch.setattr(clipped, "find_clipped", lambda keys, *rest: looked.append(keys) or original(keys, *rest))
+    keys = [vectors(512, seed=seed) for seed in (0, 1)]
+    coders = {side: RD(spec("rd", 3, outliers=1), side, Site(0, TEXT, found)) for side in ("key", "value")}
+
+    def slots(side, key):
+        x = key if side == "key" else vectors(512, seed=2)
+        return coders[side].encode(x, EncodeContext(128, keys=key, exact_dtype=torch.float32))["outlier_slot"]
+
+    first = slots("key", keys[0])
+    assert torch.equal(slots("value", keys[0]), first) and len(looked) == 1
+    assert torch.equal(slots("value", keys[0]), first) and len(looked) == 2  # alone, as after a file was read
+    slots("key", keys[0])
+    assert not torch.equal(slots("value", keys[1]), first) and looked[-1] is keys[1]
+
+
+@pytest.mark.parametrize("outliers", [0, 1])
+def test_levels_of_a_long_span_are_those_of_a_sample(outliers, monkeypatch):
+    """A quarter of 4096 tokens tells nearly the same levels."""
+    site = Site(0, TEXT, calibration({(0, side, TEXT): samples(side) for side in ("key", "value")}))
+    x = vectors(4096, seed=3)
+    errors = []
+    for sampled in (8192, 1024):
+        monkeypatch.setattr(dense, "SAMPLED", sampled)
+        errors.append(error(RD(spec("rd", 2, outliers=outliers), "key", site), x))
+    assert errors[1] != errors[0] and errors[1] < 1.01 * errors[0]
 
 
 @pytest.mark.parametrize("outliers", [-1, 64.5, float("nan"), True, "2"])

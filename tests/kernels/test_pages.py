@@ -7,6 +7,7 @@ from kvmm.kernels.hadamard import reference
 from kvmm.kernels.hadamard.triton import launch
 from kvmm.kernels.quantize import DensePages
 from kvmm.kernels.quantize import chain as vector_chain
+from kvmm.kernels.quantize import dense as dense_pages
 from kvmm.kernels.quantize.layout import PlaneLayout
 from kvmm.kernels.quantize.tiles import TilePages
 
@@ -220,6 +221,33 @@ def test_stored_levels(programs, monkeypatch):
     far = vectors(70, 80, torch.bfloat16) * 1e5
     scale, zero_point = TilePages(far, 32).fit_levels(bits, TilePages(far, 32).groups(None), torch.float16, 70)
     assert float(scale.max()) == 65504 and scale.isfinite().all() and zero_point.isfinite().all()
+
+
+@pytest.mark.parametrize("tokens", [640, 700])
+@pytest.mark.parametrize("programs", [1, 512])
+def test_a_long_span_is_sampled(tokens, programs, monkeypatch):
+    """Statistics of every third page of a span of more than three samples; nothing else is taken of a sample."""
+    monkeypatch.setattr(dense_pages, "SAMPLED", 200)
+    monkeypatch.setattr(vector_chain, "_PROGRAMS", programs)
+    x, valid = holes(vectors(tokens, 64), 500)
+    chosen = torch.arange(tokens, device=DEVICE) // 32 % 3 == 0
+    picked = both(x[:, :, chosen], 32, valid[:, chosen])[0]
+    keep = (torch.rand(2, 2, -(-tokens // 32), 32, generator=torch.Generator().manual_seed(4)) > 0.1).to(DEVICE)
+    bits = torch.tensor([8, 6, 4, 2, 1, 0, 1, 2] * 8)
+    levels = picked.fit_levels(bits, picked.groups(None))
+    for pages in both(x, 32, valid):
+        sample = pages.sample()
+        assert sample.shape[2] == -(-pages.shape[2] // 3)
+        close(sample.mean(), picked.mean(), 1e-5)
+        for found, expected in zip(sample.fit_levels(bits, sample.groups(None)), levels, strict=True):
+            assert float((found - expected).abs().mean() / expected.abs().mean()) < 1e-3
+        for found, expected in zip(sample.page_sums(keep), picked.page_sums(keep[:, :, ::3]), strict=True):
+            close(found, expected, 1e-5)
+    dense, tiled = both(x, 32, valid)
+    excess = [pages.token_excess(1.0).flatten(2)[:, :, :tokens] for pages in (dense, tiled)]
+    torch.testing.assert_close(*excess, rtol=2e-3, atol=2e-3)
+    short = both(x[:, :, :383], 32)
+    assert all(pages.sample() is pages for pages in short)
 
 
 def test_divisors():

@@ -49,7 +49,7 @@ def find_outliers(x: torch.Tensor, count: int, context: EncodeContext) -> torch.
 
 
 def take_out(
-    x: torch.Tensor, pages: Pages, slots: torch.Tensor, context: EncodeContext
+    x: torch.Tensor, pages: Pages, slots: torch.Tensor, context: EncodeContext, sample: bool = False
 ) -> tuple[Pages, dict[str, torch.Tensor]]:
     """Take tokens out of pages.
 
@@ -58,10 +58,11 @@ def take_out(
         pages: the same in pages, in any basis.
         slots: int64 ``[B, H, n]``.
         context: what the codec was told.
+        sample: whether the levels are those of the whole span, of which some pages tell the mean of a long one.
 
     Returns:
-        Pages in which these tokens, and fill, are replaced by the mean of the page's other tokens, and the tensors to
-        store.
+        Pages in which these tokens, and fill, are replaced by the mean of the page's other tokens (with ``sample``, of
+        those of a long span), and the tensors to store.
     """
     batch, heads, count, page_size, dim = pages.shape
     tokens = x.shape[2]
@@ -76,11 +77,13 @@ def take_out(
     if weight is not None:
         keep = keep & (weight.to(x.device).flatten(2) > 0)
     keep = keep.scatter_(-1, slots, False).view(batch, heads, count, page_size)
-    total, number = pages.page_sums(keep)
-    # a page of nothing but outliers may still share its scales with others
+    summed = pages.sample() if sample else pages
+    total, number = summed.page_sums(keep)
     span = total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
-    mean = torch.where(number > 0, total / number.clamp_min(1), span)
-    return pages.replace(keep, mean), kept
+    if summed is not pages:
+        return pages.replace(keep, span.expand(-1, -1, count, -1)), kept
+    # a page of nothing but outliers may still share its scales with others
+    return pages.replace(keep, torch.where(number > 0, total / number.clamp_min(1), span)), kept
 
 
 def outlier_fields(store: StoreShape) -> dict[str, Field]:

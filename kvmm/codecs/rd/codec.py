@@ -218,7 +218,7 @@ class RD(Codec):
             pages = pages.transform(transform.forward[None], transform.known).subtract(transform.offset[None])
             layout = self.layout(dim, transform)
         if slots is not None:
-            pages, kept = take_out(x, pages, slots, context)
+            pages, kept = take_out(x, pages, slots, context, sample=True)
             tensors |= kept
         scale, zero_point, group = self._levels(pages, layout, transform, context)
         padded_widths = layout.padded_widths(x.device, context.previous and context.previous.tensors, self.token_dim)
@@ -245,7 +245,8 @@ class RD(Codec):
                 scale, zero_point = self._offline_levels(layout, transform)
                 shape = (batch, heads, 1, -1)
                 return scale.expand(shape), zero_point.expand(shape), -1
-        return *pages.fit_levels(layout.bits, pages.groups(None), self.parameter_dtype, layout.coded), None
+        sample = pages.sample()
+        return *sample.fit_levels(layout.bits, sample.groups(None), self.parameter_dtype, layout.coded), None
 
     def _offline_levels(self, layout: PlaneLayout, transform: Transform) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale ``[1, H, 1, C]`` and zero point ``[1, H, 1, D]`` of a Gaussian with the calibrated deviations."""

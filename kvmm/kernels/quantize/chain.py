@@ -11,7 +11,7 @@ import triton
 
 from kvmm.kernels.hadamard import rotate
 from kvmm.kernels.hadamard.triton import PARTS, block_sizes, matrix_parts, signs
-from kvmm.kernels.quantize.dense import DensePages
+from kvmm.kernels.quantize.dense import DensePages, sampled_pages
 from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.triton_source import Source
 
@@ -37,6 +37,7 @@ class VectorChain:
         self.page_size = page_size
         self.shape = torch.Size((batch, heads, -(-tokens // page_size), page_size, dim))
         self.device = x.device
+        self.every = 1  # of a sample: which pages it has
         self.rotated = False
         self.matrix: torch.Tensor | None = None  # float32 [B or 1, H or 1, D, D]
         self.matrix_parts: torch.Tensor | None = None  # bf16 [B or 1, H or 1, parts, D, D]
@@ -55,9 +56,17 @@ class VectorChain:
         twin = copy.copy(self)
         twin._described = None
         for name, value in changes.items():
-            if name not in ("substitute", "rotated", "matrix_parts") and getattr(self, name) is not None:
+            if name not in ("substitute", "rotated", "matrix_parts", "every") and getattr(self, name) is not None:
                 raise ValueError(f"pages have one {name}")
             setattr(twin, name, value)
+        return twin
+
+    def sample(self) -> Self:
+        every = sampled_pages(self.shape[2], self.page_size)
+        if every == 1:
+            return self
+        twin = self._with(every=every)
+        twin.shape = torch.Size((*self.shape[:2], -(-self.shape[2] // every), *self.shape[3:]))
         return twin
 
     def rotate(self) -> Self:
@@ -114,7 +123,7 @@ class VectorChain:
         return self._described
 
     def _describe(self) -> tuple[Source, dict[str, int]]:
-        batch, heads, count, size, dim = self.shape
+        batch, heads, _, size, dim = self.shape
         matrix, parts, scale = None, 1, 1.0
         if self.rotated:
             matrix, scale = signs(dim, False, self.device)[None, None], dim**-0.5
@@ -124,7 +133,7 @@ class VectorChain:
         offset = None if self.offset is None else self.offset.contiguous()
         source = Source(
             self.x,
-            count * size,
+            -(-self._tokens // size) * size,
             heads,
             *self.x.stride(),
             matrix,

@@ -32,6 +32,14 @@ def paged(x: torch.Tensor, page_size: int) -> torch.Tensor:
     return x.float().unflatten(2, (-1, page_size))
 
 
+SAMPLED = 8192  # tokens of a long span that its statistics are taken of
+
+
+def sampled_pages(pages: int, page_size: int) -> int:
+    """``k``, where statistics of a span are those of every ``k``-th page."""
+    return max(1, pages * page_size // SAMPLED)
+
+
 def slot_weight(valid: torch.Tensor | None, tokens: int, page_size: int) -> torch.Tensor | None:
     """Weights float ``[B or 1, 1, P, N, 1]`` of the slots of pages: 1 for tokens, 0 for fill; None if no fill.
 
@@ -53,6 +61,7 @@ class DensePages:
         self.shape = values.shape
         self.page_size = values.shape[3]
         self.device = values.device
+        self.every = 1
 
     @classmethod
     def cut(cls, x: torch.Tensor, page_size: int, valid: torch.Tensor | None = None) -> DensePages:
@@ -62,6 +71,17 @@ class DensePages:
     def groups(self, group_size: int | None) -> TokenGroups:
         """The groups of tokens that share a scale."""
         return TokenGroups(self.shape[2], self.page_size, group_size, self.device)
+
+    def sample(self) -> DensePages:
+        """Some pages, evenly spread, for statistics of a span of more than :data:`SAMPLED` tokens: for :meth:`mean`,
+        :meth:`page_sums` and :meth:`fit_levels`. A shorter span is its own sample.
+        """
+        every = sampled_pages(self.shape[2], self.page_size)
+        if every == 1:
+            return self
+        twin = DensePages(self.values[:, :, ::every], None if self.weight is None else self.weight[:, :, ::every])
+        twin.every = every
+        return twin
 
     # -- what is coded ----------------------------------------------------------------------------------------------
 
@@ -111,17 +131,22 @@ class DensePages:
 
     def token_excess(self, reach: float) -> torch.Tensor:
         """How far vectors lie outside of what is usual: of every slot ``[B, H, P, N]``, the squares by which its
-        channels are further than ``reach`` standard deviations from their means over the tokens, added up."""
-        weight = torch.ones((), device=self.device) if self.weight is None else self.weight
-        number = weight.expand(*self.shape[:-1], 1).sum((2, 3), keepdim=True).clamp_min(1)
-        mean = (self.values * weight).sum((2, 3), keepdim=True) / number
+        channels are further than ``reach`` standard deviations from their means over the tokens (of a
+        :meth:`sample`), added up."""
+        usual = self.sample()
+        weight = torch.ones((), device=self.device) if usual.weight is None else usual.weight
+        number = weight.expand(*usual.shape[:-1], 1).sum((2, 3), keepdim=True).clamp_min(1)
+        mean = (usual.values * weight).sum((2, 3), keepdim=True) / number
+        deviation = (((usual.values - mean).square() * weight).sum((2, 3), keepdim=True) / number).sqrt()
         apart = self.values - mean
-        deviation = ((apart.square() * weight).sum((2, 3), keepdim=True) / number).sqrt()
         return (apart.abs() - reach * deviation).clamp_min(0).square().sum(-1)
 
     def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the slots where ``keep`` bool ``[B, H, P, N]``: sums ``[B, H, P, D]`` and counts ``[B, H, P, 1]``."""
-        keep = keep.float().unsqueeze(-1)
+        """Of the slots where ``keep`` bool ``[B, H, P, N]``: sums ``[B, H, P, D]`` and counts ``[B, H, P, 1]``.
+
+        ``keep`` is of all pages, also for a :meth:`sample`, whose pages ``P`` then are.
+        """
+        keep = keep[:, :, :: self.every].float().unsqueeze(-1)
         return (self.values * keep).sum(3), keep.sum(3)
 
     def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:

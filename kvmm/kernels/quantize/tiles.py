@@ -89,6 +89,7 @@ class TilePages(VectorChain):
             mean,
             apart,
             units,
+            self.every,
             **constants,
             **chain,
         )
@@ -99,7 +100,8 @@ class TilePages(VectorChain):
         return (mean * count).sum(2) / count.sum(2).clamp_min(1)
 
     def token_excess(self, reach: float) -> torch.Tensor:
-        count, means, squares, _ = self._moments(self.groups(None), squares=True)
+        sample = self.sample()
+        count, means, squares, _ = sample._moments(sample.groups(None), squares=True)
         number = count.sum(2, keepdim=True).clamp_min(1)
         mean = (means * count).sum(2, keepdim=True) / number
         variance = (squares + (means - mean).square() * count).sum(2, keepdim=True) / number
@@ -214,6 +216,7 @@ class TilePages(VectorChain):
                     units,
                     found,
                     groups.unit * groups.pages_per_group,
+                    self.every,
                     **constants,
                     **chain,
                 )

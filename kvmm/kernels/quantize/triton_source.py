@@ -113,6 +113,12 @@ def load_vectors(
 
 
 @triton.jit
+def sampled(slot, every, N: tl.constexpr):
+    """The slots of a span that slots of its sample are: those of every ``every``-th page."""
+    return (slot // N * every) * N + slot % N
+
+
+@triton.jit
 def token_weight(source, tokens, valid, mask, sequence, slot):
     """1 for slots that count, else 0: float32. Those that hold a token, where ``valid`` uint8 ``[B, tokens]`` or None
     does not say otherwise, or those of ``mask`` uint8 ``[B, H, P, N]``."""

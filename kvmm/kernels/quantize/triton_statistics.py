@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from kvmm.kernels.quantize.triton import nearest_codes, range_parameters
-from kvmm.kernels.quantize.triton_source import load_matrix, load_vectors, token_weight
+from kvmm.kernels.quantize.triton_source import load_matrix, load_vectors, sampled, token_weight
 
 
 @triton.jit(do_not_specialize=["tokens", "units"])
@@ -67,7 +67,7 @@ def range_kernel(
             tl.store(magnitude + at, tl.sum(total, 0), mask=inside)
 
 
-@triton.jit(do_not_specialize=["tokens", "units"])
+@triton.jit(do_not_specialize=["tokens", "units", "every"])
 def moments_kernel(
     source,
     tokens,
@@ -77,6 +77,7 @@ def moments_kernel(
     mean,
     squares,
     units,
+    every,
     D: tl.constexpr,
     N: tl.constexpr,
     UNITS: tl.constexpr,
@@ -88,14 +89,14 @@ def moments_kernel(
     MATRIX_PARTS: tl.constexpr,
 ):
     """Tokens ``[B * H, units]``, and mean and sum of squares about it ``[B * H, units, D]`` of every channel and unit;
-    ``valid`` and ``mask`` as in :func:`token_weight`."""
+    ``valid`` and ``mask`` as in :func:`token_weight`. Units are of every ``every``-th page."""
     sequence = tl.program_id(1).to(tl.int64)
     weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     channel = tl.arange(0, BLOCK_D)
     for u in range(UNITS):
         unit = tl.program_id(0) * UNITS + u
         # sums about a point among the vectors: keys may have an offset far larger than what varies
-        slot = unit * CHUNKS * ROWS + tl.arange(0, ROWS)
+        slot = sampled(unit * CHUNKS * ROWS + tl.arange(0, ROWS), every, N)
         weight = token_weight(source, tokens, valid, mask, sequence, slot)
         y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
         point = tl.sum(y * weight[:, None], 0) / tl.maximum(tl.sum(weight, 0), 1.0)
@@ -103,7 +104,7 @@ def moments_kernel(
         first = tl.zeros([ROWS, BLOCK_D], tl.float32)
         second = tl.zeros([ROWS, BLOCK_D], tl.float32)
         for c in range(CHUNKS):
-            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
+            slot = sampled((unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS), every, N)
             weight = token_weight(source, tokens, valid, mask, sequence, slot)
             y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             apart = (y - point[None, :]) * weight[:, None]
@@ -120,7 +121,7 @@ def moments_kernel(
             tl.store(squares + at, tl.maximum(tl.sum(second, 0) - shift * shift * total, 0.0), mask=inside)
 
 
-@triton.jit(do_not_specialize=["tokens", "units", "groups"])
+@triton.jit(do_not_specialize=["tokens", "units", "groups", "every"])
 def refit_kernel(
     source,
     tokens,
@@ -133,6 +134,7 @@ def refit_kernel(
     units,
     groups,
     group_slots,
+    every,
     D: tl.constexpr,
     N: tl.constexpr,
     UNITS: tl.constexpr,
@@ -144,7 +146,8 @@ def refit_kernel(
     MATRIX_PARTS: tl.constexpr,
 ):
     """With the codes of given levels: their sum, that of their squares and that of their products with the distance to
-    the mean, of every channel and unit, in ``sums`` ``[3, B * H, units, D]``. Levels ``[B * H, groups, D]``."""
+    the mean, of every channel and unit, in ``sums`` ``[3, B * H, units, D]``. Levels ``[B * H, groups, D]``; units as
+    in :func:`moments_kernel`."""
     sequence = tl.program_id(1).to(tl.int64)
     weights = load_matrix(source, sequence, D, BLOCK_D, PARTS, MATRIX_PARTS)
     channel = tl.arange(0, BLOCK_D)
@@ -160,7 +163,7 @@ def refit_kernel(
         second = tl.zeros([ROWS, BLOCK_D], tl.float32)
         crossed = tl.zeros([ROWS, BLOCK_D], tl.float32)
         for c in range(CHUNKS):
-            slot = (unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS)
+            slot = sampled((unit * CHUNKS + c) * ROWS + tl.arange(0, ROWS), every, N)
             y = load_vectors(source, tokens, weights, sequence, slot, D, N, ROWS, BLOCK_D, BLOCK_K, PARTS, MATRIX_PARTS)
             codes = nearest_codes(y, step, start, highest)
             weighted = codes * token_weight(source, tokens, valid, None, sequence, slot)[:, None]
