@@ -4,11 +4,12 @@
 
 ``prefill_ms`` is the forward pass over a prompt with transformers' ``DynamicCache`` (SDPA, logits of the last token).
 ``pack_ms`` is ``cache.pack()`` of all layers of random keys and values, waited for before and after; after ``host_ms``
-of it the host has launched everything. ``behind_ms`` is how much longer a prompt takes that is read and packed without
-waiting in between, as the server does it: then the host launches kernels while the GPU still reads. It is measured for
-policies whose share is above ``--behind``. ``kernel_ms`` is the GPU's time in kernels and ``launches`` their number, by
-torch's profiler (``--kernels``). ``extra_bytes`` is how far packing raises memory above what the unpacked cache took;
-``extra_layers`` counts it in keys and values of one layer (``layer_bytes``).
+of it the host has launched everything. ``behind_ms`` is how much later the GPU is done with a prompt that is read and
+packed without waiting in between (``read_ms``: read alone, in the same pass), as the server does it: then the host
+launches kernels while the GPU still reads. It is measured for policies whose share is above ``--behind``.
+``kernel_ms`` is the GPU's time in kernels and ``launches`` their number, by torch's profiler (``--kernels``).
+``extra_bytes`` is how far packing raises memory above what the unpacked cache took; ``extra_layers`` counts it in keys
+and values of one layer (``layer_bytes``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from benchmarks.synthetic import build_model, calibration_file, fill, kv_shape
 from benchmarks.timing import bandwidth, free_memory, synchronize
 from kvmm import KVMMCache, get_policy, policies
 
-_BEHIND = 2  # rounds of reading and packing
+_BEHIND = 2  # rounds of reading and packing; everything is compiled by then
 
 
 @torch.no_grad()
@@ -109,10 +110,9 @@ def packing(
     if options.kernels and options.device != "cpu":
         row |= kernels(filled(model, name, calibration, options))
     if options.behind is not None and row["share"] > options.behind:
-        both_ways = (False, True)  # everything is compiled by now
-        rounds = [[read_and_pack(model, name, calibration, way, options) for way in both_ways] for _ in range(_BEHIND)]
-        alone, both = (statistics.median(times) for times in zip(*rounds, strict=True))
-        row |= {"read_ms": alone * 1e3, "behind_ms": (both - alone) * 1e3, "behind_share": (both - alone) / alone}
+        rounds = [read_and_pack(model, name, calibration, options) for _ in range(_BEHIND)]
+        read, behind = (statistics.median(times) for times in zip(*rounds, strict=True))
+        row |= {"read_ms": read * 1e3, "behind_ms": behind * 1e3, "behind_share": behind / read}
     return row
 
 
@@ -161,19 +161,34 @@ def pack_once(model: nn.Module, name: str, calibration: Path, options: argparse.
     return {"seconds": seconds, "host": host, "before": before, "peak": peak, "nbytes": cache.memory().nbytes}
 
 
-def read_and_pack(model: nn.Module, name: str, calibration: Path, packs: bool, options: argparse.Namespace) -> float:
-    """Seconds of a forward pass over a random prompt into a cache, which is packed behind it if ``packs``."""
+def read_and_pack(model: nn.Module, name: str, calibration: Path, options: argparse.Namespace) -> tuple[float, float]:
+    """Seconds of a forward pass over a random prompt into a cache, and of what packing adds behind it."""
     cache = made(model, name, calibration)
     modality = prompt_modality(cache.policy, options.batch, options.tokens)
     cache.set_modality(modality)
     ids = torch.randint(model.config.vocab_size, (options.batch, options.tokens), device=model.device)
     synchronize(model.device)
-    begin = time.perf_counter()
+    times = [_now(model.device)]
     model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    if packs:
-        cache.pack()
+    times.append(_now(model.device))
+    cache.pack()
+    times.append(_now(model.device))
     synchronize(model.device)
-    return time.perf_counter() - begin
+    return _between(*times[:2]), _between(*times[1:])
+
+
+def _now(device: torch.device) -> float | torch.cuda.Event:
+    """A moment of the GPU's current stream, or of the host where there is no GPU."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _between(first: Any, second: Any) -> float:
+    """Seconds between two moments."""
+    return second - first if isinstance(first, float) else first.elapsed_time(second) / 1e3
 
 
 def kernels(cache: KVMMCache) -> dict[str, Any]:
