@@ -96,6 +96,30 @@ CASES = {
         {"group": "map", "query": (torch.float32, "plain"), "norm": HALF, "point": True, "mean": torch.float32}
         | {"together": 2, "chunks": 2, "token": HALF, "bias": True},
     ),
+    "four heads a store": (
+        128,
+        4,
+        [(512, 2)],
+        [(128, 2)],
+        {"query": (torch.float32, "plain"), "norm": HALF, "point": True, "together": 4, "chunks": 4}
+        | {"token": HALF, "kept": 20, "bias": True},
+    ),
+    "four heads a store, 16 rows": (
+        128,
+        16,
+        [(512, 2)],
+        [(128, 2)],
+        {"query": (torch.float32, "plain"), "norm": HALF, "point": True, "together": 4, "chunks": 4}
+        | {"token": HALF, "kept": 20},
+    ),
+    "four narrow heads a store, 7 rows": (
+        64,
+        7,
+        [(256, 2)],
+        [(64, 2)],
+        {"query": (torch.float32, "plain"), "norm": HALF, "point": True, "together": 4, "chunks": 2, "token": HALF}
+        | {"kept": 170},
+    ),
     "keys in groups of channels, 7 rows": (
         64,
         7,
@@ -213,6 +237,7 @@ CASES = {
 def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
     """A random case: arguments of ``split_kernel`` except outputs, on views of buffers with spare capacity."""
     page, rows, key_planes, value_planes, options = CASES[name]
+    heads = max(heads, options.get("together", 1))
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape, low=0.5, high=2.0, dtype=torch.float32):

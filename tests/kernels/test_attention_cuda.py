@@ -88,6 +88,7 @@ CASES = {
     "rd": (spec("rd", 2, fit="none", rotation="hadamard"), {"page_size": 128}, True),
     "keys by token": (spec("quarot", 2, 64), {"page_size": 64, "more": 150}, True),
     "keys of two heads": (spec("rotatekv", 2, 64), {"page_size": 64, "more": 150}, True),
+    "keys of two heads, kept tokens": (spec("rotatekv", 2, 64, pivots=9), {"page_size": 64, "more": 150}, True),
     "code book": (spec("turboquant", 2), {"page_size": 64, "more": 150}, True),
     "code books of 8 levels": (spec("turboquant", 3), {"page_size": 128}, True),
     "kept tokens": (spec("ott", 2, 128), {"page_size": 128, "more": 150}, True),

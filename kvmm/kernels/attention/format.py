@@ -311,7 +311,7 @@ def mismatch(
     if heads % store.head_group:
         return "head_group"
     by_head = {"H": heads, "D": dim, "1": 1}
-    by_head = {"transform": by_head, "lane_order": by_head, "mean": {"H": heads}}
+    by_head = dict.fromkeys(("transform", "lane_order", "kept", "kept_slot"), by_head) | {"mean": {"H": heads}}
     heads, dim = heads // store.head_group, dim * store.head_group
     sizes = {"B": batch, "H": heads, "P": store.pages, "N": store.page_size, "L": store.lanes, "1": 1}
     sizes |= {"D": dim} if key else {"D": dim, "V": dim}

@@ -89,7 +89,7 @@ static_assert(FACTORS_AT + FACTORS * FACTOR_BYTES <= WARP_BYTES, "a warp's part 
 static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(KEY_CHUNKS == 1 || (KEY_TOKEN && KEY_WIDTH / KEY_CHUNKS % 64 == 0 && !KEY_LANES_1 && !LOGIT_RANGE && !CALIBRATED),
               "a group of channels is made of chunks");
-static_assert(KEY_BIT_LANES ? 3 * KEY_LANES_0 + 2 * KEY_LANES_1 <= 1024 : KEY_WIDTH <= 256,
+static_assert(KEY_BIT_LANES ? 3 * KEY_LANES_0 + 2 * KEY_LANES_1 <= 1024 : KEY_WIDTH / KEY_CHUNKS <= 256,
               "254 * high + low has to fit 31 bits");
 
 // what a block's warps found of residual tokens is joined in the room of their probabilities, as many channels at a time

@@ -161,6 +161,7 @@ def _key_planes(keys: PackedFormat) -> KeyPlanes:
             point=point,
             chunks=keys.scale.shape[3],
             heads_together=keys.head_group,
+            kept_slot=keys.kept_slot,
         )
     group = group if keys.centre is None else keys.centre_group
     bits = keys.bit_weights is not None

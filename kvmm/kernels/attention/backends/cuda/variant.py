@@ -23,7 +23,8 @@ from kvmm.kernels.attention.format import aligned
 PAGE_SIZES = (64, 128)
 KEPT_IN_REGISTERS = 128  # slots of a head that are left out; more are looked up for every page
 MAX_PARTS = 8  # groups of tokens in a page, or of channels of a token
-MAX_LANES = 256  # of all planes together: 254 * high + low has to fit 31 bits
+MAX_LANES = 256  # of codes that are added up: 254 * high + low has to fit 31 bits
+MAX_CHUNKS = 4  # groups of such codes that a token of keys has
 TYPES = {torch.float16: 1, torch.float32: 2}
 QUERY_TYPES = TYPES | {torch.bfloat16: 3}
 RESIDUAL_TYPES = {torch.float16: 1, torch.bfloat16: 3}
@@ -180,7 +181,7 @@ class Variant(Compiled):
 
 # (warps a block, stages, blocks a multiprocessor), best first, as measured on an H200. Large pages are worth two
 # stages; where a lane needs many registers, eight warps with all they want are faster than more that spill.
-PLANS = ((6, 2, 2), (8, 1, 2), (6, 1, 2), (4, 1, 2), (4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1))
+PLANS = ((6, 2, 2), (8, 1, 2), (6, 1, 2), (4, 1, 2), (8, 1, 1), (6, 1, 1), (4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1))
 
 
 def laid_out(*tensors: torch.Tensor | None, inner: int) -> bool:
@@ -207,8 +208,8 @@ def _steps_fit(shape: torch.Size, strides: tuple[int, ...], element_size: int, i
     return True
 
 
-def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int) -> bool:
-    if not 1 <= len(planes) <= 2 or padded_lanes(planes, dim) > MAX_LANES:
+def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int, chunks: int = 1) -> bool:
+    if not 1 <= len(planes) <= 2 or chunks > MAX_CHUNKS or padded_lanes(planes, dim) > MAX_LANES * chunks:
         return False
     for codes, bits in planes:
         rows, lanes = codes.shape[-3 - dim], codes.shape[dim]
@@ -253,7 +254,7 @@ def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
         if order is not None and (order.dtype != torch.int16 or not laid_out(order, inner=3)):
             return False
         whole = keys.chunks == 1 or not lanes % (64 * keys.chunks)
-        return scale is query.lane_channel is None and query.rows.shape[-1] == lanes <= MAX_LANES and whole
+        return scale is query.lane_channel is None and query.rows.shape[-1] == lanes and whole
     if scale.dtype not in TYPES or scale.dtype != zero_point.dtype:
         return False
     if zero_point.shape[-1] > MAX_LANES * keys.groups_in_page:
@@ -376,7 +377,7 @@ def variant_of(
         return None
     if keys.kept_slot is not None and keys.kept_slot.stride(-1) != 1:
         return None
-    if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
+    if not (_planes_fit(keys.planes, -1, page, keys.chunks) and _planes_fit(values.planes, -2, page)):
         return None
     by_token = (keys.norm, keys.point, values.norm)
     if not _typed(*by_token) or not laid_out(*by_token, inner=1):
