@@ -186,6 +186,63 @@ CASES = {
         [(64, 2), (64, 1)],
         {"query": (torch.float32, "bits"), "value_norm": HALF},
     ),
+    "bits of 3 of few channels": (
+        128,
+        4,
+        [(64, 2), (16, 1)],
+        [(64, 2), (16, 1)],
+        {"query": (torch.float32, "bits"), "norm": HALF, "value_norm": HALF},
+    ),
+    "bits of 3 of 48 channels, 7 rows": (
+        128,
+        7,
+        [(192, 2), (48, 1)],
+        [(192, 2), (48, 1)],
+        {"query": (torch.bfloat16, "bits"), "norm": HALF, "value_norm": HALF},
+    ),
+    "two norms": (
+        128,
+        4,
+        [(128, 2), (32, 1)],
+        [(128, 2), (32, 1)],
+        {"query": (torch.float32, "bits"), "norm": HALF, "value_norm": HALF, "high_norm": True},
+    ),
+    "two norms, means, 1 row": (
+        128,
+        1,
+        [(128, 2), (64, 1)],
+        [(128, 2), (64, 1)],
+        {"group": "map", "query": (torch.float32, "bits"), "norm": HALF, "mean": torch.float32, "value_norm": HALF}
+        | {"high_norm": True, "bias": True},
+    ),
+    "two norms, 16 channels": (
+        128,
+        3,
+        [(64, 2), (16, 1)],
+        [(64, 2), (16, 1)],
+        {"query": (torch.bfloat16, "bits"), "norm": torch.float32, "value_norm": torch.float32, "high_norm": True},
+    ),
+    "two norms, 7 rows": (
+        128,
+        7,
+        [(64, 2), (32, 1)],
+        [(64, 2), (32, 1)],
+        {"query": (torch.float32, "bits"), "norm": HALF, "value_norm": HALF, "high_norm": True, "bias": True},
+    ),
+    "two norms, 16 rows": (
+        128,
+        16,
+        [(128, 2), (32, 1)],
+        [(128, 2), (32, 1)],
+        {"query": (torch.float32, "bits"), "norm": HALF, "value_norm": HALF, "high_norm": True},
+    ),
+    "two norms of keys, 96 channels": (
+        128,
+        4,
+        [(128, 2), (96, 1)],
+        [(128, 2)],
+        {"query": (torch.float32, "bits"), "norm": HALF, "value_norm": HALF, "high_norm": "keys"},
+    ),
     "bits of 2, pages of 64": (64, 2, [(192, 2)], [(64, 2)], {"query": (torch.float32, "bits")}),
     # scales differ inside of a page
     "groups of 32": (
@@ -291,6 +348,7 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
         groups_in_page=parts,
         norm=None if norm is None else stored(random(*by_token, dtype=norm)),
         bit_lanes=bits_apart,
+        high_norm=stored(random(*by_token, low=0.1, high=4, dtype=norm)) if options.get("high_norm") else None,
         kept_slot=slots_to_keep(options.get("kept"), (batch, heads, pages * page), generator, device),
         point=stored(random(*by_token, low=-1, dtype=norm)) if options.get("point") else None,
     )
@@ -320,6 +378,10 @@ def make_values(value_planes, options, sizes, makers):
     elif value_groups > 1:
         scale = random(batch, heads, value_groups, value_width)
         zero_point = random(batch, heads, value_groups, 64, low=-1)
+    high_norm = None
+    if options.get("high_norm") is True:
+        high_norm = stored(random(batch, heads, pages, page, low=0.1, high=4, dtype=norm))
+        scale, zero_point = (random(1, 1, 1, value_planes[0][0], low=low).expand(batch, heads, -1, -1) for low in (0.5, -1))
     return ValuePlanes(
         planes=tuple((codes(lanes, bits, True), bits) for lanes, bits in value_planes),
         axis="channel" if token is None else "token",
@@ -329,6 +391,7 @@ def make_values(value_planes, options, sizes, makers):
         # one norm for all heads
         norm=None if norm is None else stored(random(batch, 1, pages, page, dtype=norm)).expand(-1, heads, -1, -1),
         bit_weights=weights_of_bits(value_planes) if bits_apart else None,
+        high_norm=high_norm,
     )
 
 
@@ -439,7 +502,7 @@ def outputs_of(q8, keys, values, splits):
     device = keys.planes[0][0].device
     shape = (batch * heads, splits, rows_of(q8))
     width = values.width
-    grouped = values.axis == "channel" and values.scale is not None
+    grouped = values.axis == "channel" and values.scale is not None and values.high_norm is None
     sizes = [shape, shape, (*shape, width), (*shape, values.zero_point.shape[-1]) if grouped else shape]
     return [torch.full(size, float("nan"), dtype=torch.float32, device=device) for size in sizes]
 
