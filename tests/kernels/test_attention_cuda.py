@@ -91,6 +91,8 @@ CASES = {
     "keys of two heads, kept tokens": (spec("rotatekv", 2, 64, pivots=9), {"page_size": 64, "more": 150}, True),
     "code book": (spec("turboquant", 2), {"page_size": 64, "more": 150}, True),
     "code books of 8 levels": (spec("turboquant", 3), {"page_size": 128}, True),
+    "chosen channels": (spec("turboquant", 2.25, outliers="magnitude"), {"page_size": 128, "more": 150}, True),
+    "half of the channels chosen": (spec("turboquant", 2.5, outliers="magnitude", offset="none"), {"page_size": 128}, True),
     "kept tokens": (spec("ott", 2, 128), {"page_size": 128, "more": 150}, True),
     "rd, kept tokens": (spec("rd", 2, outliers=9, norm="l2"), {"page_size": 64, "more": 150}, False),
     "groups in a page": (spec("kivi", 2, 32), {"page_size": 128}, True),
@@ -129,7 +131,7 @@ def test_calibrated(variants: list[Variant], layer: int, bits: int, tokens: int,
 
 
 @pytest.mark.parametrize(("dtype", "apart"), [(torch.float16, False), (torch.bfloat16, True)])
-@pytest.mark.parametrize("name", [*FIRST, "groups in a page", "kept tokens", "rd, kept tokens"])
+@pytest.mark.parametrize("name", [*FIRST, "groups in a page", "kept tokens", "rd, kept tokens", "chosen channels"])
 def test_residual_tokens(variants, num_residual_splits, name: str, dtype: torch.dtype, apart: bool) -> None:
     """Columns in the model's dtype are read by the same kernel, between the query's transform and the pages."""
     kv, parts, _ = CASES[name]

@@ -30,7 +30,7 @@ NOT_CUDA = {
     "bf16": "triton",
     **dict.fromkeys(("spherical-high", "spherical-mid", "spherical-low"), "cuda, angle codes"),
 }
-NOT_PLAIN = ("turboquant2", "turboquant2.5")  # values that only the CUDA kernel knows
+NOT_PLAIN = ("turboquant2", "turboquant2.5", "paper-turboquant2.5")  # values that only the CUDA kernel knows
 
 
 class Segment:
