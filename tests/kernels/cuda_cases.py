@@ -381,7 +381,9 @@ def make_values(value_planes, options, sizes, makers):
     high_norm = None
     if options.get("high_norm") is True:
         high_norm = stored(random(batch, heads, pages, page, low=0.1, high=4, dtype=norm))
-        scale, zero_point = (random(1, 1, 1, value_planes[0][0], low=low).expand(batch, heads, -1, -1) for low in (0.5, -1))
+        scale, zero_point = (
+            random(1, 1, 1, value_planes[0][0], low=low).expand(batch, heads, -1, -1) for low in (0.5, -1)
+        )
     return ValuePlanes(
         planes=tuple((codes(lanes, bits, True), bits) for lanes, bits in value_planes),
         axis="channel" if token is None else "token",

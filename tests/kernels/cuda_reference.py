@@ -112,7 +112,11 @@ def logits(q8, qw, qz, keys, pages):
         dim, count = q8.scale.shape[-1], keys.planes[1][0].shape[-1]
         channel = q8.lane_channel.long()
         high = (channel < count).to(query.device)
-        z = q8.rows.double().unflatten(0, (batch, heads))[..., :dim] * q8.scaling * q8.zero_point.double()[:, :, 0, None]
+        z = (
+            q8.rows.double().unflatten(0, (batch, heads))[..., :dim]
+            * q8.scaling
+            * q8.zero_point.double()[:, :, 0, None]
+        )
         parts_of = ((high, keys.high_norm, z[..., :count]), (~high, keys.norm, z[..., count:]))
         x = 0.0
         for lanes, norm, points in parts_of:

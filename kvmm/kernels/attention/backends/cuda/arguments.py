@@ -101,11 +101,11 @@ ARGUMENTS = Struct(
         Member("lane_order", PAGED, f"with KEY_ORDER; {_axes('lane_order')}"),
         Member("kept_slot", PAGED, f"with KEPT; {_axes('kept_slot')}"),
         Member("kept", INT, "E"),
-        Member("key_high_norm", PAGED, f"with KEY_HIGH_NORM; {_axes('high_norm')}"),
-        Member("value_high_norm", PAGED, "with VALUE_HIGH_NORM"),
         Member("kept_keys", PAGED, "with RESIDUAL_KEPT, in the model's dtype, a page is a token"),
         Member("kept_values", PAGED),
         Member("value_weights", FLOAT, "with VALUE_BIT_LANES: of channels of both planes, of the others", count=8),
+        Member("key_high_norm", PAGED, f"with KEY_HIGH_NORM; {_axes('high_norm')}"),
+        Member("value_high_norm", PAGED, "with VALUE_HIGH_NORM"),
     ),
     "What a launch hands the kernel.",
 )

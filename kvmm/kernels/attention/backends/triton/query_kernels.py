@@ -39,7 +39,9 @@ def transform_kernel(
     if ORDER is not None:
         head = at // head_rows
         of_head = head // num_kv_heads * order_b + head % num_kv_heads * order_h
-        channel = tl.load(ORDER + of_head[:, None] + channel, mask=live[:, None] & (k < D)[None, :], other=0).to(tl.int32)
+        channel = tl.load(ORDER + of_head[:, None] + channel, mask=live[:, None] & (k < D)[None, :], other=0).to(
+            tl.int32
+        )
     q = tl.load(Q + at[:, None] * D + channel, mask=live[:, None] & (k < D)[None, :], other=0.0)
     inside = (k < D)[:, None] & (j < width)[None, :]
     m = tl.load(MATRIX + h * matrix_head + k[:, None] * width + j[None, :], mask=inside, other=0.0)

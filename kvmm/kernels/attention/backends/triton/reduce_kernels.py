@@ -326,7 +326,9 @@ def reduce_kernel(
     output_mask = live[:, None] & (d < D)[None, :]
     channel = d[None, :]  # of the model
     if ORDER is not None:
-        channel = tl.load(ORDER + (b * order_b + h * order_h)[:, None] + channel, mask=output_mask, other=D).to(tl.int32)
+        channel = tl.load(ORDER + (b * order_b + h * order_h)[:, None] + channel, mask=output_mask, other=D).to(
+            tl.int32
+        )
     c = tl.arange(0, CP) if HAS_MATRIX else d
     e = c if BY_CHANNEL else tl.arange(0, JP) if HAS_MATRIX else d
     GATHERED: tl.constexpr = 0 if HAS_MATRIX and not BY_CHANNEL else LANES_PER_CHANNEL  # 0: nothing is gathered
