@@ -7,10 +7,10 @@ for that density (Lloyd-Max; section 3.1, algorithm 1, ``TurboQuant_mse``).
 Fractional widths (section 4.3) code some channels, the *outliers*, with one bit more than the others. The paper splits
 the vector before it rotates: outliers are channels of the keys and values as the model makes them, and both parts have
 a norm and a rotation of their own. Its "2.5 bits" are 32 of 128 channels of 3 bits and 96 of 2, which is 2.25 here.
-Its calibration for vLLM takes the channels with the largest sum of squares, once; so does ``outliers="magnitude"``, over
-the first span (an image, a recording, a prompt) of a store, without a calibration file: what comes later is split alike,
-so that one transform of the query serves all pages. ``outliers="first"`` splits behind one rotation of the whole vector,
-where channels are alike and any half does.
+Its calibration for vLLM takes the channels with the largest sum of squares, once; so does ``outliers="magnitude"``,
+over the first span (an image, a recording, a prompt) of a store, without a calibration file: what comes later is split
+alike, so that one transform of the query serves all pages. ``outliers="first"`` splits behind one rotation of the whole
+vector, where channels are alike and any half does.
 
 ``residual="qjl"`` is algorithm 2, ``TurboQuant_prod``: one bit less for the code book, and the signs of a Gaussian
 projection of what it leaves, which make the estimate of ``q . k`` unbiased. It is off: see below.
@@ -42,7 +42,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from kvmm.codecs.base import PAGE_SIZE, Codec, EncodeContext, Packed, Stored, StoreShape
+from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.common.codebook import bit_weights, code_levels, lloyd_max
 from kvmm.codecs.common.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.codecs.spec import CodecSpec, Side, Site, spec
@@ -78,8 +78,8 @@ def _level_range(runs: tuple[Run, ...], device: torch.device) -> tuple[torch.Ten
 
 @lru_cache(maxsize=32)
 def _transform(runs: tuple[Run, ...] | None, dim: int, seed: int, device: torch.device, side: Side) -> torch.Tensor:
-    """float32 ``[1, D, Q]`` from queries to rotated keys, or ``[1, D, D]`` from rotated values back: of all channels, or of
-    each of ``runs``."""
+    """float32 ``[1, D, Q]`` from queries to rotated keys or ``[1, D, D]`` from rotated values back, of all channels or
+    of each of ``runs``."""
     if runs is None:
         rotation = random_rotation(dim, seed, device)
     else:
@@ -104,8 +104,8 @@ class TurboQuant(Codec):
     Stored: ``codes`` uint8, the first bits (two, or one) of every coordinate in planes (keys ``[B, H, P, N / 4, D]``,
     values ``[B, H, P, D, N / 4]``); ``high_codes``, the rest, of all channels or of the first ``M``; ``norm``
     ``[B, H, P, N]``; for keys ``offset`` ``[B, H, G, D]``. With outliers by magnitude, which then are the first ``M``
-    channels: ``high_norm`` ``[B, H, P, N]`` and ``channel_order`` int16 ``[B, H, G, D]``, the channels in the order of the
-    codes, alike for all groups.
+    channels: ``high_norm`` ``[B, H, P, N]`` and ``channel_order`` int16 ``[B, H, G, D]``, the channels in the order of
+    the codes, alike for all groups.
     With a residual: ``sketch`` uint8 ``[B, H, P, N / 8, D]`` (signs) and ``residual_norm`` ``[B, H, P, N]``.
 
     Options:

@@ -1,5 +1,5 @@
-"""Presets of papers whose formats are the hardest to read, on an NVIDIA GPU: pivot tokens of keys rotated over four heads,
-and channels of their own with a bit and a norm more. Whole calls against torch, and under a graph."""
+"""Presets of papers whose formats are the hardest to read, on an NVIDIA GPU: pivot tokens of keys rotated over four
+heads, and channels of their own with a bit and a norm more. Whole calls against torch, and under a graph."""
 
 import pytest
 import torch

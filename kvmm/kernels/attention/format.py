@@ -147,8 +147,7 @@ class PackedFormat:
             it has fewer than ``M``.
         transform: what leads from queries to the channels of keys (``W`` at least ``D``, and without ``lane_channel``
             at least ``L``), or from the channels of values back; None: they are the model's.
-        channel_order: the model's channel of each channel that ``transform`` begins with, for values that it leads to; or
-            None: the same.
+        channel_order: the model's channel of each that ``transform`` begins with, or of values leads to; None: same.
         lane_transform: values with ``lane_channel`` only: the row of ``transform`` of every lane's channel, zeros where
             a lane only pads.
         logit_calibration: keys only, or None.

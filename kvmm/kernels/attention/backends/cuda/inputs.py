@@ -26,8 +26,8 @@ class KeyPlanes:
         group: the query's group a page uses: ``"span"`` (group 0), ``"page"`` (its own) or int32 ``[P]``, where
             negative numbers count from the last group.
         norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the logits, or None.
-        high_norm: of the same type and shape as ``norm``, multiplied into what the second plane's channels add instead, or
-            None.
+        high_norm: of the same type and shape as ``norm``, multiplied into what the second plane's channels add
+            instead; or None.
         point: of the same type and shape as ``norm``, zero points by token, added to all channels behind the norms, or
             None.
         bit_lanes: whether each bit of a code is a lane of its own, all codes' lowest bits first. Of codes with a bit in
@@ -96,6 +96,12 @@ class ValuePlanes:
     has_plane_weights: bool = False
     bit_weights: tuple[tuple[float, ...], ...] | None = None
     high_norm: torch.Tensor | None = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the sums have scales and zero points in them, of channels."""
+        by_channel = self.axis == "channel" and self.scale is not None
+        return by_channel and (self.high_norm is not None or self.scale.shape[2] > 1)
 
     @property
     def width(self) -> int:

@@ -98,8 +98,7 @@ def cuda_split(
     zero = zero if zero is None or grouped else zero.unsqueeze(-1)
     launch_dependents = cuda.supports_pdl(call.query.device)  # the reduction may start before this kernel has ended
     kept = residual_read is not None and residual_read.kept_key is not None
-    scaled = grouped or v.high_norm is not None
-    return Partial(m, l, acc, zero, scaled, v.channels is not None, residual_splits, launch_dependents, kept)
+    return Partial(m, l, acc, zero, v.scaled, v.channels is not None, residual_splits, launch_dependents, kept)
 
 
 def _with_kept(
@@ -192,16 +191,11 @@ def _value_planes(call: DecodeCall, values: PackedFormat) -> ValuePlanes:
     if values.by_token:
         return ValuePlanes(planes, "token", values.scale, values.zero_point)
     if values.bit_weights is not None:
-        levels = (None, None) if values.high_norm is None else (values.scale, values.zero_point)
-        scale, zero_point = levels
-        return ValuePlanes(
-            planes,
-            scale=scale,
-            zero_point=zero_point,
-            norm=values.norm,
-            bit_weights=values.bit_weights,
-            high_norm=values.high_norm,
-        )
+        weights = {"norm": values.norm, "bit_weights": values.bit_weights}
+        if values.high_norm is None:
+            return ValuePlanes(planes, **weights)
+        levels = {"scale": values.scale, "zero_point": values.zero_point}
+        return ValuePlanes(planes, **levels, **weights, high_norm=values.high_norm)
     if _grouped(values):
         scale, zero_point = (x.contiguous() for x in values.expand())
         return ValuePlanes(

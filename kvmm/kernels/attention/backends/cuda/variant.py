@@ -241,9 +241,7 @@ def _kept(slots: torch.Tensor | None) -> int:
 
 
 def _bias_mode(bias: torch.Tensor | None) -> int:
-    if bias is None:
-        return 0
-    return 2 if laid_out(bias, inner=1) else 1
+    return 0 if bias is None else 2 if laid_out(bias, inner=1) else 1
 
 
 def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
@@ -330,10 +328,8 @@ def _value_fields(values: ValuePlanes) -> dict[str, Any] | None:
             return None
         return {"value_token": TYPES[scale.dtype], "value_parts": scale.shape[3]}
     if values.high_norm is not None:
-        for x in (scale, zero_point):
-            if x is None or x.dtype != torch.float32 or x.shape[2] != 1 or x.stride(-1) != 1:
-                return None
-        return {"value_high_norm": True}
+        plain = all(x.dtype == torch.float32 and x.shape[2] == x.stride(-1) == 1 for x in (scale, zero_point))
+        return {"value_high_norm": True} if plain else None
     if scale is None or not _groups(values.group, scale.shape[2]):
         return {}
     for x in (scale, zero_point):
@@ -389,9 +385,8 @@ def variant_of(
     if not (_planes_fit(keys.planes, -1, page, keys.chunks) and _planes_fit(values.planes, -2, page)):
         return None
     by_token = (keys.norm, keys.high_norm, keys.point, values.norm, values.high_norm)
-    if not _typed(*by_token) or not laid_out(*by_token, inner=1):
-        return None
-    if any(x.high_norm is not None and (x.norm is None or x.norm.dtype != x.high_norm.dtype) for x in (keys, values)):
+    alike = all(x.high_norm is None or x.norm.dtype == x.high_norm.dtype for x in (keys, values))
+    if not alike or not _typed(*by_token) or not laid_out(*by_token, inner=1):
         return None
     if not _near(*by_token, *(codes for codes, _ in (*keys.planes, *values.planes))):
         return None
@@ -438,10 +433,6 @@ def _has_bit_lanes(variant: Variant) -> bool:
         if wanted and lanes[1] and (bits[1] != 1 or variant.page != 128 or lanes[1] > lanes[0]):
             return False
     if variant.key_bit_lanes and (variant.query_type == 0 or variant.key_groups):
-        return False
-    if variant.key_high_norm and not (variant.key_bit_lanes and variant.key_norm and variant.key_lanes[1]):
-        return False
-    if variant.value_high_norm and not (variant.value_bit_lanes and variant.value_norm and variant.value_lanes[1]):
         return False
     return not (variant.value_bit_lanes and (variant.value_token or variant.value_groups))
 

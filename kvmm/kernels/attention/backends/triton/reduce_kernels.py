@@ -294,6 +294,17 @@ def _store_merged(
             tl.store(OUT_L + bh * rows + r, total, mask=live)
 
 
+@triton.jit
+def _channels(ORDER, begin, d, mask, D: tl.constexpr):
+    """The model's channels of output columns ``d`` ``[DC]``: themselves ``[1, DC]``, or of every row ``[RB, DC]`` those that
+    ``ORDER`` names from ``begin`` ``[RB]`` on; ``D`` outside ``mask`` ``[RB, DC]``.
+    """
+    channel = d[None, :]
+    if ORDER is not None:
+        channel = tl.load(ORDER + begin[:, None] + channel, mask=mask, other=D).to(tl.int32)
+    return channel
+
+
 @triton.jit(do_not_specialize=["H", "batch", "rows", "num_kv_splits", "num_residual_splits"])
 def reduce_kernel(
     M, L, ACC, ZERO, SCALE, LANE_CHANNEL, PLANE_WEIGHT, CHANNEL_LANES, CHANNEL_WEIGHTS, ZERO_POINT, OFFSET, MATRIX, LANE_MATRIX, ORDER, RESIDUAL_M, RESIDUAL_L, RESIDUAL_ACC,
@@ -318,17 +329,12 @@ def reduce_kernel(
     h = tl.program_id(0)
     if WIDE:
         h = h.to(tl.int64)
-    d = tl.program_id(2) * DC + tl.arange(0, DC)
-    i = tl.program_id(1) * RB + tl.arange(0, RB)
+    d, i = tl.program_id(2) * DC + tl.arange(0, DC), tl.program_id(1) * RB + tl.arange(0, RB)
     live = i < batch * rows
     b, r = i // rows, i % rows
     bh = b * H + h
     output_mask = live[:, None] & (d < D)[None, :]
-    channel = d[None, :]  # of the model
-    if ORDER is not None:
-        channel = tl.load(ORDER + (b * order_b + h * order_h)[:, None] + channel, mask=output_mask, other=D).to(
-            tl.int32
-        )
+    channel = _channels(ORDER, b * order_b + h * order_h, d, output_mask, D)
     c = tl.arange(0, CP) if HAS_MATRIX else d
     e = c if BY_CHANNEL else tl.arange(0, JP) if HAS_MATRIX else d
     GATHERED: tl.constexpr = 0 if HAS_MATRIX and not BY_CHANNEL else LANES_PER_CHANNEL  # 0: nothing is gathered
