@@ -33,20 +33,26 @@ def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
     names = [parameter.name for parameter in function.params]
     given = dict(zip(names, args, strict=False)) | kwargs
     signature, constants, attributes = {}, {}, {}
-    for number, parameter in enumerate(function.params):
-        name, value = parameter.name, given[parameter.name]
+
+    def described(value: Any, path: tuple[int, ...], parameter: Any) -> Any:
+        """The type of an argument, or of every entry of a named tuple, whose constants and attributes are noted."""
         fixed = parameter.do_not_specialize
+        if isinstance(value, tuple):
+            return type(value)(*(described(entry, (*path, i), parameter) for i, entry in enumerate(value)))
         if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not fixed):
-            signature[name], constants[name] = "constexpr", value
-        elif isinstance(value, torch.Tensor):
-            signature[name] = f"*{_TYPES[value.dtype]}"
+            constants[path] = value
+            return "constexpr"
+        if isinstance(value, torch.Tensor):
+            kind = f"*{_TYPES[value.dtype]}"
         else:
-            signature[name] = "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
-        if fixed or signature[name] in ("constexpr", "fp32"):
-            continue
+            kind = "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
         address = value.data_ptr() if isinstance(value, torch.Tensor) else value
-        if address % 16 == 0 and not parameter.do_not_specialize_on_alignment:
-            attributes[(number,)] = [["tt.divisibility", 16]]
+        if kind != "fp32" and not fixed and not parameter.do_not_specialize_on_alignment and address % 16 == 0:
+            attributes[path] = [["tt.divisibility", 16]]
+        return kind
+
+    for number, parameter in enumerate(function.params):
+        signature[parameter.name] = described(given[parameter.name], (number,), parameter)
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 

@@ -19,6 +19,7 @@ from kvmm.kernels.quantize import triton_statistics as statistics
 from kvmm.kernels.quantize.chain import VectorChain, as_bytes, strides
 from kvmm.kernels.quantize.dense import highest_codes
 from kvmm.kernels.quantize.groups import TokenGroups
+from kvmm.kernels.quantize.joint import JointPages
 from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP, affine_parameters
 
 if TYPE_CHECKING:
@@ -169,6 +170,9 @@ class TilePages(VectorChain):
         statistics.token_range_kernel[grid](source, self._tokens, low, high, count, **constants, **chain)
         return low, high
 
+    def join_heads(self, heads: int, channel_groups: int) -> JointPages | None:
+        return JointPages(self, heads) if JointPages.takes(heads * self.shape[-1], channel_groups) else None
+
     def _channel_groups(self, channel_groups: int, constants: dict[str, int]) -> dict[str, int]:
         alone = channel_groups == 1  # then a group may have any number of channels, and padding joins it
         return {
@@ -308,18 +312,25 @@ class TilePages(VectorChain):
         return low, high
 
     def token_codes(self, scale: torch.Tensor, zero_point: torch.Tensor, bits: int, transposed: bool) -> torch.Tensor:
-        return self._token_codes(scale.contiguous(), zero_point.contiguous(), None, bits, transposed)
+        return self._token_codes(scale.contiguous(), zero_point.contiguous(), None, False, bits, transposed)
 
     def token_range_codes(
-        self, channel_groups: int, bits: int, dtype: torch.dtype, transposed: bool
+        self, channel_groups: int, bits: int, dtype: torch.dtype, transposed: bool, integer_zero: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         batch, heads, count, size, _ = self.shape
         shape = batch, heads, count, channel_groups, size
         scale, zero_point = (torch.empty(shape, dtype=dtype, device=self.device) for _ in range(2))
-        return self._token_codes(scale, zero_point, torch.finfo(dtype).max, bits, transposed), scale, zero_point
+        codes = self._token_codes(scale, zero_point, torch.finfo(dtype).max, integer_zero, bits, transposed)
+        return codes, scale, zero_point
 
     def _token_codes(
-        self, scale: torch.Tensor, zero_point: torch.Tensor, limit: float | None, bits: int, transposed: bool
+        self,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        limit: float | None,
+        integer_zero: bool,
+        bits: int,
+        transposed: bool,
     ) -> torch.Tensor:
         out = self._out(bits, transposed)
         constants, grid = self._planes(self.page_size * bits // 8)
@@ -333,6 +344,7 @@ class TilePages(VectorChain):
             self.shape[2],
             limit,
             BITS=bits,
+            INTEGER=integer_zero,
             TRANSPOSED=transposed,
             **self._channel_groups(scale.shape[3], constants),
             **constants,
