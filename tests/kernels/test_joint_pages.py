@@ -109,7 +109,7 @@ def test_wide_groups_go_through_runs_of_float32_pages(order, monkeypatch):
 @pytest.mark.parametrize(
     ("kv", "operations", "launched"),
     [
-        (spec("rotatekv", 2, 128), 21, {"moments_kernel": 1, "joint_sums_kernel": 1, "joint_token_kernel": 1}),
+        (spec("rotatekv", 2, 128), 22, {"moments_kernel": 1, "joint_sums_kernel": 1, "joint_token_kernel": 1}),
         (
             spec("rotatekv", 2, 128, head_group=4, offset="none", order="mean", zero_point="integer"),
             12,
