@@ -20,7 +20,8 @@ from kvmm.kernels.quantize.chain import VectorChain, as_bytes, strides
 from kvmm.kernels.quantize.dense import highest_codes
 from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.joint import JointPages
-from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP, affine_parameters
+from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP
+from kvmm.kernels.quantize.triton_parameters import launch as range_parameters
 
 if TYPE_CHECKING:
     from kvmm.kernels.quantize.layout import PlaneLayout
@@ -149,7 +150,7 @@ class TilePages(VectorChain):
         self, groups: TokenGroups, bits: int, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if groups.pages_per_group > 1:
-            return affine_parameters(*self.channel_ranges(groups), bits, dtype=dtype)
+            return range_parameters(*self.channel_ranges(groups), bits, dtype)
         units, _, constants, grid = self._statistics(groups)
         scale, zero_point = (self._empty(units, dtype=dtype) for _ in range(2))
         source, chain = self._source()
