@@ -8,6 +8,7 @@ from kvmm.kernels.hadamard.triton import launch
 from kvmm.kernels.quantize import DensePages
 from kvmm.kernels.quantize import chain as vector_chain
 from kvmm.kernels.quantize import dense as dense_pages
+from kvmm.kernels.quantize import tiles as tile_pages
 from kvmm.kernels.quantize.layout import PlaneLayout
 from kvmm.kernels.quantize.reference import affine_parameters as reference_parameters
 from kvmm.kernels.quantize.tiles import TilePages
@@ -223,6 +224,18 @@ def test_stored_levels(programs, monkeypatch):
     far = vectors(70, 80, torch.bfloat16) * 1e5
     scale, zero_point = TilePages(far, 32).fit_levels(bits, TilePages(far, 32).groups(None), torch.float16, 70)
     assert float(scale.max()) == 65504 and scale.isfinite().all() and zero_point.isfinite().all()
+
+
+def test_means_of_pages(monkeypatch):
+    """Of the slots that are kept, and of all of them where a page keeps none."""
+    monkeypatch.setattr(tile_pages, "_UNITS", 2)
+    dense, tiled = both(vectors(150, 80, torch.bfloat16), 32)
+    keep = torch.rand(2, 2, 5, 32, generator=torch.Generator().manual_seed(4)) > 0.3
+    keep[0, 1, 2], keep[1, 0, 4] = False, False
+    expected = dense.page_means(keep.to(DEVICE))
+    close(tiled.page_means(keep.to(DEVICE)), expected, 1e-5)
+    kept = dense.values[0, 1][keep[0, 1].to(DEVICE)]
+    close(expected[0, 1, 2], kept.mean(0), 1e-5)
 
 
 @pytest.mark.parametrize("tokens", [640, 700])

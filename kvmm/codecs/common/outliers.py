@@ -18,7 +18,8 @@ from kvmm.codecs.base import PAGE_SIZE, EncodeContext, Packed, Stored, StoreShap
 from kvmm.fields import Field
 from kvmm.kernels.exact import to_exact
 from kvmm.kernels.hadamard import token_norm
-from kvmm.kernels.quantize import Pages, slot_weight
+from kvmm.kernels.quantize import Pages
+from kvmm.kernels.smallest import smallest_slots
 
 # how they are stored: rows to come name the last slot, so that they count for nothing
 OUTLIERS = {"outlier": Stored("token"), "outlier_slot": Stored("token", fill="last slot")}
@@ -43,9 +44,7 @@ def find_outliers(x: torch.Tensor, count: int, context: EncodeContext) -> torch.
     """
     keys = x if context.keys is None else context.keys
     norm = token_norm(keys, "sum")
-    if context.valid is not None:
-        norm = norm.masked_fill(~context.valid.unsqueeze(1).to(norm.device), torch.inf)
-    return norm.topk(count, -1, largest=False).indices.sort(-1).values
+    return smallest_slots(norm, count, context.valid)
 
 
 def take_out(
@@ -68,22 +67,23 @@ def take_out(
     tokens = x.shape[2]
     kept = {
         "outlier": to_exact(x.gather(2, slots.unsqueeze(-1).expand(-1, -1, -1, dim)), context.exact_dtype),
-        "outlier_slot": (slots + (0 if context.previous is None else _slots(context.previous))).int(),
+        "outlier_slot": (slots if context.previous is None else slots + _slots(context.previous)).int(),
     }
     if not slots.shape[-1]:
         return pages, kept
     keep = torch.ones(batch, heads, count * page_size, dtype=torch.bool, device=x.device)
-    weight = slot_weight(context.valid, tokens, page_size)
-    if weight is not None:
-        keep = keep & (weight.to(x.device).flatten(2) > 0)
+    if tokens < count * page_size:
+        keep[..., tokens:] = False
+    if context.valid is not None:
+        keep[..., :tokens] &= context.valid.unsqueeze(1).to(x.device)
     keep = keep.scatter_(-1, slots, False).view(batch, heads, count, page_size)
     summed = pages.sample() if sample else pages
-    total, number = summed.page_sums(keep)
-    span = total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
     if summed is not pages:
+        total, number = summed.page_sums(keep)
+        span = total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
         return pages.replace(keep, span.expand(-1, -1, count, -1)), kept
     # a page of nothing but outliers may still share its scales with others
-    return pages.replace(keep, torch.where(number > 0, total / number.clamp_min(1), span)), kept
+    return pages.replace(keep, pages.page_means(keep)), kept
 
 
 def outlier_fields(store: StoreShape) -> dict[str, Field]:

@@ -167,6 +167,13 @@ class DensePages:
         keep = keep[:, :, :: self.every].float().unsqueeze(-1)
         return (self.values * keep).sum(3), keep.sum(3)
 
+    def page_means(self, keep: torch.Tensor) -> torch.Tensor:
+        """The means ``[B, H, P, D]`` of the slots of every page where ``keep`` bool ``[B, H, P, N]`` is True; that of
+        all such slots for a page without any."""
+        total, number = self.page_sums(keep)
+        span = total.sum(2, keepdim=True) / number.sum(2, keepdim=True).clamp_min(1)
+        return torch.where(number > 0, total / number.clamp_min(1), span)
+
     def channel_ranges(self, groups: TokenGroups) -> tuple[torch.Tensor, torch.Tensor]:
         """Minimum and maximum of every channel and group, ``[B, H, G, D]``."""
         units = groups.split(self.values)

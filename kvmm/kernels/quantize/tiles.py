@@ -21,6 +21,7 @@ from kvmm.kernels.quantize.dense import highest_codes
 from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.joint import JointPages
 from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP
+from kvmm.kernels.quantize.triton_means import means_kernel
 from kvmm.kernels.quantize.triton_parameters import launch as range_parameters
 
 if TYPE_CHECKING:
@@ -99,7 +100,21 @@ class TilePages(VectorChain):
 
     def mean(self) -> torch.Tensor:
         count, mean, *_ = self._moments(self.groups(None))
-        return (mean * count).sum(2) / count.sum(2).clamp_min(1)
+        return self._means(count, mean, False)
+
+    def page_means(self, keep: torch.Tensor) -> torch.Tensor:
+        count, mean, *_ = self._moments(self.groups(self.page_size), keep.contiguous())
+        return self._means(count, mean, True)
+
+    def _means(self, count: torch.Tensor, mean: torch.Tensor, each: bool) -> torch.Tensor:
+        """Of units ``[B, H, U, D]`` with ``count`` ``[B, H, U, 1]`` tokens: that of all tokens, float32 ``[B, H, D]``;
+        with ``each`` those of the units, that of all in place of units without tokens."""
+        batch, heads, units, dim = mean.shape
+        out = torch.empty_like(mean) if each else mean.new_empty(batch, heads, dim)
+        channels = min(_CHANNELS, triton.next_power_of_2(dim))
+        grid = batch * heads, -(-dim // channels)
+        means_kernel[grid](count, mean, out, units, D=dim, EACH=each, BLOCK=_UNITS, BLOCK_D=channels)
+        return out
 
     def token_excess(self, reach: float) -> torch.Tensor:
         sample = self.sample()
