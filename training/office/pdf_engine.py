@@ -262,6 +262,10 @@ class Setter:
                 chart.categoryAxis.reverseDirection = 1
             for axis in (chart.categoryAxis, chart.valueAxis):
                 axis.labels.fontName, axis.labels.fontSize = self.look.body, size
+            widest = max(pdfmetrics.stringWidth(label, self.look.body, size) for label in block.texts)
+            if o["form"] != "bar" and widest + 3 > chart.width / len(block.texts):  # aslant, as they are too wide
+                chart.categoryAxis.labels.angle, chart.categoryAxis.labels.boxAnchor = 35, "ne"
+                chart.y, chart.height = chart.y + 25, chart.height - 25
             chart.valueAxis.valueMin = 0
             if o["ticks"]:
                 chart.valueAxis.valueMax, chart.valueAxis.valueStep = (
