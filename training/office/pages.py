@@ -133,7 +133,7 @@ def make_office_page(
             document.paragraph(prose(r, 500))
     if engine is None:
         engine = "pdf" if pdf_engine.available() and r.chance(PDF_SHARE) else "canvas"
-    if engine == "pdf":
+    if engine == "pdf" and pdf_engine.can_set(document):
         ink, chars, drawn, lines = pdf_engine.set_as_pdf(document, height, width, held_fonts)
     else:
         canvas, drawn, lines = set_on_canvas(document, height, width, held_fonts)

@@ -64,6 +64,14 @@ def random_fonts(r: Rng, held: bool) -> tuple[str, str, str]:
     return "Helvetica", "Helvetica-Bold", "Helvetica-Oblique"
 
 
+def can_set(document: Document) -> bool:
+    """Whether this engine knows all blocks of a document."""
+    return all(
+        hasattr(Setter, f"set_{block.kind}") and "rich" not in block.options and all(map(can_set, block.inner))
+        for block in document.blocks
+    )
+
+
 def grey(level: int) -> Color:
     """A shade by its coverage, 0 paper to 255 full ink."""
     return Color(*[1 - level / 255] * 3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -107,7 +108,7 @@ class Plot:
         if self.rough and (hands := font_files(False, latin=True, hand=True)) and r.chance(0.8):
             self.small = self.bold = face(r.pick(hands), max(14, self.small.size + 3))
         self.palette = r.pick(PALETTES)
-        self.hatched = not self.rough and r.chance(0.08) or self.rough and r.chance(0.5)
+        self.hatched = (not self.rough and r.chance(0.08)) or (self.rough and r.chance(0.5))
         self.edge = r.pick((255, None, None)) if not self.hatched else 255
         self.grid = r.pick((0, 40, 60, 60, 90)) if o["ticks"] else 0
         self.dash = r.pick((0, 0, 4))
@@ -136,7 +137,7 @@ class Plot:
             right = left + f.width(text)
             if left < 2 or right > self.s.canvas.width - 3 or y - f.ascent < 1 or y + 3 > self.s.canvas.height:
                 return False
-            if any(abs(y - v) < 0.75 * f.cap_height and left < b - 1 and a < right - 1 for a, b, v in spans):
+            if any(abs(y - v) < f.cap_height + 1.5 and left < b - 1 and a < right - 1 for a, b, v in spans):
                 return False
             spans.append((left, right, y))
         return True
@@ -146,6 +147,8 @@ class Plot:
         room = box.bottom - box.y - 6
         ratio = r.uniform(0.45, 0.8) * (1.1 if len(self.labels) > 7 and self.lying else 1.0)
         height = min(room, box.width * ratio, 380)
+        if "rich" in o and r.chance(0.35):  # a picture that fills the page
+            height = min(room * r.uniform(0.6, 1.0), box.width * 1.15, 560)
         rows = len(self.labels) * (len(self.rows) if self.form == "grouped_bar" else 1)
         if self.lying:
             height = min(room, max(height, rows * f.height * 1.15 + 4 * f.height))
@@ -258,9 +261,9 @@ class Plot:
         left, right, top, base = ends
         span = (right - left) if self.lying else (base - top)
         scale = lambda value: span * (value - self.low) / (self.high - self.low)  # noqa: E731
-        self.at = lambda value: left + scale(value) if self.lying else base - scale(value)  # noqa: E731
+        self.at = lambda value: left + scale(value) if self.lying else base - scale(value)
         step = ((base - top) if self.lying else (right - left)) / len(self.labels)
-        self.middle = lambda i: (top if self.lying else left) + step * (i + 0.5)  # noqa: E731
+        self.middle = lambda i: (top if self.lying else left) + step * (i + 0.5)
         if step < (f.height if self.lying else 8):
             return False
         for i, label in enumerate(wrapped):
@@ -425,10 +428,16 @@ def draw_plot(s: Setter, box: Box, block: Block) -> bool:
     :func:`training.office.series_charts.draw_series`; besides ``title``, ``title_at`` (top or bottom), ``subtitle``,
     ``note``, ``align`` (l or c), ``axis`` (what the upright axis measures) and ``floor`` (its lowest value).
     """
-    for _ in range(2):
-        if Plot(s, box, block).draw():
+    style = s.style
+    turned = {"column": "bar", "lollipop": "dots", "grouped": "grouped_bar", "stacked": "stacked_bar"}
+    forms = [block.options["form"]] * 2  # then with labels that are too wide to stand side by side, then in small print
+    forms += [turned.get(forms[0], forms[0])] * 2
+    for n, form in enumerate(forms):
+        if n == 3:
+            small, bold = (face(f.path, min(f.size, 10)) for f in (style.small, style.bold))
+            s.style = replace(style, small=small, bold=bold)
+        done = Plot(s, box, replace(block, options={**block.options, "form": form})).draw()
+        s.style = style
+        if done:
             return True
-    if block.options["form"] in ("column", "lollipop"):  # labels too wide to stand side by side
-        form = {"column": "bar", "lollipop": "dots"}[block.options["form"]]
-        return Plot(s, box, Block("chart", block.parts, block.texts, {**block.options, "form": form})).draw()
     return False

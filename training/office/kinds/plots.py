@@ -76,10 +76,11 @@ def _scale(r: Rng, high: int, floor: bool, loss: bool) -> tuple[float, list[floa
     return step, [start + step * i for i in range(count + 1)]
 
 
-def _picture(d: Document, form: str, title: str, unit: str, numbers: Numbers, ticks: list[float] | None, **more) -> dict:
+def _picture(d: Document, form: str, title: str, unit: str, numbers: Numbers, ticks: list[float] | None, printed: bool, **more) -> dict:
     """Options of the picture: its title, unit, source and axis; questions about them are asked by `_frame`."""
     r = d.r
-    options = {"rich": True, "ticks": [(x, numbers.bare(x)) for x in ticks] if ticks else None, **more}
+    write = numbers if not printed or r.chance(0.4) else numbers.bare
+    options = {"rich": True, "ticks": [(x, write(x)) for x in ticks] if ticks else None, **more}
     if r.chance(0.55):
         options |= {"title": title, "title_at": r.pick(("top", "top", "top", "bottom")), "align": r.pick("lc")}
     measured = bool(unit) and not numbers.unit
@@ -154,7 +155,7 @@ def add_plot(d: Document) -> None:
         numbers.unit, numbers.before = "%", False
     texts = [numbers(x) for x in values]
     axis = None if circle or (printed and r.chance(0.4)) else ticks
-    options = _picture(d, form, title, unit if not circle else "", numbers, axis, floor=ticks[0] if floor else None)
+    options = _picture(d, form, title, unit if not circle else "", numbers, axis, printed, floor=ticks[0] if floor else None)
     if "title" not in options:
         top = d.heading(title, r.pick((1, 1, 2)))
         d.ask(TITLE, title, top)
@@ -263,7 +264,7 @@ def plot_series(d: Document) -> None:
         ticks.append(ticks[-1] + step)
     numbers = Numbers(r, unit, ticks[-1])
     measured = unit in (*MEASURES, "cm", "thousand $")
-    options = _picture(d, form, title, unit if measured else "", numbers, ticks, floor=ticks[0])
+    options = _picture(d, form, title, unit if measured else "", numbers, ticks, printed, floor=ticks[0])
     if "title" not in options:
         d.ask(TITLE, title, d.heading(title))
     part = d.chart(form, labels, values, series=series, printed=[[numbers(x) for x in row] for row in values] if printed else None, **options)
