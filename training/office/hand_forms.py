@@ -28,9 +28,9 @@ class HandForm:
         self.label = r.pick((s.style.small, s.style.body, s.style.bold))
         self.colon, self.dotted = r.pick((":", ":", "")), r.chance(0.25)
         self.comb_open, self.grey = r.chance(0.4), r.pick((255, 200, 140, 90))
-        self.gap = r.randint(3, 12)
+        self.gap = 3.0
         self.sketch = Sketch(s, Box(0, s.canvas.width - 3, box.y, box.bottom), True)
-        self.sketch.rough = True
+        self.base = 0.0
 
     def hand(self, text: str, width: float, least: int = 14) -> Face | None:
         """The pen's face, smaller where ``text`` would be wider than ``width``; None if it cannot be that small."""
@@ -46,8 +46,10 @@ class HandForm:
         if baseline - f.ascent < 2 or baseline + 4 > self.s.canvas.height:
             return False
         for word in text.split():
-            if not self.s.canvas.text(x, baseline + max(-2, min(2, self.slope * (x - self.box.x0))), word, f, fill=self.pen):  # fmt: skip
+            drift = max(-2, min(2, self.slope * (x - self.box.x0)))
+            if not self.s.canvas.text(x, baseline + drift, word, f, fill=self.pen):
                 return False
+            self.s.canvas.items[-1] = (self.base, x, word)  # reads as one line with its label
             x += f.width(word) + f.space + self.r.randint(0, 2)
         return True
 
@@ -61,6 +63,8 @@ class HandForm:
     def draw(self, rows: list[list[dict]], parts: list[int]) -> list[int]:
         """Draws the rows that fit and returns the parts of the entries that are on the page."""
         done, parts = [], list(parts)
+        spare = (self.box.bottom - self.box.y - sum(max(map(self.height, row)) for row in rows)) / (len(rows) + 1)
+        self.gap = self.r.uniform(3, max(5, min(0.8 * spare, 30)))
         for row in rows:
             mine, parts = parts[: len(row)], parts[len(row) :]
             height = max(map(self.height, row))
@@ -97,7 +101,8 @@ class HandForm:
                 return False
             wide, y = f.width(struck), baseline - f.cap_height * 0.4
             for k in range(self.r.pick((1, 1, 2))):
-                self.sketch.line(x - 3, y + 3 * k + self.r.randint(-2, 2), x + wide + 3, y + 3 * k + self.r.randint(-2, 2), self.pen, self.width)  # fmt: skip
+                up, down = (y + 3 * k + self.r.randint(-2, 2) for _ in range(2))
+                self.sketch.line(x - 3, up, x + wide + 3, down, self.pen, self.width)
             x += wide + 2 * f.space + 4
         return self.write(x, baseline, value, f)
 
@@ -109,7 +114,7 @@ class HandForm:
         return f.width(text) if f.width(text) <= width and self.s.canvas.text(x, baseline, text, f) else None
 
     def draw_line(self, entry: dict, x0: float, x1: float, height: float) -> bool:
-        base = self.box.y + height - 5
+        base = self.base = self.box.y + height - 5
         lead = self.label.width(entry["label"] + self.colon)
         if not self._room(entry, x1 - x0 - lead - 8):
             return False
@@ -127,6 +132,7 @@ class HandForm:
         if not self._room(entry, x1 - x0 - 8):
             return False
         top = self.box.y
+        self.base = top + height - 7
         if self.print(x0 + 4, top + self.label.ascent + 1, entry["label"], x1 - x0 - 8) is None:
             return False
         self.s.canvas.rect(x0, top - 1, x1, top + height - 1, outline=self.grey)
@@ -136,7 +142,7 @@ class HandForm:
         """A line with its label below."""
         if not self._room(entry, x1 - x0):
             return False
-        line = self.box.y + height - self.label.height - 2
+        line = self.base = self.box.y + height - self.label.height - 2
         if self.print(x0 + 2, line + self.label.ascent + 2, entry["label"], x1 - x0) is None:
             return False
         self.rule(x0, x1, line)
@@ -149,7 +155,7 @@ class HandForm:
         pitch = min((x1 - x0 - 4) / max(cells, 1), self.size * 1.15)
         path = self.hands[0] if text.isascii() else self.hands[1]
         f = face(path or self.s.style.body.path, max(14, min(self.size, int(pitch * 0.95))))
-        if pitch < 12 or text and max(f.width(c) for c in text) > pitch + 4:
+        if pitch < 12 or (text and max(f.width(c) for c in text) > pitch + 4):
             return False
         top, low = self.box.y + self.label.height + 2, self.box.y + height
         if self.print(x0, self.box.y + self.label.ascent, entry["label"], x1 - x0) is None:
@@ -166,7 +172,7 @@ class HandForm:
 
     def draw_sign(self, entry: dict, x0: float, x1: float, height: float) -> bool:
         """A signature, larger than other writing and across its line."""
-        line = self.box.y + height - self.label.height - 3
+        line = self.base = self.box.y + height - self.label.height - 3
         path = (self.hands[0] if entry["value"].isascii() else self.hands[1]) or self.s.style.body.path
         f = face(path, int(self.size * 1.25))
         if entry["value"] and f.width(entry["value"]) > x1 - x0 - 12:
@@ -187,7 +193,9 @@ class HandForm:
         f, side, base = self.label, 11, self.box.y + height - 5
         lead = f"{entry['label']}{self.colon}"
         x = x0 + f.width(lead) + 12
-        if x + sum(f.width(option) + side + 18 for option in entry["options"]) > x1 or not self.s.canvas.text(x0, base, lead, f):  # fmt: skip
+        if x + sum(f.width(option) + side + 18 for option in entry["options"]) > x1 or not self.s.canvas.text(
+            x0, base, lead, f
+        ):
             return False
         after = self.r.chance(0.15)
         for k, option in enumerate(entry["options"]):
@@ -202,6 +210,7 @@ class HandForm:
                 self.s.canvas.rect(at, base - side + 1, at + side, base + 1, outline=255)
             if k in entry["chosen"]:
                 self.tick(at, base + 1, side)
+            self.s.canvas.items.append((base, at, "[x]" if k in entry["chosen"] else "[ ]"))
             x += f.width(option) + side + 18
         return True
 

@@ -183,7 +183,7 @@ class Canvas:
         return True
 
     def comb(self, x: float, baseline: float, text: str, f: Face, pitch: float, fill: int = 255) -> None:
-        """Draw a character in the middle of each ``pitch`` pixels from ``x`` on; the caller sees to it that they fit."""
+        """Draw a character in the middle of each ``pitch`` pixels from ``x`` on; the caller sees that they fit."""
         codes = classes_of(text)
         centre = x + pitch * (np.arange(len(codes)) + 0.5)
         for code, middle, wide in zip(codes, centre.tolist(), f.advances(codes).tolist(), strict=True):
