@@ -151,7 +151,7 @@ def _add_spoken_questions(
     clips: list[tuple[np.ndarray, str]] = []
     while len(clips) < spec.clips:
         fact, _ = r.pick(document_facts(pages) or [(Fact("kind", pages[0].kind), None)])
-        if r.chance(0.12):
+        if r.chance(0.08):
             fact = (absent_facts(r, pages, 1) or [fact])[0]
         if len(fact.subject) > 24 or len(fact.label) > 24 or fact.key in ("line_start", "numbered_line"):
             continue

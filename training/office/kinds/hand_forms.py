@@ -95,7 +95,7 @@ def _rows(r: Rng, entries: list[dict], wide: bool) -> list[list[dict]]:
     return rows
 
 
-@kind("pen_form", 7.0)
+@kind("pen_form", 12.0)
 def pen_form(d: Document) -> None:
     r, dates = d.r, Dates(d.r)
     titles, names = r.pick(FORMS)

@@ -25,7 +25,7 @@ SAYINGS = ("Can somebody open the door?", "I am running ten minutes late.", "The
 ROLES = ("Speaker", "Visitor", "Exhibitor", "Staff", "Press", "Guest", "Volunteer", "Crew", "Trainee", "Physician", "Security")
 
 
-@kind("unlabelled_letter", 2.5)
+@kind("unlabelled_letter", 4.0)
 def unlabelled_letter(d: Document) -> None:
     """Sender and reader stand where letters have them; nothing says so."""
     r, dates = d.r, Dates(d.r)
@@ -75,7 +75,7 @@ def unlabelled_letter(d: Document) -> None:
         d.ask(("Who gets a copy?", "To whom does a copy go?", "Who is in copy?"), boss, copied)
 
 
-@kind("who_said", 3.0)
+@kind("who_said", 5.0)
 def who_said(d: Document) -> None:
     """Minutes, reports and interviews: who said what, who does what."""
     r, dates = d.r, Dates(d.r)
@@ -120,7 +120,7 @@ def who_said(d: Document) -> None:
         d.ask(("Who signed the notes?", "Who wrote this down?", "Whose name stands at the end?", "Who is the author of the notes?"), names[5], part)
 
 
-@kind("name_badge", 2.0)
+@kind("name_badge", 3.0)
 def name_badge(d: Document) -> None:
     """Badges, door plates, place cards, desk signs: a name among other words."""
     r = d.r

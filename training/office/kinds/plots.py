@@ -104,7 +104,7 @@ def _frame(d: Document, title: str, unit: str, options: dict, part: int) -> None
         d.absent(*SOURCE[:4])
 
 
-@kind("plot", 8.0)
+@kind("plot", 14.0)
 def plot(d: Document) -> None:
     """One series, on a page of its own or between paragraphs."""
     r = d.r
@@ -242,7 +242,7 @@ def _trend(d: Document, labels: list[str], values: list[float], family: str, par
         d.ask(("Which years does the chart cover?", "From when to when does it go?", "What period is shown?"), f"{labels[0]} to {labels[-1]}", part)
 
 
-@kind("plot_series", 5.0)
+@kind("plot_series", 9.0)
 def plot_series(d: Document) -> None:
     """Several series, with a legend."""
     r = d.r
