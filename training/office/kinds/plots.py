@@ -129,9 +129,9 @@ def add_plot(d: Document) -> None:
         labels, ordered = _labels(r, family.replace(", ", ","))
     labels = labels[:12]
     title = title.format(town=town(r), since=f"since {labels[0]}" if family == "years" else "").strip()
-    unit = unit if unit in MEASURES or loss else ""
+    counted, unit = unit == "%" or unit not in MEASURES, unit if unit in MEASURES or loss else ""
     forms = ("bar", "column", "line", "area", "dots", "lollipop", "pie", "donut")
-    weights = (0, 4, 4, 2, 0, 1, 0, 0) if ordered else (4, 4, 0, 0, 1, 1, 2, 1) if len(labels) < 8 and not loss and unit != "°C" else (4, 3, 0, 0, 1, 1, 0, 0)
+    weights = (0, 4, 4, 2, 0, 1, 0, 0) if ordered else (4, 4, 0, 0, 1, 1, 2, 1) if len(labels) < 8 and not loss and counted else (4, 3, 0, 0, 1, 1, 0, 0)
     form = r.choices(forms, weights)[0]
     circle = form in ("pie", "donut")
     if loss and form == "area":
@@ -146,12 +146,14 @@ def add_plot(d: Document) -> None:
     values = [ticks[0] + unit_step * r.randint(0 if loss else 1, span) for _ in labels]
     if ordered and r.chance(0.3):
         values.sort(reverse=r.chance(0.5))
-    if circle:
+    if circle and unit != "%" and r.chance(0.6):  # counts, not shares
+        values = [float(r.randint(max(low, high // 8, 1), max(high, 3))) for _ in labels]
+    elif circle:
         cuts = sorted(r.sample(range(3, 98), len(labels) - 1)) if len(labels) < 9 else list(range(8, 8 * len(labels), 8))
         values = [float(b - a) for a, b in zip([0, *cuts], [*cuts, 100], strict=True)]
         unit = "%"
     numbers = Numbers(r, unit, max(map(abs, (*values, *ticks))))
-    if circle:
+    if circle and unit == "%":
         numbers.unit, numbers.before = "%", False
     texts = [numbers(x) for x in values]
     axis = None if circle or (printed and r.chance(0.4)) else ticks
