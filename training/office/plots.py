@@ -44,6 +44,7 @@ class Plot:
             self.small = self.bold = face(r.pick(hands), max(14, self.small.size + 3))
         self.palette = r.pick(PALETTES)
         self.hatched = (not self.rough and r.chance(0.08)) or (self.rough and r.chance(0.5))
+        self.hatched = self.hatched and self.form not in (*ROUND, "line", "lines", "area")
         self.edge = r.pick((255, None, None)) if not self.hatched else 255
         self.grid = r.pick((0, 40, 60, 60, 90)) if o["ticks"] else 0
         self.dash = r.pick((0, 0, 4))

@@ -149,6 +149,7 @@ def add_plot(d: Document) -> None:
     if circle and unit != "%" and r.chance(0.6):  # counts, not shares
         values = [float(r.randint(max(low, high // 8, 1), max(high, 3))) for _ in labels]
     elif circle:
+        subject, noun = (subject if unit == "%" else None), "share"
         cuts = sorted(r.sample(range(3, 98), len(labels) - 1)) if len(labels) < 9 else list(range(8, 8 * len(labels), 8))
         values = [float(b - a) for a, b in zip([0, *cuts], [*cuts, 100], strict=True)]
         unit = "%"
