@@ -20,7 +20,8 @@ class HandForm:
         self.s, self.r, self.box = s, s.r, box
         r = s.r
         self.hands = hand, accented
-        self.size = max(17, s.style.body.size + r.randint(2, 9))
+        low = max(face(hand, 20).cap_height, 8) if hand else 14  # some hands are small for their size
+        self.size = int(max(17, s.style.body.size + r.randint(2, 9)) * max(1.0, min(1.5, 13.5 / low)))
         self.pen = r.choices((255, 215, 180, 150), (5, 3, 3, 1))[0]
         self.width, self.slope = r.pick((1, 1.5, 2)), r.uniform(-0.006, 0.004)
         self.sink = r.randint(-3, 5)  # how far the writing stands over or through its line

@@ -18,6 +18,7 @@ CHARACTERS = (
 )
 _CLASSES = np.full(0x20AE, -1, np.int16)
 _CLASSES[[ord(c) for c in CHARACTERS]] = np.arange(len(CHARACTERS))
+HOLLOW = frozenset(("femkeklaver.ttf",))  # hands drawn as outlines, that nobody can read at the size of print
 BASELINE_TOLERANCE = 5  # items whose baselines differ by no more are one line of the transcription
 
 
@@ -97,7 +98,9 @@ def font_files(held: bool, latin: bool = False, hand: bool = False) -> tuple[str
     folder = assets_dir() / "fonts" / ("hand" if hand else "held" if held else "train")
     if hand and not folder.is_dir():
         return ()
-    files = tuple(sorted(str(p) for p in Path(folder).iterdir() if p.suffix in (".ttf", ".otf")))
+    files = tuple(
+        sorted(str(p) for p in Path(folder).iterdir() if p.suffix in (".ttf", ".otf") and p.name not in HOLLOW)
+    )
     complete = assets_dir() / "fonts" / "latin.txt"
     if latin and complete.is_file():
         names = set(complete.read_text(encoding="utf-8").split("\n"))
