@@ -40,8 +40,8 @@ KIND_NAMES = {
     "email_thread": "an email conversation", "faq": "a page of questions and answers", "agenda": "a programme",
     "utility_bill": "an electricity bill", "spreadsheet": "a screenshot of a spreadsheet", "sign": "a sign",
     "settings": "a screenshot of settings", "plot": "a chart", "plot_series": "a chart", "subject_chart": "a chart",
-    "series_chart": "a chart", "pen_form": "a form", "unlabelled_letter": "a letter", "who_said": "minutes of a meeting",
-    "name_badge": "a name badge", "group_chat": "a conversation in a group chat",
+    "series_chart": "a chart", "pen_form": "a form", "unlabelled_letter": "a letter",
+    "who_said": "minutes of a meeting", "name_badge": "a name badge", "group_chat": "a conversation in a group chat",
 }  # fmt: skip
 
 
