@@ -42,6 +42,7 @@ KIND_NAMES = {
     "settings": "a screenshot of settings", "plot": "a chart", "plot_series": "a chart", "subject_chart": "a chart",
     "series_chart": "a chart", "pen_form": "a form", "unlabelled_letter": "a letter",
     "who_said": "minutes of a meeting", "name_badge": "a name badge", "group_chat": "a conversation in a group chat",
+    "credits": "a page with names",
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ PDF_SHARE = 0.15  # of pages, where the second engine is installed
 SHORT = frozenset(
     "badge ticket label receipt_world menu timetable prose slide invitation poster certificate business_card "
     "sticky_note sign chat shopping_list calendar settings prescription article email_thread recipe spreadsheet "
-    "dashboard price_list name_badge group_chat".split()
+    "dashboard price_list name_badge group_chat credits".split()
 )
 LONG = (
     "minutes",
