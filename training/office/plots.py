@@ -44,7 +44,8 @@ class Plot:
             self.small = self.bold = face(r.pick(hands), max(14, self.small.size + 3))
         self.palette = r.pick(PALETTES)
         self.hatched = (not self.rough and r.chance(0.08)) or (self.rough and r.chance(0.5))
-        self.hatched = self.hatched and self.form not in (*ROUND, "line", "lines", "area")
+        if self.form in (*ROUND, "line", "lines", "area") or (self.stacked and self.printed):
+            self.hatched = False
         self.edge = r.pick((255, None, None)) if not self.hatched else 255
         self.grid = r.pick((0, 40, 60, 60, 90)) if o["ticks"] else 0
         self.dash = r.pick((0, 0, 4))
@@ -286,10 +287,10 @@ class Plot:
         """The printed value at or in a mark; False if there is no room."""
         f, text = self.small, self.printed[n][i]
         size, room = f.width(text), abs(b - a)
-        along = room > size + 6 if self.lying else (room > f.height + 2 and wide > size + 2)
+        along = room > size + 3 if self.lying else (room > f.cap_height + 4 and wide > size + 2)
         solid = self.form not in ("dots", "lollipop") and not self._hatch(n)
         if self.stacked or (self.inside and solid and along):
-            if not along or self._hatch(n):
+            if not along:
                 return False
             middle = (a + b) / 2
             x, y = (middle, centre) if self.lying else (centre, middle)

@@ -261,7 +261,8 @@ def plot_series(d: Document) -> None:
     unit_step = 1 if printed else step if len(ticks) > 5 else step / 2
     share = len(series) if stacked else 1
     span = max(int((ticks[-1] - ticks[0]) / unit_step / share), 2)
-    values = [[ticks[0] + unit_step * r.randint(1, span) for _ in labels] for _ in series]
+    least = span // 3 if stacked and printed else 1  # room for the numbers in the bars
+    values = [[ticks[0] + unit_step * r.randint(max(least, 1), span) for _ in labels] for _ in series]
     highest = max(map(sum, zip(*values, strict=True))) if stacked else max(map(max, values))
     while ticks[-1] < highest:
         ticks.append(ticks[-1] + step)
