@@ -39,7 +39,10 @@ KIND_NAMES = {
     "web_page": "a web page", "program": "a programme", "cv": "a CV", "lab_report": "a laboratory report",
     "email_thread": "an email conversation", "faq": "a page of questions and answers", "agenda": "a programme",
     "utility_bill": "an electricity bill", "spreadsheet": "a screenshot of a spreadsheet", "sign": "a sign",
-    "settings": "a screenshot of settings",
+    "settings": "a screenshot of settings", "plot": "a chart", "plot_series": "a chart", "subject_chart": "a chart",
+    "series_chart": "a chart", "pen_form": "a form", "unlabelled_letter": "a letter",
+    "who_said": "minutes of a meeting", "name_badge": "a name badge", "group_chat": "a conversation in a group chat",
+    "credits": "a page with names",
 }  # fmt: skip
 
 
