@@ -41,6 +41,7 @@ PROSE = {
     "doc-debian": "*.txt*", "installation-guide-amd64": "*.html",
     "aptitude-doc-en": "*.html", "anarchism": "*.txt*",
 }  # fmt: skip
+EXAMPLES = "wordnet-base"  # WordNet 3.0; its licence permits any use that keeps the notice
 PARAGRAPH = (120, 700)  # characters
 
 
@@ -84,5 +85,38 @@ def collect_prose(out: Path, debs: Path) -> int:
                     for line in paragraphs_of(data.decode("utf-8", errors="ignore")):
                         if set(line) <= allowed and " the " in line:
                             seen[line] = None
+    out.write_text("\n".join(seen) + "\n", encoding="utf-8")
+    return len(seen)
+
+
+def examples_of(text: str) -> list[str]:
+    """The quoted examples in a data file of WordNet that are written as they are said, three words or more.
+
+    Args:
+        text: lines of ``wndb(5WN)``: a synset, ``|``, its gloss; the examples stand in quotation marks in the gloss.
+    """
+    found = []
+    for line in text.splitlines():
+        synset, bar, gloss = line.partition(" | ")
+        if bar and not synset.startswith(" "):  # lines that begin with a space are the licence
+            found += re.findall(r'"([^"]+)"', gloss)
+    kept = (" ".join(example.split()).rstrip(" .;,") for example in found)
+    return [e for e in kept if re.fullmatch(r"[A-Za-z][A-Za-z',; -]*[A-Za-z][!?]?", e) and e.count(" ") > 1]
+
+
+def collect_examples(out: Path, debs: Path, unwanted: re.Pattern) -> int:
+    """Write short sentences and phrases around single words, one a line. Returns how many.
+
+    Args:
+        unwanted: matches lower-case words that no example may hold.
+    """
+    seen: dict[str, None] = {}
+    for deb in sorted(debs.glob(f"{EXAMPLES}_*.deb"))[:1]:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["dpkg", "-x", str(deb), folder], check=True)
+            for path in sorted(Path(folder).rglob("data.*")):
+                for example in examples_of(path.read_text(encoding="latin-1")):
+                    if not any(unwanted.search(word) for word in re.findall("[a-z]+", example.lower())):
+                        seen[example] = None
     out.write_text("\n".join(seen) + "\n", encoding="utf-8")
     return len(seen)

@@ -6,6 +6,7 @@
     fonts/hand/*                  faces that look written by hand, for the entries of forms
     fonts/latin.txt               faces that hold every character of ``training.pages.canvas.CHARACTERS``
     prose.txt                     English prose, a paragraph a line
+    examples.txt                  short English sentences and phrases, one a line
     words.txt                     lower-case English words of 3-11 letters
     espeak/                       libespeak-ng, its two libraries and the English part of its data
     LICENSES.md                   every package taken from, with its licences
@@ -31,7 +32,7 @@ from pathlib import Path
 
 from PIL import ImageFont
 
-from training.asset_packages import HAND_FONTS, MORE_FONTS, MORE_HELD_FONTS, PROSE, collect_prose
+from training.asset_packages import EXAMPLES, HAND_FONTS, MORE_FONTS, MORE_HELD_FONTS, PROSE, collect_examples, collect_prose
 from training.pages.canvas import CHARACTERS
 
 FONT_ROOT = "usr/share/fonts"
@@ -335,7 +336,7 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         debs: downloaded packages, for what is not installed and for the families of ``training.asset_packages``.
 
     Returns:
-        Counts: ``train_fonts``, ``held_fonts``, ``hand_fonts``, ``words``, ``paragraphs``, ``bytes``.
+        Counts: ``train_fonts``, ``held_fonts``, ``hand_fonts``, ``words``, ``paragraphs``, ``examples``, ``bytes``.
 
     Raises:
         FileNotFoundError: a Debian package named in ``LICENSES.md`` is neither installed nor in ``debs``.
@@ -348,7 +349,8 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         root = Path("/")
         if debs is not None:
             root = Path(unpacked)
-            unpack(debs, (*TRAIN_FONTS, *HELD_FONTS, "wamerican"), root)
+            unpack(debs, (*TRAIN_FONTS, *HELD_FONTS, "wamerican", EXAMPLES), root)
+            rows.append(f"| {EXAMPLES} | examples.txt | {licences(EXAMPLES, root)} |")
         complete = collect_fonts(out / "fonts" / "train", TRAIN_FONTS, root)
         complete += collect_fonts(out / "fonts" / "held", HELD_FONTS, root)
         if debs is not None:
@@ -360,9 +362,10 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         words = collect_words(out / "words.txt", root)
         write_licences(out / "LICENSES.md", rows, root)
     counts = {f"{s}_fonts": len(list((out / "fonts" / s).glob("*.?tf"))) for s in ("train", "held", "hand")}
-    counts |= {"words": words, "paragraphs": 0}
+    counts |= {"words": words, "paragraphs": 0, "examples": 0}
     if debs is not None:
         counts["paragraphs"] = collect_prose(out / "prose.txt", debs)
+        counts["examples"] = collect_examples(out / "examples.txt", debs, _UNWANTED)
     collect_espeak(out / "espeak")
     counts["bytes"] = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     return counts
@@ -375,7 +378,7 @@ def main() -> None:
     parser.add_argument("--packages", action="store_true", help="print the names of all packages, to be downloaded")
     args = parser.parse_args()
     if args.packages:
-        print(*TRAIN_FONTS, *HELD_FONTS, *MORE_FONTS, *MORE_HELD_FONTS, *HAND_FONTS, "wamerican", *PROSE)
+        print(*TRAIN_FONTS, *HELD_FONTS, *MORE_FONTS, *MORE_HELD_FONTS, *HAND_FONTS, "wamerican", *PROSE, EXAMPLES)
         return
     for name, count in collect_assets(args.out, args.debs).items():
         print(f"{name}: {count}")
