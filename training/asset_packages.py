@@ -12,6 +12,7 @@ import html
 import re
 import subprocess
 import tempfile
+from itertools import zip_longest
 from pathlib import Path
 
 from training.pages.canvas import CHARACTERS
@@ -42,6 +43,8 @@ PROSE = {
     "aptitude-doc-en": "*.html", "anarchism": "*.txt*",
 }  # fmt: skip
 EXAMPLES = "wordnet-base"  # WordNet 3.0; its licence permits any use that keeps the notice
+FREQUENCIES = "python3-zxcvbn"  # lists of words by frequency; MIT
+COMMON = 7000  # words that are common
 PARAGRAPH = (120, 700)  # characters
 
 
@@ -120,3 +123,28 @@ def collect_examples(out: Path, debs: Path, unwanted: re.Pattern) -> int:
                         seen[example] = None
     out.write_text("\n".join(seen) + "\n", encoding="utf-8")
     return len(seen)
+
+
+def common_of(text: str, known: set[str]) -> list[str]:
+    """The :data:`COMMON` most frequent words, alternately of the lists of films and of an encyclopedia.
+
+    Args:
+        text: ``zxcvbn/frequency_lists.py``. A word stands only in the list that it is most frequent in.
+        known: lower-case words and contractions to keep; the lists also have names and abbreviations of the web.
+    """
+    names = ("us_tv_and_film", "english_wikipedia")
+    lists = dict(re.findall(r'"(\w+)": "([^"]*)"\.split', text))
+    ranked = zip_longest(*(lists[name].split(",") for name in names), fillvalue="")
+    return [word for words in ranked for word in words if word in known][:COMMON]
+
+
+def collect_common(out: Path, debs: Path, known: set[str]) -> int:
+    """Write common words, about the most frequent first, one a line. Returns how many."""
+    words: list[str] = []
+    for deb in sorted(debs.glob(f"{FREQUENCIES}_*.deb"))[:1]:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["dpkg", "-x", str(deb), folder], check=True)
+            for path in sorted(Path(folder).rglob("frequency_lists.py")):
+                words = common_of(path.read_text(encoding="utf-8"), known)
+    out.write_text("\n".join(words) + "\n", encoding="ascii")
+    return len(words)

@@ -7,6 +7,7 @@
     fonts/latin.txt               faces that hold every character of ``training.pages.canvas.CHARACTERS``
     prose.txt                     English prose, a paragraph a line
     examples.txt                  short English sentences and phrases, one a line
+    common.txt                    words of these in lower case, the most frequent first
     words.txt                     lower-case English words of 3-11 letters
     espeak/                       libespeak-ng, its two libraries and the English part of its data
     LICENSES.md                   every package taken from, with its licences
@@ -32,7 +33,17 @@ from pathlib import Path
 
 from PIL import ImageFont
 
-from training.asset_packages import EXAMPLES, HAND_FONTS, MORE_FONTS, MORE_HELD_FONTS, PROSE, collect_examples, collect_prose
+from training.asset_packages import (
+    EXAMPLES,
+    FREQUENCIES,
+    HAND_FONTS,
+    MORE_FONTS,
+    MORE_HELD_FONTS,
+    PROSE,
+    collect_common,
+    collect_examples,
+    collect_prose,
+)
 from training.pages.canvas import CHARACTERS
 
 FONT_ROOT = "usr/share/fonts"
@@ -336,7 +347,8 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         debs: downloaded packages, for what is not installed and for the families of ``training.asset_packages``.
 
     Returns:
-        Counts: ``train_fonts``, ``held_fonts``, ``hand_fonts``, ``words``, ``paragraphs``, ``examples``, ``bytes``.
+        Counts: ``train_fonts``, ``held_fonts``, ``hand_fonts``, ``words``, ``paragraphs``, ``examples``,
+        ``common``, ``bytes``.
 
     Raises:
         FileNotFoundError: a Debian package named in ``LICENSES.md`` is neither installed nor in ``debs``.
@@ -349,8 +361,9 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         root = Path("/")
         if debs is not None:
             root = Path(unpacked)
-            unpack(debs, (*TRAIN_FONTS, *HELD_FONTS, "wamerican", EXAMPLES), root)
+            unpack(debs, (*TRAIN_FONTS, *HELD_FONTS, "wamerican", EXAMPLES, FREQUENCIES), root)
             rows.append(f"| {EXAMPLES} | examples.txt | {licences(EXAMPLES, root)} |")
+            rows.append(f"| {FREQUENCIES} | common.txt | {licences(FREQUENCIES, root)} |")
         complete = collect_fonts(out / "fonts" / "train", TRAIN_FONTS, root)
         complete += collect_fonts(out / "fonts" / "held", HELD_FONTS, root)
         if debs is not None:
@@ -362,10 +375,12 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         words = collect_words(out / "words.txt", root)
         write_licences(out / "LICENSES.md", rows, root)
     counts = {f"{s}_fonts": len(list((out / "fonts" / s).glob("*.?tf"))) for s in ("train", "held", "hand")}
-    counts |= {"words": words, "paragraphs": 0, "examples": 0}
+    counts |= {"words": words, "paragraphs": 0, "examples": 0, "common": 0}
     if debs is not None:
         counts["paragraphs"] = collect_prose(out / "prose.txt", debs)
         counts["examples"] = collect_examples(out / "examples.txt", debs, _UNWANTED)
+        said = re.findall("[a-z]+(?:'[a-z]+)?", (out / "examples.txt").read_text(encoding="utf-8").lower())
+        counts["common"] = collect_common(out / "common.txt", debs, set(said))
     collect_espeak(out / "espeak")
     counts["bytes"] = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     return counts
@@ -378,7 +393,17 @@ def main() -> None:
     parser.add_argument("--packages", action="store_true", help="print the names of all packages, to be downloaded")
     args = parser.parse_args()
     if args.packages:
-        print(*TRAIN_FONTS, *HELD_FONTS, *MORE_FONTS, *MORE_HELD_FONTS, *HAND_FONTS, "wamerican", *PROSE, EXAMPLES)
+        print(
+            *TRAIN_FONTS,
+            *HELD_FONTS,
+            *MORE_FONTS,
+            *MORE_HELD_FONTS,
+            *HAND_FONTS,
+            "wamerican",
+            *PROSE,
+            EXAMPLES,
+            FREQUENCIES,
+        )
         return
     for name, count in collect_assets(args.out, args.debs).items():
         print(f"{name}: {count}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from training.wordings import NOT_STATED
 CHARACTERS_A_SECOND = 14.0  # of speech at a quick but usual rate
 HELD_EVERY = 25
 TALK = Path(__file__).with_name("talk.txt")
-LISTS, TALKS, EXAMPLES = 0.15, 0.2, 0.4  # of texts; the others are prose
+LISTS, EXAMPLES, TALKS = 0.15, 0.4, 0.2  # of texts; the others are prose
 _SENTENCE = re.compile(r"[A-Z][A-Za-z',; -]*[a-z][.!?]")
 _ODD = re.compile(r"[A-Z]{2}|[a-z][A-Z]|(?<![\w'])(?:[b-hj-z]|[B-HJ-Z])(?!\w)|''|' | '|^'|(?<!\w)-|-(?!\w)")
 _SMALL = (
@@ -122,10 +123,27 @@ def talk(held: bool = False) -> tuple[str, ...]:
 
 
 @lru_cache(None)
-def _running() -> tuple[str, ...]:
-    """Words of three letters or more in the order of running text: a word is as frequent as in English."""
-    text = plain(" ".join((*examples(), *talk(), *(sentence for run in runs() for sentence in run))))
-    return tuple(word for word in text.split() if len(word) > 2)
+def _around(held: bool) -> tuple[tuple[str, ...], ...]:
+    """For every common word the examples that hold it; empty where the assets lack one of the two."""
+    path = assets_dir() / "common.txt"
+    common = dict.fromkeys(path.read_text(encoding="ascii").split()) if path.is_file() else ()
+    holding: dict[str, list[str]] = {word: [] for word in common}
+    for example in examples(held):
+        for word in set(plain(example).split()) & holding.keys():
+            holding[word].append(example)
+    return tuple(tuple(found) for found in holding.values() if found)
+
+
+def _example(r: Rng, held: bool) -> str:
+    """Most of them around a common word, so that rare ones are heard too; talk in place of assets that are missing."""
+    around = _around(held) if r.chance(0.7) else ()
+    return r.pick(r.pick(around) if around else examples(held) or talk(held))
+
+
+@lru_cache(None)
+def _common() -> list[str]:
+    path = assets_dir() / "common.txt"
+    return [w for w in path.read_text(encoding="ascii").split() if len(w) > 2] if path.is_file() else words()
 
 
 def _piece(r: Rng, sentence: str, longest: int) -> str:
@@ -146,11 +164,15 @@ def _prose(r: Rng, longest: int, held: bool) -> str:
     return text or _prose(r, longest, held)
 
 
-def _short(r: Rng, sentences: tuple[str, ...], longest: int) -> str:
+def _short(r: Rng, draw: Callable[[], str], longest: int) -> str:
     """Short sentences one after another."""
     text = ""
     while r.chance(0.9) or not text:
-        sentence = r.pick(sentences)
+        sentence = draw()
+        for _ in range(8):  # a sentence that is too long would lose the word it was drawn for
+            if text or len(sentence) < longest:
+                break
+            sentence = draw()
         sentence = f"{sentence[0].upper()}{sentence[1:]}{'' if sentence[-1] in '.!?' else '.'}"
         if len(text) + len(sentence) >= longest:
             return text or _piece(r, sentence, longest)
@@ -159,7 +181,7 @@ def _short(r: Rng, sentences: tuple[str, ...], longest: int) -> str:
 
 
 def _word(r: Rng) -> str:
-    return r.pick(words() if r.chance(0.5) else _running())
+    return r.pick(words() if r.chance(0.4) else _common())
 
 
 def _list(r: Rng, longest: int) -> str:
@@ -173,15 +195,15 @@ def _list(r: Rng, longest: int) -> str:
 
 
 def _text(r: Rng, longest: int, held: bool) -> str:
-    """A list, talk, examples or prose, by their shares; talk in place of assets that are missing."""
+    """A list, talk, examples or prose, by their shares."""
     kind = r.random()
     if kind < LISTS:
         return _list(r, longest)
-    if kind < LISTS + TALKS:
-        return _short(r, talk(held), longest)
-    if kind < LISTS + TALKS + EXAMPLES:
-        return _short(r, examples(held) or talk(held), longest)
-    return _prose(r, longest, held) if runs(held) else _short(r, talk(held), longest)
+    if kind < LISTS + EXAMPLES:
+        return _short(r, lambda: _example(r, held), longest)
+    if kind < LISTS + EXAMPLES + TALKS or not runs(held):
+        return _short(r, lambda: r.pick(talk(held)), longest)
+    return _prose(r, longest, held)
 
 
 def read_aloud(r: Rng, held: bool = False, seconds: float = 20.0) -> Utterance:
