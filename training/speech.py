@@ -202,8 +202,8 @@ def speak_recorded(rng: Rng, text: str, held: bool = False, seconds: float = 0.0
         float32 ``[n]`` at 16 kHz, or ``None`` if there is no flite or the text cannot be said in that time.
     """
     speaker, pauses = flite.flite(), rng.chance(0.5)
-    # the pace that leaves a tenth of the time for pauses, a third if there are many
-    slowest = len(text) / flite.PACE / seconds * (1.3 if pauses else 1.1) if seconds else 0.0
+    # the pace that leaves an eighth of the time for pauses, more if there are many
+    slowest = len(text) / flite.PACE / seconds * (1.4 if pauses else 1.15) if seconds else 0.0
     if speaker is None or slowest > 1.4:
         return None
     quick = len(text) > RECORDED_LONGEST and not held
@@ -232,7 +232,7 @@ def speak(rng: Rng, text: str, held: bool = False, seconds: float = 0.0) -> np.n
     """
     if not held and flite.flite() is not None and rng.chance(RECORDED):
         wave = speak_recorded(rng, text, seconds=seconds)
-        if wave is not None and len(wave):
+        if wave is not None and 0 < len(wave) <= (seconds * SAMPLE_RATE or LONGEST):
             return wave
     halting = rng.chance(0.5)
     # at R words a minute a voice says about R / 10 characters a second, less when it pauses
@@ -366,7 +366,7 @@ def beside(rng: Rng, wave: np.ndarray, other: np.ndarray, snr_db: tuple[float, f
 
 
 def spoil(rng: Rng, wave: np.ndarray, held: bool = False) -> np.ndarray:
-    """What phones and rooms do beyond :func:`degrade`: a voice behind, places, a microphone, a line's band, cut peaks."""
+    """What phones and rooms do beyond :func:`degrade`: a voice behind, a place, a microphone, a line, cut peaks."""
     if rng.chance(0.3):
         wave = beside(rng, wave, speak(rng, rng.pick(BACKGROUND), held))
     if rng.chance(0.5):
