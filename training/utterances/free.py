@@ -234,6 +234,9 @@ def _draw(r: Rng, name: str) -> Spoken:
             ("bakery", "pharmacy", "market", "supermarket", "butcher", "corner shop", "post office", "garden centre")
         )
         return Spoken(value, value)
+    if name == "code":
+        code = SLOTS["code"](r)
+        return code if any(c.isdigit() for c in code.answer) else _draw(r, name)  # letters alone could be a word
     return SLOTS[{"p": "name", "q": "name", "goods": "item"}.get(name, name)](r)
 
 
