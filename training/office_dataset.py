@@ -28,7 +28,7 @@ from training.utterances.free import free_memo
 from training.utterances.memos import written_memo
 
 OFFICE_SHARE = 0.7  # of pages; the others are those of `training.pages`
-ALOUD_SHARE = 0.34  # of recordings: prose read aloud
+ALOUD_SHARE, SHORT_ALOUD_SHARE = 0.34, 0.45  # of recordings, and of those up to six seconds: prose read aloud
 WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `training/utterances/texts`
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
 LONG_TEXT, LONG_SEQUENCE = 420, 1280  # tokens of a transcription now and then, where a sequence has so many
@@ -90,7 +90,7 @@ def any_pages(r: Rng, count: int, height: int, width: int, held: bool) -> list[P
 def any_utterance(r: Rng, held: bool, frames: int) -> Utterance:
     """What a recording of ``frames`` says: prose, a memo where one fits, or a sentence with a fact."""
     kind, seconds = r.random(), frames / 100
-    if kind < ALOUD_SHARE:
+    if kind < (ALOUD_SHARE if frames >= 600 else SHORT_ALOUD_SHARE):
         return read_aloud(r, held, seconds)
     if frames >= 600 and kind < ALOUD_SHARE + WRITTEN_SHARE:
         return written_memo(r, held, seconds)
