@@ -215,8 +215,8 @@ class RotateKV(RotatedAffineCodec):
 
     def packed_format(self, packed: Packed) -> PackedFormat | None:
         store = AffineCodec.packed_format(self, packed) if self.side == "key" else super().packed_format(packed)
-        if self.pivots:
-            return None  # which are kept after the rotation of all heads
+        if self.pivots:  # as the model made them: each head has its own, whatever it is rotated with
+            store = replace(store, kept=packed["outlier"], kept_slot=packed["outlier_slot"])
         if self.side == "value":
             return store
         order = packed["channel_order"]

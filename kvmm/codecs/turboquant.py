@@ -7,9 +7,10 @@ for that density (Lloyd-Max; section 3.1, algorithm 1, ``TurboQuant_mse``).
 Fractional widths (section 4.3) code some channels, the *outliers*, with one bit more than the others. The paper splits
 the vector before it rotates: outliers are channels of the keys and values as the model makes them, and both parts have
 a norm and a rotation of their own. Its "2.5 bits" are 32 of 128 channels of 3 bits and 96 of 2, which is 2.25 here.
-Its calibration for vLLM takes the channels with the largest sum of squares; so does ``outliers="magnitude"``, over
-the span (an image, a recording, a prompt) that they are for, without a calibration file. ``outliers="first"`` splits
-behind one rotation of the whole vector, where channels are alike and any half does.
+Its calibration for vLLM takes the channels with the largest sum of squares, once; so does ``outliers="magnitude"``,
+over the first span (an image, a recording, a prompt) of a store, without a calibration file: what comes later is split
+alike, so that one transform of the query serves all pages. ``outliers="first"`` splits behind one rotation of the whole
+vector, where channels are alike and any half does.
 
 ``residual="qjl"`` is algorithm 2, ``TurboQuant_prod``: one bit less for the code book, and the signs of a Gaussian
 projection of what it leaves, which make the estimate of ``q . k`` unbiased. It is off: see below.
@@ -41,7 +42,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from kvmm.codecs.base import PAGE_SIZE, Codec, EncodeContext, Packed, Stored, StoreShape
+from kvmm.codecs.base import Codec, EncodeContext, Packed, Stored, StoreShape
 from kvmm.codecs.common.codebook import bit_weights, code_levels, lloyd_max
 from kvmm.codecs.common.offset import OFFSET, add_offset, offset_fields, offset_scores, subtract_offset
 from kvmm.codecs.spec import CodecSpec, Side, Site, spec
@@ -76,9 +77,13 @@ def _level_range(runs: tuple[Run, ...], device: torch.device) -> tuple[torch.Ten
 
 
 @lru_cache(maxsize=32)
-def _transform(dim: int, seed: int, device: torch.device, side: Side) -> torch.Tensor:
-    """float32 ``[1, D, Q]`` from queries to rotated keys, or ``[1, D, D]`` from rotated values back."""
-    rotation = random_rotation(dim, seed, device)
+def _transform(runs: tuple[Run, ...] | None, dim: int, seed: int, device: torch.device, side: Side) -> torch.Tensor:
+    """float32 ``[1, D, Q]`` from queries to rotated keys or ``[1, D, D]`` from rotated values back, of all channels or
+    of each of ``runs``."""
+    if runs is None:
+        rotation = random_rotation(dim, seed, device)
+    else:
+        rotation = torch.block_diag(*(random_rotation(run.dim, seed, device) for run in runs))
     return pad_lanes(rotation.T)[None] if side == "key" else rotation.contiguous()[None]
 
 
@@ -99,7 +104,8 @@ class TurboQuant(Codec):
     Stored: ``codes`` uint8, the first bits (two, or one) of every coordinate in planes (keys ``[B, H, P, N / 4, D]``,
     values ``[B, H, P, D, N / 4]``); ``high_codes``, the rest, of all channels or of the first ``M``; ``norm``
     ``[B, H, P, N]``; for keys ``offset`` ``[B, H, G, D]``. With outliers by magnitude, which then are the first ``M``
-    channels: ``high_norm`` ``[B, H, P, N]`` and ``high_channels`` uint8 ``[B, H, G, D]``, 1 at the ``M`` of a span.
+    channels: ``high_norm`` ``[B, H, P, N]`` and ``channel_order`` int16 ``[B, H, G, D]``, the channels in the order of
+    the codes, alike for all groups.
     With a residual: ``sketch`` uint8 ``[B, H, P, N / 8, D]`` (signs) and ``residual_norm`` ``[B, H, P, N]``.
 
     Options:
@@ -115,7 +121,7 @@ class TurboQuant(Codec):
     name = "turboquant"
     bits = (2, 2.25, 2.5, 3, 4)
     pages_stand_alone = True
-    stored: ClassVar[Mapping[str, Stored]] = {**OFFSET, "high_channels": Stored("group")}
+    stored: ClassVar[Mapping[str, Stored]] = {**OFFSET, "channel_order": Stored("group")}
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "outliers": ("first", "magnitude"),
         "residual": ("none", "qjl"),
@@ -161,7 +167,7 @@ class TurboQuant(Codec):
 
     @property
     def transform_id(self) -> Hashable:
-        # channels chosen by span are turned span by span, in scores and weighted_values
+        # chosen channels are those of a store, and turned in scores and weighted_values
         return "identity" if self.chooses else (self.name, self.seed)
 
     def transform_query(self, query: torch.Tensor) -> torch.Tensor:
@@ -194,22 +200,17 @@ class TurboQuant(Codec):
         runs = self._runs(dim)
         return [(run.norm, slice(run.start, run.stop)) for run in runs] if self.chooses else [("norm", slice(0, dim))]
 
-    # -- channels in the order of a span: outliers, then the others, each turned by a rotation of its own ------------
+    # -- channels in the order of a store: outliers, then the others, each turned by a rotation of its own -----------
 
-    @staticmethod
-    def _order(chosen: torch.Tensor) -> torch.Tensor:
-        """int64 ``[B, H, G, D]``: the channels, first those that ``high_channels`` marks."""
-        return chosen.argsort(dim=-1, descending=True, stable=True)
-
-    def _turn(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """Vectors ``[B, H, G, n, D]`` into the basis of the codes, with channels of ``[B, H, G, D]``."""
-        x = x.gather(-1, self._order(chosen).unsqueeze(3).expand_as(x))
+    def _turn(self, x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        """Vectors ``[B, H, n, m, D]`` into the basis of the codes, with the order ``[B, H, G, D]`` of channels."""
+        x = x.gather(-1, order[:, :, :1].long().unsqueeze(3).expand_as(x))
         return torch.cat([x[..., r.start : r.stop] @ self._rotation(r, x).T for r in self._runs(x.shape[-1])], -1)
 
-    def _turn_back(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    def _turn_back(self, x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
         """The inverse of :meth:`_turn`."""
         x = torch.cat([x[..., r.start : r.stop] @ self._rotation(r, x) for r in self._runs(x.shape[-1])], -1)
-        return torch.empty_like(x).scatter_(-1, self._order(chosen).unsqueeze(3).expand_as(x), x)
+        return torch.empty_like(x).scatter_(-1, order[:, :, :1].long().unsqueeze(3).expand_as(x), x)
 
     def _rotation(self, run: Run, x: torch.Tensor) -> torch.Tensor:
         return random_rotation(run.dim, self.seed, x.device)
@@ -217,10 +218,7 @@ class TurboQuant(Codec):
     def _choose(
         self, pages: torch.Tensor, tokens: int, context: EncodeContext, group: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Mark the channels of a new span with the largest sums of squares.
-
-        A span that has no offset of its own, or for values one of less than a page behind another, takes the channels
-        of the last one.
+        """The channels in the order of the codes: first those with the largest sums of squares over the first span.
 
         Args:
             pages: float32 ``[B, H, P, N, D]``, with fill, which does not count.
@@ -229,25 +227,24 @@ class TurboQuant(Codec):
             group: the offset of each page (:func:`subtract_offset`), or None without offsets.
 
         Returns:
-            ``high_channels`` uint8 ``[B, H, 1, D]`` for ``pages``, the same or ``[B, H, 0, D]`` to be stored, and
-            ``page_group`` int32 ``[P]``.
+            ``channel_order`` int16 ``[B, H, 1, D]`` for ``pages``, the same or ``[B, H, 0, D]`` to be stored, and
+            ``page_group`` int32 ``[P]``. A span that has an offset of its own has a row of the order, too.
         """
-        last = None if context.previous is None else context.previous["high_channels"][:, :, -1:]
+        last = None if context.previous is None else context.previous["channel_order"][:, :, :1]
         if group is None:
-            reuse = last is not None and tokens < PAGE_SIZE
-            group = torch.full((pages.shape[2],), -1 if reuse else 0, dtype=torch.int32, device=pages.device)
-        elif last is not None:
-            reuse = bool(group[0] < 0)
+            new = last is None
+            group = torch.full((pages.shape[2],), 0 if new else -1, dtype=torch.int32, device=pages.device)
         else:
-            reuse = False
-        if reuse:
-            return last, last[:, :, :0], group
+            new = last is None or bool(group[0] >= 0)
+        if last is not None:
+            return last, last if new else last[:, :, :0], group
         weight = slot_weight(context.valid, tokens, context.page_size)
         square = pages.square() if weight is None else pages.square() * weight.to(pages.device)
         strongest = square.sum((2, 3)).topk(self._high_count(pages.shape[-1]), -1).indices
-        energy = torch.zeros(*pages.shape[:2], pages.shape[-1], dtype=torch.uint8, device=pages.device)
-        chosen = energy.scatter_(-1, strongest, 1).unsqueeze(2)
-        return chosen, chosen, group
+        marks = torch.zeros(*pages.shape[:2], pages.shape[-1], dtype=torch.uint8, device=pages.device)
+        order = marks.scatter_(-1, strongest, 1).argsort(dim=-1, descending=True, stable=True)
+        order = order.to(torch.int16).unsqueeze(2)
+        return order, order, group
 
     # -- as kernels read it -------------------------------------------------------------------------------------------
 
@@ -255,13 +252,17 @@ class TurboQuant(Codec):
         codes = packed["codes"]
         dim = codes.shape[-1 if self.side == "key" else -2]
         low, high, count = self._planes(dim)
-        if self.chooses or self.sketched or low != 2 or high > 1:
+        if self.sketched or low != 2 or high > 1:
             return None
         planes = (Plane(codes, low, dim),)
         if high:
             planes += (Plane(packed["high_codes"], high, count),)
         runs = self._runs(dim)
         ones, lowest = (x.expand(*codes.shape[:2], -1, -1) for x in _level_range(runs, codes.device))
+        centre, order = packed["offset"] if self.centred else None, None
+        if self.chooses:
+            order = packed["channel_order"][:, :, :1]
+            centre = None if centre is None else self._turn(centre.float().unsqueeze(3), order).squeeze(3)
         return PackedFormat(
             planes,
             codes.shape[2],
@@ -269,8 +270,10 @@ class TurboQuant(Codec):
             ones,
             lowest,
             norm=packed["norm"],
-            transform=_transform(dim, self.seed, codes.device, self.side),
-            centre=packed["offset"] if self.centred else None,
+            high_norm=packed["high_norm"] if self.chooses else None,
+            transform=_transform(runs if self.chooses else None, dim, self.seed, codes.device, self.side),
+            channel_order=order,
+            centre=centre,
             centre_group=packed.page_group if self.centred else None,
             bit_weights=tuple(bit_weights(run.dim, run.bits) for run in runs),
         )
@@ -288,8 +291,8 @@ class TurboQuant(Codec):
             )
             pages = centred.values
         if self.chooses:
-            chosen, tensors["high_channels"], group = self._choose(pages, x.shape[2], context, group)
-            pages = self._turn(pages.flatten(2, 3).unsqueeze(2), chosen).view(pages.shape)
+            order, tensors["channel_order"], group = self._choose(pages, x.shape[2], context, group)
+            pages = self._turn(pages, order)
         norms = {name: self._norm(pages[..., channels]) for name, channels in self._norm_runs(x.shape[-1])}
         codes, coded = self._codes(pages, norms)
         if self.sketched:
@@ -351,11 +354,14 @@ class TurboQuant(Codec):
         if self.centred:
             fields |= offset_fields(store, self.parameter_dtype)
         if self.chooses:
-            chosen = Field(torch.uint8, (store.batch, store.heads, "groups", store.dim), 0, 2)
-            check_fields(tensors, {"high_channels": chosen}, closed=False)
-            if not bool((tensors["high_channels"].sum(-1) == self._high_count(store.dim)).all()):
-                raise KVMMError("high_channels: does not mark as many channels as have a bit more")
-            fields |= {"high_channels": chosen, "page_group": Field(torch.int32, (store.pages,), 0, "groups")}
+            order = Field(torch.int16, (store.batch, store.heads, "groups", store.dim), 0, store.dim)
+            check_fields(tensors, {"channel_order": order}, closed=False)
+            found = tensors["channel_order"].long()
+            if not bool((found.sort(-1).values == torch.arange(store.dim, device=found.device)).all()):
+                raise KVMMError("channel_order: does not name every channel once")
+            if not bool((found == found[:, :, :1]).all()):
+                raise KVMMError("channel_order: differs from group to group")
+            fields |= {"channel_order": order, "page_group": Field(torch.int32, (store.pages,), 0, "groups")}
         return fields
 
     def levels(self, packed: Packed) -> torch.Tensor:
@@ -380,7 +386,7 @@ class TurboQuant(Codec):
         if self.sketched:
             pages = pages + self._signs(packed) @ gaussian_projection(pages.shape[-1], self.seed, pages.device)
         if self.chooses:
-            pages = self._turn_back(pages, packed["high_channels"].index_select(2, packed.page_group))
+            pages = self._turn_back(pages, packed["channel_order"])
         if self.centred:
             pages = add_offset(pages, packed)
         return self.restore_output(pages).flatten(2, 3)
@@ -398,12 +404,9 @@ class TurboQuant(Codec):
         return scores + offset_scores(query, packed["offset"], packed) if self.centred else scores
 
     def _turned_query(self, query: torch.Tensor, packed: Packed) -> torch.Tensor:
-        """Queries ``[B, H, Q, D]`` in the basis of the codes: ``[B, H, 1, Q, D]``, or one for every page."""
-        if not self.chooses:
-            return query.unsqueeze(2)
-        chosen = packed["high_channels"]
-        turned = self._turn(query.unsqueeze(2).expand(-1, -1, chosen.shape[2], -1, -1), chosen)
-        return turned if chosen.shape[2] == 1 else turned.index_select(2, packed.page_group)
+        """Queries ``[B, H, Q, D]`` in the basis of the codes: ``[B, H, 1, Q, D]``."""
+        query = query.unsqueeze(2)
+        return self._turn(query, packed["channel_order"]) if self.chooses else query
 
     def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
         split = probabilities.unflatten(-1, packed["norm"].shape[2:]).transpose(2, 3)  # [B, H, P, Q, N]
@@ -412,16 +415,10 @@ class TurboQuant(Codec):
         for name, channels in self._norm_runs(levels.shape[-2]):
             weights = split * packed[name].float().unsqueeze(3)
             parts.append(weights @ levels[..., channels, :].transpose(-1, -2))
-        mixed = parts[0] if len(parts) == 1 else torch.cat(parts, -1)  # [B, H, P, Q, D]
-        if not self.chooses:
-            return mixed.sum(2)
-        chosen = packed["high_channels"]
-        spans = mixed.new_zeros(*mixed.shape[:2], chosen.shape[2], *mixed.shape[3:])
-        return self._turn_back(spans.index_add_(2, packed.page_group, mixed), chosen).sum(2)
+        mixed = (parts[0] if len(parts) == 1 else torch.cat(parts, -1)).sum(2, keepdim=True)  # [B, H, 1, Q, D]
+        return (self._turn_back(mixed, packed["channel_order"]) if self.chooses else mixed).squeeze(2)
 
 
 def _by_page(query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """``q . k``: ``[B, H, 1 or P, Q, n]`` and ``[B, H, P, N, n]`` to ``[B, H, Q, P * N]``."""
-    if query.shape[2] == 1:
-        return query[:, :, 0] @ keys.flatten(2, 3).transpose(-1, -2)
-    return (query @ keys.transpose(-1, -2)).transpose(2, 3).flatten(3)
+    """``q . k``: ``[B, H, 1, Q, n]`` and ``[B, H, P, N, n]`` to ``[B, H, Q, P * N]``."""
+    return query[:, :, 0] @ keys.flatten(2, 3).transpose(-1, -2)

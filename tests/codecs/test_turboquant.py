@@ -51,8 +51,9 @@ def test_outliers_by_magnitude_beat_the_first_ones_where_few_channels_are_strong
     assert magnitude < 0.7 * first
 
 
-def test_every_span_has_outliers_of_its_own():
-    codec = build_codec(spec("turboquant", 2.25, outliers="magnitude"), "value")
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_later_spans_are_split_as_the_first(side):
+    codec = build_codec(spec("turboquant", 2.25, outliers="magnitude"), side)
     store = PageStore.for_codec(codec, 32)
     pieces = []
     for number, count in enumerate((96, 32, 160)):
@@ -60,11 +61,15 @@ def test_every_span_has_outliers_of_its_own():
         piece[..., 16 * number : 16 * number + 16] *= 20
         store.append(piece)
         pieces.append(piece)
-    chosen = store.packed["high_channels"][0, 0]
-    assert [row.nonzero().flatten().tolist() for row in chosen] == [list(range(16)), list(range(32, 48))]
-    assert store.packed.page_group.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]  # the short span took the first one's
+    order = store.packed["channel_order"][0, 0]
+    assert (order == torch.arange(64)).all() and order.dtype == torch.int16  # the first 16 are the strongest
+    groups = [0, 0, 0, 0, 1, 1, 1, 1, 1] if side == "key" else [0] * 9  # keys of long spans have an offset
+    assert store.packed.page_group.tolist() == groups and len(order) == max(groups) + 1
     error = (store.decode() - torch.cat(pieces, 2)).square().mean((0, 1, 3))
-    assert float(error[96:128].mean()) > 3 * float(error[128:].mean())
+    alone = PageStore.for_codec(codec, 32)
+    alone.append(pieces[2])
+    best = (alone.decode() - pieces[2]).square().mean()
+    assert float(error[128:].mean()) > 3 * float(best)  # what a choice of its own would have
 
 
 def test_padding_chooses_no_channels():
@@ -75,8 +80,8 @@ def test_padding_chooses_no_channels():
     valid[1, 40:] = False
     for side in ("key", "value"):
         codec = build_codec(spec("turboquant", 2.25, outliers="magnitude", offset="none"), side)
-        chosen = codec.encode(x, EncodeContext(32, valid))["high_channels"]
-        assert chosen[:, 0, 0, :8].bool().all() and int(chosen.sum()) == 16
+        order = codec.encode(x, EncodeContext(32, valid))["channel_order"]
+        assert order.tolist() == [[[list(range(32))]]] * 2
 
 
 def test_whole_widths_have_no_outliers():
@@ -95,14 +100,18 @@ def test_small_heads_are_not_split_by_magnitude():
         codec.check_model(one, 8)
 
 
-def test_a_file_must_mark_as_many_channels_as_have_codes():
+def test_a_file_must_name_every_channel_once_and_alike():
     codec = build_codec(spec("turboquant", 2.25, outliers="magnitude"), "key")
     packed = codec.encode(key_like(1, 2, 64, 64), EncodeContext(64))
     shape = StoreShape(1, 2, 1, 64, 64, torch.float32)
     tensors = packed.tensors | {"page_group": packed.page_group}
-    assert "high_channels" in codec.fields(shape, tensors)
-    tensors["high_channels"] = torch.ones_like(tensors["high_channels"])
-    with pytest.raises(KVMMError, match="high_channels: does not mark"):
+    assert "channel_order" in codec.fields(shape, tensors)
+    order = tensors["channel_order"]
+    tensors["channel_order"] = torch.ones_like(order)
+    with pytest.raises(KVMMError, match="channel_order: does not name"):
+        codec.fields(shape, tensors)
+    tensors["channel_order"] = torch.cat((order, order.flip(-1)), 2)
+    with pytest.raises(KVMMError, match="channel_order: differs"):
         codec.fields(shape, tensors)
 
 

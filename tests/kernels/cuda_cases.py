@@ -23,196 +23,16 @@ from kvmm.kernels.attention.backends.cuda.inputs import (
 from kvmm.kernels.attention.bit_lanes import bit_layout
 from kvmm.kernels.attention.format import aligned
 from kvmm.kernels.quantize.reference import pack_planes
+from tests.kernels.cuda_case_table import CASES, HALF, RESIDUAL_CASES
 from tests.kernels.cuda_reference import LOG2_E
 
-HALF = torch.float16
-# name: page, rows, key planes (digits, bits), value planes, options
-CASES = {
-    "2 bits": (128, 4, [(128, 2)], [(128, 2)], {}),
-    "1 bit": (128, 4, [(128, 1)], [(128, 1)], {"norm": HALF, "value_norm": HALF}),
-    "norms in float32": (128, 4, [(128, 2)], [(128, 2)], {"norm": torch.float32, "value_norm": torch.float32}),
-    "4 bits, 1 row": (128, 1, [(64, 4)], [(64, 4)], {"norm": HALF}),
-    "8 bits, 2 rows": (128, 2, [(64, 8)], [(64, 8)], {}),
-    "two planes": (128, 4, [(96, 2), (32, 1)], [(96, 2), (32, 1)], {"norm": HALF, "bias": True}),
-    "narrow planes": (128, 3, [(80, 1), (48, 2)], [(80, 1), (48, 4)], {"bias": True}),
-    "4 bits and 1": (128, 4, [(64, 4), (64, 1)], [(64, 8), (64, 1)], {}),
-    "groups by page": (
-        128,
-        4,
-        [(128, 2)],
-        [(128, 2)],
-        {"group": "page", "token": torch.float16, "norm": HALF},
-    ),
-    "groups by map": (128, 4, [(128, 2), (16, 2)], [(128, 2)], {"group": "map", "token": torch.float32}),
-    "value groups": (128, 4, [(128, 1)], [(112, 2)], {"value_group": "map", "value_norm": HALF}),
-    "value groups by page": (128, 7, [(128, 1)], [(64, 2), (32, 1)], {"value_group": "page", "bias": True}),
-    "7 rows": (128, 7, [(128, 2)], [(128, 2)], {"norm": HALF, "value_norm": HALF}),
-    "8 rows, 1 bit": (128, 8, [(64, 1)], [(64, 1)], {"bias": True, "odd_bias": True}),
-    "16 rows": (128, 16, [(64, 2)], [(64, 2)], {"group": "page"}),
-    "12 rows": (128, 12, [(128, 2)], [(64, 2)], {}),
-    "256 channels": (128, 4, [(256, 2)], [(256, 2)], {"norm": HALF, "value_norm": HALF}),
-    "256 channels, 8 rows": (128, 8, [(256, 2)], [(256, 1)], {"norm": HALF}),
-    "pages of 64": (64, 4, [(128, 2)], [(128, 2)], {"norm": HALF, "value_norm": HALF, "bias": True}),
-    "pages of 64, 4 and 8 bits": (64, 5, [(64, 4), (64, 2)], [(32, 8), (64, 4)], {"group": "map"}),
-    # the kernel folds the scales of keys into the query
-    "span folded": (128, 4, [(112, 2), (48, 1)], [(128, 2)], {"query": (torch.float32, "picked"), "norm": HALF}),
-    "bf16 folded": (128, 3, [(128, 1)], [(128, 1)], {"query": (torch.bfloat16, "plain")}),
-    "gathered and folded": (64, 7, [(64, 2), (96, 2)], [(64, 2)], {"query": (HALF, "picked")}),
-    "page folded": (
-        128,
-        4,
-        [(128, 2)],
-        [(128, 2)],
-        {"group": "page", "query": (torch.float32, "plain"), "token": HALF, "norm": HALF},
-    ),
-    "map folded, 7 rows": (128, 7, [(64, 2), (32, 2)], [(64, 2)], {"group": "map", "query": (torch.float32, "plain")}),
-    "map folded, float32": (
-        64,
-        2,
-        [(96, 4)],
-        [(32, 4)],
-        {"group": "map", "query": (torch.float32, "plain", torch.float32)},
-    ),
-    # scales and zero points of keys by token, means
-    "keys by token": (
-        128,
-        4,
-        [(128, 2)],
-        [(128, 2)],
-        {"group": "map", "query": (torch.float32, "plain"), "norm": HALF, "point": True, "mean": HALF, "token": HALF},
-    ),
-    "keys by token, 7 rows": (
-        64,
-        7,
-        [(80, 4)],
-        [(80, 4)],
-        {"query": (torch.bfloat16, "plain"), "norm": torch.float32, "point": True, "bias": True},
-    ),
-    "two heads a store": (
-        128,
-        4,
-        [(256, 2)],
-        [(128, 2)],
-        {"group": "map", "query": (torch.float32, "plain"), "norm": HALF, "point": True, "mean": torch.float32}
-        | {"together": 2, "chunks": 2, "token": HALF, "bias": True},
-    ),
-    "keys in groups of channels, 7 rows": (
-        64,
-        7,
-        [(128, 4)],
-        [(64, 2)],
-        {"query": (torch.bfloat16, "plain"), "norm": HALF, "point": True, "chunks": 2},
-    ),
-    "means behind norms": (
-        128,
-        4,
-        [(112, 2), (48, 1)],
-        [(64, 2)],
-        {"group": "map", "query": (torch.float32, "picked"), "norm": HALF, "mean": torch.float32, "value_norm": HALF},
-    ),
-    # slots of a head that are left out
-    "slots left out": (
-        128,
-        4,
-        [(128, 2)],
-        [(128, 2)],
-        {"group": "page", "query": (torch.bfloat16, "plain"), "token": HALF, "kept": 40, "bias": True},
-    ),
-    "many slots left out": (
-        64,
-        4,
-        [(128, 2)],
-        [(128, 2)],
-        {"group": "span", "query": (torch.float16, "plain"), "norm": HALF, "kept": 170, "bias": True},
-    ),
-    # groups name the channels of the second plane
-    "channels by page": (
-        128,
-        4,
-        [(128, 2), (32, 2)],
-        [(128, 2)],
-        {"group": "page", "query": (torch.bfloat16, "gathered"), "token": HALF},
-    ),
-    "channels by map, 7 rows": (
-        64,
-        7,
-        [(64, 2), (16, 2)],
-        [(64, 2)],
-        {"group": "map", "query": (torch.float32, "gathered", torch.float32), "bias": True},
-    ),
-    # bits of codes are lanes: code books
-    "bits of 2": (
-        128,
-        4,
-        [(128, 2)],
-        [(128, 2)],
-        {"group": "map", "query": (torch.float32, "bits"), "norm": HALF, "mean": HALF, "value_norm": HALF},
-    ),
-    "bits of 3 and 2": (
-        128,
-        3,
-        [(128, 2), (64, 1)],
-        [(128, 2), (64, 1)],
-        {"query": (torch.bfloat16, "bits"), "norm": torch.float32, "bias": True},
-    ),
-    "bits of 3, 7 rows": (
-        128,
-        7,
-        [(64, 2), (64, 1)],
-        [(64, 2), (64, 1)],
-        {"query": (torch.float32, "bits"), "value_norm": HALF},
-    ),
-    "bits of 2, pages of 64": (64, 2, [(192, 2)], [(64, 2)], {"query": (torch.float32, "bits")}),
-    # scales differ inside of a page
-    "groups of 32": (
-        128,
-        4,
-        [(128, 2)],
-        [(128, 2)],
-        {"group": "page", "query": (torch.bfloat16, "plain"), "parts": 4, "token": HALF, "token_parts": 4},
-    ),
-    "groups of 32, norms": (
-        128,
-        3,
-        [(64, 2)],
-        [(64, 2)],
-        {"group": "page", "query": (torch.float32, "plain"), "parts": 4, "token": HALF, "token_parts": 2}
-        | {"norm": HALF, "bias": True},
-    ),
-    "groups of 32, 4 bits": (
-        128,
-        4,
-        [(128, 4)],
-        [(128, 4)],
-        {"group": "page", "query": (HALF, "plain"), "parts": 4, "token": HALF, "token_parts": 4},
-    ),
-    "groups of 16, 7 rows": (
-        64,
-        7,
-        [(96, 2)],
-        [(96, 2)],
-        {"group": "page", "query": (torch.bfloat16, "plain"), "parts": 4, "token": HALF, "token_parts": 3},
-    ),
-    "8 bits and groups of channels": (
-        64,
-        2,
-        [(32, 8)],
-        [(64, 2)],
-        {"group": "map", "query": (torch.float32, "plain"), "token": HALF, "token_parts": 4, "bias": True},
-    ),
-    "256 channels in groups": (
-        128,
-        4,
-        [(256, 2)],
-        [(256, 2)],
-        {"group": "page", "query": (torch.bfloat16, "plain"), "token": HALF, "token_parts": 8},
-    ),
-}
+__all__ = ["CASES", "RESIDUAL_CASES"]
 
 
 def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
     """A random case: arguments of ``split_kernel`` except outputs, on views of buffers with spare capacity."""
     page, rows, key_planes, value_planes, options = CASES[name]
+    heads = max(heads, options.get("together", 1))
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape, low=0.5, high=2.0, dtype=torch.float32):
@@ -266,6 +86,7 @@ def make(name, batch=2, heads=2, pages=5, capacity=8, device="cpu", seed=0):
         groups_in_page=parts,
         norm=None if norm is None else stored(random(*by_token, dtype=norm)),
         bit_lanes=bits_apart,
+        high_norm=stored(random(*by_token, low=0.1, high=4, dtype=norm)) if options.get("high_norm") else None,
         kept_slot=slots_to_keep(options.get("kept"), (batch, heads, pages * page), generator, device),
         point=stored(random(*by_token, low=-1, dtype=norm)) if options.get("point") else None,
     )
@@ -295,6 +116,12 @@ def make_values(value_planes, options, sizes, makers):
     elif value_groups > 1:
         scale = random(batch, heads, value_groups, value_width)
         zero_point = random(batch, heads, value_groups, 64, low=-1)
+    high_norm = None
+    if options.get("high_norm") is True:
+        high_norm = stored(random(batch, heads, pages, page, low=0.1, high=4, dtype=norm))
+        scale, zero_point = (
+            random(1, 1, 1, value_planes[0][0], low=low).expand(batch, heads, -1, -1) for low in (0.5, -1)
+        )
     return ValuePlanes(
         planes=tuple((codes(lanes, bits, True), bits) for lanes, bits in value_planes),
         axis="channel" if token is None else "token",
@@ -304,6 +131,7 @@ def make_values(value_planes, options, sizes, makers):
         # one norm for all heads
         norm=None if norm is None else stored(random(batch, 1, pages, page, dtype=norm)).expand(-1, heads, -1, -1),
         bit_weights=weights_of_bits(value_planes) if bits_apart else None,
+        high_norm=high_norm,
     )
 
 
@@ -368,18 +196,6 @@ def make_query(planes, sizes, options, random, generator, device):
     return Query(z, scaling, scale, zero_point, index, place, offset, mean, group_channel, order)
 
 
-# name: case, dims of keys and values, dtype, splits of residual tokens, apart
-RESIDUAL_CASES = {
-    "bf16": ("span folded", (128, 128), torch.bfloat16, 2, False),
-    "fp16, 12 rows": ("12 rows", (64, 64), HALF, 1, False),
-    "7 rows apart": ("7 rows", (128, 96), torch.bfloat16, 2, True),
-    "80 channels": ("two planes", (80, 80), torch.bfloat16, 1, True),
-    "256 channels": ("256 channels, 8 rows", (256, 256), torch.bfloat16, 1, False),
-    "pages of 64": ("map folded, float32", (96, 64), HALF, 2, False),
-    "4 pages of 64": ("pages of 64", (128, 256), torch.bfloat16, 2, True),
-}
-
-
 def make_residual(batch, heads, rows, columns, dims, dtype, biased, room=5, device="cpu"):
     """Random columns in the model's dtype in views of longer buffers, poisoned behind ``columns``."""
     generator = torch.Generator().manual_seed(7)
@@ -414,7 +230,7 @@ def outputs_of(q8, keys, values, splits):
     device = keys.planes[0][0].device
     shape = (batch * heads, splits, rows_of(q8))
     width = values.width
-    grouped = values.axis == "channel" and values.scale is not None
+    grouped = values.axis == "channel" and values.scale is not None and values.high_norm is None
     sizes = [shape, shape, (*shape, width), (*shape, values.zero_point.shape[-1]) if grouped else shape]
     return [torch.full(size, float("nan"), dtype=torch.float32, device=device) for size in sizes]
 

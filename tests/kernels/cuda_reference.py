@@ -108,7 +108,21 @@ def logits(q8, qw, qz, keys, pages):
     )
     by_token = group_of(keys.group, groups // parts, pages).repeat_interleave(page).to(query.device)
     by_token = by_token * parts + torch.arange(page, device=query.device).repeat(pages) * parts // page
-    if keys.point is None:
+    if keys.high_norm is not None:  # of the second plane's channels, and of the others
+        dim, count = q8.scale.shape[-1], keys.planes[1][0].shape[-1]
+        channel = q8.lane_channel.long()
+        high = (channel < count).to(query.device)
+        z = (
+            q8.rows.double().unflatten(0, (batch, heads))[..., :dim]
+            * q8.scaling
+            * q8.zero_point.double()[:, :, 0, None]
+        )
+        parts_of = ((high, keys.high_norm, z[..., :count]), (~high, keys.norm, z[..., count:]))
+        x = 0.0
+        for lanes, norm, points in parts_of:
+            part = torch.einsum("bhtrj,bhtj->bhrt", query[:, :, by_token] * lanes, codes) + points.sum(-1)[..., None]
+            x = x + part * per_token(norm, pages)
+    elif keys.point is None:
         x = torch.einsum("bhtrj,bhtj->bhrt", query[:, :, by_token], codes)
         x = x + constant[:, :, by_token].transpose(-1, -2)
         x = x if keys.norm is None else x * per_token(keys.norm, pages)
@@ -138,7 +152,7 @@ def vectors(values, pages, page):
     if values.bit_weights is None:
         codes = torch.cat(codes, -1)
     else:
-        lanes, longer = bits_of(codes, lambda bit: 1), sum(x.shape[-1] for x in codes[1:])
+        lanes, longer = bits_of(codes, lambda bit: 1), sum(x.shape[-2] for x, _ in values.planes[1:])
         codes = torch.zeros_like(lanes[0])
         for weights, channels in (
             (values.bit_weights[0], slice(longer)),
@@ -150,7 +164,14 @@ def vectors(values, pages, page):
     if values.norm is not None:
         weight = per_token(values.norm, pages)
     zeros = None
-    if in_groups_of_channels(values):  # the kernel adds the zero points itself
+    if values.high_norm is not None:  # the kernel adds scales and zero points itself
+        count = values.planes[1][0].shape[-2]
+        high = per_token(values.high_norm, pages).squeeze(2).unsqueeze(-1)
+        norm = weight.squeeze(2).unsqueeze(-1)
+        codes = codes * values.scale.double() + values.zero_point.double()
+        codes = torch.cat((codes[..., :count] * high, codes[..., count:] * norm), -1)
+        weight = torch.ones_like(weight)
+    elif in_groups_of_channels(values):  # the kernel adds the zero points itself
         width = codes.shape[-1] // values.scale.shape[3]
 
         def spread(x):
@@ -230,6 +251,6 @@ def check(outputs, expected, zero, folded=False):
 
 def has_zero(values):
     """Whether the kernel writes sums for the zero points."""
-    if in_groups_of_channels(values):
+    if in_groups_of_channels(values) or values.high_norm is not None:
         return False
     return values.axis == "token" or values.norm is not None or values.scale is not None

@@ -88,8 +88,15 @@ CASES = {
     "rd": (spec("rd", 2, fit="none", rotation="hadamard"), {"page_size": 128}, True),
     "keys by token": (spec("quarot", 2, 64), {"page_size": 64, "more": 150}, True),
     "keys of two heads": (spec("rotatekv", 2, 64), {"page_size": 64, "more": 150}, True),
+    "keys of two heads, kept tokens": (spec("rotatekv", 2, 64, pivots=9), {"page_size": 64, "more": 150}, True),
     "code book": (spec("turboquant", 2), {"page_size": 64, "more": 150}, True),
     "code books of 8 levels": (spec("turboquant", 3), {"page_size": 128}, True),
+    "chosen channels": (spec("turboquant", 2.25, outliers="magnitude"), {"page_size": 128, "more": 150}, True),
+    "half of the channels chosen": (
+        spec("turboquant", 2.5, outliers="magnitude", offset="none"),
+        {"page_size": 128},
+        True,
+    ),
     "kept tokens": (spec("ott", 2, 128), {"page_size": 128, "more": 150}, True),
     "rd, kept tokens": (spec("rd", 2, outliers=9, norm="l2"), {"page_size": 64, "more": 150}, False),
     "groups in a page": (spec("kivi", 2, 32), {"page_size": 128}, True),
@@ -128,7 +135,7 @@ def test_calibrated(variants: list[Variant], layer: int, bits: int, tokens: int,
 
 
 @pytest.mark.parametrize(("dtype", "apart"), [(torch.float16, False), (torch.bfloat16, True)])
-@pytest.mark.parametrize("name", [*FIRST, "groups in a page", "kept tokens", "rd, kept tokens"])
+@pytest.mark.parametrize("name", [*FIRST, "groups in a page", "kept tokens", "rd, kept tokens", "chosen channels"])
 def test_residual_tokens(variants, num_residual_splits, name: str, dtype: torch.dtype, apart: bool) -> None:
     """Columns in the model's dtype are read by the same kernel, between the query's transform and the pages."""
     kv, parts, _ = CASES[name]
@@ -148,6 +155,16 @@ def test_kept_tokens_of_several_parts(variants) -> None:
     assert [(variant.residual, variant.residual_kept) for variant in variants] == [(1, True)] * 2
 
 
+def test_parts_whose_channels_differ(variants) -> None:
+    """What is merged of the first part lies in the model's order."""
+    kv, parts, _ = CASES["chosen channels"]
+    given = make_parts([(kv, kv)] * 2, [260, 130], batch=2, dtype=torch.float16, **parts)
+    orders = [part.value.packed["channel_order"] for part in given]
+    assert not torch.equal(*orders) and not torch.equal(*orders[0])  # those of two sequences
+    assert compare(given, ratio=5, batch=2, residual=45, dtype=torch.float16, holes=0.1) < 2e-3
+    assert [(variant.key_high_norm, variant.value_high_norm) for variant in variants] == [(True, True)] * 2
+
+
 @pytest.mark.parametrize(("ratio", "batch", "holes"), [(4, 1, 0.0), (7, 2, 0.1)])
 @pytest.mark.parametrize(
     ("bits", "levels", "more"),
@@ -165,7 +182,7 @@ def test_calibrated_logits(variants, bits: int, levels: str, more: int, ratio: i
     ]
 
 
-@pytest.mark.parametrize("name", ["oscar", "two spans", "rd"])
+@pytest.mark.parametrize("name", ["oscar", "two spans", "rd", "chosen channels"])
 def test_many_sequences(variants, monkeypatch, name: str) -> None:
     monkeypatch.setattr(triton_call, "FEW_ROWS", 0)
     kv, parts, _ = CASES[name]

@@ -23,16 +23,14 @@ from kvmm.kernels.attention.format import DenseFormat, PackedFormat
 from kvmm.kernels.quantize import layout as plane_layouts
 from kvmm.policy import KVSpec, spec
 
-HEADS, DIM, TOKENS, ROWS = 2, 128, 384, 4
+HEADS, DIM, TOKENS, ROWS = 4, 128, 384, 4
 H200 = 227 * 1024, 228 * 1024  # shared memory of a block and of a multiprocessor
-# bf16 pages are read by Triton; pivots in a rotation of several heads and channels with more bits that differ by head
-# have no format
+# bf16 pages are read by Triton
 NOT_CUDA = {
     "bf16": "triton",
     **dict.fromkeys(("spherical-high", "spherical-mid", "spherical-low"), "cuda, angle codes"),
-    **dict.fromkeys(("paper-rotatekv2", "paper-turboquant2.5"), "torch"),
 }
-NOT_PLAIN = ("turboquant2", "turboquant2.5")  # values that only the CUDA kernel knows
+NOT_PLAIN = ("turboquant2", "turboquant2.5", "paper-turboquant2.5")  # values that only the CUDA kernel knows
 
 
 class Segment:

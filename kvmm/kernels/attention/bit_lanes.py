@@ -6,6 +6,8 @@ from functools import lru_cache
 
 import torch
 
+from kvmm.kernels.attention.format import aligned
+
 
 @lru_cache(maxsize=256)
 def bit_layout(
@@ -20,7 +22,7 @@ def bit_layout(
 
     Returns:
         int32 and float32 ``[J]``: the first plane's lowest bits, its next ones, the second plane's, and its codes'
-        parities. A bit of the first plane counts as much as it does in a code.
+        parities, each padded to ALIGNMENT. A bit of the first plane counts as much as it does in a code.
     """
     longer = 0 if len(widths) == 1 else widths[1]
     bits = len(weights[-1]) if longer < widths[0] else len(weights[-1]) - 2
@@ -29,6 +31,7 @@ def bit_layout(
         channel += range(widths[0])
         weight += [weights[0 if c < longer else -1][bit] / 2**bit for c in range(widths[0])]
     for bit in range(bits, bits + 2 * (longer > 0)):
-        channel += range(longer)
-        weight += [weights[0][bit]] * longer
+        padding = aligned(longer) - longer
+        channel += [*range(longer), *[0] * padding]
+        weight += [weights[0][bit]] * longer + [0.0] * padding
     return torch.tensor(channel, dtype=torch.int32, device=device), torch.tensor(weight, device=device)

@@ -135,6 +135,7 @@ class PackedFormat:
         page_group: the group of each page (-1: the fallback levels, or the last group); None: see ``groups_per_page``.
         groups_per_page: without ``page_group``, how many groups each page has; 0 if all pages share one.
         norm: what multiplies a token, or None.
+        high_norm: what multiplies a token in the channels of the second plane instead of ``norm``, or None.
         mean: by ``page_group``, added to vectors whose scales are by token, or None.
         lane_channel: the channel of each lane, planes one after the other; None if lane ``j`` is channel ``j``.
         plane_weight: what a step of each lane is worth in steps of its channel (0 where it pads), or None for 1.
@@ -146,6 +147,7 @@ class PackedFormat:
             it has fewer than ``M``.
         transform: what leads from queries to the channels of keys (``W`` at least ``D``, and without ``lane_channel``
             at least ``L``), or from the channels of values back; None: they are the model's.
+        channel_order: the model's channel of each that ``transform`` begins with, or of values leads to; None: same.
         lane_transform: values with ``lane_channel`` only: the row of ``transform`` of every lane's channel, zeros where
             a lane only pads.
         logit_calibration: keys only, or None.
@@ -171,6 +173,7 @@ class PackedFormat:
     page_group: torch.Tensor | None = field(default=None, metadata=tensor("P", dtypes=INT32, low=-1, high="G"))
     groups_per_page: int = 0
     norm: torch.Tensor | None = field(default=None, metadata=tensor("B H P N"))
+    high_norm: torch.Tensor | None = field(default=None, metadata=tensor("B H P N", cpu=False))
     mean: torch.Tensor | None = field(default=None, metadata=tensor("B H G D"))
     lane_channel: torch.Tensor | None = field(default=None, metadata=tensor("L", dtypes=INT32, low=0, high="C D"))
     plane_weight: torch.Tensor | None = field(default=None, metadata=tensor("L", dtypes=FLOAT32))
@@ -185,6 +188,9 @@ class PackedFormat:
     )
     channel_weights: torch.Tensor | None = field(default=None, metadata=tensor("M D", dtypes=FLOAT32, cpu=False))
     transform: torch.Tensor | None = field(default=None, metadata=tensor("H D W", values_axes="H D V", dtypes=FLOAT32))
+    channel_order: torch.Tensor | None = field(
+        default=None, metadata=tensor("B H 1 D", dtypes=(torch.int16,), low=0, cpu=False)
+    )
     lane_transform: torch.Tensor | None = field(default=None, metadata=tensor("H L V", dtypes=FLOAT32, cpu=False))
     logit_calibration: LogitCalibration | None = None
     centre: torch.Tensor | None = field(default=None, metadata=tensor("B H O D", cpu=False))
@@ -207,7 +213,7 @@ class PackedFormat:
     @property
     def plain_codes(self) -> bool:
         """Whether they say all of the tokens that are not kept."""
-        return self.bit_weights is self.centre is self.lane_order is None and self.head_group == 1
+        return self.bit_weights is self.centre is self.lane_order is self.channel_order is None and self.head_group == 1
 
     @property
     def lanes(self) -> int:
@@ -311,7 +317,7 @@ def mismatch(
     if heads % store.head_group:
         return "head_group"
     by_head = {"H": heads, "D": dim, "1": 1}
-    by_head = {"transform": by_head, "lane_order": by_head, "mean": {"H": heads}}
+    by_head = dict.fromkeys(("transform", "lane_order", "kept", "kept_slot"), by_head) | {"mean": {"H": heads}}
     heads, dim = heads // store.head_group, dim * store.head_group
     sizes = {"B": batch, "H": heads, "P": store.pages, "N": store.page_size, "L": store.lanes, "1": 1}
     sizes |= {"D": dim} if key else {"D": dim, "V": dim}
@@ -376,6 +382,8 @@ def _values(store: PackedFormat, sizes: dict[str, int]) -> str | None:
         widths = widths[:1]
     if store.bit_weights is not None and max(widths) > sizes["D"]:
         return "planes"
+    if store.high_norm is not None and (store.bit_weights is None or store.norm is None or len(widths) != 2):
+        return "high_norm"
     if not store.by_token and store.lane_channel is None and store.bit_weights is None:
         most = min(sizes["C"], sizes["D"])
         if len(widths) > 1 or any(width > most for width in widths):
@@ -385,7 +393,7 @@ def _values(store: PackedFormat, sizes: dict[str, int]) -> str | None:
             continue
         if name == "kept_slot":
             limit = sizes["P"] * sizes["N"]
-        elif name == "lane_order":
+        elif name in ("lane_order", "channel_order"):
             limit = sizes["D"]
         else:
             limit = min(sizes[axis] for axis in declared.high.split())

@@ -70,7 +70,7 @@ ARGUMENTS = Struct(
         Member("values", PAGED, count=MAX_PLANES),
         Member("key_norm", PAGED, _axes("norm")),
         Member("value_norm", PAGED, _axes("norm")),
-        Member("value_scale", PAGED, f"with VALUE_TOKEN; {_axes('scale')}"),
+        Member("value_scale", PAGED, f"with VALUE_TOKEN or VALUE_HIGH_NORM; {_axes('scale')}"),
         Member("value_zero", PAGED, _axes("zero_point")),
         Member("bias", pointer("const float"), "[B, slots]"),
         Member(
@@ -104,6 +104,8 @@ ARGUMENTS = Struct(
         Member("kept_keys", PAGED, "with RESIDUAL_KEPT, in the model's dtype, a page is a token"),
         Member("kept_values", PAGED),
         Member("value_weights", FLOAT, "with VALUE_BIT_LANES: of channels of both planes, of the others", count=8),
+        Member("key_high_norm", PAGED, f"with KEY_HIGH_NORM; {_axes('high_norm')}"),
+        Member("value_high_norm", PAGED, "with VALUE_HIGH_NORM"),
     ),
     "What a launch hands the kernel.",
 )
@@ -194,7 +196,8 @@ def arguments_of(
 ) -> Any:
     heads, pages = keys.planes[0][0].shape[1] * keys.heads_together, keys.planes[0][0].shape[2]
     by_token = values.axis == "token"
-    group_scale = None if by_token else values.scale
+    in_sums = by_token or values.high_norm is not None
+    group_scale = None if in_sums else values.scale
     arguments = Arguments(
         **_query_arguments(query, qw, qz),
         **residual_arguments(residual, residual_out, out_m.shape[1]),
@@ -205,12 +208,14 @@ def arguments_of(
         kept_keys=paged(None if residual is None else residual.kept_key),
         kept_values=paged(None if residual is None else residual.kept_value),
         value_norm=paged(values.norm),
-        value_scale=paged(values.scale if by_token else None),
-        value_zero=paged(values.zero_point if by_token else None),
+        value_scale=paged(values.scale if in_sums else None),
+        value_zero=paged(values.zero_point if in_sums else None),
+        key_high_norm=paged(keys.high_norm),
+        value_high_norm=paged(values.high_norm),
         bias=pointer_to(bias),
         calibration=pointer_to(calibration),
         group_scale=pointer_to(group_scale),
-        group_zero=None if by_token else pointer_to(values.zero_point),
+        group_zero=None if in_sums else pointer_to(values.zero_point),
         num_pages=pointer_to(num_pages),
         key_group=pointer_to(keys.group) if isinstance(keys.group, torch.Tensor) else None,
         value_group=pointer_to(values.group) if isinstance(values.group, torch.Tensor) else None,

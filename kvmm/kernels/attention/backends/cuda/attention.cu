@@ -34,6 +34,8 @@ constexpr int KEY_WIDTH = KEY_WIDTH_0 + ceil_to(KEY_LANES_1, 32) * (KEY_BIT_LANE
 constexpr int SUM_LANES_1 = VALUE_BIT_LANES ? 0 : VALUE_LANES_1;
 constexpr int VALUE_WIDTH_0 = ceil_to(VALUE_LANES_0, 32), VALUE_WIDTH = VALUE_WIDTH_0 + ceil_to(SUM_LANES_1, 32);
 constexpr bool FOLD = QUERY_TYPE != 0;
+// with KEY_HIGH_NORM the channels of the second plane have a norm and a zero point of their own
+constexpr int ZERO_SUMS = KEY_HIGH_NORM ? 2 : KEY_CHUNKS;
 
 // A step of scores is 32 code lanes (the lanes of bit planes, not of a warp); where both planes of keys end in half a
 // step, the halves share one (with FOLD and groups by page every code lane is a channel, and there are no such planes).
@@ -51,7 +53,8 @@ constexpr int QUERY_AT = KEY_NORM_AT + KEY_NORM_BYTES, GROUP_ROW = 2 * KEY_SCALE
 constexpr int QUERY_BYTES = KEY_GROUPS * (FOLD ? 2 * GROUP_ROW : COLUMNS * KEY_WIDTH);
 constexpr int BIAS_AT = QUERY_AT + QUERY_BYTES, BIAS_BYTES = BIAS == 2 ? PAGE * 4 : 0;
 constexpr int KEY_POINT_AT = BIAS_AT + BIAS_BYTES, KEY_POINT_BYTES = PAGE * 2 * KEY_TOKEN * KEY_CHUNKS;
-constexpr int INDEX_AT = KEY_POINT_AT + KEY_POINT_BYTES, INDEX_BYTES = KEY_GATHER * KEY_LANES_1;
+constexpr int KEY_HIGH_AT = KEY_POINT_AT + KEY_POINT_BYTES, KEY_HIGH_BYTES = KEY_HIGH_NORM ? KEY_NORM_BYTES : 0;
+constexpr int INDEX_AT = KEY_HIGH_AT + KEY_HIGH_BYTES, INDEX_BYTES = KEY_GATHER * KEY_LANES_1;
 constexpr int KEY_STAGE = ceil_to(INDEX_AT + INDEX_BYTES + 16, 128);  // rows of 16 code lanes are read 16 bytes too far
 // a stage of values: codes, a group's scales and zero points
 constexpr int VALUE_BYTES_0 = PAGE * VALUE_BITS_0 / 8 * VALUE_LANES_0;
@@ -61,13 +64,15 @@ constexpr int ZERO_AT = GROUP_AT + GROUP_BYTES, ZERO_BYTES = VALUE_ZEROS * 4;
 // with HALF_PRODUCTS scales and zero points by token
 constexpr int TOKENS_AT = ZERO_AT + ZERO_BYTES, TOKENS_BYTES = HALF_PRODUCTS ? PAGE * 2 * VALUE_PARTS : 0;
 constexpr int VALUE_STAGE = ceil_to(TOKENS_AT + 2 * TOKENS_BYTES, 128);
-// probabilities: a row of bytes a column; the padding spreads columns over the banks
-constexpr int P_STRIDE = PAGE + 16;
-constexpr int P_AT = STAGES * (KEY_STAGE + VALUE_STAGE), P_BYTES = COLUMNS * P_STRIDE;
+// probabilities: a row of bytes a column; the padding spreads columns over the banks; with VALUE_HIGH_NORM those of the
+// second plane's channels behind the others'
+constexpr int P_STRIDE = PAGE + 16, P_SET = COLUMNS * P_STRIDE;
+constexpr int P_AT = STAGES * (KEY_STAGE + VALUE_STAGE), P_BYTES = (1 + VALUE_HIGH_NORM) * P_SET;
 // what a token's value is multiplied by, and its zero point, are wanted before its codes: they come with the keys, and
 // stay while the next page's keys come
 constexpr int VALUE_NORM_BYTES = PAGE * 2 * VALUE_NORM, TOKEN_BYTES = HALF_PRODUCTS ? 0 : PAGE * 2 * VALUE_TOKEN;
-constexpr int FACTOR_BYTES = VALUE_NORM_BYTES + 2 * TOKEN_BYTES, FACTORS = STAGES + 1, FACTORS_AT = P_AT + P_BYTES;
+constexpr int VALUE_HIGH_BYTES = VALUE_HIGH_NORM ? VALUE_NORM_BYTES : 0;
+constexpr int FACTOR_BYTES = VALUE_NORM_BYTES + VALUE_HIGH_BYTES + 2 * TOKEN_BYTES, FACTORS = STAGES + 1, FACTORS_AT = P_AT + P_BYTES;
 // at the end a warp's part holds its sums
 constexpr int SUM_WIDTH = VALUE_WIDTH + VALUE_ZEROS, SUM_STRIDE = SUM_WIDTH + 8;
 constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of weights are asked for
@@ -77,19 +82,22 @@ constexpr bool WEIGHTS = VALUE_NORM || VALUE_TOKEN || VALUE_GROUPS;  // sums of 
 constexpr int VALUE_SOURCE = 1 + (KEY_LANES_1 > 0), NORM_SOURCE = VALUE_SOURCE + 1 + (VALUE_LANES_1 > 0);
 constexpr int FACTOR_SOURCE = NORM_SOURCE + (KEY_NORM > 0), GROUP_SOURCE = FACTOR_SOURCE + (VALUE_NORM > 0);
 constexpr int TOKEN_SOURCE = GROUP_SOURCE + 2 * (KEY_GROUPS && FOLD), POINT_SOURCE = TOKEN_SOURCE + 2 * (VALUE_TOKEN > 0);
-constexpr int INDEX_SOURCE = POINT_SOURCE + (KEY_TOKEN > 0), SOURCES = INDEX_SOURCE + KEY_GATHER;
+constexpr int INDEX_SOURCE = POINT_SOURCE + (KEY_TOKEN > 0), KEY_HIGH_SOURCE = INDEX_SOURCE + KEY_GATHER;
+constexpr int VALUE_HIGH_SOURCE = KEY_HIGH_SOURCE + KEY_HIGH_NORM, SOURCES = VALUE_HIGH_SOURCE + VALUE_HIGH_NORM;
 constexpr int SOURCES_AT = WARPS * WARP_BYTES, FOUND_AT = SOURCES_AT + 512 * SOURCES;
 // norms of keys and of values that are 16 lanes' each come together
 constexpr bool NORMS_TOGETHER = KEY_NORM_BYTES == 256 && VALUE_NORM_BYTES == 256 && !LOGIT_RANGE;
 constexpr int FOUND_BYTES = 3 * WARPS * ROW_TILES * 4 * 4;
 constexpr int FOLDED_AT = FOUND_AT + FOUND_BYTES, FACTOR_AT = FOLDED_AT + ROW_TILES * 4 * KEY_WIDTH * 4;
 constexpr int POINT_AT = FACTOR_AT + KEY_WIDTH * 4, ZERO_SUM_AT = POINT_AT + KEY_ZEROS * 4;
-constexpr int CHANNELS_AT = ZERO_SUM_AT + ROW_TILES * 4 * 4 * KEY_CHUNKS;  // with KEY_MEAN or KEY_GATHER the query by channel
+constexpr int CHANNELS_AT = ZERO_SUM_AT + ROW_TILES * 4 * 4 * ZERO_SUMS;  // with KEY_MEAN or KEY_GATHER the query by channel
 static_assert(FACTORS_AT + FACTORS * FACTOR_BYTES <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(ROW_TILES * 4 * SUM_STRIDE * 4 <= WARP_BYTES, "a warp's part of the shared memory is too small");
 static_assert(KEY_CHUNKS == 1 || (KEY_TOKEN && KEY_WIDTH / KEY_CHUNKS % 64 == 0 && !KEY_LANES_1 && !LOGIT_RANGE && !CALIBRATED),
               "a group of channels is made of chunks");
-static_assert(KEY_BIT_LANES ? 3 * KEY_LANES_0 + 2 * KEY_LANES_1 <= 1024 : KEY_WIDTH <= 256,
+static_assert(!KEY_HIGH_NORM || (KEY_BIT_LANES && KEY_NORM && KEY_LANES_1 && !LOGIT_RANGE && !CALIBRATED), "two parts of bits");
+static_assert(!VALUE_HIGH_NORM || (VALUE_BIT_LANES && VALUE_NORM && VALUE_LANES_1), "two parts of bits");
+static_assert(KEY_BIT_LANES ? 3 * KEY_LANES_0 + 2 * KEY_LANES_1 <= 1024 : KEY_WIDTH / KEY_CHUNKS <= 256,
               "254 * high + low has to fit 31 bits");
 
 // what a block's warps found of residual tokens is joined in the room of their probabilities, as many channels at a time
@@ -139,12 +147,29 @@ DEVICE void load_four(const Byte* from, float (&x)[4]) {
     }
 }
 
+// Where bits are lanes, steps of the first plane are those of a bit one after the other, steps of the second those of its
+// codes and their parities. If the second plane ends in half a chunk of 64, the two steps of that chunk are 32 code lanes
+// in a row each, in the first plane as well, so that the bits of a code meet in one lane.
+constexpr int BIT_STEPS_0 = KEY_LANES_0 / 32, BIT_STEPS_1 = ceil_to(KEY_LANES_1, 32) / 32;
+constexpr int SINGLE_CHUNK = KEY_BIT_LANES && KEY_LANES_1 % 64 ? KEY_LANES_1 / 64 : -1;
+DEVICE constexpr int bit_step(int step) {  // of its bit
+    return step < WHOLE_0 / 32 ? step % (BIT_STEPS_0 ? BIT_STEPS_0 : 1) : (step - WHOLE_0 / 32) % (BIT_STEPS_1 ? BIT_STEPS_1 : 1);
+}
+DEVICE constexpr int longer_codes(int step) {  // of a step of the first plane, lanes that the second plane has
+    return KEY_LANES_1 <= 32 * step ? 0 : smaller(32, KEY_LANES_1 - 32 * step);
+}
+
 // Where code lane j of a query row is in shared memory: of every 32 floats the lanes 4 g + t with g even have the four
 // at 8 t, those with g odd the four at 8 t + 4, so that no two lanes ask the same bank for different words.
 // With HALVES lanes with g even have those at 4 t of every 32, the others those at 16 + 4 t; in the step of two halves
 // the former are the first plane's. Padded code lanes are put behind.
 DEVICE int folded_at(int j) {
     const bool second = j >= KEY_WIDTH_0;
+    if constexpr (KEY_BIT_LANES) {
+        const int at = second ? j - KEY_WIDTH_0 : j, i = at % (32 * (second ? BIT_STEPS_1 + !BIT_STEPS_1 : BIT_STEPS_0));
+        const bool single = i / 64 == SINGLE_CHUNK;
+        return single ? j : j - i % 64 + i % 8 / 4 * 32 + i % 64 / 8 * 4 + i % 4;
+    }
     const int first = second ? WHOLE_0 : 0, width = second ? WHOLE_1 : WHOLE_0;
     const int i = second ? j - KEY_WIDTH_0 : j, chunk = i / 64 * 64, rest = i - width;
     if (HALVES && rest < 0) return first + i / 32 * 32 + i % 16 / 4 * 8 + i % 32 / 16 * 4 + i % 4;
@@ -160,8 +185,11 @@ DEVICE unsigned four_bytes(const float (&x)[4]) {  // the lowest of each
 }
 
 // Whether a step of 32 code lanes is half of a chunk of 64, and which.
-DEVICE constexpr int half_of(int step) { return (step < WHOLE_0 / 32 ? step : step - WHOLE_0 / 32) % 2; }
+DEVICE constexpr int half_of(int step) {
+    return KEY_BIT_LANES ? bit_step(step) % 2 : (step < WHOLE_0 / 32 ? step : step - WHOLE_0 / 32) % 2;
+}
 DEVICE constexpr bool is_wide(int step) {
+    if (KEY_BIT_LANES) return bit_step(step) / 2 != SINGLE_CHUNK;
     return !HALVES && step - half_of(step) + 2 <= (step < WHOLE_0 / 32 ? WHOLE_0 / 32 : WHOLE_STEPS);
 }
 
@@ -323,43 +351,68 @@ DEVICE void add_halves(const unsigned (*rest_0)[2], const unsigned (*rest_1)[2],
 }
 
 #if KEY_BIT_LANES
+constexpr int ALL = 0, LONGER = 1, SHORTER = 2;  // channels: with a bit in the second plane, without one
+
 // The scores of keys whose bits are lanes of their own: each of the first plane's KEY_BITS_0, and of the channels that
 // the second plane has another bit of that one and the parity of all. Any symmetric code book is a sum over these.
+template <int CHANNELS>
 DEVICE void add_bit_scores(unsigned keys, int lane, const uint2* query, int (&scores)[ROW_TILES][SLICES][4]) {
-    constexpr int ROW_TILE = PAGE * KEY_BITS_0 / 128, STEPS_0 = KEY_LANES_0 / 32, STEPS_1 = KEY_LANES_1 / 32;
-    static_assert(KEY_LANES_0 % 64 == 0 && KEY_LANES_1 % 64 == 0, "lanes of a bit are whole chunks");
+    constexpr int ROW_TILE = PAGE * KEY_BITS_0 / 128, STEPS_0 = BIT_STEPS_0, STEPS_1 = BIT_STEPS_1;
+    static_assert(KEY_LANES_0 % 64 == 0 && KEY_LANES_1 % 16 == 0, "lanes of a bit are whole chunks");
     static_assert(!KEY_LANES_1 || (PAGE == 128 && KEY_BITS_1 == 1), "a second plane is a tile of rows");
     const int g = lane / 4, t = lane % 4;
+    auto load = [&](unsigned wide, unsigned single, int steps, uint2* words) {
+#pragma unroll
+        for (int i = 0; i < steps; i += 2) {
+            if (i / 2 == SINGLE_CHUNK) {
+                words[i] = *(const uint2*)(shared + single + 32 * i);
+                if (i + 1 < steps) words[i + 1] = *(const uint2*)(shared + single + 32 * i + 32);
+            } else {
+                const uint4 chunk = *(const uint4*)(shared + wide + 32 * i);
+                words[i] = make_uint2(chunk.x, chunk.y), words[i + 1] = make_uint2(chunk.z, chunk.w);
+            }
+        }
+    };
     uint2 more[2][STEPS_1 + 1];
-    if constexpr (KEY_LANES_1) {
-        const Byte* const row = shared + kept(keys + KEY_BYTES_0 + 2 * g * KEY_LANES_1 + 16 * t);
-        load_row<KEY_LANES_1>(row, row, more[0]);
-        load_row<KEY_LANES_1>(row + KEY_LANES_1, row, more[1]);
+    if constexpr (KEY_LANES_1 && CHANNELS != SHORTER) {  // what is read behind a row counts nothing
+        const unsigned wide = kept(keys + KEY_BYTES_0 + 2 * g * KEY_LANES_1 + 16 * t);
+        const unsigned single = SINGLE_CHUNK < 0 ? 0 : kept(keys + KEY_BYTES_0 + 2 * g * KEY_LANES_1 + 8 * t);
+#pragma unroll
+        for (int row = 0; row < 2; row++) load(wide + row * KEY_LANES_1, single + row * KEY_LANES_1, STEPS_1, more[row]);
     }
-    const unsigned row_at = kept(keys + 2 * g * KEY_LANES_0 + 16 * t);
+    const unsigned wide_at = kept(keys + 2 * g * KEY_LANES_0 + 16 * t);
+    const unsigned single_at = SINGLE_CHUNK < 0 ? 0 : kept(keys + 2 * g * KEY_LANES_0 + 8 * t);
+    auto of_channels = [&](uint2 words, int step) {  // the query of a step of both kinds
+        if (CHANNELS == ALL || longer_codes(step) % 32 == 0) return words;
+        return (8 * t < longer_codes(step)) == (CHANNELS == LONGER) ? words : make_uint2(0, 0);
+    };
 #pragma unroll
     for (int tile = 0; tile < ROW_TILE; tile++) {
         uint2 words[2][STEPS_0];
-        const Byte* const row = shared + row_at + 16 * tile * KEY_LANES_0;
-        load_row<KEY_LANES_0>(row, row, words[0]);
-        load_row<KEY_LANES_0>(row + KEY_LANES_0, row, words[1]);
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const unsigned at = (16 * tile + row) * KEY_LANES_0;
+            load(wide_at + at, single_at + at, STEPS_0, words[row]);
+        }
 #pragma unroll
         for (int part = 0; part < 8 / KEY_BITS_0; part++) {
             const int slice = part * ROW_TILE + tile, place = part * KEY_BITS_0;
             const unsigned lowest = 0x01010101u << place;
-            auto add = [&](const unsigned (&a)[4], int step) {
-#pragma unroll
-                for (int n = 0; n < ROW_TILES; n++) mma(scores[n][slice], a[0], a[1], a[2], a[3], query[n * STEPS + step]);
-            };
 #pragma unroll
             for (int step = 0; step < STEPS_0; step++) {
+                if (CHANNELS == LONGER ? !longer_codes(step) : CHANNELS == SHORTER && longer_codes(step) == 32) continue;
+                auto add = [&](const unsigned (&a)[4], int step_of_query) {
+#pragma unroll
+                    for (int n = 0; n < ROW_TILES; n++)
+                        mma(scores[n][slice], a[0], a[1], a[2], a[3], of_channels(query[n * STEPS + step_of_query], step));
+                };
                 const unsigned x[4] = {words[0][step].x, words[1][step].x, words[0][step].y, words[1][step].y};
 #pragma unroll
                 for (int bit = 0; bit < KEY_BITS_0; bit++) {
                     const unsigned mask = lowest << bit, a[4] = {x[0] & mask, x[1] & mask, x[2] & mask, x[3] & mask};
                     add(a, bit * STEPS_0 + step);
                 }
-                if (step < STEPS_1) {
+                if (step < STEPS_1 && CHANNELS != SHORTER) {
                     const unsigned y[4] = {more[0][step].x, more[1][step].x, more[0][step].y, more[1][step].y};
                     unsigned highest[4], parity[4];
 #pragma unroll
@@ -506,7 +559,9 @@ DEVICE void add_values(unsigned codes, const unsigned (&p)[ROW_TILES][SLICES], i
 
 #if VALUE_BIT_LANES
 // As add_values, for values whose bits are lanes of their own, as those of keys in add_bit_scores: a channel is the sum of
-// its lanes times `weights`, of channels that the second plane has the first four numbers, of others the last.
+// its lanes times `weights`, of channels that the second plane has the first four numbers, of others the last. Tiles BEGIN
+// to END of channels.
+template <int BEGIN, int END>
 DEVICE void add_bit_values(unsigned values, const unsigned (&p)[ROW_TILES][SLICES], int lane,
                            const float (&factor)[ROW_TILES], const float* weights, float (*sums)[TILES][2]) {
     constexpr int ROW = PAGE * VALUE_BITS_0 / 8, WORDS = ROW / 16, TOP = 8 - VALUE_BITS_0;
@@ -517,9 +572,10 @@ DEVICE void add_bit_values(unsigned values, const unsigned (&p)[ROW_TILES][SLICE
     const unsigned more_at = VALUE_LANES_1 ? kept(values + VALUE_BYTES_0 + 16 * swizzled(lane)) : 0;
     unsigned words[2 * WORDS < 4 ? 4 : 2 * WORDS], more[4] = {};
 #pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
+    for (int tile = BEGIN; tile < END; tile++) {
         const Byte* const row = shared + row_at + 16 * tile * ROW;
         if constexpr (ROW == 16) {
+            static_assert(BEGIN % 2 == 0, "two tiles at a time");
             if (tile % 2 == 0)
                 load_matrices(words, row);
             else
@@ -668,15 +724,18 @@ DEVICE void load_query_rows(const Arguments& args, long long unit, int first_row
         }
     } else if constexpr (!KEY_GROUPS) {
         const int lane = threadIdx.x % 32;
-        for (int row = threadIdx.x / 32; row < held; row += WARPS) {
-            const Byte* const channels = rows + row * args.query_width * SIZE;
+        for (int i = threadIdx.x / 32; i < held * ZERO_SUMS; i += WARPS) {
+            const Byte* const channels = rows + i / ZERO_SUMS * args.query_width * SIZE;
+            // with KEY_HIGH_NORM the channels of the second plane, then the others
+            const int from = i % ZERO_SUMS * KEY_LANES_1, to = KEY_HIGH_NORM && !from ? KEY_LANES_1 : KEY_ZEROS;
             float sum = 0.0f;
 #pragma unroll
             for (int c = 0; c < KEY_ZEROS; c += 32)
-                if (c + lane < KEY_ZEROS) sum = fmaf(load_number<QUERY_TYPE>(channels, c + lane), point[c + lane], sum);
+                if (c + lane >= from && c + lane < to)
+                    sum = fmaf(load_number<QUERY_TYPE>(channels, c + lane), point[c + lane], sum);
 #pragma unroll
             for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
-            if (lane == 0) ((float*)(shared + ZERO_SUM_AT))[row] = sum * args.scaling;
+            if (lane == 0) ((float*)(shared + ZERO_SUM_AT))[i] = sum * args.scaling;
         }
     }
     if constexpr (KEY_MEAN || KEY_GATHER) {
@@ -761,6 +820,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
     }
     if constexpr (KEY_TOKEN) keep_source(POINT_SOURCE, args.key_point, lane, KEY_HEADS);
     if constexpr (KEY_GATHER) keep_source(INDEX_SOURCE, args.group_channel, lane);
+    if constexpr (KEY_HIGH_NORM) keep_source(KEY_HIGH_SOURCE, args.key_high_norm, lane);
+    if constexpr (VALUE_HIGH_NORM) keep_source(VALUE_HIGH_SOURCE, args.value_high_norm, lane);
     auto source_of = [&](int index) { return *(const uint4*)(shared + sources + 512 * index); };
     auto from_source = [&](const uint4& source, int page) {
         const unsigned long long data = (unsigned long long)source.y << 32 | source.x;
@@ -783,6 +844,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             const Byte* const value_zeros = VALUE_SCALES ? from_source(source_of(TOKEN_SOURCE + 1), page) : nullptr;
             const Byte* const points = KEY_TOKEN ? from_source(source_of(POINT_SOURCE), page) : nullptr;
             const Byte* const index = KEY_GATHER ? from_source(source_of(INDEX_SOURCE), group) : nullptr;
+            const Byte* const high_norms = KEY_HIGH_NORM ? from_source(source_of(KEY_HIGH_SOURCE), page) : nullptr;
+            const Byte* const value_high = VALUE_HIGH_NORM ? from_source(source_of(VALUE_HIGH_SOURCE), page) : nullptr;
             fetch<KEY_BYTES_0>(to, codes, lane);
             if constexpr (KEY_GATHER) fetch<INDEX_BYTES>(to + INDEX_AT, index, lane);
             if constexpr (KEY_TOKEN) fetch<KEY_POINT_BYTES>(to + KEY_POINT_AT, points, lane);
@@ -802,6 +865,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
                 if constexpr (KEY_NORM) fetch<KEY_NORM_BYTES>(to + KEY_NORM_AT, norms, lane);
                 if constexpr (VALUE_NORM && !LOGIT_RANGE) fetch<VALUE_NORM_BYTES>(factors, value_norms, lane);
             }
+            if constexpr (KEY_HIGH_NORM) fetch<KEY_HIGH_BYTES>(to + KEY_HIGH_AT, high_norms, lane);
+            if constexpr (VALUE_HIGH_NORM) fetch<VALUE_HIGH_BYTES>(factors + VALUE_NORM_BYTES, value_high, lane);
             if constexpr (VALUE_SCALES) {
                 fetch<TOKEN_BYTES>(factors, value_scales, lane);
                 fetch<TOKEN_BYTES>(factors + TOKEN_BYTES, value_zeros, lane);
@@ -859,7 +924,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
 
     // The right operand of the scores: column g of a tile is row g of the query.
     uint2 query[ROW_TILES * STEPS];
-    float weight[ROW_TILES], zero[ROW_TILES], chunk_zero[ROW_TILES][KEY_CHUNKS], slope[ROW_TILES], shift[ROW_TILES];
+    float weight[ROW_TILES], zero[ROW_TILES], chunk_zero[ROW_TILES][ZERO_SUMS], slope[ROW_TILES], shift[ROW_TILES];
     auto load_adjust = [&] {
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
@@ -925,10 +990,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
 #pragma unroll
             for (int n = 0; n < ROW_TILES; n++) {
                 fold_query<false>(FOLDED_AT + 16 * n * KEY_WIDTH, 0, 0, 0, g, t, query + n * STEPS, weight[n], zero[n]);
-                const float* const sums_of_row = (const float*)(shared + ZERO_SUM_AT) + (4 * n + t) * KEY_CHUNKS;
+                const float* const sums_of_row = (const float*)(shared + ZERO_SUM_AT) + (4 * n + t) * ZERO_SUMS;
                 zero[n] = sums_of_row[0];  // behind the last row any
 #pragma unroll
-                for (int chunk = 0; chunk < KEY_CHUNKS; chunk++) chunk_zero[n][chunk] = sums_of_row[chunk];
+                for (int chunk = 0; chunk < ZERO_SUMS; chunk++) chunk_zero[n][chunk] = sums_of_row[chunk];
                 take_through(n);
             }
         }
@@ -944,7 +1009,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
     }
 #endif
 
-    float top[ROW_TILES], total[ROW_TILES], total_zero[ROW_TILES], sums[ROW_TILES][TILES][2] = {};
+    float top[ROW_TILES], total[ROW_TILES], total_zero[ROW_TILES], total_high[ROW_TILES] = {}, sums[ROW_TILES][TILES][2] = {};
     float zero_sums[ROW_TILES][VALUE_ZEROS / 8 + 1] = {};  // of head t, channels 8 i + g
 #pragma unroll
     for (int n = 0; n < ROW_TILES; n++)
@@ -1036,11 +1101,41 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
                 }
             }
         }
+#elif KEY_HIGH_NORM
+        // of two tokens of head t, channels of one norm at a time
+        float found[ROW_TILES][SLICES][2] = {};
+        auto add_part = [&](const int (&scores)[ROW_TILES][SLICES][4], unsigned norms_at, int part) {
+            const Byte* const norms = shared + kept(norms_at + 4 * KEY_NORM * g);
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) {
+                Pair<KEY_NORM> by;
+                by.load(norms, 16 * slice);
+                const float2 s = by.values();
+#pragma unroll
+                for (int n = 0; n < ROW_TILES; n++) {
+                    const float unit_weight = weight[n] * power(-slice_shift(slice)), sum = chunk_zero[n][part];
+                    const int* const x = scores[n][slice];
+                    float* const y = found[n][slice];
+                    y[0] = fmaf(fmaf((float)(254 * x[0] + x[1]), unit_weight, sum), s.x, y[0]);
+                    y[1] = fmaf(fmaf((float)(254 * x[2] + x[3]), unit_weight, sum), s.y, y[1]);
+                }
+            }
+        };
+        {
+            int scores[ROW_TILES][SLICES][4] = {};
+            add_bit_scores<LONGER>(keys, lane, query, scores);
+            add_part(scores, keys + KEY_HIGH_AT, 0);
+        }
+        {
+            int scores[ROW_TILES][SLICES][4] = {};
+            add_bit_scores<SHORTER>(keys, lane, query, scores);
+            add_part(scores, keys + KEY_NORM_AT, 1);
+        }
 #else
         int scores[ROW_TILES][SLICES][4] = {};
         unsigned rest[2][PAGE / 16][2];
 #if KEY_BIT_LANES
-        add_bit_scores(keys, lane, query, scores);
+        add_bit_scores<ALL>(keys, lane, query, scores);
 #else
         add_scores<KEY_BITS_0, KEY_LANES_0, WHOLE_0>(keys, lane, query, scores, rest[0]);
         if constexpr (KEY_LANES_1) {
@@ -1056,7 +1151,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             mean_group = next_group;
             if (page + step < pages) next_group = mean_group_of(args, page + step);
         }
-        constexpr bool IN_SCORES = KEY_CHUNKS > 1;  // scales and zero points are
+        constexpr bool IN_SCORES = KEY_CHUNKS > 1 || KEY_HIGH_NORM;  // scales and zero points are
         Pair<KEY_TOKEN> point[SLICES];
         if constexpr (KEY_TOKEN && !IN_SCORES) {
             const Byte* const row = shared + kept(keys + KEY_POINT_AT + 4 * KEY_TOKEN * g);
@@ -1077,7 +1172,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         __syncwarp();  // all lanes have read the keys
         fetch_keys(page + STAGES * step, pages, stage, slot == 0 ? FACTORS - 1 : slot - 1);
 
-#if !HALF_PRODUCTS && KEY_CHUNKS == 1
+#if !HALF_PRODUCTS && KEY_CHUNKS == 1 && !KEY_HIGH_NORM
         unsigned whole[ROW_TILES][SLICES][2];  // of two tokens of head t
 #pragma unroll
         for (int n = 0; n < ROW_TILES; n++) {
@@ -1106,7 +1201,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             const float zero_part = weight[n] * part_zero[n][slice / PART_SLICES];
             float2 x = make_float2(fmaf(found[0] + found[1], unit_weight, zero_part),
                                    fmaf(found[2] + found[3], unit_weight, zero_part));
-#elif KEY_CHUNKS > 1
+#elif KEY_CHUNKS > 1 || KEY_HIGH_NORM
             float2 x = make_float2(found[n][slice][0], found[n][slice][1]);
 #else
             const float unit_weight = weight[n] * power(-slice_shift(slice)), constant = KEY_TOKEN ? 0.0f : zero[n];
@@ -1156,6 +1251,18 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             for (int slice = 1; slice < SLICES; slice++) largest.largest_of(value_factor[slice]);
             most = fmaxf(largest.largest(), 1e-20f);
         }
+        constexpr int HIGH = VALUE_HIGH_NORM ? VALUE_NORM : 0;
+        Pair<HIGH> high_factor[SLICES];
+        float high_share = 1.0f;  // the largest norm of the others over the largest one of the second plane's channels
+        if constexpr (HIGH) {
+            const Byte* const row = shared + kept(factors + VALUE_NORM_BYTES + 4 * HIGH * g);
+#pragma unroll
+            for (int slice = 0; slice < SLICES; slice++) high_factor[slice].load(row, 16 * slice);
+            Pair<HIGH> largest = high_factor[0];
+#pragma unroll
+            for (int slice = 1; slice < SLICES; slice++) largest.largest_of(high_factor[slice]);
+            high_share = most / fmaxf(largest.largest(), 1e-20f);
+        }
 
         float factor[ROW_TILES], page_weight[ROW_TILES];
 #pragma unroll
@@ -1200,7 +1307,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             factor[n] = exp2_approx(largest - new_top) * unit_p;
             const bool grows = new_top > top[n];
             top[n] = new_top;
-            float sum[STEP_SIZES] = {}, sum_zero[STEP_SIZES] = {};
+            float sum[STEP_SIZES] = {}, sum_zero[STEP_SIZES] = {}, sum_high = 0.0f;
             // column 2 t of the tile holds the high parts, column 2 t + 1 the low ones
             Byte* const column = shared + kept(probabilities + (8 * n + 2 * t) * P_STRIDE + 2 * g);
             const unsigned zeros = VALUE_TOKEN ? kept(factors + TOKEN_BYTES + 4 * VALUE_TOKEN * g) : 0;
@@ -1231,7 +1338,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
                     zero_point.x = fmaf(-share, last[slice % VALUE_PITCH].x, both);
                     zero_point.y = fmaf(-share, last[slice % VALUE_PITCH].y, both);
                 }
+                const float2 unscaled = p;
                 p.x = fmaf(p.x, by.x, zero_point.x), p.y = fmaf(p.y, by.y, zero_point.y);
+                if constexpr (HIGH) {
+                    const float2 high = high_factor[slice].values();
+                    const float2 q = make_float2(unscaled.x * high.x, unscaled.y * high.y);
+                    sum_high += q.x + q.y;
+                    const float x = fmaf(q.x, high_share, MAGIC + 128.0f), y = fmaf(q.y, high_share, MAGIC + 128.0f);
+                    *(unsigned short*)(column + P_SET + 16 * slice) = high_parts(x, y);
+                    *(unsigned short*)(column + P_SET + P_STRIDE + 16 * slice) = low_parts(x, y);
+                }
                 if (unmasked(slice)) last[slice % VALUE_PITCH] = p;
                 *(unsigned short*)(column + 16 * slice) = high_parts(p.x, p.y);
                 *(unsigned short*)(column + P_STRIDE + 16 * slice) = low_parts(p.x, p.y);
@@ -1244,6 +1360,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
             }
             total[n] = fmaf(total[n], decay, page_total * factor[n]);
             total_zero[n] = fmaf(total_zero[n], decay, page_zero * factor[n]);
+            if constexpr (HIGH) total_high[n] = fmaf(total_high[n], decay, sum_high * factor[n]);
             const float weights = VALUE_NORM ? page_zero : page_total;
             if constexpr (VALUE_ZEROS) page_weight[n] = sum_over_tokens(weights * factor[n]);
 #endif
@@ -1270,14 +1387,28 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         const unsigned group_scale = values + GROUP_AT;
         unsigned p[ROW_TILES][SLICES];
         const unsigned p_at = kept(probabilities + lane % 8 * P_STRIDE + lane / 8 * 16);
+        auto load_probabilities = [&](int set) {
 #pragma unroll
-        for (int n = 0; n < ROW_TILES; n++) {
+            for (int n = 0; n < ROW_TILES; n++) {
 #pragma unroll
-            for (int i = 0; i < SLICES; i += 4) load_matrices(p[n] + i, shared + p_at + 8 * n * P_STRIDE + 16 * i);
-        }
-#if VALUE_BIT_LANES
-        add_bit_values(values, p, lane, factor, args.value_weights, sums);
+                for (int i = 0; i < SLICES; i += 4)
+                    load_matrices(p[n] + i, shared + p_at + set * P_SET + 8 * n * P_STRIDE + 16 * i);
+            }
+        };
+#if VALUE_HIGH_NORM
+        constexpr int LONGER_TILES = VALUE_LANES_1 / 16;
+        float high_unit[ROW_TILES];
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; n++) high_unit[n] = factor[n] / high_share;
+        load_probabilities(1);
+        add_bit_values<0, LONGER_TILES>(values, p, lane, high_unit, args.value_weights, sums);
+        load_probabilities(0);
+        add_bit_values<LONGER_TILES, TILES>(values, p, lane, factor, args.value_weights, sums);
+#elif VALUE_BIT_LANES
+        load_probabilities(0);
+        add_bit_values<0, TILES>(values, p, lane, factor, args.value_weights, sums);
 #else
+        load_probabilities(0);
         add_values<VALUE_BITS_0, VALUE_LANES_0>(values, p, lane, factor, group_scale, sums, 0);
         if constexpr (VALUE_LANES_1)
             add_values<VALUE_BITS_1 ? VALUE_BITS_1 : 1, VALUE_LANES_1>(
@@ -1333,6 +1464,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
     for (int n = 0; n < ROW_TILES; n++) {
         total[n] = sum_over_tokens(total[n]);
         if constexpr (WEIGHTS && !HALF_PRODUCTS) total_zero[n] = sum_over_tokens(total_zero[n]);
+        if constexpr (VALUE_HIGH_NORM) total_high[n] = sum_over_tokens(total_high[n]);
         if (g == 0) {
             const int at = warp * ROW_TILES * 4 + 4 * n + t;
             shared_top[at] = top[n], shared_total[at] = total[n], shared_zero[at] = total_zero[n];
@@ -1354,6 +1486,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
 #pragma unroll
         for (int i = 0; i < VALUE_ZEROS / 8; i++) row[VALUE_WIDTH + 8 * i + g] = zero_sums[n][i] * share;
         if constexpr (HALF_PRODUCTS) row[VALUE_WIDTH + g] = total_zero[n] * share;  // of group g
+        if constexpr (VALUE_HIGH_NORM) row[VALUE_WIDTH + g] = (g == 0 ? total_high[n] : total_zero[n]) * share;
     }
     __syncthreads();
     for (int i = threadIdx.x; i < rows * SUM_WIDTH; i += WARPS * 32) {
@@ -1368,6 +1501,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
                 const int zero_at = row * SUM_STRIDE + VALUE_WIDTH + code_lane / (VALUE_LANES_0 / VALUE_PARTS);
 #pragma unroll
                 for (int w = 0; w < WARPS; w++) sum += ((const float*)(shared + w * WARP_BYTES))[zero_at];
+            }
+            if constexpr (VALUE_HIGH_NORM) {  // their zero points are weighted by other sums, so they are added here
+                const int zero_at = row * SUM_STRIDE + VALUE_WIDTH + (code_lane >= VALUE_LANES_1);
+                float by = 0.0f;
+#pragma unroll
+                for (int w = 0; w < WARPS; w++) by += ((const float*)(shared + w * WARP_BYTES))[zero_at];
+                const float scale = ((const float*)pages_of(args.value_scale, batch, head, 0))[code_lane];
+                sum = fmaf(sum, scale, by * ((const float*)pages_of(args.value_zero, batch, head, 0))[code_lane]);
             }
         }
         if (code_lane < VALUE_WIDTH && args.channel_lanes)
@@ -1389,7 +1530,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) split_kernel(co
         }
         args.out_m[out_row + row] = block_total > 0.0f ? block_top : -infinity();
         args.out_l[out_row + row] = block_total;
-        if (WEIGHTS && !VALUE_ZEROS && args.out_zero) args.out_zero[out_row + row] = block_zero;
+        if (WEIGHTS && !VALUE_ZEROS && !VALUE_HIGH_NORM && args.out_zero) args.out_zero[out_row + row] = block_zero;
     }
     if (args.channel_lanes) {
         __syncthreads();

@@ -26,6 +26,8 @@ class KeyPlanes:
         group: the query's group a page uses: ``"span"`` (group 0), ``"page"`` (its own) or int32 ``[P]``, where
             negative numbers count from the last group.
         norm: float16 or float32 ``[B, H or 1, P, N]``, multiplied into the logits, or None.
+        high_norm: of the same type and shape as ``norm``, multiplied into what the second plane's channels add
+            instead; or None.
         point: of the same type and shape as ``norm``, zero points by token, added to all channels behind the norms, or
             None.
         bit_lanes: whether each bit of a code is a lane of its own, all codes' lowest bits first. Of codes with a bit in
@@ -48,6 +50,7 @@ class KeyPlanes:
     kept_slot: torch.Tensor | None = None
     chunks: int = 1
     heads_together: int = 1
+    high_norm: torch.Tensor | None = None
 
     @property
     def width(self) -> int:
@@ -74,6 +77,8 @@ class ValuePlanes:
         group: as in :class:`KeyPlanes`, axis ``"channel"`` only.
         norm: float16 or float32 ``[B, H or 1, P, N]``, not negative, multiplied into the probabilities (axis
             ``"channel"``), or None.
+        high_norm: with ``bit_weights``, of the same type and shape as ``norm``, that of the second plane's channels; or
+            None. With it ``scale`` and ``zero_point`` are float32 ``[B, H, 1, D]``, which the sums then have in them.
         channels: int32 and float32 ``[K, D_v]``, contiguous: channel ``c`` is the sum of lanes ``channels[0][k, c]``
             times ``channels[1][k, c]``, which is what is written then; or None for sums by lane.
         bit_weights: what each bit of a code is worth, as :attr:`kvmm.kernels.attention.format.PackedFormat.bit_weights`
@@ -90,6 +95,13 @@ class ValuePlanes:
     channels: tuple[torch.Tensor, torch.Tensor] | None = None
     has_plane_weights: bool = False
     bit_weights: tuple[tuple[float, ...], ...] | None = None
+    high_norm: torch.Tensor | None = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the sums have scales and zero points in them, of channels."""
+        by_channel = self.axis == "channel" and self.scale is not None
+        return by_channel and (self.high_norm is not None or self.scale.shape[2] > 1)
 
     @property
     def width(self) -> int:

@@ -73,7 +73,7 @@ def cuda_split(
     zero = None
     if grouped:
         zero = call.empty(call.bh, num_kv_splits, call.rows, values.zero_point.shape[-1])
-    elif (values.by_token and not variant.half_products) or values.norm is not None:
+    elif (values.by_token and not variant.half_products) or (values.norm is not None and values.high_norm is None):
         zero = call.empty(call.bh, num_kv_splits, call.rows)
     residual_splits = None
     if residual_read is not None:
@@ -98,7 +98,7 @@ def cuda_split(
     zero = zero if zero is None or grouped else zero.unsqueeze(-1)
     launch_dependents = cuda.supports_pdl(call.query.device)  # the reduction may start before this kernel has ended
     kept = residual_read is not None and residual_read.kept_key is not None
-    return Partial(m, l, acc, zero, grouped, v.channels is not None, residual_splits, launch_dependents, kept)
+    return Partial(m, l, acc, zero, v.scaled, v.channels is not None, residual_splits, launch_dependents, kept)
 
 
 def _with_kept(
@@ -161,11 +161,21 @@ def _key_planes(keys: PackedFormat) -> KeyPlanes:
             point=point,
             chunks=keys.scale.shape[3],
             heads_together=keys.head_group,
+            kept_slot=keys.kept_slot,
         )
     group = group if keys.centre is None else keys.centre_group
     bits = keys.bit_weights is not None
     parts = max(1, keys.groups_per_page)
-    return KeyPlanes(planes, keys.page_size, group, keys.norm, parts, bit_lanes=bits, kept_slot=keys.kept_slot)
+    return KeyPlanes(
+        planes,
+        keys.page_size,
+        group,
+        keys.norm,
+        parts,
+        bit_lanes=bits,
+        kept_slot=keys.kept_slot,
+        high_norm=keys.high_norm,
+    )
 
 
 def _grouped(values: PackedFormat) -> bool:
@@ -181,7 +191,11 @@ def _value_planes(call: DecodeCall, values: PackedFormat) -> ValuePlanes:
     if values.by_token:
         return ValuePlanes(planes, "token", values.scale, values.zero_point)
     if values.bit_weights is not None:
-        return ValuePlanes(planes, norm=values.norm, bit_weights=values.bit_weights)
+        weights = {"norm": values.norm, "bit_weights": values.bit_weights}
+        if values.high_norm is None:
+            return ValuePlanes(planes, **weights)
+        levels = {"scale": values.scale, "zero_point": values.zero_point}
+        return ValuePlanes(planes, **levels, **weights, high_norm=values.high_norm)
     if _grouped(values):
         scale, zero_point = (x.contiguous() for x in values.expand())
         return ValuePlanes(

@@ -23,7 +23,8 @@ from kvmm.kernels.attention.format import aligned
 PAGE_SIZES = (64, 128)
 KEPT_IN_REGISTERS = 128  # slots of a head that are left out; more are looked up for every page
 MAX_PARTS = 8  # groups of tokens in a page, or of channels of a token
-MAX_LANES = 256  # of all planes together: 254 * high + low has to fit 31 bits
+MAX_LANES = 256  # of codes that are added up: 254 * high + low has to fit 31 bits
+MAX_CHUNKS = 4  # groups of such codes that a token of keys has
 TYPES = {torch.float16: 1, torch.float32: 2}
 QUERY_TYPES = TYPES | {torch.bfloat16: 3}
 RESIDUAL_TYPES = {torch.float16: 1, torch.bfloat16: 3}
@@ -78,6 +79,8 @@ class Variant(Compiled):
     key_mean: int = macro("with QUERY_TYPE, a mean by group of pages, added to keys behind their norms", default=0)
     key_bit_lanes: bool = macro("whether each bit of keys' codes is a lane of its own", default=False)
     value_bit_lanes: bool = macro("whether each bit of values' codes is", default=False)
+    key_high_norm: bool = macro("whether channels of keys' second plane have norms of their own", default=False)
+    value_high_norm: bool = macro("whether those of values have", default=False)
     key_gather: bool = macro("with QUERY_TYPE, whether groups of keys name the second plane's channels", default=False)
     kept: int = macro("slots of a head that are left out, in multiples of 32, 5 if more than 128", default=0)
     key_chunks: int = macro("groups of channels of a token that keys have scales for", default=1)
@@ -103,6 +106,7 @@ class Variant(Compiled):
         tokens, lanes = self.page, 8 * self.row_tiles
         keys = sum(tokens * b // 8 * j for b, j in zip(self.key_bits, self.key_lanes, strict=True))
         keys += tokens * 2 * (self.key_norm + self.key_token) * self.key_chunks + (self.bias == 2) * tokens * 4
+        keys += self.key_high_norm * tokens * 2 * self.key_norm
         if self.query_type:
             width = self.key_lanes[0] if self.key_gather else self._key_width
             keys += self.key_groups * 4 * self.key_scale * self.key_parts * width + self.key_gather * self.key_lanes[1]
@@ -125,8 +129,8 @@ class Variant(Compiled):
     @cached_property
     def warp_bytes(self) -> int:
         """Shared memory of a warp: its stages, the page's probabilities, factors of values; at the end its sums."""
-        stages = self.stages * self.stage_bytes + 8 * self.row_tiles * (self.page + 16)
-        factors = self.value_norm + 2 * self.value_token * (not self.half_products)
+        stages = self.stages * self.stage_bytes + 8 * self.row_tiles * (self.page + 16) * (1 + self.value_high_norm)
+        factors = self.value_norm * (1 + self.value_high_norm) + 2 * self.value_token * (not self.half_products)
         stages += (self.stages + 1) * self.page * 2 * factors
         sums = 4 * self.row_tiles * (self._value_width + self.value_zeros + 8) * 4
         return rounded(max(stages, sums), 128)
@@ -139,7 +143,8 @@ class Variant(Compiled):
         stores = sum(lanes > 0 for lanes in (*self.key_lanes, *self.value_lanes))
         stores += sum(kind > 0 for kind in (self.key_norm, self.value_norm)) + 2 * (self.value_token > 0)
         stores += 2 * (self.key_groups and self.query_type != 0) + (self.key_token > 0) + self.key_gather
-        folded += (self.key_chunks - 1) * rows * 4
+        folded += (self.key_chunks - 1 + self.key_high_norm) * rows * 4
+        stores += self.key_high_norm + self.value_high_norm
         folded += (self.key_mean > 0 or self.key_gather) * rows * self.key_zeros * 4
         return self.warps * (self.warp_bytes + 3 * 4 * rows) + folded + 512 * stores
 
@@ -160,7 +165,8 @@ class Variant(Compiled):
         registers = self.row_tiles * (self.page // 4 + (sum(self.value_lanes) + self.value_zeros) // 8)
         registers += self.row_tiles * (self._key_width if self.key_bit_lanes else sum(self.key_lanes)) // 16
         residual_registers = self.residual_key_dim // 8 + self.residual_value_dim // 4
-        most = 16 if max(registers, residual_registers) <= 64 else 8
+        spare = 12 if self.key_high_norm and self.row_tiles == 1 else 8  # two parts one after the other, of fewer lanes
+        most = 16 if max(registers, residual_registers) <= 64 else spare
         deep = replace(self, stages=1).stage_bytes >= 8192
         fitted = None
         for warps, stages, blocks in PLANS:
@@ -180,7 +186,7 @@ class Variant(Compiled):
 
 # (warps a block, stages, blocks a multiprocessor), best first, as measured on an H200. Large pages are worth two
 # stages; where a lane needs many registers, eight warps with all they want are faster than more that spill.
-PLANS = ((6, 2, 2), (8, 1, 2), (6, 1, 2), (4, 1, 2), (4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1))
+PLANS = ((6, 2, 2), (8, 1, 2), (6, 1, 2), (4, 1, 2), (8, 1, 1), (6, 1, 1), (4, 1, 1), (3, 1, 1), (2, 1, 1), (1, 1, 1))
 
 
 def laid_out(*tensors: torch.Tensor | None, inner: int) -> bool:
@@ -207,8 +213,8 @@ def _steps_fit(shape: torch.Size, strides: tuple[int, ...], element_size: int, i
     return True
 
 
-def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int) -> bool:
-    if not 1 <= len(planes) <= 2 or padded_lanes(planes, dim) > MAX_LANES:
+def _planes_fit(planes: Sequence[Plane], dim: int, page_size: int, chunks: int = 1) -> bool:
+    if not 1 <= len(planes) <= 2 or chunks > MAX_CHUNKS or padded_lanes(planes, dim) > MAX_LANES * chunks:
         return False
     for codes, bits in planes:
         rows, lanes = codes.shape[-3 - dim], codes.shape[dim]
@@ -236,9 +242,7 @@ def _kept(slots: torch.Tensor | None) -> int:
 
 
 def _bias_mode(bias: torch.Tensor | None) -> int:
-    if bias is None:
-        return 0
-    return 2 if laid_out(bias, inner=1) else 1
+    return 0 if bias is None else 2 if laid_out(bias, inner=1) else 1
 
 
 def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
@@ -253,7 +257,7 @@ def _folds(query: Query, keys: KeyPlanes, lanes: int) -> bool:
         if order is not None and (order.dtype != torch.int16 or not laid_out(order, inner=3)):
             return False
         whole = keys.chunks == 1 or not lanes % (64 * keys.chunks)
-        return scale is query.lane_channel is None and query.rows.shape[-1] == lanes <= MAX_LANES and whole
+        return scale is query.lane_channel is None and query.rows.shape[-1] == lanes and whole
     if scale.dtype not in TYPES or scale.dtype != zero_point.dtype:
         return False
     if zero_point.shape[-1] > MAX_LANES * keys.groups_in_page:
@@ -324,6 +328,9 @@ def _value_fields(values: ValuePlanes) -> dict[str, Any] | None:
         if scale.shape != zero_point.shape or not laid_out(scale, zero_point, inner=2):
             return None
         return {"value_token": TYPES[scale.dtype], "value_parts": scale.shape[3]}
+    if values.high_norm is not None:
+        plain = all(x.dtype == torch.float32 and x.shape[2] == x.stride(-1) == 1 for x in (scale, zero_point))
+        return {"value_high_norm": True} if plain else None
     if scale is None or not _groups(values.group, scale.shape[2]):
         return {}
     for x in (scale, zero_point):
@@ -376,10 +383,11 @@ def variant_of(
         return None
     if keys.kept_slot is not None and keys.kept_slot.stride(-1) != 1:
         return None
-    if not (_planes_fit(keys.planes, -1, page) and _planes_fit(values.planes, -2, page)):
+    if not (_planes_fit(keys.planes, -1, page, keys.chunks) and _planes_fit(values.planes, -2, page)):
         return None
-    by_token = (keys.norm, keys.point, values.norm)
-    if not _typed(*by_token) or not laid_out(*by_token, inner=1):
+    by_token = (keys.norm, keys.high_norm, keys.point, values.norm, values.high_norm)
+    alike = all(x.high_norm is None or x.norm.dtype == x.high_norm.dtype for x in (keys, values))
+    if not alike or not _typed(*by_token) or not laid_out(*by_token, inner=1):
         return None
     if not _near(*by_token, *(codes for codes, _ in (*keys.planes, *values.planes))):
         return None
@@ -404,6 +412,7 @@ def variant_of(
         kept=_kept(keys.kept_slot),
         key_parts=keys.groups_in_page,
         key_bit_lanes=keys.bit_lanes,
+        key_high_norm=keys.high_norm is not None,
         value_bit_lanes=values.bit_weights is not None,
         **query_macros,
         **value_macros,
@@ -420,7 +429,7 @@ def _has_bit_lanes(variant: Variant) -> bool:
         (variant.key_bit_lanes, variant.key_lanes, variant.key_bits),
         (variant.value_bit_lanes, variant.value_lanes, variant.value_bits),
     ):
-        if wanted and (bits[0] != 2 or lanes[0] % 64 or lanes[1] % 64 or 3 * lanes[0] + 2 * lanes[1] > 1024):
+        if wanted and (bits[0] != 2 or lanes[0] % 64 or lanes[1] % 16 or 3 * lanes[0] + 2 * lanes[1] > 1024):
             return False
         if wanted and lanes[1] and (bits[1] != 1 or variant.page != 128 or lanes[1] > lanes[0]):
             return False

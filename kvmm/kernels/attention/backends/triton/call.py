@@ -88,6 +88,11 @@ def paired(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def strides_of(x: torch.Tensor | None) -> tuple[int, int]:
+    """The strides of sequences and heads in a tensor ``[B or 1, H or 1, ...]``."""
+    return (0, 0) if x is None else tuple(0 if x.shape[i] == 1 else x.stride(i) for i in (0, 1))
+
+
 def head_stride(x: torch.Tensor | None) -> int:
     """The stride of heads in a matrix ``[H or 1, ...]``."""
     return 0 if x is None or x.shape[0] == 1 else x.stride(0)

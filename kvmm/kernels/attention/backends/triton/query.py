@@ -9,7 +9,7 @@ import torch
 from triton import next_power_of_2
 from triton.runtime.interpreter import InterpretedFunction
 
-from kvmm.kernels.attention.backends.triton.call import DecodeCall, head_stride, pair_stride, paired
+from kvmm.kernels.attention.backends.triton.call import DecodeCall, head_stride, pair_stride, paired, strides_of
 from kvmm.kernels.attention.backends.triton.query_kernels import expand_kernel, transform_kernel
 from kvmm.kernels.attention.format import PackedFormat, aligned
 
@@ -45,7 +45,8 @@ def transform_query(call: DecodeCall, keys: PackedFormat, out: torch.Tensor, lau
     batch = call.bh // call.num_kv_heads
     row_block, column_block = (16, 32) if batch * rows <= 64 else (64, 64)  # of a program
     transform_kernel[heads, -(-width // column_block), -(-batch * rows // row_block)](
-        call.query, keys.transform, out, heads, batch, rows, width, head_stride(keys.transform),
+        call.query, keys.transform, keys.channel_order, out, heads, batch, rows, width, head_stride(keys.transform),
+        call.num_kv_heads, call.rows, *strides_of(keys.channel_order),
         D=call.dim, DP=max(16, next_power_of_2(call.dim)), RP=row_block, WC=column_block,
         BF16=call.query.dtype == torch.bfloat16 and multiplies_bf16(call.query.device),
         LAUNCH_DEPENDENTS=launch_dependents, num_warps=4,

@@ -13,12 +13,15 @@ def split_bf16x2(x):
     return high, (x - high.to(tl.float32)).to(tl.bfloat16)
 
 
-@triton.jit(do_not_specialize=["H", "batch", "rows"])
+@triton.jit(do_not_specialize=["H", "batch", "rows", "num_kv_heads", "head_rows"])
 def transform_kernel(
-    Q, MATRIX, OUT, H, batch, rows, width, matrix_head,
+    Q, MATRIX, ORDER, OUT, H, batch, rows, width, matrix_head, num_kv_heads, head_rows, order_b, order_h,
     D: tl.constexpr, DP: tl.constexpr, RP: tl.constexpr, WC: tl.constexpr, BF16: tl.constexpr, LAUNCH_DEPENDENTS: tl.constexpr,
 ):  # fmt: skip
     """``OUT [B * H, rows, width]``: queries ``[B * H, rows, D]`` times ``MATRIX [H or 1, D, width]``, in float32.
+
+    ``ORDER`` int16 ``[B, num_kv_heads, D]``, or None, has the query's channel of each row of the matrix; a head has
+    ``head_rows`` rows, whatever ``H`` and ``rows`` say of the product.
 
     With ``BF16`` queries are bfloat16 and the matrix is a two-term bf16 split, 16 bits of mantissa. Float16 queries are
     exact in TF32, so only the matrix is split, into two TF32 terms. Each program computes ``WC`` columns and ``RP`` rows
@@ -32,7 +35,14 @@ def transform_kernel(
     k, j, r = tl.arange(0, DP), tl.program_id(1) * WC + tl.arange(0, WC), tl.program_id(2) * RP + tl.arange(0, RP)
     live = r < batch * rows
     at = (r // rows * H + h) * rows + r % rows
-    q = tl.load(Q + at[:, None] * D + k[None, :], mask=live[:, None] & (k < D)[None, :], other=0.0)
+    channel = k[None, :]
+    if ORDER is not None:
+        head = at // head_rows
+        of_head = head // num_kv_heads * order_b + head % num_kv_heads * order_h
+        channel = tl.load(ORDER + of_head[:, None] + channel, mask=live[:, None] & (k < D)[None, :], other=0).to(
+            tl.int32
+        )
+    q = tl.load(Q + at[:, None] * D + channel, mask=live[:, None] & (k < D)[None, :], other=0.0)
     inside = (k < D)[:, None] & (j < width)[None, :]
     m = tl.load(MATRIX + h * matrix_head + k[:, None] * width + j[None, :], mask=inside, other=0.0)
     if BF16:

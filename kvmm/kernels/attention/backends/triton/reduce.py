@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from triton import next_power_of_2
 
-from kvmm.kernels.attention.backends.triton.call import LOG2E, DecodeCall, Partial, head_stride
+from kvmm.kernels.attention.backends.triton.call import LOG2E, DecodeCall, Partial, head_stride, strides_of
 from kvmm.kernels.attention.backends.triton.query import multiplies_bf16
 from kvmm.kernels.attention.backends.triton.reduce_kernels import calibration_kernel, reduce_kernel
 from kvmm.kernels.attention.format import DenseFormat, LogitCalibration, PackedFormat
@@ -81,7 +81,7 @@ def _value_tables(call: DecodeCall, partial: Partial, values: PackedFormat) -> _
     if values.by_token:
         tables.zero_kind = 3 if zero_width else 0
     elif partial.scaled:
-        tables.zero_kind = 2
+        tables.zero_kind = 2 if zero_width else 0
         weights = tables.channel_weights
         tables.channel_weights = None if weights is None else (weights != 0).float()
     else:
@@ -113,6 +113,7 @@ def reduce_splits(
         next_state = call.empty(*rows), call.empty(*rows), call.empty(*rows, dim)
     tables = _value_tables(call, partial, values) if isinstance(values, PackedFormat) else _ValueTables()
     scale, zero, offset, matrix = tables.scale, tables.zero_point, tables.offset, tables.matrix
+    order = values.channel_order if isinstance(values, PackedFormat) else None
     num_kv_splits = 1 if partial is None else partial.m.shape[1]
     num_residual_splits = 1 if residual is None else residual.m.shape[1]
     state_in = state or (None, None, None)
@@ -131,14 +132,14 @@ def reduce_splits(
         None if partial is None else partial.m, None if partial is None else partial.l,
         None if partial is None else partial.acc, None if partial is None else partial.zero,
         scale, tables.lane_channel, tables.plane_weight, tables.channel_lanes, tables.channel_weights,
-        zero, offset, matrix, tables.lane_matrix,
+        zero, offset, matrix, tables.lane_matrix, order,
         None if residual is None else residual.m, None if residual is None else residual.l,
         None if residual is None else residual.acc,
         *state_in, state_out[0], state_out[1], out if last else state_out[2],
         call.num_kv_heads, batch, call.rows, num_kv_splits, num_residual_splits,
         *((0, 0) if scale is None else scale.stride()[:2]), *((0, 0) if zero is None else zero.stride()[:2]),
         0 if offset is None or offset.shape[0] == 1 else offset.shape[-1], head_stride(matrix),
-        head_stride(tables.lane_matrix),
+        head_stride(tables.lane_matrix), *strides_of(order),
         0 if partial is None else partial.acc.shape[-1], 0 if scale is None else scale.shape[-1], dim,
         D=dim, DC=channel_block, CP=max(16, next_power_of_2(dim)),
         JP=width, VDZ=tables.zero_width, SP=next_power_of_2(num_kv_splits),

@@ -198,14 +198,15 @@ def _load_splits(M, L, at, split_mask):
 
 @triton.jit
 def _load_residual(
-    RESIDUAL_M, RESIDUAL_L, RESIDUAL_ACC, bh, r, d, live, num_kv_splits, rows, D: tl.constexpr, SP0: tl.constexpr
+    RESIDUAL_M, RESIDUAL_L, RESIDUAL_ACC, bh, r, channel, live, num_kv_splits, rows, D: tl.constexpr, SP0: tl.constexpr
 ):
-    """The splits of the residual tokens: largest logits and sums ``[RB, SP0]``, values ``[RB, SP0, DC]``, float32."""
+    """The splits of the residual tokens: largest logits and sums ``[RB, SP0]``, values ``[RB, SP0, DC]`` of channels
+    ``channel`` ``[RB or 1, DC]``, float32."""
     D0: tl.constexpr = (D + 31) // 32 * 32  # columns of ``RESIDUAL_ACC``
     at, split_mask = _rows_of_splits(bh, r, tl.arange(0, SP0), live, num_kv_splits, rows)
     ms, ls = _load_splits(RESIDUAL_M, RESIDUAL_L, at, split_mask)
     acc = tl.load(
-        RESIDUAL_ACC + at[:, :, None] * D0 + d[None, None, :], mask=split_mask[:, :, None] & (d < D)[None, None, :], other=0.0
+        RESIDUAL_ACC + at[:, :, None] * D0 + channel[:, None, :], mask=split_mask[:, :, None] & (channel < D)[:, None, :], other=0.0
     )  # fmt: skip
     return ms, ls, acc
 
@@ -279,10 +280,11 @@ def _add_segment(
 
 @triton.jit
 def _store_merged(
-    OUT_M, OUT_L, OUT, m, total, out, bh, r, d, rows, live, output_mask, D: tl.constexpr, LAST: tl.constexpr
+    OUT_M, OUT_L, OUT, m, total, out, bh, r, channel, rows, live, output_mask, D: tl.constexpr, LAST: tl.constexpr
 ):  # fmt: skip
-    """Store the attention of rows ``r`` ``[RB]`` and channels ``d`` ``[DC]``, or the state if more segments follow."""
-    to = (bh * rows + r)[:, None] * D + d[None, :]
+    """Store the attention of rows ``r`` ``[RB]`` and channels ``channel`` ``[RB or 1, DC]``, or the state if more segments
+    follow."""
+    to = (bh * rows + r)[:, None] * D + channel
     if LAST:
         tl.store(OUT + to, (out / total[:, None]).to(OUT.dtype.element_ty), mask=output_mask)
     else:
@@ -292,11 +294,22 @@ def _store_merged(
             tl.store(OUT_L + bh * rows + r, total, mask=live)
 
 
+@triton.jit
+def _channels(ORDER, begin, d, mask, D: tl.constexpr):
+    """The model's channels of output columns ``d`` ``[DC]``: themselves ``[1, DC]``, or of every row ``[RB, DC]`` those that
+    ``ORDER`` names from ``begin`` ``[RB]`` on; ``D`` outside ``mask`` ``[RB, DC]``.
+    """
+    channel = d[None, :]
+    if ORDER is not None:
+        channel = tl.load(ORDER + begin[:, None] + channel, mask=mask, other=D).to(tl.int32)
+    return channel
+
+
 @triton.jit(do_not_specialize=["H", "batch", "rows", "num_kv_splits", "num_residual_splits"])
 def reduce_kernel(
-    M, L, ACC, ZERO, SCALE, LANE_CHANNEL, PLANE_WEIGHT, CHANNEL_LANES, CHANNEL_WEIGHTS, ZERO_POINT, OFFSET, MATRIX, LANE_MATRIX, RESIDUAL_M, RESIDUAL_L, RESIDUAL_ACC,
+    M, L, ACC, ZERO, SCALE, LANE_CHANNEL, PLANE_WEIGHT, CHANNEL_LANES, CHANNEL_WEIGHTS, ZERO_POINT, OFFSET, MATRIX, LANE_MATRIX, ORDER, RESIDUAL_M, RESIDUAL_L, RESIDUAL_ACC,
     STATE_M, STATE_L, STATE, OUT_M, OUT_L, OUT,
-    H, batch, rows, num_kv_splits, num_residual_splits, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, lane_matrix_head, VQ, C, DZ,
+    H, batch, rows, num_kv_splits, num_residual_splits, scale_b, scale_h, zero_b, zero_h, offset_head, matrix_head, lane_matrix_head, order_b, order_h, VQ, C, DZ,
     D: tl.constexpr, DC: tl.constexpr, CP: tl.constexpr, JP: tl.constexpr,
     VDZ: tl.constexpr, SP: tl.constexpr, SP0: tl.constexpr, SC: tl.constexpr, RB: tl.constexpr, LANES_PER_CHANNEL: tl.constexpr,
     HAS_SEGMENT: tl.constexpr, HAS_LANES: tl.constexpr, HAS_SCALE: tl.constexpr, ZERO_KIND: tl.constexpr,
@@ -316,12 +329,12 @@ def reduce_kernel(
     h = tl.program_id(0)
     if WIDE:
         h = h.to(tl.int64)
-    d = tl.program_id(2) * DC + tl.arange(0, DC)
-    i = tl.program_id(1) * RB + tl.arange(0, RB)
+    d, i = tl.program_id(2) * DC + tl.arange(0, DC), tl.program_id(1) * RB + tl.arange(0, RB)
     live = i < batch * rows
     b, r = i // rows, i % rows
     bh = b * H + h
     output_mask = live[:, None] & (d < D)[None, :]
+    channel = _channels(ORDER, b * order_b + h * order_h, d, output_mask, D)
     c = tl.arange(0, CP) if HAS_MATRIX else d
     e = c if BY_CHANNEL else tl.arange(0, JP) if HAS_MATRIX else d
     GATHERED: tl.constexpr = 0 if HAS_MATRIX and not BY_CHANNEL else LANES_PER_CHANNEL  # 0: nothing is gathered
@@ -344,7 +357,7 @@ def reduce_kernel(
         m = tl.maximum(m, tl.max(ms, 1))
     if HAS_RESIDUAL:
         residual_m, residual_l, residual_acc = _load_residual(
-            RESIDUAL_M, RESIDUAL_L, RESIDUAL_ACC, bh, r, d, live, num_residual_splits, rows, D, SP0)  # fmt: skip
+            RESIDUAL_M, RESIDUAL_L, RESIDUAL_ACC, bh, r, channel, live, num_residual_splits, rows, D, SP0)  # fmt: skip
         m = tl.maximum(m, tl.max(residual_m, 1))
     if HAS_STATE:
         state_m = tl.load(STATE_M + bh * rows + r, mask=live, other=-1e30)
@@ -354,7 +367,7 @@ def reduce_kernel(
     if HAS_STATE:
         alpha = tl.exp2(state_m - m)
         total += tl.load(STATE_L + bh * rows + r, mask=live, other=0.0) * alpha
-        out += tl.load(STATE + (bh * rows + r)[:, None] * D + d[None, :], mask=output_mask, other=0.0) * alpha[:, None]
+        out += tl.load(STATE + (bh * rows + r)[:, None] * D + channel, mask=output_mask, other=0.0) * alpha[:, None]
     if HAS_RESIDUAL:
         residual_alpha = tl.exp2(residual_m - m[:, None])
         total += tl.sum(residual_l * residual_alpha, 1)
@@ -372,4 +385,4 @@ def reduce_kernel(
             out, sums, weight if VDZ == 1 else segment_l, zero, factor, lane_matrix, matrix, point,
             RB, HAS_LANES, HAS_SCALE, ZERO_KIND, HAS_MATRIX, BY_CHANNEL, HALF,
         )  # fmt: skip
-    _store_merged(OUT_M, OUT_L, OUT, m, total, out, bh, r, d, rows, live, output_mask, D, LAST)
+    _store_merged(OUT_M, OUT_L, OUT, m, total, out, bh, r, channel, rows, live, output_mask, D, LAST)
