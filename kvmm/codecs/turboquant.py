@@ -261,7 +261,8 @@ class TurboQuant(Codec):
             reuse = False
         if reuse:
             return last, last[:, :, :0], group
-        energy = pages.channel_squares()
+        mean, variance = pages.moments()
+        energy = variance + mean.square()
         strongest = energy.topk(self._high_count(pages.shape[-1]), -1).indices
         chosen = torch.zeros_like(energy, dtype=torch.uint8).scatter_(-1, strongest, 1).unsqueeze(2)
         return chosen, chosen, group

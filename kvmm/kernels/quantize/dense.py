@@ -132,22 +132,20 @@ class DensePages:
             return self.values.mean((2, 3))
         return (self.values * self.weight).sum((2, 3)) / self.weight.sum((2, 3)).clamp_min(1)
 
-    def channel_squares(self) -> torch.Tensor:
-        """The sum of squares of every channel over the tokens, float32 ``[B, H, D]``."""
-        squares = self.values.square()
-        return (squares if self.weight is None else squares * self.weight).sum((2, 3))
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance over the tokens, float32 ``[B, H, D]`` each."""
+        mean = self.mean()
+        apart = (self.values - mean[:, :, None, None]).square()
+        if self.weight is None:
+            return mean, apart.mean((2, 3))
+        return mean, (apart * self.weight).sum((2, 3)) / self.weight.sum((2, 3)).clamp_min(1)
 
     def token_excess(self, reach: float) -> torch.Tensor:
         """How far vectors lie outside of what is usual: of every slot ``[B, H, P, N]``, the squares by which its
         channels are further than ``reach`` standard deviations from their means over the tokens (of a
         :meth:`sample`), added up."""
-        usual = self.sample()
-        weight = torch.ones((), device=self.device) if usual.weight is None else usual.weight
-        number = weight.expand(*usual.shape[:-1], 1).sum((2, 3), keepdim=True).clamp_min(1)
-        mean = (usual.values * weight).sum((2, 3), keepdim=True) / number
-        deviation = (((usual.values - mean).square() * weight).sum((2, 3), keepdim=True) / number).sqrt()
-        apart = self.values - mean
-        return (apart.abs() - reach * deviation).clamp_min(0).square().sum(-1)
+        mean, variance = (found[:, :, None, None] for found in self.sample().moments())
+        return ((self.values - mean).abs() - reach * variance.sqrt()).clamp_min(0).square().sum(-1)
 
     def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the slots where ``keep`` bool ``[B, H, P, N]``: sums ``[B, H, P, D]`` and counts ``[B, H, P, 1]``.

@@ -101,16 +101,14 @@ class TilePages(VectorChain):
         count, mean, *_ = self._moments(self.groups(None))
         return (mean * count).sum(2) / count.sum(2).clamp_min(1)
 
-    def channel_squares(self) -> torch.Tensor:
-        count, mean, squares, _ = self._moments(self.groups(None), squares=True)
-        return (squares + mean.square() * count).sum(2)
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        count, means, squares, _ = self._moments(self.groups(None), squares=True)
+        number = count.sum(2).clamp_min(1)
+        mean = (means * count).sum(2) / number
+        return mean, (squares + (means - mean.unsqueeze(2)).square() * count).sum(2) / number
 
     def token_excess(self, reach: float) -> torch.Tensor:
-        sample = self.sample()
-        count, means, squares, _ = sample._moments(sample.groups(None), squares=True)
-        number = count.sum(2, keepdim=True).clamp_min(1)
-        mean = (means * count).sum(2, keepdim=True) / number
-        variance = (squares + (means - mean).square() * count).sum(2, keepdim=True) / number
+        mean, variance = self.sample().moments()
         batch, heads, pages, size, dim = self.shape
         out = torch.empty(batch, heads, pages, size, device=self.device)
         source, chain = self._source()
