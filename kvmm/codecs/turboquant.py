@@ -106,6 +106,12 @@ class Run(NamedTuple):
     norm: str
 
 
+@lru_cache(maxsize=32)
+def _rotations(runs: tuple[Run, ...], seed: int, device: torch.device) -> torch.Tensor:
+    """float32 ``[D, D]``, which turns every run by a rotation of its own; do not modify, it is shared."""
+    return torch.block_diag(*(random_rotation(run.dim, seed, device) for run in runs))
+
+
 class TurboQuant(Codec):
     """Norm, random rotation, and a scalar code book for every coordinate.
 
@@ -221,8 +227,7 @@ class TurboQuant(Codec):
 
     def _turn_matrix(self, chosen: torch.Tensor) -> torch.Tensor:
         """float32 ``[B, H, D, D]``: :meth:`_turn` of vectors with channels ``chosen`` ``[B, H, D]`` as a matrix."""
-        ordered = torch.block_diag(*(self._rotation(run, chosen) for run in self._runs(chosen.shape[-1])))
-        ordered = ordered.expand(*chosen.shape, -1)
+        ordered = _rotations(self._runs(chosen.shape[-1]), self.seed, chosen.device).expand(*chosen.shape, -1)
         return torch.empty_like(ordered).scatter_(-1, self._order(chosen).unsqueeze(2).expand_as(ordered), ordered)
 
     def _turn_back(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
