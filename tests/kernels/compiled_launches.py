@@ -25,6 +25,27 @@ _TYPES |= {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
+def _fixed(value: Any, fixed: bool) -> bool:
+    """Whether Triton compiles a value in."""
+    return value is None or (isinstance(value, int) and value == 1 and not fixed)
+
+
+def _type(value: Any, fixed: bool) -> str:
+    """A value's type in a signature."""
+    if _fixed(value, fixed):
+        return "constexpr"
+    if isinstance(value, torch.Tensor):
+        return f"*{_TYPES[value.dtype]}"
+    return "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
+
+
+def _aligned(value: Any, fixed: bool) -> bool:
+    """Whether Triton compiles in that a value is a multiple of 16."""
+    if fixed or _fixed(value, fixed) or isinstance(value, float):
+        return False
+    return (value.data_ptr() if isinstance(value, torch.Tensor) else value) % 16 == 0
+
+
 def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, Any], capability: int) -> Any:
     """A launch as Triton would specialise it."""
     options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
@@ -34,19 +55,19 @@ def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
     given = dict(zip(names, args, strict=False)) | kwargs
     signature, constants, attributes = {}, {}, {}
     for number, parameter in enumerate(function.params):
-        name, value = parameter.name, given[parameter.name]
-        fixed = parameter.do_not_specialize
-        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not fixed):
+        name, value, fixed = parameter.name, given[parameter.name], parameter.do_not_specialize
+        if parameter.is_constexpr:
             signature[name], constants[name] = "constexpr", value
-        elif isinstance(value, torch.Tensor):
-            signature[name] = f"*{_TYPES[value.dtype]}"
-        else:
-            signature[name] = "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
-        if fixed or signature[name] in ("constexpr", "fp32"):
             continue
-        address = value.data_ptr() if isinstance(value, torch.Tensor) else value
-        if address % 16 == 0 and not parameter.do_not_specialize_on_alignment:
-            attributes[(number,)] = [["tt.divisibility", 16]]
+        inner = value if isinstance(value, tuple) else (value,)
+        types = tuple(_type(item, fixed) for item in inner)
+        signature[name] = type(value)(*types) if isinstance(value, tuple) else types[0]
+        for place, item in enumerate(inner):
+            path = (number, place) if isinstance(value, tuple) else (number,)
+            if types[place] == "constexpr":
+                constants[path] = item
+            elif _aligned(item, fixed or bool(parameter.do_not_specialize_on_alignment)):
+                attributes[path] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 

@@ -5,7 +5,7 @@ import torch
 
 from kvmm.kernels.hadamard import reference
 from kvmm.kernels.hadamard.triton import launch
-from kvmm.kernels.quantize import DensePages
+from kvmm.kernels.quantize import DensePages, ScalarBook
 from kvmm.kernels.quantize import chain as vector_chain
 from kvmm.kernels.quantize import dense as dense_pages
 from kvmm.kernels.quantize.layout import PlaneLayout
@@ -375,6 +375,51 @@ def test_digits(transposed, counts, turns, monkeypatch):
             width = found[name].shape[-3 - dim]
             assert width == (layout.widths[name] if padded_widths is None else -(-layout.widths[name] // 16) * 16)
             assert not found[name].narrow(-3 - dim, layout.widths[name], width - layout.widths[name]).any()
+
+
+def book(planes: tuple[int, int, int], first: int, split: bool) -> ScalarBook:
+    """Of 80 channels, the first of more bits than the others, in unlike steps."""
+    low, high, _ = planes
+    runs = ((first, low + high), (80 - first, low))
+    borders = {
+        bits: tuple((torch.arange(1 - 2 ** (bits - 1), 2 ** (bits - 1)) * 0.4 / 2**bits).tolist())
+        for bits in (1, 2, 3, 4)
+    }
+    return ScalarBook(tuple((n, borders[bits]) for n, bits in runs if n), *planes, split)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("planes", "first", "split"),
+    [
+        ((2, 0, 0), 0, False),
+        ((2, 1, 80), 80, False),
+        ((2, 2, 30), 30, False),
+        ((2, 1, 20), 20, True),
+        ((1, 0, 0), 0, False),
+    ],
+)
+def test_book_codes(planes, first, split, transposed, monkeypatch):
+    """Several tiles and turns a page and program; a zero vector, or an offset larger than what varies."""
+    monkeypatch.setattr(vector_chain, "_LARGE_PROGRAMS", 1)
+    monkeypatch.setattr(vector_chain, "_TILE", 16 * 128)
+    x, offset = vectors(150, 80, torch.bfloat16), 40.0 if planes[1] else 0.0
+    if not offset:
+        x[:, :, 5] = 0
+    found, expected = (
+        pages.subtract(torch.full((2, 2, 80), offset, device=DEVICE))
+        .transform(matrix(pages)[None])
+        .book_codes(book(planes, first, split), torch.float16, transposed)
+        for pages in reversed(both(x + offset, 32))
+    )
+    assert len(found[2]) == len(expected[2]) == 1 + split
+    for a, b in zip((*found[2], *found[:2]), (*expected[2], *expected[:2]), strict=True):
+        if a is None or a.dtype == torch.uint8:
+            assert (a is None) == (b is None)
+            if a is not None:
+                same_codes(a, b)
+        else:
+            close(a, b, 1e-3)
 
 
 def test_room_of_digits_does_not_change_what_is_read():

@@ -15,7 +15,9 @@ import triton
 
 from kvmm.kernels.hadamard.triton import block_sizes, launch
 from kvmm.kernels.quantize import triton as kernels
+from kvmm.kernels.quantize import triton_books as books
 from kvmm.kernels.quantize import triton_statistics as statistics
+from kvmm.kernels.quantize.books import ScalarBook, borders_on
 from kvmm.kernels.quantize.chain import VectorChain, as_bytes, strides
 from kvmm.kernels.quantize.dense import highest_codes
 from kvmm.kernels.quantize.groups import TokenGroups
@@ -99,12 +101,14 @@ class TilePages(VectorChain):
         count, mean, *_ = self._moments(self.groups(None))
         return (mean * count).sum(2) / count.sum(2).clamp_min(1)
 
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        count, means, squares, _ = self._moments(self.groups(None), squares=True)
+        number = count.sum(2).clamp_min(1)
+        mean = (means * count).sum(2) / number
+        return mean, (squares + (means - mean.unsqueeze(2)).square() * count).sum(2) / number
+
     def token_excess(self, reach: float) -> torch.Tensor:
-        sample = self.sample()
-        count, means, squares, _ = sample._moments(sample.groups(None), squares=True)
-        number = count.sum(2, keepdim=True).clamp_min(1)
-        mean = (means * count).sum(2, keepdim=True) / number
-        variance = (squares + (means - mean).square() * count).sum(2, keepdim=True) / number
+        mean, variance = self.sample().moments()
         batch, heads, pages, size, dim = self.shape
         out = torch.empty(batch, heads, pages, size, device=self.device)
         source, chain = self._source()
@@ -388,6 +392,48 @@ class TilePages(VectorChain):
             **chain,
         )
         return stored
+
+    def book_codes(
+        self, book: ScalarBook, dtype: torch.dtype, transposed: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor]]:
+        batch, heads, count, size, _ = self.shape
+        if book.low_bits != 2 or len(book.runs) > 2:
+            low, high, lengths = zip(*(part.book_codes(book, dtype, transposed) for part in self.parts()), strict=True)
+            lengths = [torch.cat(run, 2) for run in zip(*lengths, strict=True)]
+            return torch.cat(low, 2), None if high[0] is None else torch.cat(high, 2), lengths
+        lengths = [torch.empty(batch, heads, count, size, dtype=dtype, device=self.device) for _ in book.parts]
+        low, high = self._out(2, transposed), None
+        if book.high_bits:
+            page = (size * book.high_bits // 8, book.high_channels)
+            page = page[::-1] if transposed else page
+            high = torch.empty(batch, heads, count, *page, dtype=torch.uint8, device=self.device)
+        (first, borders), (_, others) = book.runs[0], book.runs[1] if len(book.runs) > 1 else (0, ())
+        runs = 2 if book.high_bits == 1 else 1
+        constants, (programs, sequences) = self._planes(size // 4 // runs)
+        turns = self._turns(programs * sequences)
+        source, chain = self._source()
+        books.book_kernel[-(-programs // turns), sequences](
+            source,
+            self._tokens,
+            borders_on(borders, self.device),
+            borders_on(others, self.device) if others else None,
+            first,
+            lengths[-1],
+            lengths[0] if book.split else None,
+            torch.finfo(dtype).max,
+            low,
+            high,
+            book.high_channels,
+            count,
+            BORDERS=len(borders),
+            OTHERS=len(others),
+            TURNS=turns,
+            RUNS=runs,
+            TRANSPOSED=transposed,
+            **constants,
+            **chain,
+        )
+        return low, high, lengths
 
 
 @lru_cache(maxsize=512)
