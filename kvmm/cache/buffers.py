@@ -32,7 +32,7 @@ import torch
 
 from kvmm.cache.capacity import CountingTable
 from kvmm.cache.tokens import growth, with_capacity
-from kvmm.kernels.append import append_tokens
+from kvmm.kernels.append import append_tokens, with_rows
 from kvmm.kernels.exact import to_exact
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -176,10 +176,9 @@ class StaticBuffer(ResidualBuffer):
 
     def __init__(self, table: CountingTable, key: torch.Tensor, value: torch.Tensor, capacity: int):
         self._table = table
-        self._static: Pair = tuple(x.new_zeros(*x.shape[:2], capacity, x.shape[3]) for x in (key, value))
+        self._static: Pair = tuple(with_rows([(x, capacity, 0) for x in (key, value)]))
         self._overflow: Pair | None = None  # what holds the tokens while they are more than fit
         self._pending: Pair | None = None  # the newest token, until its query comes
-        self._write(key, value)
 
     @property
     def in_place(self) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kvmm.kernels.append import with_rows
+
 
 @dataclass(frozen=True, eq=False)
 class PageGroups:
@@ -43,10 +45,7 @@ class PageGroups:
 
     def allocated(self, pages: int) -> PageGroups:
         """The same numbers in a buffer for ``pages`` pages, zeros behind them."""
-        buffer = self.buffer.new_zeros(pages)
-        if self.used:
-            buffer[: self.used] = self.in_use
-        return PageGroups(buffer, self.used)
+        return PageGroups(with_rows([(self.in_use[None, None], pages, 0)])[0][0, 0], self.used)
 
     def cut(self, used: int) -> PageGroups | None:
         """The first ``used`` numbers alone, copied; None without any."""

@@ -13,6 +13,7 @@ import torch
 from kvmm.cache.page_groups import PageGroups
 from kvmm.codecs.base import Codec, EncodeContext, Packed
 from kvmm.errors import KVMMError
+from kvmm.kernels.append import with_rows
 from kvmm.kernels.attention.call import Reader
 
 if TYPE_CHECKING:
@@ -236,20 +237,18 @@ class PageStore(Reader):
         first, more = self._rows_of_a_page(like)
         if not self._past:
             self._shared_group = first.shared_group  # what the first page will say
+        work, stored = [], self.codec.stored
+        for name, tensor in first.tensors.items():
+            used = self.sizes.setdefault(name, 0)
+            rows = more[name] * (pages - held) + (used if held else max(0, tensor.shape[2] - more[name]))
+            fill = stored[name].fill if name in stored else 0
+            fill = pages * self.page_size - 1 if fill == "last slot" else fill
+            work.append((self.buffers[name][:, :, :used] if held else tensor[:, :, :0], rows, fill))
         with torch.inference_mode(False):
-            buffers, stored = {}, self.codec.stored
-            for name, tensor in first.tensors.items():
-                used = self.sizes.setdefault(name, 0)
-                rows = more[name] * (pages - held) + (used if held else max(0, tensor.shape[2] - more[name]))
-                buffers[name] = buffer = tensor.new_zeros(*tensor.shape[:2], rows, *tensor.shape[3:])
-                fill = stored[name].fill if name in stored else 0
-                if fill:
-                    buffer.fill_(pages * self.page_size - 1 if fill == "last slot" else fill)
-                if held:
-                    buffer[:, :, :used] = self.buffers.pop(name)[:, :, :used]
+            grown = with_rows(work)
             if first.page_group is not None:
                 self.groups = (self.groups or PageGroups(first.page_group, 0)).allocated(pages)
-        self._replace(buffers)
+        self._replace(dict(zip(first.tensors, grown, strict=True)))
         self.capacity = pages
 
     def _rows_of_a_page(self, like: torch.Tensor) -> tuple[Packed, dict[str, int]]:

@@ -76,7 +76,7 @@ class AffineCodec(Codec):
     @property
     def _takes_ranges(self) -> bool:
         """Whether :meth:`token_parameters` takes ranges as they are, which a kernel can do as it makes the codes."""
-        return not self.integer_zero and type(self).token_parameters is AffineCodec.token_parameters
+        return type(self).token_parameters is AffineCodec.token_parameters
 
     # -- encode and decode ------------------------------------------------------------------------------------------
 
@@ -93,7 +93,9 @@ class AffineCodec(Codec):
             page_group = groups.page_group
         elif self._takes_ranges:
             groups = self.channel_groups(pages.shape[-1])
-            codes, scale, zero_point = pages.token_range_codes(groups, bits, self.parameter_dtype, transposed)
+            codes, scale, zero_point = pages.token_range_codes(
+                groups, bits, self.parameter_dtype, transposed, self.integer_zero
+            )
         else:
             ranges = pages.token_ranges(self.channel_groups(pages.shape[-1]))
             scale, zero_point = (p.contiguous() for p in self.token_parameters(*ranges))

@@ -34,7 +34,7 @@ The query of one head meets the codes of its whole group, ``head_group`` times t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
@@ -149,36 +149,33 @@ class RotateKV(RotatedAffineCodec):
             pages, tensors["offset"], group = subtract_offset(pages, x.shape[2], context, self.parameter_dtype)
         g = gcd(x.shape[1], self.head_group)
         if context.previous is None:
-            order = tensors["channel_order"] = self._channel_order(pages, g)
+            index = self._channel_order(pages, g)
+            tensors["channel_order"] = self._narrow(index.to(torch.int16).unsqueeze(2), g)
         else:
             order = context.previous["channel_order"]
-            tensors["channel_order"] = order[:, :, :0]
-        parts = []
-        for part in pages.parts():  # sorted channels of several heads exist for a few pages at a time
-            wide = rotate(self._wide(part.values, g))
-            wide = wide.gather(-1, self._index(order, wide)).flatten(2, 3)
-            parts.append(self.encode_pages(cut_pages(wide, context.page_size)).tensors)
-        packed = Packed({n: torch.cat([p[n] for p in parts], 2) for n in parts[0]} | tensors, context.page_size, group)
-        return packed
+            index, tensors["channel_order"] = self._wide(order, g)[:, :, 0].long(), order[:, :, :0]
+        coded = [self.encode_pages(joined.sort_channels(index)).tensors for joined in self._joined(pages, g)]
+        tensors |= coded[0] if len(coded) == 1 else {n: torch.cat([p[n] for p in coded], 2) for n in coded[0]}
+        return Packed(tensors, context.page_size, group)
+
+    def _joined(self, pages: Pages, g: int) -> Iterator[Pages]:
+        """Pages of ``g`` heads together, in runs: all where a kernel takes them, else a few that exist at a time."""
+        groups = self.channel_groups(g * pages.shape[-1])
+        joined = pages.join_heads(g, groups)
+        return (part.join_heads(g, groups) for part in pages.parts()) if joined is None else iter((joined,))
 
     def _channel_order(self, pages: Pages, g: int) -> torch.Tensor:
-        """int16 ``[B, H, 1, D]``: the rotated channels of each group of heads from the smallest up."""
+        """int64 ``[B, H / g, g * D]``: the rotated channels of each group of heads from the smallest up."""
         batch, heads, *_, dim = pages.shape
         if self.order == "none":
-            key = torch.arange(g * dim, device=pages.device).expand(batch, heads // g, -1)
-        else:
-            count, total, squares = 0.0, 0.0, 0.0
-            for part in pages.parts():
-                wide = rotate(self._wide(part.values, g))
-                weight = wide.new_ones(1, 1, *wide.shape[2:4], 1) if part.weight is None else part.weight
-                count = count + weight.sum((2, 3))
-                total = total + (wide * weight).sum((2, 3))
-                squares = squares + (wide * wide * weight).sum((2, 3))
-            count = count.clamp_min(1)
-            key = total / count
-            if self.order == "spread":
-                key = squares / count - key * key
-        return self._narrow(key.argsort(-1).to(torch.int16).unsqueeze(2), g)
+            return torch.arange(g * dim, device=pages.device).expand(batch, heads // g, -1)
+        if self.order == "mean":
+            return rotate(self._wide(pages.mean(), g)).argsort(-1)
+        sums = [run.channel_sums() for run in self._joined(pages, g)]
+        count, total, squares = sums[0] if len(sums) == 1 else (sum(of_runs) for of_runs in zip(*sums, strict=True))
+        count = count.clamp_min(1) if isinstance(count, torch.Tensor) else count
+        mean = total / count
+        return (squares / count - mean * mean).argsort(-1)
 
     def _index(self, order: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
         """A stored order as the int64 index of the last dimension of ``wide`` ``[B, H / g, ..., g * D]``."""

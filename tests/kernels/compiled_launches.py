@@ -25,27 +25,6 @@ _TYPES |= {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 _OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
-def _fixed(value: Any, fixed: bool) -> bool:
-    """Whether Triton compiles a value in."""
-    return value is None or (isinstance(value, int) and value == 1 and not fixed)
-
-
-def _type(value: Any, fixed: bool) -> str:
-    """A value's type in a signature."""
-    if _fixed(value, fixed):
-        return "constexpr"
-    if isinstance(value, torch.Tensor):
-        return f"*{_TYPES[value.dtype]}"
-    return "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
-
-
-def _aligned(value: Any, fixed: bool) -> bool:
-    """Whether Triton compiles in that a value is a multiple of 16."""
-    if fixed or _fixed(value, fixed) or isinstance(value, float):
-        return False
-    return (value.data_ptr() if isinstance(value, torch.Tensor) else value) % 16 == 0
-
-
 def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, Any], capability: int) -> Any:
     """A launch as Triton would specialise it."""
     options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
@@ -54,20 +33,26 @@ def _compiled(function: JITFunction, args: tuple[Any, ...], kwargs: dict[str, An
     names = [parameter.name for parameter in function.params]
     given = dict(zip(names, args, strict=False)) | kwargs
     signature, constants, attributes = {}, {}, {}
+
+    def described(value: Any, path: tuple[int, ...], parameter: Any) -> Any:
+        """The type of an argument, or of every entry of a named tuple, whose constants and attributes are noted."""
+        fixed = parameter.do_not_specialize
+        if isinstance(value, tuple):
+            return type(value)(*(described(entry, (*path, i), parameter) for i, entry in enumerate(value)))
+        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not fixed):
+            constants[path] = value
+            return "constexpr"
+        if isinstance(value, torch.Tensor):
+            kind = f"*{_TYPES[value.dtype]}"
+        else:
+            kind = "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
+        address = value.data_ptr() if isinstance(value, torch.Tensor) else value
+        if kind != "fp32" and not fixed and not parameter.do_not_specialize_on_alignment and address % 16 == 0:
+            attributes[path] = [["tt.divisibility", 16]]
+        return kind
+
     for number, parameter in enumerate(function.params):
-        name, value, fixed = parameter.name, given[parameter.name], parameter.do_not_specialize
-        if parameter.is_constexpr:
-            signature[name], constants[name] = "constexpr", value
-            continue
-        inner = value if isinstance(value, tuple) else (value,)
-        types = tuple(_type(item, fixed) for item in inner)
-        signature[name] = type(value)(*types) if isinstance(value, tuple) else types[0]
-        for place, item in enumerate(inner):
-            path = (number, place) if isinstance(value, tuple) else (number,)
-            if types[place] == "constexpr":
-                constants[path] = item
-            elif _aligned(item, fixed or bool(parameter.do_not_specialize_on_alignment)):
-                attributes[path] = [["tt.divisibility", 16]]
+        signature[parameter.name] = described(given[parameter.name], (number,), parameter)
     source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 

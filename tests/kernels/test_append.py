@@ -54,3 +54,26 @@ def test_chooses_by_device():
         *buffers, *(torch.ones(1, 2, 1, 16, device=DEVICE) for _ in range(2)), torch.tensor([3], device=DEVICE)
     )
     assert all(torch.equal(b.sum((0, 1, 3)).cpu(), torch.tensor([0.0, 0, 0, 32, 0])) for b in buffers)
+
+
+def test_more_rows():
+    """Tensors of all kinds in one launch: bytes and numbers, views of longer ones, none in use, a number behind."""
+    growing = pytest.importorskip("kvmm.kernels.append.grow")
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(0, 256, (2, 3, 9, 8, 20), dtype=torch.uint8, generator=generator).to(DEVICE)
+    wide = torch.randn(2, 3, 40, 64, generator=generator).to(DEVICE, torch.bfloat16)
+    tensors = [
+        (codes[:, :, :7], 300, 0),
+        (torch.randn(2, 3, 7, 1, 5, generator=generator).to(DEVICE, torch.float16), 11, 0),
+        (torch.arange(18, dtype=torch.int32, device=DEVICE).view(2, 3, 3), 4, 5119),
+        (torch.arange(18, dtype=torch.int16, device=DEVICE).view(2, 3, 1, 3)[:, :, :0], 1, 0),
+        (wide[:, :, 3:20], 33, 0),
+        (wide.transpose(2, 3), 64, 0),
+        (torch.arange(5, dtype=torch.int32, device=DEVICE)[None, None], 8, 0),
+        (codes[:, :, :0], 2, 0),
+        (wide[..., :0], 50, 0),
+    ]
+    for found, expected in zip(growing.with_rows(tensors), reference.with_rows(tensors), strict=True):
+        assert torch.equal(found, expected) and found.dtype == expected.dtype and found.is_contiguous()
+    assert expected.shape == (2, 3, 50, 0)
+    assert growing.with_rows([]) == []

@@ -9,7 +9,9 @@ from kvmm.kernels.quantize import DensePages, ScalarBook
 from kvmm.kernels.quantize import chain as vector_chain
 from kvmm.kernels.quantize import dense as dense_pages
 from kvmm.kernels.quantize.layout import PlaneLayout
+from kvmm.kernels.quantize.reference import affine_parameters as reference_parameters
 from kvmm.kernels.quantize.tiles import TilePages
+from kvmm.kernels.quantize.triton_parameters import launch as launch_parameters
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -431,3 +433,27 @@ def test_room_of_digits_does_not_change_what_is_read():
         assert {name: tensor.shape[-3 - dim] for name, tensor in padded.items()} == {"codes": 16, "codes_1bit": 16}
         assert torch.equal(layout.unpack(padded, dim), exact)
         assert torch.equal(exact if dim == -2 else exact.transpose(-1, -2), codes.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("bits", [1, 2, 8, "of each"])
+def test_parameters_of_ranges_in_memory(bits, dtype):
+    """In one launch, last bit for last bit; also of empty ranges, of none and of more than fp16 holds."""
+    generator = torch.Generator().manual_seed(3)
+    low = torch.randn(2, 3, 5, 50, generator=generator).to(DEVICE) * 4
+    high = low + torch.rand(2, 3, 5, 50, generator=generator).to(DEVICE) * 9
+    high[0] = low[0]
+    low[1, 1, 0, 0] = high[1, 1, 0, 0] - 1e-6
+    widths = torch.full_like(low, 2).scatter_(-1, torch.arange(7, device=DEVICE).expand(2, 3, 5, 7), 4)
+    for integer_zero in (False, True):
+        wide = widths if bits == "of each" else bits
+        found = launch_parameters(low, high, wide, dtype, integer_zero)
+        expected = reference_parameters(low, high, wide, dtype=dtype, integer_zero=integer_zero)
+        for a, b in zip(found, expected, strict=True):
+            same_parameters(a, b)
+    low[1, 0, 0], high[1, 0, 0] = -1e5, 1e6
+    for a, b in zip(
+        launch_parameters(low, high, 2, dtype), reference_parameters(low, high, 2, dtype=dtype), strict=True
+    ):
+        same_parameters(a, b)
+    assert launch_parameters(low[:0], high[:0], 2, dtype)[0].shape == (0, 3, 5, 50)

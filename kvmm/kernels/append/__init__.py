@@ -1,6 +1,8 @@
-"""Append new keys and values to static buffers."""
+"""Static buffers: what they begin with, and new keys and values appended to them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -29,4 +31,21 @@ def append_tokens(
         reference.append_tokens(key_buffer, value_buffer, key, value, position)
 
 
-__all__ = ["append_tokens"]
+def with_rows(tensors: Sequence[tuple[torch.Tensor, int, int]]) -> list[torch.Tensor]:
+    """Copy tensors into ones that have more rows.
+
+    Args:
+        tensors: of each ``[B, H, n, ...]``, how many rows it shall have in place of ``n``, at least as many, and the
+            number that fills those behind, 0 but for int32.
+
+    Returns:
+        contiguous tensors, one for each.
+    """
+    if tensors and all(x.is_cuda and (not fill or x.dtype == torch.int32) for x, _, fill in tensors):
+        from kvmm.kernels.append.grow import with_rows as kernel
+
+        return kernel(tensors)
+    return reference.with_rows(tensors)
+
+
+__all__ = ["append_tokens", "with_rows"]

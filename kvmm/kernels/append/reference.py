@@ -1,6 +1,8 @@
-"""Append new keys and values to static buffers, in torch."""
+"""Static buffers and what is appended to them, in torch."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -17,3 +19,12 @@ def append_tokens(
     """See :func:`kvmm.kernels.append.append_tokens`."""
     key_buffer.index_copy_(2, position, to_exact(key, key_buffer.dtype))
     value_buffer.index_copy_(2, position, to_exact(value, value_buffer.dtype))
+
+
+def with_rows(tensors: Sequence[tuple[torch.Tensor, int, int]]) -> list[torch.Tensor]:
+    """See :func:`kvmm.kernels.append.with_rows`."""
+    grown = []
+    for x, rows, fill in tensors:
+        grown.append(x.new_full((*x.shape[:2], rows, *x.shape[3:]), fill))
+        grown[-1][:, :, : x.shape[2]] = x
+    return grown

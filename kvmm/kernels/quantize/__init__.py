@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kvmm.kernels.quantize import reference
 from kvmm.kernels.quantize.books import ScalarBook
 from kvmm.kernels.quantize.dense import DensePages, paged, slot_weight
 from kvmm.kernels.quantize.groups import TokenGroups
@@ -13,7 +14,6 @@ from kvmm.kernels.quantize.reference import (
     BITS,
     GAUSSIAN_HALF_STEP,
     affine_codes,
-    affine_parameters,
     fit_levels,
     pack_planes,
     uniform_codes,
@@ -50,6 +50,23 @@ __all__ = [
 
 _MAX_DIM = 256  # channels that a kernel holds at once
 _MAX_PAGE = 128  # tokens, likewise
+
+
+def affine_parameters(
+    low: torch.Tensor,
+    high: torch.Tensor,
+    bits: int | torch.Tensor,
+    *,
+    dtype: torch.dtype,
+    integer_zero: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`kvmm.kernels.quantize.reference.affine_parameters`, in one launch on a GPU."""
+    alike = isinstance(bits, int) or (bits.shape == low.shape and bits.dtype == torch.float32)
+    if low.is_cuda and low.dtype == high.dtype == torch.float32 and high.shape == low.shape and alike:
+        from kvmm.kernels.quantize.triton_parameters import launch
+
+        return launch(low, high, bits, dtype, integer_zero)
+    return reference.affine_parameters(low, high, bits, dtype=dtype, integer_zero=integer_zero)
 
 
 def cut_pages(x: torch.Tensor, page_size: int, valid: torch.Tensor | None = None) -> Pages:

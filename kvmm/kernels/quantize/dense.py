@@ -113,7 +113,25 @@ class DensePages:
         False."""
         return self._with(torch.where(keep.unsqueeze(-1), self.values, substitute.unsqueeze(3)))
 
+    def join_heads(self, heads: int, channel_groups: int) -> DensePages | None:
+        """The vectors of every ``heads`` heads side by side, rotated by one Hadamard matrix: ``[B, H / heads, P, N,
+        heads * D]``, of which :meth:`sort_channels`, :meth:`channel_sums` and :meth:`token_range_codes` of
+        ``channel_groups`` are asked. None where a kernel does not take them; :meth:`parts` then do."""
+        wide = self.values.unflatten(1, (-1, heads)).movedim(2, -2).flatten(-2)
+        return self._with(rotate(wide))
+
+    def sort_channels(self, order: torch.Tensor) -> DensePages:
+        """The channels in the order int64 ``[B, H, D]``."""
+        return self._with(self.values.gather(-1, order[:, :, None, None].expand_as(self.values)))
+
     # -- statistics -------------------------------------------------------------------------------------------------
+
+    def channel_sums(self) -> tuple[torch.Tensor | float, torch.Tensor, torch.Tensor]:
+        """Over all tokens, their number, broadcastable to ``[B, H, D]``, and the sum and the sum of squares of every
+        channel, float32 ``[B, H, D]``."""
+        weight = self.values.new_ones(1, 1, *self.shape[2:4], 1) if self.weight is None else self.weight
+        weighted = self.values * weight
+        return weight.sum((2, 3)), weighted.sum((2, 3)), (weighted * self.values).sum((2, 3))
 
     def token_norms(self, norm: str, shared: bool = False) -> torch.Tensor:
         """Norms (:func:`kvmm.kernels.hadamard.vector_norm`) of all vectors, float32 ``[B, H, P, N]``, or
@@ -245,11 +263,12 @@ class DensePages:
         return _packed(affine_codes(split, scale, zero_point, bits).flatten(-2), bits, transposed)
 
     def token_range_codes(
-        self, channel_groups: int, bits: int, dtype: torch.dtype, transposed: bool
+        self, channel_groups: int, bits: int, dtype: torch.dtype, transposed: bool, integer_zero: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """:meth:`token_codes` with the scale and zero point, in ``dtype``, of :meth:`token_ranges`; and these two."""
-        ranges = self.token_ranges(channel_groups)
-        scale, zero_point = (p.contiguous() for p in affine_parameters(*ranges, bits, dtype=dtype))
+        """:meth:`token_codes` with the scale and zero point, in ``dtype``, of :meth:`token_ranges`
+        (:func:`~kvmm.kernels.quantize.affine_parameters`); and these two."""
+        parameters = affine_parameters(*self.token_ranges(channel_groups), bits, dtype=dtype, integer_zero=integer_zero)
+        scale, zero_point = (p.contiguous() for p in parameters)
         return self.token_codes(scale, zero_point, bits, transposed), scale, zero_point
 
     def plane_codes(

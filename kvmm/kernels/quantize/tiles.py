@@ -7,7 +7,6 @@ rounding, equal codes. Every question reads the model's tensor anew, which costs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +20,9 @@ from kvmm.kernels.quantize.books import ScalarBook, borders_on
 from kvmm.kernels.quantize.chain import VectorChain, as_bytes, strides
 from kvmm.kernels.quantize.dense import highest_codes
 from kvmm.kernels.quantize.groups import TokenGroups
-from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP, affine_parameters
+from kvmm.kernels.quantize.joint import JointPages
+from kvmm.kernels.quantize.reference import gaussian_steps
+from kvmm.kernels.quantize.triton_parameters import launch as range_parameters
 
 if TYPE_CHECKING:
     from kvmm.kernels.quantize.layout import PlaneLayout
@@ -152,7 +153,7 @@ class TilePages(VectorChain):
         self, groups: TokenGroups, bits: int, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if groups.pages_per_group > 1:
-            return affine_parameters(*self.channel_ranges(groups), bits, dtype=dtype)
+            return range_parameters(*self.channel_ranges(groups), bits, dtype)
         units, _, constants, grid = self._statistics(groups)
         scale, zero_point = (self._empty(units, dtype=dtype) for _ in range(2))
         source, chain = self._source()
@@ -173,6 +174,9 @@ class TilePages(VectorChain):
         statistics.token_range_kernel[grid](source, self._tokens, low, high, count, **constants, **chain)
         return low, high
 
+    def join_heads(self, heads: int, channel_groups: int) -> JointPages | None:
+        return JointPages(self, heads) if JointPages.takes(heads * self.shape[-1], channel_groups) else None
+
     def _channel_groups(self, channel_groups: int, constants: dict[str, int]) -> dict[str, int]:
         alone = channel_groups == 1  # then a group may have any number of channels, and padding joins it
         return {
@@ -188,7 +192,7 @@ class TilePages(VectorChain):
         coded: int | None = None,
         refits: int = 2,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        half_step, levels = _steps(tuple(bits.tolist()), self.device)
+        half_step, levels = gaussian_steps(tuple(bits.tolist()), self.device)
         count, means, squares, run = self._moments(groups, squares=True)
         batch, heads, units, dim = means.shape
         per_group = -(-groups.pages_per_group // run)
@@ -312,18 +316,25 @@ class TilePages(VectorChain):
         return low, high
 
     def token_codes(self, scale: torch.Tensor, zero_point: torch.Tensor, bits: int, transposed: bool) -> torch.Tensor:
-        return self._token_codes(scale.contiguous(), zero_point.contiguous(), None, bits, transposed)
+        return self._token_codes(scale.contiguous(), zero_point.contiguous(), None, False, bits, transposed)
 
     def token_range_codes(
-        self, channel_groups: int, bits: int, dtype: torch.dtype, transposed: bool
+        self, channel_groups: int, bits: int, dtype: torch.dtype, transposed: bool, integer_zero: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         batch, heads, count, size, _ = self.shape
         shape = batch, heads, count, channel_groups, size
         scale, zero_point = (torch.empty(shape, dtype=dtype, device=self.device) for _ in range(2))
-        return self._token_codes(scale, zero_point, torch.finfo(dtype).max, bits, transposed), scale, zero_point
+        codes = self._token_codes(scale, zero_point, torch.finfo(dtype).max, integer_zero, bits, transposed)
+        return codes, scale, zero_point
 
     def _token_codes(
-        self, scale: torch.Tensor, zero_point: torch.Tensor, limit: float | None, bits: int, transposed: bool
+        self,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        limit: float | None,
+        integer_zero: bool,
+        bits: int,
+        transposed: bool,
     ) -> torch.Tensor:
         out = self._out(bits, transposed)
         constants, grid = self._planes(self.page_size * bits // 8)
@@ -337,6 +348,7 @@ class TilePages(VectorChain):
             self.shape[2],
             limit,
             BITS=bits,
+            INTEGER=integer_zero,
             TRANSPOSED=transposed,
             **self._channel_groups(scale.shape[3], constants),
             **constants,
@@ -434,10 +446,3 @@ class TilePages(VectorChain):
             **chain,
         )
         return low, high, lengths
-
-
-@lru_cache(maxsize=512)
-def _steps(bits: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Half steps of unit Gaussians and highest codes of channels, float32 ``[D]``."""
-    half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits], device=device)
-    return half, torch.tensor([2.0**b - 1 for b in bits], device=device)

@@ -42,7 +42,7 @@ def _of_group(pointer, sequence, group, groups, D: tl.constexpr, BLOCK_D: tl.con
 
 
 @triton.jit
-def _store_rows(
+def store_rows(
     pointer,
     packed,
     sequence,
@@ -118,7 +118,7 @@ def channel_kernel(
         else:
             codes = _codes(split, step, start, 2.0**BITS - 1.0)
         packed |= tl.reshape(codes, [ROWS, BLOCK_D]) << (plane * BITS)
-    _store_rows(out, packed, sequence, page, row % R, pages, D, 0, 0, D, R, BLOCK_D, TRANSPOSED)
+    store_rows(out, packed, sequence, page, row % R, pages, D, 0, 0, D, R, BLOCK_D, TRANSPOSED)
 
 
 @triton.jit(do_not_specialize=["tokens", "units", "groups", "channels"])
@@ -155,16 +155,32 @@ def high_plane_kernel(
         at = x + (token * source.x_token)[:, None] + (channel * source.x_channel)[None, :]
         y = tl.load(at, mask=inside[None, :], other=0.0).to(tl.float32)
         packed |= (_codes(y, step, start, 15.0) >> 2) << (2 * plane)
-    _store_rows(out, packed, sequence, unit + 0 * row, row, units, channels, 0, 0, channels, R, BLOCK, False)
+    store_rows(out, packed, sequence, unit + 0 * row, row, units, channels, 0, 0, channels, R, BLOCK, False)
 
 
 @triton.jit
-def range_parameters(smallest, largest, limit, highest, scale, zero_point):
+def _whole_steps(smallest, largest, limit, highest, scale, zero_point):
+    """:func:`range_parameters` with a zero point of a whole number of steps."""
+    step = tl.div_rn(largest - smallest, highest).to(scale.dtype.element_ty)
+    width = tl.where(step == 0.0, 1.0, step.to(tl.float32))
+    steps = tl.div_rn(smallest, width)
+    # a sum with 1.5 * 2**23 has no room for a fraction; what is too large for that has none that matters
+    steps = tl.where(tl.abs(steps) < 4194304.0, (steps + 12582912.0) - 12582912.0, tl.floor(steps + 0.5))
+    start = tl.where(step == 0.0, smallest, steps * width)
+    return step, tl.minimum(tl.maximum(start, -limit), limit).to(zero_point.dtype.element_ty)
+
+
+@triton.jit
+def range_parameters(smallest, largest, limit, highest, scale, zero_point, INTEGER: tl.constexpr = False):
     """Scale and zero point of ranges, rounded to the types of what they are stored in, as
-    :func:`kvmm.kernels.quantize.reference.affine_parameters` has them."""
-    start = tl.minimum(tl.maximum(smallest, -limit), limit).to(zero_point.dtype.element_ty)
-    step = tl.div_rn(tl.maximum(largest - start.to(tl.float32), 0.0), highest)
-    return tl.minimum(step, limit).to(scale.dtype.element_ty), start
+    :func:`kvmm.kernels.quantize.reference.affine_parameters` has them, with ``INTEGER`` for ``integer_zero``."""
+    if INTEGER:
+        step, start = _whole_steps(smallest, largest, limit, highest, scale, zero_point)
+    else:
+        start = tl.minimum(tl.maximum(smallest, -limit), limit).to(zero_point.dtype.element_ty)
+        step = tl.div_rn(tl.maximum(largest - start.to(tl.float32), 0.0), highest)
+        step = tl.minimum(step, limit).to(scale.dtype.element_ty)
+    return step, start
 
 
 @triton.jit(do_not_specialize=["tokens", "pages"])
@@ -182,6 +198,7 @@ def token_kernel(
     GROUPS: tl.constexpr,
     GROUP: tl.constexpr,
     BITS: tl.constexpr,
+    INTEGER: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -189,7 +206,8 @@ def token_kernel(
     MATRIX_PARTS: tl.constexpr,
 ):
     """Packed codes with a scale and zero point ``[B * H, P, GROUPS, N]`` a token and group of channels. With ``limit``
-    (a float, or None) these are those of the vectors' ranges, at most ``limit``, and are stored."""
+    (a float, or None) these are those of the vectors' ranges, at most ``limit``, and are stored; ``INTEGER`` as of
+    :func:`range_parameters`."""
     R: tl.constexpr = N * BITS // 8
     ROWS: tl.constexpr = PAGES * R
     BLOCK: tl.constexpr = BLOCK_D // GROUP
@@ -209,7 +227,7 @@ def token_kernel(
         if limit is not None:
             smallest = tl.min(tl.reshape(tl.where(outside, float("inf"), y), [ROWS, BLOCK, GROUP]), 2)
             largest = tl.max(tl.reshape(tl.where(outside, float("-inf"), y), [ROWS, BLOCK, GROUP]), 2)
-            step, start = range_parameters(smallest, largest, limit, 2.0**BITS - 1.0, scale, zero_point)
+            step, start = range_parameters(smallest, largest, limit, 2.0**BITS - 1.0, scale, zero_point, INTEGER)
             tl.store(scale + offset, step, mask=inside)
             tl.store(zero_point + offset, start, mask=inside)
         else:
@@ -217,7 +235,7 @@ def token_kernel(
             start = tl.load(zero_point + offset, mask=inside, other=0)
         codes = _codes(tl.reshape(y, [ROWS, BLOCK, GROUP]), step[:, :, None], start[:, :, None], 2.0**BITS - 1.0)
         packed |= tl.reshape(codes, [ROWS, BLOCK_D]) << (plane * BITS)
-    _store_rows(out, packed, sequence, page, row % R, pages, D, 0, 0, D, R, BLOCK_D, TRANSPOSED)
+    store_rows(out, packed, sequence, page, row % R, pages, D, 0, 0, D, R, BLOCK_D, TRANSPOSED)
 
 
 @triton.jit
@@ -248,11 +266,11 @@ def _store_planes(
     for plane in tl.static_range(PLANES):
         count = count0 if plane == 0 else (count1 if plane == 1 else (count2 if plane == 2 else count3))
         byte = 8 * plane
-        _store_rows(
+        store_rows(
             two_bit, even >> byte, sequence, page, row, pages, width, first, 0, count, N // 4, BLOCK_D, TRANSPOSED
         )  # fmt: skip
         if RUNS == 2:
-            _store_rows(
+            store_rows(
                 two_bit, odd >> byte, sequence, page, row + R, pages, width, first, 0, count, N // 4, BLOCK_D,
                 TRANSPOSED,
             )  # fmt: skip
@@ -335,6 +353,6 @@ def planes_kernel(
         )  # fmt: skip
         if one_bit is not None:
             both = even | odd
-            _store_rows(
+            store_rows(
                 one_bit, both, sequence, page, row, pages, one_bit_width, 0, count0, coded, N // 8, BLOCK_D, TRANSPOSED
             )
