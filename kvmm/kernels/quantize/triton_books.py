@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kvmm.kernels.quantize.triton import _store_rows
+from kvmm.kernels.quantize.triton import store_rows
 from kvmm.kernels.quantize.triton_source import load_matrix, load_vectors
 
 
@@ -92,11 +92,11 @@ def book_kernel(
                 packed |= (codes >> 2) << (16 + run)
             else:
                 packed |= ((codes & 3) | ((codes >> 2) << 16)) << (2 * run)
-        _store_rows(low, packed, sequence, page, row, pages, D, 0, 0, D, N // 4, BLOCK_D, TRANSPOSED)
+        store_rows(low, packed, sequence, page, row, pages, D, 0, 0, D, N // 4, BLOCK_D, TRANSPOSED)
         if RUNS == 2:
-            _store_rows(low, packed >> 8, sequence, page, row + R, pages, D, 0, 0, D, N // 4, BLOCK_D, TRANSPOSED)
+            store_rows(low, packed >> 8, sequence, page, row + R, pages, D, 0, 0, D, N // 4, BLOCK_D, TRANSPOSED)
         if high is not None:
-            _store_rows(
+            store_rows(
                 high, packed >> 16, sequence, page, row, pages, high_channels, 0, 0, high_channels, R, BLOCK_D,
                 TRANSPOSED,
             )  # fmt: skip
