@@ -12,6 +12,7 @@ import html
 import re
 import subprocess
 import tempfile
+from itertools import zip_longest
 from pathlib import Path
 
 from training.pages.canvas import CHARACTERS
@@ -41,6 +42,9 @@ PROSE = {
     "doc-debian": "*.txt*", "installation-guide-amd64": "*.html",
     "aptitude-doc-en": "*.html", "anarchism": "*.txt*",
 }  # fmt: skip
+EXAMPLES = "wordnet-base"  # WordNet 3.0; its licence permits any use that keeps the notice
+FREQUENCIES = "python3-zxcvbn"  # lists of words by frequency; MIT
+COMMON = 7000  # words that are common
 PARAGRAPH = (120, 700)  # characters
 
 
@@ -86,3 +90,61 @@ def collect_prose(out: Path, debs: Path) -> int:
                             seen[line] = None
     out.write_text("\n".join(seen) + "\n", encoding="utf-8")
     return len(seen)
+
+
+def examples_of(text: str) -> list[str]:
+    """The quoted examples in a data file of WordNet that are written as they are said, three words or more.
+
+    Args:
+        text: lines of ``wndb(5WN)``: a synset, ``|``, its gloss; the examples stand in quotation marks in the gloss.
+    """
+    found = []
+    for line in text.splitlines():
+        synset, bar, gloss = line.partition(" | ")
+        if bar and not synset.startswith(" "):  # lines that begin with a space are the licence
+            found += re.findall(r'"([^"]+)"', gloss)
+    kept = (" ".join(example.split()).rstrip(" .;,") for example in found)
+    return [e for e in kept if re.fullmatch(r"[A-Za-z][A-Za-z',; -]*[A-Za-z][!?]?", e) and e.count(" ") > 1]
+
+
+def collect_examples(out: Path, debs: Path, unwanted: re.Pattern) -> int:
+    """Write short sentences and phrases around single words, one a line. Returns how many.
+
+    Args:
+        unwanted: matches lower-case words that no example may hold.
+    """
+    seen: dict[str, None] = {}
+    for deb in sorted(debs.glob(f"{EXAMPLES}_*.deb"))[:1]:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["dpkg", "-x", str(deb), folder], check=True)
+            for path in sorted(Path(folder).rglob("data.*")):
+                for example in examples_of(path.read_text(encoding="latin-1")):
+                    if not any(unwanted.search(word) for word in re.findall("[a-z]+", example.lower())):
+                        seen[example] = None
+    out.write_text("\n".join(seen) + "\n", encoding="utf-8")
+    return len(seen)
+
+
+def common_of(text: str, known: set[str]) -> list[str]:
+    """The :data:`COMMON` most frequent words, alternately of the lists of films and of an encyclopedia.
+
+    Args:
+        text: ``zxcvbn/frequency_lists.py``. A word stands only in the list that it is most frequent in.
+        known: lower-case words and contractions to keep; the lists also have names and abbreviations of the web.
+    """
+    names = ("us_tv_and_film", "english_wikipedia")
+    lists = dict(re.findall(r'"(\w+)": "([^"]*)"\.split', text))
+    ranked = zip_longest(*(lists[name].split(",") for name in names), fillvalue="")
+    return [word for words in ranked for word in words if word in known][:COMMON]
+
+
+def collect_common(out: Path, debs: Path, known: set[str]) -> int:
+    """Write common words, about the most frequent first, one a line. Returns how many."""
+    words: list[str] = []
+    for deb in sorted(debs.glob(f"{FREQUENCIES}_*.deb"))[:1]:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["dpkg", "-x", str(deb), folder], check=True)
+            for path in sorted(Path(folder).rglob("frequency_lists.py")):
+                words = common_of(path.read_text(encoding="utf-8"), known)
+    out.write_text("\n".join(words) + "\n", encoding="ascii")
+    return len(words)

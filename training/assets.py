@@ -6,8 +6,11 @@
     fonts/hand/*                  faces that look written by hand, for the entries of forms
     fonts/latin.txt               faces that hold every character of ``training.pages.canvas.CHARACTERS``
     prose.txt                     English prose, a paragraph a line
+    examples.txt                  short English sentences and phrases, one a line
+    common.txt                    words of these in lower case, the most frequent first
     words.txt                     lower-case English words of 3-11 letters
     espeak/                       libespeak-ng, its two libraries and the English part of its data
+    flite/                        libflite, its English and four voices made from recordings
     LICENSES.md                   every package taken from, with its licences
 
 Packages that are not installed are taken from ``--debs``, a folder of downloaded packages (``--packages``
@@ -31,12 +34,22 @@ from pathlib import Path
 
 from PIL import ImageFont
 
-from training.asset_packages import HAND_FONTS, MORE_FONTS, MORE_HELD_FONTS, PROSE, collect_prose
+from training.asset_packages import (
+    EXAMPLES,
+    FREQUENCIES,
+    HAND_FONTS,
+    MORE_FONTS,
+    MORE_HELD_FONTS,
+    PROSE,
+    collect_common,
+    collect_examples,
+    collect_prose,
+)
+from training.asset_speech import FLITE, collect_espeak, collect_flite
 from training.pages.canvas import CHARACTERS
 
 FONT_ROOT = "usr/share/fonts"
 WORD_LIST = "usr/share/dict/american-english"
-LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 FACES = 7  # taken of one further package
 
 # package: (folder below FONT_ROOT, suffix, faces)
@@ -157,6 +170,7 @@ FREE_TEXT_LICENCES = {
     "wamerican": "SCOWL: public domain sources and a permissive notice",
     "libespeak-ng1": "GPL-3+",
     "libsonic0": "Apache-2.0",
+    "libflite1": "CMU Flite licence (permissive, keeps its notice)",
 }
 
 # The word list of the package holds slurs and vulgar words; stems, in ROT13.
@@ -168,20 +182,6 @@ _UNWANTED = re.compile(
         "rot13",
     )
 )
-
-# What libespeak-ng imports from libpcaudio. Samples only come through a callback, so a library that has these names and
-# opens no device replaces the real one, and with it the sound servers that one links to.
-_SILENT_PCAUDIO = """
-typedef void audio;
-audio *create_audio_device_object(const char *d, const char *a, const char *n) { return 0; }
-int audio_object_open(audio *o, int f, unsigned r, unsigned char c) { return 0; }
-void audio_object_close(audio *o) {}
-void audio_object_destroy(audio *o) {}
-int audio_object_write(audio *o, const void *d, unsigned long n) { return 0; }
-int audio_object_drain(audio *o) { return 0; }
-int audio_object_flush(audio *o) { return 0; }
-const char *audio_object_strerror(audio *o, int e) { return ""; }
-"""
 
 
 def reduce_font(source: Path, out: Path) -> bool:
@@ -272,28 +272,6 @@ def collect_words(out: Path, root: Path) -> int:
     return len(kept)
 
 
-def collect_espeak(out: Path) -> None:
-    """Copy libespeak-ng with the English part of its data; needs a C compiler for the stand-in of its audio output."""
-    data = LIBRARIES / "espeak-ng-data"
-    (out / "espeak-ng-data").mkdir(parents=True, exist_ok=True)
-    for name in ("en_dict", "intonations", "phondata", "phonindex", "phontab"):
-        shutil.copy(data / name, out / "espeak-ng-data" / name)
-    languages = out / "espeak-ng-data" / "lang" / "gmw"
-    languages.mkdir(parents=True, exist_ok=True)
-    for path in sorted((data / "lang" / "gmw").glob("en*")):
-        shutil.copy(path, languages / path.name)
-    shutil.copytree(data / "voices" / "!v", out / "espeak-ng-data" / "voices" / "!v", dirs_exist_ok=True)
-    shutil.copy(LIBRARIES / "libespeak-ng.so.1", out / "libespeak-ng.so")
-    shutil.copy(LIBRARIES / "libsonic.so.0", out / "libsonic.so.0")
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "pcaudio.c"
-        source.write_text(_SILENT_PCAUDIO)
-        library = str(out / "libpcaudio.so.0")
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libpcaudio.so.0", "-o", library, str(source)], check=True
-        )
-
-
 def licences(package: str, root: Path) -> str:
     """The licence names in a Debian package's copyright file, those of the packaging itself left out."""
     file = root / f"usr/share/doc/{package}/copyright"
@@ -328,14 +306,15 @@ def unpack(debs: Path, packages: Iterable[str], folder: Path) -> None:
 
 
 def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, int]:
-    """Gather everything into ``folder`` (about 25 MB, 3 MB without ``debs``).
+    """Gather everything into ``folder`` (about 45 MB, 3 MB without ``debs``).
 
     Args:
         folder: made if needed.
         debs: downloaded packages, for what is not installed and for the families of ``training.asset_packages``.
 
     Returns:
-        Counts: ``train_fonts``, ``held_fonts``, ``hand_fonts``, ``words``, ``paragraphs``, ``bytes``.
+        Counts: ``train_fonts``, ``held_fonts``, ``hand_fonts``, ``words``, ``paragraphs``, ``examples``,
+        ``common``, ``voices``, ``bytes``.
 
     Raises:
         FileNotFoundError: a Debian package named in ``LICENSES.md`` is neither installed nor in ``debs``.
@@ -348,7 +327,10 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         root = Path("/")
         if debs is not None:
             root = Path(unpacked)
-            unpack(debs, (*TRAIN_FONTS, *HELD_FONTS, "wamerican"), root)
+            unpack(debs, (*TRAIN_FONTS, *HELD_FONTS, "wamerican", EXAMPLES, FREQUENCIES, FLITE), root)
+            rows.append(f"| {EXAMPLES} | examples.txt | {licences(EXAMPLES, root)} |")
+            rows.append(f"| {FREQUENCIES} | common.txt | {licences(FREQUENCIES, root)} |")
+            rows.append(f"| {FLITE} | flite/ | {licences(FLITE, root)} |")
         complete = collect_fonts(out / "fonts" / "train", TRAIN_FONTS, root)
         complete += collect_fonts(out / "fonts" / "held", HELD_FONTS, root)
         if debs is not None:
@@ -360,9 +342,13 @@ def collect_assets(folder: str | Path, debs: Path | None = None) -> dict[str, in
         words = collect_words(out / "words.txt", root)
         write_licences(out / "LICENSES.md", rows, root)
     counts = {f"{s}_fonts": len(list((out / "fonts" / s).glob("*.?tf"))) for s in ("train", "held", "hand")}
-    counts |= {"words": words, "paragraphs": 0}
+    counts |= {"words": words, "paragraphs": 0, "examples": 0, "common": 0, "voices": 0}
     if debs is not None:
         counts["paragraphs"] = collect_prose(out / "prose.txt", debs)
+        counts["examples"] = collect_examples(out / "examples.txt", debs, _UNWANTED)
+        said = re.findall("[a-z]+(?:'[a-z]+)?", (out / "examples.txt").read_text(encoding="utf-8").lower())
+        counts["common"] = collect_common(out / "common.txt", debs, set(said))
+        counts["voices"] = collect_flite(out / "flite", debs)
     collect_espeak(out / "espeak")
     counts["bytes"] = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     return counts
@@ -375,7 +361,17 @@ def main() -> None:
     parser.add_argument("--packages", action="store_true", help="print the names of all packages, to be downloaded")
     args = parser.parse_args()
     if args.packages:
-        print(*TRAIN_FONTS, *HELD_FONTS, *MORE_FONTS, *MORE_HELD_FONTS, *HAND_FONTS, "wamerican", *PROSE)
+        print(
+            *TRAIN_FONTS,
+            *HELD_FONTS,
+            *MORE_FONTS,
+            *MORE_HELD_FONTS,
+            *HAND_FONTS,
+            "wamerican",
+            *PROSE,
+            EXAMPLES,
+            FREQUENCIES,
+        )
         return
     for name, count in collect_assets(args.out, args.debs).items():
         print(f"{name}: {count}")

@@ -151,7 +151,7 @@ def _add_spoken_questions(
     clips: list[tuple[np.ndarray, str]] = []
     while len(clips) < spec.clips:
         fact, _ = r.pick(document_facts(pages) or [(Fact("kind", pages[0].kind), None)])
-        if r.chance(0.12):
+        if r.chance(0.08):
             fact = (absent_facts(r, pages, 1) or [fact])[0]
         if len(fact.subject) > 24 or len(fact.label) > 24 or fact.key in ("line_start", "numbered_line"):
             continue
@@ -182,7 +182,8 @@ def _add_recording(
             mel = _clip(r, spoken.text, spec.frames, held)
     sequence.prefix_text([BOS, *encode(["user\n"])[0]])
     sequence.prefix_audio(spec.frames)
-    questions = [(question, answer, ANSWER) for _, question, answer in (*spoken.qa, *spoken.unanswerable[:1])]
+    missing = spoken.unanswerable[: r.chance(0.5)]  # more of them teach to refuse whenever in doubt
+    questions = [(question, answer, ANSWER) for _, question, answer in (*spoken.qa, *missing)]
     for _ in range(2 if len(spoken.qa) == 1 else r.chance(0.5)):
         questions.append(("" if r.chance(UNASKED) else r.pick(TRANSCRIBE_AUDIO), spoken.transcript, ANSWER))
     r.shuffle(questions)

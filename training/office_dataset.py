@@ -28,7 +28,7 @@ from training.utterances.free import free_memo
 from training.utterances.memos import written_memo
 
 OFFICE_SHARE = 0.7  # of pages; the others are those of `training.pages`
-ALOUD_SHARE = 0.34  # of recordings: prose read aloud
+ALOUD_SHARE, SHORT_ALOUD_SHARE = 0.34, 0.45  # of recordings, and of those up to six seconds: prose read aloud
 WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `training/utterances/texts`
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
 LONG_TEXT, LONG_SEQUENCE = 420, 1280  # tokens of a transcription now and then, where a sequence has so many
@@ -39,7 +39,10 @@ KIND_NAMES = {
     "web_page": "a web page", "program": "a programme", "cv": "a CV", "lab_report": "a laboratory report",
     "email_thread": "an email conversation", "faq": "a page of questions and answers", "agenda": "a programme",
     "utility_bill": "an electricity bill", "spreadsheet": "a screenshot of a spreadsheet", "sign": "a sign",
-    "settings": "a screenshot of settings",
+    "settings": "a screenshot of settings", "plot": "a chart", "plot_series": "a chart", "subject_chart": "a chart",
+    "series_chart": "a chart", "pen_form": "a form", "unlabelled_letter": "a letter",
+    "who_said": "minutes of a meeting", "name_badge": "a name badge", "group_chat": "a conversation in a group chat",
+    "credits": "a page with names",
 }  # fmt: skip
 
 
@@ -87,7 +90,7 @@ def any_pages(r: Rng, count: int, height: int, width: int, held: bool) -> list[P
 def any_utterance(r: Rng, held: bool, frames: int) -> Utterance:
     """What a recording of ``frames`` says: prose, a memo where one fits, or a sentence with a fact."""
     kind, seconds = r.random(), frames / 100
-    if kind < ALOUD_SHARE:
+    if kind < (ALOUD_SHARE if frames >= 600 else SHORT_ALOUD_SHARE):
         return read_aloud(r, held, seconds)
     if frames >= 600 and kind < ALOUD_SHARE + WRITTEN_SHARE:
         return written_memo(r, held, seconds)

@@ -8,6 +8,8 @@ from training.pages import values as v
 from training.pages.fields import FIELDS
 from training.sequences import ANSWER, TRANSCRIPT
 
+ABSENT_SHARE = 0.075  # questions without an answer for each with one: more of them teach to refuse whenever in doubt
+
 
 def absent_facts(r: Rng, pages: list[Page], n: int) -> list[Fact]:
     """Facts that none of the pages states, plausible enough to be asked for; their value is the fixed answer."""
@@ -159,7 +161,7 @@ def _page_facts(r: Rng, pages: list[Page]) -> list[Fact]:
 
 
 def questions_about(r: Rng, pages: list[Page], n: int, held: bool) -> list[tuple[str, str, int]]:
-    """About ``n`` questions on the pages: mostly answerable, about one in eight not."""
+    """About ``n`` questions on the pages: mostly answerable, about one in fourteen not."""
     pairs = document_facts(pages)
     # tables have many facts: weigh kinds of facts rather than facts
     by_key: dict[str, list[tuple[Fact, int | None]]] = {}
@@ -177,7 +179,8 @@ def questions_about(r: Rng, pages: list[Page], n: int, held: bool) -> list[tuple
                 chosen.append(by_key[key].pop(r.randint(0, len(by_key[key]) - 1)))
     if len(pages) > 1 and r.chance(0.7):
         chosen.append((r.pick(_page_facts(r, pages)), None))
-    absent = absent_facts(r, pages, max(1, n // 7))
+    many = ABSENT_SHARE * len(chosen)
+    absent = absent_facts(r, pages, int(many) + r.chance(many % 1))
     chosen += [(fact, r.randint(1, len(pages)) if len(pages) > 1 and r.chance(0.15) else None) for fact in absent]
     r.shuffle(chosen)
     return [(*wordings.ask(r, fact, held, page, manners=True), ANSWER) for fact, page in chosen]

@@ -1,7 +1,8 @@
 """Speech from text: espeak-ng called in the process (about 3 ms a clip), degraded, and its log-mel spectrogram.
 
 Everything is numpy; a clip is float32 ``[n]`` in [-1, 1], mono, 16 kHz. The synthesiser comes from the assets folder
-(``training/assets.py``) when it holds one, otherwise from the system.
+(``training/assets.py``) when it holds one, otherwise from the system. Where the assets also have flite, some of the
+clips are spoken by its voices, which were made from recordings (``training/flite.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from training import flite
 from training.pages.values import Rng, assets_dir
+from training.rooms import anywhere
 
 SAMPLE_RATE = 16_000
 HOP = 160  # samples between two frames of the spectrogram
@@ -22,6 +25,10 @@ WINDOW = 400
 MEL_BINS = 128
 LONGEST = 30 * SAMPLE_RATE  # the feature extractor's window
 SLOWEST, FASTEST = 120, 230  # words a minute
+RECORDED = 0.25  # of clips in training: voices of flite
+RECORDED_LONGEST = (
+    110  # characters that they say; longer texts only the quick one, so that a clip costs less than 120 ms
+)
 SLOWER = 1.14  # the most that `degrade` shortens a recording by playing it faster
 
 ACCENTS = ("en-us", "en", "en-gb-x-rp", "en-gb-scotland", "en-029", "en-gb-x-gbclan", "en-us-nyc")
@@ -184,8 +191,37 @@ def hesitant(rng: Rng, text: str) -> str:
     return f"<speak>{' '.join(parts)}</speak>"
 
 
+def speak_recorded(rng: Rng, text: str, held: bool = False, seconds: float = 0.0) -> np.ndarray | None:
+    """``text`` in a voice of flite at a random pitch, pace and size of the speaker, with pauses, silence trimmed.
+
+    Args:
+        held: take a voice that training never hears.
+        seconds: speak fast enough to end in about that time, 0 for any pace.
+
+    Returns:
+        float32 ``[n]`` at 16 kHz, or ``None`` if there is no flite or the text cannot be said in that time.
+    """
+    speaker, pauses = flite.flite(), rng.chance(0.5)
+    # the pace that leaves an eighth of the time for pauses, more if there are many
+    slowest = len(text) / flite.PACE / seconds * (1.4 if pauses else 1.15) if seconds else 0.0
+    if speaker is None or slowest > 1.4:
+        return None
+    quick = len(text) > RECORDED_LONGEST and not held
+    voice = flite.QUICK_VOICE if quick else rng.pick(flite.HELD_VOICES if held else flite.VOICES)
+    size, pitch = rng.uniform(0.86, 1.18), rng.uniform(0.85, 1.2)
+    pace = rng.uniform(max(0.75, min(slowest, 1.3)), max(1.3, slowest))
+    parts: list[np.ndarray] = []
+    for part in re.split(r"(?<=[.!?,;]) " if pauses else r"(?<=[.!?]) ", text):
+        if parts and (part[:1].isupper() or rng.chance(0.5)):
+            parts.append(np.zeros(int(SAMPLE_RATE * rng.uniform(0.05, 0.6 if pauses else 0.3)), np.float32))
+        parts.append(trim(speaker.at_pace(speaker(part, voice, pitch=pitch * rng.uniform(0.95, 1.05)), pace / size)))
+    return trim(change_speed(np.concatenate(parts), size)) * np.float32(rng.uniform(0.5, 1.0))
+
+
 def speak(rng: Rng, text: str, held: bool = False, seconds: float = 0.0) -> np.ndarray:
     """``text`` in a random voice, rate and pitch, half of the texts hesitantly, silence trimmed.
+
+    In training some texts are said by :func:`speak_recorded`; held-out voices are those of espeak-ng.
 
     Args:
         held: take a voice that training never hears (a variant of its own, and sometimes an accent of its own).
@@ -194,6 +230,10 @@ def speak(rng: Rng, text: str, held: bool = False, seconds: float = 0.0) -> np.n
     Returns:
         float32 ``[n]`` at 16 kHz.
     """
+    if not held and flite.flite() is not None and rng.chance(RECORDED):
+        wave = speak_recorded(rng, text, seconds=seconds)
+        if wave is not None and 0 < len(wave) <= (seconds * SAMPLE_RATE or LONGEST):
+            return wave
     halting = rng.chance(0.5)
     # at R words a minute a voice says about R / 10 characters a second, less when it pauses
     needed = (12.5 if halting else 10.5) * len(text) / seconds if seconds else 0
@@ -326,9 +366,11 @@ def beside(rng: Rng, wave: np.ndarray, other: np.ndarray, snr_db: tuple[float, f
 
 
 def spoil(rng: Rng, wave: np.ndarray, held: bool = False) -> np.ndarray:
-    """What phones and rooms do beyond :func:`degrade`: a microphone, a line's band, cut peaks, a voice behind."""
+    """What phones and rooms do beyond :func:`degrade`: a voice behind, a place, a microphone, a line, cut peaks."""
     if rng.chance(0.3):
         wave = beside(rng, wave, speak(rng, rng.pick(BACKGROUND), held))
+    if rng.chance(0.5):
+        wave = anywhere(rng, wave)
     if rng.chance(0.4):
         wave = microphone(rng, wave)
     if rng.chance(0.45):

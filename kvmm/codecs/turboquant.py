@@ -49,7 +49,7 @@ from kvmm.codecs.spec import CodecSpec, Side, Site, spec
 from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
 from kvmm.kernels.attention.format import PackedFormat, Plane, pad_lanes
-from kvmm.kernels.quantize import DensePages, pack_planes, paged, slot_weight, unpack_planes
+from kvmm.kernels.quantize import DensePages, Pages, ScalarBook, cut_pages, pack_planes, unpack_planes
 
 _MIN_SPLIT_DIM = 16  # channels of which a quarter still have a density to fit code books to
 
@@ -87,6 +87,19 @@ def _transform(runs: tuple[Run, ...] | None, dim: int, seed: int, device: torch.
     return pad_lanes(rotation.T)[None] if side == "key" else rotation.contiguous()[None]
 
 
+@lru_cache(maxsize=32)
+def _rotation_of_pages(dim: int, seed: int, device: torch.device) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The rotation float32 ``[1, 1, D, D]`` and what kernels derive from it."""
+    return random_rotation(dim, seed, device)[None, None], {}
+
+
+@lru_cache(maxsize=32)
+def _borders(dim: int, bits: int) -> tuple[float, ...]:
+    """The borders between the codes of :func:`lloyd_max`, as float32 has them."""
+    levels = lloyd_max(dim, bits).float()
+    return tuple(((levels[1:] + levels[:-1]) / 2).tolist())
+
+
 class Run(NamedTuple):
     """Neighbouring channels that are coded alike: from ``start`` to ``stop``, ``bits`` each, as coordinates of a unit
     vector of ``dim`` dimensions whose norm is stored as ``norm``."""
@@ -96,6 +109,12 @@ class Run(NamedTuple):
     bits: int
     dim: int
     norm: str
+
+
+@lru_cache(maxsize=32)
+def _rotations(runs: tuple[Run, ...], seed: int, device: torch.device) -> torch.Tensor:
+    """float32 ``[D, D]``, which turns every run by a rotation of its own; do not modify, it is shared."""
+    return torch.block_diag(*(random_rotation(run.dim, seed, device) for run in runs))
 
 
 class TurboQuant(Codec):
@@ -207,6 +226,12 @@ class TurboQuant(Codec):
         x = x.gather(-1, order[:, :, :1].long().unsqueeze(3).expand_as(x))
         return torch.cat([x[..., r.start : r.stop] @ self._rotation(r, x).T for r in self._runs(x.shape[-1])], -1)
 
+    def _turn_matrix(self, order: torch.Tensor) -> torch.Tensor:
+        """float32 ``[B, H, D, D]``: :meth:`_turn` as a matrix, with the order ``[B, H, 1, D]`` of channels."""
+        order = order[:, :, 0].long()
+        ordered = _rotations(self._runs(order.shape[-1]), self.seed, order.device).expand(*order.shape, -1)
+        return torch.empty_like(ordered).scatter_(-1, order.unsqueeze(2).expand_as(ordered), ordered)
+
     def _turn_back(self, x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
         """The inverse of :meth:`_turn`."""
         x = torch.cat([x[..., r.start : r.stop] @ self._rotation(r, x) for r in self._runs(x.shape[-1])], -1)
@@ -216,12 +241,12 @@ class TurboQuant(Codec):
         return random_rotation(run.dim, self.seed, x.device)
 
     def _choose(
-        self, pages: torch.Tensor, tokens: int, context: EncodeContext, group: torch.Tensor | None
+        self, pages: Pages, tokens: int, context: EncodeContext, group: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The channels in the order of the codes: first those with the largest sums of squares over the first span.
 
         Args:
-            pages: float32 ``[B, H, P, N, D]``, with fill, which does not count.
+            pages: with fill, which does not count.
             tokens: slots without the fill of the last page.
             context: what the codec was told.
             group: the offset of each page (:func:`subtract_offset`), or None without offsets.
@@ -238,12 +263,11 @@ class TurboQuant(Codec):
             new = last is None or bool(group[0] >= 0)
         if last is not None:
             return last, last if new else last[:, :, :0], group
-        weight = slot_weight(context.valid, tokens, context.page_size)
-        square = pages.square() if weight is None else pages.square() * weight.to(pages.device)
-        strongest = square.sum((2, 3)).topk(self._high_count(pages.shape[-1]), -1).indices
-        marks = torch.zeros(*pages.shape[:2], pages.shape[-1], dtype=torch.uint8, device=pages.device)
-        order = marks.scatter_(-1, strongest, 1).argsort(dim=-1, descending=True, stable=True)
-        order = order.to(torch.int16).unsqueeze(2)
+        mean, variance = pages.moments()
+        energy = variance + mean.square()
+        strongest = energy.topk(self._high_count(pages.shape[-1]), -1).indices
+        marks = torch.zeros_like(energy, dtype=torch.uint8).scatter_(-1, strongest, 1)
+        order = marks.argsort(dim=-1, descending=True, stable=True).to(torch.int16).unsqueeze(2)
         return order, order, group
 
     # -- as kernels read it -------------------------------------------------------------------------------------------
@@ -281,50 +305,39 @@ class TurboQuant(Codec):
     # -- codes --------------------------------------------------------------------------------------------------------
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
-        pages = self.transform_query(paged(x, context.page_size))
+        # what a sketch is taken from has to exist
+        pages = (DensePages.cut if self.sketched else cut_pages)(x, context.page_size, context.valid)
         tensors: dict[str, torch.Tensor] = {}
         group = None
+        matrix, parts = _rotation_of_pages(x.shape[-1], self.seed, x.device)
         if self.centred:
-            weight = slot_weight(context.valid, x.shape[2], context.page_size)
-            centred, tensors["offset"], group = subtract_offset(
-                DensePages(pages, weight), x.shape[2], context, self.parameter_dtype
+            pages, tensors["offset"], group = subtract_offset(
+                pages, x.shape[2], context, self.parameter_dtype, None if self.chooses else matrix[0, 0]
             )
-            pages = centred.values
         if self.chooses:
             order, tensors["channel_order"], group = self._choose(pages, x.shape[2], context, group)
-            pages = self._turn(pages, order)
-        norms = {name: self._norm(pages[..., channels]) for name, channels in self._norm_runs(x.shape[-1])}
-        codes, coded = self._codes(pages, norms)
+            matrix, parts = self._turn_matrix(order), None
+        pages = pages.transform(matrix, parts)
+        tensors["codes"], high, lengths = pages.book_codes(
+            self._book(x.shape[-1]), self.parameter_dtype, self.side == "value"
+        )
+        tensors |= {name: length for (name, _), length in zip(self._norm_runs(x.shape[-1]), lengths, strict=True)}
+        if high is not None:
+            tensors["high_codes"] = high
+        packed = Packed(tensors, context.page_size, group)
         if self.sketched:
-            tensors |= self._sketch(pages - coded)
-        low, high, count = self._planes(x.shape[-1])
-        channels, tokens = (-1, -2) if self.side == "key" else (-2, -1)
-        tensors |= {"codes": pack_planes(codes & (2**low - 1), low, tokens), **norms}
-        if high:
-            tensors["high_codes"] = pack_planes(codes.narrow(channels, 0, count) >> low, high, tokens)
-        return Packed(tensors, context.page_size, group)
+            coded = self.levels(packed) * tensors["norm"].float().unsqueeze(-1)
+            packed.tensors |= self._sketch(pages.values - coded)
+        return packed
+
+    def _book(self, dim: int) -> ScalarBook:
+        runs = tuple((run.stop - run.start, _borders(run.dim, run.bits)) for run in self._runs(dim))
+        return ScalarBook(runs, *self._planes(dim), split=self.chooses)
 
     def _norm(self, x: torch.Tensor) -> torch.Tensor:
         """Lengths of vectors ``[..., D]`` as they are stored."""
         norm = torch.linalg.vector_norm(x, dim=-1)
         return norm.clamp_max(torch.finfo(self.parameter_dtype).max).to(self.parameter_dtype)
-
-    def _codes(self, pages: torch.Tensor, norms: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """uint8 codes of pages ``[B, H, P, N, D]``, for values ``[B, H, P, D, N]``, and what a sketch is taken from."""
-        coded = torch.empty_like(pages) if self.sketched else pages
-        transposed = self.side == "value"
-        shape = (*pages.shape[:3], pages.shape[4], pages.shape[3]) if transposed else pages.shape
-        codes = torch.empty(shape, dtype=torch.uint8, device=pages.device)
-        for run in self._runs(pages.shape[-1]):
-            stored = norms[run.norm].float().unsqueeze(-1)
-            unit = pages[..., run.start : run.stop] * torch.where(stored == 0, 0.0, 1 / stored)
-            levels = lloyd_max(run.dim, run.bits).to(unit)
-            part = unit.transpose(-1, -2).contiguous() if transposed else unit.contiguous()
-            found = torch.bucketize(part, (levels[1:] + levels[:-1]) / 2, out_int32=True)
-            codes.narrow(-2 if transposed else -1, run.start, run.stop - run.start).copy_(found)
-            if self.sketched:
-                coded[..., run.start : run.stop] = code_levels(found.to(torch.uint8), run.dim, run.bits) * stored
-        return codes, coded
 
     def _sketch(self, residual: torch.Tensor) -> dict[str, torch.Tensor]:
         """The QJL sketch of residuals ``[B, H, P, N, D]``: signs of a projection, and lengths (definition 1)."""

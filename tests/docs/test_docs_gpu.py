@@ -97,12 +97,14 @@ def test_attention_of_all_low_bit_presets():
     assert f"over {min(tokens)} to {max(tokens)} tokens is {ranges[False]} as fast as in bf16" in readme
     papers = [row for row in measured.values() if row["policy"].startswith("paper-")]
     slow = {row["policy"] for row in papers if row["ratio"] < 1}
-    assert slow == {"paper-rotatekv2", "paper-turboquant2.5"}
+    assert slow <= {"paper-rotatekv2", "paper-turboquant2.5"}  # which torch read once
     fast = [row["ratio"] for row in papers if row["policy"] not in slow]
     slower = [1 / row["ratio"] for row in papers if row["policy"] in slow]
     said = f"the `paper-` presets that are measured are {min(fast):.1f} to {max(fast):.1f} times as fast"
     assert f"Spherical KV's ({ranges[True]}); {said}" in readme
-    assert f"read in torch, {min(slower):.0f} to {max(slower):.0f} times slower than bf16" in readme
+    assert ("read in torch" in readme) == bool(slow)
+    if slow:
+        assert f"read in torch, {min(slower):.0f} to {max(slower):.0f} times slower than bf16" in readme
     assert f"Spherical KV's are {ranges[False]} as fast as bf16." in page
     for name in slow:
         one, many = (measured[f"{shape} {name}"] for shape in ("1x128k", "64x4k"))

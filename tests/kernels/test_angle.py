@@ -131,3 +131,44 @@ def test_pages_are_read_as_they_are_packed(bits, rows):
     found = codec._scores_in_place(query, store.packed).cpu()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert float((found[0, 0, 0, :200] - found[0, 0, 0, :200].mean()).abs().max()) > 1
+
+
+@pytest.mark.parametrize(
+    ("bits", "dim", "page_size"), [(0.875, 64, 32), (0.75, 80, 64), (0.34375, 128, 32), (2, 64, 32)]
+)
+def test_pages_are_coded_by_a_kernel(bits, dim, page_size, monkeypatch):
+    """Under the interpreter, or on a GPU, against float32 pages; by codebooks of heads and groups, a second span, a
+    sequence that is shorter than the other one and a page whose keys are all alike. Other codes some pages at a time.
+    """
+    from kvmm.kernels.angle import encode
+    from kvmm.kernels.quantize import DensePages, chain
+    from kvmm.kernels.quantize.tiles import TilePages
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    g, calls, plain = torch.Generator().manual_seed(5), [], encode.encode_pages
+    monkeypatch.setattr(encode, "encode_pages", lambda *args: calls.append(args) or plain(*args))
+    monkeypatch.setattr(chain, "_PART", 1)
+    codec = build_codec(spec("spherical", bits), "key", Site())
+    book = codec.codewords(dim, torch.device(device))
+    book = book + 0.2 * torch.randn(2, dim // book.shape[-1], *book.shape[2:], generator=g).to(device)
+    monkeypatch.setattr(codec, "codewords", lambda dim, device: book)
+    x = torch.randn(2, 150, 2, dim, generator=g).to(device, torch.bfloat16).transpose(1, 2) * 2 + 100
+    x[:, :, 64:128] = 100
+    valid = torch.ones(2, 150, dtype=torch.bool, device=device)
+    valid[1, 70:] = False
+    stores = []
+    for cut in (DensePages.cut, TilePages):
+        monkeypatch.setattr("kvmm.codecs.spherical.codec.cut_pages", cut)
+        store = PageStore.for_codec(codec, page_size)
+        store.append(x, valid)
+        store.append(x[:, :, :70] - 20)
+        stores.append(store.packed)
+    expected, found = stores
+    assert len(calls) == (2 if codec.rate.radius else 0)
+    assert found.tensors.keys() == expected.tensors.keys() and torch.equal(found.page_group, expected.page_group)
+    for name, tensor in expected.tensors.items():
+        assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape, name
+        if tensor.dtype == torch.uint8:
+            assert float((found[name] != tensor).float().mean()) < 2e-3, name
+        else:
+            torch.testing.assert_close(found[name], tensor, rtol=2e-3, atol=2e-3, msg=name)

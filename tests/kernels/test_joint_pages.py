@@ -13,7 +13,7 @@ import torch
 from kvmm.cache.pages import PageStore
 from kvmm.codecs import build_codec
 from kvmm.kernels.hadamard import triton as rotation
-from kvmm.kernels.quantize import DensePages, joint_kernels, tiles, triton_statistics
+from kvmm.kernels.quantize import DensePages, joint_kernels, triton_means, triton_statistics
 from kvmm.kernels.quantize import triton as kernels
 from kvmm.kernels.quantize.joint import JointPages
 from kvmm.kernels.quantize.tiles import TilePages
@@ -120,7 +120,7 @@ def test_wide_groups_go_through_runs_of_float32_pages(order, monkeypatch):
 )
 def test_launches_do_not_grow_with_the_tokens(kv, operations, launched, monkeypatch):
     monkeypatch.setattr("kvmm.codecs.rotatekv.cut_pages", TilePages)
-    for module in (kernels, triton_statistics, joint_kernels, tiles, rotation):
+    for module in (kernels, triton_statistics, joint_kernels, triton_means, rotation):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             monkeypatch.setattr(module, name, Silent(name))
     counts = []

@@ -5,14 +5,11 @@ import torch
 
 from kvmm.kernels.hadamard import reference
 from kvmm.kernels.hadamard.triton import launch
-from kvmm.kernels.quantize import DensePages
+from kvmm.kernels.quantize import DensePages, ScalarBook
 from kvmm.kernels.quantize import chain as vector_chain
 from kvmm.kernels.quantize import dense as dense_pages
-from kvmm.kernels.quantize import tiles as tile_pages
 from kvmm.kernels.quantize.layout import PlaneLayout
-from kvmm.kernels.quantize.reference import affine_parameters as reference_parameters
 from kvmm.kernels.quantize.tiles import TilePages
-from kvmm.kernels.quantize.triton_parameters import launch as launch_parameters
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -226,18 +223,6 @@ def test_stored_levels(programs, monkeypatch):
     assert float(scale.max()) == 65504 and scale.isfinite().all() and zero_point.isfinite().all()
 
 
-def test_means_of_pages(monkeypatch):
-    """Of the slots that are kept, and of all of them where a page keeps none."""
-    monkeypatch.setattr(tile_pages, "_UNITS", 2)
-    dense, tiled = both(vectors(150, 80, torch.bfloat16), 32)
-    keep = torch.rand(2, 2, 5, 32, generator=torch.Generator().manual_seed(4)) > 0.3
-    keep[0, 1, 2], keep[1, 0, 4] = False, False
-    expected = dense.page_means(keep.to(DEVICE))
-    close(tiled.page_means(keep.to(DEVICE)), expected, 1e-5)
-    kept = dense.values[0, 1][keep[0, 1].to(DEVICE)]
-    close(expected[0, 1, 2], kept.mean(0), 1e-5)
-
-
 @pytest.mark.parametrize("tokens", [640, 700])
 @pytest.mark.parametrize("programs", [1, 512])
 def test_a_long_span_is_sampled(tokens, programs, monkeypatch):
@@ -392,6 +377,51 @@ def test_digits(transposed, counts, turns, monkeypatch):
             assert not found[name].narrow(-3 - dim, layout.widths[name], width - layout.widths[name]).any()
 
 
+def book(planes: tuple[int, int, int], first: int, split: bool) -> ScalarBook:
+    """Of 80 channels, the first of more bits than the others, in unlike steps."""
+    low, high, _ = planes
+    runs = ((first, low + high), (80 - first, low))
+    borders = {
+        bits: tuple((torch.arange(1 - 2 ** (bits - 1), 2 ** (bits - 1)) * 0.4 / 2**bits).tolist())
+        for bits in (1, 2, 3, 4)
+    }
+    return ScalarBook(tuple((n, borders[bits]) for n, bits in runs if n), *planes, split)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("planes", "first", "split"),
+    [
+        ((2, 0, 0), 0, False),
+        ((2, 1, 80), 80, False),
+        ((2, 2, 30), 30, False),
+        ((2, 1, 20), 20, True),
+        ((1, 0, 0), 0, False),
+    ],
+)
+def test_book_codes(planes, first, split, transposed, monkeypatch):
+    """Several tiles and turns a page and program; a zero vector, or an offset larger than what varies."""
+    monkeypatch.setattr(vector_chain, "_LARGE_PROGRAMS", 1)
+    monkeypatch.setattr(vector_chain, "_TILE", 16 * 128)
+    x, offset = vectors(150, 80, torch.bfloat16), 40.0 if planes[1] else 0.0
+    if not offset:
+        x[:, :, 5] = 0
+    found, expected = (
+        pages.subtract(torch.full((2, 2, 80), offset, device=DEVICE))
+        .transform(matrix(pages)[None])
+        .book_codes(book(planes, first, split), torch.float16, transposed)
+        for pages in reversed(both(x + offset, 32))
+    )
+    assert len(found[2]) == len(expected[2]) == 1 + split
+    for a, b in zip((*found[2], *found[:2]), (*expected[2], *expected[:2]), strict=True):
+        if a is None or a.dtype == torch.uint8:
+            assert (a is None) == (b is None)
+            if a is not None:
+                same_codes(a, b)
+        else:
+            close(a, b, 1e-3)
+
+
 def test_room_of_digits_does_not_change_what_is_read():
     layout = PlaneLayout(torch.tensor([8, 6, 4, 4, 2, 2, 1, 1, 1, 0]))
     codes = (torch.rand(2, 2, 3, 32, layout.coded) * (layout.levels(torch.device("cpu"))[: layout.coded] + 1)).byte()
@@ -401,27 +431,3 @@ def test_room_of_digits_does_not_change_what_is_read():
         assert {name: tensor.shape[-3 - dim] for name, tensor in padded.items()} == {"codes": 16, "codes_1bit": 16}
         assert torch.equal(layout.unpack(padded, dim), exact)
         assert torch.equal(exact if dim == -2 else exact.transpose(-1, -2), codes.float())
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("bits", [1, 2, 8, "of each"])
-def test_parameters_of_ranges_in_memory(bits, dtype):
-    """In one launch, last bit for last bit; also of empty ranges, of none and of more than fp16 holds."""
-    generator = torch.Generator().manual_seed(3)
-    low = torch.randn(2, 3, 5, 50, generator=generator).to(DEVICE) * 4
-    high = low + torch.rand(2, 3, 5, 50, generator=generator).to(DEVICE) * 9
-    high[0] = low[0]
-    low[1, 1, 0, 0] = high[1, 1, 0, 0] - 1e-6
-    widths = torch.full_like(low, 2).scatter_(-1, torch.arange(7, device=DEVICE).expand(2, 3, 5, 7), 4)
-    for integer_zero in (False, True):
-        wide = widths if bits == "of each" else bits
-        found = launch_parameters(low, high, wide, dtype, integer_zero)
-        expected = reference_parameters(low, high, wide, dtype=dtype, integer_zero=integer_zero)
-        for a, b in zip(found, expected, strict=True):
-            same_parameters(a, b)
-    low[1, 0, 0], high[1, 0, 0] = -1e5, 1e6
-    for a, b in zip(
-        launch_parameters(low, high, 2, dtype), reference_parameters(low, high, 2, dtype=dtype), strict=True
-    ):
-        same_parameters(a, b)
-    assert launch_parameters(low[:0], high[:0], 2, dtype)[0].shape == (0, 3, 5, 50)

@@ -32,7 +32,8 @@ SPECS = [
     spec("rotatekv", 2, 64, pivots=3),
     spec("ott", 2, 64),
     spec("ott", 4, None, window=64, pool=2),
-    spec("turboquant", 2, None),
+    *(spec("turboquant", bits, None) for bits in (2, 2.5, 4)),
+    spec("turboquant", 2.25, None, outliers="magnitude"),
     CodecSpec("rd", 2),
     CodecSpec("rd", 1.5, None, (("norm", "l2"),)),
     CodecSpec("rd", 2.25, None, (("fit", "prompt"),)),
@@ -69,7 +70,7 @@ def test_codecs(kv, side, monkeypatch):
     moment = torch.eye(64, device=DEVICE).expand(2, 2, 64, 64)
     stores = []
     for cut in (DensePages.cut, TilePages):
-        for module in ("affine", "oscar", "kitty", "quarot", "rotatekv", "ott", "rd.codec", "rd.clipped"):
+        for module in ("affine", "oscar", "kitty", "quarot", "rotatekv", "ott", "rd.codec", "rd.clipped", "turboquant"):
             monkeypatch.setattr(f"kvmm.codecs.{module}.cut_pages", cut, raising=False)
         store = PageStore(build_codec(kv, side, site), 64)
         store.append(x, valid, moment, keys if side == "value" else None)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from training.office.charts import draw_chart
 from training.office.document import Block, Document
+from training.office.hand_forms import HandForm
+from training.office.plots import draw_plot
 from training.office.series_charts import draw_series
 from training.pages.blocks import Box, Setter
 from training.pages.canvas import Canvas, Face, face, font_files, random_faces
@@ -194,8 +196,14 @@ class Engine:
         s.advance(box, f, 6)
 
     def set_chart(self, block: Block, box: Box) -> None:
-        if (draw_series if "series" in block.options else draw_chart)(self.s, box, block):
+        plain = draw_series if "series" in block.options else draw_chart
+        rich = block.options.get("rich", self.r.chance(0.65))
+        if (rich and draw_plot(self.s, box, block)) or ("rich" not in block.options and plain(self.s, box, block)):
             self.s.facts.append(self.mark(block.parts[0]))
+
+    def set_hand_form(self, block: Block, box: Box) -> None:
+        for part in HandForm(self.s, self.hand, self.accented, box).draw(block.options["rows"], block.parts):
+            self.s.facts.append(self.mark(part))
 
     def set_rule(self, block: Block, box: Box) -> None:
         self.s.rule(box)

@@ -122,6 +122,10 @@ class Document:
         """Texts in one row of a bar, as menus and tabs have them."""
         return self._add("strip", 1, texts, dark=dark)[0]
 
+    def hand_form(self, rows: Sequence[Sequence[dict]]) -> list[Part]:
+        """Rows of printed entries filled in by hand, of `training.office.hand_forms`; one part an entry."""
+        return self._add("hand_form", sum(map(len, rows)), rows=[list(row) for row in rows], entries=())
+
     def rule(self) -> None:
         self._add("rule", 0)
 

@@ -25,7 +25,7 @@ def add_lookups(document: Document) -> None:
     """Adds questions about the tables and charts of a document, at most :data:`MOST` of each."""
     r = document.r
     for block in blocks_of(document):
-        if block.kind in ("table", "chart") and "series" not in block.options:
+        if block.kind in ("table", "chart") and not {"series", "rich"} & block.options.keys():
             before = len(document.asks)
             (table_questions if block.kind == "table" else chart_questions)(document, block)
             added = document.asks[before:]

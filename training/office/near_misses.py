@@ -88,8 +88,9 @@ def near_misses(r: Rng, document: Document, lines: list[str]) -> list[Ask]:
         if other and not names & set(other):
             found.append(Ask(tuple(other[:1]), None))
     starts = re.findall(r"[^\s(\"\u201c]+", everything)
+    most = min(MOST, len(found) + 1)  # strange topics teach to refuse whatever sounds new: names that differ do not
     for questions, blockers in r.sample(FOREIGN, 6):
-        if len(found) >= MOST:
+        if len(found) >= most:
             break
         if not any(
             b in everything if not b.isalpha() else any(w.startswith(b) for w in starts) for b in blockers.split()

@@ -25,7 +25,7 @@ PDF_SHARE = 0.15  # of pages, where the second engine is installed
 SHORT = frozenset(
     "badge ticket label receipt_world menu timetable prose slide invitation poster certificate business_card "
     "sticky_note sign chat shopping_list calendar settings prescription article email_thread recipe spreadsheet "
-    "dashboard price_list".split()
+    "dashboard price_list name_badge group_chat credits".split()
 )
 LONG = (
     "minutes",
@@ -133,7 +133,7 @@ def make_office_page(
             document.paragraph(prose(r, 500))
     if engine is None:
         engine = "pdf" if pdf_engine.available() and r.chance(PDF_SHARE) else "canvas"
-    if engine == "pdf":
+    if engine == "pdf" and pdf_engine.can_set(document):
         ink, chars, drawn, lines = pdf_engine.set_as_pdf(document, height, width, held_fonts)
     else:
         canvas, drawn, lines = set_on_canvas(document, height, width, held_fonts)

@@ -64,6 +64,14 @@ def random_fonts(r: Rng, held: bool) -> tuple[str, str, str]:
     return "Helvetica", "Helvetica-Bold", "Helvetica-Oblique"
 
 
+def can_set(document: Document) -> bool:
+    """Whether this engine knows all blocks of a document."""
+    return all(
+        hasattr(Setter, f"set_{block.kind}") and "rich" not in block.options and all(map(can_set, block.inner))
+        for block in document.blocks
+    )
+
+
 def grey(level: int) -> Color:
     """A shade by its coverage, 0 paper to 255 full ink."""
     return Color(*[1 - level / 255] * 3)
@@ -262,6 +270,10 @@ class Setter:
                 chart.categoryAxis.reverseDirection = 1
             for axis in (chart.categoryAxis, chart.valueAxis):
                 axis.labels.fontName, axis.labels.fontSize = self.look.body, size
+            widest = max(pdfmetrics.stringWidth(label, self.look.body, size) for label in block.texts)
+            if o["form"] != "bar" and widest + 3 > chart.width / len(block.texts):  # aslant, as they are too wide
+                chart.categoryAxis.labels.angle, chart.categoryAxis.labels.boxAnchor = 35, "ne"
+                chart.y, chart.height = chart.y + 25, chart.height - 25
             chart.valueAxis.valueMin = 0
             if o["ticks"]:
                 chart.valueAxis.valueMax, chart.valueAxis.valueStep = (

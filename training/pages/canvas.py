@@ -18,6 +18,7 @@ CHARACTERS = (
 )
 _CLASSES = np.full(0x20AE, -1, np.int16)
 _CLASSES[[ord(c) for c in CHARACTERS]] = np.arange(len(CHARACTERS))
+HOLLOW = frozenset(("femkeklaver.ttf",))  # hands drawn as outlines, that nobody can read at the size of print
 BASELINE_TOLERANCE = 5  # items whose baselines differ by no more are one line of the transcription
 
 
@@ -97,7 +98,9 @@ def font_files(held: bool, latin: bool = False, hand: bool = False) -> tuple[str
     folder = assets_dir() / "fonts" / ("hand" if hand else "held" if held else "train")
     if hand and not folder.is_dir():
         return ()
-    files = tuple(sorted(str(p) for p in Path(folder).iterdir() if p.suffix in (".ttf", ".otf")))
+    files = tuple(
+        sorted(str(p) for p in Path(folder).iterdir() if p.suffix in (".ttf", ".otf") and p.name not in HOLLOW)
+    )
     complete = assets_dir() / "fonts" / "latin.txt"
     if latin and complete.is_file():
         names = set(complete.read_text(encoding="utf-8").split("\n"))
@@ -179,7 +182,19 @@ class Canvas:
         codes = classes_of(text)
         advance = f.advances(codes)
         self._draw(x, baseline, codes, advance, f, fill)
-        centre = x + np.cumsum(advance) - advance / 2
+        self._note(x, baseline, text, codes, x + np.cumsum(advance) - advance / 2, f)
+        return True
+
+    def comb(self, x: float, baseline: float, text: str, f: Face, pitch: float, fill: int = 255) -> None:
+        """Draw a character in the middle of each ``pitch`` pixels from ``x`` on; the caller sees that they fit."""
+        codes = classes_of(text)
+        centre = x + pitch * (np.arange(len(codes)) + 0.5)
+        for code, middle, wide in zip(codes, centre.tolist(), f.advances(codes).tolist(), strict=True):
+            self._draw(middle - wide / 2, baseline, np.array([code]), np.array([wide]), f, fill)
+        self._note(x, baseline, text, codes, centre, f)
+
+    def _note(self, x: float, baseline: float, text: str, codes: np.ndarray, centre: np.ndarray, f: Face) -> None:
+        """Enters what was drawn into the character map and the transcription."""
         visible = codes > 0
         rows, cols = self.chars.shape
         row = min(max(int(baseline - f.cap_height / 2) // CELL_HEIGHT, 0), rows - 1)
@@ -187,7 +202,6 @@ class Canvas:
         # assigned in reverse, so that the first of several characters in a cell wins
         self.chars[row, col[::-1]] = codes[visible][::-1]
         self.items.append((baseline, x, text))
-        return True
 
     def lines(self) -> list[str]:
         """The page's text, top to bottom, items of one baseline joined by a space from left to right."""

@@ -155,6 +155,43 @@ MEMOS: dict[str, tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = {
         ("the shop will close in {n} minutes", (("In how many minutes does the shop close? | How long is the shop still open? | When will the shop close?", "{n} minutes"),)),
         ("today {food} costs only {amount}", (("How much does {food} cost today? | What is the price of {food}? | What do I pay for {food}? | How much is the {food}?", "{amount}"), ("What is cheap today? | What is on offer? | Which product is on offer?", "{food}"))),
     ),
+    "handover": (
+        ("i am not in {day} so {p} takes over", (("On which day is the speaker away? | When is the speaker not in? | What day is the speaker absent? | The speaker is away on what day?", "{day}"), ("Who takes over? | Who does the work then? | Who stands in for the speaker? | By whom is the speaker replaced?", "{p}"))),
+        ("somebody has to {task} before {time}", (("What has somebody to do? | Which job must be done? | What is left to do? | What is still open?", "{task}"), ("Before what time must it be done? | By what time should it be done? | Until when is there time for it? | What is the latest time for it?", "{time}"))),
+        ("the {device} in the {room} is broken again", (("What is broken again? | Which device is broken? | What does not work? | What needs repairing?", "the {device}"), ("In which room is it broken? | Where is the {device} that does not work? | In what room is the {device}? | Where should it be repaired?", "the {room}"))),
+        ("we are nearly out of {goods}", (("Of what is there hardly any left? | What are they nearly out of? | What must be bought soon? | What runs short?", "{goods}"),)),
+        ("the key to the store is with {q}", (("Who has the key to the store? | With whom is the key? | From whom do I get the key? | Where is the key to the store?", "{q}"),)),
+        ("a customer from {city} called about the {thing}", (("From where was the customer? | In which city is the customer? | Where did the call come from? | What city did the customer call from?", "{city}"), ("What did the customer call about? | About what was the call? | What does the customer want to talk about? | The customer's call was about what?", "the {thing}"))),
+        ("we counted {n} boxes yesterday and {n2} today", (("How many boxes were there yesterday? | What was counted yesterday? | What was yesterday's number? | Yesterday they had how many?", "{n}"), ("How many boxes are there today? | What was counted today? | What is today's number? | Today they have how many?", "{n2}"))),
+    ),
+    "diary": (
+        ("today i met {p} in {city}", (("Whom did the speaker meet? | Who was met today? | With whom was the speaker today? | The speaker met whom?", "{p}"), ("In which city was the speaker? | Where did they meet? | What city were they in? | Where was the speaker today?", "{city}"))),
+        ("we had {food} for lunch and talked about the {thing}", (("What was there for lunch? | What did they eat? | Which food did they have? | For lunch they had what?", "{food}"), ("What did they talk about? | Which subject did they talk about? | What was the talk about at lunch? | They talked about what?", "the {thing}"))),
+        ("i found a {lost} on the bench", (("What was found on the bench? | Which thing did the speaker find? | What lay on the bench? | The speaker found what?", "a {lost}"), ("Where was the {lost}? | Where did the speaker find something? | On what did it lie? | In which place was it found?", "on the bench"))),
+        ("it was {weather} in the morning", (("What was the weather like? | How was the weather in the morning? | How did the day begin, weather? | The morning was what?", "{weather}"),)),
+        ("i was so tired that i went to bed at {time}", (("When did the speaker go to bed? | At what time did the speaker go to bed? | What time was bedtime? | To bed at what time?", "{time}"), ("Why did the speaker go to bed then? | How did the speaker feel in the evening? | What was the speaker in the evening? | For what reason did the speaker go to bed?", "tired"))),
+        ("{q} rang because {cause}", (("Who rang? | Who called the speaker? | From whom was there a call? | By whom was the speaker rung?", "{q}"), ("Why did {q} ring? | What was the call about? | What did {q} tell? | For what reason did {q} ring?", "{cause}"))),
+        ("i have read {n} pages of the new book", (("How many pages were read? | How far is the speaker with the book? | What number of pages did the speaker read? | Pages read, how many?", "{n}"),)),
+    ),
+    "order": (
+        ("this is {p} and i would like {n} {goods}", (("Who orders something? | What is the customer called? | Who is the customer? | For whom is the order?", "{p}"), ("How many {goods} are wanted? | What number of {goods} is ordered? | How many of them should be sent? | {goods}, how many?", "{n}"), ("What does the customer want? | What is ordered? | Which thing should be sent? | What is wanted?", "{goods}"))),
+        ("please send them to {street} number {n2}", (("To which street should they be sent? | In what street is the customer? | On which street is the address? | The address is on which street?", "{street}"), ("What is the number of the house? | Which house number is it? | What number on the street is it? | The house has which number?", "{n2}"))),
+        ("i need it {day} at the latest", (("When is it needed at the latest? | By which day must it arrive? | What is the last day for it? | It has to be there by when?", "{day}"),)),
+        ("last time you sent {goods2} by mistake", (("What was sent by mistake? | What did they get wrongly last time? | What went wrong last time? | By mistake they sent what?", "{goods2}"),)),
+        ("you can ring me on {phone}", (("On which number can one ring? | What is the customer's number? | Which number does the customer give? | How is the customer reached?", "{phone}"),)),
+        ("my customer number is {code}", (("What is the customer number? | Which customer number is given? | Under what number is the customer known? | The customer's number is what?", "{code}"),)),
+        ("i do not want to pay more than {amount}", (("What is the most the customer will pay? | How much does the customer want to pay at most? | What is the upper limit? | Not more than how much?", "{amount}"),)),
+        ("in {colour} please if you have it", (("In which colour should it be? | What colour is wanted? | Which colour does the customer like? | The colour, please?", "{colour}"),)),
+    ),
+    "inspection": (
+        ("there is a crack of {n} centimetres in the wall of the {room}", (("How long is the crack? | How many centimetres is the crack? | What length has the crack? | The crack measures what?", "{n} centimetres"), ("In which room is the crack? | Where is there a crack? | The wall of which room has a crack? | What room has a crack?", "the {room}"))),
+        ("the {device} was repaired by {p}", (("What was repaired? | Which device was repaired? | What works again? | On what was there a repair?", "the {device}"), ("Who repaired it? | By whom was it repaired? | Who did the repair? | To whom do we owe the repair?", "{p}"))),
+        ("the door is painted {colour} and still wet", (("What colour is the door? | In which colour is the door painted? | Which colour has the door now? | The door is what colour?", "{colour}"), ("What is still wet? | Which thing should not be touched? | On what is the paint wet? | Wet paint is on what?", "the door"))),
+        ("the new {goods} are in the {room2}", (("What is new? | Which things are new? | What was put in the {room2}? | New are what?", "{goods}"), ("Where are the {goods}? | In which room are the new things? | Where were they put? | The {goods} are where?", "the {room2}"))),
+        ("the whole thing will cost {amount}", (("What will the whole thing cost? | How much is it in all? | What is the price of it all? | The costs are how much?", "{amount}"),)),
+        ("nothing could be done because {cause}", (("Why could nothing be done? | What was the obstacle? | For what reason was nothing done? | Nothing happened because of what?", "{cause}"),)),
+        ("i will look at it again {day} at {time}", (("On which day will the speaker look again? | When is the next inspection? | What day is the next look? | Again on what day?", "{day}"), ("At what time will the speaker look again? | What time is the next inspection? | When on that day is the next look? | Again at what time?", "{time}"))),
+    ),
 }  # fmt: skip
 SUBJECTS = {
     "shopping": "shopping",
@@ -164,6 +201,10 @@ SUBJECTS = {
     "voicemail": "a message for somebody",
     "reminder": "things to remember",
     "announcement": "an announcement",
+    "handover": "work that somebody takes over",
+    "diary": "what happened on a day",
+    "order": "an order of goods",
+    "inspection": "the state of a building",
 }
 ABOUT = (
     "What is the memo about? | What is it about in one word? | What kind of recording is it? | Sum up what it is about."
@@ -193,6 +234,9 @@ def _draw(r: Rng, name: str) -> Spoken:
             ("bakery", "pharmacy", "market", "supermarket", "butcher", "corner shop", "post office", "garden centre")
         )
         return Spoken(value, value)
+    if name == "code":
+        code = SLOTS["code"](r)
+        return code if any(c.isdigit() for c in code.answer) else _draw(r, name)  # letters alone could be a word
     return SLOTS[{"p": "name", "q": "name", "goods": "item"}.get(name, name)](r)
 
 

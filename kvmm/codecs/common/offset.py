@@ -17,7 +17,11 @@ OFFSET = {"offset": Stored("group")}  # how it is stored
 
 
 def subtract_offset(
-    pages: Pages, tokens: int, context: EncodeContext, dtype: torch.dtype
+    pages: Pages,
+    tokens: int,
+    context: EncodeContext,
+    dtype: torch.dtype,
+    rotation: torch.Tensor | None = None,
 ) -> tuple[Pages, torch.Tensor, torch.Tensor]:
     """Subtract the mean over the tokens of a span.
 
@@ -29,6 +33,7 @@ def subtract_offset(
         tokens: how many of the slots there are without the fill of the last page.
         context: what the codec was told.
         dtype: type of the stored offset.
+        rotation: float32 ``[D, D]``, orthogonal, if the offset is stored in another basis, ``rotation x`` of ``x``.
 
     Returns:
         Centred pages, ``offset`` ``[B, H, 1 or 0, D]`` and ``page_group`` int32 ``[P]``, to be stored: the offset of
@@ -40,11 +45,17 @@ def subtract_offset(
     known = last is not None and bool((last != 0).any(-1).all())
     if known and tokens < PAGE_SIZE:
         group = torch.full((count,), -1, dtype=torch.int32, device=last.device)
-        return pages.subtract(last[:, :, 0]), last[:, :, :0], group
+        return _subtract(pages, last[:, :, 0], rotation), last[:, :, :0], group
     limit = torch.finfo(dtype).max
-    offset = pages.mean().clamp(-limit, limit).to(dtype)
+    mean = pages.mean() if rotation is None else pages.mean() @ rotation.T
+    offset = mean.clamp(-limit, limit).to(dtype)
     group = torch.zeros(count, dtype=torch.int32, device=offset.device)
-    return pages.subtract(offset), offset.unsqueeze(2), group
+    return _subtract(pages, offset, rotation), offset.unsqueeze(2), group
+
+
+def _subtract(pages: Pages, offset: torch.Tensor, rotation: torch.Tensor | None) -> Pages:
+    """Pages without a stored offset ``[B, H, D]``."""
+    return pages.subtract(offset if rotation is None else offset.float() @ rotation)
 
 
 def offset_fields(store: StoreShape, dtype: torch.dtype) -> dict[str, Field]:

@@ -22,8 +22,8 @@ import torch
 from kvmm.calibration.data import SiteSamples
 from kvmm.codecs.base import Codec, Packed, StoreShape
 from kvmm.codecs.spec import CodecSpec, Side, Site, spec
-from kvmm.codecs.spherical.codec import Spherical, check_factors
-from kvmm.codecs.spherical.rates import Rate, divisor, pack_indices, unpack_indices
+from kvmm.codecs.spherical.codec import Spherical
+from kvmm.codecs.spherical.rates import Rate, check_factors, divisor, pack_indices, unpack_indices
 from kvmm.errors import KVMMError
 from kvmm.fields import Field
 from kvmm.kernels.angle.format import LENGTHS, AngleFormat
@@ -67,6 +67,7 @@ class SphericalAngles(Spherical):
     """
 
     name = "spherical-angles"
+    tiled = False
     bits = (1, 2, 3, 4, 5, 6, 7, 8)
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "group": (None,),

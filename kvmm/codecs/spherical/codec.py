@@ -36,6 +36,7 @@ from kvmm.codecs.spherical.rates import (
     PRODUCT1,
     PRODUCT2,
     RATES,
+    check_factors,
     divisor,
     pack_indices,
     rate_of,
@@ -45,12 +46,11 @@ from kvmm.errors import KVMMError
 from kvmm.fields import Field, check_fields
 from kvmm.kernels.angle import mix_histogram, nearest, reconstruct, scores_lut
 from kvmm.kernels.angle.format import LENGTHS, AngleFormat
-from kvmm.kernels.quantize import paged, slot_weight
+from kvmm.kernels.quantize import DensePages, Pages, cut_pages
 from kvmm.modality import IMAGE, VIDEO
 
 _SHIFT = 0.25  # how far, in variances of its own, the mean of later tokens may be from the stored one
 _SPREAD = 2.0  # by what factor their deviation may differ
-_MAX_FACTOR = 4.0  # of a gain or a weight
 _books: WeakKeyDictionary[Calibration, dict[tuple, torch.Tensor | None]] = WeakKeyDictionary()
 
 
@@ -77,6 +77,7 @@ class Spherical(Codec):
     name = "spherical"
     bits = tuple(RATES)
     pages_stand_alone = True
+    tiled: ClassVar[bool] = True  # whether there is a kernel for its angle codes
     stored: ClassVar[Mapping[str, Stored]] = dict.fromkeys(("mean", "deviation"), Stored("group"))
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "group": (None,),
@@ -183,31 +184,22 @@ class Spherical(Codec):
     # -- encode and decode ------------------------------------------------------------------------------------------
 
     def encode(self, x: torch.Tensor, context: EncodeContext) -> Packed:
-        pages = paged(x, context.page_size)
-        weight = slot_weight(context.valid, x.shape[2], context.page_size)
-        span, reused = self._span(pages, None if weight is None else weight.to(x.device), context.previous)
-        read = {name: t[:, :, -1:].unsqueeze(2) for name, t in span.items()}  # [B, H, 1, 1, D or 1]
-        tensors = self._encode_pages(pages, read)
+        valid = context.valid
+        if valid is not None:  # a sequence without a token of its own here takes the copies that fill its slots
+            valid = valid | ~valid.any(1, keepdim=True)
+        pages = cut_pages(x, context.page_size, valid)
+        span, reused = self._span(pages, context.previous)
+        tensors = self._encode_span(pages, {name: t[:, :, -1:] for name, t in span.items()})
         if reused:  # nothing new: pages point to the last span there is
             span = {name: t[:, :, :0] for name, t in span.items()}
         group = torch.full((pages.shape[2],), -1 if reused else 0, dtype=torch.int32, device=x.device)
         return Packed(tensors | span, context.page_size, group)
 
-    def _span(
-        self, pages: torch.Tensor, weight: torch.Tensor | None, previous: Packed | None
-    ) -> tuple[dict[str, torch.Tensor], bool]:
-        """The statistics ``[B, H, 1, D or 1]`` of new pages ``[B, H, P, N, D]``, or those stored if they still fit."""
-        if weight is None:
-            weight = pages.new_ones(1, 1, 1, 1, 1)
-        else:  # a sequence without a token of its own here takes the copies that fill its slots
-            weight = torch.where(weight.sum((2, 3), keepdim=True) > 0, weight, 1.0)
-        weight = weight.expand(pages.shape[0], -1, *pages.shape[2:4], -1)
-        share = weight / weight.sum((2, 3), keepdim=True)
+    def _span(self, pages: Pages, previous: Packed | None) -> tuple[dict[str, torch.Tensor], bool]:
+        """The statistics ``[B, H, 1, D or 1]`` of new pages, or those stored if they still fit."""
         limit = torch.finfo(torch.float16).max
-        mean = (pages * share).sum((2, 3)).unsqueeze(2)
-        stored = mean.clamp(-limit, limit).half()
-        variance = ((pages - mean.unsqueeze(3)).square() * share).sum((2, 3)).unsqueeze(2)  # [B, H, 1, D]
-        span = {"mean": stored}
+        mean, variance = (found.unsqueeze(2) for found in pages.moments())  # [B, H, 1, D]
+        span = {"mean": mean.clamp(-limit, limit).half()}
         if not self.rate.radius:
             if self.fitted(pages.shape[-1], pages.device) is not None:
                 variance = variance.mean(-1, keepdim=True)
@@ -221,6 +213,18 @@ class Spherical(Codec):
             before, now = (s["deviation"].float().square().sum(-1) for s in (old, span))
             fits &= (now <= before * _SPREAD**2) & (before <= now * _SPREAD**2)
         return (old, True) if bool(fits.all()) else (span, False)
+
+    def _encode_span(self, pages: Pages, span: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Page tensors of new pages with statistics ``[B, H, 1, D or 1]``: by a kernel, or some pages at a time."""
+        if self.tiled and self.rate.radius and self.option("radius") == "norm" and not isinstance(pages, DensePages):
+            from kvmm.kernels.angle import encode  # needs Triton, which not every platform has
+
+            if encode.fits(pages.page_size, self.rate.index_bits):
+                book = self.codewords(pages.shape[-1], pages.device)
+                return encode.encode_pages(pages.x, pages.page_size, span["mean"], book, self.rate.index_bits)
+        read = {name: t.unsqueeze(2) for name, t in span.items()}
+        parts = [self._encode_pages(part.values, read) for part in pages.parts()]
+        return parts[0] if len(parts) == 1 else {n: torch.cat([part[n] for part in parts], 2) for n in parts[0]}
 
     def _encode_pages(
         self, pages: torch.Tensor, span: Mapping[str, torch.Tensor], heads: torch.Tensor | None = None
@@ -430,19 +434,6 @@ class Spherical(Codec):
         first = torch.arange(0, batch * count * spans, spans, device=index.device)
         sets = (first.unsqueeze(1) + packed.page_group).flatten()
         return sets, (index.flatten(0, 2), book, None)
-
-
-def check_factors(spec: CodecSpec) -> None:
-    """Raise :class:`KVMMError` if gain or weights are no factors."""
-
-    def is_factor(value: Any) -> bool:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= _MAX_FACTOR
-
-    if not is_factor(spec.option("gain", 1.0)):
-        raise KVMMError(f"Codec {spec.codec}: gain must be above 0 and at most {_MAX_FACTOR:g}.")
-    weights = spec.option("weights")
-    if weights is not None and not (isinstance(weights, tuple) and all(map(is_factor, weights))):
-        raise KVMMError(f"Codec {spec.codec}: weights must be a list of factors above 0 and at most {_MAX_FACTOR:g}.")
 
 
 def _for_batch(book: torch.Tensor, batch: int) -> torch.Tensor:

@@ -1,12 +1,14 @@
-"""Rates of the product and angle codes, and their indices in planes of bits."""
+"""Rates and factors of the product and angle codes, and their indices in planes of bits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from kvmm.codecs.spec import CodecSpec
+from kvmm.errors import KVMMError
 from kvmm.kernels.quantize import pack_planes, unpack_planes
 
 
@@ -33,6 +35,7 @@ class Rate:
 HIGH, MID, LOW = Rate(16, 6, True), Rate(16, 4, True), Rate(32, 3, True)  # 14, 12 and 5.5 bytes a key of 128 channels
 PRODUCT2, PRODUCT1 = Rate(4, 8, False), Rate(8, 8, False)
 RATES = {rate.bits: rate for rate in (HIGH, MID, LOW, PRODUCT2, PRODUCT1)}
+_MAX_FACTOR = 4.0  # of a gain or a weight
 LOWER = {HIGH: MID, MID: LOW, PRODUCT2: PRODUCT1}
 
 
@@ -74,3 +77,16 @@ def unpack_indices(packed: torch.Tensor, bits: int) -> torch.Tensor:
         codes = unpack_planes(piece, width, -2)
         index = codes if index is None else (index << width) | codes
     return index
+
+
+def check_factors(spec: CodecSpec) -> None:
+    """Raise :class:`KVMMError` if gain or weights are no factors."""
+
+    def is_factor(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= _MAX_FACTOR
+
+    if not is_factor(spec.option("gain", 1.0)):
+        raise KVMMError(f"Codec {spec.codec}: gain must be above 0 and at most {_MAX_FACTOR:g}.")
+    weights = spec.option("weights")
+    if weights is not None and not (isinstance(weights, tuple) and all(map(is_factor, weights))):
+        raise KVMMError(f"Codec {spec.codec}: weights must be a list of factors above 0 and at most {_MAX_FACTOR:g}.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kvmm.kernels.quantize import reference
+from kvmm.kernels.quantize.books import ScalarBook
 from kvmm.kernels.quantize.dense import DensePages, paged, slot_weight
 from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.reference import (
@@ -32,6 +33,7 @@ __all__ = [
     "GAUSSIAN_HALF_STEP",
     "DensePages",
     "Pages",
+    "ScalarBook",
     "TokenGroups",
     "affine_codes",
     "affine_parameters",

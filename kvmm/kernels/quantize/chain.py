@@ -75,12 +75,17 @@ class VectorChain:
         return self._with(rotated=True, substitute=None if self.substitute is None else rotate(self.substitute))
 
     def transform(self, matrix: torch.Tensor, cache: dict[str, torch.Tensor] | None = None) -> Self:
-        if self.rotated or self.offset is not None or self.keep is not None:
-            raise ValueError("pages are transformed before anything else but a norm")
+        if self.rotated or self.keep is not None or (self.offset is not None and self.norm is not None):
+            raise ValueError("pages are transformed before anything else but a norm, or an offset without one")
         cache = {} if cache is None else cache
         if "parts" not in cache:
             cache["parts"] = matrix_parts(matrix.float(), _MATRIX_PARTS)
-        return self._with(matrix=matrix.float(), matrix_parts=cache["parts"])
+        twin = self._with(matrix=matrix.float(), matrix_parts=cache["parts"])
+        if self.offset is not None:
+            if "sum" not in cache:  # what the parts leave out is left out of both, and is small of what stays
+                cache["sum"] = cache["parts"].float().sum(-3)
+            twin.offset = (cache["sum"] @ self.offset.unsqueeze(-1)).squeeze(-1)
+        return twin
 
     def divide(self, norm: torch.Tensor) -> Self:
         if self.offset is not None or self.keep is not None:

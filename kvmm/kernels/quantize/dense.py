@@ -14,6 +14,7 @@ import torch
 
 from kvmm.kernels.hadamard import vector_norm
 from kvmm.kernels.hadamard.reference import rotate
+from kvmm.kernels.quantize.books import ScalarBook, borders_on
 from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.reference import affine_codes, affine_parameters, fit_levels, pack_planes, uniform_codes
 
@@ -95,7 +96,9 @@ class DensePages:
     def transform(self, matrix: torch.Tensor, cache: dict[str, torch.Tensor] | None = None) -> DensePages:
         """Every vector times ``matrix`` float32 ``[B or 1, H or 1, D, D]``; ``cache`` keeps what
         kernels derive from it for later calls."""
-        return self._with(self.values @ matrix.transpose(-1, -2).unsqueeze(2))
+        turned = matrix.transpose(-1, -2)
+        # as one product where one matrix serves all: torch copies a matrix for each product of a batch
+        return self._with(self.values @ (turned[0, 0] if turned.shape[:2] == (1, 1) else turned.unsqueeze(2)))
 
     def divide(self, norm: torch.Tensor) -> DensePages:
         """Every vector divided by its factor ``norm`` ``[B, H or 1, P, N]``."""
@@ -147,17 +150,20 @@ class DensePages:
             return self.values.mean((2, 3))
         return (self.values * self.weight).sum((2, 3)) / self.weight.sum((2, 3)).clamp_min(1)
 
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance over the tokens, float32 ``[B, H, D]`` each."""
+        mean = self.mean()
+        apart = (self.values - mean[:, :, None, None]).square()
+        if self.weight is None:
+            return mean, apart.mean((2, 3))
+        return mean, (apart * self.weight).sum((2, 3)) / self.weight.sum((2, 3)).clamp_min(1)
+
     def token_excess(self, reach: float) -> torch.Tensor:
         """How far vectors lie outside of what is usual: of every slot ``[B, H, P, N]``, the squares by which its
         channels are further than ``reach`` standard deviations from their means over the tokens (of a
         :meth:`sample`), added up."""
-        usual = self.sample()
-        weight = torch.ones((), device=self.device) if usual.weight is None else usual.weight
-        number = weight.expand(*usual.shape[:-1], 1).sum((2, 3), keepdim=True).clamp_min(1)
-        mean = (usual.values * weight).sum((2, 3), keepdim=True) / number
-        deviation = (((usual.values - mean).square() * weight).sum((2, 3), keepdim=True) / number).sqrt()
-        apart = self.values - mean
-        return (apart.abs() - reach * deviation).clamp_min(0).square().sum(-1)
+        mean, variance = (found[:, :, None, None] for found in self.sample().moments())
+        return ((self.values - mean).abs() - reach * variance.sqrt()).clamp_min(0).square().sum(-1)
 
     def page_sums(self, keep: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the slots where ``keep`` bool ``[B, H, P, N]``: sums ``[B, H, P, D]`` and counts ``[B, H, P, 1]``.
@@ -297,6 +303,38 @@ class DensePages:
         codes = uniform_codes(flat[..., :coded], scale.float(), zero_point[..., :coded].float(), levels)
         codes = codes.to(torch.uint8).unflatten(2, (-1, self.page_size))
         return layout.pack(codes, -1 if transposed else -2, padded_widths)
+
+    def book_codes(
+        self, book: ScalarBook, dtype: torch.dtype, transposed: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor]]:
+        """Codes of directions, and lengths.
+
+        Args:
+            book: the borders between codes, and in which planes they are stored.
+            dtype: of the lengths, which are what it holds at most.
+            transposed: as in :meth:`channel_codes`.
+
+        Returns:
+            the packed planes ``[B, H, P, N * bits / 8, channels]`` of the low bits and of the high bits (or None), for
+            ``transposed`` ``[B, H, P, channels, N * bits / 8]``, and ``[B, H, P, N]`` in ``dtype`` for each length.
+        """
+        limit = torch.finfo(dtype).max
+        lengths = [vector_norm(self.values[..., part], "l2").clamp_max(limit).to(dtype) for part in book.parts]
+        codes = torch.empty(self.values.mT.shape if transposed else self.shape, dtype=torch.uint8, device=self.device)
+        channels, tokens = (-2, -1) if transposed else (-1, -2)
+        start = 0
+        for number, (count, borders) in enumerate(book.runs):
+            length = lengths[number if book.split else 0].float().unsqueeze(-1)
+            unit = self.values[..., start : start + count] * torch.where(length == 0, 0.0, 1 / length)
+            unit = unit.mT.contiguous() if transposed else unit.contiguous()
+            found = torch.bucketize(unit, borders_on(borders, self.device), out_int32=True)
+            codes.narrow(channels, start, count).copy_(found)
+            start += count
+        low = pack_planes(codes & (2**book.low_bits - 1), book.low_bits, tokens)
+        if not book.high_bits:
+            return low, None, lengths
+        high = codes.narrow(channels, 0, book.high_channels) >> book.low_bits
+        return low, pack_planes(high, book.high_bits, tokens), lengths
 
     def parts(self) -> Iterator[DensePages]:
         """Runs of dense pages, for what needs them."""

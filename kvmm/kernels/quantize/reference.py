@@ -20,6 +20,13 @@ GAUSSIAN_HALF_STEP = {0: 0.0, 1: 0.798, 2: 0.498, 3: 0.293, 4: 0.168, 6: 0.052, 
 WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))  # bytes and type
 
 
+@lru_cache(maxsize=512)
+def gaussian_steps(bits: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Half steps of unit Gaussians and highest codes of channels, float32 ``[D]``; do not modify, they are shared."""
+    half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits], device=device)
+    return half, torch.tensor([2.0**b - 1 for b in bits], device=device)
+
+
 @lru_cache(maxsize=64)
 def plane_shifts(bits: int, tail: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The shift of every plane, ``[8 / bits, 1, ...]`` with ``tail`` ones; do not modify, it is shared."""

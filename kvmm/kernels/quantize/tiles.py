@@ -7,7 +7,6 @@ rounding, equal codes. Every question reads the model's tensor anew, which costs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,13 +14,15 @@ import triton
 
 from kvmm.kernels.hadamard.triton import block_sizes, launch
 from kvmm.kernels.quantize import triton as kernels
+from kvmm.kernels.quantize import triton_books as books
 from kvmm.kernels.quantize import triton_statistics as statistics
+from kvmm.kernels.quantize.books import ScalarBook, borders_on
 from kvmm.kernels.quantize.chain import VectorChain, as_bytes, strides
 from kvmm.kernels.quantize.dense import highest_codes
 from kvmm.kernels.quantize.groups import TokenGroups
 from kvmm.kernels.quantize.joint import JointPages
-from kvmm.kernels.quantize.reference import GAUSSIAN_HALF_STEP
-from kvmm.kernels.quantize.triton_means import means_kernel
+from kvmm.kernels.quantize.reference import gaussian_steps
+from kvmm.kernels.quantize.triton_means import means_of_units
 from kvmm.kernels.quantize.triton_parameters import launch as range_parameters
 
 if TYPE_CHECKING:
@@ -99,29 +100,18 @@ class TilePages(VectorChain):
         return count, mean, apart, run
 
     def mean(self) -> torch.Tensor:
-        count, mean, *_ = self._moments(self.groups(None))
-        return self._means(count, mean, False)
+        return means_of_units(*self._moments(self.groups(None))[:2], each=False)
 
     def page_means(self, keep: torch.Tensor) -> torch.Tensor:
-        count, mean, *_ = self._moments(self.groups(self.page_size), keep.contiguous())
-        return self._means(count, mean, True)
+        return means_of_units(*self._moments(self.groups(self.page_size), keep.contiguous())[:2], each=True)
 
-    def _means(self, count: torch.Tensor, mean: torch.Tensor, each: bool) -> torch.Tensor:
-        """Of units ``[B, H, U, D]`` with ``count`` ``[B, H, U, 1]`` tokens: that of all tokens, float32 ``[B, H, D]``;
-        with ``each`` those of the units, that of all in place of units without tokens."""
-        batch, heads, units, dim = mean.shape
-        out = torch.empty_like(mean) if each else mean.new_empty(batch, heads, dim)
-        channels = min(_CHANNELS, triton.next_power_of_2(dim))
-        grid = batch * heads, -(-dim // channels)
-        means_kernel[grid](count, mean, out, units, D=dim, EACH=each, BLOCK=_UNITS, BLOCK_D=channels)
-        return out
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        count, means, squares, _ = self._moments(self.groups(None), squares=True)
+        mean, number = means_of_units(count, means, each=False), count.sum(2).clamp_min(1)
+        return mean, (squares + (means - mean.unsqueeze(2)).square() * count).sum(2) / number
 
     def token_excess(self, reach: float) -> torch.Tensor:
-        sample = self.sample()
-        count, means, squares, _ = sample._moments(sample.groups(None), squares=True)
-        number = count.sum(2, keepdim=True).clamp_min(1)
-        mean = (means * count).sum(2, keepdim=True) / number
-        variance = (squares + (means - mean).square() * count).sum(2, keepdim=True) / number
+        mean, variance = self.sample().moments()
         batch, heads, pages, size, dim = self.shape
         out = torch.empty(batch, heads, pages, size, device=self.device)
         source, chain = self._source()
@@ -204,7 +194,7 @@ class TilePages(VectorChain):
         coded: int | None = None,
         refits: int = 2,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        half_step, levels = _steps(tuple(bits.tolist()), self.device)
+        half_step, levels = gaussian_steps(tuple(bits.tolist()), self.device)
         count, means, squares, run = self._moments(groups, squares=True)
         batch, heads, units, dim = means.shape
         per_group = -(-groups.pages_per_group // run)
@@ -417,9 +407,44 @@ class TilePages(VectorChain):
         )
         return stored
 
-
-@lru_cache(maxsize=512)
-def _steps(bits: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Half steps of unit Gaussians and highest codes of channels, float32 ``[D]``."""
-    half = torch.tensor([GAUSSIAN_HALF_STEP[b] for b in bits], device=device)
-    return half, torch.tensor([2.0**b - 1 for b in bits], device=device)
+    def book_codes(
+        self, book: ScalarBook, dtype: torch.dtype, transposed: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor]]:
+        batch, heads, count, size, _ = self.shape
+        if book.low_bits != 2 or len(book.runs) > 2:
+            low, high, lengths = zip(*(part.book_codes(book, dtype, transposed) for part in self.parts()), strict=True)
+            lengths = [torch.cat(run, 2) for run in zip(*lengths, strict=True)]
+            return torch.cat(low, 2), None if high[0] is None else torch.cat(high, 2), lengths
+        lengths = [torch.empty(batch, heads, count, size, dtype=dtype, device=self.device) for _ in book.parts]
+        low, high = self._out(2, transposed), None
+        if book.high_bits:
+            page = (size * book.high_bits // 8, book.high_channels)
+            page = page[::-1] if transposed else page
+            high = torch.empty(batch, heads, count, *page, dtype=torch.uint8, device=self.device)
+        (first, borders), (_, others) = book.runs[0], book.runs[1] if len(book.runs) > 1 else (0, ())
+        runs = 2 if book.high_bits == 1 else 1
+        constants, (programs, sequences) = self._planes(size // 4 // runs)
+        turns = self._turns(programs * sequences)
+        source, chain = self._source()
+        books.book_kernel[-(-programs // turns), sequences](
+            source,
+            self._tokens,
+            borders_on(borders, self.device),
+            borders_on(others, self.device) if others else None,
+            first,
+            lengths[-1],
+            lengths[0] if book.split else None,
+            torch.finfo(dtype).max,
+            low,
+            high,
+            book.high_channels,
+            count,
+            BORDERS=len(borders),
+            OTHERS=len(others),
+            TURNS=turns,
+            RUNS=runs,
+            TRANSPOSED=transposed,
+            **constants,
+            **chain,
+        )
+        return low, high, lengths

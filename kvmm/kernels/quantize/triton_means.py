@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+
+_UNITS, _CHANNELS = 64, 32  # that a program holds at once
 
 
 @triton.jit(do_not_specialize=["units"])
@@ -34,3 +37,15 @@ def means_kernel(
             tl.store(out + at, tl.where((tokens > 0.0)[:, None], own, whole[None, :]), mask=mask)
     else:
         tl.store(out + sequence * D + channel, whole, mask=inside)
+
+
+def means_of_units(count: torch.Tensor, mean: torch.Tensor, each: bool) -> torch.Tensor:
+    """Of units ``[B, H, U, D]`` with ``count`` ``[B, H, U, 1]`` tokens, float32: the mean of all tokens ``[B, H, D]``;
+    with ``each`` those of the units ``[B, H, U, D]``, that of all in place of units without tokens."""
+    batch, heads, units, dim = mean.shape
+    out = torch.empty_like(mean) if each else mean.new_empty(batch, heads, dim)
+    channels = min(_CHANNELS, triton.next_power_of_2(dim))
+    means_kernel[batch * heads, -(-dim // channels)](
+        count, mean, out, units, D=dim, EACH=each, BLOCK=_UNITS, BLOCK_D=channels
+    )
+    return out

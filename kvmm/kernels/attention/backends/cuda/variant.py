@@ -165,7 +165,8 @@ class Variant(Compiled):
         registers = self.row_tiles * (self.page // 4 + (sum(self.value_lanes) + self.value_zeros) // 8)
         registers += self.row_tiles * (self._key_width if self.key_bit_lanes else sum(self.key_lanes)) // 16
         residual_registers = self.residual_key_dim // 8 + self.residual_value_dim // 4
-        most = 16 if max(registers, residual_registers) <= 64 else 8
+        spare = 12 if self.key_high_norm and self.row_tiles == 1 else 8  # two parts one after the other, of fewer lanes
+        most = 16 if max(registers, residual_registers) <= 64 else spare
         deep = replace(self, stages=1).stage_bytes >= 8192
         fitted = None
         for warps, stages, blocks in PLANS:
