@@ -128,7 +128,7 @@ def _lay_out(model: str | None, policy: str | None, samples: list[SampleQuestion
             logprobs = gr.HTML(elem_id="logprobs-box", padding=False, visible=False)
             box = gr.MultimodalTextbox(
                 show_label=False,
-                placeholder="Ask about a page, a picture, a recording or a video",
+                placeholder="Ask about your file",
                 file_types=FILE_TYPES,
                 file_count="multiple",
                 sources=["upload", "microphone"],
