@@ -18,9 +18,11 @@ from reportlab.pdfgen import canvas
 
 import kvmm
 from kvmm.cli import main
+from kvmm.media import load_image
 from kvmm.models.confidence import NOT_IN_TEXT
 from kvmm.policy.costs import measured_on, plain_cost
 from kvmm.policy.presets import policy_groups
+from kvmm.samples import SAMPLES
 from tests.media.files import scan_pdf
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -174,6 +176,18 @@ def test_the_text_layer_is_shown_on_request(folder, call):
     scan = call("ask", "--pdf", folder / "invoice.pdf", "--show-text", "What is the total?")
     assert scan.returncode == 0 and "Text layer" not in scan.stdout
     assert scan.stderr == "There is no text layer: the files are pictures.\n"
+
+
+def test_the_nearest_passage_of_the_text_layer_is_told(call, tmp_path):
+    path = tmp_path / "scan.pdf"
+    for text, nearest in (("TOTAL $864.08", "$864.08"), ("TOTAL $364.08", None), ("TOTAL $12.50", None)):
+        path.write_bytes(scan_pdf(load_image(SAMPLES / "invoice.png"), text))
+        question = ("ask", "--pdf", path, "What is the total?")
+        lines = call(*question).stdout.splitlines()
+        assert lines[0] == "$364.08"
+        assert [line for line in lines if "text has" in line] == ([f"The PDF's text has: {nearest}"] if nearest else [])
+        told = json.loads(call(*question, "--json").stdout)
+        assert told["answer"] == "$364.08" and told.get("nearest_text") == nearest
 
 
 def on_terminal(*arguments: object) -> tuple[str, str, int]:

@@ -147,7 +147,7 @@ def load_cache(
     model = getattr(model, "thinker", model)
     header, tensors = _read(path)
     if header.get("fingerprint") != model_fingerprint(model):
-        raise KVMMError(f"{path} was written by another model; load the model that filled this cache.")
+        raise OtherModelError(f"{path} was written by another model; load the model that filled this cache.")
     text = header.get("state", "")
     if header.get("checksum") != _checksum(text, tensors):
         raise KVMMError(f"{path} is damaged (its checksum differs); save the cache again.")
@@ -160,6 +160,10 @@ def load_cache(
         if isinstance(error, KVMMError):
             raise
         raise KVMMError(f"{path} does not hold a whole cache ({one_line(repr(error))}); save it again.") from None
+
+
+class OtherModelError(KVMMError):
+    """The file is of another model than the one it is read with."""
 
 
 class _Damaged(Exception):

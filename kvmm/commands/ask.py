@@ -240,6 +240,8 @@ def _answer(
         typer.echo("" if written else label)
         if progress.confidence is not None and progress.confidence.unsure:
             typer.echo(progress.confidence.line)
+        if progress.nearest_text is not None:
+            typer.echo(f"The PDF's text has: {progress.nearest_text}")
     return progress
 
 
@@ -284,6 +286,7 @@ def _as_dict(
             "ttft_seconds": final.ttft,
             "seconds": final.seconds,
             **({} if final.confidence is None else {"confidence": final.confidence.to_dict()}),
+            **({} if final.nearest_text is None else {"nearest_text": final.nearest_text}),
             **({} if final.speculation is None else {"speculation": final.speculation.to_dict()}),
             **({} if processor is None else {"logprobs": _logprobs(final, processor)}),
         }

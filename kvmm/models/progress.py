@@ -28,7 +28,9 @@ class Progress:
     a :class:`kvmm.serve.protocol.TokenLogprob`, None if it was not asked for them); ``speculation`` is what drafts took
     and gave.
     ``confidence`` says at the end how sure the model is of a greedy answer, where it has a calibrated file for that,
-    and whether the text layer of PDF pages has the answer's numbers and names.
+    and whether the text layer of PDF pages has the answer's numbers and names; ``nearest_text`` is at the end the
+    passage of that text which an answer without them misses by a few characters, if there is one
+    (:meth:`kvmm.models.text_layer.TextLayer.nearest`).
     """
 
     text: str
@@ -47,6 +49,7 @@ class Progress:
     logprobs: tuple[Any, ...] | None = None
     speculation: Speculation | None = None
     confidence: Confidence | None = None
+    nearest_text: str | None = None
 
 
 def progress_of(
@@ -75,7 +78,8 @@ def progress_of(
         text = text[: len(text) - held_back(text, worker.stop_texts)]
     text = text.strip()
     choices = () if worker.sampler is None else tuple(worker.sampler.choices[: len(worker.tokens)])
-    confidence = worker.confidence() if done and not stopped else None
+    finished, layer = done and not stopped, worker.prompt.layer
+    confidence = worker.confidence() if finished else None
     return Progress(
         text=text if done else text.rstrip("\ufffd"),  # a character still waiting for its last bytes
         tokens=len(worker.tokens),
@@ -90,7 +94,8 @@ def progress_of(
         key_norms=None if key_norms is None else key_norms.norms,
         choices=choices,
         speculation=worker.speculation,
-        confidence=None if confidence is None else confidence.checked(text, worker.prompt.layer),
+        confidence=None if confidence is None else confidence.checked(text, layer),
+        nearest_text=layer.nearest(text) if finished and layer is not None else None,
     )
 
 

@@ -16,6 +16,7 @@ from functools import cached_property
 
 from kvmm.decoding.files import MAX_PAGE_TEXT
 from kvmm.media import Media
+from kvmm.models.near_passage import near_passage
 
 MAX_CHARACTERS = 400_000  # of all pages, as 60 dense ones have; read in a tenth of a second
 MAX_VALUES = 64  # of an answer, the first ones; a transcription has more
@@ -71,6 +72,25 @@ class TextLayer:
             return None
         return any(all(self._has(value) for value in one) for one in values if one)
 
+    def nearest(self, answer: str) -> str | None:
+        """The passage that the answer may have been meant to be, where its values do not occur in the text.
+
+        That is the one passage nearest to the answer (:func:`kvmm.models.near_passage.near_passage`), or else to its
+        only number that does not occur. For a name only what reads as one is proposed.
+
+        Returns:
+            None where :meth:`supports` is not False, or nothing is near.
+        """
+        if self.supports(answer) is not False:
+            return None
+        is_name = _reads_as_name(_pieces(answer))
+        near = near_passage(answer, self._texts, lambda text: not is_name or _reads_as_name(_pieces(text)))
+        if near is not None or is_name:
+            return near
+        missing = [piece for piece in dict.fromkeys(answer.split()) if self.supports(piece) is False]
+        missing = [piece for piece in missing if any(c.isdecimal() for c in piece)]
+        return near_passage(missing[0], self._texts) if len(missing) == 1 else None
+
     def _has(self, value: Sequence[str]) -> bool:
         words, run = self._index
         if len(value) == 1:
@@ -94,6 +114,11 @@ def values_of(answer: str) -> list[tuple[str, ...]]:
     if not _reads_as_name([piece for piece, _ in pieces]):
         pieces = [(piece, tokens) for piece, tokens in pieces if any(token[0].isdecimal() for token in tokens)]
     return list(dict.fromkeys(tokens for _, tokens in pieces))[:MAX_VALUES]
+
+
+def _pieces(text: str) -> list[str]:
+    """The words of a text that have letters or digits."""
+    return [piece for piece in text.split() if tokens_of(piece)]
 
 
 def tokens_of(text: str) -> list[str]:

@@ -70,6 +70,7 @@ class Generation:
     steps: DraftedSteps | None = None  # where drafts are checked
     recorder: LogprobRecorder | None = None  # of a greedy answer, where the model has a confidence map
     confidence: Confidence | None = None  # of the whole answer
+    nearest_text: str | None = None  # of a PDF, to an answer that it does not have
 
     def __post_init__(self) -> None:
         self.sampler = Sampler(self.sampling)
@@ -109,8 +110,11 @@ class Generation:
     def finish(self, reason: str) -> None:
         """Tell the rest of the text and the end."""
         text = self._text.finish()
+        layer = self.prompt.prompt.layer
         if self.confidence is not None:
-            self.confidence = self.confidence.checked(self._text.text, self.prompt.prompt.layer)
+            self.confidence = self.confidence.checked(self._text.text, layer)
+        if layer is not None:
+            self.nearest_text = layer.nearest(self._text.text)
         if text or self._held:
             self.tell(Delta(text, tuple(self._held)))
         self.tell(Finish(reason, self.usage()))
@@ -130,6 +134,7 @@ class Generation:
             sure = self.confidence
             told |= {"confidence": round(sure.probability, 4), "unsure": sure.unsure}
             told |= {} if sure.supported is None else {"supported": sure.supported}
+        told |= {} if self.nearest_text is None else {"nearest_text": self.nearest_text}
         drafts = None if self.steps is None else self.steps.found
         drafted, accepted = (0, 0) if drafts is None else (drafts.drafted, drafts.accepted)
         return Usage(self.prompt.length, len(self.tokens), self.cached_tokens, told, accepted, drafted - accepted)

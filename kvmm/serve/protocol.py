@@ -228,7 +228,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int = 0
     cached_tokens: int = 0
-    told: dict[str, float] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
     accepted: int = 0
     rejected: int = 0
 

@@ -142,6 +142,7 @@ def _result(progress: Progress) -> dict[str, Any]:
         "tokens_per_second": progress.tokens_per_second,
         "ttft": progress.ttft,
         **({} if progress.confidence is None else {"confidence": progress.confidence.to_dict()}),
+        **({} if progress.nearest_text is None else {"nearest_text": progress.nearest_text}),
         **({} if progress.usage is None else {"usage": asdict(progress.usage)}),
     }
 
@@ -169,6 +170,7 @@ def build_api(visitors: Visitors, models: Sequence[str], default_policy: str, *,
             answer, policy, memory (what the KV cache measured: bytes, ratio, bits_per_value, by_modality), tokens,
             tokens_per_second, ttft (seconds to the first token) and, where the model says how sure it is, confidence
             (probability, unsure, and supported: whether the text of PDF pages has the answer's numbers and names).
+            nearest_text is the passage of that text which an answer without them misses by a few characters.
         """
         with _answered(visitors, files, question, Settings(model or None, policy)) as session:
             return {"policy": policy, **_result(session.last)}

@@ -25,6 +25,7 @@ from kvmm.samples import SAMPLES, SampleQuestion, load_samples
 from kvmm.ui.api import build_api, connect_tools
 from kvmm.ui.chat.session import Session
 from kvmm.ui.models import Models
+from kvmm.ui.parts.events import AT_ONCE
 from kvmm.ui.parts.previews import icon_of
 from kvmm.ui.parts.sidebar import build_sidebar, policy_headings_css
 from kvmm.ui.server.clients import ClientAddress
@@ -123,8 +124,9 @@ def _lay_out(
     remote = bool(models.remote)
     build_api(visitors, models.names, policy, remote=remote)  # first, so that no other event takes an endpoint's name
     session = gr.State(None)
-    gr.HTML(header(html.escape(models.default), html.escape(models.remote or _device_of(models))), padding=False)
+    top = gr.HTML(_header_of(models, models.default), padding=False)
     sidebar = build_sidebar(models, policy, max_new_tokens)
+    sidebar.model.change(lambda name: _header_of(models, name), sidebar.model, top, **AT_ONCE)
     with gr.Tabs(elem_id="tabs"):
         with gr.Tab("Ask", id="ask"):
             pictures = {sample.title: icon_of(sample.files[0], sample.kind, icons) for sample in samples}
@@ -137,9 +139,19 @@ def _lay_out(
             build_planner(models, planner_tab)
 
 
-def _device_of(models: Models) -> str:
-    parameter = next(models.get()[0].parameters())
-    return f"{parameter.device.type.upper()} · {str(parameter.dtype).removeprefix('torch.')}"
+def _header_of(models: Models, name: str) -> str:
+    """The page's header with the chosen model; a name that the app does not offer changes nothing."""
+    if name not in models.names:
+        return gr.skip()
+    return header(html.escape(name), html.escape(models.remote or _device_of(models, name)))
+
+
+def _device_of(models: Models, name: str) -> str:
+    """Where a model computes and in which dtype; a model that is not loaded yet will be where the default one is."""
+    loaded = models.is_loaded(name)
+    parameter = next(models.get(name if loaded else None)[0].parameters())
+    device = parameter.device.type.upper()
+    return f"{device} · {str(parameter.dtype).removeprefix('torch.')}" if loaded else device
 
 
 def _add_analyses(models: Models, page: Page, data_folder: str | Path | None, methods: Sequence[str] | None) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from kvmm.errors import KVMMError
 from kvmm.models import Conversation, load_model
+from kvmm.models.loading import EMBEDDED_MODEL, OTHER_MODELS, assets_folder, default_model
+from kvmm.models.packaged import PACKAGED
 
 EMBEDDED = "tiny-omni (embedded)"
 Loaded = tuple[Any, Any]  # a model and its processor
@@ -36,10 +38,11 @@ class Models:
     def named(cls, names: Sequence[str | None], **options: Any) -> Models:
         """Folders or hub ids; None is the embedded model. ``options`` go to ``load_model``.
 
-        Visitors see the last part of a folder's path, all of it where two folders share that.
+        Visitors see the last part of a folder's path, all of it where two folders share that or where it is the name of
+        a model that comes with the app.
         """
         names = list(dict.fromkeys(names)) or [None]
-        short = [Path(name).resolve().name if name and Path(name).is_dir() else name or EMBEDDED for name in names]
+        short = [_short(name) for name in names]
         shown = [one if short.count(one) == 1 else name or EMBEDDED for one, name in zip(short, names, strict=True)]
         return cls({one: partial(load_model, name, **options) for one, name in zip(shown, names, strict=True)})
 
@@ -83,6 +86,18 @@ class Models:
     def is_loaded(self, name: str) -> bool:
         """Whether ``get`` returns at once."""
         return name in self._loaded
+
+
+def _short(name: str | None) -> str:
+    """What visitors see of a model's name; those of the app's own models are of their folders in assets alone."""
+    folder = Path(name) if name else default_model()
+    if not folder.is_dir():
+        return name or EMBEDDED
+    folder, assets = folder.resolve(), assets_folder().resolve()
+    if folder == assets / EMBEDDED_MODEL:
+        return EMBEDDED
+    taken = folder.name in (EMBEDDED, *OTHER_MODELS, *PACKAGED) and folder.parent != assets
+    return str(folder) if taken else folder.name
 
 
 __all__ = ["EMBEDDED", "Models"]

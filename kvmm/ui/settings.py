@@ -101,6 +101,11 @@ class Settings:
             parts.append(f"residual {self.residual_length}")
         return " · ".join(parts)
 
+    def answered_by(self, default_model: str, remote: bool = False) -> str:
+        """Who answers, in a few words: the model, and the policy where it is not a server's."""
+        model = self.model or default_model
+        return model if remote else f"{model} · {self.label}"
+
     def cache_key(self, side: str, default_model: str) -> tuple[Any, ...]:
         """The settings that determine one side's cache; answers with an equal key share a conversation."""
         model = self.model or default_model

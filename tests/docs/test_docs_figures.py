@@ -180,6 +180,17 @@ def test_what_is_said_of_confidence_on_ordinary_documents():
     assert found["fingerprint"] == results("confidence/heldout")["fingerprint"]
 
 
+def test_what_is_said_of_the_nearest_passages():
+    said, found = " ".join(text_of("docs/python.md").split()), results("confidence/nearest_text")
+    told = found["policies"]["bf16"]
+    assert found["fingerprint"] == results("blind_office/results")["config"]["model_fingerprint"]
+    assert f"Of the {told['n']} answers of `office-omni` about the blind set's PDFs" in said
+    assert (
+        f"does not support {told['not_supported']}; it has a passage for {told['proposed']}, all of them wrong" in said
+    )
+    assert told["answers_right"] == 0 and f"{told['passages_right']} of the passages are the right ones" in said
+
+
 def test_vectors_and_trellises():
     """Rows of the table are in the order of the file, by bits."""
     measured = results("vector_codes")

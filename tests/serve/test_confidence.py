@@ -80,6 +80,7 @@ def test_the_text_of_a_page(served: tuple[str, Running], omni: Any, text: str, s
     answer = server.ask(QUESTION, part)
     said, confidence = asked(omni, policy, QUESTION, content_of(part))
     told = answer["usage"]["kvmm"]
+    assert told.get("nearest_text") == (None if supported else "$864.08")
     assert text_of(answer) == said == "$364.08"
     assert told.get("supported") is confidence.supported is supported
     assert told["unsure"] is confidence.unsure is (supported is False)
@@ -98,9 +99,12 @@ def test_an_earlier_page_counts(omni: Any) -> None:
     assert "confidence" in answer["usage"]["kvmm"] and "supported" not in answer["usage"]["kvmm"]
 
 
-def test_a_drawn_answer_says_nothing(server: Running) -> None:
+def test_a_drawn_answer_has_no_confidence(server: Running) -> None:
     answer = server.ask(QUESTION, image(), temperature=0.5, seed=1)
     assert "confidence" not in answer["usage"]["kvmm"]
+    answer = server.ask(QUESTION, document("TOTAL $864.08"), temperature=0.01, seed=1)
+    told = answer["usage"]["kvmm"]
+    assert text_of(answer) == "$364.08" and "confidence" not in told and told["nearest_text"] == "$864.08"
 
 
 def test_a_stop_text_is_not_looked_for(omni: Any, server: Running) -> None:

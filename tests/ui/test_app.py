@@ -101,8 +101,8 @@ def test_an_answer_that_may_well_be_wrong_is_marked(visit, screenshot, invoice, 
     expect(unsure(page)).to_have_count(1)
 
 
-def test_a_value_that_the_text_of_a_pdf_does_not_have_is_marked(visit, invoice, tmp_path):
-    """The picture in both files is the same; the text of the second one has another total."""
+def test_a_value_that_the_text_of_a_pdf_does_not_have_is_marked(visit, screenshot, invoice, tmp_path):
+    """The picture in both files is the same; the text of the second one has another total, which is proposed."""
     path = tmp_path / "march.pdf"
     for text, marks in (("Total due: $1,274.94", 0), ("Total due: $1,724.94", 1)):
         path.write_bytes(scan_pdf(load_image(invoice), text))
@@ -111,6 +111,12 @@ def test_a_value_that_the_text_of_a_pdf_does_not_have_is_marked(visit, invoice, 
         expect(page.locator("#chat-kvmm")).to_contain_text("$1,274.94")
         expect(notes(page)).to_have_count(1)
         expect(unsure(page)).to_have_count(marks)
+        expect(page.locator("#chat-kvmm .thought-group .title", has_text="PDF's text has:")).to_have_count(marks)
+    nearest = page.locator("#chat-kvmm .thought-group .title", has_text="The PDF's text has: $1,724.94")
+    expect(nearest).to_have_count(1)
+    nearest.click()
+    expect(page.locator("#chat-kvmm")).to_contain_text("The passage need not answer the question.")
+    screenshot(page, "nearest-1280")
     unsure(page).click()
     expect(page.locator("#chat-kvmm")).to_contain_text("text layer of the PDF does not have this answer")
 

@@ -9,8 +9,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from kvmm.errors import KVMMError
+from kvmm.media import load_image
+from kvmm.models.text_layer import TextLayer
 from kvmm.ui.chat import streaming
 from kvmm.ui.parts import toasts
+from tests.media.files import scan_pdf
 from tests.ui.test_app import QUESTION, answers, ask
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -94,6 +97,21 @@ def test_an_answer_that_is_markup_shows_as_text(visit, screenshot, tmp_path, inv
     expect(page.get_by_role("heading", name="kvmm", exact=True)).to_be_visible()
     screenshot(page, f"hostile-answer-{width}")
     assert asked == [] and page.title() == "kvmm"
+
+
+def test_a_passage_of_a_pdf_that_is_markup_shows_as_text(visit, tmp_path, invoice, elsewhere, monkeypatch):
+    host, asked = elsewhere
+    passage = f"<img class=evil src={host}/img> ![p]({host}/m) **b** $x$ `c`"
+    monkeypatch.setattr(TextLayer, "nearest", lambda self, answer: passage)
+    path = tmp_path / "march.pdf"
+    path.write_bytes(scan_pdf(load_image(invoice), "Total due: $1,724.94"))
+    page = visit()
+    ask(page, QUESTION, path)
+    title = page.locator("#chat-kvmm .thought-group .title", has_text="The PDF's text has:")
+    expect(title).to_contain_text(passage)
+    expect(page.locator(".evil")).to_have_count(0)
+    expect(title.locator("img, strong, code, a, .katex")).to_have_count(0)
+    assert asked == []
 
 
 def test_a_message_over_the_page_is_text(monkeypatch):

@@ -20,7 +20,7 @@ from kvmm.media import Media
 from kvmm.models.generation import Reading, Stopped, unless_stopped
 from kvmm.models.progress import Progress
 from kvmm.ui.chat.talk import SIDES, AnswerUpdate, Talk, UserMessage
-from kvmm.ui.parts.answers import memory_note, unsure_note
+from kvmm.ui.parts.answers import memory_note, nearest_note, unsure_note
 from kvmm.ui.parts.bubbles import NOT_ASKED, bubble, note
 from kvmm.ui.parts.compare import mark_words
 from kvmm.ui.parts.markdown import safe_markdown
@@ -33,7 +33,7 @@ _WAITING: weakref.WeakSet[Answer] = weakref.WeakSet()  # waiting answers with fi
 _WAITING_GUARD = threading.Lock()
 _ALONE = threading.Lock()  # held by the one answer that goes on without its page
 TEXT_SECONDS = 0.06  # between two updates of the text
-READ_AGAIN = "Earlier pages read again"
+READ_AGAIN, FILES_READ_AGAIN = "Earlier pages read again", "Earlier files read again"
 FAILED = "⚠️ The server could not answer this. The conversation is kept; try again."
 
 logger = logging.getLogger(__name__)
@@ -260,13 +260,16 @@ class Answer:
     def _tail(self, side: str, text: str) -> list[dict[str, Any] | None]:
         """The messages of one side; its answer is ``text`` as Markdown."""
         progress, reread = self.last[side], self._reasons[side]
-        before = note(READ_AGAIN, reread) if reread else None
+        pages = all(item.kind == "image" for item in self.talk.media)
+        before = note(READ_AGAIN if pages else FILES_READ_AGAIN, reread) if reread else None
         if progress.stopped:
             text = f"{text} *stopped*" if text else "*stopped*"
         if not progress.done:
             return [before, bubble(text) if text else self._reading_note(progress.reading)]
         # what a stopped answer held is dropped, so there is nothing to note
-        after = [] if progress.stopped else [unsure_note(progress), memory_note(progress)]
+        by = self.settings.answered_by(self.talk.models.default, bool(self.talk.models.remote))
+        notes = [nearest_note(progress), unsure_note(progress), memory_note(progress, by)]
+        after = [] if progress.stopped else notes
         return [before, bubble(text), *after]
 
     def _reading_note(self, reading: Reading | None) -> dict[str, Any]:

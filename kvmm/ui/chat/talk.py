@@ -126,9 +126,11 @@ class Talk:
         self.exchanges: list[Exchange] = []
         self.answer: Any = None  # the answer that is waited for or written, see kvmm.ui.chat.streaming
         self.last: dict[str, Progress] = {}  # by side, of the last question
+        self.answered_by = ""  # the model and policy of ``last``
         self.verdict: Difference | None = None  # of the last question, when both sides answered
         self.same_start = True  # whether both sides of the last question had as much to read
-        self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated
+        self.growth: list[tuple[int, MemoryReport]] = []  # bytes of the quantised cache by tokens generated ...
+        self._growth_of = ""  # ... of the conversation's last model: bytes of two are no curve
         self.reports: dict[str, Any] = {}  # analyses of the prompt as it is now
         self.used = self.now()
         self.settings: Settings | None = None  # those that the quantised side was made for
@@ -239,6 +241,9 @@ class Talk:
             yield AnswerUpdate("kvmm", _STOPPED)
             return
         finals: dict[str, Progress] = {}
+        before = list(self.growth), self._growth_of
+        if self._growth_of != (model := settings.model or self.models.default):
+            self.growth, self._growth_of = [], model
         said = self.growth[-1][0] if self.growth else 0
         try:
             for side, (talk, reread) in speakers.items():
@@ -251,17 +256,18 @@ class Talk:
                 self.used = self.now()
                 finals[side] = progress
                 if progress.stopped:
-                    self._take_back(said)
+                    self._take_back(*before)
                     exchange.stopped = True
                     return
         except BaseException:
-            self._take_back(said)
+            self._take_back(*before)
             raise
         self.verdict = None
         if settings.compare:
             self.verdict = difference_of(finals["full"], finals["kvmm"], self.conversation.processor)
         # as text: the next question may be to another model, whose tokens are others
         self.last = {side: with_token_texts(one, speakers[side][0].processor) for side, one in finals.items()}
+        self.answered_by = settings.answered_by(self.models.default, bool(self.models.remote))
         self.reports.clear()
         exchange.answered = True
 
@@ -335,9 +341,9 @@ class Talk:
             if len(self.growth) > MAX_GROWTH:
                 del self.growth[:-1:2]
 
-    def _take_back(self, said: int) -> None:
+    def _take_back(self, growth: list[tuple[int, MemoryReport]], growth_of: str) -> None:
         """Remove the last, unanswered question from both sides; full precision may have answered it already."""
-        self.growth = [point for point in self.growth if point[0] <= said]
+        self.growth, self._growth_of = growth, growth_of
         for conversation in self.conversations:
             if len(conversation.messages) > 2 * self.answered:
                 conversation.truncate(self.answered)

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from kvmm.cache.file import OtherModelError
 from kvmm.errors import KVMMError
 from kvmm.models.conversation import Conversation
 from kvmm.models.difference import Difference
@@ -66,18 +67,18 @@ def save_talk(talk: Talk, path: str | Path) -> None:
 def load_talk(
     path: str | Path, models: Models, model: str | None, folder: Callable[[], Path] | None = None, **options: Any
 ) -> tuple[Talk, Settings]:
-    """The talk that :func:`save_talk` wrote with the same model, and the settings to go on with.
+    """The talk that :func:`save_talk` wrote with one of ``models``, and the settings to go on with, its model included.
 
     Args:
         path: the file.
         models, options: as for a new talk.
-        model: the name under which the model is known here.
+        model: the name of the model that is tried first; the others follow where the file is not of it.
         folder: makes a folder for the files that were sent; without it only their names are shown.
 
     Raises:
-        KVMMError: the file is damaged, belongs to another model, or was not written by :func:`save_talk`.
+        KVMMError: the file is damaged, belongs to none of the models, or was not written by :func:`save_talk`.
     """
-    conversation = Conversation.load(path, *models.get(model))
+    conversation, model = _conversation_of(path, models, model)
     try:
         notes = conversation.notes
         settings = Settings(**notes["settings"])
@@ -104,8 +105,20 @@ def load_talk(
     talk._keys["kvmm"] = settings.cache_key("kvmm", models.default)
     if conversation.messages:
         text = text_of(conversation.messages[-1])
+        talk.answered_by = settings.answered_by(models.default)
         talk.last = {"kvmm": Progress(text, 0, 0.0, None, 0.0, conversation.memory(), done=True, stopped=False)}
     return talk, settings
+
+
+def _conversation_of(path: str | Path, models: Models, first: str | None) -> tuple[Conversation, str | None]:
+    """The conversation in a file, and which model it is of; those that are loaded are tried before the others."""
+    others = [name for name in models.names if name != (first or models.default)]
+    for name in (first, *sorted(others, key=lambda one: not models.is_loaded(one))):
+        try:
+            return Conversation.load(path, *models.get(name)), name
+        except OtherModelError:
+            continue
+    raise KVMMError(f"{Path(path).name} was saved with another model than this app has: start the app with that one.")
 
 
 def _verdict(values: dict[str, Any]) -> Difference:

@@ -24,6 +24,7 @@ CONNECT_SECONDS, SILENT_SECONDS = 10.0, 600.0  # a server may read a long docume
 MAX_ANSWER, MAX_LINE = 2**22, 2**20  # characters of an answer, and of one event
 MAX_MODELS = 1000
 MAX_TOKEN = 100  # characters of one token
+MAX_PASSAGE = 400  # characters of a passage of a PDF
 _POLL_SECONDS = 0.05  # how often an answer looks whether it was stopped
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class EndpointUsage:
         confidence: the probability that the answer is right, calibrated.
         unsure: whether the server says that its model is unsure.
         supported: whether it found the answer's values in the text layer of the pages.
+        nearest_text: the passage of that text that an answer without them is nearest to.
     """
 
     prompt_tokens: int | None = None
@@ -52,6 +54,7 @@ class EndpointUsage:
     confidence: float | None = None
     unsure: bool = False
     supported: bool | None = None
+    nearest_text: str | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -76,7 +79,13 @@ class EndpointUsage:
             chance,
             chance is not None and cache.get("unsure") is True,
             cache["supported"] if chance is not None and isinstance(cache.get("supported"), bool) else None,
+            _line(cache, "nearest_text"),
         )
+
+
+def _line(values: Any, name: str) -> str | None:
+    value = values.get(name) if isinstance(values, dict) else None
+    return " ".join(value.split()) or None if isinstance(value, str) and len(value) <= MAX_PASSAGE else None
 
 
 def _number(values: Any, name: str) -> float | None:

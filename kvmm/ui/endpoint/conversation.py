@@ -159,6 +159,7 @@ def _progress(
         stopped=stopped,
         usage=usage,
         confidence=confidence,
+        nearest_text=usage.nearest_text if done and not stopped and usage is not None else None,
     )
 
 

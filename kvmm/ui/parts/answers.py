@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvmm.analysis.plots import format_bytes
+from kvmm.markdown_text import literal_line
 from kvmm.media import SAMPLE_RATE, Media
 from kvmm.memory_text import PACKED, WHOLE, memory_text, ratio_text
 from kvmm.models.confidence import LARGER_MODEL
@@ -25,21 +26,22 @@ LARGE_THUMBNAIL, SMALL_THUMBNAIL = 640, 240  # pixels of the longer side
 MANY_MEDIA = 8  # above this thumbnails are small
 _THUMBNAILS: weakref.WeakKeyDictionary[Media, dict[int, str]] = weakref.WeakKeyDictionary()
 
-# What kvmm does, for somebody who has never heard of it; the bars are 16 bits, and the 2 of the default policy.
+# What kvmm does, for somebody who has never heard of it; the bars are 16 bits, and the 2 (calibrated) to 4 bits of the
+# default policy.
 WELCOME = """
 <div class="stat wide welcome" id="welcome"><p>To answer, a model keeps <b>a key and a value of every token it has
 read</b>: the KV cache. A page is hundreds of tokens, and the cache is what fills the memory.</p>
 <div class="row"><span>usual: 16 bits</span><i></i></div>
-<div class="row"><span>kvmm: about 2</span><i class="packed" style="width:12.5%"></i></div>
+<div class="row"><span>kvmm: 2 to 4</span><i class="packed" style="width:19%"></i></div>
 <p style="margin-top:10px">Here you see what that saved, measured while the answer streams. Tick <b>Compare with full
 precision</b> to see that the answer stays the same, or where it does not.</p></div>"""
 
 
-def memory_note(progress: Progress) -> dict[str, Any] | None:
-    """ "KV 412 KiB -> 38 KiB" with the table by modality inside."""
-    report = progress.memory
+def memory_note(progress: Progress, by: str = "") -> dict[str, Any] | None:
+    """ "KV 412 KiB -> 38 KiB" with the table by modality inside, and ``by`` which model and policy."""
+    report, by = progress.memory, f"{literal_line(f'Answered by {by}.')} " if by else ""
     if report is None:
-        return usage_note(progress)
+        return usage_note(progress, by)
     rows = "\n".join(
         f"| {name} | {row['tokens']:,} | {format_bytes(row['nbytes_dense'])} | {format_bytes(row['nbytes'])} "
         f"| {_packed(row)} | {row['bits_per_value']:.2f} |"
@@ -50,7 +52,7 @@ def memory_note(progress: Progress) -> dict[str, Any] | None:
     return note(
         f"KV {format_bytes(report.nbytes_dense)} → {format_bytes(report.held_nbytes)}",
         f"| modality | tokens | bf16 | kvmm | {PACKED} | {WHOLE} |\n| --- | ---: | ---: | ---: | ---: | ---: |\n{rows}"
-        f"\n\n{_capitalized(memory_text(report))}. Stored: {parts}. {progress.tokens} tokens in "
+        f"\n\n{by}{_capitalized(memory_text(report))}. Stored: {parts}. {progress.tokens} tokens in "
         f"{progress.seconds:.2f} s.",
     )
 
@@ -69,8 +71,20 @@ def unsure_note(progress: Progress) -> dict[str, Any] | None:
     )
 
 
-def usage_note(progress: Progress) -> dict[str, Any] | None:
-    """What a server told of an answer: "KV 412 KiB -> 38 KiB" if it is kvmm's, with the tokens inside."""
+def nearest_note(progress: Progress) -> dict[str, Any] | None:
+    """ "The PDF's text has: ..." under an answer that a passage of the text layer misses by a few characters."""
+    if progress.nearest_text is None:
+        return None
+    return note(
+        f"The PDF's text has: {literal_line(progress.nearest_text)}",
+        "The answer is not in the text layer of the PDF, and this passage is nearest to it. The model may have misread "
+        "the page: compare both with *Text in the PDF*. The passage need not answer the question.",
+    )
+
+
+def usage_note(progress: Progress, by: str = "") -> dict[str, Any] | None:
+    """What a server told of an answer: "KV 412 KiB -> 38 KiB" if it is kvmm's, with the tokens inside, after ``by``,
+    a sentence."""
     usage = progress.usage
     if usage is None:
         return None
@@ -81,7 +95,7 @@ def usage_note(progress: Progress) -> dict[str, Any] | None:
     title = "Told by the server"
     if usage.ratio is not None:
         title = f"KV {format_bytes(usage.cache_nbytes_bf16)} → {format_bytes(usage.cache_nbytes)}"
-    return note(title, f"{text}.")
+    return note(title, f"{by}{text}.")
 
 
 def _packed(row: dict[str, float]) -> str:
@@ -92,13 +106,14 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def stats_html(progress: Progress | None, full: Progress | None = None, same_start: bool = True) -> str:
+def stats_html(progress: Progress | None, full: Progress | None = None, same_start: bool = True, by: str = "") -> str:
     """The strip of figures. Before the first answer it says what will be there.
 
     ``same_start``: whether ``full`` had as much to read as ``progress``; else times to the first token do not compare.
+    ``by``: the model and policy that answered, which need not be those of the sidebar any more.
     """
     if progress is not None and progress.usage is not None:
-        return usage_html(progress)
+        return usage_html(progress, by)
     if progress is None or progress.memory is None:
         return WELCOME if progress is None else strip_html(progress.key_norms) + WELCOME
     report = progress.memory
@@ -114,7 +129,7 @@ def stats_html(progress: Progress | None, full: Progress | None = None, same_sta
         first = "" if full.ttft is None else f"full precision {full.ttft:.2f} s"
         beside["ttft"] = f"<small>{first if same_start else 'one side read everything again'}</small>" if first else ""
     return f"""
-<div class="stats" id="stats">
+<div class="stats" id="stats">{_by(by)}
   <div class="stat wide"><span>KV cache</span><strong data-stat="kv">{nbytes}</strong>
     <div class="bar"><i style="width:{share:.1f}%"></i></div><small>of {dense} in bf16</small>
     <small data-stat="memory">{memory_text(report)}</small></div>
@@ -127,7 +142,11 @@ def stats_html(progress: Progress | None, full: Progress | None = None, same_sta
 </div>"""
 
 
-def usage_html(progress: Progress) -> str:
+def _by(by: str) -> str:
+    return f'<p class="by" data-stat="by">{html.escape(by)}</p>' if by else ""
+
+
+def usage_html(progress: Progress, by: str = "") -> str:
     """The strip of figures of a server's answer: those that it told."""
     usage, tiles = progress.usage, []
     if usage.ratio is not None:
@@ -146,7 +165,7 @@ def usage_html(progress: Progress) -> str:
     speed = f"{progress.tokens_per_second:.1f}" if progress.tokens_per_second else "–"
     tiles.append(_stat("Tokens per second", "speed", speed))
     tiles.append(_stat("First token after", "ttft", "–" if progress.ttft is None else f"{progress.ttft:.2f} s"))
-    return f'<div class="stats" id="stats">{"".join(tiles)}</div>'
+    return f'<div class="stats" id="stats">{_by(by)}{"".join(tiles)}</div>'
 
 
 def _stat(name: str, key: str, value: str, beside: str = "") -> str:

@@ -15,7 +15,9 @@ from kvmm.models.sampling import MAX_STOP, MAX_TEMPERATURE
 from kvmm.policy import get_policy, policies
 from kvmm.policy.costs import SHORT_LEGEND, bits_table, measured_on, plain_cost, short_cost
 from kvmm.policy.presets import policy_groups
-from kvmm.ui.models import Models
+from kvmm.ui.models import EMBEDDED, Models
+from kvmm.ui.parts.events import AT_ONCE
+from kvmm.ui.parts.model_notes import NOT_MEASURED, has_policy_figures, model_html
 from kvmm.ui.settings import MAX_EXACT_TOKENS, MODALITIES, Settings
 
 AS_POLICY = "as the policy"
@@ -27,17 +29,27 @@ REMOTE = (
 EXACT_TOKENS = ("num_sink_tokens", "residual_length")
 
 
-def policy_choices() -> list[tuple[str, str]]:
-    """(label, name) of every preset in the order of its tier, the label with its measured cost."""
-    names = [name for group in policy_groups() for name in group.names]
-    return [(" · ".join(filter(None, (name, short_cost(name)))), name) for name in names]
+def policy_choices(model: str | None = EMBEDDED) -> list[tuple[str, str]]:
+    """(label, name) of every preset in the order of its tier, the label with its cost where ``model`` was measured."""
+    return [(policy_label(name, model), name) for group in policy_groups() for name in group.names]
+
+
+def policy_label(name: str, model: str | None = EMBEDDED) -> str:
+    """A preset in a list: "kivi2 · 3.2 / 3.4 · 96 %"; its name alone with a model that was not measured."""
+    return " · ".join(filter(None, (name, short_cost(name)))) if has_policy_figures(model) else name
+
+
+def policy_legend(model: str | None = EMBEDDED) -> str:
+    """What the labels of :func:`policy_choices` have behind the names; empty where they have nothing."""
+    return SHORT_LEGEND if has_policy_figures(model) else ""
 
 
 def policy_headings_css() -> str:
     """Rules that put headings into the lists of presets: the tier before its first one, the paper before its first."""
     rules, tier = [], ""
     for group in policy_groups():
-        option = f'#sidebar [role="option"][aria-label^="{group.names[0]} · "]'
+        name = group.names[0]
+        option = f'#sidebar [role="option"]:is([aria-label^="{name} · "], [aria-label="{name}"])'
         new, height = group.tier != tier, 0
         if group.source:
             height += 22
@@ -57,10 +69,12 @@ def _css_text(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def policy_html(name: str) -> str:
-    """The preset's line, its plain cost, and what that was measured on."""
+def policy_html(name: str, model: str | None = EMBEDDED) -> str:
+    """The preset's line, its plain cost with a model, and what that was measured on."""
     line = f'<div class="policy-line">{html.escape(policies()[name])}'
-    if cost := plain_cost(name):
+    if not has_policy_figures(model):
+        line += f' <span class="measured">Bits and right answers kept: {NOT_MEASURED}.</span>'
+    elif cost := plain_cost(name):
         ratio = bits_table()["policies"].get(name, {}).get("ratio", 0)
         smaller = f" {ratio_text(ratio)} smaller than bf16." if ratio > 1.05 else ""
         line += f' <span class="measured">{html.escape(cost)}.{smaller}</span>'
@@ -188,23 +202,24 @@ def build_sidebar(models: Models, default_policy: str, max_new_tokens: int = 256
             filterable=False,
             interactive=len(models.names) > 1,
         )
+        known = gr.HTML(model_html(models.default, remote=not here), elem_id="model-line", padding=False)
         policy = gr.Dropdown(
-            policy_choices(),
+            policy_choices(models.default),
             value=default_policy,
             label="Cache policy",
-            info=SHORT_LEGEND,
+            info=policy_legend(models.default),
             elem_id="policy",
             filterable=False,
             visible=here,
         )
-        line = gr.HTML(policy_html(default_policy), elem_id="policy-line", padding=False, visible=here)
+        line = gr.HTML(policy_html(default_policy, models.default), elem_id="policy-line", padding=False, visible=here)
         compare = gr.Checkbox(
             False, label="Compare with full precision", elem_id="compare", container=False, visible=here
         )
         if not here:
             gr.HTML(f'<div class="hint" id="endpoint-hint">{html.escape(REMOTE)}</div>', padding=False)
         with gr.Accordion("By modality", open=False, elem_id="by-modality", visible=here):
-            choices = [(AS_POLICY, AS_POLICY), *policy_choices()]
+            choices = [(AS_POLICY, AS_POLICY), *policy_choices(models.default)]
             by_modality = [
                 gr.Dropdown(
                     choices, value=AS_POLICY, label=label, elem_id=f"policy-{name}", filterable=False, container=True
@@ -219,19 +234,26 @@ def build_sidebar(models: Models, default_policy: str, max_new_tokens: int = 256
         sampling = _lay_out_sampling(max_new_tokens)
         counted = gr.State(default_policy)
 
-    def chosen(name: str, shown_for: str, *counts: float | None) -> tuple[Any, ...]:
+    def chosen(name: str, model_name: str, shown_for: str, *counts: float | None) -> tuple[Any, ...]:
         if name not in policies():
             return (gr.skip(),) * 4
-        return policy_html(name), *followed(name, shown_for, *counts), name
+        return policy_html(name, model_name), *followed(name, shown_for, *counts), name
 
-    policy.change(
-        chosen,
-        [policy, counted, sinks, residual],
-        [line, sinks, residual, counted],
-        api_visibility="private",
-        show_progress="hidden",
-        queue=False,
-    )
+    policy.change(chosen, [policy, model, counted, sinks, residual], [line, sinks, residual, counted], **AT_ONCE)
+
+    def of_model(model_name: str, name: str) -> tuple[Any, ...]:
+        """What is said of the chosen model, and the lists of presets with what was measured with it."""
+        labels = policy_choices(model_name)
+        by_kind = (gr.Dropdown([(AS_POLICY, AS_POLICY), *labels]),) * len(MODALITIES)
+        told = policy_html(name, model_name) if name in policies() else gr.skip()
+        return (
+            model_html(model_name, remote=not here),
+            gr.Dropdown(labels, info=policy_legend(model_name)),
+            told,
+            *by_kind,
+        )
+
+    model.change(of_model, [model, policy], [known, policy, line, *by_modality], **AT_ONCE)
     return Sidebar(model, policy, *by_modality, sinks, residual, compare, *sampling, counted)
 
 
@@ -267,4 +289,12 @@ def _lay_out_sampling(max_new_tokens: int) -> tuple[Any, ...]:
     return temperature, top_p, seed, stop, most, logprobs
 
 
-__all__ = ["Sidebar", "build_sidebar", "policy_headings_css", "settings_of", "stop_lines", "stop_texts"]
+__all__ = [
+    "Sidebar",
+    "build_sidebar",
+    "policy_headings_css",
+    "policy_label",
+    "settings_of",
+    "stop_lines",
+    "stop_texts",
+]

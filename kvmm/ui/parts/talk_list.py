@@ -117,7 +117,7 @@ def connect_talk_list(
     parts.name.submit(events.give_name, [sidebar.compare, parts.name], outputs, **AT_ONCE)
     parts.delete.click(events.remove, [parts.confirmed, sidebar.compare], outputs, js=CONFIRM, **AT_ONCE)
     parts.save.click(events.write, None, parts.saved, **HIDDEN).success(None, parts.saved, None, js=DOWNLOAD)
-    opened = [*outputs, *sidebar.kept]
+    opened = [*outputs, sidebar.model, *sidebar.kept]
     parts.load.upload(events.read, [parts.load, sidebar.compare, sidebar.model], opened, **HIDDEN)
     watch(parts.talks.input(events.go_to, [sidebar.compare, parts.talks], outputs, **AT_ONCE))
     return outputs
@@ -189,12 +189,12 @@ class _Events:
             check_signature(path, self.key)
             settings = state.load(path, model)
         except KVMMError as error:
-            warn(error, 8)
-            return (gr.skip(),) * (len(self.outputs) + len(self.sidebar.kept))
+            warn(str(error).replace(path, Path(path).name) if path else error, 8)  # not where it is on the server
+            return (gr.skip(),) * (len(self.outputs) + 1 + len(self.sidebar.kept))
         finally:
             self.visitors.discard_upload(path)  # what it held is in memory
         self.visitors.keep_budget()
-        return *redraw(state, compare), *self.sidebar.values(settings)
+        return *redraw(state, compare), settings.model or model, *self.sidebar.values(settings)
 
 
 def save_file(visitors: Visitors, session: Session, key: bytes) -> Path:

@@ -10,6 +10,7 @@ import gradio as gr
 
 from kvmm.analysis.plots import memory_by_modality, memory_over_tokens
 from kvmm.models.generation import Reading
+from kvmm.models.progress import Progress
 from kvmm.ui.chat.session import Session
 from kvmm.ui.chat.streaming import Answer
 from kvmm.ui.chat.talk import Talk
@@ -48,7 +49,7 @@ def view(talk: Talk, compare: bool) -> Frame:
         _reading(talk.answer),
         gr.HTML(verdict, visible=bool(verdict)),
         gr.HTML(tokens, visible=bool(tokens)),
-        "" if talk.models.remote and last is None else stats_html(last, talk.last.get("full"), talk.same_start),
+        "" if talk.models.remote and last is None else _stats(last, talk.last.get("full"), talk, talk.answered_by),
         gr.Plot(memory_over_tokens(talk.growth) if talk.growth else None, visible=bool(talk.growth)),
         gr.Plot(memory_by_modality(memory) if memory else None, visible=memory is not None),
         thumbnails_html(talk.media),
@@ -67,6 +68,7 @@ def frames(session: Session) -> Iterator[Frame]:
         return
     compare = answer.settings.compare
     answer.start()
+    by = answer.settings.answered_by(talk.models.default, bool(talk.models.remote))
     shown_plot = 0.0
     for _ in answer.watch():
         if session.talk is not talk or talk.answer is not answer:
@@ -78,13 +80,17 @@ def frames(session: Session) -> Iterator[Frame]:
             growth = gr.Plot(memory_over_tokens(talk.growth), visible=True) if talk.growth else gr.skip()
             bars = gr.Plot(memory_by_modality(progress.memory), visible=True)
         told = measured or (progress is not None and (progress.key_norms or progress.usage) is not None)
-        stats = stats_html(progress, answer.last.get("full"), talk.same_start) if told else gr.skip()
+        stats = _stats(progress, answer.last.get("full"), talk, by) if told else gr.skip()
         chats = talk.chats
         full = chats["full"] if compare else gr.skip()
         nothing = gr.HTML("", visible=False)
         yield full, chats["kvmm"], _reading(answer), nothing, nothing, stats, growth, bars, gr.skip()
     if session.talk is talk:
         yield view(talk, compare)
+
+
+def _stats(progress: Progress | None, full: Progress | None, talk: Talk, by: str) -> str:
+    return stats_html(progress, full, talk.same_start, by)
 
 
 def _reading(answer: Answer | None) -> Any:

@@ -14,9 +14,9 @@ from kvmm.markdown_text import literal_text
 from kvmm.samples import SampleQuestion
 from kvmm.ui.chat.session import Session, UserMessage
 from kvmm.ui.chat.talk import Talk
-from kvmm.ui.models import EMBEDDED
 from kvmm.ui.parts.answers import stats_html
 from kvmm.ui.parts.events import AT_ONCE, HIDDEN
+from kvmm.ui.parts.model_notes import scope_html
 from kvmm.ui.parts.sidebar import Sidebar, settings_of
 from kvmm.ui.parts.talk_list import TalkList, build_talk_list, connect_talk_list, listing, name_field, redraw
 from kvmm.ui.parts.toasts import warn
@@ -29,18 +29,6 @@ FILE_TYPES = ["image", "audio", "video", ".pdf"]
 TOGETHER = 16  # questions that a server answers at the same time
 READING = 8  # questions that read their files at the same time
 WELCOME = "### What is on your page?\nDrop an image, a PDF, a recording or a video below and ask, or take one of these."
-SCOPE = (
-    "The embedded model is small: it finds values, names, dates and cells of tables on up to eight printed pages, and "
-    "in 30 seconds of speech. For prose, charts, handwriting, photographs or videos, start the app with a larger model."
-)
-SCOPES = {
-    EMBEDDED: SCOPE,
-    "office-omni": (
-        "office-omni is small, too, and slower. It is for letters, minutes, receipts, timetables and notices, and "
-        "wrong about as often as right. For charts, handwriting, recordings or videos, start the app with a larger "
-        "model."
-    ),
-}
 CHAT_OPTIONS: dict[str, Any] = {
     "height": 520,
     "layout": "bubble",
@@ -140,7 +128,7 @@ def _lay_out(model: str | None, policy: str | None, samples: list[SampleQuestion
             logprobs = gr.HTML(elem_id="logprobs-box", padding=False, visible=False)
             box = gr.MultimodalTextbox(
                 show_label=False,
-                placeholder="Ask about a page, a picture, a recording or a video",
+                placeholder="Ask about your file",
                 file_types=FILE_TYPES,
                 file_count="multiple",
                 sources=["upload", "microphone"],
@@ -157,11 +145,6 @@ def _lay_out(model: str | None, policy: str | None, samples: list[SampleQuestion
             thumbnails = gr.HTML(elem_id="thumbnails", padding=False)
     answer = full, chat, reading, verdict, logprobs
     return AskTab(*answer, box, scope, talks, stats, growth, bars, thumbnails, policy is not None)
-
-
-def scope_html(model: str | None) -> str:
-    """What may be asked of an embedded model; nothing for others."""
-    return f'<div class="hint">{SCOPES[model]}</div>' if model in SCOPES else ""
 
 
 def _kvmm_chat(policy: str | None, samples: list[SampleQuestion], icons: dict[str, str]) -> gr.Chatbot:
@@ -331,7 +314,7 @@ class _Events:
                 tab.chat,
                 **AT_ONCE,
             )
-        sidebar.model.input(scope_html, sidebar.model, tab.scope, **AT_ONCE)
+        sidebar.model.change(scope_html, sidebar.model, tab.scope, **AT_ONCE)
         sidebar.compare.change(
             lambda on, state: gr.Chatbot(visible=on, value=state.chats["full"] if state else []),
             [sidebar.compare, self.session],

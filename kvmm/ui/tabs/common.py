@@ -220,6 +220,7 @@ def connect(
     outputs: Sequence[Any],
     *,
     triggers: Sequence[Any] = (),
+    sliders: Sequence[tuple[gr.Slider, Callable[[Any], int]]] = (),
 ) -> None:
     """When the tab is opened, and after its sample was asked: show existing figures, then measure missing ones.
 
@@ -229,6 +230,8 @@ def connect(
             measured by itself. It is not called before there is a prompt.
         outputs: those of ``head`` first.
         triggers: other events that do the same.
+        sliders: each with the function that counts its places in a model's text configuration; they follow the model
+            of the open conversation.
     """
 
     def run(state: Session | None, *values: Any) -> Iterator[tuple[Any, ...]]:
@@ -237,7 +240,18 @@ def connect(
         else:
             yield (gr.skip(),) * len(outputs)
 
+    def places(state: Session | None, *values: float) -> Any:
+        if state is None:
+            return gr.skip() if len(sliders) == 1 else (gr.skip(),) * len(sliders)
+        config = state.model.config.get_text_config(decoder=True)
+        lasts = [max(count(config) - 1, 1) for _, count in sliders]
+        moved = [gr.Slider(maximum=last, value=min(value, last)) for last, value in zip(lasts, values, strict=True)]
+        return moved[0] if len(moved) == 1 else moved
+
     def show(event: Any) -> None:
+        if sliders:
+            components = [slider for slider, _ in sliders]
+            event(places, [page.session, *components], components, **AT_ONCE)
         shown = event(at_once, [page.session, *inputs], outputs, **AT_ONCE)
         if measure is not None:
             shown.then(run, [page.session, *inputs], outputs, show_progress="hidden", **ON_MODEL)

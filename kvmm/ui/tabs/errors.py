@@ -167,7 +167,8 @@ def build_errors(page: Page, tab: gr.Tab, num_layers: int) -> None:
     figures = [part.curves, part.heat, part.tokens, part.histogram, part.mixed]
     inputs = [part.layer, part.scope, *page.sidebar.inputs]
     outputs = [*head.outputs, part.divergence, *figures]
-    connect(page, tab, head, at_once, measured, inputs, outputs, triggers=[part.again.click])
+    sliders = [(part.layer, lambda of: of.num_hidden_layers)]
+    connect(page, tab, head, at_once, measured, inputs, outputs, triggers=[part.again.click], sliders=sliders)
     gr.on(
         [part.layer.change, part.scope.input],
         at_layer,

@@ -20,10 +20,12 @@ from kvmm.analysis.plots import format_bytes
 from kvmm.errors import KVMMError
 from kvmm.memory_text import PACKED, WHOLE
 from kvmm.policy import policies
-from kvmm.policy.costs import measured_on, short_cost
+from kvmm.policy.costs import measured_on
 from kvmm.policy.presets import PolicyGroup, policy_groups
 from kvmm.ui.chat.session import Session
 from kvmm.ui.parts.events import AT_ONCE, LONG
+from kvmm.ui.parts.model_notes import NOT_MEASURED, has_policy_figures
+from kvmm.ui.parts.sidebar import policy_label
 from kvmm.ui.tabs.common import (
     BUSY,
     STALE,
@@ -114,12 +116,15 @@ def csv_text(report: MethodsReport) -> str:
     return stream.getvalue()
 
 
-def _choice_of_methods(preset_names: Sequence[str] | None) -> list[gr.CheckboxGroup]:
-    """Lay out a group of boxes for each tier, one for each paper in the last; ``preset_names`` are ticked."""
+def _choice_of_methods(preset_names: Sequence[str] | None, model: gr.Dropdown) -> list[gr.CheckboxGroup]:
+    """Lay out a group of boxes for each tier, one for each paper in the last; ``preset_names`` are ticked.
+
+    What was measured of a preset stands behind its name where it was measured with the chosen ``model``.
+    """
     groups, ticked, found = policy_groups(), set(preset_names or policies()), []
 
     def boxes(group: PolicyGroup, label: str) -> None:
-        choices = [(" · ".join(filter(None, (name, short_cost(name)))), name) for name in group.names]
+        choices = [(policy_label(name, model.value), name) for name in group.names]
         value = [name for name in group.names if name in ticked]
         found.append(gr.CheckboxGroup(choices, value=value, label=label, elem_classes="methods-group", min_width=280))
 
@@ -132,8 +137,23 @@ def _choice_of_methods(preset_names: Sequence[str] | None) -> list[gr.CheckboxGr
     ):
         for group in papers:
             boxes(group, group.source)
-    gr.HTML(hint(f"Behind a name: bits per value, and of 100 right answers those kept. {measured_on()}"), padding=False)
+    told = gr.HTML(_told(model.value), padding=False, elem_id="methods-told")
+    # in the order in which they were laid out
+    labelled = [*(group for group in groups if not group.source), *papers]
+
+    def of_model(name: str) -> tuple[Any, ...]:
+        labels = [[(policy_label(preset, name), preset) for preset in group.names] for group in labelled]
+        return *map(gr.CheckboxGroup, labels), _told(name)
+
+    model.change(of_model, model, [*found, told], **AT_ONCE)
     return found
+
+
+def _told(model: str | None) -> str:
+    """What stands behind the names of the presets."""
+    if not has_policy_figures(model):
+        return hint(f"Bits and right answers kept: {NOT_MEASURED}; the comparison below measures your document.")
+    return hint(f"Behind a name: bits per value, and of 100 right answers those kept. {measured_on()}")
 
 
 @dataclass(frozen=True)
@@ -178,7 +198,7 @@ def _lay_out(page: Page, preset_names: Sequence[str] | None) -> MethodsTab:
     """Lay out the tab inside the current context."""
     head = build_head(page, "methods", MEANING)
     with gr.Column(visible=False) as body:
-        presets = _choice_of_methods(preset_names)
+        presets = _choice_of_methods(preset_names, page.sidebar.model)
         with gr.Row(elem_classes="actions"):
             start = gr.Button("Compare these methods", variant="primary", elem_id="methods-start", min_width=200)
             stop = gr.Button("Stop", variant="stop", visible=False, elem_id="methods-stop", min_width=90)

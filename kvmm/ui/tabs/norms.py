@@ -246,7 +246,8 @@ def build_norms(page: Page, tab: gr.Tab, num_layers: int, num_heads: int) -> Non
     inputs = [part.kind, part.layer, part.stage, part.head, part.token]
     figures = [part.heatmap, part.boxes, part.imbalance, part.outliers, part.place]
     outputs = [*top.outputs, *figures, part.by_channel, part.channels, part.ranges]
-    connect(page, tab, top, at_once, measure, inputs, outputs)
+    sliders = [(part.layer, lambda of: of.num_hidden_layers), (part.head, lambda of: of.num_key_value_heads)]
+    connect(page, tab, top, at_once, measure, inputs, outputs, sliders=sliders)
     state = page.session
     following: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last"}
     changed = [part.kind.input, part.layer.change]

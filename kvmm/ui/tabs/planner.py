@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import gradio as gr
@@ -121,7 +120,7 @@ def build_planner(models: Models, tab: gr.Tab) -> None:
     planner = _Planner(models)
     with gr.Row(equal_height=False, elem_id="planner"):
         with gr.Column(scale=4, min_width=280):
-            inputs = _lay_out_inputs(planner.default)
+            inputs = _lay_out_inputs(list(planner.own))
         with gr.Column(scale=8, min_width=320):
             table = gr.HTML('<div class="hint">…</div>', elem_id="plan", padding=False)
             sizes = gr.Plot(label="Size of the cache", elem_id="plan-bytes")
@@ -140,10 +139,10 @@ def build_planner(models: Models, tab: gr.Tab) -> None:
     )
 
 
-def _lay_out_inputs(default: str | None) -> list[Any]:
-    """Lay out the inputs: the model (``default`` is the app's own, if it has one), the policies and the numbers, in the
-    order of :meth:`_Planner.update`."""
-    model = gr.Dropdown([*filter(None, [default]), *SHAPES], value=FIRST_MODEL, label="Model", elem_id="plan-model")
+def _lay_out_inputs(own: Sequence[str]) -> list[Any]:
+    """Lay out the inputs: the model (``own`` are the app's), the policies and the numbers, in the order of
+    :meth:`_Planner.update`."""
+    model = gr.Dropdown([*own, *SHAPES], value=FIRST_MODEL, label="Model", elem_id="plan-model")
     with gr.Row():
         context = gr.Number(
             32768,
@@ -182,24 +181,27 @@ class _Planner:
     """Plans for the models of the table and for the app's own.
 
     Args:
-        models: what the sidebar offers; the default one can be planned for by the name ``default``.
+        models: what the sidebar offers; those of the app itself can be planned for by the names of ``own``.
     """
 
     def __init__(self, models: Models) -> None:
-        self.models, self.default = models, None if models.remote else f"This app's: {models.default}"
+        self.models = models
+        self.own = {} if models.remote else {f"This app's: {name}": name for name in models.names}
+        self._found: dict[str, tuple[ModelShape, Calibration | None]] = {}
 
-    @cached_property
-    def _loaded(self) -> tuple[ModelShape, Calibration | None]:
-        """Shape and calibration of the app's model."""
-        model, _ = self.models.get()
-        calibration = load_calibration(model, get_policy("balanced"))
-        shape = shape_of(model.config, self.models.default)
-        return replace(shape, parameters=sum(p.numel() for p in model.parameters())), calibration
+    def _loaded(self, name: str) -> tuple[ModelShape, Calibration | None]:
+        """Shape and calibration of one of the app's models."""
+        if name not in self._found:
+            model, _ = self.models.get(name)
+            calibration = load_calibration(model, get_policy("balanced"))
+            parameters = sum(p.numel() for p in model.parameters())
+            self._found[name] = replace(shape_of(model.config, name), parameters=parameters), calibration
+        return self._found[name]
 
     def shape_and_calibration(self, name: str) -> tuple[ModelShape, Calibration | None]:
         """Raises ``KVMMError`` for a name that is not in the list."""
-        if name == self.default:
-            return self._loaded
+        if name in self.own:
+            return self._loaded(self.own[name])
         if name not in SHAPES:
             raise KVMMError("Choose one of the models in the list.")
         return find_shape(name), None
@@ -214,7 +216,7 @@ class _Planner:
         if report.budget is not None:
             longest = gr.Plot(plan_contexts(report), visible=True)
         media = int(numbers[1]), int(numbers[2]), report.tokens["audio"]
-        line = "" if model == self.default else command_of(report, model, media)
+        line = "" if model in self.own else command_of(report, model, media)
         return plan_html(report, refused), cost_components(report), longest, gr.Code(line, visible=bool(line))
 
 

@@ -201,6 +201,15 @@ def test_how_sure_the_server_is(told, confidence, server) -> None:
 
 
 @pytest.mark.parametrize(
+    ("told", "nearest"), [("Søren\n Lund", "Søren Lund"), (" ", None), (7, None), ("x" * 401, None)]
+)
+def test_the_passage_of_a_pdf_that_the_server_names(told, nearest, server) -> None:
+    server.chunks = [event("Soren Lunt"), event(usage={"kvmm": {"nearest_text": told}}), b"data: [DONE]\n\n"]
+    *before, last = talk(server).ask("Who?")
+    assert last.nearest_text == nearest and all(one.nearest_text is None for one in before)
+
+
+@pytest.mark.parametrize(
     "usage", [None, 3, {}, {"prompt_tokens": "many"}, {"kvmm": [1]}, {"prompt_tokens": -1}, {"prompt_tokens": 10**400}]
 )
 def test_usage_that_says_nothing_usable(usage, server) -> None:

@@ -1,0 +1,47 @@
+"""Gather what has been measured of the models in ``assets``, for the app: kvmm/ui/model_figures.json.
+
+python -m benchmarks.model_figures     # reads committed results of the blind set and of latency
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kvmm.ui.parts.model_notes import FIGURES_PATH
+
+RESULTS = Path(__file__).resolve().parent / "results"
+BLIND = ("blind/results.json", "blind_office/results.json")
+LATENCY = "embedded_models.json"
+
+
+def gather() -> dict[str, Any]:
+    """``models {folder name: figures}`` with ANLS and exact match of the blind set in full precision, and seconds."""
+    times = {row["name"]: row for row in json.loads((RESULTS / LATENCY).read_text(encoding="utf-8"))["results"]}
+    models = {}
+    for name in BLIND:
+        run = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+        scores, time = run["results"]["blind_bf16"], times[run["model_name"]]
+        models[run["model_name"]] = {
+            "questions": scores["samples"],
+            "anls": round(scores["anls,none"], 4),
+            "memo_exact_match": round(scores["memo_exact_match,none"], 4),
+            "first_token_seconds": {"1": time["1_page_first_token_seconds"], "4": time["4_pages_first_token_seconds"]},
+            "policy": time["policy"],
+            "dtype": time["dtype"],
+        }
+    return {
+        "command": "python -m benchmarks.model_figures",
+        "source": [f"benchmarks/results/{name}" for name in (*BLIND, LATENCY)],
+        "models": models,
+    }
+
+
+def main() -> None:
+    FIGURES_PATH.write_text(json.dumps(gather(), indent=1) + "\n", encoding="utf-8")
+    print(FIGURES_PATH.read_text(encoding="utf-8"), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What the app says of a model: what may be asked of it, and what was measured of it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kvmm.models.confidence import FILE_NAME
+from kvmm.models.loading import EMBEDDED_MODEL, assets_folder
+from kvmm.ui.models import EMBEDDED
+
+FIGURES_PATH = Path(__file__).parents[1] / "model_figures.json"  # written by benchmarks/model_figures.py
+NOT_MEASURED = "not measured for this model"
+_FOLDERS = {EMBEDDED: EMBEDDED_MODEL, "office-omni": "office-omni"}  # in assets, by the name that the app shows
+_SCOPES = {
+    EMBEDDED: (
+        "The embedded model is small: it finds values, names, dates and cells of tables on up to eight printed pages, "
+        "and in 30 seconds of speech. For prose, charts, handwriting, photographs or videos, start the app with a "
+        "larger model."
+    ),
+    "office-omni": (
+        "office-omni is small, too, and slower. It is for letters, minutes, receipts, timetables and notices, and "
+        "wrong about as often as right. For charts, handwriting, recordings or videos, start the app with a larger "
+        "model."
+    ),
+    "SmolLM2-135M-Instruct": (
+        "SmolLM2 reads text: your question, and the text layer of a PDF. It sees no pictures or scans and hears no "
+        "recordings."
+    ),
+}
+_NO_MARK = " It does not say when it is unsure, so check its answers."
+
+
+def scope_html(model: str | None) -> str:
+    """What may be asked of a model that comes with the app; nothing for others."""
+    if model not in _SCOPES:
+        return ""
+    folder = _FOLDERS.get(model)
+    marks = folder is None or (assets_folder() / folder / FILE_NAME).is_file()
+    return f'<div class="hint">{_SCOPES[model]}{"" if marks else _NO_MARK}</div>'
+
+
+@cache
+def _figures() -> dict[str, Any]:
+    return json.loads(FIGURES_PATH.read_text(encoding="utf-8"))["models"]
+
+
+def model_html(model: str | None, *, remote: bool = False) -> str:
+    """How often a model is right and how long it takes, as far as that was measured.
+
+    Args:
+        model: the name that the app shows.
+        remote: a server has the model, which need not be the one of that name that was measured.
+    """
+    found = None if remote else _figures().get(_FOLDERS.get(model, ""))
+    if found is None:
+        return f'<div class="policy-line">Accuracy and speed: {NOT_MEASURED}.</div>'
+    seconds = found["first_token_seconds"]
+    return (
+        f'<div class="policy-line"><span class="measured">Ordinary documents: {found["anls"]:.2f} of 1 (ANLS); '
+        f"voice memos: {found['memo_exact_match']:.0%} right. First token {seconds['1']:.1f} s after a page, "
+        f"{seconds['4']:.1f} s after four.</span> <small>Full precision, {found['questions']} questions written "
+        f"without sight of the training data; seconds on two cores, policy {found['policy']}.</small></div>"
+    )
+
+
+def has_policy_figures(model: str | None) -> bool:
+    """Whether the bits and right answers of the presets (:mod:`kvmm.policy.costs`) were measured with this model."""
+    return model == EMBEDDED
+
+
+__all__ = ["FIGURES_PATH", "NOT_MEASURED", "has_policy_figures", "model_html", "scope_html"]
