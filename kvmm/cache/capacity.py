@@ -20,6 +20,7 @@ from typing import Protocol
 
 import torch
 
+from kvmm.cache.plan import sent
 from kvmm.cache.tokens import stored_as
 from kvmm.cuda_graphs.layer import GraphPool
 from kvmm.modality import TEXT
@@ -230,10 +231,10 @@ class StaticCapacity:
         if bias is None:
             lengths.bias = None
         elif lengths.bias is not None and lengths.bias.shape == bias.shape:
-            lengths.bias.copy_(bias)
+            lengths.bias.copy_(sent(bias, lengths.bias.device))
         else:
             with torch.inference_mode(False):
-                lengths.bias = bias.to(lengths.position.device, copy=True)
+                lengths.bias = sent(bias, lengths.position.device).clone()
 
     def _bias(self, table: CountingTable) -> torch.Tensor | None:
         """float32 ``[B, 1, 1, N]`` on the CPU, or None if every slot in use holds a token."""

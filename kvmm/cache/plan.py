@@ -44,10 +44,10 @@ class Plan:
         """The plan with what layers read of it (not the positions) on ``device``."""
         if device not in self._copies:
             moves = [
-                replace(m, index=_sent(m.index, device), valid=None if m.valid is None else _sent(m.valid, device))
+                replace(m, index=sent(m.index, device), valid=None if m.valid is None else sent(m.valid, device))
                 for m in self.moves
             ]
-            self._copies[device] = replace(self, moves=moves, stay=_sent(self.stay, device))
+            self._copies[device] = replace(self, moves=moves, stay=sent(self.stay, device))
         return self._copies[device]
 
     _copies: dict[torch.device, Plan] = field(default_factory=dict, init=False, repr=False)
@@ -66,7 +66,7 @@ class Cut:
     appends: dict[int, int] = field(default_factory=dict)
 
 
-def _sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """``x`` on ``device``, without waiting for a GPU that still reads the prompt."""
     if device.type != "cuda" or x.device.type != "cpu":
         return x.to(device)
@@ -106,4 +106,4 @@ def used(positions: torch.Tensor) -> int:
     return int(used[-1]) + 1 if used.numel() else 0
 
 
-__all__ = ["Cut", "Move", "Plan", "fill", "pick", "run", "used"]
+__all__ = ["Cut", "Move", "Plan", "fill", "pick", "run", "sent", "used"]
