@@ -25,6 +25,7 @@ from kvmm.analysis.report.files import write_png
 from kvmm.eval.report.depth_plot import depth_cells, found_by_depth
 
 NEEDLES, BOOK = RESULTS / "language_needles.json", RESULTS / "language_book.json"
+RECORDS = "_records"  # ends the names of the files of a calibration on benchmarks.records_text
 FIGURE = ROOT / "docs" / "figures" / "needles.png"
 MARK = "<!-- python -m benchmarks.text_tables {}: begin -->"
 SHOWN = ("bf16", "oscar4-2", "balanced", "oscar2", "kivi2", "small")  # of the figure
@@ -32,7 +33,12 @@ TIMES = ("ttft_s", "tpot_s")
 DIGEST = "results"  # what the figure was drawn of, in its metadata
 
 
-def keep(out: Path, command: str) -> Path:
+def with_records(path: Path) -> Path:
+    """The file of the same task with a calibration on :mod:`benchmarks.records_text`."""
+    return path.with_stem(path.stem + RECORDS)
+
+
+def keep(out: Path, command: str, records: bool = False) -> Path:
     """Make the newest results below a folder the committed ones of their task; returns the file.
 
     Raises:
@@ -57,6 +63,7 @@ def keep(out: Path, command: str) -> Path:
     for name in ("throughput", "total_evaluation_time_seconds", "group_subtasks", "higher_is_better", "n-shot"):
         results.pop(name, None)
     path = NEEDLES if tasks == {"niah"} else BOOK
+    path = with_records(path) if records else path
     kept = {"command": ""} | results | {"command": command}  # first in the file
     path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
@@ -74,17 +81,20 @@ def policies_of(path: Path) -> list[SimpleNamespace]:
     return found
 
 
+def count_at(one: SimpleNamespace, length: int) -> int:
+    """How many needles a policy found in texts of a length."""
+    return round(sum(value for (n, _), value in depth_cells(one).items() if n == length))
+
+
 def needle_table(path: Path = NEEDLES) -> str:
     """Markdown: needles found by length of the text, the most found first."""
     shown = policies_of(path)
     lengths = sorted({length for length, _ in depth_cells(shown[0])})
     rows = []
     for one in sorted(shown, key=lambda one: -one.score):
-        cells = depth_cells(one)
-        by_length = [[value for (n, _), value in cells.items() if n == length] for length in lengths]
-        counts = [f"{sum(values):.0f}" for values in by_length]
+        counts = [count_at(one, length) for length in lengths]
         bits = f"{one.scores['bits_per_value']:.2f}"
-        rows.append((one.policy, bits, *counts, f"{sum(map(sum, by_length)):.0f} of {len(cells)}"))
+        rows.append((one.policy, bits, *map(str, counts), f"{sum(counts)} of {len(depth_cells(one))}"))
     return markdown(("policy", "whole-cache bits", *(f"{length:,}" for length in lengths), "all"), rows)
 
 
@@ -98,6 +108,25 @@ def book_table(path: Path = BOOK) -> str:
         for one in sorted(policies_of(path), key=lambda one: one.scores["perplexity"])
     ]
     return markdown(("policy", "whole-cache bits", "perplexity per token", "per word"), rows)
+
+
+def records_table() -> str:
+    """Markdown: what the policies that need a calibration find and read, by what they were calibrated on."""
+    files = {"the novel": (NEEDLES, BOOK), "with records": (with_records(NEEDLES), with_records(BOOK))}
+    found = {}
+    for text, (needles, book) in files.items():
+        books = {one.policy: one for one in policies_of(book)}
+        found[text] = [(one, books[one.policy]) for one in policies_of(needles)]
+    lengths = sorted({length for one, _ in found["with records"] for length, _ in depth_cells(one)})
+    names = [one.policy for one, _ in found["with records"]]
+    rows = [
+        (f"{name}, {text}", *(str(count_at(one, length)) for length in lengths), f"{book.scores['perplexity']:.2f}")
+        for name in names
+        for text, shown in found.items()
+        for one, book in shown
+        if one.policy == name
+    ]
+    return markdown(("policy, calibrated on", *(f"{length:,}" for length in lengths), "perplexity per token"), rows)
 
 
 def digest(path: Path = NEEDLES) -> str:
@@ -128,18 +157,19 @@ def draw(path: Path = FIGURE) -> None:
 
 def tables() -> dict[str, str]:
     """``{name of the mark: Markdown}``."""
-    return {"needles": needle_table(), "book": book_table()}
+    return {"needles": needle_table(), "book": book_table(), "records": records_table()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, nargs="?", help="folder of a run to keep")
     parser.add_argument("--command", help="what made the run")
+    parser.add_argument("--records", action="store_true", help="calibrated on benchmarks.records_text")
     options = parser.parse_args()
     if options.out is not None:
         if not options.command:
             parser.error("--command says what made the run: give it, too")
-        print(keep(options.out, options.command).relative_to(ROOT))
+        print(keep(options.out, options.command, options.records).relative_to(ROOT))
         return
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables(), MARK), encoding="utf-8")
     draw()

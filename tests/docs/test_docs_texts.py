@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from benchmarks import text_tables
 from benchmarks.language_tables import filled
+from benchmarks.records_text import made_text
 from kvmm.eval.report.depth_plot import depth_cells
 from kvmm.eval.tasks import get_task
 from tests.docs.pages import ROOT, text_of
@@ -28,6 +30,17 @@ def test_every_cell_of_the_heatmap_was_asked():
         lengths, depths = ({key[axis] for key in cells} for axis in (0, 1))
         assert len(depths) == 15 and len(cells) == len(lengths) * 15
         assert one.score == pytest.approx(sum(cells.values()) / len(cells))
+
+
+def test_records_are_asked_for_at_the_end_of_a_piece():
+    novel = (ROOT / "benchmarks" / "texts" / "persuasion.txt").read_text(encoding="utf-8")
+    text = made_text(novel)
+    assert text == made_text(novel) and 70_000 < len(text) < 100_000 and "code of the" not in text
+    asked = re.findall(r"What is the number of (.+)\? It is (\d+)\.", text)
+    read = text.count("\n\n") + 1 - len(asked)
+    assert len(asked) > 100 and read > 100
+    for thing, number in asked:
+        assert re.search(rf"(?i){re.escape(thing)}( is|:| has number) {number}\.", text), thing
 
 
 @pytest.mark.parametrize("path", [text_tables.NEEDLES, text_tables.BOOK])
@@ -56,6 +69,7 @@ def test_runs_that_are_not_whole_are_not_kept(tmp_path, monkeypatch):
     path.write_text(json.dumps(results), encoding="utf-8")
     kept = json.loads(text_tables.keep(tmp_path, "python -m kvmm eval").read_text(encoding="utf-8"))
     assert kept["results"] == results["results"] and kept["command"] == "python -m kvmm eval"
+    assert text_tables.keep(tmp_path, "x", records=True) == tmp_path / "kept_records.json"
 
 
 def test_what_is_said_of_needles():
@@ -71,3 +85,26 @@ def test_what_is_said_of_needles():
     )
     book = {one.policy: one.scores["perplexity"] for one in text_tables.policies_of(text_tables.BOOK)}
     assert book["bf16"] < book["balanced"] < 1.02 * book["bf16"] < book["oscar2"]
+
+
+def test_what_is_said_of_a_calibration_on_records():
+    page = " ".join(text_of(PAGE).split())
+    novel, records = (
+        {one.policy: one for one in text_tables.policies_of(path)}
+        for path in (text_tables.NEEDLES, text_tables.with_records(text_tables.NEEDLES))
+    )
+
+    def count(one) -> int:
+        return sum(text_tables.count_at(one, length) for length in (1000, 2000))
+
+    counts = {name: (count(novel[name]), count(one)) for name, one in records.items()}
+    before, after = counts["balanced"]
+    said = f"So `balanced` finds {after} of 30 needles where it found {before}, as many as `oscar2` "
+    assert f"{said}({count(novel['oscar2'])})" in page
+    assert max(counts["small"]) <= 2
+    assert novel["balanced"].scores["bits_per_value"] < novel["oscar2"].scores["bits_per_value"]
+    old, new = (
+        {one.policy: one.scores["perplexity"] for one in text_tables.policies_of(path)}["balanced"]
+        for path in (text_tables.BOOK, text_tables.with_records(text_tables.BOOK))
+    )
+    assert new <= old
