@@ -102,6 +102,9 @@ def test_what_is_said_of_a_calibration_on_records():
     said = f"So `balanced` finds {after} of 30 needles where it found {before}, as many as `oscar2` "
     assert f"{said}({count(novel['oscar2'])})" in page
     assert max(counts["small"]) <= 2
+    readme = " ".join(text_of("README.md").split())
+    assert f"`balanced` finds {before} if its calibration has read a novel, and {after} if numbers were asked" in readme
+    assert f"`oscar4-2`, which needs none, finds {count(novel['oscar4-2'])}" in readme
     assert novel["balanced"].scores["bits_per_value"] < novel["oscar2"].scores["bits_per_value"]
     old, new = (
         {one.policy: one.scores["perplexity"] for one in text_tables.policies_of(path)}["balanced"]
