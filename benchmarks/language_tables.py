@@ -99,14 +99,14 @@ def tables() -> Mapping[str, str]:
     return {name: make(path) for name, (path, make) in made.items() if path.is_file()}
 
 
-def filled(page: str, found: Mapping[str, str]) -> str:
-    """The page with the tables between their marks.
+def filled(page: str, found: Mapping[str, str], mark: str = BEGIN) -> str:
+    """The page with the tables between their marks, ``mark`` with the name of each.
 
     Raises:
         ValueError: unless there is exactly one pair of marks for each.
     """
     for name, table in found.items():
-        begin = BEGIN.format(name)
+        begin = mark.format(name)
         page, count = re.subn(
             f"{re.escape(begin)}\n.*?{re.escape(END)}", lambda _, t=f"{begin}\n{table}{END}": t, page, flags=re.DOTALL
         )

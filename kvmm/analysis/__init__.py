@@ -8,7 +8,14 @@ if TYPE_CHECKING:
     from kvmm.analysis.drift.measure import measure_drift, summarise
     from kvmm.analysis.drift.report import DriftReport
     from kvmm.analysis.drift.run import DriftPrompt, run_drift
-    from kvmm.analysis.errors import ErrorReport, KeyErrorBound, key_error_bound, measure_errors
+    from kvmm.analysis.errors import (
+        ErrorReport,
+        KeyErrorBound,
+        NormGapBound,
+        key_error_bound,
+        measure_errors,
+        norm_gap_bound,
+    )
     from kvmm.analysis.methods.measure import MethodsReport, compare_methods, iter_methods
     from kvmm.analysis.norms.attention_map import AttentionMap, record_attention
     from kvmm.analysis.norms.channels import ChannelReport, record_channels
@@ -23,6 +30,7 @@ __all__ = [
     "ErrorReport",
     "KeyErrorBound",
     "MethodsReport",
+    "NormGapBound",
     "NormReport",
     "ScoreReport",
     "compare_methods",
@@ -31,6 +39,7 @@ __all__ = [
     "measure_drift",
     "measure_errors",
     "measure_scores",
+    "norm_gap_bound",
     "record_attention",
     "record_channels",
     "record_norms",
@@ -50,6 +59,7 @@ __getattr__, __dir__ = lazy_names(
         "ErrorReport": "kvmm.analysis.errors",
         "KeyErrorBound": "kvmm.analysis.errors",
         "MethodsReport": "kvmm.analysis.methods.measure",
+        "NormGapBound": "kvmm.analysis.errors",
         "NormReport": "kvmm.analysis.norms.measure",
         "ScoreReport": "kvmm.analysis.scores.measure",
         "compare_methods": "kvmm.analysis.methods.measure",
@@ -58,6 +68,7 @@ __getattr__, __dir__ = lazy_names(
         "measure_drift": "kvmm.analysis.drift.measure",
         "measure_errors": "kvmm.analysis.errors",
         "measure_scores": "kvmm.analysis.scores.measure",
+        "norm_gap_bound": "kvmm.analysis.errors",
         "record_attention": "kvmm.analysis.norms.attention_map",
         "record_channels": "kvmm.analysis.norms.channels",
         "record_norms": "kvmm.analysis.norms.measure",

@@ -48,8 +48,14 @@ def test_what_is_said_of_angle_codes():
         assert cells == expected + [f"{x['us']:.0f}" for x in many]
         assert all(x["us"] < x["baseline_us"] for x in (long[0], many[0])) == code.startswith("`spherical")
     dense = [measured[f"{shape} spherical-high direct"]["baseline_us"] for shape in ("1x128k", "32x8k")]
-    said = f"takes {dense[0]:.0f} microseconds in the first column and {dense[1]:.0f} in the second"
-    assert said in " ".join(SPHERICAL.split())
+    page = " ".join(SPHERICAL.split())
+    assert f"takes {dense[0]:.0f} microseconds in the first column and {dense[1]:.0f} in the second" in page
+    (one, rebuilt), (rows_of_32, rebuilt_rows) = (
+        [measured[f"{shape} spherical-high {path}"]["tokens_per_second"] for path in ("direct", "rebuilt")]
+        for shape in ("1x128k", "32x8k")
+    )
+    assert f"write {one:.0f} tokens per second in the first column and its control {rebuilt:.1f}, and" in page
+    assert f"and {rows_of_32:.0f} and {rebuilt_rows:.0f} in all rows of the second" in page
 
 
 def test_decode_attention_of_outlier_tokens():

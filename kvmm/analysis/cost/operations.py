@@ -19,9 +19,7 @@ Keys that are rotated across heads (RotateKV) have longer queries: ``D`` times t
 model's own matrices are left out, and so are the softmax, unpacking bits, code book searches, fits of levels,
 CalibQuant's logit calibration, and transforms that are fitted to the prompt (codec rd with ``fit="prompt"``).
 
-OScaR's paper counts operations by element (arXiv 2605.19660, Fig. 9), not as its kernels or these do them:
-:func:`elementwise_decode_operations`. Its Tables 3 and 4 have not been compared with: their numbers were not at
-hand.
+How OScaR's paper counts, and its figures: :mod:`kvmm.analysis.cost.paper_operations`.
 """
 
 from __future__ import annotations
@@ -115,27 +113,6 @@ def decode_operations(model: CostModel, tokens: Mapping[str, int]) -> DecodeOper
                 norm += group * sum(elements.get(name, 0) for name in _NORMS)
         rotation += sum(bases.values())
     return DecodeOperations(product, product, rotation, scale, norm)
-
-
-def elementwise_decode_operations(
-    shape: ModelShape, tokens: int, *, norms: bool = False, rotation: bool = False
-) -> int:
-    """Operations of one decoded token in one layer if every query head restores every key by itself.
-
-    So OScaR's Fig. 9 appears to count: the authors' repository draws it with 81.9 million for KIVI and 123.1 million
-    for OScaR (read off the picture, to 0.3), and for Qwen3-8B and 10,000 tokens, which the picture does not name, this
-    gives 81.92 and 122.91. Kernels fold scales into the query once a group and multiply a score by its token's norm
-    once, so :func:`decode_operations` has far fewer of either.
-
-    Args:
-        shape: the model's.
-        tokens: that the step reads.
-        norms: multiply every element of a key by its token's norm.
-        rotation: the query goes into the basis of the keys by a fast Hadamard transform; values are rotated by weights.
-    """
-    heads, dim = shape.num_attention_heads, shape.head_dim
-    products = (2 + norms) * heads * dim * tokens
-    return products + rotation * heads * round(dim * log2(dim))
 
 
 def pack_operations(model: CostModel, modality: str = "text") -> PackOperations:

@@ -22,6 +22,7 @@ in the prompt's proportions. It is the question of OScaR's Table 2 (arXiv 2605.1
 
 from kvmm.analysis.errors.bounds import KeyErrorBound, key_error_bound
 from kvmm.analysis.errors.measure import measure_errors
+from kvmm.analysis.errors.norm_gap import NormGapBound, norm_gap_bound
 from kvmm.analysis.errors.report import (
     ARRANGEMENTS,
     SCOPES,
@@ -37,8 +38,10 @@ __all__ = [
     "ErrorReport",
     "KeyErrorBound",
     "MixedErrors",
+    "NormGapBound",
     "PolicyErrors",
     "SideErrors",
     "key_error_bound",
     "measure_errors",
+    "norm_gap_bound",
 ]

@@ -1,20 +1,20 @@
-"""How large the errors of OScaR's keys can get: the bound of its error analysis (arXiv 2605.19660, Eq. 9-11).
+"""How large the errors of OScaR's keys can get; :mod:`kvmm.analysis.errors.norm_gap` has the paper's own bound.
 
 Keys are rotated, divided by their token's norm ``n_t``, and coded per channel over groups of tokens with ``b`` bits:
 
-- the step of group ``g`` in channel ``c`` is its range over ``2^b - 1`` (Eq. 9):
+- the step of group ``g`` in channel ``c`` is its range over ``2^b - 1``:
   ``s_gc = (max_t u_tc - min_t u_tc) / (2^b - 1)``;
-- rounding moves an element by half a step at most (Eq. 10): ``|u'_tc - u_tc| <= s_gc / 2``;
-- so a token is off by its own norm times what its group's steps allow (Eq. 11):
+- rounding moves an element by half a step at most: ``|u'_tc - u_tc| <= s_gc / 2``;
+- so a token is off by its own norm times what its group's steps allow:
   ``||k'_t - k_t|| <= n_t / 2 * sqrt(sum_c s_gc^2)``.
 
 With unit vectors, ``s_gc <= 2 / (2^b - 1)`` whatever the tokens' norms are: the relative error of every token is below
 ``sqrt(D) / (2^b - 1)``. Without the division the longest token of a group sets the steps of all, and the relative error
 of a short one grows with the ratio of the two norms, which is the imbalance that OScaR is about.
 
-The numbers of the equations were not checked against the paper's text; the formulas were derived and are tested here.
-The steps and constants follow from min/max rounding as :mod:`kvmm.codecs.oscar` does it. Rounding of stored scales and
-zero points to float16 is not in the bound; neither is ``zero_point="integer"``, which may shift a code by half a step.
+The paper (arXiv 2605.19660) bounds errors from below; this bound is kvmm's own, of min/max rounding as
+:mod:`kvmm.codecs.oscar` does it. Rounding of stored scales and zero points to float16 is not in it; neither is
+``zero_point="integer"``, which may shift a code by half a step.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class KeyErrorBound:
 
     Attributes:
         step: float32 ``[B, H, G, D]``, the distance of two neighbouring levels of each group and channel, in units of
-            the tokens' norms (Eq. 9).
+            the tokens' norms.
         norm: float32 ``[B, H, T]``, what every token was divided by; ones without scaling.
-        token: float32 ``[B, H, T]``, the largest possible ``||k' - k||`` of every token (Eq. 11).
+        token: float32 ``[B, H, T]``, the largest possible ``||k' - k||`` of every token.
         relative: float32 ``[B, H, T]``, ``token`` over the token's own length; infinite for zero keys with an error.
     """
 
@@ -58,7 +58,7 @@ def key_error_bound(
     norm: str = "l2",
     norm_scope: str = "head",
 ) -> KeyErrorBound:
-    """The bound of Eq. 9-11 for keys stored by OScaR.
+    """The bound for keys stored by OScaR.
 
     Args:
         keys: float ``[B, H, T, D]``, after RoPE.

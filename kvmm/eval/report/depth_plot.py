@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _CELL = re.compile(r"(\w+)=(\d+),depth=(\d+\.\d+)")
 COLUMNS = 3  # heatmaps beside each other
+ROW_GAP = 45  # pixels between rows of heatmaps, for a title
 COLORS = [[0.0, "#D55E00"], [0.5, "#F0E442"], [1.0, "#009E73"]]  # nothing found ... all found
 
 
@@ -33,8 +34,16 @@ def found_by_depth(task: TaskResult) -> go.Figure | None:
     columns = min(COLUMNS, len(shown))
     rows = -(-len(shown) // columns)
     titles = [f"{one.policy}: {100 * one.score:.1f}" for one, _ in shown]
+    count = max(len({depth for _, depth in cells}) for _, cells in shown)
+    height = 90 + rows * (60 + 20 * max(count, 5))
     figure = make_subplots(
-        rows, columns, subplot_titles=titles, shared_xaxes=True, shared_yaxes=True, horizontal_spacing=0.04
+        rows,
+        columns,
+        subplot_titles=titles,
+        shared_xaxes=True,
+        shared_yaxes=True,
+        horizontal_spacing=0.04,
+        vertical_spacing=ROW_GAP / height,
     )
     for index, (one, cells) in enumerate(shown):
         lengths, depths = (sorted({key[axis] for key in cells}) for axis in (0, 1))
@@ -53,10 +62,9 @@ def found_by_depth(task: TaskResult) -> go.Figure | None:
             row=index // columns + 1,
             col=index % columns + 1,
         )
-    count = max(len({depth for _, depth in cells}) for _, cells in shown)
     style(
         figure,
-        height=90 + rows * (60 + 20 * max(count, 5)),
+        height=height,
         revision=f"depths-{task.task}",
         margin={"l": 8, "r": 8, "t": 40, "b": 44},
     )

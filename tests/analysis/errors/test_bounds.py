@@ -1,4 +1,4 @@
-"""Measured errors of OScaR's keys stay below the bound of its error analysis."""
+"""Measured errors of OScaR's keys stay below their bound."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def test_wrong_arguments_are_refused(change, words):
         key_error_bound(**{"keys": key_like(1, 1, 32, 64), "bits": 2, "group_size": 32} | change)
 
 
-def test_constants_of_equations_9_to_11():
+def test_constants_of_the_bound():
     """By hand: tokens (3, 4) and (0, 0.5) of norms 5 and 0.5 in a group of 2 bits, so steps are ranges over 3."""
     keys = torch.tensor([[[[3.0, 4.0], [0.0, 0.5]]]])
     bound = key_error_bound(keys, 2, 2, rotation=False)
     torch.testing.assert_close(bound.norm, torch.tensor([[[5.0, 0.5]]]))
-    torch.testing.assert_close(bound.step, torch.tensor([[[[0.6 / 3, 0.2 / 3]]]]))  # Eq. 9, of (.6, .8) and (0, 1)
-    half = (0.2**2 + (0.2 / 3) ** 2) ** 0.5 / 2  # Eq. 10: half a step in every channel
-    torch.testing.assert_close(bound.token, torch.tensor([[[5 * half, 0.5 * half]]]))  # Eq. 11
+    torch.testing.assert_close(bound.step, torch.tensor([[[[0.6 / 3, 0.2 / 3]]]]))  # of (.6, .8) and (0, 1)
+    half = (0.2**2 + (0.2 / 3) ** 2) ** 0.5 / 2  # half a step in every channel
+    torch.testing.assert_close(bound.token, torch.tensor([[[5 * half, 0.5 * half]]]))
     torch.testing.assert_close(bound.relative, torch.full((1, 1, 2), half))
     torch.testing.assert_close(bound.logit(torch.tensor([[[[0.0, 2.0]]]])), bound.token.unsqueeze(2) * 2)
     plain = key_error_bound(keys, 2, 2, rotation=False, norm="none")  # ranges 3 and 3.5, the long token's
