@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     source.add_argument("--data", type=Path, help="questions about pages and recordings, JSON lines")
     parser.add_argument("--policies", nargs="+", default=["all"], help="presets, YAML files, or all for the presets")
     parser.add_argument("--prefill", type=int, nargs="+", default=[1536], help="tokens of the text that are packed")
-    parser.add_argument("--starts", type=int, nargs="+", default=[0], help="prompts begin after so many tokens of a text")
+    parser.add_argument("--starts", type=int, nargs="+", default=[0], help="tokens of a text left out before a prompt")
     parser.add_argument("--continue", dest="count", type=int, default=512, help="tokens of the text after them")
     parser.add_argument("--free-running", type=int, metavar="N", help="tokens of its own that each policy writes")
     parser.add_argument("--group", type=int, default=6, help="policies that write at the same time")
