@@ -87,11 +87,18 @@ class ImportanceChoice:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._folder.cleanup()
 
+    def measure(self, text: ForcedText) -> dict[tuple[str, str], float]:
+        """KL of both on one prompt and its answer, summed over positions, by importance and preset."""
+        return {
+            key: float(text.measure(policy, text.document.unpacked(policy).pack()).kl.sum())
+            for key, policy in self.policies.items()
+        }
+
     def add(self, text: ForcedText) -> None:
-        """Measure both on one prompt and its answer, after :meth:`fit`."""
+        """Let the choice depend on one prompt and its answer, too; after :meth:`fit`."""
         self._positions += text.count
-        for key, policy in self.policies.items():
-            self._sums[key] += float(text.measure(policy, text.document.unpacked(policy).pack()).kl.sum())
+        for key, total in self.measure(text).items():
+            self._sums[key] += total
 
     @property
     def divergence(self) -> dict[str, dict[str, float]]:

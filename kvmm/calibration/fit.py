@@ -116,12 +116,14 @@ def calibrate(
     if not examples:
         raise KVMMError("Calibration needs at least one example.")
     collector = Collector(model, gradients=gradients is not False, seed=seed)
-    last = held_out([_source(example) for example in examples]) if gradients is None else []
+    last = held_out([document_of(example) for example in examples]) if gradients is None else []
     first = [at for at in range(len(examples)) if at not in set(last)]
     read: list[tuple[Example, torch.Tensor]] = []
     importance, divergence = QUERY if gradients is False else GRADIENT, {}
     with ImportanceChoice(model) as choice:
-        for number, (example, prompt) in enumerate(_read(model, processor, [examples[at] for at in first + last])):
+        for number, (example, prompt) in enumerate(
+            read_prompts(model, processor, [examples[at] for at in first + last])
+        ):
             if number == len(first) and read:
                 choice.fit(collector.samples())
             inputs, answer, document = prompt
@@ -161,20 +163,20 @@ def calibrate(
     yield from refine(model, prompt, found, samples, steps=refine_steps)
 
 
-def _source(example: Example) -> Any:
+def document_of(example: Example) -> Any:
     """What tells the document of an example from others."""
     audio = example.audio if isinstance(example.audio, (str, Path)) else id(example.audio)
     return example.question if example.text else (example.images, audio)
 
 
-def _read(model: Any, processor: Any, examples: Iterable[Example]) -> Iterator[tuple[Example, Prompt]]:
+def read_prompts(model: Any, processor: Any, examples: Iterable[Example]) -> Iterator[tuple[Example, Prompt]]:
     """Every example with its prompt; neighbours about the same files share the document."""
     known: tuple[Any, Document | None] = (None, None)
     for example in examples:
         inputs, answer, length = _encoded(model, processor, example)
-        if known[0] != _source(example) or known[1] is None:
+        if known[0] != document_of(example) or known[1] is None:
             with torch.no_grad():
-                known = (_source(example), Document(model, inputs, length))
+                known = (document_of(example), Document(model, inputs, length))
         if answer is None:
             answer = answer_tokens(model, inputs, known[1].cache(DYNAMIC), ANSWER_TOKENS).cpu()
         yield example, (inputs, answer, known[1])
