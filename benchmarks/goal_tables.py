@@ -72,9 +72,11 @@ def document_goals() -> list[Goal]:
         bits = round(rows[f"{rate}-stream8-outliers"]["whole_bits"], 2)
         what = f"bits of the whole cache of four pages, `{rate}-stream8-outliers`"
         found.append(Goal(what, f"<= {bound}", f"{bits:.2f}", bits <= bound, "at_rest.json"))
-    best = max((row for row in rows.values() if row["kl"] <= 0.1), key=lambda row: row["coded_ratio"])
-    what = f"file of four pages against bf16, KL <= .1: `{best['name']}`, KL {_short(best['kl'], 4)}"
-    found.append(Goal(what, ">= 16x", f"{best['coded_ratio']:.1f}x", best["coded_ratio"] >= 16, "at_rest.json"))
+    for bound, most, said in ((12, rows["rd2"]["kl"], f"that of `rd2`, {_short(rows['rd2']['kl'], 4)}"), (16, 0.1, ".1")):
+        best = max((row for row in rows.values() if row["kl"] <= most), key=lambda row: row["coded_ratio"])
+        what = f"file of four pages against bf16, KL at most {said}: `{best['name']}`, {_short(best['kl'], 4)}"
+        ratio = round(best["coded_ratio"], 1)
+        found.append(Goal(what, f">= {bound}x", f"{ratio:.1f}x", ratio >= bound, "at_rest.json"))
     return found
 
 

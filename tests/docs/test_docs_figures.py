@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
 
 import kvmm
-from benchmarks import blind_confidence, departure_tables, retention_tables, witness_tables
+from benchmarks import blind_confidence, departure_tables, goal_tables, retention_tables, witness_tables
 from benchmarks.answer_tables import (
     BEGIN_STREAMED,
     BEGIN_VARIANTS,
@@ -206,6 +207,18 @@ def test_what_is_said_of_gradients():
             assert cell == f"{kl:.4f}".removeprefix("0")
 
 
+def test_what_a_calibration_takes_is_better_on_other_texts_too():
+    table, found = rows(text_of("docs/calibration.md"), "| documents |"), results("importance")
+    assert len(table) == 2 * len(found)
+    for name, row in found.items():
+        kind = name.partition(", ")[2]
+        for importance, said in (("gradient", "gradients"), ("query", "queries and weights")):
+            kl = [f"{kl:.4f}".removeprefix("0") for kl in row["kl"][importance].values()]
+            assert table[f"{kind}, {said}"] == [str(row["prompts"]), *kl] and len(kl) == 3
+        scores = {kind: math.prod(kl.values()) for kind, kl in row["kl"].items()}
+        assert min(scores, key=scores.get) == "query"
+
+
 def test_what_is_said_of_sinks_in_a_calibration():
     said = " ".join(text_of("docs/calibration.md").split())
     with_them, without = (
@@ -221,7 +234,7 @@ def test_what_is_said_of_refinement():
     said = " ".join(text_of("docs/language-model.md").split())
     kl = [
         {row["policy"]: row["logits"]["kl_mean"] for row in results(f"language_{name}")["policies"]}
-        for name in ("unrefined", "drift")
+        for name in ("unrefined", "refined")
     ]
     for name, (before, after) in {"rd1": (".052", ".044"), "rd2": (".029", ".023"), "rd3": (".022", ".017")}.items():
         assert f"`{name}`" in said and f"from {before} to {after}" in said
@@ -314,6 +327,11 @@ def test_every_family_is_named(page: str):
     for name in FAMILIES:
         short = re.sub(r"(thinker|moe|[^a-z0-9])", "", name)
         assert short in said, name
+
+
+def test_what_rd_is_to_hold():
+    assert goal_tables.marked(RESULTS) == goal_tables.goal_table()
+    assert all((ROOT / "benchmarks" / "results" / file).is_file() for file in re.findall(r"`(\w+\.json)` \|$", goal_tables.goal_table(), re.MULTILINE))
 
 
 def test_what_departures_cost():
