@@ -56,11 +56,13 @@ def free_goals() -> list[Goal]:
         for name, texts in rows.items()
     }
     found = []
-    for name in ("rd3", "rd2.5"):
-        for other in ("kivi2", "oscar2-g32"):
-            what = f"tokens of `{name}` before it leaves full precision's text, {len(rows[name])} prompts"
-            bound = f"> {same[other]:.1f}, `{other}`"
-            found.append(Goal(what, bound, f"{same[name]:.1f}", same[name] > same[other], "language_diverging.json"))
+    # both of 3 bits; differences of a few tokens are not an order
+    most, other = max((same[other], other) for other in ("kivi2", "oscar2-g32"))
+    for name in ("rd2", "rd2.5", "rd3"):
+        what = f"tokens of `{name}` before its own text leaves full precision's, mean of {len(rows[name])} prompts"
+        found.append(
+            Goal(what, f"> {most:.0f}, `{other}`", f"{same[name]:.0f}", same[name] > most, "language_diverging.json")
+        )
     return found
 
 
@@ -72,7 +74,10 @@ def document_goals() -> list[Goal]:
         bits = round(rows[f"{rate}-stream8-outliers"]["whole_bits"], 2)
         what = f"bits of the whole cache of four pages, `{rate}-stream8-outliers`"
         found.append(Goal(what, f"<= {bound}", f"{bits:.2f}", bits <= bound, "at_rest.json"))
-    for bound, most, said in ((12, rows["rd2"]["kl"], f"that of `rd2`, {_short(rows['rd2']['kl'], 4)}"), (16, 0.1, ".1")):
+    for bound, most, said in (
+        (12, rows["rd2"]["kl"], f"that of `rd2`, {_short(rows['rd2']['kl'], 4)}"),
+        (16, 0.1, ".1"),
+    ):
         best = max((row for row in rows.values() if row["kl"] <= most), key=lambda row: row["coded_ratio"])
         what = f"file of four pages against bf16, KL at most {said}: `{best['name']}`, {_short(best['kl'], 4)}"
         ratio = round(best["coded_ratio"], 1)

@@ -19,6 +19,7 @@ from benchmarks.answer_tables import (
     marked,
     table,
 )
+from benchmarks.free_running import means
 from kvmm import KVPolicy, media, policies
 from kvmm.decoding.files import MAX_PAGE_TEXT
 from kvmm.eval.report.pages import summary_of
@@ -330,8 +331,26 @@ def test_every_family_is_named(page: str):
 
 
 def test_what_rd_is_to_hold():
-    assert goal_tables.marked(RESULTS) == goal_tables.goal_table()
-    assert all((ROOT / "benchmarks" / "results" / file).is_file() for file in re.findall(r"`(\w+\.json)` \|$", goal_tables.goal_table(), re.MULTILINE))
+    shown = goal_tables.goal_table()
+    assert goal_tables.marked(RESULTS) == shown
+    files = re.findall(r"`(\w+\.json)` \|$", shown, re.MULTILINE)
+    assert len(files) == len(shown.splitlines()) - 2
+    assert all((ROOT / "benchmarks" / "results" / file).is_file() for file in files)
+
+
+def test_what_is_said_of_bounds_that_are_not_kept():
+    said = RESULTS.partition(goal_tables.BEGIN)[2].partition(goal_tables.END)[2].partition("\n## ")[0]
+    said = " ".join(said.split())
+    assert said.startswith("Two are not kept") and goal_tables.goal_table().count("| no |") == 2
+    found = results("language_diverging")
+    own = {name: means(row) for name, row in found.items()}
+    assert own["rd2"]["kl"] < own["oscar2-g32"]["kl"] / 2 and "less than half of that" in said
+    texts = found["oscar2-g32"]["texts"].values()
+    assert {one["tokens"] for one in texts} == {128} and len(texts) == 6 and "one of OScaR's six never leaves" in said
+    assert sum(one["diverged_at"] is None for one in texts) == 1
+    small = [row for row in results("at_rest").values() if row["coded_ratio"] >= 12]
+    assert f"KL is {min(row['kl'] for row in small):.4f}".replace("0.", ".") + " or more" in said
+    assert {re.match(r"rd[\d.]+", row["name"])[0] for row in small} == {"rd1", "rd1.5"}
 
 
 def test_what_departures_cost():
