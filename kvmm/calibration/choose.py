@@ -15,10 +15,14 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from kvmm.analysis.drift.measure import ForcedText
 from kvmm.calibration.data import Calibration, SiteSamples, site_name
 from kvmm.calibration.file import model_fingerprint
 from kvmm.codecs.rd import RD
+from kvmm.errors import KVMMError
+from kvmm.models.documents import Document
 from kvmm.policy import KVPolicy, get_policy
 
 GRADIENT, QUERY = "gradient", "query"
@@ -94,11 +98,18 @@ class ImportanceChoice:
             for key, policy in self.policies.items()
         }
 
-    def add(self, text: ForcedText) -> None:
-        """Let the choice depend on one prompt and its answer, too; after :meth:`fit`."""
-        self._positions += text.count
+    def add(self, inputs: Mapping[str, torch.Tensor], answer: torch.Tensor, document: Document) -> None:
+        """Let the choice depend on one prompt and its answer, int64 ``[n]``, too; after :meth:`fit`.
+
+        A prompt that exceeds the model's positions can be calibrated on, but says nothing here.
+        """
+        try:
+            text = ForcedText(document, inputs, answer[None])
+        except KVMMError:
+            return
         for key, total in self.measure(text).items():
             self._sums[key] += total
+        self._positions += text.count
 
     @property
     def divergence(self) -> dict[str, dict[str, float]]:

@@ -129,7 +129,7 @@ def calibrate(
             inputs, answer, document = prompt
             if len(answer) > 1:  # an answer that only ends says nothing
                 if choice.policies:
-                    choice.add(ForcedText(document, inputs, answer[None]))
+                    choice.add(inputs, answer, document)
                 collector.add(inputs, answer, document)
                 read.append((example, answer))
             yield number + 1

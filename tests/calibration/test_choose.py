@@ -46,10 +46,15 @@ def test_without_gradients_is_what_a_collector_without_them_gives(collected):
         torch.testing.assert_close(found[name], tensor, atol=1e-3, rtol=1e-3)
 
 
-def text(model, seed: int) -> ForcedText:
+def prompt(model, seed: int):
     arguments = inputs(KIND, 1, seed=seed)
     with torch.no_grad():
-        return ForcedText(Document(model, arguments), arguments, ANSWER[None])
+        return arguments, ANSWER, Document(model, arguments)
+
+
+def text(model, seed: int) -> ForcedText:
+    arguments, answer, document = prompt(model, seed)
+    return ForcedText(document, arguments, answer[None])
 
 
 def test_both_are_measured_with_files_of_their_own(collected):
@@ -58,7 +63,7 @@ def test_both_are_measured_with_files_of_their_own(collected):
         assert choice.divergence == {} and choice.best == GRADIENT
         choice.fit(samples)
         for seed in (7, 8):
-            choice.add(text(model, seed))
+            choice.add(*prompt(model, seed))
         expected = {
             (importance, name): sum(float(text(model, seed).measure(policy).kl.sum()) for seed in (7, 8))
             for (importance, name), policy in choice.policies.items()
@@ -78,7 +83,7 @@ def test_both_are_measured_with_files_of_their_own(collected):
     ("gradient", "query", "best"),
     [((0.3, 0.2), (0.2, 0.2), QUERY), ((0.1, 0.01), (0.05, 0.1), GRADIENT), ((0.0, 0.0), (0.0, 0.0), GRADIENT)],
 )
-def test_the_lower_divergence_is_taken(collected, gradient, query, best):
+def test_the_lower_divergence_is_taken(collected, monkeypatch, gradient, query, best):
     model, samples = collected
     made_up = {(GRADIENT, "rd1"): gradient[0], (GRADIENT, "rd2"): gradient[1]}
     made_up |= {(QUERY, "rd1"): query[0], (QUERY, "rd2"): query[1]}
@@ -91,10 +96,22 @@ def test_the_lower_divergence_is_taken(collected, gradient, query, best):
             (key,) = (key for key, one in choice.policies.items() if one is policy)
             return SimpleNamespace(kl=torch.tensor([made_up[key]] * 2))
 
+    monkeypatch.setattr(choose, "ForcedText", lambda *arguments: Text())
     with ImportanceChoice(model, ("rd1", "rd2")) as choice:
         choice.fit(samples)
-        choice.add(Text())
+        choice.add(*prompt(model, 7))
     assert choice.best == best
+
+
+def test_prompts_beyond_the_window_say_nothing(collected, monkeypatch):
+    model, samples = collected
+    arguments, answer, document = prompt(model, 7)
+    config = model.config.get_text_config(decoder=True)
+    with ImportanceChoice(model, ("rd1",)) as choice:
+        choice.fit(samples)
+        monkeypatch.setattr(config, "max_position_embeddings", arguments["input_ids"].shape[1])
+        choice.add(arguments, answer, document)
+        assert choice.divergence == {} and choice.best == GRADIENT
 
 
 @pytest.fixture
@@ -112,8 +129,8 @@ def test_a_calibration_is_fitted_to_what_was_chosen(five, monkeypatch, better):
     model = build(KIND)
     measured = []
 
-    def add(self, text):
-        measured.append(text)
+    def add(self, arguments, answer, document):
+        measured.append(document)
         self._positions += 1
         for importance, name in self.policies:
             self._sums[importance, name] += 0.1 if importance == better else 0.2
