@@ -3,10 +3,13 @@
     python -m benchmarks.importance --model SmolLM2-135M-Instruct --dtype float32 \\
         --fit benchmarks/texts/persuasion.txt --limit 10 --on benchmarks/texts/jargon.txt benchmarks/texts/alice.txt
 
+    python -m benchmarks.importance --append --fit tests/data/heldout/sample.jsonl
+
 ``rd`` is fitted to four fifths of the documents of ``--fit``, once with gradients of the predictions, once with queries
-and output weights, as ``kvmm calibrate`` does to choose (:mod:`kvmm.calibration.choose`). ``held_out`` is the KL of
-both on the other fifth, by which it chooses, ``others`` that on the files of ``--on``: of a text 1536 tokens are packed
-and the next 512 forced; of questions (JSON lines) the pages and recordings are packed and question and answer are read.
+and output weights, as ``kvmm calibrate`` does to choose (:mod:`kvmm.calibration.choose`). Rows called ``held out`` have
+the KL of both on the other fifth, by which it chooses, ``others`` that on the files of ``--on``: of a text 1536 tokens are
+packed and the next 512 forced; of questions (JSON lines) the pages and recordings are packed, and question and answer
+are read.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype")
     parser.add_argument("--fit", type=Path, required=True, help="text or questions, as for kvmm calibrate --data")
     parser.add_argument("--limit", type=int, help="so many examples of --fit, spread over it")
-    parser.add_argument("--on", type=Path, nargs="+", required=True, help="other texts or questions")
+    parser.add_argument("--on", type=Path, nargs="*", default=[], help="other texts or questions")
     parser.add_argument("--most", type=int, help="so many examples of each file of --on, spread over it")
     parser.add_argument("--policies", nargs="+", default=list(MEASURED), help="presets")
     add_common_options(parser, "importance")
@@ -81,7 +84,7 @@ def measured(
         if len(answer) > 1:
             collector.add(inputs, answer, document)
     choice.fit(collector.samples())
-    for kind, chosen in (("held out", [examples[at] for at in last]), ("others", others)):
+    for kind, chosen in (("held out", [examples[at] for at in last]), *([("others", others)] if others else [])):
         sums, positions, count = dict.fromkeys(choice.policies, 0.0), 0, 0
         for _, (inputs, answer, document) in read_prompts(model, processor, chosen):
             if len(answer) > 1:
