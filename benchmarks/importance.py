@@ -6,10 +6,10 @@
     python -m benchmarks.importance --append --fit tests/data/heldout/sample.jsonl
 
 ``rd`` is fitted to four fifths of the documents of ``--fit``, once with gradients of the predictions, once with queries
-and output weights, as ``kvmm calibrate`` does to choose (:mod:`kvmm.calibration.choose`). Rows called ``held out`` have
-the KL of both on the other fifth, by which it chooses, ``others`` that on the files of ``--on``: of a text 1536 tokens are
-packed and the next 512 forced; of questions (JSON lines) the pages and recordings are packed, and question and answer
-are read.
+and output weights, as ``kvmm calibrate`` does to choose (:mod:`kvmm.calibration.choose`). Rows called ``held out``
+have the KL of both on the other fifth, by which it chooses, ``others`` that on the files of ``--on``: of a text 1536
+tokens are packed and the next 512 forced; of questions (JSON lines) the pages and recordings are packed, and question
+and answer are read.
 """
 
 from __future__ import annotations
