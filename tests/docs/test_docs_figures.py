@@ -220,15 +220,19 @@ def test_what_is_said_of_gradients():
 
 
 def test_what_a_calibration_takes_is_better_on_other_texts_too():
-    table, found = rows(text_of("docs/calibration.md"), "| documents |"), results("importance")
-    assert len(table) == 2 * len(found)
+    table, found, best = rows(text_of("docs/calibration.md"), "| documents |"), results("importance"), {}
+    assert len(table) == 2 * len(found) == 6
     for name, row in found.items():
-        kind = name.partition(", ")[2]
         for importance, said in (("gradient", "gradients"), ("query", "queries and weights")):
             kl = [f"{kl:.4f}".removeprefix("0") for kl in row["kl"][importance].values()]
-            assert table[f"{kind}, {said}"] == [str(row["prompts"]), *kl] and len(kl) == 3
-        scores = {kind: math.prod(kl.values()) for kind, kl in row["kl"].items()}
-        assert min(scores, key=scores.get) == "query"
+            assert table[f"{name}, {said}"] == [str(row["prompts"]), *kl] and len(kl) == 3
+        scores = {importance: math.prod(kl.values()) for importance, kl in row["kl"].items()}
+        best[name] = min(scores, key=scores.get)
+    assert best == {
+        "SmolLM2-135M-Instruct, held out": "query",
+        "SmolLM2-135M-Instruct, others": "query",
+        "embedded, held out": "gradient",
+    }
 
 
 def test_what_is_said_of_sinks_in_a_calibration():
