@@ -235,6 +235,12 @@ def test_what_a_calibration_takes_is_better_on_other_texts_too():
     }
 
 
+def test_what_is_said_of_relatives():
+    ratio = results("at_rest")["rd1"]["coded_ratio"]
+    said = " ".join(text_of("docs/calibration.md").partition("## Relatives")[2].split())
+    assert f"a file of four pages at `rd1` is {ratio:.1f} times smaller" in said
+
+
 def test_what_is_said_of_sinks_in_a_calibration():
     said = " ".join(text_of("docs/calibration.md").split())
     with_them, without = (
