@@ -12,7 +12,9 @@ from kvmm.calibration import choose, read_calibration
 from kvmm.calibration.choose import GRADIENT, QUERY, ImportanceChoice, held_out, without_gradients
 from kvmm.calibration.collect import Collector
 from kvmm.calibration.fit import Example, calibrate, fit_codecs
+from kvmm.commands.calibrate import command
 from kvmm.models.documents import Document
+from tests.models import checkpoints
 from tests.tiny_models import build, inputs
 
 KIND = "qwen2_5_omni"
@@ -153,3 +155,22 @@ def test_few_documents_are_fitted_to_with_gradients(five, monkeypatch):
     monkeypatch.setattr(choose.ImportanceChoice, "fit", lambda *arguments: pytest.fail("nothing to measure on"))
     *_, found = calibrate(build(KIND), None, five[:4])
     assert found.metadata["importance"] == GRADIENT and found.metadata["importance_kl"] == {}
+
+
+def test_the_command_measures_and_says_what_it_took(tmp_path, monkeypatch, capsys):
+    from kvmm.calibration import fit
+
+    folder, data, out = tmp_path / "llama", tmp_path / "words.txt", tmp_path / "fit.safetensors"
+    checkpoints.save("llama", folder)
+    data.write_text("the quick brown fox jumps over a lazy dog and then the dog looks back at it " * 200)
+    monkeypatch.setattr(fit, "TEXT_TOKENS", 300)
+    command(out, model=str(folder), data=data, limit=5, dtype="float32", quiet=True)
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert "5 examples" in first and [line.split(":")[0] for line in lines] == [GRADIENT, QUERY]
+    metadata = read_calibration(out).metadata
+    for line, (importance, kl) in zip(lines, metadata["importance_kl"].items(), strict=True):
+        said = ", ".join(f"{name} {value:.4f}" for name, value in kl.items())
+        assert f"{importance}: KL {said}" in line and min(kl.values()) > 0
+        assert line.endswith("(taken)") == (importance == metadata["importance"])
+    command(out, model=str(folder), data=data, limit=5, dtype="float32", gradients=False, quiet=True)
+    assert len(capsys.readouterr().out.splitlines()) == 1 and read_calibration(out).metadata["importance"] == QUERY
