@@ -1,6 +1,6 @@
 """What the committed reports of the mini sets say, put where it is shown.
 
-python -m benchmarks.answer_tables      # the tables in docs/results.md and README.md, and docs/figures/scores.png
+python -m benchmarks.answer_tables      # the tables in docs/ and README.md, and docs/figures/scores.png
 
 A ``report.json`` is what ``kvmm report`` wrote of a run (:mod:`benchmarks.mini_report`); the figure needs Chrome or
 Chromium.
@@ -27,11 +27,13 @@ from kvmm.eval.report.statistics import Difference
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = ROOT / "benchmarks" / "results" / "mini_variants" / "report.json"  # of rd
 STREAMED = ROOT / "benchmarks" / "results" / "mini_streamed" / "report.json"  # of rd in a stream
+AT_REST = ROOT / "benchmarks" / "results" / "mini_at_rest" / "report.json"  # of files as small as a twelfth
 FIGURE = ROOT / "docs" / "figures" / "scores.png"
 SHORT = ("bf16", "kivi2", "oscar4-2", "balanced", "small")  # the README's rows
 BEGIN, END = "<!-- python -m benchmarks.answer_tables: begin -->", "<!-- end -->"
 BEGIN_VARIANTS = "<!-- python -m benchmarks.answer_tables variants: begin -->"
 BEGIN_STREAMED = "<!-- python -m benchmarks.answer_tables streamed: begin -->"
+BEGIN_AT_REST = "<!-- python -m benchmarks.answer_tables at rest: begin -->"
 LOST = 0.1  # of the score: policies that lose more are not in the figure
 _SOURCE = "report.json"  # what the figure was drawn of, in its metadata
 
@@ -94,12 +96,13 @@ def draw(run: RunResult, path: Path = FIGURE) -> None:
 
 def main() -> None:
     run = committed_run()
-    variants, streamed = committed_run(VARIANTS), committed_run(STREAMED)
+    variants, streamed, at_rest = (committed_run(path) for path in (VARIANTS, STREAMED, AT_REST))
     for page, begin, shown in (
         ("docs/results.md", BEGIN, table(run)),
         ("README.md", BEGIN, table(run, SHORT)),
         ("docs/results.md", BEGIN_VARIANTS, table(variants)),
         ("docs/results.md", BEGIN_STREAMED, table(streamed)),
+        ("docs/python.md", BEGIN_AT_REST, table(at_rest)),
     ):
         path = ROOT / page
         text = path.read_text(encoding="utf-8")

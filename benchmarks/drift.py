@@ -5,9 +5,10 @@
     python -m benchmarks.drift --data questions.jsonl [--limit 24] [--transcribe 96] [--policies all mine.yaml ...]
 
 With ``--text`` the first ``--prefill`` tokens of each file are read exactly and packed, and the next ``--continue`` are
-read over the packed cache. With ``--free-running N`` every policy goes on with N greedy tokens of its own instead
-(:mod:`benchmarks.free_running`). Both write their file after every policy, or group of them. ``--resume`` keeps the
-policies that an earlier run of the same model, prompts and settings has.
+read over the packed cache; with ``--starts`` there are prompts that begin further on in the file, too. With
+``--free-running N`` every policy goes on with N greedy tokens of its own instead (:mod:`benchmarks.free_running`). Both
+write their file after every policy, or group of them. ``--resume`` keeps the policies that an earlier run of the same
+model, prompts and settings has.
 
 With ``--data`` (lines ``{"images", "audio", "question", "answers"}``, or the ``turns`` of the held-out set) pages and
 recordings are packed before the question; then the question and the greedy answer of full precision are read.
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     source.add_argument("--data", type=Path, help="questions about pages and recordings, JSON lines")
     parser.add_argument("--policies", nargs="+", default=["all"], help="presets, YAML files, or all for the presets")
     parser.add_argument("--prefill", type=int, nargs="+", default=[1536], help="tokens of the text that are packed")
+    parser.add_argument("--starts", type=int, nargs="+", default=[0], help="tokens of a text left out before a prompt")
     parser.add_argument("--continue", dest="count", type=int, default=512, help="tokens of the text after them")
     parser.add_argument("--free-running", type=int, metavar="N", help="tokens of its own that each policy writes")
     parser.add_argument("--group", type=int, default=6, help="policies that write at the same time")
@@ -93,7 +95,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     model, processor = load_model(options.model, device=options.device, dtype=options.dtype)
     prompts = text_prompts(model, processor, options) if options.text else data_prompts(model, processor, options)
     if options.free_running:
-        names = [path.stem for path in options.text]
+        names = [f"{path.stem}+{start}" if start else path.stem for path in options.text for start in options.starts]
         free_running.run(options, arguments, model, processor, dict(zip(names, prompts, strict=True)), chosen)
         return
     origin = {
@@ -138,6 +140,8 @@ def check(options: argparse.Namespace) -> None:
         raise KVMMError("--free-running needs --text, --output and one --prefill.")
     if options.free_running is not None and (options.free_running < 1 or options.group < 1):
         raise KVMMError("--free-running and --group are numbers of 1 or more.")
+    if len(set(options.starts)) < len(options.starts) or min(options.starts) < 0:
+        raise KVMMError("--starts are different numbers of tokens, 0 or more.")
     if options.text and len({path.stem for path in options.text}) < len(options.text):
         raise KVMMError("Two texts have the same name: give each once, under its own name.")
     if options.resume and not options.output:
@@ -217,7 +221,8 @@ def text_prompts(model: Any, processor: Any, options: argparse.Namespace) -> lis
         except (OSError, UnicodeDecodeError) as error:
             raise KVMMError(f"{path} cannot be read as text ({error}): name a text file.") from None
         count = 3 if options.free_running else options.count
-        prompts += make.text_prompts(model, processor, text, options.prefill, count, path.name)
+        for start in options.starts:
+            prompts += make.text_prompts(model, processor, text, options.prefill, count, path.name, start)
     return prompts
 
 
@@ -237,7 +242,8 @@ def settings_of(options: argparse.Namespace, device: torch.device) -> dict[str, 
     if options.text:
         texts = ", ".join(path.name for path in options.text)
         where = {"machine": machine(torch.get_num_threads(), device)}
-        return {"text": texts, "prefill": options.prefill, "continue": options.count, **common, **where}
+        starts = {} if options.starts == [0] else {"starts": options.starts}
+        return {"text": texts, "prefill": options.prefill, **starts, "continue": options.count, **common, **where}
     data = {"data": options.data.name, "limit": options.limit, "transcribe": options.transcribe, "hide": options.hide}
     return {**data, "answers": options.answers, "max_new_tokens": options.max_new_tokens, **common}
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "language-model.md"
 FORCED, FREE = RESULTS / "language_drift.json", RESULTS / "language_free_running.json"
-STREAMING = RESULTS / "language_streaming.json"
+STREAMING, DIVERGING = RESULTS / "language_streaming.json", RESULTS / "language_diverging.json"
 BEGIN, END = "<!-- python -m benchmarks.language_tables {}: begin -->", "<!-- end -->"
 
 
@@ -65,7 +65,7 @@ def free_table(path: Path = FREE) -> str:
 
 
 def streaming_table(path: Path = STREAMING) -> str:
-    """Markdown of what policies wrote whose text is packed as it arrives, beside those that fill pages first."""
+    """Markdown of what policies wrote, means over the texts, in the order of the file."""
     rows = [(row["name"], means(row)) for row in json.loads(path.read_text(encoding="utf-8"))["results"]]
     found = [
         (name, _number(one["bits"], ".2f"), f"{one['diverged_at']:.0f}", _number(one["kl"], ".4f"))
@@ -96,6 +96,7 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def tables() -> Mapping[str, str]:
     """``{name of the mark: Markdown}`` of the results that there are."""
     made = {"forced": (FORCED, forced_table), "free": (FREE, free_table), "streaming": (STREAMING, streaming_table)}
+    made["diverging"] = (DIVERGING, streaming_table)
     return {name: make(path) for name, (path, make) in made.items() if path.is_file()}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import kitty_throughput
+from benchmarks import importance, kitty_throughput
 from benchmarks.decode_profile import phases
 from benchmarks.timing import Timing
 from tests.models import checkpoints
@@ -117,6 +117,18 @@ def test_policy_accuracy(tmp_path: Path):
     assert dynamic["policy"] == "dynamic" and dynamic["questions"] == rd["questions"] >= 6 and dynamic["kept"] == 1
     assert "media_bits" not in dynamic and one_bit["media_bits"] < rd["media_bits"] < 2.6
     assert one_bit["kept"] < 0.5 < rd["kept"]
+
+
+def test_importance(tmp_path: Path):
+    """Both kinds of importance are measured, on documents held out and on others; a second run adds to the file."""
+    output, sample = tmp_path / "r.json", str(ROOT / "tests" / "data" / "heldout" / "sample.jsonl")
+    importance.main(["--smoke", "--device", "cpu", "--output", str(output), "--fit", sample, "--on", sample])
+    importance.main(["--smoke", "--device", "cpu", "--output", str(output), "--fit", sample, "--append"])
+    held_out, others = sorted(json.loads(output.read_text())["results"], key=lambda row: row["name"])
+    assert (held_out["name"], others["name"]) == ("embedded, held out", "embedded, others")
+    assert (held_out["run"], others["run"]) == (1, 0) and held_out["prompts"] == others["prompts"] == 1
+    for row in (held_out, others):
+        assert set(row["kl"]) == {"gradient", "query"} and all(0 < kl["rd1"] < 5 for kl in row["kl"].values())
 
 
 def run_smoke(module: str, output: Path, *options: str) -> dict:

@@ -179,6 +179,7 @@ def test_benchmark_errors_are_one_line(tmp_path, capsys):
         (["--text", str(HELDOUT), "--policies", "nothing"], "Unknown policy"),
         (["--text", str(HELDOUT), "--tools", str(HELDOUT)], "--tools adds to the --verdicts"),
         (["--text", str(HELDOUT), "--verdicts", "v.json", "--tools", str(HELDOUT)], "is not JSON"),
+        (["--text", str(HELDOUT), "--starts", "0", "512", "0"], "different numbers"),
         (["--text", str(HELDOUT), "--verdicts", "v.json", "--output", "./v.json"], "name the same file"),
         (["--text", str(HELDOUT), "--verdicts", "v.json", "--resume", "--output", "o.json"], "of one whole run"),
     ]:

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("attention", "cuda_graphs"),
     ("cache",),
     ("models", "samples"),
-    ("analysis", "eval", "calibration.collect", "calibration.refine", "calibration.fit"),
+    ("analysis", "eval", *(f"calibration.{name}" for name in ("collect", "refine", "choose", "fit"))),
     ("ui", "serve", "lmcache", "vllm", "commands", "cli", "__main__", ""),
 )
 

@@ -13,6 +13,7 @@ import torch
 
 from kvmm.analysis.drift.measure import ForcedText
 from kvmm.calibration import Calibration, SiteSamples, model_fingerprint, site_name
+from kvmm.calibration.choose import GRADIENT, QUERY, ImportanceChoice, held_out, without_gradients
 from kvmm.calibration.collect import TEMPERATURE, Collector
 from kvmm.calibration.refine import Prompt, refine
 from kvmm.codecs import codec_class, codec_names
@@ -86,7 +87,7 @@ def calibrate(
     processor: Any,
     examples: Sequence[Example],
     *,
-    gradients: bool = True,
+    gradients: bool | None = None,
     name: str = "",
     data: str = "",
     seed: int = 0,
@@ -97,7 +98,9 @@ def calibrate(
     Args:
         model, processor: as ``load_model`` returns them.
         examples: in an order that keeps those about the same files together; reading a document is shared.
-        gradients: weigh errors by the loss they cause (one backward pass an example); else by queries and weights.
+        gradients: weigh errors by the loss they cause (one backward pass an example); else by queries and weights. None
+            takes what is better on a fifth of the documents when fitted to the others
+            (:class:`kvmm.calibration.choose.ImportanceChoice`); gradients where there are fewer than five.
         name: of the model, for messages.
         data: of the data, for the record.
         seed: of all that is drawn.
@@ -112,34 +115,40 @@ def calibrate(
     """
     if not examples:
         raise KVMMError("Calibration needs at least one example.")
-    collector = Collector(model, gradients=gradients, seed=seed)
-    known: tuple[Any, Document | None] = (None, None)
+    collector = Collector(model, gradients=gradients is not False, seed=seed)
+    last = held_out([document_of(example) for example in examples]) if gradients is None else []
+    first = [at for at in range(len(examples)) if at not in set(last)]
     read: list[tuple[Example, torch.Tensor]] = []
-    for number, example in enumerate(examples, start=1):
-        inputs, answer, length = _encoded(model, processor, example)
-        media = (example.images, example.audio if isinstance(example.audio, (str, Path)) else id(example.audio))
-        if example.text or known[0] != media or known[1] is None:
-            with torch.no_grad():
-                known = (media, Document(model, inputs, length))
-        if answer is None:
-            answer = answer_tokens(model, inputs, known[1].cache(DYNAMIC), ANSWER_TOKENS).cpu()
-        if len(answer) > 1:  # an answer that only ends says nothing
-            collector.add(inputs, answer, known[1])
-            read.append((example, answer))
-        yield number
+    importance, divergence = QUERY if gradients is False else GRADIENT, {}
+    with ImportanceChoice(model) as choice:
+        for number, (example, prompt) in enumerate(
+            read_prompts(model, processor, [examples[at] for at in first + last])
+        ):
+            if number == len(first) and read:
+                choice.fit(collector.samples())
+            inputs, answer, document = prompt
+            if len(answer) > 1:  # an answer that only ends says nothing
+                if choice.policies:
+                    choice.add(inputs, answer, document)
+                collector.add(inputs, answer, document)
+                read.append((example, answer))
+            yield number + 1
+        if choice.divergence:
+            importance, divergence = choice.best, choice.divergence
     samples = collector.samples()
-    fitted = fit_codecs(samples)
+    samples = without_gradients(samples) if importance == QUERY else samples
     metadata = {
         "model": name,
         "data": data,
         "examples": collector.prompts,
-        "importance": "gradient" if gradients else "query",
+        "importance": importance,
+        "importance_kl": divergence,
         "temperature": TEMPERATURE,
         "seed": seed,
         TAU: search_tau(model, processor, examples),
         "versions": {package: version(package) for package in ("torch", "transformers")},
     }
-    found = Calibration(model_fingerprint(model), fitted, metadata)
+    found = Calibration(model_fingerprint(model), fit_codecs(samples), metadata)
     if not refine_steps:
         yield found
         return
@@ -152,6 +161,25 @@ def calibrate(
             return inputs, answer, Document(model, inputs, length)
 
     yield from refine(model, prompt, found, samples, steps=refine_steps)
+
+
+def document_of(example: Example) -> Any:
+    """What tells the document of an example from others."""
+    audio = example.audio if isinstance(example.audio, (str, Path)) else id(example.audio)
+    return example.question if example.text else (example.images, audio)
+
+
+def read_prompts(model: Any, processor: Any, examples: Iterable[Example]) -> Iterator[tuple[Example, Prompt]]:
+    """Every example with its prompt; neighbours about the same files share the document."""
+    known: tuple[Any, Document | None] = (None, None)
+    for example in examples:
+        inputs, answer, length = _encoded(model, processor, example)
+        if known[0] != document_of(example) or known[1] is None:
+            with torch.no_grad():
+                known = (document_of(example), Document(model, inputs, length))
+        if answer is None:
+            answer = answer_tokens(model, inputs, known[1].cache(DYNAMIC), ANSWER_TOKENS).cpu()
+        yield example, (inputs, answer, known[1])
 
 
 def search_tau(model: Any, processor: Any, examples: Sequence[Example]) -> dict[str, list[int]]:

@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from kvmm.calibration.collect import frozen
 from kvmm.calibration.data import Calibration, SiteSamples, site_name
 from kvmm.codecs.rd import RD
-from kvmm.codecs.rd.fit import pooled_bits
+from kvmm.codecs.rd.fit import comparable_bits
 from kvmm.errors import KVMMError
 from kvmm.kernels.quantize import GAUSSIAN_HALF_STEP
 from kvmm.modality import MODALITY_NAMES, modality_of_ids
@@ -149,7 +149,7 @@ def _sites(
         ]
         if not own:
             continue
-        bits = {rate: pooled_bits(calibration, RD.name, modality, rate, None) for rate in rates}
+        bits = {rate: comparable_bits(calibration, RD.name, modality, rate) for rate in rates}
         for layer, side in own:
             tensors = calibration.site(RD.name, layer, side, modality)
             by_rate = {rate: shared[layer, side] for rate, shared in bits.items()}

@@ -30,9 +30,12 @@ def command(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use so many examples, spread over the data.")] = None,
     gradients: Annotated[
-        bool,
-        typer.Option(help="Weigh errors by the loss they cause; --no-gradients needs less memory."),
-    ] = True,
+        bool | None,
+        typer.Option(
+            help="Weigh errors by the loss they cause, or by queries and weights, which needs less memory; default is "
+            "what is better on a fifth of the examples, and gradients where there are fewer than five."
+        ),
+    ] = None,
     device: Device = None,
     dtype: Dtype = None,
     fuse_values: FuseValues = False,
@@ -87,6 +90,10 @@ def command(
     step.save(out)
     size = out.stat().st_size / 2**20
     typer.echo(f"{out}: {step.metadata['examples']} examples, {len(step.tensors)} tensors, {size:.1f} MiB")
+    for importance, divergence in step.metadata["importance_kl"].items():
+        chosen = "  (taken)" if importance == step.metadata["importance"] else ""
+        found = ", ".join(f"{name} {kl:.4f}" for name, kl in divergence.items())
+        typer.echo(f"{importance}: KL {found}{chosen}")
 
 
 def _questions(data: Path | None) -> list[Example]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -113,6 +115,20 @@ def test_a_rounded_site_is_what_the_codec_reads(fitted, side, rate):
     codec = build_codec(spec("rd", rate), side, Site(1, IMAGE, calibration, sibling=spec("rd", rate)))
     read = codec.decode(codec.encode(x[None], EncodeContext(128)))[0, :, : x.shape[1]]
     assert float((found - read).square().mean()) < 0.35 * float((x - read).square().mean())
+
+
+@pytest.mark.parametrize("importance", ["gradient", "query"])
+def test_channels_have_the_bits_that_the_codec_gives_them(fitted, importance):
+    """One budget for the model where costs have one unit, one for every layer and side where they have not."""
+    calibration = replace(fitted[2], metadata={"importance": importance})
+    sites = _sites(calibration, (1.0, 2.0), torch.device("cpu"))
+    assert len(sites) > 4
+    for (layer, side, modality), site in sites.items():
+        for rate, bits in site.bits.items():
+            place = Site(layer, modality, calibration, sibling=spec("rd", rate))
+            codec = build_codec(spec("rd", rate), side, place)
+            transform = codec.transform(len(bits), torch.device("cpu"))
+            assert torch.equal(codec.layout(len(bits), transform).bits, bits)
 
 
 def test_what_cannot_be_refined_is_said(fitted):

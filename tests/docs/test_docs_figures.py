@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
 
 import kvmm
-from benchmarks import blind_confidence, departure_tables, retention_tables, witness_tables
+from benchmarks import blind_confidence, departure_tables, goal_tables, retention_tables, witness_tables
 from benchmarks.answer_tables import (
+    AT_REST,
+    BEGIN_AT_REST,
     BEGIN_STREAMED,
     BEGIN_VARIANTS,
     STREAMED,
@@ -18,6 +21,7 @@ from benchmarks.answer_tables import (
     marked,
     table,
 )
+from benchmarks.free_running import means
 from kvmm import KVPolicy, media, policies
 from kvmm.decoding.files import MAX_PAGE_TEXT
 from kvmm.eval.report.pages import summary_of
@@ -68,6 +72,15 @@ def test_the_table_of_streamed_policies_is_the_committed_run():
     said = " ".join(POLICIES.split())
     assert f"the answers of `balanced` in {rd2} bits of the whole cache rather than {bits['balanced']}" in said
     assert f"has those of `small` in {rd1} rather than {bits['small']}" in said
+
+
+def test_answers_from_files_of_a_twelfth():
+    """``rd1.5-stream8-outliers`` answers no worse than ``rd2``, in a twelfth of the bytes."""
+    run = committed_run(AT_REST)
+    assert marked(text_of("docs/python.md"), BEGIN_AT_REST) == table(run)
+    assert results("at_rest")["rd1.5-stream8-outliers"]["coded_ratio"] >= 12
+    for task in run.tasks:
+        assert task.policy("rd1.5-stream8-outliers").score >= task.policy("rd2").score
 
 
 def test_what_is_said_of_the_table_is_in_it():
@@ -217,6 +230,28 @@ def test_what_is_said_of_gradients():
             assert cell == f"{kl:.4f}".removeprefix("0")
 
 
+def test_what_a_calibration_takes_is_better_on_other_texts_too():
+    table, found, best = rows(text_of("docs/calibration.md"), "| documents |"), results("importance"), {}
+    assert len(table) == 2 * len(found) == 6
+    for name, row in found.items():
+        for importance, said in (("gradient", "gradients"), ("query", "queries and weights")):
+            kl = [f"{kl:.4f}".removeprefix("0") for kl in row["kl"][importance].values()]
+            assert table[f"{name}, {said}"] == [str(row["prompts"]), *kl] and len(kl) == 3
+        scores = {importance: math.prod(kl.values()) for importance, kl in row["kl"].items()}
+        best[name] = min(scores, key=scores.get)
+    assert best == {
+        "SmolLM2-135M-Instruct, held out": "query",
+        "SmolLM2-135M-Instruct, others": "query",
+        "embedded, held out": "gradient",
+    }
+
+
+def test_what_is_said_of_relatives():
+    ratio = results("at_rest")["rd1"]["coded_ratio"]
+    said = " ".join(text_of("docs/calibration.md").partition("## Relatives")[2].split())
+    assert f"a file of four pages at `rd1` is {ratio:.1f} times smaller" in said
+
+
 def test_what_is_said_of_sinks_in_a_calibration():
     said = " ".join(text_of("docs/calibration.md").split())
     with_them, without = (
@@ -232,7 +267,7 @@ def test_what_is_said_of_refinement():
     said = " ".join(text_of("docs/language-model.md").split())
     kl = [
         {row["policy"]: row["logits"]["kl_mean"] for row in results(f"language_{name}")["policies"]}
-        for name in ("unrefined", "drift")
+        for name in ("unrefined", "refined")
     ]
     for name, (before, after) in {"rd1": (".052", ".044"), "rd2": (".029", ".023"), "rd3": (".022", ".017")}.items():
         assert f"`{name}`" in said and f"from {before} to {after}" in said
@@ -325,6 +360,29 @@ def test_every_family_is_named(page: str):
     for name in FAMILIES:
         short = re.sub(r"(thinker|moe|[^a-z0-9])", "", name)
         assert short in said, name
+
+
+def test_what_rd_is_to_hold():
+    shown = goal_tables.goal_table()
+    assert goal_tables.marked(RESULTS) == shown
+    files = re.findall(r"`([\w/]+\.json)` \|$", shown, re.MULTILINE)
+    assert len(files) == len(shown.splitlines()) - 2
+    assert all((ROOT / "benchmarks" / "results" / file).is_file() for file in files)
+
+
+def test_what_is_said_of_bounds_that_are_not_kept():
+    said = RESULTS.partition(goal_tables.BEGIN)[2].partition(goal_tables.END)[2].partition("\n## ")[0]
+    said = " ".join(said.split())
+    assert said.startswith("Two are not kept") and goal_tables.goal_table().count("| no |") == 2
+    found = results("language_diverging")
+    own = {name: means(row) for name, row in found.items()}
+    assert own["rd2"]["kl"] < own["oscar2-g32"]["kl"] / 2 and "less than half of that" in said
+    texts = found["oscar2-g32"]["texts"].values()
+    assert {one["tokens"] for one in texts} == {128} and len(texts) == 6 and "one of OScaR's six never leaves" in said
+    assert sum(one["diverged_at"] is None for one in texts) == 1
+    small = [row for row in results("at_rest").values() if row["coded_ratio"] >= 12]
+    assert f"KL is {min(row['kl'] for row in small):.4f}".replace("0.", ".") + " or more" in said
+    assert {re.match(r"rd[\d.]+", row["name"])[0] for row in small} == {"rd1", "rd1.5"}
 
 
 def test_what_departures_cost():

@@ -26,7 +26,7 @@ Answer with one call and nothing else:
 
 
 def text_prompts(
-    model: Any, processor: Any, text: str, prefill: Sequence[int], count: int, name: str = "The text"
+    model: Any, processor: Any, text: str, prefill: Sequence[int], count: int, name: str = "The text", start: int = 0
 ) -> list[DriftPrompt]:
     """Prompts that are the beginning of a text, each followed by the text itself.
 
@@ -35,18 +35,20 @@ def text_prompts(
         prefill: tokens that are read and packed, one prompt for each number.
         count: tokens that follow and are forced; fewer if the text or the model's window ends before.
         name: what an error calls the text.
+        start: tokens of the text that are left out at its beginning.
 
     Raises:
         KVMMError: if the text or the model has no room for a prompt and two tokens after it.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
-    ids = torch.tensor([tokenizer(text)["input_ids"]], dtype=torch.long)
+    ids = torch.tensor([tokenizer(text)["input_ids"]], dtype=torch.long)[:, start:]
     window = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or ids.shape[1]
     prompts = []
     for length in prefill:
         end = min(length + count, ids.shape[1], window)
         if length < 1 or end < length + 3:
-            has = f"{name} has {ids.shape[1]} tokens and the model {window} positions"
+            after = f" after the first {start}" if start else ""
+            has = f"{name} has {ids.shape[1]} tokens{after} and the model {window} positions"
             raise KVMMError(f"{has}: with --prefill {length} nothing is left to continue; lower it or give more text.")
         # The first token after the packed ones counts as prompt: what follows it is the first thing that can drift.
         prompt = {"input_ids": ids[:, : length + 1].to(model.device)}

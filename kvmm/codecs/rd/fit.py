@@ -97,6 +97,26 @@ def pooled_bits(
     return dict(zip(sites, bits.split([len(v) for v in sites.values()]), strict=True))
 
 
+def comparable_bits(
+    calibration: Calibration, codec: str, modality: int, average: float
+) -> dict[tuple[int, str], torch.Tensor]:
+    """Bits of every site where keys and values ask for the same average: ``{(layer, side): int64 [D]}``.
+
+    One budget for all sites if their costs have one unit, as those of gradients have, else one for each.
+    """
+    if costs_are_comparable(calibration):
+        return pooled_bits(calibration, codec, modality, average, None)
+    return {
+        (layer, side): waterfill(calibration.site(codec, layer, side, modality)["variance"].sum(0), average)
+        for layer, side in calibration.sites(codec, modality)
+    }
+
+
+def costs_are_comparable(calibration: Calibration) -> bool:
+    """Whether the costs of channels have one unit for all layers, keys and values."""
+    return calibration.metadata.get("importance") == "gradient"
+
+
 def channel_bits(
     codec: str, side: Side, site: Site, transform: Transform, average: float, pool: str | None, same: bool
 ) -> torch.Tensor:
@@ -114,12 +134,19 @@ def channel_bits(
     if transform.deviation is None or pool is None:
         return waterfill(transform.variance, average)
     if pool == "auto":
-        comparable = calibration.metadata.get("importance") == "gradient"
-        pool = "site" if not comparable else "model" if same else "side"
+        pool = "site" if not costs_are_comparable(calibration) else "model" if same else "side"
     if pool == "site":
         return waterfill(transform.variance, average)
     shared = pooled_bits(calibration, codec, site.modality, average, None if pool == "model" else side)
     return shared[site.layer, side]
 
 
-__all__ = ["channel_bits", "check_transform", "fit_to_prompt", "fit_transform", "pooled_bits"]
+__all__ = [
+    "channel_bits",
+    "check_transform",
+    "comparable_bits",
+    "costs_are_comparable",
+    "fit_to_prompt",
+    "fit_transform",
+    "pooled_bits",
+]

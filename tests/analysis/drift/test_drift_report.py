@@ -180,6 +180,17 @@ def test_text_is_cut_where_it_or_the_model_ends():
         make.text_prompts(model, Letters(), long, [0], 512)
 
 
+def test_a_prompt_may_begin_further_on():
+    model, words = build("llama"), "".join(chr(97 + at % 26) for at in range(300))
+    (whole,) = make.text_prompts(model, Letters(), words, [200], 512)
+    (part,) = make.text_prompts(model, Letters(), words, [50], 512, start=150)
+    for name in ("input_ids", "attention_mask"):
+        assert torch.equal(part.encode()[name], whole.encode()[name][:, -51:])
+    assert torch.equal(part.continuation, whole.continuation)
+    with pytest.raises(KVMMError, match=r"notes.txt has 51 tokens after the first 250"):
+        make.text_prompts(model, Letters(), words, [200], 512, "notes.txt", 250)
+
+
 def test_a_text_is_measured():
     model = build("llama")
     prompts = make.text_prompts(model, Letters(), WORDS * 20, [150, 300], 64)
