@@ -238,6 +238,14 @@ def test_what_is_said_of_refinement():
     for name, (before, after) in {"rd1": (".052", ".044"), "rd2": (".029", ".023"), "rd3": (".022", ".017")}.items():
         assert f"`{name}`" in said and f"from {before} to {after}" in said
         assert [f"{one[name]:.3f}"[1:] for one in kl] == [before, after]
+    queries, refined = (
+        {row["policy"]: row["logits"]["kl_mean"] for row in results(name)["policies"]}
+        for name in ("language_drift", "language_refined_queries")
+    )
+    for name in ("rd1", "rd2", "rd3"):
+        before, after = (f"{found[name]:.4f}".removeprefix("0") for found in (queries, refined))
+        assert f"`{name}` goes from {before} to {after}" in said or f"`{name}` from {before} to {after}" in said
+    assert all(queries[name] < kl[1][name] for name in ("rd1.5", "rd2", "rd2.25", "rd2.5", "rd3"))
 
 
 def test_what_is_said_of_a_soak():
