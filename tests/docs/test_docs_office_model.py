@@ -77,6 +77,8 @@ def test_what_the_page_of_models_says():
     said, scores = " ".join(text_of("docs/models.md").split()), (blind("blind_office"), blind("blind"))
     ours, other = (short(one["anls,none"]) for one in scores)
     assert f"an ANLS of {ours} where the default model reaches {other}" in said
+    heard, unheard = (short(one["wer,none"]) for one in scores)
+    assert f"word error rate of {heard} (the default model: {unheard})" in said
     rows = json.loads((ROOT / "benchmarks/results/embedded_models.json").read_text())["results"]
     times = next(one for one in rows if one["name"] == "office-omni")
     one, four = times["1_page_first_token_seconds"], times["4_pages_first_token_seconds"]
