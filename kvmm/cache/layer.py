@@ -177,8 +177,9 @@ class KVMMLayer(LayerContract):
             self.queries.clear()  # have served: codecs keep what they need of them
 
     def apply_on(self, stream: torch.cuda.Stream, plan: Plan) -> None:
-        """:meth:`apply` on a stream that has waited for the current one, which has to wait for it afterwards."""
+        """:meth:`apply` of the first plan on a stream that waits for the current one, which waits for it later."""
         self._flush()
+        stream.wait_stream(torch.cuda.current_stream(self.device))
         for x in (*self.residual.pair, *self.queries.tensors):
             x.record_stream(stream)  # freed before the stream has read them
         with torch.cuda.stream(stream):

@@ -1,8 +1,9 @@
 """Packing the layers of a prompt on CUDA streams of their own.
 
 Behind a long prompt the host has launched everything while the GPU still reads, and could launch the packing meanwhile.
-But a stream takes about a thousand launches and then lets its host wait for each one, and packing all layers can be
-several thousand. Several streams take as many more, and small kernels of different layers run at the same time.
+But a stream takes about a thousand launches and then lets its host wait for each one; those of the prompt fill it, and
+packing all layers takes hundreds more. Several streams have room for them, and small kernels of different layers run at
+the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Packs(Protocol):
 
     device: torch.device
     is_initialized: bool
+    packed: bool
     offloaded: bool
+    dense_key: torch.Tensor | None
     codecs: dict[int, tuple[Any, Any]]
 
     def apply(self, plan: Plan) -> None:
@@ -35,42 +38,37 @@ class Packs(Protocol):
 
 
 def apply_plan(layers: Sequence[Packs], plan: Plan) -> None:
-    """Carry out ``plan`` in all layers, those of a GPU in turn on several streams if it is long.
+    """Carry out ``plan`` in all layers, those of a GPU in turn on several streams if it packs a long prompt.
 
-    The current stream of every GPU waits for them. What they allocate stays theirs: packed pages cannot take the place
-    of keys and values that were freed a layer before.
+    The current stream of every GPU waits for them. Once there are pages, which it may have allocated itself, it packs
+    what comes. What the streams allocate stays theirs: packed pages cannot take the place of keys and values that were
+    freed a layer before.
     """
     long = sum(move.index.numel() for move in plan.moves) >= _LEAST
-    streams: dict[torch.device, list[torch.cuda.Stream]] = {}
+    used: set[torch.device] = set()
     known = set()  # kinds of layers whose shared tables exist: the first one makes them before streams part
     try:
         for number, layer in enumerate(layers):
-            if not long or not layer.is_initialized or layer.device.type != "cuda" or layer.offloaded:
+            first = long and layer.is_initialized and not layer.packed and not layer.offloaded
+            if not first or layer.device.type != "cuda":
                 layer.apply(plan)
-            elif (kind := (layer.device, _specs(layer))) not in known:
+            elif (kind := _kind(layer)) not in known:
                 layer.apply(plan)
                 known.add(kind)
             else:
-                if layer.device not in streams:
-                    streams[layer.device] = _behind(layer.device)
-                layer.apply_on(streams[layer.device][number % _STREAMS], plan)
+                used.add(layer.device)
+                layer.apply_on(_side_streams(layer.device)[number % _STREAMS], plan)
     finally:
-        for device, side in streams.items():
-            for stream in side:
+        for device in used:
+            for stream in _side_streams(device):
                 torch.cuda.current_stream(device).wait_stream(stream)
 
 
-def _specs(layer: Packs) -> str:
-    """The codecs of a layer, by modality."""
-    return repr([(modality, *(codec.spec for codec in pair)) for modality, pair in layer.codecs.items()])
-
-
-def _behind(device: torch.device) -> list[torch.cuda.Stream]:
-    """Streams that go on where the current one is."""
-    streams = list(_side_streams(device))
-    for stream in streams:
-        stream.wait_stream(torch.cuda.current_stream(device))
-    return streams
+def _kind(layer: Packs) -> tuple[Any, ...]:
+    """What the tables of a layer depend on: device, heads, channels, dtype, and the codecs by modality."""
+    key = layer.dense_key
+    specs = repr([(modality, *(codec.spec for codec in pair)) for modality, pair in layer.codecs.items()])
+    return layer.device, key.shape[1], key.shape[-1], key.dtype, specs
 
 
 @lru_cache(maxsize=16)

@@ -121,9 +121,10 @@ class ImportanceChoice:
 
     @property
     def best(self) -> str:
-        """The importance of the lower KL, as a geometric mean over policies; :data:`GRADIENT` if both are the same."""
+        """The importance of the lower KL, as a geometric mean over policies; :data:`GRADIENT` if both are the same. One
+        whose KL is no number is the worst."""
         scores = {
-            importance: sum(math.log(max(kl, 1e-12)) for kl in by_policy.values())
+            importance: sum(math.log(max(kl, 1e-12)) if math.isfinite(kl) else math.inf for kl in by_policy.values())
             for importance, by_policy in self.divergence.items()
         }
         return min(scores, key=scores.get, default=GRADIENT)

@@ -159,7 +159,8 @@ class RotateKV(RotatedAffineCodec):
         return Packed(tensors, context.page_size, group)
 
     def _joined(self, pages: Pages, g: int) -> Iterator[Pages]:
-        """Pages of ``g`` heads together, in runs: all where a kernel takes them, else a few that exist at a time."""
+        """Pages of ``g`` heads together, in runs: all at once where they have a joint form, else a few that exist at a
+        time."""
         groups = self.channel_groups(g * pages.shape[-1])
         joined = pages.join_heads(g, groups)
         return (part.join_heads(g, groups) for part in pages.parts()) if joined is None else iter((joined,))

@@ -124,7 +124,8 @@ class TurboQuant(Codec):
     values ``[B, H, P, D, N / 4]``); ``high_codes``, the rest, of all channels or of the first ``M``; ``norm``
     ``[B, H, P, N]``; for keys ``offset`` ``[B, H, G, D]``. With outliers by magnitude, which then are the first ``M``
     channels: ``high_norm`` ``[B, H, P, N]`` and ``channel_order`` int16 ``[B, H, G, D]``, the channels in the order of
-    the codes, alike for all groups.
+    the codes, alike for all groups: those of the first span, so that a later one with other strong channels is coded
+    worse than by its own.
     With a residual: ``sketch`` uint8 ``[B, H, P, N / 8, D]`` (signs) and ``residual_norm`` ``[B, H, P, N]``.
 
     Options:

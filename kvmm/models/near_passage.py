@@ -14,6 +14,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
 MAX_DISTANCE = 0.25  # of the longer text; one character of four
+MIN_ANSWER = 4  # characters; of fewer, one that differs makes another word
 MAX_ANSWER = 100  # characters; a longer answer is a sentence or a transcription
 MAX_SPANS = 200_000  # that are compared, in half a second; ten times as many as dense pages have
 _DIGITS = re.compile(r"\d+")
@@ -32,11 +33,12 @@ def near_passage(answer: str, pages: Sequence[str], accepts: Callable[[str], boo
         accepts: whether a passage may be proposed.
 
     Returns:
-        None where no passage is near, two different ones are equally near, the answer is empty or longer than
-        :data:`MAX_ANSWER`, or the text has more than :data:`MAX_SPANS` passages of its length.
+        None where no passage is near, two different ones are equally near, the answer has fewer characters than
+        :data:`MIN_ANSWER` or more than :data:`MAX_ANSWER`, or the text has more than :data:`MAX_SPANS` passages of its
+        length.
     """
     wanted = _comparable(answer)
-    if not wanted or len(wanted) > MAX_ANSWER:
+    if not MIN_ANSWER <= len(wanted) <= MAX_ANSWER:
         return None
     spans: dict[str, str] = {}
     left = MAX_SPANS

@@ -20,7 +20,7 @@ TOKENS = 700
 class Layer:
     """Notes where a plan is carried out."""
 
-    device, offloaded, codecs = torch.device("cpu"), False, {}
+    device, packed, offloaded, dense_key, codecs = torch.device("cpu"), False, False, None, {}
 
     def __init__(self, initialized=True):
         self.is_initialized, self.calls = initialized, []

@@ -83,7 +83,12 @@ def test_both_are_measured_with_files_of_their_own(collected):
 
 @pytest.mark.parametrize(
     ("gradient", "query", "best"),
-    [((0.3, 0.2), (0.2, 0.2), QUERY), ((0.1, 0.01), (0.05, 0.1), GRADIENT), ((0.0, 0.0), (0.0, 0.0), GRADIENT)],
+    [
+        ((0.3, 0.2), (0.2, 0.2), QUERY),
+        ((0.1, 0.01), (0.05, 0.1), GRADIENT),
+        ((0.0, 0.0), (0.0, 0.0), GRADIENT),
+        ((float("nan"), 0.2), (1.0, 1.0), QUERY),
+    ],
 )
 def test_the_lower_divergence_is_taken(collected, monkeypatch, gradient, query, best):
     model, samples = collected

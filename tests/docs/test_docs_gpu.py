@@ -180,6 +180,8 @@ def test_what_is_said_of_packing_a_prompt():
     others = [100 * row["behind_share"] for row in measured if "calibquant" not in row["policy"]]
     assert f"for {min(others):.1f} to {max(others):.1f} % of the time of reading it longer" in said
     assert f"waited for the GPU, {min(waited):.1f} to {max(waited):.1f} % (" in said
+    alone = [100 * row["share"] for row in measured]
+    assert f"{min(alone):.0f} to {max(alone):.0f} % of the time of reading it on a host that 18 other" in said
     extra = {row["policy"]: 100 * row["extra_layers"] for row in measured}
     plain = [share for name, share in extra.items() if "spherical" not in name]
     assert f"at most {max(extra.values()):.0f} % of one layer's" in said

@@ -71,6 +71,7 @@ def test_a_passage_is_whole_words_of_one_page():
 def test_the_search_is_bounded():
     begin = time.process_time()
     assert near_passage("x" * (MAX_ANSWER + 1), ["x" * MAX_ANSWER]) is None
+    assert near_passage("yes", ["eyes"]) is None  # another word
     assert near_passage("aaaa", ["aaab"]) == "aaab"
     assert near_passage("aaaa", ["aaab " + "a bb " * MAX_SPANS]) is None
     for text in ("a1 " * 6_000, "1 111 " * 3_000, "word " * 3_600, "\ufdfa" * 18_000):

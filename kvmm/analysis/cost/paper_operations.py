@@ -18,8 +18,8 @@ are two fast Hadamard transforms, ``d h`` is a dense rotation, ``3 d`` of OScaR'
 its ``3 d`` per cached token multiplies by that norm; ``5 d`` of TurboQuant's ``6 d`` are look-ups. TurboQuant+ is the
 authors' variant without the residual sketch.
 
-The paper itself was not at hand. Its figures for 10,000 tokens of 4096 channels in heads of 128 were, in a reader's
-public notes, with the parts that are named above; the remaining multiples of ``d`` and ``d h`` were fitted to the
+Its figures for 10,000 tokens of 4096 channels in heads of 128 are cited after public notes on the paper, as the parts
+that are named above are; the remaining multiples of ``d`` and ``d h`` were fitted to the
 figures, all ten of which follow from them to the last digit. The authors' repository draws three of them (KIVI,
 TurboQuant+, OScaR, per step) in a picture that can be read to half a million.
 """

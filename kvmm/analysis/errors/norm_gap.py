@@ -12,8 +12,8 @@ So the gap between the largest and the smallest norm of a group sets a floor und
 rotation does not lower and which is zero once norms are divided out. It is a floor of even errors: where most elements
 of a channel fall on one level, real ones can be smaller.
 
-The three steps are those of a reader's public notes on the paper, which was not at hand itself; that they are its
-equations 9 to 11 is by their order. :mod:`kvmm.analysis.errors.bounds` has the other side, how large errors can get.
+The three steps are cited after public notes on the paper; that they are its equations 9 to 11 is by their order.
+:mod:`kvmm.analysis.errors.bounds` has the other side, how large errors can get.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ def outlier_slots(
     if keys is None or transform is None:
         return find_outliers(x, count, context)
     divided = transform.norm if norm == "auto" else norm == "l2"
-    told = (count, context.page_size, id(transform), divided)
+    told = (count, context.page_size, id(transform), divided, id(context.valid))
     if side == "value" and _last.keys is not None and _last.keys() is keys and _last.told == told:
-        _last.keys, slots = None, _last.slots
+        slots, _last.keys, _last.slots = _last.slots, None, None
         return slots
     slots = find_clipped(keys, transform, divided, count, context)
     _last.keys, _last.told, _last.slots = (weakref.ref(keys) if side == "key" else None), told, slots

@@ -33,7 +33,7 @@ def paged(x: torch.Tensor, page_size: int) -> torch.Tensor:
     return x.float().unflatten(2, (-1, page_size))
 
 
-SAMPLED = 8192  # tokens of a long span that its statistics are taken of
+SAMPLED = 8192  # tokens of a long span, at least, that its statistics are taken of
 
 
 def sampled_pages(pages: int, page_size: int) -> int:
@@ -74,7 +74,7 @@ class DensePages:
         return TokenGroups(self.shape[2], self.page_size, group_size, self.device)
 
     def sample(self) -> DensePages:
-        """Some pages, evenly spread, for statistics of a span of more than :data:`SAMPLED` tokens: for :meth:`mean`,
+        """Every ``k``-th page, for statistics of a span of at least twice :data:`SAMPLED` tokens: for :meth:`mean`,
         :meth:`page_sums` and :meth:`fit_levels`. A shorter span is its own sample.
         """
         every = sampled_pages(self.shape[2], self.page_size)

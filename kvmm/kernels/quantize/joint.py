@@ -39,7 +39,8 @@ class JointPages:
     @staticmethod
     def takes(channels: int, channel_groups: int) -> bool:
         """Whether a program can hold what vectors of so many channels are cut into."""
-        return channels // channel_groups <= _MOST
+        size = channels // channel_groups
+        return size <= _MOST and (channel_groups == 1 or size & (size - 1) == 0)
 
     def sort_channels(self, order: torch.Tensor) -> JointPages:
         twin = copy.copy(self)
