@@ -25,8 +25,10 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,6 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from transformers import PreTrainedModel
 
 from benchmarks.retention_variants import STABILITY, VARIANTS, Variant, base_policy
 from kvmm import KVMMError, KVPolicy
@@ -50,6 +53,9 @@ from kvmm.policy import KVSpec, spec
 
 ISO_POINTS = 0.8  # of accuracy that the front may lose
 GAINS = (1.05, 1.1, 1.2)
+Task = tuple[dict[str, Any], bool]  # a question, and whether its caches go on
+Found = tuple[list[tuple[tuple[str, float], dict[str, Any]]], list[tuple[str, dict[str, float]]]]
+_PREPARED: list[Any] = []  # model, processor and options of this process
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--steps", type=int, default=0, help="decode steps that show how restless tiers are")
     parser.add_argument("--threads", type=int, help="CPU threads")
+    parser.add_argument("--processes", type=int, default=1, help="that ask questions at the same time (default 1)")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
     try:
@@ -73,31 +80,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
 
 
-@torch.no_grad()
 def run(options: argparse.Namespace) -> None:
     """Measure, print and write."""
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     begun = time.perf_counter()
-    model, processor = load_model(options.model, dtype=options.dtype)
     lines = shortened(
         [line for line in read_lines(options.data) if line["images"] and not line["audio"]], options.limit
     )
+    model = prepare(options)
     rows: dict[tuple[str, float], list[dict[str, Any]]] = {}
     restless: dict[str, list[dict[str, float]]] = {}
-    for number, line in enumerate(lines, start=1):
-        inputs = encode_question(model, processor, line["question"], [load_image(path) for path in line["images"]])
-        before = options.packed == "document"
-        length = document_length(inputs["input_ids"], model.config) if before else inputs["input_ids"].shape[1] - 1
-        document = Document(model, inputs, length)
-        answer = processor.tokenizer(line["answers"][0], return_tensors="pt", add_special_tokens=False)["input_ids"]
-        for key, found in measured(model, inputs, document, answer, options):
-            rows.setdefault(key, []).append(found)
-        if options.steps and number <= max(1, options.limit // 4):
-            for name, found in stability(model, inputs, document, options.steps, min(options.shares)):
-                restless.setdefault(name, []).append(found)
+    steady = max(1, options.limit // 4)  # questions whose caches go on, if any do
+    tasks = [(line, bool(options.steps) and number < steady) for number, line in enumerate(lines)]
+    for number, (found, moved) in enumerate(answered(tasks, options), start=1):
+        for key, row in found:
+            rows.setdefault(key, []).append(row)
+        for name, row in moved:
+            restless.setdefault(name, []).append(row)
         print(f"{number} of {len(lines)} questions, {time.perf_counter() - begun:.0f} s", file=sys.stderr)
         report = make_report(model, options, rows, restless, time.perf_counter() - begun)
         if options.output:  # what there is so far: a run on a CPU takes its time
@@ -107,6 +105,40 @@ def run(options: argparse.Namespace) -> None:
         print(f"{row['share']:5} {row['variant']:32} {row['nbytes']:>9} {values}  {row['held']} of {row['entries']}")
     for name in ("iso_quality", "synergy_gap", "stability"):
         print(name, json.dumps(report[name], indent=1))
+
+
+def prepare(options: argparse.Namespace) -> PreTrainedModel:
+    """The model, which this process then measures with."""
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    model, processor = load_model(options.model, dtype=options.dtype)
+    _PREPARED[:] = [model, processor, options]
+    return model
+
+
+def answered(tasks: Sequence[Task], options: argparse.Namespace) -> Iterator[Found]:
+    """What is found for every question, in their order, by ``--processes`` processes with a model each."""
+    if options.processes == 1:
+        yield from map(ask, tasks)
+        return
+    with ProcessPoolExecutor(options.processes, get_context("spawn"), prepare, (options,)) as pool:
+        yield from pool.map(ask, tasks)
+
+
+@torch.no_grad()
+def ask(task: Task) -> Found:
+    """Read one question over every variant's cache, and let the caches go on if it is one of those."""
+    (line, goes_on), (model, processor, options) = task, _PREPARED
+    inputs = encode_question(model, processor, line["question"], [load_image(path) for path in line["images"]])
+    before = options.packed == "document"
+    length = document_length(inputs["input_ids"], model.config) if before else inputs["input_ids"].shape[1] - 1
+    document = Document(model, inputs, length)
+    answer = processor.tokenizer(line["answers"][0], return_tensors="pt", add_special_tokens=False)["input_ids"]
+    found = list(measured(model, inputs, document, answer, options))
+    moved = stability(model, inputs, document, options.steps, min(options.shares)) if goes_on else ()
+    return found, list(moved)
 
 
 def make_report(

@@ -80,8 +80,10 @@ def write(writer: Writer, pages: int, documents: int, recordings: int, spoken: i
             writer.add("recording", said.kind, [], path, [turn(question, answer, key)])
     for i in range(spoken):
         page = _page(r)
+        while not (facts := pick_facts(r, [page], 1)):  # a chart or a sign without a value to ask for
+            page = _page(r)
         image = writer.image(f"spoken-{i:03d}", page.rgb())
-        fact = pick_facts(r, [page], 1)[0][0]
+        fact = facts[0][0]
         asked = spoken_question(r, wordings.phrase_question(r, fact))
         path = _recording(writer, r, f"spoken-{i:03d}", asked)
         writer.add("spoken", page.kind, [image], path, [turn("", fact.value, fact.key)])
