@@ -31,7 +31,8 @@ OFFICE_SHARE = 0.7  # of pages; the others are those of `training.pages`
 ALOUD_SHARE, SHORT_ALOUD_SHARE = 0.34, 0.45  # of recordings, and of those up to six seconds: prose read aloud
 WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `training/utterances/texts`
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
-LONG_TEXT, LONG_SEQUENCE = 420, 1280  # tokens of a transcription now and then, where a sequence has so many
+SHORT_TEXT = 260  # tokens of most transcriptions
+LONG_SHARE, LONG_PART = 0.3, 0.75  # of transcriptions, and which part of a sequence these may take
 SUMMARIES = ("What kind of document is this?", "What is this?", "What type of document is it?", "What do I see here?")
 KIND_NAMES = {
     "bank_statement": "a bank statement", "form_hand": "a form", "merged_table": "a table", "news": "a newspaper page",
@@ -58,12 +59,12 @@ def _spec(name: str, sequences: int, height: int, width: int, seq_len: int, teac
 
 
 SPECS: list[tuple[OfficeSpec, float]] = [
-    (_spec("page", 40, 560, 448, 896, 896), 0.14),
-    (_spec("page", 28, 756, 532, 1152, 1024), 0.16),
+    (_spec("page", 40, 560, 448, 896, 896), 0.11),
+    (_spec("page", 28, 756, 532, 1152, 1024), 0.15),
     (_spec("page", 24, 812, 588, 1280, 1088), 0.11),
-    (_spec("page", 16, 1008, 756, 1664, 1280), 0.08),  # A4 with small print
+    (_spec("page", 12, 1008, 756, 2176, 1280), 0.13),  # A4 with small print, read whole
     (_spec("page", 40, 448, 560, 896, 896), 0.06),
-    (_spec("page", 40, 784, 308, 896, 896), 0.06),
+    (_spec("page", 40, 784, 308, 896, 896), 0.05),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),
     (OfficeSpec("text", 40, 0, 756, 532, 0, 0, 896), 0.13),
     (OfficeSpec("pages", 8, 2, 924, 644, 0, 0, 2432), 0.03),
@@ -135,7 +136,7 @@ class Pair:
 
 def _fill(r: Rng, pair: Pair, page: Page, spec: OfficeSpec, held: bool, seen: bool) -> None:
     if seen and r.chance(0.8):
-        limit = LONG_TEXT if spec.seq_len >= LONG_SEQUENCE and r.chance(0.3) else 260
+        limit = max(SHORT_TEXT, int(LONG_PART * pair.room)) if r.chance(LONG_SHARE) else SHORT_TEXT
         pair.branch(*turns_tokens(transcription(r, page, None), limit))
     if r.chance(0.15):
         plain = page.kind.replace("_", " ")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from training.office.charts import draw_chart
 from training.office.document import Block, Document
+from training.office.filling import fillings, type_share
 from training.office.hand_forms import HandForm
 from training.office.plots import draw_plot
 from training.office.series_charts import draw_series
@@ -17,6 +18,7 @@ from training.pages.values import Rng
 
 SIZES, SIZE_WEIGHTS = (9, 10, 11, 12, 13, 14, 15, 16, 18, 20), (2, 4, 5, 5, 5, 4, 3, 2, 2, 1)
 PART = "part"  # key of the facts that mark what was drawn
+LARGER = (*range(9, 21), 22, 24, 27, 30, 34, 38, 43, 48, 54, 60, 68, 76)  # sizes that a page is set anew in
 STYLES = tuple(s for s in FIELD_STYLES if s not in ("header", "strip"))
 
 
@@ -45,11 +47,12 @@ def office_style(r: Rng, width: int, held: bool, large: int | None = None) -> St
 class Engine:
     """Sets blocks one after the other; ``drawn`` are the parts that are on the page.
 
-    ``lines`` hold the text in reading order: columns one after the other, cells of a row together.
+    ``lines`` hold the text in reading order: columns one after the other, cells of a row together. ``spread`` pixels
+    are left free between two blocks.
     """
 
-    def __init__(self, setter: Setter, held: bool) -> None:
-        self.s, self.r, self.held = setter, setter.r, held
+    def __init__(self, setter: Setter, held: bool, spread: float = 0.0) -> None:
+        self.s, self.r, self.held, self.spread = setter, setter.r, held, spread
         hands, complete = font_files(held, hand=True), font_files(held, latin=True, hand=True)
         self.hand = self.r.pick(hands) if hands else None  # one person fills in a page
         self.accented = self.hand if self.hand in complete else self.r.pick(complete) if complete else None
@@ -63,8 +66,10 @@ class Engine:
         return Fact(PART, str(part))
 
     def run(self, document: Document, box: Box) -> None:
-        for block in document.blocks:
+        for number, block in enumerate(document.blocks):
             before = len(self.s.canvas.items)
+            if number and box.fits(self.spread + self.s.style.body.height):
+                box.y += self.spread
             getattr(self, f"set_{block.kind}")(block, box)
             if not block.inner:
                 self.lines += rows_of(self.s.canvas.items[before:])
@@ -232,22 +237,64 @@ def rows_of(items: list[tuple[float, float, str]]) -> list[str]:
     return [" ".join(text for _, _, text in sorted(row, key=lambda i: i[1])) for row in rows]
 
 
+@dataclass
+class Setting:
+    """A page as it was set: ``bottom`` is where its text ends, in pixels."""
+
+    canvas: Canvas
+    drawn: set[int]
+    lines: list[str]
+    bottom: float
+
+
+def enlarged(style: Style, factor: float) -> Style:
+    """The typography in larger faces, of sizes that are few enough for their glyphs to be kept."""
+
+    def larger(f: Face) -> Face:
+        return face(f.path, max((size for size in LARGER if size <= f.size * factor), default=f.size))
+
+    faces = {name: larger(getattr(style, name)) for name in ("body", "bold", "small", "title")}
+    return replace(style, **faces, leading=round(style.leading * factor))
+
+
 def set_on_canvas(
     document: Document, height: int, width: int, held: bool, style: Style | None = None
 ) -> tuple[Canvas, set[int], list[str]]:
     """Draws a document; returns the canvas, the parts that are on it and its lines in reading order.
 
+    What would leave much of the page empty is mostly set again (:mod:`training.office.filling`), unless something would
+    then be missing.
+
     Args:
         style: typography of an earlier page of the same document; drawn at random if not given.
     """
     r = document.r
-    canvas = Canvas(height, width)
     large = document.large_size() if style is None else None
-    setter = Setter(canvas, style or office_style(r, width, held, large), r)
-    top = r.randint(8, height // 4 if large else 40)
-    box = Box(setter.style.margin, width - setter.style.margin, top, height - r.randint(8, 24))
-    if r.chance(0.06):
-        canvas.rect(3, 3, width - 4, height - 4, outline=setter.style.rule)
-    engine = Engine(setter, held)
-    engine.run(document, box)
-    return canvas, engine.drawn, engine.lines
+    chosen = style or office_style(r, width, held, large)
+    top, foot, framed = r.randint(8, height // 4 if large else 40), r.randint(8, 24), r.chance(0.06)
+    share = type_share(r) if style is None else -1.0
+    state = r.getstate()
+
+    def setting(style: Style, top: int, spread: float) -> Setting:
+        r.setstate(state)  # the same page, but for its typography
+        setter = Setter(Canvas(height, width), style, r)
+        box = Box(style.margin, width - style.margin, top, height - foot)
+        if framed:
+            setter.canvas.rect(3, 3, width - 4, height - 4, outline=style.rule)
+        engine = Engine(setter, held, spread)
+        engine.run(document, box)
+        return Setting(setter.canvas, engine.drawn, engine.lines, box.y)
+
+    found = setting(chosen, top, 0.0)
+    used, room = found.bottom - top, height - foot - min(top, 40)
+    for factor, spread in fillings(share, used, room, blocks_in(document)):
+        filled = setting(enlarged(chosen, factor), min(top, 40), spread)
+        if filled.drawn >= found.drawn:
+            found = filled
+            break
+    return found.canvas, found.drawn, found.lines
+
+
+def blocks_in(document: Document) -> int:
+    """How many blocks stand below one another, with those in frames."""
+    return sum(blocks_in(b.inner[0]) if b.kind == "framed" else 1 for b in document.blocks)

@@ -11,7 +11,7 @@ from training.office.canvas_engine import office_style, set_on_canvas
 from training.office.document import Block, Document
 from training.office.lookups import add_lookups
 from training.office.near_misses import near_misses
-from training.office.prose import prose
+from training.office.prose import pad, prose
 from training.office.registry import kinds
 from training.office.sentences import TOLD, tell
 from training.office.stamps import STAMP_SHARE, STAMPED, stamp
@@ -22,6 +22,7 @@ from training.pages.values import Rng
 from training.wordings import NOT_STATED
 
 PDF_SHARE = 0.15  # of pages, where the second engine is installed
+PADDED_SHARE = 0.55  # of pages of kinds that may be long
 SHORT = frozenset(
     "badge ticket label receipt_world menu timetable prose slide invitation poster certificate business_card "
     "sticky_note sign chat shopping_list calendar settings prescription article email_thread recipe spreadsheet "
@@ -128,9 +129,8 @@ def make_office_page(
     if kind in TELLING and r.chance(0.35):
         tell(document, r.randint(1, 2), Dates(r), Money(r))
     add_lookups(document)
-    if kind not in SHORT and r.chance(0.35):  # text that no question is about
-        for _ in range(r.randint(1, 5)):
-            document.paragraph(prose(r, 500))
+    if kind not in SHORT and r.chance(PADDED_SHARE):
+        pad(document, r)
     if engine is None:
         engine = "pdf" if pdf_engine.available() and r.chance(PDF_SHARE) else "canvas"
     if engine == "pdf" and pdf_engine.can_set(document):

@@ -7,7 +7,7 @@ as viewers do it. Where the two packages are missing, pages come from the canvas
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from training.office.document import Block, Document
+from training.office.filling import fillings, type_share
 from training.pages.canvas import CELL_HEIGHT, CELL_WIDTH, CHARACTERS, font_files, random_faces
 from training.pages.values import Rng
 
@@ -339,17 +340,31 @@ def set_as_pdf(
         r.pick(("grid", "rows", "zebra", "")),
     )
     margin = r.randint(12, 60) if width >= 400 else r.randint(8, 20)
-    buffer = io.BytesIO()
-    canvas = Canvas(buffer, pagesize=(width, height))
-    frame = Frame(margin, r.randint(8, 24), width - 2 * margin, height - margin - 8, 0, 0, 0, 0)
-    drawn: set[int] = set()
-    for flow, parts in Setter(r, look, width - 2 * margin).flowables(document, width - 2 * margin):
-        if frame.add(flow, canvas):
-            drawn |= set(parts)
-    canvas.showPage()
-    canvas.save()
-    page = pypdfium2.PdfDocument(buffer.getvalue())[0]
-    ink = 255 - page.render(scale=1, grayscale=True).to_numpy()[:height, :width]
+    foot, share = r.randint(8, 24), type_share(r)
+    state = r.getstate()
+
+    def setting(look: Look, spread: float) -> tuple[pypdfium2.PdfPage, np.ndarray, set[int]]:
+        r.setstate(state)  # the same page, but for its typography
+        buffer, drawn = io.BytesIO(), set()
+        canvas = Canvas(buffer, pagesize=(width, height))
+        frame = Frame(margin, foot, width - 2 * margin, height - margin - 8, 0, 0, 0, 0)
+        for flow, parts in Setter(r, look, width - 2 * margin).flowables(document, width - 2 * margin):
+            if frame.add(flow, canvas):
+                drawn |= set(parts)
+                frame.add(Spacer(1, spread), canvas)
+        canvas.showPage()
+        canvas.save()
+        page = pypdfium2.PdfDocument(buffer.getvalue())[0]
+        return page, 255 - page.render(scale=1, grayscale=True).to_numpy()[:height, :width], drawn
+
+    page, ink, drawn = setting(look, 0.0)
+    rows = np.flatnonzero(ink.reshape(height, width).max(1) > 60)
+    used, room = int(np.ptp(rows)) if rows.size else 0, height - margin - 8
+    for factor, spread in fillings(share, used, room, len(drawn)):
+        filled = setting(replace(look, size=look.size * factor), spread)
+        if filled[2] >= drawn:
+            page, ink, drawn = filled
+            break
     text = page.get_textpage()
     lines = [line.strip() for line in text.get_text_range().replace("\r", "").split("\n")]
     return (

@@ -1,0 +1,70 @@
+"""Pages of an office are filled, short ones in larger type and long ones with text, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.usefixtures("train_assets")
+
+FEW_WORDS = ("name_badge", "ticket", "label", "business_card", "invitation", "sign")
+SEEDS = range(8)
+
+
+def heights(pages) -> np.ndarray:
+    """Share of each page's height from its first to its last dark pixel."""
+    rows = [np.flatnonzero(page.ink.max(1) > 60) for page in pages]
+    return np.array([np.ptp(found) / page.ink.shape[0] for found, page in zip(rows, pages, strict=True)])
+
+
+@pytest.mark.parametrize("engine", ["canvas", "pdf"])
+def test_filled_pages_hold_what_the_others_hold(train_assets, monkeypatch, engine):
+    from training.office import canvas_engine, pdf_engine
+    from training.office.pages import make_office_page
+
+    def made(share):
+        for module in (canvas_engine, pdf_engine):
+            monkeypatch.setattr(module, "type_share", lambda r: share)
+        return [make_office_page(n, 756, 532, kind=kind, engine=engine) for kind in FEW_WORDS for n in SEEDS]
+
+    plain, filled = made(-1.0), made(0.9)
+    assert heights(filled).mean() > heights(plain).mean() + 0.2
+    assert (heights(filled) > 0.6).mean() > 0.6
+    for before, after in zip(plain, filled, strict=True):
+        assert {fact.subject for fact in before.facts} <= {fact.subject for fact in after.facts}
+
+
+def test_what_is_tried(train_assets):
+    from training.office.filling import ENOUGH, fillings
+
+    tried = list(fillings(0.9, used=100, room=900, blocks=5))
+    factors, spreads = zip(*tried, strict=True)
+    assert list(factors) == sorted(factors, reverse=True) and min(factors) > 1 and min(spreads) > 0
+    assert not list(fillings(0.9, used=ENOUGH * 900, room=900, blocks=5)) and not list(fillings(-1.0, 100, 900, 5))
+
+
+def test_large_pages_are_often_long(train_assets):
+    """As those of letters, contracts and minutes: a third beyond 1000 characters, some beyond 2000."""
+    from training.office.pages import make_office_page
+
+    pages = [make_office_page(n, 1008, 756, engine="canvas") for n in range(60)]
+    lengths = np.array([sum(map(len, page.lines)) for page in pages])
+    assert (lengths > 1000).mean() > 0.25 and (lengths > 2000).mean() > 0.1
+    assert all(page.facts for page in pages if sum(map(len, page.lines)) > 1000)
+
+
+def test_padding_stands_among_the_blocks(train_assets):
+    from training.office.document import Document
+    from training.office.prose import pad
+    from training.pages.values import Rng
+
+    found = set()
+    for seed in range(12):
+        document = Document(Rng(seed), (756, 532))
+        document.heading("A title")
+        parts = document.lines("one", "two")
+        document.line("three")
+        pad(document, document.r)
+        assert document.blocks[0].texts == ["A title"]
+        found.add(next(n for n, block in enumerate(document.blocks) if block.parts == parts))
+    assert len(found) > 1  # text also stands before what is asked for
