@@ -121,7 +121,7 @@ STEPS = (
     ),
     Step(
         "retention_gpu",
-        "retention --data tests/data/heldout/sample.jsonl --limit 16 --shares 0.4 0.2 --steps 32",
+        "retention --data tests/data/heldout/sample.jsonl --limit 16 --shares 0.6 0.45 --processes 6",
         240,
         smoke=False,
     ),

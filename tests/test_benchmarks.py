@@ -72,7 +72,18 @@ def test_retention(tmp_path: Path):
     data = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
     variants = ["A0 full system", "A2 retention only", "A2 quantisation only", "StreamingLLM"]
     options = ["--data", str(data), "--limit", "1", "--shares", "0.3", "--dtype", "float32", "--output", str(output)]
-    command = [sys.executable, "-m", "benchmarks.retention", *options, "--variants", *variants, "--steps", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.retention",
+        *options,
+        "--variants",
+        *variants,
+        "--steps",
+        "2",
+        "--processes",
+        "2",
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
     report = json.loads(output.read_text())
     rows = {row["variant"]: row for row in report["results"]}

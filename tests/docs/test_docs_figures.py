@@ -284,19 +284,31 @@ def test_retention():
 def test_what_is_said_of_retention():
     """The sentences below the tables."""
     found = {(row["variant"], row["share"]): row for row in results("retention")["results"]}
+    said = " ".join(SPHERICAL.split())
     kl = {key: row["kl"] for key, row in found.items()}
-    budgets = {share for _, share in kl} - {1.0}
-    for share in budgets:
+    count = max(row["questions"] for row in found.values())
+    assert count == 16 and "What sixteen questions show" in said
+    met = {key: row["questions"] == count for key, row in found.items()}
+    large, small = sorted({share for _, share in kl} - {1.0}, reverse=True)
+    for share in (large, small):
         full = kl["A0 full system", share]
-        assert full < min(kl[name, share] for name in ("A2 retention only", "StreamingLLM", "H2O"))
-        assert kl["entries of pages", share] < full == kl["A3 no caps", share]
-    assert abs(kl["A0 full system", min(budgets)] / kl["VL-Cache", min(budgets)] - 1) < 0.02
-    assert kl["A2 quantisation only", max(budgets)] < kl["A0 full system", max(budgets)]
+        others = ("A2 retention only", "A2 quantisation only", "StreamingLLM", "H2O")
+        assert all(full < kl[name, share] for name in others if met.get((name, share)))
+        assert full > max(kl[name, share] for name in ("entries of neighbours", "angles of 4 bits and down"))
+        assert full > kl["exact, then angles", share] and full == kl["A3 no caps", share]
+    assert kl["entries of pages", large] < kl["A0 full system", large] < kl["A0 full system", small]
+    assert kl["entries of pages", small] > kl["A0 full system", small]
+    assert kl["VL-Cache", large] < kl["A0 full system", large] and not met["VL-Cache", small]
+    assert round(kl["A0 full system", large] / kl["exact, then angles", large]) == 6
+    gaps = {row["share"]: f"{row['gap']:.2f}".removeprefix("0") for row in results("retention")["synergy_gap"]}
+    assert f"the gap is {gaps[large]} nats at 30 % and {gaps[small]} at 15 %" in said
+    assert all(row["share"] is None for row in results("retention")["iso_quality"])
     high, angles = found["spherical-high", 1.0], found["angles, 4 bits", 1.0]
-    assert angles["kl"] < high["kl"] / 20 and 1.1 < angles["nbytes"] / high["nbytes"] < 1.2
-    for gain in ("1.05", "1.1"):
-        assert 0.97 < kl[f"spherical-high, gain {gain}", 1.0] / high["kl"] < 0.99
-    assert max(row["questions"] for row in found.values()) == 2
+    assert f"cost {high['accuracy_full'] - high['accuracy']:.1f} points" in said
+    assert angles["accuracy"] >= angles["accuracy_full"] and 1.1 < angles["nbytes"] / high["nbytes"] < 1.2
+    assert round(high["kl"] / angles["kl"]) in range(45, 56)
+    gains = [100 * (1 - kl[f"spherical-high, gain {gain}", 1.0] / high["kl"]) for gain in ("1.05", "1.1", "1.2")]
+    assert f"{min(gains):.0f} to {max(gains):.0f} % off" in said
 
 
 def test_the_table_of_witnesses():
