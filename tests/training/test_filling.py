@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.usefixtures("train_assets")
 
-FEW_WORDS = ("name_badge", "ticket", "label", "business_card", "invitation", "sign")
+FEW_WORDS = ("name_badge", "poster", "business_card", "invitation", "sign")  # none of which offices stamp
 SEEDS = range(8)
 
 
@@ -68,3 +68,21 @@ def test_padding_stands_among_the_blocks(train_assets):
         assert document.blocks[0].texts == ["A title"]
         found.add(next(n for n, block in enumerate(document.blocks) if block.parts == parts))
     assert len(found) > 1  # text also stands before what is asked for
+
+
+def test_ornaments_leave_the_text_alone(train_assets):
+    from training.office.ornaments import KINDS, ornament
+    from training.office.pages import make_office_page
+    from training.pages.values import Rng
+
+    pages = [make_office_page(n, 756, 532, kind="letter").ink for n in range(20)]
+    drawn = 0
+    for n, ink in enumerate(pages):
+        changed = ink.copy()
+        drawn += ornament(Rng(n), changed)
+        assert (changed[ink > 0] == ink[ink > 0]).all()
+    assert drawn > 10
+    for kind in KINDS:
+        shapes = [kind(Rng(n), (756, 532)) for n in range(8)]
+        assert all(shape.dtype == np.uint8 and shape.max() > 0 for shape in shapes)
+        assert len({shape.tobytes() for shape in shapes}) == len(shapes)

@@ -11,6 +11,7 @@ from training.office.canvas_engine import office_style, set_on_canvas
 from training.office.document import Block, Document
 from training.office.lookups import add_lookups
 from training.office.near_misses import near_misses
+from training.office.ornaments import ORNAMENT_SHARE, ornament
 from training.office.prose import pad, prose
 from training.office.registry import kinds
 from training.office.sentences import TOLD, tell
@@ -138,6 +139,8 @@ def make_office_page(
     else:
         canvas, drawn, lines = set_on_canvas(document, height, width, held_fonts)
         ink, chars = canvas.ink(), canvas.chars
+    if r.chance(ORNAMENT_SHARE):
+        ornament(r, ink)
     if not lines:  # nothing fitted: large letters on a small page
         return make_office_page(seed + 1, height, width, held_fonts, kind, engine)
     if kind != "passage":  # they bring unanswerable questions of their own, for words that a list cannot foresee
