@@ -121,7 +121,8 @@ STEPS = (
     ),
     Step(
         "retention_gpu",
-        "retention --data tests/data/heldout/sample.jsonl --limit 16 --shares 0.6 0.45 --processes 6",
+        "retention --data tests/data/heldout/sample.jsonl --limit 16 --shares 0.6 0.45 0.3 0.15 --steps 24 "
+        "--processes 6",
         240,
         smoke=False,
     ),
