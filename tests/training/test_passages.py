@@ -41,15 +41,16 @@ def test_the_files_hold_no_document_twice():
     assert len(set(texts)) == len(texts)
 
 
-def test_subjects_are_drawn_by_the_root_of_what_they_have():
-    sizes = {name: len(group) for name, group in subjects().items()}
-    r, drawn = Rng(0), Counter()
-    for _ in range(3000):
+def test_subjects_are_drawn_by_what_they_have():
+    """By the root of their number, and up to several times as often where they are long."""
+    groups, (r, drawn) = subjects(), (Rng(0), Counter())
+    for _ in range(4000):
         drawn[draw(r).where.partition(".")[0].rstrip("0123456789")] += 1
-    total = sum(size**0.5 for size in sizes.values())
-    assert sum(sizes.values()) == len(passages())
-    for name, size in sizes.items():
-        assert drawn[name] / 3000 == pytest.approx(size**0.5 / total, rel=0.35), name
+    assert sum(map(len, groups.values())) == len(passages())
+    length = {name: sum(p.length for p in group) / len(group) for name, group in groups.items()}
+    weights = {name: len(group) ** 0.5 * (1 + length[name] / 800) for name, group in groups.items()}
+    for name, weight in weights.items():
+        assert drawn[name] / 4000 == pytest.approx(weight / sum(weights.values()), rel=0.35), name
 
 
 def test_lines_questions_and_choices_are_parsed():

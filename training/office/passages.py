@@ -41,6 +41,7 @@ from training.pages.values import Rng
 
 FORMS = ("bar", "column", "line", "pie")
 FOLDER = Path(__file__).with_name("texts")
+LONG = 800  # characters of passages that count twice
 WORDS = "two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty".split()
 TINY = "two three four five six seven eight nine".split()
 _CHOICE = re.compile(r"\{(\w+):((?:[^{}]|\{[^{}]*\})*)\}")
@@ -256,10 +257,18 @@ def subjects() -> dict[str, tuple[Passage, ...]]:
     return {name: tuple(group) for name, group in found.items()}
 
 
+@lru_cache(None)
+def shares() -> dict[str, float]:
+    """How often a subject is drawn: by the root of what it has, so that a long file does not drown the others, and more
+    often if its passages are long, which few are.
+    """
+    length = {name: sum(passage.length for passage in group) / len(group) for name, group in subjects().items()}
+    return {name: len(group) ** 0.5 * (1 + length[name] / LONG) for name, group in subjects().items()}
+
+
 def draw(r: Rng) -> Passage:
-    """A passage: of every subject as many as the root of what it has, so that a long file does not drown the others."""
-    groups = subjects()
-    return r.pick(groups[r.choices(list(groups), [len(group) ** 0.5 for group in groups.values()])[0]])
+    """A passage, of a subject drawn by :func:`shares`."""
+    return r.pick(subjects()[r.choices(list(shares()), list(shares().values()))[0]])
 
 
 def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:
