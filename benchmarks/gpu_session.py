@@ -1,7 +1,7 @@
 """Everything that is measured on one GPU, in one go: benchmarks one after the other, the most important ones first.
 
     python -m benchmarks.gpu_session --out FOLDER --seconds 560 [--only presets profiles ...] [--list]
-    python -m benchmarks.gpu_session --unpack FOLDER/session.json [--into benchmarks/results]
+    python -m benchmarks.gpu_session --unpack FOLDER/session.json [--into benchmarks/results] [--hash H] [--note TEXT]
 
 Each step is one benchmark in a process of its own with a time limit; a step begins if there is time for it, and its
 result file is complete after every row, so one that is stopped has what it measured. Kernels are compiled before:
@@ -37,6 +37,8 @@ _COMPILE_SHARE = 0.3  # of the session's time, at most
 _BELONGS = {  # steps whose rows go to the file of another one
     "decode_attention_32x8k": "decode_attention_presets",
     "calibquant_throughput_3328": "calibquant_throughput",
+    "calibquant_throughput_8b": "calibquant_throughput",
+    "serve_steps": "serve_gpu",
 }
 
 
@@ -142,9 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="print the steps")
     parser.add_argument("--unpack", type=Path, metavar="FILE", help="a session.json, whose result files are wanted")
     parser.add_argument("--into", type=Path, default=ROOT / "benchmarks" / "results", help="where they go")
+    parser.add_argument("--hash", help="with --unpack: the commit of runs that do not say theirs")
+    parser.add_argument("--note", help="with --unpack: what else is to be said of these runs")
     options = parser.parse_args(arguments)
     if options.unpack:
-        unpack(options.unpack, options.into)
+        unpack(options.unpack, options.into, options.hash, options.note)
         return
     by_name = {step.name: step for step in STEPS}
     steps = [by_name[name] for name in options.only or by_name]
@@ -247,23 +251,39 @@ def gather(results: Path, path: Path) -> None:
     path.write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
-def unpack(path: Path, into: Path) -> None:
+def unpack(path: Path, into: Path, git_hash: str | None = None, note: str | None = None) -> None:
     """Put what a ``session.json`` has where it belongs among the result files.
 
-    Rows replace those of the same name; a file of another GPU is left alone, and one of this GPU's name beside it gets
-    the rows.
+    A row replaces one of the same name and of the same GPU. Rows of a GPU that a file has no rows of, and those whose
+    name it has of another GPU, go to a file beside it that ends in this GPU's name.
     """
     into.mkdir(parents=True, exist_ok=True)
     for name, new in json.loads(path.read_text(encoding="utf-8")).items():
         stem = _BELONGS.get(Path(name).stem, Path(name).stem)
-        target = into / f"{stem}.json"
-        gpu = _gpu_of(new)
-        if target.is_file() and _gpu_of(_read(target)) != gpu:
-            target = into / f"{stem}_{gpu.removeprefix('NVIDIA ').split()[0].lower()}.json"
-        if "runs" in new and target.is_file():
-            new = merged(_read(target), new)
-        target.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
-        print(f"{target.name}: {len(new['results'])} rows")
+        for run in new.get("runs", []):
+            run["git_hash"] = run.get("git_hash") or git_hash
+            if note:
+                run["note"] = note
+        target, gpu = into / f"{stem}.json", _gpu_of(new)
+        beside = into / f"{stem}_{gpu.removeprefix('NVIDIA ').split()[0].lower()}.json"
+        if not target.is_file():
+            _put(target, new)
+        elif "runs" not in new or gpu not in (held := _gpus_of_rows(_read(target))).values():
+            _put(target if gpu == _gpu_of(_read(target)) else beside, new)
+        else:
+            other = [row for row in new["results"] if held.get(row["name"], gpu) != gpu]
+            rows = [row for row in new["results"] if row not in other]
+            for file, part in ((target, rows), (beside, other)):
+                if part:
+                    _put(file, {**new, "results": part})
+
+
+def _put(target: Path, new: dict[str, Any]) -> None:
+    """Write a result file, with the rows that it has already."""
+    if "runs" in new and target.is_file():
+        new = merged(_read(target), new)
+    target.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+    print(f"{target.name}: {len(new['results'])} rows")
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -282,8 +302,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _gpu_of(report: dict[str, Any]) -> str:
     """The GPU of a result file, of its last run; "GPU" where the file does not say."""
-    runs = report.get("runs") or [{}]
+    runs = report.get("runs") or [report]
     return runs[-1].get("machine", {}).get("gpu") or "GPU"
+
+
+def _gpus_of_rows(report: dict[str, Any]) -> dict[str, str]:
+    """The GPU of every row, by the row's name."""
+    gpus = [run.get("machine", {}).get("gpu") or "GPU" for run in report.get("runs", [])]
+    return {row["name"]: gpus[row["run"]] for row in report["results"]} if gpus else {}
 
 
 _SHOWN = {

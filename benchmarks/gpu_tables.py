@@ -1,12 +1,17 @@
 """The tables of docs/gpu.md on decode attention, from the committed result files.
 
-python -m benchmarks.gpu_tables
+    python -m benchmarks.gpu_tables
+    python -m benchmarks.gpu_tables --show decode_attention_presets_h100
+
+The first writes the page's tables, each of the one GPU that its text names. ``--show`` prints a result file of decode
+attention as a table in which every row says which GPU it was measured on.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +124,27 @@ def missed_rows(presets: dict[str, dict[str, Any]]) -> list[tuple[str, list[str]
     return rows
 
 
-def main(page: Path = PAGE) -> None:
-    """Write the page."""
+def with_gpus(report: dict[str, Any]) -> str:
+    """A table of all rows: microseconds, and the host's of a layer's call as a part of ``DynamicCache``'s."""
+    gpus = [run["machine"]["gpu"] for run in report["runs"]]
+    lines = ["| Shape | Preset | GPU | us | Host, of `DynamicCache` |", "| --- | --- | --- | --- | --- |"]
+    for row in report["results"]:
+        if "us" not in row:
+            continue
+        host = f"{100 * row['host_ratio']:.0f} %" if row.get("host_ratio") is not None else "-"
+        lines.append(f"| {row['shape']} | `{row['policy']}` | {gpus[row['run']]} | {cell(row)} | {host} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None, page: Path = PAGE) -> None:
+    """Write the page, or print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--show", metavar="NAME", help="of a result file")
+    name = parser.parse_args(arguments).show
+    if name:
+        path = ROOT / "benchmarks" / "results" / f"{name}.json"
+        print(with_gpus(json.loads(path.read_text(encoding="utf-8"))))
+        return
     page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -156,7 +156,11 @@ def make_report(
         "settings": {name: value for name, value in settings.items() if name != "output"},
         "model": {"name": options.model or "the embedded model", "fingerprint": model_fingerprint(model)},
         "device": str(model.device),
-        "machine": {"system": platform.machine(), "threads": torch.get_num_threads()},
+        "machine": {
+            "system": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "gpu": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else None,
+        },
         "dtype": str(model.dtype).removeprefix("torch."),
         "versions": {name: version(name) for name in ("torch", "transformers")},
         "seconds": round(seconds, 1),

@@ -99,6 +99,28 @@ def test_rows_find_their_files(tmp_path: Path, capsys: pytest.CaptureFixture) ->
     assert "3 rows" in capsys.readouterr().out
 
 
+def test_rows_of_two_gpus_in_one_file(tmp_path: Path) -> None:
+    """A row never replaces one of the same name that another GPU gave."""
+    target, session = tmp_path / "serve_gpu.json", tmp_path / "session.json"
+    two = report("NVIDIA H200", "a", "b")
+    two["runs"] += report("NVIDIA H100 80GB HBM3")["runs"]
+    two["results"].append({"name": "c", "us": 1.0, "run": 1})
+    target.write_text(json.dumps(two))
+    session.write_text(json.dumps({"serve_steps.json": report("NVIDIA H100 80GB HBM3", "a", "c", "d", command="new")}))
+    gpu_session.main(["--unpack", str(session), "--into", str(tmp_path), "--hash", "abc", "--note", "busy host"])
+    joined, beside = (json.loads((tmp_path / name).read_text()) for name in ("serve_gpu.json", "serve_gpu_h100.json"))
+    found = {row["name"]: joined["runs"][row["run"]] for row in joined["results"]}
+    assert {name: (run["command"], run["machine"]["gpu"][7:11]) for name, run in found.items()} == {
+        "a": ("one", "H200"),
+        "b": ("one", "H200"),
+        "c": ("new", "H100"),
+        "d": ("new", "H100"),
+    }
+    assert [row["name"] for row in beside["results"]] == ["a"]
+    assert all((run["git_hash"], run["note"]) == ("abc", "busy host") for run in (found["c"], *beside["runs"]))
+    assert "note" not in found["a"]
+
+
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         assert gpu_session.ended(gpu_session.start(["sleep", "60"], log), 0.1) is None

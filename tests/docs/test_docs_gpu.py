@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import kvmm
 from benchmarks import gpu_tables
 from benchmarks.gpu_tables import ATTENTION
@@ -211,6 +213,25 @@ def test_what_is_said_of_several_devices():
 def test_tables_are_written_by_the_script():
     assert gpu_tables.updated(GPU) == GPU
     assert gpu_tables.updated(GPU.replace("| 30 (4.2x", "| 3 (42x")) == GPU != GPU.replace("| 30 (4.2x", "| 3 (42x")
+
+
+def test_tables_are_of_one_gpu():
+    """The page says H200 above them; rows of another GPU have files of their own."""
+    for name in ("decode_attention", "decode_attention_presets", "decode_profile"):
+        path = gpu_tables.ROOT / "benchmarks" / "results" / f"{name}.json"
+        report = json.loads(path.read_text(encoding="utf-8"))
+        assert {report["runs"][row["run"]]["machine"]["gpu"] for row in report["results"]} == {"NVIDIA H200"}
+
+
+def test_rows_say_their_gpu():
+    row = {"shape": "1x128k", "us": 38.6, "ratio": 3.21, "floor_share": 0.587}
+    runs = [{"machine": {"gpu": gpu}} for gpu in ("NVIDIA H200", "NVIDIA H100 80GB HBM3")]
+    rows = [{**row, "policy": "kivi2", "run": 1, "host_ratio": 0.927}, {**row, "policy": "rd2", "run": 0}]
+    text = gpu_tables.with_gpus({"runs": runs, "results": [*rows, {"policy": "ott2", "failed": "no", "run": 0}]})
+    assert text.split("\n")[2:] == [
+        "| 1x128k | `kivi2` | NVIDIA H100 80GB HBM3 | 39 (3.2x, 59 %) | 93 % |",
+        "| 1x128k | `rd2` | NVIDIA H200 | 39 (3.2x, 59 %) | - |",
+    ]
 
 
 def test_presets_of_papers_have_a_table_once_they_are_measured():
