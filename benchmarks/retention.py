@@ -73,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=1, help="that ask questions at the same time (default 1)")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
+    if options.processes < 1:
+        parser.error("--processes must be at least 1")
     try:
         run(options)
     except KVMMError as error:

@@ -90,11 +90,12 @@ def _iso(report: Mapping[str, Any]) -> str:
 
 def _restless(report: Mapping[str, Any]) -> str:
     steps, share = report["settings"]["steps"], min(report["settings"]["shares"])
+    count = max(one["documents"] for one in report["stability"])
     rows = [
         (one["settings"], f"{one['flip_rate']:.3f}", f"{one['raised']:.0f}", f"{one['kl']:.3f}")
         for one in report["stability"]
     ]
-    head = f"Tiers that may rise, {steps} steps at {100 * share:.0f} %"
+    head = f"Tiers that may rise, {count} questions, {steps} steps at {100 * share:.0f} %"
     return markdown_table((head, "Changes per decision", "raised", "KL"), rows)
 
 

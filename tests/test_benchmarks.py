@@ -71,7 +71,7 @@ def test_retention(tmp_path: Path):
     output = tmp_path / "result.json"
     data = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
     variants = ["A0 full system", "A2 retention only", "A2 quantisation only", "StreamingLLM"]
-    options = ["--data", str(data), "--limit", "1", "--shares", "0.3", "--dtype", "float32", "--output", str(output)]
+    options = ["--data", str(data), "--limit", "2", "--shares", "0.3", "--dtype", "float32", "--output", str(output)]
     command = [
         sys.executable,
         "-m",

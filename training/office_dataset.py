@@ -62,7 +62,7 @@ SPECS: list[tuple[OfficeSpec, float]] = [
     (_spec("page", 40, 560, 448, 896, 896), 0.11),
     (_spec("page", 28, 756, 532, 1152, 1024), 0.15),
     (_spec("page", 24, 812, 588, 1280, 1088), 0.11),
-    (_spec("page", 12, 1008, 756, 2176, 1280), 0.13),  # A4 with small print, read whole
+    (_spec("page", 12, 1008, 756, 2176, 2304), 0.13),  # A4 with small print, read whole
     (_spec("page", 40, 448, 560, 896, 896), 0.06),
     (_spec("page", 40, 784, 308, 896, 896), 0.05),
     (_spec("page", 28, 504, 784, 1088, 1024), 0.06),

@@ -290,25 +290,34 @@ def test_what_is_said_of_retention():
     assert count == 16 and "What sixteen questions show" in said
     met = {key: row["questions"] == count for key, row in found.items()}
     large, small = sorted({share for _, share in kl} - {1.0}, reverse=True)
-    for share in (large, small):
+    compared = {
+        large: ("A2 retention only", "A2 quantisation only", "StreamingLLM", "H2O"),
+        small: ("A2 retention only",),
+    }
+    for share, others in compared.items():
         full = kl["A0 full system", share]
-        others = ("A2 retention only", "A2 quantisation only", "StreamingLLM", "H2O")
-        assert all(full < kl[name, share] for name in others if met.get((name, share)))
+        assert all(met[name, share] and full < kl[name, share] for name in others)
         assert full > max(kl[name, share] for name in ("entries of neighbours", "angles of 4 bits and down"))
         assert full > kl["exact, then angles", share] and full == kl["A3 no caps", share]
+    assert not any(met.get((name, small)) for name in ("A2 quantisation only", "StreamingLLM", "H2O", "VL-Cache"))
+    joint, first = (f"{kl[name, large]:.3f}".removeprefix("0") for name in ("A0 full system", "A2 decoupled"))
+    assert f"({first} against {joint})" in said and kl["A2 decoupled", small] > 3 * kl["A0 full system", small]
+    cached, whole = found["VL-Cache", large], found["A0 full system", large]
+    assert cached["kl_p95"] > 4 * whole["kl_p95"] and round(whole["accuracy"] - cached["accuracy"]) == 5
     assert kl["entries of pages", large] < kl["A0 full system", large] < kl["A0 full system", small]
     assert kl["entries of pages", small] > kl["A0 full system", small]
     assert kl["VL-Cache", large] < kl["A0 full system", large] and not met["VL-Cache", small]
     assert round(kl["A0 full system", large] / kl["exact, then angles", large]) == 6
     gaps = {row["share"]: f"{row['gap']:.2f}".removeprefix("0") for row in results("retention")["synergy_gap"]}
-    assert f"the gap is {gaps[large]} nats at 30 % and {gaps[small]} at 15 %" in said
+    assert f"is {gaps[large]} nats at 30 % and, to dropping, {gaps[small]} at 15 %" in said
     assert all(row["share"] is None for row in results("retention")["iso_quality"])
     high, angles = found["spherical-high", 1.0], found["angles, 4 bits", 1.0]
     assert f"cost {high['accuracy_full'] - high['accuracy']:.1f} points" in said
     assert angles["accuracy"] >= angles["accuracy_full"] and 1.1 < angles["nbytes"] / high["nbytes"] < 1.2
     assert round(high["kl"] / angles["kl"]) in range(45, 56)
     gains = [100 * (1 - kl[f"spherical-high, gain {gain}", 1.0] / high["kl"]) for gain in ("1.05", "1.1", "1.2")]
-    assert f"{min(gains):.0f} to {max(gains):.0f} % off" in said
+    assert f"{min(gains):.0f} to {max(gains):.0f} % off the mean" in said
+    assert round(found["spherical-high, gain 1.2", 1.0]["kl_p95"] / high["kl_p95"]) == 2
 
 
 def test_the_table_of_witnesses():

@@ -73,12 +73,15 @@ def test_decode_attention_of_outlier_tokens():
 def test_serving_on_a_gpu():
     found, said = results("serve_gpu"), " ".join(text_of("docs/serving.md").split())
     steps, graphs = ([found[f"{kind} {n}"]["per_second"] for n in (1, 16)] for kind in ("steps", "graphs"))
+    plain, captured = ([found[f"{kind} {n}"] for n in (1, 16)] for kind in ("answers_plain", "answers"))
+    assert plain[1]["equal_share"] == captured[1]["equal_share"] == 0 and "none of the 16 answers is" in said
     for text in (
         f"{steps[1]:.0f} tokens per second where one gets {steps[0]:.0f} ({steps[1] / steps[0]:.1f}x)",
         f"{graphs[1]:.0f} tokens per second at 16, {graphs[1] / steps[0]:.1f} times one without graphs",
         f"slower with them ({graphs[0]:.0f} tokens per second)",
-        f"get {found['answers_plain 16']['ratio']:.1f} times the requests per second of one client, and "
-        f"{found['answers 16']['ratio']:.1f} times with `--graph`",
+        f"get {plain[1]['ratio']:.1f} times the requests per second of one client, and with `--graph` "
+        f"{captured[1]['ratio']:.1f} times those of one client with it, "
+        f"{captured[1]['per_second'] / plain[0]['per_second']:.1f} times those of one without",
     ):
         assert text in said
 
@@ -173,7 +176,7 @@ def test_what_is_said_of_the_papers_throughput():
     assert f"{span(eight, one, 3328)} times the tokens with `{one}` and {span(eight, two, 3328)} with 2 bits" in said
     for row in measured:
         fits = row["batch"] / row["dense_batch"]
-        assert fits < 1 if row["visual_tokens"] == 256 else round(fits) == 3
+        assert fits < 1 if row["visual_tokens"] == 256 else 2.65 <= fits < 3.15
 
     kitty = results("kitty_throughput")
     ratios = {name: (kitty[name]["batch_ratio"], kitty[name]["throughput_ratio"]) for name in kitty if name != "dense"}
@@ -192,10 +195,8 @@ def test_what_is_said_of_packing_a_prompt():
     mixed = [behind.pop(policy) for policy in ("balanced", "small")]
     assert f"for {min(behind.values()):.1f} to {max(behind.values()):.1f} % of the time of reading it longer" in said
     assert len({f"{share:.1f}" for share in mixed}) == 1 and f"and {mixed[0]:.1f} % with `balanced` and `small`" in said
-    kernels = [round(measured[policy]["kernel_ms"], -1) for policy in ("balanced", "rd2")]
-    assert "takes {:.0f} milliseconds of kernels where `rd2` takes {:.0f} (".format(*kernels) in said
     alone = [100 * row["share"] for row in measured.values()]
-    assert f"{min(alone):.0f} to {max(alone):.0f} % of the time of reading it on hosts that some 18 other" in said
+    assert f"{min(alone):.0f} to {max(alone):.0f} % of the time of reading it, on hosts that other" in said
     extra = {policy: 100 * row["extra_layers"] for policy, row in measured.items()}
     plain = [share for name, share in extra.items() if "spherical" not in name]
     assert f"at most {max(extra.values()):.0f} % of one layer's" in said

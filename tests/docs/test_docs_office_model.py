@@ -58,6 +58,20 @@ def test_the_blind_scores_of_the_card(label):
     assert list(row(label)) == [short(one[f"{BLIND[label]},none"]) for one in models]
 
 
+def test_its_blind_scores_over_packed_caches():
+    path = ROOT / "benchmarks/results/blind_office_packed/results.json"
+    found, said = json.loads(path.read_text(encoding="utf-8")), " ".join(CARD.split())
+    balanced, small = (found["results"][f"blind_{policy}"] for policy in ("balanced", "small"))
+    for metric, text in (
+        ("anls", "`balanced` has an ANLS of {} and `small` of {};"),
+        ("memo_exact_match", "memos, exact match, {} and {},"),
+        ("wer", "word error rate rises to {} and {}."),
+    ):
+        assert text.format(*(short(one[f"{metric},none"]) for one in (balanced, small))) in said
+    full = json.loads((ROOT / "benchmarks/results/blind_office/results.json").read_text(encoding="utf-8"))
+    assert found["config"]["model_fingerprint"] == full["config"]["model_fingerprint"]
+
+
 def test_its_refusals():
     scores = blind("blind_office")
     precision, recall = (scores[f"refusal_{name},none"] for name in ("precision", "recall"))

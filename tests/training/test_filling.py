@@ -34,6 +34,48 @@ def test_filled_pages_hold_what_the_others_hold(train_assets, monkeypatch, engin
         assert {fact.subject for fact in before.facts} <= {fact.subject for fact in after.facts}
 
 
+def test_larger_type_breaks_no_words(train_assets, monkeypatch):
+    """In the narrow columns of a PDF's tables: what stood there in one piece still does."""
+    from training.office import pdf_engine
+    from training.office.pages import make_office_page
+
+    def words(share):
+        monkeypatch.setattr(pdf_engine, "type_share", lambda r: share)
+        kinds = ("timetable", "price_list", "bank_statement")
+        pages = [make_office_page(n, 756, 532, kind=kind, engine="pdf") for kind in kinds for n in range(4)]
+        return [set(" ".join(page.lines).split()) for page in pages]
+
+    for before, after in zip(words(-1.0), words(1.0), strict=True):
+        assert len(before - after) <= 4  # those of a stamp
+
+
+def test_faces_never_shrink(train_assets):
+    from training.office.canvas_engine import enlarged, office_style
+    from training.pages.values import Rng
+
+    for seed in range(20):
+        style = office_style(Rng(seed), 532, False)
+        larger = enlarged(style, 1.02 + 0.05 * seed)
+        assert all(getattr(larger, f).size >= getattr(style, f).size for f in ("body", "bold", "small", "title"))
+
+
+def test_a_dense_page_is_transcribed_whole(train_assets):
+    from training.office.pages import make_office_page
+    from training.office_dataset import LONG_PART, SPECS, Pair
+    from training.pages.values import Rng
+    from training.questions import transcription
+    from training.sequences import turns_tokens
+    from training.tokenizer import EOS, encode
+
+    spec = max((spec for spec, _ in SPECS if spec.pages == 1 and spec.teacher_len), key=lambda s: s.height * s.width)
+    pages = (make_office_page(n, spec.height, spec.width, engine="canvas") for n in range(200))
+    page = next(p for p in pages if 600 < len(encode(["\n".join(p.lines)])[0]) < 800)
+    pair = Pair(spec)
+    pair.read_page(page, spec, True)
+    ids, weight = turns_tokens(transcription(Rng(0), page, None), int(LONG_PART * pair.room))
+    assert ids[-1] == EOS and len(ids) > 600 and pair.whole and pair.branch(ids, weight)
+
+
 def test_what_is_tried(train_assets):
     from training.office.filling import ENOUGH, fillings
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from training.office.charts import draw_chart
 from training.office.document import Block, Document
-from training.office.filling import fillings, type_share
+from training.office.filling import blocks_in, fillings, type_share
 from training.office.hand_forms import HandForm
 from training.office.plots import draw_plot
 from training.office.series_charts import draw_series
@@ -251,7 +251,7 @@ def enlarged(style: Style, factor: float) -> Style:
     """The typography in larger faces, of sizes that are few enough for their glyphs to be kept."""
 
     def larger(f: Face) -> Face:
-        return face(f.path, max((size for size in LARGER if size <= f.size * factor), default=f.size))
+        return face(f.path, max((size for size in LARGER if f.size < size <= f.size * factor), default=f.size))
 
     faces = {name: larger(getattr(style, name)) for name in ("body", "bold", "small", "title")}
     return replace(style, **faces, leading=round(style.leading * factor))
@@ -293,8 +293,3 @@ def set_on_canvas(
             found = filled
             break
     return found.canvas, found.drawn, found.lines
-
-
-def blocks_in(document: Document) -> int:
-    """How many blocks stand below one another, with those in frames."""
-    return sum(blocks_in(b.inner[0]) if b.kind == "framed" else 1 for b in document.blocks)

@@ -1,19 +1,21 @@
 """How far a page is filled.
 
 A photograph of a badge shows the badge, and an office's pages seldom end in their upper half. A document that would
-leave much of its page empty is therefore set once more, in larger type and with more space between its blocks.
+fill less than four fifths of its page is therefore mostly set once more, in larger type and with more space between its
+blocks, unless something would then be missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from training.office.document import Document
 from training.pages.values import Rng
 
 FILLED_SHARE = 0.75  # of pages; the others stay as they come
 ENOUGH = 0.8  # of a page's height
 WRAPS = 1.3  # power of the size of type by which the height of text grows, since larger type wraps sooner
-PARTS = (1.0, 0.6, 0.3)  # of the change, one after the other, until nothing is missing from the page
+STEPS_BACK = (1.0, 0.6, 0.3)  # shares of the change, one after the other, until nothing is missing from the page
 
 
 def type_share(r: Rng) -> float:
@@ -26,10 +28,19 @@ def fillings(share: float, used: float, room: float, blocks: int) -> Iterator[tu
     """``(factor, spread)`` to try: of the size of type, and pixels between two of ``blocks`` blocks.
 
     Args:
-        share: of :func:`type_share`. used, room: heights of the text and of what it may take, in pixels.
+        share: of :func:`type_share`.
+        used: height of the text, in pixels.
+        room: height that it may take.
+        blocks: as :func:`blocks_in` counts them.
     """
     if share < 0 or not 0 < used < ENOUGH * room:
         return
-    for part in PARTS:
+    for part in STEPS_BACK:
         factor = 1 + part * share * ((room / used) ** 0.5 - 1)
         yield factor, part * max(room - used * factor**WRAPS, 0.0) / max(blocks, 1)
+
+
+def blocks_in(document: Document) -> int:
+    """How many blocks stand below one another, with those in frames and of the longest column."""
+    nested = ("framed", "columns")
+    return sum(max(map(blocks_in, b.inner)) if b.kind in nested and b.inner else 1 for b in document.blocks)

@@ -139,8 +139,6 @@ def make_office_page(
     else:
         canvas, drawn, lines = set_on_canvas(document, height, width, held_fonts)
         ink, chars = canvas.ink(), canvas.chars
-    if r.chance(ORNAMENT_SHARE):
-        ornament(r, ink)
     if not lines:  # nothing fitted: large letters on a small page
         return make_office_page(seed + 1, height, width, held_fonts, kind, engine)
     if kind != "passage":  # they bring unanswerable questions of their own, for words that a list cannot foresee
@@ -149,4 +147,6 @@ def make_office_page(
     if kind in STAMPED and r.chance(STAMP_SHARE):
         stamped, more = stamp(r, ink, held_fonts)
         lines, facts = [*lines, *stamped], [*facts, *more]
+    if r.chance(ORNAMENT_SHARE):
+        ornament(r, ink)
     return Page(ink, _shade(r), chars, lines, facts, kind, tuple(absent))

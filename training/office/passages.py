@@ -41,7 +41,7 @@ from training.pages.values import Rng
 
 FORMS = ("bar", "column", "line", "pie")
 FOLDER = Path(__file__).with_name("texts")
-LONG = 800  # characters of passages that count twice
+LONG = 800  # mean characters of a subject that is drawn twice as often as one of short passages
 WORDS = "two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty".split()
 TINY = "two three four five six seven eight nine".split()
 _CHOICE = re.compile(r"\{(\w+):((?:[^{}]|\{[^{}]*\})*)\}")
@@ -258,7 +258,7 @@ def subjects() -> dict[str, tuple[Passage, ...]]:
 
 
 @lru_cache(None)
-def shares() -> dict[str, float]:
+def weights() -> dict[str, float]:
     """How often a subject is drawn: by the root of what it has, so that a long file does not drown the others, and more
     often if its passages are long, which few are.
     """
@@ -267,8 +267,8 @@ def shares() -> dict[str, float]:
 
 
 def draw(r: Rng) -> Passage:
-    """A passage, of a subject drawn by :func:`shares`."""
-    return r.pick(subjects()[r.choices(list(shares()), list(shares().values()))[0]])
+    """A passage, of a subject drawn by :func:`weights`."""
+    return r.pick(subjects()[r.choices(list(weights()), list(weights().values()))[0]])
 
 
 def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from training.office.document import Block, Document
-from training.office.filling import fillings, type_share
+from training.office.filling import blocks_in, fillings, type_share
 from training.pages.canvas import CELL_HEIGHT, CELL_WIDTH, CHARACTERS, font_files, random_faces
 from training.pages.values import Rng
 
@@ -348,10 +348,13 @@ def set_as_pdf(
         buffer, drawn = io.BytesIO(), set()
         canvas = Canvas(buffer, pagesize=(width, height))
         frame = Frame(margin, foot, width - 2 * margin, height - margin - 8, 0, 0, 0, 0)
-        for flow, parts in Setter(r, look, width - 2 * margin).flowables(document, width - 2 * margin):
-            if frame.add(flow, canvas):
-                drawn |= set(parts)
+        setter = Setter(r, look, width - 2 * margin)
+        for number, block in enumerate(document.blocks):
+            if number and spread:
                 frame.add(Spacer(1, spread), canvas)
+            for flow, parts in getattr(setter, f"set_{block.kind}")(block):
+                if frame.add(flow, canvas):
+                    drawn |= set(parts)
         canvas.showPage()
         canvas.save()
         page = pypdfium2.PdfDocument(buffer.getvalue())[0]
@@ -360,9 +363,9 @@ def set_as_pdf(
     page, ink, drawn = setting(look, 0.0)
     rows = np.flatnonzero(ink.reshape(height, width).max(1) > 60)
     used, room = int(np.ptp(rows)) if rows.size else 0, height - margin - 8
-    for factor, spread in fillings(share, used, room, len(drawn)):
+    for factor, spread in fillings(share, used, room, blocks_in(document)):
         filled = setting(replace(look, size=look.size * factor), spread)
-        if filled[2] >= drawn:
+        if filled[2] >= drawn and words_of(filled[0]) >= words_of(page):  # no word is broken in a narrow column
             page, ink, drawn = filled
             break
     text = page.get_textpage()
@@ -373,6 +376,11 @@ def set_as_pdf(
         drawn,
         [x for x in lines if x],
     )
+
+
+def words_of(page: pypdfium2.PdfPage) -> set[str]:
+    """What stands between white space on a page."""
+    return set(page.get_textpage().get_text_range().split())
 
 
 def character_map(text, height: int, width: int) -> np.ndarray:
