@@ -13,9 +13,12 @@ NS_STEPS = 5
 
 
 def orthogonalise(g: Tensor) -> Tensor:
-    """Approximates `U V^T` of every matrix in a stack `[n, rows, columns]`: Newton-Schulz in bf16, float32 result."""
+    """Approximates `U V^T` of every matrix in a stack `[n, rows, columns]`: Newton-Schulz, float32 result.
+
+    In bf16 on an accelerator; many CPUs have no instructions for that, and take minutes for what float32 does in seconds.
+    """
     a, b, c = NS_COEFFICIENTS
-    x = g.bfloat16()
+    x = g.float() if g.device.type == "cpu" else g.bfloat16()
     tall = x.shape[1] > x.shape[2]
     if tall:
         x = x.mT

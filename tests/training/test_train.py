@@ -170,15 +170,15 @@ def test_clean_pages_are_what_the_image_processor_makes():
 
 def test_augmentation_spares_some_pages_and_reports_warps():
     torch.manual_seed(0)
-    ink = torch.zeros(40, 112, 84, dtype=torch.uint8)
+    ink = torch.zeros(160, 112, 84, dtype=torch.uint8)
     ink[:, 40:60, 30:50] = 255
-    shade = torch.tensor([[250, 250, 250, 5, 5, 5]], dtype=torch.uint8).expand(40, 6)
+    shade = torch.tensor([[250, 250, 250, 5, 5, 5]], dtype=torch.uint8).expand(160, 6)
     clean, _ = render_pages(ink, shade, training=False)
     spoiled, in_place = render_pages(ink, shade, training=True)
     same = (spoiled == clean).flatten(1).all(1)
     assert 0.25 < same.float().mean() < 0.45
     assert in_place[same].all()
-    assert 0 < (~in_place).sum() < 15
+    assert 0 < (~in_place).sum() < 60
     assert spoiled.isfinite().all()
     # paper beside the print: the corner may lie beyond a photographed page
     text, paper = spoiled[:, :, 48:52, 38:42].mean((1, 2, 3)), spoiled[:, :, 68:78, 36:46].mean((1, 2, 3))
