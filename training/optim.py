@@ -15,7 +15,7 @@ NS_STEPS = 5
 def orthogonalise(g: Tensor) -> Tensor:
     """Approximates `U V^T` of every matrix in a stack `[n, rows, columns]`: Newton-Schulz, float32 result.
 
-    In bf16 on an accelerator; many CPUs have no instructions for that, and take minutes for what float32 does in seconds.
+    In bf16 on an accelerator; many CPUs have no instructions for that, and float32 is several times as fast there.
     """
     a, b, c = NS_COEFFICIENTS
     x = g.float() if g.device.type == "cpu" else g.bfloat16()
