@@ -67,10 +67,12 @@ def test_importance_predicts_what_an_error_does_to_the_loss():
     """Gradients are those of the loss with respect to the keys the cache holds: checked by finite differences."""
     from transformers.cache_utils import Cache
 
+    from kvmm.attention import install_attention
     from kvmm.calibration.collect import _Probe
     from kvmm.models.caches import DYNAMIC
     from kvmm.models.documents import read_on
 
+    install_attention()
     model = copy.deepcopy(build("qwen2_5_omni")).double()
     arguments = {n: t.double() if t.is_floating_point() else t for n, t in inputs("qwen2_5_omni", 1).items()}
     with torch.no_grad():
