@@ -74,10 +74,12 @@ def test_a_token_is_stored_as_in_a_whole_page(embedded):
     found = forced(model, KVMMCache.for_model(model, rd(), graph=False), 250)
     whole = forced(model, KVMMCache.for_model(model, rd(flush_length=128), graph=False), 250)
     assert found.table.opens_pages and found.table.text_slots % 64 and not whole.table.text_slots % 128
-    # the first layer's tokens do not depend on what was packed before
+    # The first layer's tokens do not depend on what was packed before. A product of 16 rows may be rounded otherwise
+    # than one of 128, as the processor's library chooses, and then a channel between two levels takes the other one.
     few = whole.table.stores[TEXT].shape[1]
     for mine, theirs in zip(codes(found)[:2], codes(whole)[:2], strict=True):
-        assert torch.equal(mine[:, :, :few], theirs)
+        moved = (mine[:, :, :few] - theirs).abs() > 1e-2 * theirs.abs().amax(-1, keepdim=True)
+        assert moved.float().mean() < 1e-3
 
 
 @pytest.mark.parametrize("graph", [False, True])

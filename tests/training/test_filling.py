@@ -89,7 +89,7 @@ def test_large_pages_are_often_long(train_assets):
     """As those of letters, contracts and minutes: a third beyond 1000 characters, some beyond 2000."""
     from training.office.pages import make_office_page
 
-    pages = [make_office_page(n, 1008, 756, engine="canvas") for n in range(60)]
+    pages = [make_office_page(n, 1008, 756, engine="canvas") for n in range(200)]  # of 60 a tenth is chance
     lengths = np.array([sum(map(len, page.lines)) for page in pages])
     assert (lengths > 1000).mean() > 0.25 and (lengths > 2000).mean() > 0.1
     assert all(page.facts for page in pages if sum(map(len, page.lines)) > 1000)
