@@ -97,9 +97,10 @@ class Setter:
         self.r, self.look, self.width = r, look, width
 
     def text(self, text: str, font: str = "", size: float = 0.0, align: str = "l", level: int = 255) -> Paragraph:
-        size = size or self.look.size
+        size, font = size or self.look.size, font or self.look.body
+        ascent, descent = pdfmetrics.getAscentDescent(font, size)
         style = ParagraphStyle(
-            "s", fontName=font or self.look.body, fontSize=size, leading=size * 1.22, alignment=ALIGN[align],
+            "s", fontName=font, fontSize=size, leading=max(1.22 * size, ascent - descent), alignment=ALIGN[align],
             textColor=grey(level), allowWidows=1,
         )  # fmt: skip
         return Paragraph(escape(text), style)
