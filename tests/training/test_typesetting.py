@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -34,7 +35,7 @@ def test_a_value_stands_on_the_line_of_its_label(setter, style):
         assert text == ["Mode", "on", "Hotspot", "off", "Backup", "weekly"]
         assert len(rows) == len({baseline for baseline, *_ in setter.canvas.items})
     rows = sorted({baseline for baseline, *_ in setter.canvas.items})
-    assert all(b - a >= setter.style.bold.height for a, b in zip(rows, rows[1:], strict=False))
+    assert all(b - a >= setter.style.bold.height for a, b in itertools.pairwise(rows))
 
 
 def test_a_face_of_wrong_metrics_has_room_for_its_letters(train_assets, monkeypatch):
@@ -81,3 +82,45 @@ def test_hands_that_nobody_can_read_are_left_out(train_assets, tmp_path, monkeyp
         (tmp_path / "fonts" / "hand" / name).touch()
     monkeypatch.setattr(canvas, "assets_dir", lambda: tmp_path)
     assert [path.rpartition("/")[2] for path in canvas.font_files.__wrapped__(False, hand=True)] == ["Kristi.ttf"]
+
+
+@pytest.mark.parametrize("align", ["l", "c", "r"])
+@pytest.mark.parametrize("kind", ["heading", "lines"])
+def test_headings_and_long_lines_keep_their_alignment(setter, align, kind):
+    from training.office.canvas_engine import Engine
+    from training.office.document import Document
+    from training.pages.blocks import Box
+    from training.pages.values import Rng
+
+    document = Document(Rng(0), (756, 532))
+    long = "Several words that do not fit into one line of a page as narrow as this one is"
+    document.heading(long, 2, align) if kind == "heading" else document.line(long, align, bold=True)
+    Engine(setter, False).run(document, Box(20, 500, 20, 700))
+    ends = [(x, x + setter.style.bold.width(text)) for _, x, text in setter.canvas.items]
+    assert len(ends) > 1
+    inside = {"l": lambda a, b: a == 20, "r": lambda a, b: abs(b - 500) <= 1, "c": lambda a, b: abs(a + b - 520) <= 2}
+    assert all(inside[align](a, b) for a, b in ends)
+
+
+def test_numbers_of_a_line_stand_clear_of_it():
+    from training.office.charts import in_valley
+
+    values = [5, 2, 9, 9, 4, 6]
+    assert [in_valley(values, i) for i in range(6)] == [False, True, False, False, True, False]
+    assert not in_valley([3], 0)
+
+
+def test_labels_of_a_pdf_are_not_broken(train_assets):
+    pdf_engine = pytest.importorskip("training.office.pdf_engine")
+    if not pdf_engine.available():
+        pytest.skip("the packages of the second engine are not installed")
+    from training.office.document import Document
+    from training.pages.values import Rng
+
+    document = Document(Rng(0), (784, 308))
+    document.fields([("Do not disturb", "On"), ("Wi-Fi", "Off")])
+    for seed in range(8):
+        look = pdf_engine.Look("Helvetica", "Helvetica-Bold", "Helvetica", 12.0, False, "")
+        for table, _ in pdf_engine.Setter(Rng(seed), look, 160).set_fields(document.blocks[0]):
+            label = table._cellvalues[0][0]
+            assert label.wrap(table._colWidths[0] - 6, 100)[1] == pytest.approx(label.style.leading)

@@ -90,7 +90,7 @@ class Setter:
                     self.facts.append(fact)
                 self.advance(box, f)
 
-    def paragraph(self, box: Box, text: str, facts: Sequence[Fact] = ()) -> bool:
+    def paragraph(self, box: Box, text: str, facts: Sequence[Fact] = (), align: str = "l") -> bool:
         """Wrapped text. All or nothing: a fact must not be cut off."""
         f, rows, row = self.style.body, [], ""
         for token in text.split():
@@ -105,8 +105,9 @@ class Setter:
         rows.append(row)
         if not box.fits(len(rows) * (f.height + self.style.leading)):
             return False
+        x = {"l": box.x0, "c": (box.x0 + box.x1) / 2, "r": box.x1}[align]
         for row in rows:
-            if not self.put(box, box.x0, row, f):
+            if not self.put(box, x, row, f, align):
                 return False
             self.advance(box, f)
         self.facts += facts
