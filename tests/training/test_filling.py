@@ -82,6 +82,7 @@ def test_what_is_tried(train_assets):
     tried = list(fillings(0.9, used=100, room=900, blocks=5))
     factors, spreads = zip(*tried, strict=True)
     assert list(factors) == sorted(factors, reverse=True) and min(factors) > 1 and min(spreads) > 0
+    assert max(gap / factor for factor, gap in fillings(0.9, 100, 900, 5, widest=20)) <= 20
     assert not list(fillings(0.9, used=ENOUGH * 900, room=900, blocks=5)) and not list(fillings(-1.0, 100, 900, 5))
 
 
@@ -104,12 +105,42 @@ def test_padding_stands_among_the_blocks(train_assets):
     for seed in range(12):
         document = Document(Rng(seed), (756, 532))
         document.heading("A title")
-        parts = document.lines("one", "two")
-        document.line("three")
+        document.lines("A street", "a town")
+        document.line("a date")
+        parts = [
+            document.paragraph(f"{text} of a letter, which is long enough to run over a line or two.") for text in "AB"
+        ]
         pad(document, document.r)
-        assert document.blocks[0].texts == ["A title"]
-        found.add(next(n for n, block in enumerate(document.blocks) if block.parts == parts))
+        assert [block.kind for block in document.blocks[:3]] == ["heading", "lines", "lines"]  # an address in one piece
+        found.add(next(n for n, block in enumerate(document.blocks) if block.parts == parts[1:]))
     assert len(found) > 1  # text also stands before what is asked for
+
+
+def test_prose_ends_where_a_sentence_does(tmp_path, monkeypatch):
+    from training.office import prose
+    from training.pages.values import Rng
+
+    long = "This sentence runs on and on until nobody remembers how it began, and has not yet come to its end."
+    fits = "It has {shim}s. Others, e.g. the cat, sleep on ${HOME}. " + long
+    (tmp_path / "prose.txt").write_text(f"{long}\n{fits}\n", encoding="utf-8")
+    monkeypatch.setattr(prose, "assets_dir", lambda: tmp_path)
+    monkeypatch.setattr(prose, "paragraphs", prose.paragraphs.__wrapped__)
+    texts = {prose.prose(Rng(seed), longest) for seed in range(40) for longest in (24, 40, 60)}
+    whole = {text for text in texts if text.endswith((".", "..."))}
+    assert whole == {"It has shims.", "It has shims. Others, e.g. the cat, sleep on ${HOME}."}
+    assert len(texts - whole) <= 3  # after six long ones
+
+
+def test_only_a_poster_is_spread_over_its_page():
+    from training.office.document import Document
+    from training.office.filling import widest_gap
+    from training.pages.values import Rng
+
+    document = Document(Rng(0), (756, 532))
+    document.heading("Summer fair")
+    assert widest_gap(document, 12) == float("inf")
+    document.framed().paragraph("A paragraph. " * 20)
+    assert widest_gap(document, 12) < 40
 
 
 def test_ornaments_leave_the_text_alone(train_assets):

@@ -34,12 +34,13 @@ def test_tables_are_looked_up_both_ways(document, unlimited):
     )
     add_lookups(document)
     said = answers(document)
-    assert said["What is the visitors of Lyon?"] == "75" and said["Bern: opened?"] == "May 2"
-    assert said["Whose visitors is 12?"] == "Bern"
-    assert "Whose opened is May 2?" not in said  # two rows have it
-    assert said["Highest visitors?"] == "Lyon" and said["What is the lowest visitors?"] == "12"
+    assert said["What is the number of visitors of Lyon?"] == "75" and said["Bern: opening date?"] == "May 2"
+    assert said["What has 12 under Visitors?"] == "Bern"
+    assert not any(question.startswith("Whose") for question in said)  # towns are not people
+    assert "What has May 2 under Opened?" not in said  # two rows have it
+    assert said["Highest number of visitors?"] == "Lyon" and said["What is the lowest number of visitors?"] == "12"
     assert said["How many columns are there?"] == "3"
-    gap = next(a for q, a in said.items() if q.startswith("What is the difference in visitors"))
+    gap = next(a for q, a in said.items() if q.startswith("What is the difference in number of visitors"))
     assert gap in {"35", "28", "63"}
 
 
@@ -49,8 +50,20 @@ def test_merged_and_unnamed_tables_are_left_alone(document, unlimited):
     document.table(["", "A", "B"], [["x1", "1", "2"], ["x2", "3", "4"]], groups=["Year"])
     document.table([], [["Oslo", "40"], ["Lyon", "75"]])
     document.table(["Day", "Sum"], [["1.2.2024", "5"], ["3.4.2024", "6"]])
+    document.table(["Week", "Opens", "Closes"], [["1", "Stella", "Gary"], ["2", "Gary", "Stella"]])  # who is which?
     add_lookups(document)
     assert not document.asks
+
+
+def test_rows_of_people_marks_and_numbered_rows(document, unlimited):
+    from training.office.lookups import add_lookups
+
+    rows = [["Anna Reyes", "4", "x", "Hard work"], ["James Cole", "7", "", "None"], ["Laura Ford", "9", "x", "Late"]]
+    document.table(["Name", "Room", "Paid", "Remarks"], rows)
+    add_lookups(document)
+    said = answers(document)
+    assert said["Whose room is 7?"] == "James Cole" and said["What are the remarks of Laura Ford?"] == "Late"
+    assert "Highest room?" not in said and "x" not in said.values()
 
 
 def test_charts_are_ranked_and_compared(document, unlimited):
@@ -88,3 +101,28 @@ def test_near_misses_ask_for_what_is_not_there(train_assets):
     assert all(ask.answer is None for ask in found) and len(questions) > 30
     assert any(q.startswith("Where does ") and "Helen Archer" not in q for q in questions)
     assert not any("phone number" in q or "invoice number" in q for q in questions)
+
+
+@pytest.mark.parametrize(
+    ("noun", "expected"),
+    [
+        ("visitors", ("number of visitors", "is")),
+        ("open tickets", ("number of open tickets", "is")),
+        ("sales", ("sales", "are")),
+        ("rainfall", ("rainfall", "is")),
+        ("address", ("address", "is")),
+        ("status", ("status", "is")),
+        ("gas", ("gas", "is")),
+    ],
+)
+def test_what_a_number_under_a_name_is_called(noun, expected):
+    from training.office.values import quantity
+
+    assert quantity(noun) == expected
+
+
+def test_labels_have_their_prepositions():
+    from training.office.values import within
+
+    labels = ("Monday", "Tue", "March", "Mar 24", "2019", "Q3", "Q1 2024", "Oslo", "Ward 2", "B")
+    assert [within(label).split()[0] for label in labels] == ["on", "on", *["in"] * 6, "for", "for"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from training.office.charts import draw_chart
 from training.office.document import Block, Document
-from training.office.filling import blocks_in, fillings, type_share
+from training.office.filling import blocks_in, fillings, type_share, widest_gap
 from training.office.hand_forms import HandForm
 from training.office.plots import draw_plot
 from training.office.series_charts import draw_series
@@ -78,16 +78,16 @@ class Engine:
         marks = [self.mark(part) for part in block.parts]
         if block.options["level"] == 1:
             if not self.s.heading(box, block.texts[0], marks, block.options["align"]):
-                self.wrapped(block.texts[0], self.s.style.bold, box, marks)
+                self.wrapped(block.texts[0], self.s.style.bold, box, marks, block.options["align"])
         elif box.fits(3 * self.s.style.bold.height):
             box.y += self.r.randint(1, 6)
-            self.wrapped(block.texts[0], self.s.style.bold, box, marks)
+            self.wrapped(block.texts[0], self.s.style.bold, box, marks, block.options["align"])
 
-    def wrapped(self, text: str, f: Face, box: Box, marks: list[Fact]) -> bool:
+    def wrapped(self, text: str, f: Face, box: Box, marks: list[Fact], align: str | None = None) -> bool:
         """Text in another face than the body's, set whole or not at all."""
         style = self.s.style
         self.s.style = replace(style, body=f)
-        done = self.s.paragraph(box, text, marks)
+        done = self.s.paragraph(box, text, marks, align or "l")
         self.s.style = style
         return done
 
@@ -98,7 +98,7 @@ class Engine:
         for text, part in zip(block.texts, block.parts, strict=True):
             x = {"l": box.x0, "c": (box.x0 + box.x1) / 2, "r": box.x1}[align]
             if f.width(text) > box.width:
-                self.wrapped(text, f, box, [self.mark(part)])
+                self.wrapped(text, f, box, [self.mark(part)], align)
             elif box.fits(f.height) and self.s.put(box, x, text, f, align):
                 self.s.facts.append(self.mark(part))
                 self.s.advance(box, f)
@@ -287,7 +287,8 @@ def set_on_canvas(
 
     found = setting(chosen, top, 0.0)
     used, room = found.bottom - top, height - foot - min(top, 40)
-    for factor, spread in fillings(share, used, room, blocks_in(document)):
+    gap = widest_gap(document, chosen.body.height)
+    for factor, spread in fillings(share, used, room, blocks_in(document), gap):
         filled = setting(enlarged(chosen, factor), min(top, 40), spread)
         if filled.drawn >= found.drawn:
             found = filled

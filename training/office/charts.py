@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -49,6 +50,12 @@ def _texts(s: Setter, places) -> bool:
         if left < 2 or left + f.width(text) > s.canvas.width - 3 or y - f.ascent < 1 or y + 3 > s.canvas.height:
             return False
     return all([s.canvas.text(x, y, text, f, align) for x, y, text, align in places])
+
+
+def in_valley(values: Sequence[float], i: int) -> bool:
+    """Whether a line rises on both sides of its point ``i``, so that a number above would be crossed by it."""
+    sides = [*values[max(i - 1, 0) : i], *values[i + 1 : i + 2]]
+    return bool(sides) and min(sides) > values[i]
 
 
 def _scale(o: dict) -> float:
@@ -97,7 +104,9 @@ def _axes(s: Setter, box: Box, block: Block):
     if o["printed"]:
         if step < max(map(f.width, o["printed"])) + 2:
             return None
-        places += [(x_of(i), y_of(v) - 4, o["printed"][i], "c") for i, v in enumerate(o["values"])]
+        for i, v in enumerate(o["values"]):
+            below = o["form"] == "line" and in_valley(o["values"], i) and y_of(v) + f.cap_height + 12 < base
+            places.append((x_of(i), y_of(v) + (f.cap_height + 6 if below else -4), o["printed"][i], "c"))
     return left, base, y_of, x_of, step, places
 
 

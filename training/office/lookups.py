@@ -6,6 +6,7 @@ import itertools
 import re
 
 from training.office.document import Block, Document
+from training.office.values import FIRST, quantity
 from training.pages import values as v
 
 MOST = 7  # questions of one table or chart, drawn from all that it answers
@@ -32,6 +33,18 @@ def add_lookups(document: Document) -> None:
             document.asks[before:] = r.sample(added, min(len(added), MOST))
 
 
+# headings of numbers that name a row rather than measure something
+NUMBERED = frozenset(
+    "week no nr number year room page line seat track platform bus gate code id day date time class lane car".split()
+)
+# headings that are no names of what stands under them
+CALLED = {
+    "Booked": "booking date", "Changed": "date of the change", "Opened": "opening date", "Opens": "opening time", "Closes": "closing time", "Details": "entry", "Description": "entry", "Text": "entry", "Out": "payment", "In": "income", "Due": "due date",
+    "Who": "person", "What": "thing", "When": "time", "Where": "place", "From": "starting point", "To": "destination",
+}  # fmt: skip
+_FIRST = frozenset((*v.FIRST_NAMES, *FIRST))
+
+
 def plain_number(text: str) -> float | None:
     """The number that a cell holds if its decimals are clear; None for dates, times, codes and texts."""
     match = re.fullmatch(r"(-?\d+)(?:\.(\d))?(?: ?(?:%|kg|t|mm|km|h|m|pt))?", text)
@@ -39,6 +52,9 @@ def plain_number(text: str) -> float | None:
 
 
 def _low(name: str) -> str:
+    """How a heading is called in a question."""
+    if name in CALLED:
+        return CALLED[name]
     return name if name[:2].isupper() or any(c.isdigit() for c in name) else name[0].lower() + name[1:]
 
 
@@ -51,28 +67,31 @@ def table_questions(d: Document, block: Block) -> None:
     key = next((c for c in range(len(header)) if _names(rows, c)), None)
     if key is None:
         return
+    people = sum(row[key].split()[0] in _FIRST for row in rows) > len(rows) / 2
     names, columns = [row[key] for row in rows], [c for c in range(len(header)) if c != key and header[c].strip()]
     for c in columns:
         cells, head = [row[c] for row in rows], header[c].strip(" :.")
-        low = _low(head)
+        low, numbers = _low(head), [plain_number(cell) for cell in cells]
+        noun, verb = quantity(low)
+        if None in numbers:  # texts are not counted
+            noun, verb = low, "are" if noun != low else verb
         for i in r.sample(range(len(rows)), min(len(rows), 3)):
             name, cell = names[i], cells[i]
-            if not cell.strip() or cell == "\u2013":
+            if len(cell) < 2 and not cell.isdigit():  # empty, a dash or a cross
                 continue
             d.ask((
-                f"What is the {low} of {name}?", f"What is the {low} for {name}?", f"{name}: {low}?", f"{head} of {name}", f"Which {low} does {name} have?", f"What does the column {head} say for {name}?",
+                f"What {verb} the {noun} of {name}?", f"What {verb} the {noun} for {name}?", f"{name}: {low}?", f"{head} of {name}", f"Which {noun} does {name} have?", f"What does the column {head} say for {name}?",
                 f"In the row {name}, what stands under {head}?", f"Look up the {low} of {name}.", f"{name} {low}", f"What is written under {head} for {name}?",
-                f"In the line of {name}: what is the {low}?",
+                f"In the line of {name}: what {verb} the {noun}?",
             ), cell, parts[i])  # fmt: skip
             if cells.count(cell) == 1:
                 key_head = _low(header[key].strip(" :.")) if header[key].strip() else "row"
                 d.ask((
-                    f"Which {key_head} has the {low} {cell}?", f"Whose {low} is {cell}?", f"What has {cell} under {head}?", f"For which {key_head} is the {low} {cell}?",
+                    f"Which {key_head} has the {noun} {cell}?", f"Whose {noun} {verb} {cell}?" if people else f"What goes with {cell} under {head}?", f"What has {cell} under {head}?", f"For which {key_head} {verb} the {noun} {cell}?",
                     f"Which line has {cell} in the column {head}?",
                 ), name, parts)  # fmt: skip
-        numbers = [plain_number(cell) for cell in cells]
-        if None not in numbers and len(set(numbers)) == len(numbers):
-            _extremes(d, names, cells, numbers, low, parts)
+        if None not in numbers and len(set(numbers)) == len(numbers) and low.split()[-1].lower() not in NUMBERED:
+            _extremes(d, names, cells, numbers, noun, parts, people)
         if (
             len(rows) <= 6
             and sum(map(len, cells)) < 80
@@ -119,25 +138,31 @@ def table_questions(d: Document, block: Block) -> None:
 
 
 def _names(rows: list[list[str]], column: int) -> bool:
-    """Whether a column can name its rows: different texts with letters."""
+    """Whether a column can name its rows: different texts with letters, which stand in no other column."""
     cells = [row[column] for row in rows]
-    return len(set(cells)) == len(cells) and all(
-        sum(c.isalpha() for c in cell) >= 2
-        and sum(c.isdigit() for c in cell) < 4
-        and len(cell) < 40
-        and cell != "\u2013"
-        for cell in cells
+    others = {cell for row in rows for c, cell in enumerate(row) if c != column}
+    return (
+        len(set(cells)) == len(cells)
+        and others.isdisjoint(cells)
+        and all(
+            sum(c.isalpha() for c in cell) >= 2
+            and sum(c.isdigit() for c in cell) < 4
+            and len(cell) < 40
+            and cell != "\u2013"
+            for cell in cells
+        )
     )
 
 
 def _extremes(
-    d: Document, names: list[str], cells: list[str], numbers: list[float], low: str, parts: list[int]
+    d: Document, names: list[str], cells: list[str], numbers: list[float], low: str, parts: list[int], people: bool
 ) -> None:
+    who = "Who" if people else "Which one"
     top, least = numbers.index(max(numbers)), numbers.index(min(numbers))
     d.ask(
         (
             f"Which has the highest {low}?",
-            f"Who has the highest {low}?",
+            f"{who} has the highest {low}?",
             f"Where is the {low} the highest?",
             f"What has the largest {low}?",
             f"Which one is first by {low}?",
@@ -149,7 +174,7 @@ def _extremes(
     d.ask(
         (
             f"Which has the lowest {low}?",
-            f"Who has the lowest {low}?",
+            f"{who} has the lowest {low}?",
             f"Where is the {low} the lowest?",
             f"What has the smallest {low}?",
             f"Lowest {low}?",
@@ -177,7 +202,7 @@ def _extremes(
     d.ask(
         (
             f"Which has the higher {low}, {names[j]} or {names[i]}?",
-            f"Whose {low} is higher: {names[i]} or {names[j]}?",
+            f"{'Whose' if people else 'Which'} {low} is higher: {names[i]} or {names[j]}?",
             f"Compare the {low} of {names[j]} and {names[i]}: which is more?",
         ),
         names[i],

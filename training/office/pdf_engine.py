@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from training.office.document import Block, Document
-from training.office.filling import blocks_in, fillings, type_share
+from training.office.filling import blocks_in, fillings, type_share, widest_gap
 from training.pages.canvas import CELL_HEIGHT, CELL_WIDTH, CHARACTERS, font_files, random_faces
 from training.pages.values import Rng
 
@@ -97,9 +97,10 @@ class Setter:
         self.r, self.look, self.width = r, look, width
 
     def text(self, text: str, font: str = "", size: float = 0.0, align: str = "l", level: int = 255) -> Paragraph:
-        size = size or self.look.size
+        size, font = size or self.look.size, font or self.look.body
+        ascent, descent = pdfmetrics.getAscentDescent(font, size)
         style = ParagraphStyle(
-            "s", fontName=font or self.look.body, fontSize=size, leading=size * 1.22, alignment=ALIGN[align],
+            "s", fontName=font, fontSize=size, leading=max(1.22 * size, ascent - descent), alignment=ALIGN[align],
             textColor=grey(level), allowWidows=1,
         )  # fmt: skip
         return Paragraph(escape(text), style)
@@ -148,7 +149,9 @@ class Setter:
     def set_fields(self, block: Block) -> list:
         font = self.look.hand if block.options["hand"] else ""
         right = block.options["style"] in ("right", "dots")
-        share, out = self.r.uniform(0.3, 0.5), []
+        labels = [label for label, _ in block.options["entries"]]
+        widest = max((pdfmetrics.stringWidth(label, self.look.bold, self.look.size) for label in labels), default=0) + 7
+        share, out = max(self.r.uniform(0.3, 0.5), min(widest / self.width, 0.6)), []
         for (label, value), part in zip(block.options["entries"], block.parts, strict=True):
             cells = [self.text(label, self.look.bold), self.text(value, font, align="r" if right else "l")]
             line = [("LINEBELOW", (0, 0), (-1, -1), 0.4, grey(120))] if self.look.grid == "rows" else []
@@ -363,7 +366,8 @@ def set_as_pdf(
     page, ink, drawn = setting(look, 0.0)
     rows = np.flatnonzero(ink.reshape(height, width).max(1) > 60)
     used, room = int(np.ptp(rows)) if rows.size else 0, height - margin - 8
-    for factor, spread in fillings(share, used, room, blocks_in(document)):
+    gap = widest_gap(document, 1.22 * look.size)
+    for factor, spread in fillings(share, used, room, blocks_in(document), gap):
         filled = setting(replace(look, size=look.size * factor), spread)
         if filled[2] >= drawn and words_of(filled[0]) >= words_of(page):  # no word is broken in a narrow column
             page, ink, drawn = filled

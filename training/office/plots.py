@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from training.office.charts import in_valley
 from training.office.document import Block
 from training.office.sketch import Sketch
 from training.pages.blocks import Box, Setter
@@ -322,7 +323,8 @@ class Plot:
                 if self.printed:
                     if f.width(self.printed[n][i]) > step - 2:
                         return False
-                    self.put(x, y - 7, self.printed[n][i], "c")
+                    below = in_valley(row, i) and y + f.cap_height + 14 < self.at(self.low)
+                    self.put(x, y + (f.cap_height + 8 if below else -7), self.printed[n][i], "c")
         return True
 
     def _round(self, box: Box, sketch: Sketch) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
-from training.office.document import Document
+from training.office.document import Block, Document
 from training.pages import values as v
 from training.pages.values import Rng, assets_dir
 
+_REFERENCE = re.compile(r"(?<!\$)\{([A-Za-z][\w .'-]*)\}")  # to another entry, as the Jargon File marks it
+ABBREVIATED = ("e.g.", "i.e.", "esp.", "cf.", "etc.", "vs.")  # where no sentence ends
+TRIES = 6  # paragraphs that are looked at for one whose first sentence is short enough
 SMALL_PRINT = 130  # square pixels a character of a page that small print covers, margins included
 
 
@@ -15,7 +19,8 @@ SMALL_PRINT = 130  # square pixels a character of a page that small print covers
 def paragraphs() -> tuple[str, ...]:
     """All paragraphs of the assets, one a line; empty where they have none."""
     path = assets_dir() / "prose.txt"
-    return tuple(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else ()
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return tuple(_REFERENCE.sub(r"\1", text).splitlines())
 
 
 def prose(r: Rng, longest: int) -> str:
@@ -23,25 +28,37 @@ def prose(r: Rng, longest: int) -> str:
     known = paragraphs()
     if not known:
         return " ".join(v.sentence(r) for _ in range(r.randint(1, 4)))[:longest]
-    text = r.pick(known)
-    while len(text) > longest:
-        shorter = text.rpartition(". ")[0]
-        if not shorter:
-            return text[:longest].rpartition(" ")[0]
-        text = shorter + "."
-    return text
+    for _ in range(TRIES):
+        text = r.pick(known)
+        while len(text) > longest or text.endswith(ABBREVIATED):
+            shorter = text.rpartition(". ")[0]
+            if not shorter:
+                break
+            text = shorter + "."
+        else:
+            return text
+    return text[:longest].rpartition(" ")[0]
+
+
+def _runs(block: Block) -> bool:
+    """Whether other text may follow a block."""
+    if block.kind == "paragraph":
+        return len(block.texts[0]) > 60
+    return block.kind in ("table", "chart", "items", "columns", "framed", "hand_form")
 
 
 def pad(document: Document, r: Rng) -> None:
     """Add text that no question is about, as pages of an office have: from a paragraph to a page full of small print.
 
-    It stands behind the rest or, as often, anywhere between its blocks below the first.
+    It stands behind the rest or, as often, behind other running text, a table or a chart: nobody writes between the
+    lines of an address, or a heading and what it is of.
     """
     height, width = document.shape
     full = r.random() ** 1.3 * height * width / SMALL_PRINT
     while True:
         document.paragraph(prose(r, r.pick((150, 300, 500, 700))))
-        if len(document.blocks) > 2 and r.chance(0.5):
-            document.blocks.insert(r.randint(1, len(document.blocks) - 1), document.blocks.pop())
+        places = [i for i, block in enumerate(document.blocks[:-2], 1) if _runs(block)]
+        if places and r.chance(0.5):
+            document.blocks.insert(r.pick(places), document.blocks.pop())
         if document.length >= full:
             return

@@ -168,13 +168,20 @@ class Blanks(dict):
         if name in lists:
             return r.pick(lists[name])
         return {
-            "p": lambda: person(r), "q": lambda: person(r), "town": lambda: town(r), "firm": lambda: v.company(r).rstrip("."), "name": lambda: v.name_word(r), "date": self.dates.date, "time": self.dates.time,
+            "p": lambda: person(r), "q": lambda: person(r), "town": lambda: town(r), "firm": lambda: v.company(r).rstrip("."), "name": lambda: v.name_word(r),
             "money": lambda: self.money(self.money.round(r, 3, r.pick((90, 900, 90000)))), "year": lambda: str(r.randint(1820, 2029)), "n": lambda: str(r.randint(40, 980)), "m": lambda: str(r.randint(2, 39)),
             "height": lambda: f"{r.randint(1, 3)},{r.randint(100, 999)}", "percent": lambda: f"{r.randint(3, 97)}{r.pick((' %', '%', ' percent'))}", "product": lambda: r.pick(v.PRODUCTS).lower(),
             "code": lambda: str(r.randint(1000, 99999)),
         }[name]()  # fmt: skip
 
     def __missing__(self, key: str) -> str:
+        if key in ("date", "date2"):  # the second is the later one
+            self["date"], self["date2"] = self.dates.period()
+            return self[key]
+        if key in ("time", "time2"):
+            early = self.r.randint(6 * 12, 13 * 12) * 5
+            self["time"], self["time2"] = (self.dates.time(m) for m in (early, early + self.r.randint(6, 96) * 5))
+            return self[key]
         for _ in range(30):
             value = self.draw(key.rstrip("2"))
             if value not in self.values():

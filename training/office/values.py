@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 from training.pages import values as v
 from training.pages.values import Rng
@@ -27,6 +28,7 @@ TOWNS = (
     "Kraków Györ Reykjavík Cork Dunedin Aberdeen Swansea Groningen Liège Coimbra São-Paulo Tunis Amman Haifa Izmir"
 ).split()
 CURRENCIES = ("€", "£", "$", "¥", "CHF", "EUR", "kr", "GBP", "USD", "A$", "C$", "R$", "Fr.", "SEK")
+WEEKDAYS_SHORT = frozenset(day[:3] for day in v.WEEKDAYS)
 MONTHS_SHORT = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 TITLES = ("Dr. ", "Prof. ", "Ms ", "Mr ", "Mrs ", "")
 
@@ -65,6 +67,26 @@ def distinct(r: Rng, make, count: int) -> list[str]:
         if len(out) < count and not any(value in other or other in value for other in out):
             out.append(value)
     return out
+
+
+SINGULAR = frozenset("gas bus basis series species news maths physics status bonus census campus gross lens".split())
+UNCOUNTED = frozenset("sales costs earnings savings expenses takings proceeds wages funds".split())
+
+
+def quantity(noun: str) -> tuple[str, str]:
+    """What a number under the name ``noun`` is, for questions, and its verb: ("number of visitors", "is")."""
+    last = noun.split()[-1].lower()
+    if not last.endswith("s") or last.endswith(("ss", "us", "is")) or last in SINGULAR:
+        return noun, "is"
+    return (noun, "are") if last in UNCOUNTED else (f"number of {noun}", "is")
+
+
+def within(label: str) -> str:
+    """A label of a chart with its preposition: "on Monday", "in 2024", "for Ward 2"."""
+    if label in v.WEEKDAYS or label in WEEKDAYS_SHORT:
+        return f"on {label}"
+    timed = label.split()[0] in (*v.MONTHS, *MONTHS_SHORT) or bool(re.fullmatch(r"\d{4}|Q[1-4]( \d{4})?", label))
+    return f"in {label}" if timed or label in v.CITIES or label in v.COUNTRIES or label in TOWNS else f"for {label}"
 
 
 class Money:
@@ -134,6 +156,13 @@ class Dates:
             "Mon d, y": f"{mon} {d}, {y}", "d-Mon-yy": f"{d:02d}-{mon}-{y % 100:02d}", "m/d/yy": f"{m}/{d}/{y % 100:02d}",
             "dd-mm-y": f"{d:02d}-{m:02d}-{y}", "d Month": f"{d} {name}",
         }[self.style]  # fmt: skip
+
+    def period(self, longest: int = 200) -> tuple[str, str]:
+        """Two dates, the second 5 to ``longest`` days after the first."""
+        first = datetime.date(self.r.randint(2015, 2030), self.r.randint(1, 12), self.r.randint(1, 28))
+        days = (first, first + datetime.timedelta(days=self.r.randint(5, longest)))
+        begin, end = (self.date(day.year, day.month, day.day) for day in days)
+        return begin, end
 
     def time(self, minutes: int | None = None) -> str:
         minutes = self.r.randint(6 * 12, 22 * 12) * 5 if minutes is None else minutes

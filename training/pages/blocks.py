@@ -41,8 +41,11 @@ class Setter:
     r: Rng
     facts: list[Fact] = field(default_factory=list)
 
-    def put(self, box: Box, x: float, text: str, f: Face, align: str = "l", fill: int = 255) -> bool:
-        return self.canvas.text(x, box.y + f.ascent, text, f, align, fill)
+    def put(
+        self, box: Box, x: float, text: str, f: Face, align: str = "l", fill: int = 255, ascent: float | None = None
+    ) -> bool:
+        """Text at the top of ``box``; ``ascent`` is that of the tallest of several faces that share its baseline."""
+        return self.canvas.text(x, box.y + (f.ascent if ascent is None else ascent), text, f, align, fill)
 
     def advance(self, box: Box, f: Face, extra: float = 0) -> None:
         box.y += f.height + self.style.leading + extra
@@ -87,7 +90,7 @@ class Setter:
                     self.facts.append(fact)
                 self.advance(box, f)
 
-    def paragraph(self, box: Box, text: str, facts: Sequence[Fact] = ()) -> bool:
+    def paragraph(self, box: Box, text: str, facts: Sequence[Fact] = (), align: str = "l") -> bool:
         """Wrapped text. All or nothing: a fact must not be cut off."""
         f, rows, row = self.style.body, [], ""
         for token in text.split():
@@ -102,8 +105,9 @@ class Setter:
         rows.append(row)
         if not box.fits(len(rows) * (f.height + self.style.leading)):
             return False
+        x = {"l": box.x0, "c": (box.x0 + box.x1) / 2, "r": box.x1}[align]
         for row in rows:
-            if not self.put(box, box.x0, row, f):
+            if not self.put(box, x, row, f, align):
                 return False
             self.advance(box, f)
         self.facts += facts
@@ -126,11 +130,12 @@ class Setter:
         separator = self.r.pick((":", ":", "", " :")) if style != "colon" else self.r.pick((":", ":", ":", " -"))
         tab = box.x0 + box.width * self.r.uniform(0.28, 0.5)
         spacing = self.r.randint(0, 5)
-        top = box.y
+        top, taller = box.y, max(s.body, s.bold, key=lambda f: f.height)
+        ascent = max(s.body.ascent, s.bold.ascent)
         for label, value, fact in entries:
             lead = label + separator
             label_width, value_width = s.bold.width(lead), s.body.width(value)
-            if not box.fits(s.body.height + 2):
+            if not box.fits(taller.height + 2):
                 break
             if style == "colon":
                 x, align = box.x0 + label_width + s.bold.space + self.r.randint(0, 6), "l"
@@ -141,16 +146,19 @@ class Setter:
             left = x if align == "l" else x - value_width
             if left + value_width > box.x1 + 1 or left < box.x0 + label_width + 5:
                 continue
-            if not (self.put(box, box.x0, lead, s.bold) and self.put(box, x, value, s.body, align)):
+            if not (
+                self.put(box, box.x0, lead, s.bold, ascent=ascent)
+                and self.put(box, x, value, s.body, align, ascent=ascent)
+            ):
                 continue
             if style == "dots":
-                baseline, x0 = int(box.y + s.body.ascent) - 1, int(box.x0 + label_width + 4)
+                baseline, x0 = int(box.y + ascent) - 1, int(box.x0 + label_width + 4)
                 for dot in range(x0, int(left) - 3, 5):
                     self.canvas.rect(dot, baseline, dot + 1, baseline + 1, fill=200)
             drawn += 1
             if fact:
                 self.facts.append(fact)
-            self.advance(box, s.body, spacing)
+            self.advance(box, taller, spacing)
             if style == "ruled":
                 self.canvas.line(box.x0, box.y - spacing / 2 - 1, box.x1, box.y - spacing / 2 - 1, s.rule)
         if drawn and self.r.chance(0.08):
@@ -181,7 +189,7 @@ class Setter:
         gap, plain, pad = s.bold.space + self.r.randint(1, 5), self.r.chance(0.3), self.r.randint(2, 7)
         decoration = self.r.pick(("none", "rules", "rules", "band", "box"))
         label_face, value_face = (s.bold, s.body) if self.r.chance(0.5) else (s.body, s.bold)
-        colon = self.r.pick(("", "", ":"))
+        colon, ascent = self.r.pick(("", "", ":")), max(s.body.ascent, s.bold.ascent)
         while entries and box.fits(s.body.height + 2 * pad + 4):
             n = self.r.randint(2, 4)
             widths = [label_face.width(a + colon) + gap + value_face.width(b) for a, b, _ in entries[:n]]
@@ -194,8 +202,9 @@ class Setter:
             x, top = box.x0 + 4, box.y
             box.y += pad
             for (label, value, fact), width in zip(chosen, widths, strict=True):
-                shown = self.put(box, x, label + colon, label_face)
-                if shown and self.put(box, x + label_face.width(label + colon) + gap, value, value_face):
+                shown = self.put(box, x, label + colon, label_face, ascent=ascent)
+                at = x + label_face.width(label + colon) + gap
+                if shown and self.put(box, at, value, value_face, ascent=ascent):
                     drawn += 1
                     if fact:
                         self.facts.append(fact)

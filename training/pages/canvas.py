@@ -18,7 +18,8 @@ CHARACTERS = (
 )
 _CLASSES = np.full(0x20AE, -1, np.int16)
 _CLASSES[[ord(c) for c in CHARACTERS]] = np.arange(len(CHARACTERS))
-HOLLOW = frozenset(("femkeklaver.ttf",))  # hands drawn as outlines, that nobody can read at the size of print
+# Hands that nobody can read: drawn as outlines, or in black letter, where K is like L and k like f.
+UNREADABLE = frozenset(("femkeklaver.ttf", "Isabella.ttf"))
 BASELINE_TOLERANCE = 5  # items whose baselines differ by no more are one line of the transcription
 
 
@@ -42,6 +43,9 @@ class Face:
         self.path, self.size = path, size
         self.font = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
         self.ascent, self.descent = self.font.getmetrics()
+        if self.descent < 0:  # the sign is wrong, as in Lemonada, and lines would overlap
+            _, top, _, bottom = self.font.getbbox("\xc4\xc5gpqy", anchor="ls")
+            self.ascent, self.descent = int(-top), int(bottom)
         self.height = self.ascent + self.descent
         self._advance = np.full(len(CHARACTERS), np.nan, np.float32)
         self.cap_height = -self.font.getbbox("H", anchor="ls")[1]
@@ -99,7 +103,7 @@ def font_files(held: bool, latin: bool = False, hand: bool = False) -> tuple[str
     if hand and not folder.is_dir():
         return ()
     files = tuple(
-        sorted(str(p) for p in Path(folder).iterdir() if p.suffix in (".ttf", ".otf") and p.name not in HOLLOW)
+        sorted(str(p) for p in Path(folder).iterdir() if p.suffix in (".ttf", ".otf") and p.name not in UNREADABLE)
     )
     complete = assets_dir() / "fonts" / "latin.txt"
     if latin and complete.is_file():

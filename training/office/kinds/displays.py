@@ -4,7 +4,7 @@
 
 from training.office.document import Document
 from training.office.registry import kind
-from training.office.values import Dates, Money, distinct, people, person
+from training.office.values import Dates, Money, distinct, people, person, quantity
 from training.pages import values as v
 
 
@@ -33,15 +33,16 @@ def spreadsheet(d: Document) -> None:
     for row, (i, part) in zip(cells, enumerate(parts), strict=False):
         for c in r.sample(range(1, columns), 1):
             head = heads[c - 1].lower()
-            d.ask((f"What is the {head} of {row[0]}?", f"{row[0]}: {head}?", f"Which {head} stands beside {row[0]}?", f"Look up {head} for {row[0]}.", f"What {head} does {row[0]} have?", f"In the column {heads[c - 1]}, what is entered for {row[0]}?"), row[c], part)
+            noun, verb = quantity(head)
+            d.ask((f"What {verb} the {noun} of {row[0]}?", f"{row[0]}: {head}?", f"Which {noun} stands beside {row[0]}?", f"Look up the {noun} for {row[0]}.", f"What {noun} does {row[0]} have?", f"In the column {heads[c - 1]}, what is entered for {row[0]}?"), row[c], part)
             if letters:
                 d.ask((f"What is in cell {'ABCDE'[c]}{i + 2}?", f"What does cell {'ABCDE'[c]}{i + 2} contain?", f"Read cell {'ABCDE'[c]}{i + 2}.", f"Which value stands in {'ABCDE'[c]}{i + 2}?"), row[c], part)
     for c, head in enumerate(heads, 1):
-        numbers = [int(row[c]) for row in cells]
+        numbers, noun = [int(row[c]) for row in cells], quantity(head.lower())[0]
         if numbers.count(max(numbers)) == 1:
-            d.ask((f"Which has the most {head.lower()}?", f"Which one has the highest {head.lower()}?", f"What is in first place by {head.lower()}?", f"Largest {head.lower()}?"), names[numbers.index(max(numbers))], parts)
+            d.ask((f"Which has the highest {noun}?", f"Which one has the highest {noun}?", f"What is in first place by {head.lower()}?", f"Largest {noun}?"), names[numbers.index(max(numbers))], parts)
         if numbers.count(min(numbers)) == 1:
-            d.ask((f"Which has the least {head.lower()}?", f"Which one has the lowest {head.lower()}?", f"Smallest {head.lower()}?"), names[numbers.index(min(numbers))], parts)
+            d.ask((f"Which has the lowest {noun}?", f"Which one has the lowest {noun}?", f"Smallest {noun}?"), names[numbers.index(min(numbers))], parts)
     d.ask(("How many rows of data are there?", "How many entries does the sheet have?", "How many rows are filled in, without the header?"), str(len(names)), parts)
     if sums:
         totals = [str(sum(int(row[c]) for row in cells)) for c in range(1, columns)]
@@ -52,7 +53,7 @@ def spreadsheet(d: Document) -> None:
         d.absent("Who made the sheet?", "When was the sheet saved?")
     tabs = d.strip(*r.sample(("Sheet1", "Sheet2", "Data", str(r.randint(2015, 2030)), "Costs", dates.date()), 2))
     d.ask(("Which sheets are there?", "What are the tabs called?", "What tabs does the file have?"), " and ".join(d.blocks[-1].texts), tabs)
-    d.absent(f"What is the {heads[0].lower()} of {make(r) if make(r) not in names else v.name_word(r)}?", f"{v.name_word(r)}: {heads[0].lower()}?") if first not in ("Item", "City", "Team") else None
+    d.absent(f"What is the {quantity(heads[0].lower())[0]} of {v.name_word(r)}?", f"{v.name_word(r)}: {heads[0].lower()}?")
 
 
 SWITCHES = ("Wi-Fi", "Bluetooth", "Flight mode", "Location", "Dark mode", "Mobile data", "Do not disturb", "Auto-lock", "Backup", "Hotspot", "Vibration", "Face unlock")
@@ -97,12 +98,13 @@ def dashboard(d: Document) -> None:
         shown = [box.heading(value, 2, "l"), box.line(name, small=True)] if above else [box.line(name, small=True), box.heading(value, 2, "l")]
         parts += shown
         low = name.lower()
-        d.ask((f"What is the {low}?", f"How high is the {low}?", f"{name}?", f"Which figure is given for {low}?", f"What number belongs to {low}?", f"How much is shown for {low}?"), value, shown)
+        noun = quantity(low)[0]
+        d.ask((f"What is the {noun}?", f"How high is the {noun}?", f"{name}?", f"Which figure is given for {low}?", f"What number belongs to {low}?", f"How much is shown for {low}?"), value, shown)
         if sum(value == other for _, other in chosen) == 1:
             d.ask((f"What does {value} stand for?", f"To what does the number {value} belong?", f"Which figure is {value}?"), name, shown)
     d.ask(("How many figures are shown?", "How many key figures are there?", "How many boxes are on the screen?"), str(len(chosen)), parts)
-    missing = r.pick([name for name, _ in figures if name not in dict(chosen)])
-    d.absent(f"What is the {missing.lower()}?", f"How high is the {missing.lower()}?")
+    missing = quantity(r.pick([name for name, _ in figures if name not in dict(chosen)]).lower())[0]
+    d.absent(f"What is the {missing}?", f"How high is the {missing}?")
 
 
 @kind("price_list", 2.0)

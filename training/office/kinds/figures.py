@@ -10,8 +10,8 @@ from training.office.values import MONTHS_SHORT, Dates, distinct, person, town
 from training.pages import values as v
 
 THINGS = (
-    ("Visitors", "visitors", ""), ("Sales", "sales", " t"), ("Rainfall", "rainfall", " mm"), ("Members", "members", ""), ("Energy use", "energy use", " kWh"), ("Accidents", "accidents", ""), ("Votes", "votes", ""),
-    ("Temperature", "temperature", " \u00b0C"), ("Books lent", "number of books lent", ""), ("Market share", "market share", " %"), ("Bicycles sold", "number of bicycles sold", ""), ("Waste", "waste", " kg"),
+    ("Visitors", "number of visitors", ""), ("Sales", "amount sold", " t"), ("Rainfall", "rainfall", " mm"), ("Members", "number of members", ""), ("Energy use", "energy use", " kWh"), ("Accidents", "number of accidents", ""), ("Votes", "number of votes", ""),
+    ("Temperature", "temperature", " \u00b0C"), ("Books lent", "number of books lent", ""), ("Market share", "market share", " %"), ("Bicycles sold", "number of bicycles sold", ""), ("Waste", "amount of waste", " kg"),
 )
 
 
@@ -20,6 +20,7 @@ def add_chart(d: Document, title: bool = True) -> None:
     r = d.r
     name, noun, unit = r.pick(THINGS)
     form = r.choices(("bar", "column", "line", "pie"), (3, 4, 3, 3))[0]
+    noun = "share" if form == "pie" else noun  # its slices are per cent, whatever they are of
     if form == "line" or r.chance(0.3):
         start = r.randint(0, 11)
         labels = r.pick(([str(y) for y in range(2016, 2027)][: r.randint(4, 9)], [MONTHS_SHORT[(start + i) % 12] for i in range(r.randint(4, 9))], ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"][: r.randint(4, 7)]))
@@ -50,9 +51,9 @@ def add_chart(d: Document, title: bool = True) -> None:
         for label, _value, text in zip(labels, values, printed or map(str, values), strict=True):
             d.ask((f"What is the {noun} for {label}?", f"What value does {label} have?", f"How much is shown for {label}?", f"Which number belongs to {label}?", f"{label}: how much?"), text, part)
     if values.count(max(values)) == 1:
-        d.ask((f"Which {word} is the largest?", "Which one has the highest value?", "Where is the value the highest?", "What is in first place?", f"Which has the most {noun}?"), labels[values.index(max(values))], part)
+        d.ask((f"Which {word} is the largest?", "Which one has the highest value?", "Where is the value the highest?", "What is in first place?", f"Which has the highest {noun}?"), labels[values.index(max(values))], part)
     if values.count(min(values)) == 1:
-        d.ask(("Which one has the lowest value?", "Where is the value the smallest?", f"Which {word} is the smallest?", f"Which has the least {noun}?"), labels[values.index(min(values))], part)
+        d.ask(("Which one has the lowest value?", "Where is the value the smallest?", f"Which {word} is the smallest?", f"Which has the lowest {noun}?"), labels[values.index(min(values))], part)
     i, j = r.sample(range(len(labels)), 2)
     if values[i] != values[j]:
         d.ask((f"Which is larger, {labels[i]} or {labels[j]}?", f"Who has more, {labels[i]} or {labels[j]}?"), labels[i] if values[i] > values[j] else labels[j], part)

@@ -33,9 +33,9 @@ ENTRIES = {
     "item": (("Item", "Article", "Object", "Description"), lambda r, c: r.pick(("black umbrella", "silver watch", "brown wallet", "green scarf", "school bag", "reading glasses", "bunch of keys", "red bicycle", "camera", "leather gloves")), ("What is the item?", "Which object is described?", "Item?", "What thing is it about?", "What was written as description?")),
     "where": (("Place", "Location", "Where"), lambda r, c: r.pick(("car park", "main hall", "platform 3", "bus line 12", "canteen", "second floor", "reception", "swimming pool", "corridor B", "rear entrance")), ("Where did it happen?", "Which place was entered?", "Where was it?", "Location?", "What was written for the place?")),
     "when": (("Time", "At what time", "Hour"), lambda r, c: c["dates"].time(), ("At what time was it?", "Which time was written?", "Time?", "At which hour did it happen?", "What time was entered?")),
-    "on": (("Date", "Date of event", "On"), lambda r, c: c["dates"].date(), ("Which date was entered?", "When was it?", "Date?", "On which day did it happen?", "What is the date on the form?")),
-    "from": (("From", "First day", "Leave from"), lambda r, c: c["dates"].date(), ("From when?", "Which is the first day?", "When does it begin?", "Start date?", "From which date on?")),
-    "until": (("Until", "Last day", "Leave until"), lambda r, c: c["dates"].date(), ("Until when?", "Which is the last day?", "When does it end?", "End date?", "Up to which date?")),
+    "on": (("Date", "Date of event", "On"), lambda r, c: c["dates"].date(), ("When was it?", "On which day was it?", "Which day was it, not that of the signature?", "On what date was it?", "On which date did it happen?")),
+    "from": (("From", "First day", "Leave from"), lambda r, c: c["leave"][0], ("From when?", "Which is the first day?", "When does it begin?", "Start date?", "From which date on?")),
+    "until": (("Until", "Last day", "Leave until"), lambda r, c: c["leave"][1], ("Until when?", "Which is the last day?", "When does it end?", "End date?", "Up to which date?")),
     "days": (("Number of days", "Days"), lambda r, c: str(r.randint(1, 30)), ("How many days are asked for?", "Number of days?", "How many days were entered?", "For how many days is it?", "How long is it, in days?")),
     "deputy": (("Deputy", "Covered by", "Replacement"), lambda r, c: person(r), ("Who is the deputy?", "Who covers for the person?", "Replacement?", "Who stands in?", "Which colleague is the replacement?")),
     "doctor": (("Family doctor", "GP", "Doctor"), lambda r, c: f"Dr {last_name(r)}", ("Who is the family doctor?", "Which doctor was named?", "Doctor?", "What is the GP called?", "Who treats the patient?")),
@@ -68,6 +68,8 @@ TICKS = (
     ("Days", "Mon,Tue,Wed,Thu,Fri", True, "the days"), ("Languages", "English,French,German,Spanish", True, "languages"), ("Newsletter", "yes,no", False, "the newsletter"), ("Transport", "car,bus,train,bicycle", False, "transport"), ("Swimmer", "yes,no", False, "swimmer"), ("Interests", "music,sport,cooking,travel", True, "interests"),
     ("Delivery", "pick up,by post,courier", False, "delivery"), ("Floor", "ground,first,second", False, "the floor"), ("Condition", "new,used,damaged", False, "the condition"), ("Satisfied", "yes,partly,no", False, "satisfied"), ("Paid leave", "yes,no", False, "paid leave"), ("Photos allowed", "yes,no", False, "photos"),
 )
+# Where these are left empty, the signature may tell: only the field itself is asked for.
+SIGNED = frozenset(("first", "last", "name", "town", "on"))
 STYLES = ("line", "line", "box", "box", "under", "comb")
 
 
@@ -107,7 +109,7 @@ def pen_form(d: Document) -> None:
         d.line(r.pick(HINTS), small=True)
     if r.chance(0.3):
         d.heading(r.pick(SECTIONS), 2)
-    context = {"first": first_name(r), "last": last_name(r), "child": first_name(r), "dates": dates, "money": Money(r)}
+    context = {"first": first_name(r), "last": last_name(r), "child": first_name(r), "dates": dates, "leave": dates.period(40), "money": Money(r)}
     style, mixed = r.pick(STYLES), r.chance(0.3)
     order = names.split()
     order = order if r.chance(0.6) else r.sample(order, r.randint(4, len(order)))
@@ -125,24 +127,25 @@ def pen_form(d: Document) -> None:
                 del entry["struck"]
         entries.append(entry)
         asks.append(questions)
-    ticks = [_tick(r, *tick) for tick in r.sample(TICKS, r.randint(0, 3))]
+    labels = {entry["label"] for entry in entries}  # two fields of one label could not be told apart
+    ticks = [_tick(r, *tick) for tick in r.sample(TICKS, r.randint(0, 3)) if tick[0] not in labels]
     parts = d.hand_form(_rows(r, [*entries, *ticks], d.shape[1] > 500))
-    for entry, questions, part in zip(entries, asks, parts, strict=False):
-        _ask_entry(d, entry, questions, part)
+    for name, entry, questions, part in zip(order, entries, asks, parts, strict=False):
+        _ask_entry(d, entry, questions, part, name in SIGNED)
     for entry, part in zip(ticks, parts[len(entries):], strict=True):
         _ask_tick(d, entry, part)
     _empty(d, entries, parts)
-    _signed(d, context, dates)
+    _signed(d, context, dates, labels)
     if r.chance(0.3):
         number = v.code(r)
         d.ask(("What is the number of the form?", "Which form number is printed?", "Form number?"), number, d.line(f"Form {number}", r.pick("lr"), small=True))
 
 
-def _ask_entry(d: Document, entry: dict, questions: tuple[str, ...], part: int) -> None:
+def _ask_entry(d: Document, entry: dict, questions: tuple[str, ...], part: int, signed: bool) -> None:
     low = entry["label"] if entry["label"][:2].isupper() else entry["label"][0].lower() + entry["label"][1:]
     by_label = (f"What was written at \"{entry['label']}\"?", f"What does it say after {low}?", f"{entry['label']}: what was entered?")
     if not entry["value"]:
-        d.absent(*questions[:-1], by_label[0])
+        d.absent(*(() if signed else questions[:-1]), by_label[0])
         d.ask((f"Is the field {low} filled in?", f"Was anything written at \"{entry['label']}\"?", f"Did the person fill in {low}?"), "no", part)
         return
     d.ask((*questions[:-1], d.r.pick(by_label), questions[-1]), entry["value"], part)
@@ -189,7 +192,7 @@ def _empty(d: Document, entries: list[dict], parts: list[int]) -> None:
         d.ask(("Which field was corrected?", "Where was something crossed out?", "In which field is there a correction?"), struck[0]["label"], own)
 
 
-def _signed(d: Document, context: dict, dates: Dates) -> None:
+def _signed(d: Document, context: dict, dates: Dates, labels: set[str]) -> None:
     """The foot of the form: place, date and signature, one of them left out now and then."""
     r = d.r
     if r.chance(0.25):
@@ -197,15 +200,15 @@ def _signed(d: Document, context: dict, dates: Dates) -> None:
     name = f"{context['first']} {context['last']}"
     shown = r.pick((name, name, f"{context['first'][0]}. {context['last']}", context["last"]))
     day, place, signed = dates.date(), town(r), r.chance(0.85)
-    date_label = r.pick(("Place, date", "Date", "Place and date"))
-    written = day if date_label == "Date" else f"{place}, {day}"
+    date_label = r.pick(("Place, date", "Date of signature" if "Date" in labels else "Date", "Place and date"))
+    written = day if date_label.startswith("Date") else f"{place}, {day}"
     sign = {"label": r.pick(("Signature", "Signed", "Signature of applicant", "Sign here")), "value": shown if signed else "", "style": "sign", "weight": 2}
     when = {"label": date_label, "value": written, "style": "under", "weight": 2}
     d.gap()
     pair = [when, sign] if r.chance(0.7) else [sign, when]
     parts = dict(zip(("when", "sign") if pair[0] is when else ("sign", "when"), d.hand_form([pair] if d.shape[1] > 420 else [[p] for p in pair]), strict=True))
     d.ask(("When was the form signed?", "What is the date of the signature?", "On which day was it signed?", "Date of signing?"), day, parts["when"])
-    if date_label != "Date":
+    if not date_label.startswith("Date"):
         d.ask(("Where was the form signed?", "In which town was it signed?", "Place of signing?"), place, parts["when"])
     if signed:
         d.ask(("Who signed the form?", "Whose signature is it?", "By whom was it signed?", "Which name is the signature?", "What does the signature say?"), shown, parts["sign"])

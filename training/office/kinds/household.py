@@ -12,6 +12,10 @@ UNITS = ("g", "ml", "cups", "tbsp", "tsp", "oz", "handfuls", "dl", "pinches")
 DRUGS = ("Amoxil", "Cortisan", "Ibuflex", "Paradol", "Ventolar", "Zinkomed", "Omeprin", "Laxovit", "Vitadrop", "Histanol", "Bronchisol", "Cardiopril")
 
 
+def _much(food: str) -> str:
+    return "many" if food.endswith("s") else "much"
+
+
 @kind("recipe", 2.0)
 def recipe(d: Document) -> None:
     r = d.r
@@ -33,7 +37,7 @@ def recipe(d: Document) -> None:
     else:
         parts = d.lines(*(f"{a} {f}" for a, f in zip(amounts, foods, strict=True)))
     for food, amount, part in zip(foods, amounts, parts, strict=True):
-        d.ask((f"How much {food} is needed?", f"What amount of {food} do I need?", f"How much {food} goes in?", f"{food}: how much?"), amount, part)
+        d.ask((f"How {_much(food)} {food} do I need?", f"What amount of {food} do I need?", f"How {_much(food)} {food} must I take?", f"{food}: how much?"), amount, part)
     d.ask(("How many ingredients are there?", "How many ingredients do I need?", "What is the number of ingredients?"), str(len(foods)), parts)
     d.heading(r.pick(("Method", "Preparation", "How to make it", "Directions")), level=2)
     a, b, rest = foods[0], foods[1], r.randint(2, 12) * 5
@@ -45,7 +49,7 @@ def recipe(d: Document) -> None:
     d.ask(("What is added last?", "Which ingredient comes last?"), foods[2], parts[3])
     d.about(f"A recipe for {dish}.", top)
     missing = r.pick([f for f in FOODS if f not in foods])
-    d.absent(f"How much {missing} is needed?", f"How much {missing} goes in?", f"What amount of {missing} do I need?")
+    d.absent(f"How {_much(missing)} {missing} do I need?", f"How {_much(missing)} {missing} must I take?", f"What amount of {missing} do I need?")
 
 
 @kind("prescription", 2.0)
@@ -97,7 +101,7 @@ def shopping(d: Document) -> None:
     for i, (food, count) in enumerate(zip(foods, counts, strict=True)):
         text = f"{'[x] ' if i in done else mark}{count} {food}"
         part = d.written(text) if hand else d.line(text)
-        d.ask((f"How much {food} should be bought?", f"How many {food} are on the list?", f"What amount of {food} is noted?", f"{food}: how much?"), count, part)
+        d.ask((f"How {_much(food)} {food} should be bought?", f"How {_much(food)} {food} must I get?", f"What amount of {food} is noted?", f"{food}: how much?"), count, part)
     parts = [b.parts[0] for b in d.blocks[1:]]
     d.ask(("How many things are on the list?", "How many items are there?", "How many things should be bought?"), str(len(foods)), parts)
     d.ask(("What is the first thing on the list?", "Which item comes first?"), foods[0], parts[0])
@@ -110,7 +114,8 @@ def shopping(d: Document) -> None:
         d.ask(("How much may be spent?", "What is the limit?", "How much money may it cost at most?"), most, part)
     else:
         d.absent("How much may be spent?", "What is the limit of the spending?")
-    d.absent(f"How much {r.pick([f for f in FOODS if f not in foods])} should be bought?", "Who goes shopping?")
+    missing = r.pick([f for f in FOODS if f not in foods])
+    d.absent(f"How {_much(missing)} {missing} should be bought?", "Who goes shopping?")
 
 
 @kind("utility_bill", 2.0)
@@ -120,8 +125,9 @@ def utility(d: Document) -> None:
     unit = r.pick(("kWh", "m\u00b3"))
     old = r.randint(1000, 90000)
     used = r.randint(90, 4000)
-    due, total, monthly = dates.date(), money(money.round(r, 30, 900)), money(money.round(r, 20, 200))
-    begin, end = dates.date(), dates.date()
+    total, monthly = money(money.round(r, 30, 900)), money(money.round(r, 20, 200))
+    begin, end = dates.period(380)
+    due = dates.date()
     top = d.heading(firm)
     d.ask(("Which company sent the bill?", "Who is the supplier?", "From whom is the bill?", "Who supplies the energy?"), firm, top)
     who = d.lines(reader, v.street(r), town(r))
@@ -149,7 +155,8 @@ def payslip(d: Document) -> None:
     r, money = d.r, Money(d.r)
     name, firm, month, number = person(r), v.company(r), v.month(r), str(r.randint(100, 99999))
     gross = money.round(r, 1800, 9000)
-    taxes = [(label, round(gross * r.uniform(0.02, 0.2))) for label in r.sample(("Income tax", "Pension", "Health insurance", "Union fee", "Unemployment insurance", "Canteen"), r.randint(2, 4))]
+    step = 100 if money.whole else 1
+    taxes = [(label, round(gross * r.uniform(0.02, 0.2) / step) * step) for label in r.sample(("Income tax", "Pension", "Health insurance", "Union fee", "Unemployment insurance", "Canteen"), r.randint(2, 4))]
     net = gross - sum(a for _, a in taxes)
     d.heading(r.pick(("Payslip", "Pay statement", "Salary slip", f"Payslip {month}")))
     parts = d.fields([("Employer", firm), ("Employee", name), (r.pick(("Staff no.", "Personnel number")), number), ("Month", month)]) if r.chance(0.6) else d.lines(firm, name, number, month)

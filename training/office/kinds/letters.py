@@ -10,7 +10,7 @@ from training.pages import values as v
 # (topic, sentence, question wordings, what fills the blank); {} is the fact
 REASONS = (
     ("the boiler in the cellar has to be replaced", "the boiler has to be replaced"),
-    ("of a fault in the payment system", "of a fault in the payment system"),
+    ("of a fault in the payment system", "a fault in the payment system"),
     ("your last payment did not reach us", "the last payment did not arrive"),
     ("the building will be painted this summer", "the building will be painted"),
     ("our office is moving to a larger building", "the office is moving to a larger building"),

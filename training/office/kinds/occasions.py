@@ -14,8 +14,8 @@ PARTIES = ("wedding", "birthday party", "housewarming", "summer party", "retirem
 @kind("invitation", 2.5)
 def invitation(d: Document) -> None:
     r, dates = d.r, Dates(d.r)
-    hosts, what, day, time = people(r, 2), r.pick(PARTIES), dates.date(), dates.time()
-    place, city, until = f"{v.name_word(r)} {r.pick(v.VENUES)}", town(r), dates.date()
+    hosts, what, time, (until, day) = people(r, 2), r.pick(PARTIES), dates.time(), dates.period(60)
+    place, city = f"{v.name_word(r)} {r.pick(v.VENUES)}", town(r)
     both = f"{hosts[0]} and {hosts[1]}" if r.chance(0.5) else hosts[0]
     align = r.pick("lccc")
     d.gap()

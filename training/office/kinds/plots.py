@@ -9,7 +9,7 @@ from training.office.kinds.subjects import FAMILIES, MEASURES, SOURCES, subjects
 from training.office.prose import prose
 from training.office.registry import kind
 from training.office.sentences import tell
-from training.office.values import MONTHS_SHORT, Dates, Money, distinct, person, town
+from training.office.values import MONTHS_SHORT, Dates, Money, distinct, person, town, within
 from training.pages import values as v
 from training.pages.values import Rng
 
@@ -290,7 +290,7 @@ def _series_values(d: Document, noun: str, series: list[str], labels: list[str],
     for n, s in enumerate(series):
         for i in r.sample(range(len(labels)), min(3, len(labels))) if every or n == 0 else ():
             x = labels[i]
-            d.ask((f"What is the {noun} of {s} in {x}?", f"{s} in {x}?", f"How much is shown for {s}, {x}?", f"{x}, {s}: how much?", f"Which value does {s} have for {x}?", f"Read off {s} at {x}.", f"How high is {s} in {x}?", f"What is the {noun} in {x} for {s}?"), numbers(values[n][i]), part)
+            d.ask((f"What is the {noun} of {s} {within(x)}?", f"{s} {within(x)}?", f"How much is shown for {s}, {x}?", f"{x}, {s}: how much?", f"Which value does {s} have for {x}?", f"Read off {s} at {x}.", f"How high is {s} {within(x)}?", f"What is the {noun} of {s}, {within(x)}?"), numbers(values[n][i]), part)
         row = values[n]
         for extreme, word, more in ((max, "highest", "peak"), (min, "lowest", "reach its low")):
             if row.count(extreme(row)) == 1 and every:
@@ -302,11 +302,11 @@ def _series_pairs(d: Document, noun: str, series: list[str], labels: list[str], 
     for i in r.sample(range(len(labels)), min(4, len(labels))):
         x, column = labels[i], [row[i] for row in values]
         if column.count(max(column)) == 1:
-            d.ask((f"Who is ahead in {x}?", f"Which series is the highest in {x}?", f"In {x}, which one has the most?", f"Which is the largest for {x}?", f"Which is higher in {x}, {' or '.join(series)}?"), series[column.index(max(column))], part)
+            d.ask((f"Which one is ahead {within(x)}?", f"Which series is the highest {within(x)}?", f"Which one has the most {within(x)}?", f"Which is the largest for {x}?", f"Which is higher {within(x)}, {' or '.join(series)}?"), series[column.index(max(column))], part)
         if len(column) > 2 and column.count(min(column)) == 1:
-            d.ask((f"Which series is the lowest in {x}?", f"In {x}, which one has the least?", f"Which is the smallest for {x}?"), series[column.index(min(column))], part)
+            d.ask((f"Which series is the lowest {within(x)}?", f"Which one has the least {within(x)}?", f"Which is the smallest for {x}?"), series[column.index(min(column))], part)
         if (not stacked or printed) and column[0] != column[1]:
-            d.ask((f"How far apart are {series[0]} and {series[1]} in {x}?", f"What is the difference between {series[0]} and {series[1]} in {x}?", f"In {x}, by how much do {series[0]} and {series[1]} differ?"), numbers(abs(column[0] - column[1])), part)
+            d.ask((f"How far apart are {series[0]} and {series[1]} {within(x)}?", f"What is the difference between {series[0]} and {series[1]} {within(x)}?", f"By how much do {series[0]} and {series[1]} differ {within(x)}?"), numbers(abs(column[0] - column[1])), part)
         if stacked:
             d.ask((f"What is the total for {x}?", f"How much is {x} altogether?", f"How high is the whole bar of {x}?", f"{x} in total?"), numbers(sum(column)), part)
     totals = [sum(column) for column in zip(*values, strict=True)]

@@ -67,8 +67,8 @@ def receipt(d: Document) -> None:
         rows = [(str(n), g, show(s)) for n, g, s in zip(counts, goods, sums, strict=True)]
         items = d.table([], rows, numbers=1)
     for g, n, s, part in zip(goods, counts, sums, items, strict=True):
-        d.ask((f"How much is the {g}?", f"What does {g} cost?", f"How much was paid for {g}?", f"What is the price of {g}?"), show(s), part)
-        d.ask((f"How many {g} were bought?", f"How many {g} are on the receipt?", f"What is the quantity of {g}?"), str(n), part)
+        d.ask((f"How much did the {g} cost?", f"What is the amount for {g}?", f"How much was paid for {g}?", f"What is the price of {g}?"), show(s), part)
+        d.ask((f"{g}: how many were bought?", f"How many portions or pieces of {g} are on the receipt?", f"What is the quantity of {g}?", f"How many times was {g} bought?"), str(n), part)
     d.ask(("How many different items were bought?", "How many lines of goods are there?", "How many different things are on the receipt?"), str(len(goods)), items)
     if sums.count(max(sums)) == 1:
         d.ask(("What was the most expensive line?", "Which item costs the most?", "On which item was the most money spent?"), goods[sums.index(max(sums))], items)

@@ -6,7 +6,7 @@ from training.office.document import Document
 from training.office.kinds.figures import THINGS, add_chart
 from training.office.registry import kind
 from training.office.sentences import tell
-from training.office.values import MONTHS_SHORT, Dates, Money, distinct, person, town
+from training.office.values import MONTHS_SHORT, Dates, Money, distinct, person, town, within
 from training.pages import values as v
 
 
@@ -32,7 +32,7 @@ def series_chart(d: Document) -> None:
     for n, s in enumerate(series):
         for i in r.sample(range(len(labels)), 2):
             if printed or (form != "stacked" and values[n][i] in shown) or (form == "stacked" and n == 0 and values[n][i] in shown):
-                d.ask((f"What is the {noun} of {s} in {labels[i]}?", f"How much is shown for {s}, {labels[i]}?", f"{labels[i]}, {s}: how much?", f"Which value does {s} have for {labels[i]}?", f"What does the chart say for {labels[i]} and {s}?"), str(values[n][i]), part)
+                d.ask((f"What is the {noun} of {s} {within(labels[i])}?", f"How much is shown for {s}, {labels[i]}?", f"{labels[i]}, {s}: how much?", f"Which value does {s} have for {labels[i]}?", f"What does the chart say for {labels[i]} and {s}?"), str(values[n][i]), part)
         if values[n].count(max(values[n])) == 1:
             d.ask((f"Where is {s} the highest?", f"For which one does {s} have the largest value?", f"When or where does {s} peak?", f"Which one is the largest for {s}?"), labels[values[n].index(max(values[n]))], part)
         if values[n].count(min(values[n])) == 1:
@@ -40,7 +40,7 @@ def series_chart(d: Document) -> None:
     for i, label in enumerate(labels):
         column = [row[i] for row in values]
         if column.count(max(column)) == 1:
-            d.ask((f"Which is higher in {label}, {' or '.join(series)}?", f"Who is ahead in {label}?", f"In {label}, which one has the most?", f"Which one is the largest for {label}?"), series[column.index(max(column))], part)
+            d.ask((f"Which is higher {within(label)}, {' or '.join(series)}?", f"Which one is ahead {within(label)}?", f"Which one has the most {within(label)}?", f"Which one is the largest for {label}?"), series[column.index(max(column))], part)
     d.ask(("What is compared?", "What does the legend say?", "Which groups are shown?", "What do the shades stand for?"), " and ".join(series) if len(series) == 2 else ", ".join(series), part)
     d.ask(("How many groups are compared?", "How many entries has the legend?", "How many series are there?"), str(len(series)), part)
     d.ask(("How many labels stand on the axis?", "For how many points are there values?"), str(len(labels)), part)
