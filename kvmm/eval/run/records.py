@@ -376,6 +376,10 @@ class Run:
         metrics = self.results["results"].get(f"{task}_{policy}", {})
         return {name.removesuffix(",none"): value for name, value in metrics.items() if name.endswith(",none")}
 
+    def num_scored(self, task: str, policy: str) -> int | None:
+        """How many answers :meth:`scores` are of; None before the run is complete."""
+        return self.results["results"].get(f"{task}_{policy}", {}).get("samples")
+
 
 def read_run(path: str | Path, date: str | None = None) -> Run:
     """Read the files of a run, finished or not.
