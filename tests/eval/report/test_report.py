@@ -328,6 +328,8 @@ def test_command_line(run_folder, monkeypatch, capsys):
     assert not list(run_folder.parent.glob("report*"))
     code, out, _ = call(monkeypatch, capsys, run_folder.parent)
     assert code == 0 and "rd1" in out and "report.html" in out
+    head, *lines = [line.split() for line in out.splitlines() if re.match(r" *(policy|bf16|rd2|rd1) ", line)]
+    assert "bits" in head and ["2.00", "8.00x"] in [line[-2:] for line in lines]  # of 80 columns
     assert {path.name for path in run_folder.parent.glob("report.*")} == {"report.md", "report.html", "report.json"}
 
 
