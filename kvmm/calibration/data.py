@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,15 @@ class Calibration:
         split = [site.split(".") for site in self._by_site]
         layers = sorted({(int(layer), side) for name, layer, side, *_ in split if name == codec})
         return [pair for pair in layers if self.site(codec, *pair, modality)]
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that tell this fit from any other one of the same model."""
+        digest = hashlib.sha256(json.dumps(dict(self.metadata), sort_keys=True, default=str).encode())
+        for name, tensor in sorted(self.tensors.items()):
+            values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode() + values.numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     @cached_property
     def _by_site(self) -> dict[str, dict[str, torch.Tensor]]:

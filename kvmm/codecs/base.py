@@ -236,6 +236,13 @@ class Codec(ABC):
     def check_metadata(cls, metadata: Mapping[str, Any]) -> None:
         """Check what a calibration file's metadata have for the codec; raises as :meth:`check_fit`."""
 
+    @classmethod
+    def reads_calibration(cls, spec: CodecSpec) -> bool:
+        """Whether what is stored depends on the calibration file where there is one; by default if there is a
+        :meth:`fit`.
+        """
+        return cls.fit.__func__ is not Codec.fit.__func__
+
     @property
     def transform_id(self) -> Hashable:
         """Codecs with equal ids share one transform of the query, or one inverse transform of the output."""

@@ -104,6 +104,10 @@ class CalibQuant(AffineCodec):
             raise KVMMError(f"Codec calibquant: calibration is None, 'file' or (tau1, tau2), both >= 0, not {tau!r}.")
 
     @classmethod
+    def reads_calibration(cls, spec: CodecSpec) -> bool:
+        return spec.option("calibration") == "file"
+
+    @classmethod
     def check_metadata(cls, metadata: Mapping[str, Any]) -> None:
         found = metadata.get(TAU, {})
         pairs = found.values() if isinstance(found, Mapping) else [None]

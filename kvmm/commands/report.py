@@ -67,7 +67,7 @@ def _tables(report: EvaluationReport, name: str) -> list[str]:
 
 def _show(report: EvaluationReport) -> None:
 
-    from kvmm.eval.report.compare import shown
+    from kvmm.eval.report.compare import SHORT_LEGEND, shown
     from kvmm.eval.report.pages import title_of
 
     console = Console()
@@ -80,3 +80,4 @@ def _show(report: EvaluationReport) -> None:
             for row in rows:
                 table.add_row(*row)
             console.print(table)
+            console.print(f"{SHORT_LEGEND}.", highlight=False, style="dim")

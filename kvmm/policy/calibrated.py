@@ -45,8 +45,16 @@ def wants_fit(policy: KVPolicy, calibration: Calibration | None) -> bool:
     )
 
 
+def fit_digest(policy: KVPolicy, calibration: Calibration | None) -> str | None:
+    """What tells the fit that a policy's codecs read from another one; None where they read none."""
+    tiers = policy.retention.tiers or ()
+    specs = (*policy.all_specs(), *(one for kv in tiers for one in (kv.key, kv.value)))
+    reads = any(codec_class(one.codec).reads_calibration(one) for one in specs)
+    return calibration.digest if calibration is not None and reads else None
+
+
 def _fitted_codecs(kv: KVSpec) -> set[str]:
     return {one.codec for one in (kv.key, kv.value) if codec_class(one.codec).wants_calibration}
 
 
-__all__ = ["load_calibration", "wants_fit", "without_fit"]
+__all__ = ["fit_digest", "load_calibration", "wants_fit", "without_fit"]

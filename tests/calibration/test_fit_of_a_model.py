@@ -1,5 +1,7 @@
 """What is looked at, and how often, before a calibration file is used for a model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from kvmm.codecs.common import transform
 from kvmm.errors import KVMMError
 from kvmm.modality import MODALITY_NAMES
 from kvmm.policy import get_policy
-from kvmm.policy.calibrated import load_calibration
+from kvmm.policy.calibrated import fit_digest, load_calibration
 from tests.fuzz.calibrations import fitted
 from tests.tiny_models import build
 
@@ -52,6 +54,23 @@ def test_layers_that_are_described_have_to_fit(tmp_path):
     tensors = {n: torch.cat((t, t)) if t.dim() > 1 else t for n, t in fitted(model).tensors.items()}
     with pytest.raises(KVMMError, match="does not fit the model"):
         load_calibration(model, saved(model, tensors, tmp_path / "heads"))
+
+
+def test_what_tells_a_fit_from_another_one(tmp_path):
+    """Its tensors and its metadata; nothing does for a policy that reads no calibration."""
+    model = build.__wrapped__("llama")
+    whole = fitted(model)
+    policy = saved(model, whole.tensors, tmp_path / "one")
+    digest = fit_digest(policy, load_calibration(model, policy))
+    again = saved(model, whole.tensors, tmp_path / "again")
+    assert fit_digest(again, load_calibration(model, again)) == digest
+    name = "rd.1.key.text.mean"
+    moved = saved(model, dict(whole.tensors) | {name: whole.tensors[name] + 1}, tmp_path / "moved")
+    told = replace(whole, metadata={**whole.metadata, "importance": "query"})
+    assert len({digest, fit_digest(moved, load_calibration(model, moved)), fit_digest(policy, told)}) == 3
+    fitting, others = ["balanced", "spherical-high", "calibquant1"], ["kivi2", "bf16", "oscar4-2"]
+    assert [name for name in fitting + others if fit_digest(get_policy(name), whole)] == fitting
+    assert not any(fit_digest(get_policy(name), None) for name in fitting)
 
 
 def test_every_transform_is_checked_once(tmp_path, monkeypatch):

@@ -37,6 +37,13 @@ def test_names_that_are_imported_exist(page: Path):
                 assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
+def test_it_is_said_whose_python_is_meant(page: str):
+    """Nothing is installed for a plain ``python``, which Debian does not even have."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text.index("`. .venv/bin/activate`") < text.index("\npython -m kvmm ")
+
+
 @lru_cache
 def options_of(name: str, sub: str | None = None) -> set[str]:
     command = load_command(name)

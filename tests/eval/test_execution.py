@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import textwrap
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,24 @@ def test_programs_that_compute_pass_and_others_say_why():
 @pytest.mark.parametrize("leave", ["import sys; sys.exit(0)", "import os; os._exit(0)", "raise SystemExit", "exit(0)"])
 def test_a_program_that_leaves_has_not_passed(leave: str):
     assert not run_program(leave).passed
+
+
+def test_a_program_that_says_without_end_fills_no_memory():
+    """It finds where its end is said, and says gigabytes; this process holds only the beginning."""
+    flood = """
+        import os
+        for descriptor in range(3, 64):
+            try:
+                while True:
+                    os.write(descriptor, b"x" * 2**20)
+            except OSError:
+                pass
+    """
+    tracemalloc.start()
+    outcome = run_program(textwrap.dedent(flood), seconds=2)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not outcome.passed and most < 2**21
 
 
 def test_a_program_that_does_not_end_is_stopped():

@@ -57,15 +57,16 @@ def run_program(source: str, *, seconds: float = SECONDS, memory: int = MEMORY) 
         raise KVMMError("Programs cannot be confined on this machine: run them on Linux, on x86-64 or ARM64.")
     if len(source) > MAX_PROGRAM:
         return Outcome(False, f"failed: the program has more than {MAX_PROGRAM:,} characters")
-    word = secrets.token_hex(16)  # only who comes to the end of the program can say it
+    word = secrets.token_hex(16)  # said at the end of the program; one that looks for it in its own process can, too
     limits = f"{word} {seconds} {memory}\n"
     command = [sys.executable, "-I", "-S", "-B", str(Path(__file__).with_name("jail.py"))]
-    with tempfile.TemporaryDirectory(prefix="kvmm-") as folder:
+    # what it says goes to a file, which the jail keeps small: a pipe would be read into memory without end
+    with tempfile.TemporaryDirectory(prefix="kvmm-") as folder, tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(
                 command,
                 input=(limits + source).encode("utf-8", "replace"),
-                stdout=subprocess.PIPE,
+                stdout=output,
                 stderr=subprocess.DEVNULL,
                 cwd=folder,
                 env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
@@ -75,7 +76,8 @@ def run_program(source: str, *, seconds: float = SECONDS, memory: int = MEMORY) 
             )
         except subprocess.TimeoutExpired:
             return Outcome(False, "timed out")
-    said = done.stdout[:MAX_OUTPUT].decode("utf-8", "replace")
+        output.seek(0)
+        said = output.read(MAX_OUTPUT).decode("utf-8", "replace")
     if done.returncode == NOT_CONFINED:
         raise KVMMError(f"Programs cannot be confined on this machine ({said.strip()}): leave execute=yes out.")
     if done.returncode == 0 and said == word:

@@ -12,7 +12,7 @@ import re
 MAX_ANSWER = 10_000  # characters of an expression; longer ones are no answers
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _NUMBER = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
-_INTEGER = re.compile(r"-?\d[\d,]*")
+_DECIMAL = re.compile(r"(-?\d[\d,]*)(?:\.(\d+))?")
 
 
 def strict_number(text: str) -> str | None:
@@ -129,8 +129,8 @@ def _fractions(text: str) -> str:
 
 
 def last_integer(text: str) -> int | None:
-    """The last whole number of a text; None without one, or of more than 30 digits."""
-    found = _INTEGER.findall(text)
+    """The last whole number of a text, 204.0 among them; None without one, or of more than 30 digits."""
+    found = [whole for whole, fraction in _DECIMAL.findall(text) if not fraction.strip("0")]
     digits = found[-1].replace(",", "") if found else ""
     return int(digits) if 0 < len(digits) <= 30 else None
 

@@ -263,7 +263,8 @@ def _group(row: Row) -> Hashable:
 
 
 def _policy_result(run: Run, task: str, name: str, metric: str, rows: Sequence[Row]) -> PolicyResult:
-    scores = run.scores(task, name)
+    # a run that went on with a smaller --limit, or was killed since, has scores of fewer answers than there are
+    scores = run.scores(task, name) if run.num_scored(task, name) in (None, len(rows)) else {}
     means = {key: _mean([row.get(key) for row in rows]) for key in _MEANS}
     measured = means["kv_bytes"] and means["kv_bytes_bf16"]
     headline = scores.get(metric, _mean([row.get(metric) for row in rows]))

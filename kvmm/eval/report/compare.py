@@ -5,16 +5,19 @@ from __future__ import annotations
 from kvmm.eval.report.build import TaskResult, task_result
 from kvmm.eval.report.pages import rows_of
 from kvmm.eval.run.records import Run, count_failed
+from kvmm.memory_text import AXIS, WHOLE
 
-SHOWN = ("policy", "score", "difference", "95 % interval", "p", "bits", "KV", "failed")
+SHOWN = ("policy", "score", "difference", "95 % interval", "p", WHOLE, "KV", "failed")
 """Columns of the report's table that a terminal of 80 columns has room for."""
+_SHORT = {WHOLE: "bits"}
+SHORT_LEGEND = f"bits: {AXIS}"
 
 
 def shown(task: TaskResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Columns and rows of a task's table, those of :data:`SHOWN`."""
     columns, rows = rows_of(task)
     keep = [i for i, column in enumerate(columns) if column in SHOWN]
-    return tuple(columns[i] for i in keep), [tuple(row[i] for i in keep) for row in rows]
+    return tuple(_SHORT.get(columns[i], columns[i]) for i in keep), [tuple(row[i] for i in keep) for row in rows]
 
 
 def table(run: Run, task: str) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
@@ -40,7 +43,7 @@ def caption(run: Run, task: str, result: TaskResult | None) -> str:
             documents = f" over {number} document{'s' * (number != 1)}" if result.clusters else ""
             text += f"; difference: {result.paired_metric} minus {result.reference} on the same questions, with its "
             text += f"bootstrap interval{documents}; p: McNemar's exact test, Holm's correction"
-        parts.append(f"{text}; bits: a value of the KV cache; KV: bytes of bf16 over measured bytes.")
+        parts.append(f"{text}; {SHORT_LEGEND}; KV: bytes of bf16 over measured bytes.")
     failed = {name: count_failed(rows) for name, rows in run.samples[task].items()}
     if any(failed.values()):
         worst = max(failed, key=failed.get)
@@ -54,4 +57,4 @@ def caption(run: Run, task: str, result: TaskResult | None) -> str:
     return " ".join(parts)
 
 
-__all__ = ["SHOWN", "caption", "shown", "table"]
+__all__ = ["SHORT_LEGEND", "SHOWN", "caption", "shown", "table"]

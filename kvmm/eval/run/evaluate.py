@@ -20,6 +20,7 @@ from kvmm.eval.run.runner import Settings, answer_samples, make_settings, share_
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task
 from kvmm.models.caches import policy_config, resolve_policies
 from kvmm.policy import KVPolicy
+from kvmm.policy.calibrated import fit_digest, load_calibration
 
 Progress = Callable[[int, int, Row], None]
 """Called after each row with the rows done (those of an earlier part of the run included), all rows, and the row."""
@@ -85,7 +86,7 @@ def run(
         samples = list(samples)
         results: dict[str, Any] = {}
         if rank == 0:
-            configs = _configs(files, task, policies, made, settings or {}, skipped)
+            configs = _configs(model, files, task, policies, made, settings or {}, skipped)
             described = describe(model, processor, model_name, made, world)
             results = files.begin({**described, **(machine or {})}, configs)
         wait()
@@ -107,6 +108,7 @@ def run(
 
 
 def _configs(
+    model: Any,
     files: RunFiles,
     task: Task,
     policies: Mapping[str, str | KVPolicy],
@@ -127,11 +129,17 @@ def _configs(
             "generation_kwargs": {"max_new_tokens": made.max_new_tokens, "do_sample": False, "num_beams": 1},
             "pack_before_question": made.pack_before_question,
             "policy_config": policy_config(policy),
+            "calibration": _fit_of(model, policy),
             "samples_file": files.samples_path(task.name, name).name,
             "left_out": [list(one) for one in skipped],
         }
         for name, policy in policies.items()
     }
+
+
+def _fit_of(model: Any, policy: str | KVPolicy) -> str | None:
+    """What tells the calibration that a policy reads on a model from another one, None if it reads none."""
+    return fit_digest(policy, load_calibration(model, policy)) if isinstance(policy, KVPolicy) else None
 
 
 def _recorded(

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ NGRAM = 4  # of tokens, for the repetition rate
 _RESULTS = "_results.json"
 _PACKAGES = ("kvmm", "torch", "transformers", "accelerate")
 # what must be the same when a run goes on; everything else (limit, batch size, device) may change
-_FIXED = ("dataset_path", "split", "generation_kwargs", "pack_before_question", "policy_config", "task_options")
+_FIXED = (
+    *("dataset_path", "split", "generation_kwargs", "pack_before_question"),
+    *("policy_config", "calibration", "task_options"),
+)
 
 Row = dict[str, Any]
 
@@ -219,6 +223,16 @@ class RunFiles:
         finally:
             os.close(descriptor)
 
+    def _check_names(self, configs: Iterable[Mapping[str, Any]]) -> None:
+        """Raise :class:`KVMMError` if a policy's answers would be in the file of another one, or in its parts."""
+        paths = [(config["policy"], self.samples_path(config["task"], config["policy"])) for config in configs]
+        for (one, path), (other, taken) in permutations(paths, 2):
+            if path == taken or re.fullmatch(rf"{re.escape(taken.stem)}\.rank.*", path.stem):
+                raise KVMMError(
+                    f"The policies {one!r} and {other!r} would share the file {path.name}: call one of them otherwise, "
+                    "in letters from a to z and digits."
+                )
+
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Replace the results file, whole or not at all."""
         _replace(self.results_path, json.dumps(results, ensure_ascii=False, indent=2, default=str) + "\n")
@@ -230,12 +244,14 @@ class RunFiles:
             KVMMError: the run in the folder was made with other settings.
         """
         results = self.results() or {"results": {}, "configs": {}, "versions": {}, "n-shot": {}, "n-samples": {}}
-        for name in ("model_fingerprint", "dtype", "image_processor"):
-            _check_same(self.folder, name, results.get("config", {}).get(name), model.get(name))
+        old = results.get("config", {})
+        for name in (name for name in ("model_fingerprint", "dtype", "image_processor") if name in old):
+            _check_same(self.folder, name, old[name], model.get(name))
         for name, config in configs.items():
-            old = results["configs"].get(name)
-            for key in _FIXED if old else ():
-                _check_same(self.folder, f"{name}: {key}", old.get(key), json.loads(json.dumps(config.get(key))))
+            old = results["configs"].get(name, {})
+            for key in (key for key in _FIXED if key in old):
+                _check_same(self.folder, f"{name}: {key}", old[key], json.loads(json.dumps(config.get(key))))
+        self._check_names({**results["configs"], **configs}.values())
         results["config"] = {**results.get("config", {}), **model}
         results["configs"] = {**results["configs"], **configs}
         results["versions"] = {**results["versions"], **package_versions(), **dict.fromkeys(configs, 1)}
@@ -250,7 +266,7 @@ class RunFiles:
 
 
 def _check_same(folder: Path, name: str, old: Any, new: Any) -> None:
-    if old is None or old == new:
+    if old == new:
         return
     if isinstance(old, dict) and isinstance(new, dict):
         key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
@@ -359,6 +375,10 @@ class Run:
         """All metrics of a task and policy, without lmms-eval's filter names; empty before the run is complete."""
         metrics = self.results["results"].get(f"{task}_{policy}", {})
         return {name.removesuffix(",none"): value for name, value in metrics.items() if name.endswith(",none")}
+
+    def num_scored(self, task: str, policy: str) -> int | None:
+        """How many answers :meth:`scores` are of; None before the run is complete."""
+        return self.results["results"].get(f"{task}_{policy}", {}).get("samples")
 
 
 def read_run(path: str | Path, date: str | None = None) -> Run:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -70,12 +71,12 @@ class HotpotQA(Task):
     def _asked(self, sample: Sample, others: Sequence[Sample]) -> Sample:
         r = random.Random(f"{self.seed}-{sample.doc_id}")
         paragraphs: dict[str, str] = dict(sample.metadata["paragraphs"])
-        own = len(paragraphs)
+        own, answer = len(paragraphs), _any_of(sample.answers)
         for _ in range(20 * self.distractors):  # titles that are there already do not count
             if len(paragraphs) >= own + self.distractors:
                 break
             title, text = r.choice(r.choice(others).metadata["paragraphs"])
-            if sample.answers[0].lower() not in text.lower():
+            if answer.search(f"{title}\n{text}".lower()) is None:
                 paragraphs.setdefault(title, text)
         shown = list(paragraphs.items())
         if self.distractors:
@@ -106,6 +107,12 @@ class TwoWikiMultihopQA(HotpotQA):
     """``dev.json`` of 2WikiMultihopQA, or its parquet, where the context is the JSON text of the list."""
 
     name = "2wikimultihopqa"
+
+
+def _any_of(answers: Iterable[str]) -> re.Pattern[str]:
+    """Finds an answer as whole words in lower case; "yes" and "no", which stand in any text, are not looked for."""
+    words = [re.escape(answer.lower()) for answer in answers if answer.lower() not in ("yes", "no")]
+    return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)" if words else r"(?!)")
 
 
 def _paragraphs(value: Any) -> list[Paragraph]:

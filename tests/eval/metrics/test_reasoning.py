@@ -38,6 +38,12 @@ def test_integers():
     assert [r.last_integer(text) for text in ("204 or 1,025.", "x = -7", "none", "9" * 5000)] == [1025, -7, None, None]
 
 
+def test_decimals_are_no_two_integers():
+    """A column that pandas wrote has 204.0, which is not 0."""
+    texts = ("204.0", "204.00.", "about 12.5, so 33", "12.5", r"\boxed{1,025.0}", "1.2.3 is 7")
+    assert [r.last_integer(text) for text in texts] == [204, 204, 33, None, 1025, 7]
+
+
 def test_words_of_answers_are_scored_as_hotpotqa_does():
     for prediction, answer, exact, f1 in VECTORS["hotpot"]:
         assert hotpot_exact_match(prediction, answer) is exact, prediction

@@ -123,6 +123,18 @@ def test_numbers_of_the_table(run_folder):
     assert rd2.parts == {"form": 0.8, "table | list": 1.0}
 
 
+@pytest.mark.parametrize("scored", [2, 20])
+def test_score_and_difference_are_of_the_same_answers(rows, tmp_path, scored):
+    """A smaller --limit scores fewer answers than the run has, of which the difference is."""
+    scores = {"samples": scored, "anls,none": 0.3, "anls/form,none": 0.2}
+    folder = write(tmp_path / "tiny", rows, results={"docvqa_rd2": scores})
+    (task,) = build_report(find_runs(folder)).runs[0].tasks
+    rd2 = task.policy("rd2")
+    mean = sum(line["anls"] for line in rows["rd2"]) / 20
+    assert rd2.answered == 20 and rd2.score == pytest.approx(0.3 if scored == 20 else mean)
+    assert rd2.parts == ({"form": 0.2} if scored == 20 else {})
+
+
 def test_questions_of_a_page_are_resampled_together(run_folder, rows, tmp_path):
     (task,) = build_report(find_runs(run_folder)).runs[0].tasks
     assert task.clusters and task.policy("rd1").difference.clusters == 5
@@ -316,6 +328,8 @@ def test_command_line(run_folder, monkeypatch, capsys):
     assert not list(run_folder.parent.glob("report*"))
     code, out, _ = call(monkeypatch, capsys, run_folder.parent)
     assert code == 0 and "rd1" in out and "report.html" in out
+    head, *lines = [line.split() for line in out.splitlines() if re.match(r" *(policy|bf16|rd2|rd1) ", line)]
+    assert "bits" in head and ["2.00", "8.00x"] in [line[-2:] for line in lines]  # of 80 columns
     assert {path.name for path in run_folder.parent.glob("report.*")} == {"report.md", "report.html", "report.json"}
 
 

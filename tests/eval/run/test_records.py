@@ -120,6 +120,35 @@ def test_a_run_goes_on_only_with_its_own_settings(tmp_path: Path):
     assert read_run(files.results_path).config("t", "p")["generation_kwargs"]["max_new_tokens"] == 8
 
 
+def test_a_setting_that_was_none_may_not_change_either(tmp_path: Path):
+    """Neither at the top nor inside, where a None that changed hid all later differences."""
+    retention = {"tiers": None, "window": 1}
+    config = {**CONFIG, "split": None, "policy_config": {"name": "p", "retention": retention}}
+    RunFiles.open(tmp_path, "model").begin({**MODEL, "image_processor": None}, {"t_p": config})
+    changes = [
+        ({"split": "test"}, "split is None, not test"),
+        ({"policy_config": {"name": "p", "retention": {**retention, "tiers": ["high"]}}}, "retention.tiers is None"),
+        ({"policy_config": {"name": "p", "retention": {"tiers": ["high"], "window": 2}}}, "retention.tiers is None"),
+    ]
+    for change, match in changes:
+        with pytest.raises(KVMMError, match=match):
+            RunFiles.open(tmp_path, "model").begin(MODEL, {"t_p": {**config, **change}})
+    older = {key: value for key, value in config.items() if key != "split"}  # a run of a version that kept no split
+    RunFiles.open(tmp_path, "older").begin(MODEL, {"t_p": older})
+    RunFiles.open(tmp_path, "older").begin(MODEL, {"t_p": {**config, "split": "test"}})
+
+
+@pytest.mark.parametrize(("one", "other"), [("k2 v4", "k2+v4"), ("策略甲", "策略乙"), ("svd", "svd.rank8")])
+def test_policies_that_would_share_a_file_of_answers_are_refused(tmp_path: Path, one: str, other: str):
+    files = RunFiles.open(tmp_path, "model")
+    with pytest.raises(KVMMError, match=r"'.*' and '.*' would share the file"):
+        files.begin(MODEL, {f"t_{name}": {**CONFIG, "policy": name} for name in (one, other)})
+    files.begin(MODEL, {f"t_{one}": {**CONFIG, "policy": one}})
+    with pytest.raises(KVMMError, match="would share the file"):  # one that comes later
+        files.begin(MODEL, {f"t_{other}": {**CONFIG, "policy": other}})
+    assert list(read_run(tmp_path).results["configs"]) == [f"t_{one}"]
+
+
 def test_one_process_at_a_time_makes_a_run(tmp_path: Path):
     """The second one is told, another run and another model are free, and a process that is killed holds nothing."""
     files = RunFiles.open(tmp_path, "model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kvmm.calibration import calibration_of
 from kvmm.errors import KVMMError
 from kvmm.eval.report.build import task_result
 from kvmm.eval.report.compare import table
@@ -22,6 +24,7 @@ from kvmm.models import load_model
 from kvmm.models.caches import new_cache, resolve_policies
 from kvmm.models.documents import Document, answer_tokens, greedy_settings
 from kvmm.models.prompting import encode_question
+from kvmm.policy import get_policy
 from tests.decoding.hostile import deep_png
 from tests.decoding.processes import held, parent
 
@@ -325,6 +328,23 @@ def test_a_stopped_run_goes_on(loaded, task, samples, tmp_path):
     changed = [replace(samples[0], question="Something else?"), *samples[1:]]
     with pytest.raises(KVMMError, match="the data has changed"):
         run(*loaded, task, changed, ("bf16",), tmp_path, max_new_tokens=6)
+
+
+def test_a_run_goes_on_only_with_its_own_calibration(loaded, task, samples, tmp_path):
+    """A file that was fitted anew stores other codes under the same name; policies that read none do not mind."""
+    fit = calibration_of(loaded[0])
+    path, options = tmp_path / "fit.safetensors", {"max_new_tokens": 1}
+    fit.save(path)
+    policies = {"fitted": get_policy("rd2", calibration=str(path)), "kivi2": get_policy("kivi2")}
+    first = run(*loaded, task, samples[:1], policies, tmp_path / "out", **options)
+    assert first.config("docvqa", "fitted")["calibration"] == fit.digest
+    assert first.config("docvqa", "kivi2")["calibration"] is None
+    tensors = {name: tensor * 0.5 if name.endswith(".transform") else tensor for name, tensor in fit.tensors.items()}
+    replace(fit, tensors=tensors).save(path)
+    os.utime(path, ns=(0, 0))  # another time of change, however coarse the clock
+    with pytest.raises(KVMMError, match="docvqa_fitted: calibration is"):
+        run(*loaded, task, samples[:1], policies, tmp_path / "out", **options)
+    run(*loaded, task, samples[:1], {"kivi2": policies["kivi2"]}, tmp_path / "out", **options)
 
 
 def test_peers_where_their_packages_are(loaded, task, samples):

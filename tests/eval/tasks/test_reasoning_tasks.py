@@ -69,13 +69,15 @@ def test_aime(tmp_path: Path):
     items = [
         {"id": 60, "problem": "Which?", "answer": "073", "solution": "..."},
         {"ID": "2024-I-2", "Problem": "What?", "Answer": 204},
+        {"id": "float", "problem": "Which?", "answer": 33.0},
         {"problem": "Bad?", "answer": "1000"},
         {"problem": "Bad?", "answer": "x"},
+        {"problem": "Bad?", "answer": 33.5},
     ]
     task = get_task("aime")
     loaded = task.load(lines(tmp_path / "aime.jsonl", items))
-    assert [(s.doc_id, s.answers[0]) for s in loaded] == [("60", "73"), ("2024-I-2", "204")]
-    assert loaded.skipped_by_kind() == {"wrong answer": 2}
+    assert [(s.doc_id, s.answers[0]) for s in loaded] == [("60", "73"), ("2024-I-2", "204"), ("float", "33")]
+    assert loaded.skipped_by_kind() == {"wrong answer": 3}
     scores = [
         task.score(loaded.samples[0], text)["accuracy"] for text in (r"\boxed{073}", "so 73.", r"73 \boxed{74}", "")
     ]
@@ -171,6 +173,21 @@ def test_distractors_come_from_other_questions_and_keep_the_order_of_the_seed(tm
         get_task("hotpotqa@distractors=5000")
     with pytest.raises(KVMMError, match="limit is 0"):
         task.load(path, limit=0)
+
+
+@pytest.mark.parametrize("answer", ["no", "yes", "ten", "Rome"])
+def test_an_answer_that_stands_inside_other_words_gets_its_distractors(tmp_path: Path, answer: str):
+    """ "no" is a part of "known": questions of yes and no would be asked over fewer paragraphs than all others."""
+    items = [hotpot_item(number, answer=f"elsewhere {number}") for number in range(8)]
+    for item in items:
+        item["context"] = [[title, ["It is known, no less, that yesteryear often."]] for title, _ in item["context"]]
+    items[0] |= {"answer": answer, "answer_aliases": ["Roma"]}
+    items[1]["context"] = [["Rome", ["A city."]], ["Roma", ["The same."]], ["Romance", ["A book."]]]
+    (tmp_path / "dev.json").write_text(json.dumps(items))
+    (sample,) = get_task("hotpotqa@distractors=19").load(tmp_path / "dev.json", limit=1).samples
+    assert sample.metadata["paragraphs"] == 3 + 19
+    titles = [paragraph.split("\n")[0] for paragraph in sample.question.split("\n\n")]
+    assert "Roma" not in titles and ("Rome" in titles) is (answer != "Rome")
 
 
 def test_needles_at_fifteen_depths():
