@@ -1,5 +1,8 @@
 """The one exception type a user of kvmm is meant to see."""
 
+import difflib
+from collections.abc import Collection
+
 _LONGEST = 400
 
 
@@ -15,3 +18,15 @@ class KVMMError(ValueError):
     The message is one line that says what is wrong and what to do. The command line prints it and exits with code 2,
     the browser app shows it and keeps the conversation; library code may catch it as a ``ValueError``.
     """
+
+
+def unknown_name(kind: str, name: str, names: Collection[str], more: str = "") -> KVMMError:
+    """The error of a name that is not one of ``names``: with those that are like it, or with all of them.
+
+    Args:
+        kind: what is named, such as "policy".
+        more: what else could have been given, behind the list of all.
+    """
+    if near := difflib.get_close_matches(name[:_LONGEST], names):
+        return KVMMError(f"Unknown {kind} {name!r}; did you mean {' or '.join(near)}?")
+    return KVMMError(f"Unknown {kind} {name!r}; choose one of: {', '.join(names)}{more}.")

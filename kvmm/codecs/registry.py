@@ -22,7 +22,7 @@ from kvmm.codecs.spec import CodecSpec, Side, Site
 from kvmm.codecs.spherical.angles import SphericalAngles
 from kvmm.codecs.spherical.codec import Spherical
 from kvmm.codecs.turboquant import TurboQuant
-from kvmm.errors import KVMMError
+from kvmm.errors import KVMMError, unknown_name
 
 _CODECS: dict[str, type[Codec]] = {
     "bf16": BF16,
@@ -76,7 +76,7 @@ def codec_names() -> tuple[str, ...]:
 def codec_class(name: str) -> type[Codec]:
     """The class of a registered codec; :class:`KVMMError` lists the names if there is none."""
     if name not in _CODECS:
-        raise KVMMError(f"Unknown codec {name!r}; choose one of: {', '.join(_CODECS)}.")
+        raise unknown_name("codec", name, _CODECS)
     return _CODECS[name]
 
 

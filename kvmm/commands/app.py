@@ -185,7 +185,9 @@ def serve(
     demo = build_demo(there, **building)
     try:
         with running.ending_with(STOP_SECONDS):  # while the server runs, which goes on with what is under way
-            demo.launch(**launching, **launch_options(max_file_mib=max_file_mib), prevent_thread_lock=True)
+            options = launch_options(max_file_mib=max_file_mib)
+            demo.launch(**launching, **options, prevent_thread_lock=True, quiet=True)  # its lines are of share links
+            print(f"kvmm is at {demo.local_url} until Ctrl+C stops it.", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 while demo.is_running:
                     time.sleep(0.1)

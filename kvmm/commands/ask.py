@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import mimetypes
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperCommand
 
 from kvmm import decoding
 from kvmm.commands.inputs import quiet_transformers, read_text
@@ -46,6 +49,27 @@ if TYPE_CHECKING:
 FULL_PRECISION = "bf16"
 SHOWN_TEXT = 4000  # characters of a page's text layer on the terminal; --json has all that is kept
 NEEDS_INPUT = True
+OPTIONS = {"image": "--image", "audio": "--audio", "video": "--video", "text": "--text"}  # of files, by MIME type
+
+
+class Command(TyperCommand):
+    """Says how a file is given that stands beside the question, as in ``ask page.png "What is the total?"``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and not ctx.resilient_parsing:  # as completion does
+            options, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
+            for word in (options.get("question"), *rest):
+                if isinstance(word, str):
+                    _check_no_file(word)
+        return super().parse_args(ctx, args)
+
+
+def _check_no_file(word: str) -> None:
+    """Raise ``KVMMError`` if what is to be a question is the path of a file that an option takes."""
+    kind = mimetypes.guess_type(word)[0] or ""
+    option = "--pdf" if kind == "application/pdf" else OPTIONS.get(kind.partition("/")[0])
+    if option and os.path.isfile(word):
+        raise KVMMError(f"{word} stands where the question does: give the file with {option}.")
 
 
 def command(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvmm.codecs.spec import CodecSpec
-from kvmm.errors import KVMMError
+from kvmm.errors import KVMMError, unknown_name
 from kvmm.modality_codes import MODALITY_NAMES
 from kvmm.policy.files import is_policy_file, policy_from_dict, policy_to_dict, read_policy
 from kvmm.policy.retention_presets import retention_preset
@@ -188,7 +188,7 @@ def get_policy(policy: str | Path | KVPolicy = "balanced", **overrides: Any) -> 
         if is_policy_file(policy):
             return get_policy(KVPolicy.from_file(policy), **overrides)
         if policy not in PRESETS:
-            raise KVMMError(f"Unknown policy {policy!r}; choose one of: {', '.join(PRESETS)}, or name a .yaml file.")
+            raise unknown_name("policy", policy, PRESETS, ", or name a .yaml file")
         policy = PRESETS[policy]
     elif not isinstance(policy, KVPolicy):
         raise KVMMError(f"policy must be a preset's name or a KVPolicy, not {type(policy).__name__}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvmm.codecs.spec import spec
-from kvmm.errors import KVMMError
+from kvmm.errors import unknown_name
 from kvmm.policy.settings import KVSpec, RetentionSettings
 
 _VALUES = {4: spec("kivi", 4, 32), 2: spec("kivi", 2, 32)}
@@ -40,7 +40,7 @@ RETENTION_PRESETS: Mapping[str, RetentionSettings] = {
 def retention_preset(name: str) -> RetentionSettings:
     """The settings of a name. Raises :class:`KVMMError` for an unknown one."""
     if name not in RETENTION_PRESETS:
-        raise KVMMError(f"Unknown retention {name!r}; choose one of: {', '.join(RETENTION_PRESETS)}.")
+        raise unknown_name("retention", name, RETENTION_PRESETS)
     return RETENTION_PRESETS[name]
 
 

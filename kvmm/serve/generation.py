@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from kvmm.cache import KVMMCache
 from kvmm.models.confidence import Confidence, LogprobRecorder
@@ -20,6 +22,9 @@ from kvmm.models.text import TextStream
 from kvmm.serve.errors import APIError
 from kvmm.serve.prompts import ServedPrompt
 from kvmm.serve.protocol import TokenLogprob, Usage
+
+_PART = "\ufffd"  # what a tokenizer shows in place of a part of a character
+_BYTES = {c: byte for byte, c in bytes_to_unicode().items()}
 
 
 @dataclass(frozen=True)
@@ -145,11 +150,23 @@ def logprob_of(tokenizer: Any, choice: Choice) -> TokenLogprob:
 
     def shown(token: int) -> tuple[str, bytes]:
         text = tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text, text.encode("utf-8", "replace")
+        return text, _bytes_of(tokenizer, token, text)
 
     return TokenLogprob(
         *shown(choice.token), choice.logprob, [(*shown(token), logprob) for token, logprob in choice.top]
     )
+
+
+def _bytes_of(tokenizer: Any, token: int, text: str) -> bytes:
+    """The bytes of a token whose text is ``text``; those of a part of a character are in its name in the vocabulary."""
+    if _PART not in text:
+        return text.encode("utf-8", "replace")
+    name = tokenizer.convert_ids_to_tokens(token)
+    if fallback := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", name):  # SentencePiece's
+        return bytes([int(fallback[1], 16)])
+    if all(c in _BYTES for c in name):  # byte-level BPE's
+        return bytes(_BYTES[c] for c in name)
+    return text.encode("utf-8", "replace")
 
 
 __all__ = ["Delta", "Event", "Finish", "Generation"]

@@ -332,6 +332,11 @@ def build_app(service: Service) -> FastAPI:
     return app
 
 
+def _paths(app: FastAPI) -> list[str]:
+    """What can be asked for, without the names of models."""
+    return [route.path for route in app.routes if "{" not in route.path]
+
+
 def _add_errors(app: FastAPI) -> None:
     """Every error in OpenAI's form."""
 
@@ -351,8 +356,14 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def routed(request: Request, error: HTTPException) -> Response:
-        line = f"There is no {request.method} {request.url.path[:100]} here." if error.status_code in (404, 405) else ""
-        found = APIError(error.status_code, line or str(error.detail), "not_found" if line else None)
+        path, code = request.url.path[:100], "not_found"
+        if error.status_code == 404:
+            line = f"There is no {request.method} {path} here: this server has {', '.join(_paths(app))}."
+        elif error.status_code == 405:
+            line = f"{path} takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method}."
+        else:
+            line, code = str(error.detail), None
+        found = APIError(error.status_code, line, code)
         return JSONResponse(found.body(), error.status_code, dict(error.headers or {}))
 
     @app.exception_handler(Exception)

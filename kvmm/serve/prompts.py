@@ -29,6 +29,11 @@ from kvmm.serve.protocol import ChatRequest, File, Message
 
 TEXT_BLOCK = 1024  # tokens of text after which a prompt is packed and kept
 MIN_PREFIX = 64  # tokens; fewer are read again faster than they are kept
+_BELONGS = {  # a file of this kind in a part of another one
+    "image": "a picture or a PDF: send it in a part of type image_url or file",
+    "audio": "a recording: send it in a part of type input_audio or file",
+    "video": "a video, which is not read here: send some of its frames in parts of type image_url",
+}
 _NO_TOKEN = b"\xff" * 8  # int64 -1, before what stands for a medium among the tokens of a prefix
 
 
@@ -193,8 +198,8 @@ class PromptMaker:
             raise bad_request(f"{part.where}: {line}", part.where, "invalid_file") from None
         kinds = {item.kind for item in items}
         wanted = {"image": {"image"}, "audio": {"audio"}, "document": {"image", "audio"}}[part.kind]
-        if not kinds <= wanted:
-            raise bad_request(f"{part.where}: the file is of kind {', '.join(sorted(kinds))}.", part.where)
+        for kind in sorted(kinds - wanted):
+            raise bad_request(f"{part.where}: the file is {_BELONGS[kind]}.", part.where, "invalid_file")
         for kind in sorted(kinds - set(self._family.modalities)):
             readable = ", ".join(("text", *self._family.modalities))
             raise bad_request(f"{part.where}: this model reads {readable}, not {kind}.", part.where)

@@ -1,11 +1,13 @@
 """OpenAI's chat completions: a request's JSON as values that are checked, and answers as JSON.
 
-A field that would change the answer and is not supported is refused, never passed over. Fields that only describe a
-request (``user``, ``metadata``, ``store``) are passed over.
+A field that would change the answer and is not supported is refused, never passed over, and so is one that is spelt
+nearly like a field that is read. What only describes a request (``user``, ``metadata``, ``store``) is passed over.
 """
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +38,37 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
     "prediction": (None,),
     "web_search_options": (None,),
+    # those of vLLM, llama.cpp and others
+    "top_k": (None, -1, 0),
+    "min_p": (None, 0),
+    "typical_p": (None, 1),
+    "repetition_penalty": (None, 1),
+    "repeat_penalty": (None, 1),
+    "length_penalty": (None, 1),
+    "min_tokens": (None, 0),
+    "ignore_eos": (None, False),
+    "stop_token_ids": (None, []),
+    "allowed_token_ids": (None,),
+    "bad_words": (None, []),
+    "use_beam_search": (None, False),
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "continue_final_message": (None, False),
+    "add_generation_prompt": (None, True),
+    "structured_outputs": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "grammar": (None, ""),
+    "json_schema": (None, {}),
 }
+_READ = (
+    "model", "messages", "temperature", "top_p", "seed", "stop", "logprobs", "top_logprobs", "max_tokens",
+    "max_completion_tokens", "stream", "stream_options",
+)  # fmt: skip
+MAX_UNKNOWN = 64  # fields that are compared with those of the API
+MAX_NAME = 32  # characters of a field that may be a misspelt one
 
 
 @dataclass(frozen=True)
@@ -81,8 +113,10 @@ def parse_request(body: Any) -> ChatRequest:
     if not isinstance(model, str) or not model:
         raise bad_request("model must be the name of a model, as /v1/models lists it.", "model")
     for name, neutral in _NEUTRAL.items():
-        if body.get(name) not in neutral or isinstance(body.get(name), bool):
+        value = body.get(name)
+        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
             raise bad_request(f"{name} is not supported here: leave it out.", name, "unsupported_parameter")
+    _check_spelling(body)
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise bad_request("stream_options must be an object.", "stream_options")
@@ -94,6 +128,16 @@ def parse_request(body: Any) -> ChatRequest:
         _flag(body, "stream"),
         bool(options and options.get("include_usage")),
     )
+
+
+def _check_spelling(body: Mapping[str, Any]) -> None:
+    """Raise ``APIError`` for a field that is nearly one of the API's, which nobody would miss until the answer."""
+    known = {*_READ, *_NEUTRAL}
+    for name in itertools.islice((name for name in body if name not in known), MAX_UNKNOWN):
+        if len(name) > MAX_NAME or not name.isascii():
+            continue
+        if near := difflib.get_close_matches(name.lower(), _READ, 1, 0.8):
+            raise bad_request(f"There is no field {name!r}: did you mean {near[0]}?", name, "unknown_parameter")
 
 
 def _flag(body: Mapping[str, Any], name: str) -> bool:

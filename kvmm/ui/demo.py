@@ -18,7 +18,7 @@ from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
 from kvmm import decoding
-from kvmm.errors import KVMMError
+from kvmm.errors import unknown_name
 from kvmm.models.loading import free_bytes
 from kvmm.policy import policies
 from kvmm.samples import SAMPLES, SampleQuestion, load_samples
@@ -85,7 +85,7 @@ def build_demo(
         KVMMError: ``policy`` is not a preset, or the default model cannot be loaded.
     """
     if policy not in policies():
-        raise KVMMError(f"unknown policy {policy!r}: use one of {', '.join(policies())}")
+        raise unknown_name("policy", policy, policies())
     options = {"max_new_tokens": max_new_tokens, "graph": graph, "max_pages": max_pages, "now": now}
     device = torch.device("cpu") if models.remote else models.get()[0].device
     decoding.start()

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvmm.errors import KVMMError
+from kvmm.errors import KVMMError, unknown_name
 from kvmm.models.sampling import Sampling
 from kvmm.policy import KVPolicy, get_policy, policies
 
@@ -76,7 +76,7 @@ class Settings:
         modalities = {name: value for name in MODALITIES if (value := getattr(self, name)) is not None}
         for name in (self.policy, *modalities.values()):
             if name not in policies():
-                raise KVMMError(f"Unknown policy {name!r}; choose one of: {', '.join(policies())}.")
+                raise unknown_name("policy", name, policies())
         limits = {}
         for name in ("num_sink_tokens", "residual_length"):
             value = getattr(self, name)

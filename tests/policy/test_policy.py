@@ -66,7 +66,9 @@ def test_overrides():
 @pytest.mark.parametrize(
     ("name", "overrides", "says"),
     [
-        ("oskar", {}, "choose one of: bf16, kivi4"),
+        ("nothing", {}, "choose one of: bf16, kivi4.* or name a .yaml file"),
+        ("smal", {}, r"Unknown policy 'smal'; did you mean small\?$"),
+        ("oscar", {}, r"did you mean oscar2 or oscar4-2 or oscar2-g32\?$"),
         (3, {}, "KVPolicy"),
         ("kivi2", {"keybits": 2}, "Unknown override keybits"),
         ("kivi2", {"key_bits": 3}, "1, 2, 4 or 8"),

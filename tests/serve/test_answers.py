@@ -14,7 +14,9 @@ from kvmm.media import load_media
 from kvmm.models import Conversation
 from kvmm.models.documents import Document, answer_tokens
 from kvmm.models.prompting import encode_question
+from kvmm.models.sampling import Choice
 from kvmm.samples import SAMPLES
+from kvmm.serve.generation import logprob_of
 from tests.serve.running import Running, audio, chat, events, image, noise, pdf, serving, text_of
 
 
@@ -200,3 +202,24 @@ def test_an_answer_alone_is_drafted_and_stays_the_same(omni: tuple[Any, Any], se
         assert after[1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 600
         drawn = drafted.ask("What does it say?", noise(), temperature=1.0, seed=3)
         assert drawn["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 0
+
+
+def test_the_bytes_of_parts_of_a_character_make_the_character(omni: Any) -> None:
+    tokenizer = omni[1].tokenizer
+    for text in ("1 €", "café 日本 😀"):
+        ids = tokenizer(text)["input_ids"]
+        told = [logprob_of(tokenizer, Choice(token, -1.0, ((token, -1.0),))) for token in ids]
+        assert any("\ufffd" in one.text for one in told)
+        assert b"".join(one.content for one in told).decode() == text
+        assert b"".join(one.top[0][1] for one in told).decode() == text
+
+
+def test_the_bytes_of_a_part_of_a_character_in_sentencepiece() -> None:
+    class Tokenizer:
+        def decode(self, ids: list[int], **options: bool) -> str:
+            return "\ufffd"
+
+        def convert_ids_to_tokens(self, token: int) -> str:
+            return f"<0x{token:02X}>"
+
+    assert logprob_of(Tokenizer(), Choice(0xE2, -1.0)).content == b"\xe2"

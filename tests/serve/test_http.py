@@ -14,10 +14,11 @@ import pytest
 
 from kvmm.commands.serve import LOOPBACK
 from kvmm.serve.http import Settings
-from tests.serve.running import MODEL, Running, chat, image, serving, text_of
+from tests.serve.running import MODEL, Running, audio, chat, image, serving, text_of
 
 KEYS = ("first-key", "second-key")
 LIMIT = 2 * 2**20
+AUDIO = audio()["input_audio"]["data"]
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,22 @@ def test_bad_bodies_are_one_line(locked: Running, content: bytes, status: int) -
     assert error_of(answer)["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "says"),
+    [
+        ("POST", "/chat/completions", 404, "There is no POST /chat/completions here: this server has /v1/chat/"),
+        ("GET", "/", 404, "/v1/models"),
+        ("GET", "/v1/chat/completions", 405, "/v1/chat/completions takes POST, not GET."),
+        ("DELETE", "/v1/models", 405, "/v1/models takes GET, not DELETE."),
+    ],
+)
+def test_a_wrong_address_is_told_the_right_ones(
+    server: Running, method: str, path: str, status: int, says: str
+) -> None:
+    answer = httpx.request(method, f"{server.url}{path}", timeout=60)
+    assert answer.status_code == status and says in error_of(answer)["message"]
+
+
 def test_a_page_of_another_site_cannot_ask(locked: Running) -> None:
     """Without asking first, a browser sends JSON only under another type."""
     headers = {**bearer("first-key"), "content-type": "text/plain"}
@@ -133,7 +150,11 @@ def b64(content: bytes) -> str:
         ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64(b'%PDF-1.4 broken')}"}}, "The image"),
         ({"type": "input_audio", "input_audio": {"data": b64(b"RIFF0000WAVEbroken"), "format": "wav"}}, "recording"),
         ({"type": "file", "file": {"filename": "a.pdf", "file_data": b64(b"%PDF-1.4 broken")}}, "a.pdf"),
-        ({"type": "input_audio", "input_audio": {"data": image()["image_url"]["url"], "format": "wav"}}, "kind image"),
+        (
+            {"type": "input_audio", "input_audio": {"data": image()["image_url"]["url"], "format": "wav"}},
+            "type image_url",
+        ),
+        ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{AUDIO}"}}, "type input_audio"),
         ({"type": "file", "file": {"filename": "\ud800a\nb\0", "file_data": b64(b"%PDF-1.4 broken")}}, "ab "),
         ({"type": "file", "file": {"filename": "\0", "file_data": b64(b"%PDF-1.4 broken")}}, "The file "),
         ({"type": "text", "text": "What is <|IMAGE|>?"}, "marker"),

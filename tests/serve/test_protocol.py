@@ -107,6 +107,13 @@ WRONG = [
     (body(response_format={"type": "json_object"}), "response_format"),
     (body(frequency_penalty=0.5), "frequency_penalty"),
     (body(logit_bias={"1": 5}), "logit_bias"),
+    (body(top_k=5), "top_k"),
+    (body(min_p=0.1), "min_p"),
+    (body(repetition_penalty=1.1), "repetition_penalty"),
+    (body(guided_json={"type": "object"}), "guided_json"),
+    (body(ignore_eos=True), "ignore_eos"),
+    (body(n=True), "n"),
+    (body(min_p=False), "min_p"),
 ]
 
 
@@ -122,6 +129,24 @@ def test_what_is_wrong_is_one_line_with_its_field(given: Any, param: str | None)
 
 def test_neutral_values_are_taken() -> None:
     parse_request(body(n=1, tools=[], tool_choice="auto", response_format={"type": "text"}, user="me", store=False))
+    parse_request(body(top_k=-1, min_p=0.0, repetition_penalty=1.0, ignore_eos=False, best_of=1, stop_token_ids=[]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("max_token", "max_tokens"), ("temprature", "temperature"), ("Stop", "stop"), ("max_new_tokens", "max_tokens")],
+)
+def test_a_misspelt_field_is_refused_with_the_right_one(wrong: str, right: str) -> None:
+    with pytest.raises(APIError, match=f"did you mean {right}") as found:
+        parse_request(body(**{wrong: 1}))
+    assert found.value.body()["error"]["param"] == wrong
+
+
+def test_fields_that_describe_a_request_are_passed_over() -> None:
+    names = ("metadata", "service_tier", "safety_identifier", "prompt_cache_key", "reasoning_effort", "verbosity",
+             "parallel_tool_calls", "cache_prompt", "keep_alive")  # fmt: skip
+    parse_request(body(**dict.fromkeys(names, "x")))
+    parse_request(body(**{f"stopp\ud800{i}": 1 for i in range(1000)}))
 
 
 def test_a_completion_has_the_fields_of_openai() -> None:

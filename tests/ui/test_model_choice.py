@@ -61,6 +61,15 @@ def test_the_scope_says_whether_doubt_is_marked(tmp_path, monkeypatch):
     assert scope_html("owner/name") == scope_html(None) == ""
 
 
+def test_the_small_model_says_which_other_one_reads_more(models, samples_folder):
+    assert f"choose {OTHER} under Model" in scope_html(EMBEDDED, [EMBEDDED, OTHER])
+    assert OTHER not in scope_html(EMBEDDED) and OTHER not in scope_html(EMBEDDED, [EMBEDDED, "owner/name"])
+    demo = build_demo(models, samples_folder=samples_folder)
+    scope = next(one for one in demo.blocks.values() if getattr(one, "elem_id", None) == "scope")
+    assert scope.value == scope_html(EMBEDDED, [EMBEDDED, OTHER])
+    demo.close()
+
+
 def test_names_of_the_apps_models_are_theirs_alone(tmp_path, monkeypatch):
     """A folder of the same name elsewhere is another model, and KVMM_DEFAULT_MODEL is not the embedded one."""
     mine = tmp_path / OTHER

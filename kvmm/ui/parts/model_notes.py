@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from kvmm.ui.models import EMBEDDED
 
 FIGURES_PATH = Path(__file__).parents[1] / "model_figures.json"  # written by benchmarks/model_figures.py
 NOT_MEASURED = "not measured for this model"
-_FOLDERS = {EMBEDDED: EMBEDDED_MODEL, "office-omni": "office-omni"}  # in assets, by the name that the app shows
+OFFICE = "office-omni"
+_FOLDERS = {EMBEDDED: EMBEDDED_MODEL, OFFICE: OFFICE}  # in assets, by the name that the app shows
 _SCOPES = {
     EMBEDDED: (
         "The embedded model is small: it finds values, names, dates and cells of tables on up to eight printed pages, "
         "and in 30 seconds of speech. For prose, charts, handwriting, photographs or videos, start the app with a "
         "larger model."
     ),
-    "office-omni": (
+    OFFICE: (
         "office-omni is small, too, and slower. It is for letters, minutes, receipts, timetables and notices, and "
         "wrong about as often as right. For charts, handwriting, recordings or videos, start the app with a larger "
         "model."
@@ -30,16 +32,23 @@ _SCOPES = {
         "recordings."
     ),
 }
+_BETTER = f" For letters, receipts and notices as people have them choose {OFFICE} under Model; it is slower."
 _NO_MARK = " It does not say when it is unsure, so check its answers."
 
 
-def scope_html(model: str | None) -> str:
-    """What may be asked of a model that comes with the app; nothing for others."""
+def scope_html(model: str | None, offered: Collection[str] = ()) -> str:
+    """What may be asked of a model that comes with the app; nothing for others.
+
+    Args:
+        model: the name that the app shows.
+        offered: the names that can be chosen, one of which may be better for what this model is not for.
+    """
     if model not in _SCOPES:
         return ""
     folder = _FOLDERS.get(model)
     marks = folder is None or (assets_folder() / folder / FILE_NAME).is_file()
-    return f'<div class="hint">{_SCOPES[model]}{"" if marks else _NO_MARK}</div>'
+    better = _BETTER if model == EMBEDDED and OFFICE in offered else ""
+    return f'<div class="hint">{_SCOPES[model]}{better}{"" if marks else _NO_MARK}</div>'
 
 
 @cache

@@ -103,6 +103,11 @@ class Sidebar:
     counted: gr.State  # the policy of the shown numbers of exact tokens
 
     @property
+    def model_names(self) -> list[str]:
+        """The models that can be chosen."""
+        return [name for _, name in self.model.choices]
+
+    @property
     def inputs(self) -> list[Any]:
         """The components that :func:`settings_of` takes values of."""
         return list(vars(self).values())[:-1]

@@ -111,12 +111,12 @@ def build_ask(
 ) -> list[Any]:
     """Lay out the tab inside the current context, connect it, and return the components of a frame; ``remote``: a
     server answers, several questions at once."""
-    tab = _lay_out(sidebar.model.value, None if remote else sidebar.policy.value, samples, icons)
+    tab = _lay_out(sidebar, None if remote else sidebar.policy.value, samples, icons)
     _Events(visitors, session, sidebar, samples, tab, TOGETHER if remote else 1).connect()
     return tab.shown
 
 
-def _lay_out(model: str | None, policy: str | None, samples: list[SampleQuestion], icons: dict[str, str]) -> AskTab:
+def _lay_out(sidebar: Sidebar, policy: str | None, samples: list[SampleQuestion], icons: dict[str, str]) -> AskTab:
     """Lay out the tab inside the current context."""
     with gr.Row(equal_height=False):
         with gr.Column(scale=8, min_width=320):
@@ -136,7 +136,7 @@ def _lay_out(model: str | None, policy: str | None, samples: list[SampleQuestion
                 max_lines=6,
                 autofocus=True,
             )
-            scope = gr.HTML(scope_html(model), elem_id="scope", padding=False)
+            scope = gr.HTML(scope_html(sidebar.model.value, sidebar.model_names), elem_id="scope", padding=False)
             talks = build_talk_list(files=policy is not None)
         with gr.Column(scale=4, min_width=290):
             stats = gr.HTML(stats_html(None) if policy else "", elem_id="stats-box", padding=False)
@@ -314,7 +314,8 @@ class _Events:
                 tab.chat,
                 **AT_ONCE,
             )
-        sidebar.model.change(scope_html, sidebar.model, tab.scope, **AT_ONCE)
+        names = sidebar.model_names
+        sidebar.model.change(lambda name: scope_html(name, names), sidebar.model, tab.scope, **AT_ONCE)
         sidebar.compare.change(
             lambda on, state: gr.Chatbot(visible=on, value=state.chats["full"] if state else []),
             [sidebar.compare, self.session],

@@ -14,7 +14,7 @@ from kvmm.analysis.cost.plan import PLAN_POLICIES, PlanReport, count_tokens, mak
 from kvmm.analysis.cost.plots import cost_components
 from kvmm.analysis.cost.shapes import SHAPES, ModelShape, find_shape, shape_of
 from kvmm.calibration import Calibration
-from kvmm.errors import KVMMError
+from kvmm.errors import KVMMError, unknown_name
 from kvmm.policy import get_policy, policies
 from kvmm.policy.calibrated import load_calibration
 from kvmm.ui.models import Models
@@ -44,7 +44,7 @@ def plan_of(
     if not names:
         raise KVMMError("Choose one policy or more.")
     if unknown := [name for name in names if name not in policies()]:
-        raise KVMMError(f"Unknown policy {unknown[0]!r}; choose one of: {', '.join(policies())}.")
+        raise unknown_name("policy", unknown[0], policies())
     context = _whole(context, "Context", 1)
     media = {
         "image": _whole(images, "Images", 0) * _whole(image_tokens, "Tokens an image", 1),

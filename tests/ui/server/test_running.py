@@ -94,6 +94,7 @@ def test_an_app_that_is_stopped_amid_answers_ends_without_an_abort(tmp_path, sen
             app.kill()
             app.wait(60)
     said = (tmp_path / "log").read_text()
+    assert f"kvmm is at {url} " in said and "share" not in said  # an option that app.py does not have
     assert "terminate called" not in said and "Traceback" not in said
     assert not list(tmp_path.glob("kvmm-app-*"))
     assert job.exception(timeout=60) is not None
