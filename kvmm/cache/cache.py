@@ -346,11 +346,12 @@ class KVMMCache(ContractMixin):
             return
         self.layout += 1
         static.allocate(self.table, turn)
-        for index in self.packed_layers:
-            if self.layers[index].is_initialized:
-                self.layers[index].allocate()
-                static.lengths_on(self.layers[index].device, self.table)
+        layers = [self.layers[index] for index in self.packed_layers if self.layers[index].is_initialized]
+        for layer in layers:
+            layer.allocate()
         if self._fits(0):  # else a turn waits for packing, and no step reads the counters until then
+            for layer in layers:
+                static.lengths_on(layer.device, self.table)
             static.sync(self.table)
         if self.graph is not None:
             self.graph.check()
