@@ -31,6 +31,7 @@ from kvmm.calibration import Calibration
 from kvmm.calibration.heads import configured_heads
 from kvmm.cuda_graphs.decode import StepGraph, install_dispatcher, remove_dispatcher
 from kvmm.errors import KVMMError
+from kvmm.generating_model import generating_model
 from kvmm.modality import TEXT, install_hook, placeholder_ids, remove_hook
 from kvmm.policy import KVPolicy, check_head_dim, check_layers, get_policy
 from kvmm.policy.calibrated import load_calibration, without_fit
@@ -147,7 +148,8 @@ class KVMMCache(ContractMixin):
         (eager), for packed tokens over their decoded keys.
 
         Args:
-            model: a decoder-only transformers model, text-only, vision-language or omni.
+            model: a decoder-only transformers model, text-only, vision-language or omni, also inside a wrapper
+                (``torch.compile``, PEFT).
             policy: a preset's name (:func:`kvmm.policies`), a YAML file, or a :class:`KVPolicy`.
             offloading: keep the layers on the CPU between their turns; see :class:`KVMMCache`.
             modality: integer ``[B, T]`` of modality codes for the first call; needed only with ``inputs_embeds`` that
@@ -167,7 +169,7 @@ class KVMMCache(ContractMixin):
         Raises:
             KVMMError: for an unknown policy or an unsupported model.
         """
-        model = getattr(model, "thinker", model)
+        model = generating_model(model)
         policy = get_policy(policy, **overrides)
         checked_config(model)
         options = {"offloading": offloading, "max_length": max_length, "graph": graph}
@@ -193,7 +195,7 @@ class KVMMCache(ContractMixin):
 
         For a cache that was unpickled or made from a configuration. The model must be the one that its tokens are of.
         """
-        model = getattr(model, "thinker", model)
+        model = generating_model(model)
         self._model = weakref.ref(model)
         install_hook(model)
         if self.graph is not None:
@@ -207,7 +209,7 @@ class KVMMCache(ContractMixin):
         Caches of the model that still hold tokens take all new ones for text without padding from then on, unless told
         by :meth:`set_modality` and :meth:`announce`; the next :meth:`for_model` prepares the model again.
         """
-        model = getattr(model, "thinker", model)
+        model = generating_model(model)
         remove_hook(model)
         remove_dispatcher(model)
 
