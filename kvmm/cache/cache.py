@@ -25,7 +25,7 @@ from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
 from kvmm.cache.step_state import StepState
 from kvmm.cache.streams import apply_plan
-from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
+from kvmm.cache.support import check_attention, check_options, checked_config, default_graph, takes_static_buffers
 from kvmm.cache.token_table import TokenTable
 from kvmm.calibration import Calibration
 from kvmm.calibration.heads import configured_heads
@@ -106,11 +106,7 @@ class KVMMCache(ContractMixin):
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
         self.table.opens_pages = all(codec.opens_pages for i in self.packed_layers for codec in layers[i].codecs[TEXT])
         with_keys = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
-        if not with_keys:
-            raise KVMMError(
-                f"{type(config).__name__} has no attention layer with keys and values to pack; use transformers' own "
-                "cache for this model."
-            )
+        check_attention(self.policy, config, with_keys, self.packed_layers)
         shapes = configured_heads(text_config)
         for head_dim in sorted({shapes[i].key_dim for i in self.packed_layers} - {None}):
             check_head_dim(self.policy, head_dim)
