@@ -25,12 +25,13 @@ from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
 from kvmm.cache.step_state import StepState
 from kvmm.cache.streams import apply_plan
-from kvmm.cache.support import check_options, checked_config, default_graph, takes_static_buffers
+from kvmm.cache.support import check_attention, check_options, checked_config, default_graph, takes_static_buffers
 from kvmm.cache.token_table import TokenTable
 from kvmm.calibration import Calibration
 from kvmm.calibration.heads import configured_heads
 from kvmm.cuda_graphs.decode import StepGraph, install_dispatcher, remove_dispatcher
 from kvmm.errors import KVMMError
+from kvmm.generating_model import generating_model
 from kvmm.modality import TEXT, install_hook, placeholder_ids, remove_hook
 from kvmm.policy import KVPolicy, check_head_dim, check_layers, get_policy
 from kvmm.policy.calibrated import load_calibration, without_fit
@@ -105,11 +106,7 @@ class KVMMCache(ContractMixin):
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
         self.table.opens_pages = all(codec.opens_pages for i in self.packed_layers for codec in layers[i].codecs[TEXT])
         with_keys = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
-        if not with_keys:
-            raise KVMMError(
-                f"{type(config).__name__} has no attention layer with keys and values to pack; use transformers' own "
-                "cache for this model."
-            )
+        check_attention(self.policy, config, with_keys, self.packed_layers)
         shapes = configured_heads(text_config)
         for head_dim in sorted({shapes[i].key_dim for i in self.packed_layers} - {None}):
             check_head_dim(self.policy, head_dim)
@@ -147,7 +144,8 @@ class KVMMCache(ContractMixin):
         (eager), for packed tokens over their decoded keys.
 
         Args:
-            model: a decoder-only transformers model, text-only, vision-language or omni.
+            model: a decoder-only transformers model, text-only, vision-language or omni, also inside a wrapper
+                (``torch.compile``, PEFT).
             policy: a preset's name (:func:`kvmm.policies`), a YAML file, or a :class:`KVPolicy`.
             offloading: keep the layers on the CPU between their turns; see :class:`KVMMCache`.
             modality: integer ``[B, T]`` of modality codes for the first call; needed only with ``inputs_embeds`` that
@@ -167,7 +165,7 @@ class KVMMCache(ContractMixin):
         Raises:
             KVMMError: for an unknown policy or an unsupported model.
         """
-        model = getattr(model, "thinker", model)
+        model = generating_model(model)
         policy = get_policy(policy, **overrides)
         checked_config(model)
         options = {"offloading": offloading, "max_length": max_length, "graph": graph}
@@ -193,7 +191,7 @@ class KVMMCache(ContractMixin):
 
         For a cache that was unpickled or made from a configuration. The model must be the one that its tokens are of.
         """
-        model = getattr(model, "thinker", model)
+        model = generating_model(model)
         self._model = weakref.ref(model)
         install_hook(model)
         if self.graph is not None:
@@ -207,7 +205,7 @@ class KVMMCache(ContractMixin):
         Caches of the model that still hold tokens take all new ones for text without padding from then on, unless told
         by :meth:`set_modality` and :meth:`announce`; the next :meth:`for_model` prepares the model again.
         """
-        model = getattr(model, "thinker", model)
+        model = generating_model(model)
         remove_hook(model)
         remove_dispatcher(model)
 
@@ -346,11 +344,12 @@ class KVMMCache(ContractMixin):
             return
         self.layout += 1
         static.allocate(self.table, turn)
-        for index in self.packed_layers:
-            if self.layers[index].is_initialized:
-                self.layers[index].allocate()
-                static.lengths_on(self.layers[index].device, self.table)
+        layers = [self.layers[index] for index in self.packed_layers if self.layers[index].is_initialized]
+        for layer in layers:
+            layer.allocate()
         if self._fits(0):  # else a turn waits for packing, and no step reads the counters until then
+            for layer in layers:
+                static.lengths_on(layer.device, self.table)
             static.sync(self.table)
         if self.graph is not None:
             self.graph.check()

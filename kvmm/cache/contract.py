@@ -67,7 +67,8 @@ class ContractMixin(Cache):
             tokens_to_remove: a negative number of tokens to remove; a positive number is the length to keep.
 
         Raises:
-            KVMMError: if a sliding-window layer has dropped tokens that would now come back.
+            KVMMError: if a sliding-window layer has dropped tokens that would now come back, or a layer has a recurrent
+                state, which cannot go back.
         """
         tokens_to_remove = int(tokens_to_remove)  # assisted decoding passes a tensor
         count = -tokens_to_remove if tokens_to_remove <= 0 else max(self.table.length - tokens_to_remove, 0)
@@ -75,6 +76,12 @@ class ContractMixin(Cache):
         if count and count == self.table.length:
             self.reset()
             return
+        states = [index for index, layer in enumerate(self.layers) if not getattr(layer, "is_croppable", True)]
+        if count and states:
+            raise KVMMError(
+                f"Layer {states[0]} has a recurrent state, which cannot forget its newest tokens: fork the cache "
+                "before they come, and go on with the fork."
+            )
         self.step.cropped = True
         for index, layer in enumerate(self.layers):
             if index not in self.packed_layers:

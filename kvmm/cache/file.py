@@ -36,6 +36,7 @@ from kvmm.cache.token_table import TokenTable
 from kvmm.calibration import Calibration, model_fingerprint
 from kvmm.calibration.heads import HeadShape
 from kvmm.errors import KVMMError, one_line
+from kvmm.generating_model import generating_model
 from kvmm.kernels.exact import exact_dtype
 from kvmm.policy import KVPolicy
 from kvmm.policy.calibrated import load_calibration
@@ -144,7 +145,7 @@ def load_cache(
             dtype or calibration.
     """
     path = Path(path)
-    model = getattr(model, "thinker", model)
+    model = generating_model(model)
     header, tensors = _read(path)
     if header.get("fingerprint") != model_fingerprint(model):
         raise OtherModelError(f"{path} was written by another model; load the model that filled this cache.")

@@ -24,6 +24,7 @@ from torch import nn
 from kvmm.calibration import forget_fingerprint
 from kvmm.codecs import build_codec, codec_class
 from kvmm.errors import KVMMError
+from kvmm.generating_model import generating_model
 from kvmm.kernels.hadamard import hadamard_matrix
 from kvmm.policy import KVPolicy, KVSpec
 
@@ -96,7 +97,7 @@ def _text_config(config: Any) -> Any:
 
 
 def _fold(model: nn.Module, fused: bool) -> None:
-    model = getattr(model, "thinker", model)
+    model = generating_model(model)
     config = _text_config(model.config)
     if is_fused(config) == fused:
         return

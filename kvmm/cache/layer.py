@@ -345,6 +345,7 @@ class KVMMLayer(LayerContract):
         """Carry out what the table decided, once it has the new length."""
         if not self.is_initialized:
             return
+        self.queries.crop(self.seen - self.table.length)
         self.residual.crop(cut.width, self.table.length)
         self.segments.crop(cut)
 

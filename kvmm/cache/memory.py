@@ -27,18 +27,20 @@ class MemoryReport:
 
     Attributes:
         nbytes: bytes of every tensor of the cache.
-        nbytes_dense: bytes of the keys and values of the same tokens (padding not counted) in 16 bits.
+        nbytes_dense: bytes of the keys and values of the same tokens (padding not counted) in 16 bits, and of the
+            states of layers with linear attention.
         ratio: ``nbytes_dense / held_nbytes``.
-        bits_per_value: of the whole cache: bits of ``held_nbytes`` over the number of elements of those keys and
-            values.
+        bits_per_value: of the whole cache: bits of ``held_nbytes`` over the number of elements of those keys, values
+            and states.
         tokens: tokens held, padding not counted.
         by_modality: ``{name: {tokens, nbytes, nbytes_dense, bits_per_value, packed_nbytes, packed_tokens,
             packed_bits_per_value}}`` of ``held_nbytes``; the ``packed_`` figures leave sinks, residual and the cache's
             page table out.
         by_component: bytes of ``codes``, ``scale``, ``zero_point``, ``norm``, ``values`` (lossless pages), ``sink``,
-            ``residual``, ``page_table``, ``sliding`` (sliding-window layers, left as they are), with a budget
-            ``retention`` (what its controller knows of pages) and ``backing`` (in host memory, outside the budget),
-            ...: all that hold something, and ``reserved``.
+            ``residual``, ``page_table``, ``sliding`` (sliding-window layers, left as they are), ``state`` (of linear
+            attention, left as it is), ``queries`` (of a prompt that waits to be packed, where its codec or a budget
+            looks at them), with a budget ``retention`` (what its controller knows of pages) and ``backing`` (in host
+            memory, outside the budget), ...: all that hold something, and ``reserved``.
         by_layer: ``nbytes`` and ``nbytes_dense`` of each layer, and ``reserved_nbytes`` among the bytes.
         shared_nbytes: the part of ``nbytes`` that a fork of the cache holds in common with it.
         reserved_nbytes: the part of ``nbytes`` that holds nothing (yet).
@@ -114,12 +116,12 @@ def measure(cache: CacheState) -> MemoryReport:
             nbytes, held = _measure_layer(layer, counts)
             row = {"nbytes": nbytes, "nbytes_dense": 2 * own * tokens, "reserved_nbytes": nbytes - held}
             width += own
-        elif getattr(layer, "is_initialized", False) and getattr(layer, "keys", None) is not None:
-            pair = (layer.keys, layer.values)
-            nbytes, held = sum(map(_storage, pair)), sum(x.nbytes for x in pair)
-            counts.components["sliding"] += held
+        elif tensors := left_tensors(layer):
+            nbytes, held = sum(map(_storage, tensors.values())), sum(x.nbytes for x in tensors.values())
+            for name, x in tensors.items():
+                counts.components["sliding" if name in ("keys", "values") else "state"] += x.nbytes
             _share(held, totals, counts.by_modality)
-            dense = 2 * sum(x.numel() for x in pair)
+            dense = 2 * sum(x.numel() for x in tensors.values())
             row = {"nbytes": nbytes, "nbytes_dense": dense, "reserved_nbytes": nbytes - held}
         by_layer.append(row)
 
@@ -155,6 +157,18 @@ def measure(cache: CacheState) -> MemoryReport:
     )
 
 
+def left_tensors(layer: Any) -> dict[str, torch.Tensor]:
+    """The tensors of one of transformers' own layers, which a cache leaves as they are, by name: keys and values, and
+    the states of linear attention."""
+    if isinstance(layer, KVMMLayer):
+        return {}
+    found: dict[str, Any] = {}
+    for name, value in vars(layer).items():
+        if name != "_sliding_window_tensor":  # one number, the window's length
+            found |= {f"{name}.{key}": x for key, x in value.items()} if isinstance(value, dict) else {name: value}
+    return {name: x for name, x in found.items() if isinstance(x, torch.Tensor)}
+
+
 def storages(cache: CacheState) -> dict[int, int]:
     """Bytes of the memory behind every tensor of a cache, by address: what several caches share has one address."""
     tensors = [cache.table.modality, cache.table.dense, *cache.table.stores.values()]
@@ -164,8 +178,9 @@ def storages(cache: CacheState) -> dict[int, int]:
             for store in layer.segments.allocated_stores:
                 tensors += store.buffers.values()
                 tensors += [] if store.groups is None else [store.groups.buffer]
-        elif getattr(layer, "is_initialized", False):
-            tensors += [getattr(layer, "keys", None), getattr(layer, "values", None)]
+            tensors += layer.queries.tensors
+        else:
+            tensors += left_tensors(layer).values()
     found = (t.untyped_storage() for t in tensors if isinstance(t, torch.Tensor))
     return {storage.data_ptr(): storage.nbytes() for storage in found if storage.nbytes()}
 
@@ -205,6 +220,11 @@ def _measure_layer(layer: KVMMLayer, counts: _Counts) -> tuple[int, int]:
     counts.components["residual"] += held - sinks
     for modality, n in counts.dense.items():
         counts.by_modality[modality] += n * column
+    if layer.queries:
+        queries = sum(x.nbytes for x in layer.queries.tensors)
+        counts.components["queries"] += queries
+        _share(queries, counts.totals, counts.by_modality)
+        total, held = total + sum(map(_storage, layer.queries.tensors)), held + queries
     for modality, part in layer.segments.allocated.items():
         tokens = counts.stores.get(modality, {})  # of several modalities where the policy mixes them
         for store in part.stores:

@@ -49,8 +49,8 @@ class _Peers:
     def __init__(self) -> None:
         self.stores: weakref.WeakSet[PageStore] = weakref.WeakSet()
 
-    def __deepcopy__(self, memo: dict) -> None:
-        return None  # a deep copy has copied the buffers
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # a deep copy or a pickle has copied the buffers: nobody shares them
 
 
 class PageStore(Reader):

@@ -61,6 +61,12 @@ class PromptQueries:
         self.total = moment if self.total is None else self.total + moment
         self.count = seen if self.count is None else self.count + seen
 
+    def crop(self, count: int) -> None:
+        """Forget the newest ``count`` queries, whose tokens are gone; what they added to the sums stays there."""
+        if self.last is not None and count > 0:
+            kept = self.last.shape[2] - count
+            self.last = self.last[:, :, :kept].clone() if kept > 0 else None
+
     @property
     def moment(self) -> torch.Tensor | None:
         """float32 ``[B, H_kv, D, D]``: the mean of ``q q^T`` over the prompt's queries, or None if there were none."""

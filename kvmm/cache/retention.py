@@ -38,6 +38,7 @@ import numpy as np
 
 from kvmm.cache.eviction import drop_order
 from kvmm.cache.layer import KVMMLayer
+from kvmm.cache.memory import left_tensors
 from kvmm.cache.retention_plan import Choices, Planned, plan
 from kvmm.cache.state import CacheState
 from kvmm.cache.tiers import TieredStore
@@ -268,6 +269,6 @@ def resident_nbytes(cache: CacheState) -> int:
             for part in layer.parts.values():
                 for store in part.stores:
                     total += sum(n for name, n in store.nbytes().items() if name != "backing")
-        elif getattr(layer, "is_initialized", False) and getattr(layer, "keys", None) is not None:
-            total += layer.keys.untyped_storage().nbytes() + layer.values.untyped_storage().nbytes()
+        else:
+            total += sum(t.untyped_storage().nbytes() for t in left_tensors(layer).values())
     return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -22,6 +23,27 @@ def check_options(policy: KVPolicy, max_length: Any, graph: Any, offloading: boo
         raise KVMMError(f"budget= lowers and drops pages, {static} wants buffers that stay: leave one of the two out.")
     if static and offloading:
         raise KVMMError(f"offloading= moves the buffers that {static} wants to stay: leave one of the two out.")
+
+
+def check_attention(policy: KVPolicy, config: Any, with_keys: Sequence[int], packed: Sequence[int]) -> None:
+    """Raise :class:`KVMMError` for a model without layers that the policy is for.
+
+    Args:
+        policy: of the cache.
+        config: of the model.
+        with_keys: indices of the layers with keys and values.
+        packed: of those that are packed.
+    """
+    if not with_keys:
+        raise KVMMError(
+            f"{type(config).__name__} has no attention layer with keys and values to pack; use transformers' own "
+            "cache for this model."
+        )
+    if policy.budget is not None and not packed:
+        raise KVMMError(
+            f"{type(config).__name__} has no layer of full attention alone, and only pages of those are lowered and "
+            "dropped: leave budget= out."
+        )
 
 
 def takes_static_buffers(model: nn.Module, policy: KVPolicy, offloading: bool) -> bool:

@@ -24,6 +24,7 @@ from kvmm.calibration.data import FORMAT, FORMAT_VERSION, Calibration
 from kvmm.calibration.heads import HeadShape, head_shapes, layer_configs, local_heads, num_layers
 from kvmm.codecs.registry import codec_class, codec_names
 from kvmm.errors import KVMMError, one_line
+from kvmm.generating_model import generating_model
 from kvmm.modality import MODALITY_NAMES
 from kvmm.tensor_file import read_tensor_file
 
@@ -106,7 +107,7 @@ def model_fingerprint(model: nn.Module) -> str:
 
     Device and dtype do not enter, so a file made in float32 on a CPU serves the same model in bfloat16 on a GPU.
     """
-    model = getattr(model, "thinker", model)
+    model = generating_model(model)
     if model in _fingerprints:
         return _fingerprints[model]
     config = model.config.get_text_config(decoder=True)
@@ -133,7 +134,7 @@ def _of_heads(calibration: Calibration, heads: tuple[int, int]) -> Calibration:
 
 def forget_fingerprint(model: nn.Module) -> None:
     """Weights have changed: the next :func:`model_fingerprint` reads them again."""
-    _fingerprints.pop(getattr(model, "thinker", model), None)
+    _fingerprints.pop(generating_model(model), None)
 
 
 def calibration_of(model: nn.Module, path: str | None = None) -> Calibration | None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from kvmm.generating_model import generating_model
+
 
 @dataclass(frozen=True)
 class HeadShape:
@@ -24,7 +26,7 @@ def head_shapes(model: nn.Module) -> dict[int, HeadShape]:
 
     Layers whose attention is not the usual pair of projections are left out.
     """
-    model, shapes = getattr(model, "thinker", model), {}
+    model, shapes = generating_model(model), {}
     for module in model.get_decoder().modules():
         index, dim = getattr(module, "layer_idx", None), getattr(module, "head_dim", None)
         width, value_width = (getattr(getattr(module, n, None), "out_features", None) for n in ("k_proj", "v_proj"))
@@ -61,12 +63,12 @@ def configured_heads(config: Any) -> list[HeadShape]:
 
 def num_layers(model: nn.Module) -> int:
     """The layers of a model's decoder."""
-    return getattr(model, "thinker", model).config.get_text_config(decoder=True).num_hidden_layers
+    return generating_model(model).config.get_text_config(decoder=True).num_hidden_layers
 
 
 def local_heads(model: nn.Module) -> tuple[int, int] | None:
     """Which KV heads a process of a tensor-parallel model holds: the first and the one after the last; None for all."""
-    model = getattr(model, "thinker", model)
+    model = generating_model(model)
     config = model.config.get_text_config(decoder=True)
     shapes, types = configured_heads(config), getattr(config, "layer_types", None) or ()
     for name, weight in model.named_parameters():

@@ -11,6 +11,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, QuantizedCache
 
 from kvmm.cache import KVMMCache
+from kvmm.cache.memory import left_tensors
 from kvmm.errors import KVMMError
 from kvmm.models.peers import PEERS, check_peer, copy_peer_cache, is_peer, new_peer_cache, peer_config
 from kvmm.policy import KVPolicy, get_policy
@@ -98,8 +99,7 @@ def cache_nbytes(cache: Cache | None) -> int:
         return 0
     if isinstance(cache, KVMMCache):
         return cache.memory().nbytes
-    tensors = [getattr(layer, name, None) for layer in cache.layers for name in ("keys", "values")]
-    return sum(x.untyped_storage().nbytes() for x in tensors if x is not None)
+    return sum(x.untyped_storage().nbytes() for layer in cache.layers for x in left_tensors(layer).values())
 
 
 def crop_cache(cache: Cache, count: int) -> Cache | None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kvmm import KVMMCache, policies
+from kvmm.cache.memory import storages as memory_storages
 from kvmm.calibration import Calibration
 from kvmm.codecs import Codec
 from kvmm.modality import AUDIO, IMAGE, PADDING, TEXT
@@ -160,3 +161,19 @@ def test_short_images_waste_little():
         h.cache.pack()
         bits = h.cache.memory().by_modality["image"]["packed_bits_per_value"]
         assert bits < 3 * 1.125
+
+
+@pytest.mark.parametrize("budget", [None, 10**6])
+def test_queries_of_a_prompt_that_waits_are_counted(budget):
+    """A codec may look at their moments, a budget at the last ones themselves."""
+    kv = spec("kitty", 2, 32, score="query_range")
+    model = build("llama")
+    cache = KVMMCache.for_model(model, uniform(kv, budget=budget, residual_length=0))
+    with torch.no_grad():
+        model(**inputs("llama", 1 if budget else 2), past_key_values=cache)
+    report = cache.memory()
+    assert report.nbytes == sum(storages(cache).values()) == sum(memory_storages(cache).values())
+    assert report.nbytes == sum(report.by_component.values()) and report.by_component["queries"] > 0
+    assert report.held_nbytes == sum(m["nbytes"] for m in report.by_modality.values())
+    assert report.nbytes == sum(x["nbytes"] for x in report.by_layer) + cache.table.nbytes()
+    assert "queries" not in cache.pack().memory().by_component

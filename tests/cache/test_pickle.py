@@ -67,6 +67,18 @@ def test_a_copy_reads_as_caches_do(way):
     assert torch.equal(*logits) and twin.get_seq_length() == mask.shape[1]
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_of_a_fork_has_pages_of_its_own(way):
+    model = build("qwen3")
+    cache = KVMMCache.for_model(model, "kivi2", residual_length=0, flush_length=32)
+    ids = generate(model, inputs("qwen3", 1), past_key_values=cache)
+    fork = cache.fork()
+    twin = WAYS[way](fork).attach(model)
+    assert fork.memory().shared_nbytes > 0 == twin.memory().shared_nbytes
+    first = generate(model, more(ids), past_key_values=twin, max_new_tokens=40)
+    assert torch.equal(generate(model, more(ids), past_key_values=fork, max_new_tokens=40), first)
+
+
 @pytest.mark.parametrize("way", ["pickle", "torch.save"])
 def test_caches_with_a_budget_and_empty_ones(way):
     model = build("llama")

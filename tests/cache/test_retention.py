@@ -178,6 +178,33 @@ def test_crop_and_reset():
     assert h.cache.retention_report()["runs"] == 1
 
 
+@pytest.mark.parametrize("count", [20, 40, 190])
+@pytest.mark.parametrize("selection", ["rate-distortion", "streaming", "h2o", "vlcache"])
+def test_crop_before_packing_forgets_the_queries_too(selection, count, tmp_path):
+    """What is left of the watched queries are the last ones of what is left of the prompt."""
+    model, length = build("llama"), 200
+    ids = torch.arange(length)[None] % 100 + 1
+    codes = torch.tensor([[TEXT] * 4 + [IMAGE] * 150 + [TEXT] * (length - 154)])
+    kivi = KVSpec(spec("kivi", 4, 32), spec("kivi", 4, 32))
+    cropped, short = (KVMMCache.for_model(model, policy(kv=kivi, selection=selection)) for _ in range(2))
+    with torch.no_grad():
+        for cache, end in ((cropped, length), (short, length - count)):
+            cache.set_modality(codes[:, :end])
+            model(input_ids=ids[:, :end], past_key_values=cache)
+        cropped.crop(-count)
+        for mine, theirs in zip(cropped.layers, short.layers, strict=True):
+            kept = mine.queries.last
+            assert kept is None or torch.allclose(kept, theirs.queries.last[:, :, -kept.shape[2] :], atol=1e-5)
+        cropped.save(tmp_path / "cache")
+        loaded = KVMMCache.load(tmp_path / "cache", model)
+        logits = [model(input_ids=ids[:, :1], past_key_values=cache).logits for cache in (cropped, loaded, short)]
+    assert torch.equal(logits[0], logits[1])
+    assert torch.allclose(logits[0], logits[2], atol=1e-3)
+    if selection == "h2o" and count < 100:  # which watches all of them
+        for mine, theirs in zip(cropped.layers, short.layers, strict=True):
+            assert torch.allclose(mine.parts[IMAGE].key.importance, theirs.parts[IMAGE].key.importance, atol=1e-4)
+
+
 @pytest.mark.parametrize("family", ["qwen2_5_omni", "llava", "gemma3"])
 def test_generate_inside_a_budget(family, tmp_path):
     """A whole model: the budget holds, decisions repeat, a saved cache goes on inside it."""

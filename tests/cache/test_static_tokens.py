@@ -11,7 +11,7 @@ from kvmm import policies
 from kvmm.modality import TEXT
 from tests.cache.static import FAMILIES, TOKENS, dynamic, make
 from tests.cache.test_generation import MODES
-from tests.tiny_models import build, generate, inputs
+from tests.tiny_models import VOCAB, build, generate, inputs
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -131,3 +131,19 @@ def test_copies_go_on_by_themselves(how):
     whole = generate(model, arguments, past_key_values=make(model), max_new_tokens=110)
     assert torch.equal(mine, whole)
     assert twin.graph.report()["eager"] >= 48
+
+
+@pytest.mark.parametrize(("family", "batch"), [("qwen2_5_vl", 1), ("llama", 2)])
+def test_a_fork_reads_a_turn_that_its_residual_has_no_space_for(family, batch):
+    """Empty slots, of an image's last page or of padding, make the fork's first step need a bias."""
+    model, arguments = build(family), inputs(family, batch)
+    results = []
+    for cache in (dynamic(model), make(model)):
+        ids = generate(model, arguments, past_key_values=cache, max_new_tokens=10)
+        fork = cache.fork()
+        turn = torch.arange(200).expand(batch, -1) % (VOCAB // 2) + 1
+        ids, given = torch.cat((ids, turn), 1), arguments["attention_mask"]
+        mask = torch.nn.functional.pad(given, (0, ids.shape[1] - given.shape[1]), value=1)
+        rest = {"input_ids": ids, "attention_mask": mask}
+        results.append(generate(model, rest, past_key_values=fork, max_new_tokens=20))
+    assert torch.equal(*results)

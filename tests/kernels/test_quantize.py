@@ -43,6 +43,17 @@ def test_unpacking_for_products(bits, dim, grad):
         assert torch.equal(values.permute(0, 1, 4, 2, 3, 5).flatten(4), turned[:, :, :pages].float())
 
 
+@pytest.mark.parametrize("bits", BITS)
+def test_what_inference_mode_unpacked_is_unpacked_outside_of_it(bits):
+    codes = torch.randint(0, 2**bits, (1, 7, 3, 32, 9), dtype=torch.uint8)
+    keys, values = pack_planes(codes, bits, -2), pack_planes(codes.transpose(-1, -2).contiguous(), bits, -1)
+    for mode in (torch.inference_mode, torch.no_grad):
+        with mode():
+            assert torch.equal(unpack_keys(keys, bits), codes.float())
+            unpacked = unpack_values(values, bits).permute(0, 1, 4, 2, 3, 5).flatten(4)
+            assert torch.equal(unpacked, codes.transpose(-1, -2).float())
+
+
 def test_plane_layout():
     """Bits 2s and 2s + 1 of row j are the code of token s * rows + j."""
     codes = torch.randint(0, 4, (128, 64), dtype=torch.uint8)

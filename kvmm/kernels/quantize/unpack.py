@@ -53,8 +53,7 @@ class _Workspace(threading.local):
         buffer = self.buffers.get((name, heads))
         if buffer is None or buffer.shape[1] < size:
             self.plans.clear()  # they hold the old one
-            with torch.inference_mode(False):  # it may be written outside of the mode later
-                buffer = torch.empty(heads, -(-size // _STEP) * _STEP, dtype=torch.uint8)
+            buffer = torch.empty(heads, -(-size // _STEP) * _STEP, dtype=torch.uint8)
             self.buffers[name, heads] = buffer
         return buffer[:, :size]
 
@@ -105,7 +104,8 @@ def _plan(packed: torch.Tensor, bits: int, keys: bool) -> _Plan:
     plan = _workspace.plans.get(key)
     if plan is None:
         kept = 32 // bits * packed.numel() <= _LIMIT
-        plan = _make_plan(packed, bits, keys, kept)
+        with torch.inference_mode(False):  # it may be written outside of the mode later, through its views too
+            plan = _make_plan(packed, bits, keys, kept)
         if kept:
             if len(_workspace.plans) >= _PLANS:
                 _workspace.plans.clear()
