@@ -104,7 +104,7 @@ def test_compare_shows_both(folder, call):
 
 def test_json_is_one_object_and_nothing_else(folder):
     result = run(
-        "ask", "--image", folder / "invoice.png", "--policy", "small", "--compare", "--json", "--dtype", "bfloat16",
+        "ask", "--image", folder / "invoice.png", "--policy", "small", "--compare", "--json", "--dtype", "float32",
         "What is the total?",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

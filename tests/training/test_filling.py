@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("train_assets")
 
 FEW_WORDS = ("name_badge", "poster", "business_card", "invitation", "sign")  # none of which offices stamp
-SEEDS = range(8)
+SEEDS = range(16)
 
 
 def heights(pages) -> np.ndarray:
