@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from benchmarks import importance, kitty_throughput
 from benchmarks.decode_profile import phases
@@ -30,13 +31,22 @@ def test_packing(tmp_path: Path):
     assert all(row["seconds"] > 0 for row in report["results"].values())
 
 
-def test_ask_policies(tmp_path: Path):
+@pytest.fixture
+def page(tmp_path: Path) -> str:
+    """A document of one page."""
+    path = tmp_path / "page.pdf"
+    with Image.open(ROOT / "assets" / "samples" / "invoice.png") as image:
+        image.convert("RGB").save(path)
+    return str(path)
+
+
+def test_ask_policies(tmp_path: Path, page: str):
     output = tmp_path / "result.json"
     options = ["--rounds", "1", "--decode-tokens", "4", "--policies", "small", "--output", str(output)]
-    command = [sys.executable, "-m", "benchmarks.ask_policies", *options]
+    command = [sys.executable, "-m", "benchmarks.ask_policies", *options, "--pdf", page]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
     report = json.loads(output.read_text())
-    assert report["pages"] == 4 and report["machine"]["threads"] >= 1 and report["versions"]["torch"]
+    assert report["pages"] == 1 and report["machine"]["threads"] >= 1 and report["versions"]["torch"]
     small, dynamic = report["results"]["small"], report["results"]["dynamic"]
     assert dynamic["seconds_ratio"] == 1 and dynamic["memory"] is None
     assert 0 < small["prefill_seconds"] < small["seconds"] and small["decode_seconds_per_token"] > 0
@@ -54,9 +64,22 @@ def test_embedded_models(tmp_path: Path):
     assert row["loaded_bytes"] < row["resident_peak_bytes"]
 
 
-def test_cpu_decode(tmp_path: Path):
+def test_cpu_decode(tmp_path: Path, page: str):
     output = tmp_path / "result.json"
-    options = ["--dtypes", "float32", "--policies", "rd2", "--steps", "2", "--asked", "small", "--rounds", "1"]
+    options = [
+        "--pdf",
+        page,
+        "--dtypes",
+        "float32",
+        "--policies",
+        "rd2",
+        "--steps",
+        "2",
+        "--asked",
+        "small",
+        "--rounds",
+        "1",
+    ]
     command = [sys.executable, "-m", "benchmarks.cpu_decode", *options, "--output", str(output)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
     found = json.loads(output.read_text())["results"]["float32"]

@@ -74,7 +74,8 @@ def load_model(
         model = _build(getattr(transformers, family.model_class), folder, config, dtype).to(device).eval()
     except torch.OutOfMemoryError as error:
         raise KVMMError(
-            f"{folder.name} does not fit in the memory of {device}: choose a smaller model or device='cpu'."
+            f"{folder.name} does not fit in the memory of {device}: choose a smaller model or the CPU "
+            "(--device cpu, device='cpu')."
         ) from error
     except (OSError, ValueError, ImportError) as error:
         raise KVMMError(f"{folder} cannot be loaded as a {config.model_type} model: {_one_line(error)}") from error
@@ -148,7 +149,7 @@ def _resolve_device(device: str | torch.device | None) -> torch.device:
     except RuntimeError as error:
         raise KVMMError(f"'{device}' is not a device: use cpu, cuda or cuda:N.") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise KVMMError("There is no CUDA GPU that torch can use here: use device='cpu'.")
+        raise KVMMError("There is no CUDA GPU that torch can use here: use the CPU (--device cpu, device='cpu').")
     return device
 
 

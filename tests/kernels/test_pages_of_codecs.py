@@ -64,9 +64,9 @@ def test_codecs(kv, side, monkeypatch):
     site = Site()
     if isinstance(kv, str):
         kv, site = spec("rd", 2, outliers=2 * ("outliers" in kv)), Site(0, IMAGE, calibration(2, 64))
-    x, valid = holes(vectors(300, 64, torch.bfloat16), 200)
-    later = vectors(130, 64, torch.bfloat16, seed=1)
-    keys = vectors(300, 64, torch.bfloat16, seed=2)
+    x, valid = holes(vectors(170, 64, torch.bfloat16), 100)
+    later = vectors(70, 64, torch.bfloat16, seed=1)
+    keys = vectors(170, 64, torch.bfloat16, seed=2)
     moment = torch.eye(64, device=DEVICE).expand(2, 2, 64, 64)
     stores = []
     for cut in (DensePages.cut, TilePages):
@@ -95,7 +95,7 @@ def test_codecs(kv, side, monkeypatch):
     errors = []
     for store in stores:
         decoded = store.decode()
-        decoded = torch.cat((decoded[:, :, :300], decoded[:, :, 320 : 320 + 130]), 2)
+        decoded = torch.cat((decoded[:, :, :170], decoded[:, :, 192 : 192 + 70]), 2)  # three pages, and two
         errors.append(float((decoded - exact).square().mean()))
     assert errors[1] == pytest.approx(errors[0], rel=2e-2 if fitted else 5e-3)
 
