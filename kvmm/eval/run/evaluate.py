@@ -17,7 +17,7 @@ from kvmm.calibration import model_fingerprint
 from kvmm.errors import KVMMError
 from kvmm.eval.run.records import Row, RowWriter, Run, RunFiles, count_failed, sample_hash
 from kvmm.eval.run.runner import Settings, answer_samples, make_settings, share_of
-from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task
+from kvmm.eval.tasks.base import LOWER_IS_BETTER, Sample, SampleSet, Scored, Task
 from kvmm.models.caches import policy_config, resolve_policies
 from kvmm.policy import KVPolicy
 from kvmm.policy.calibrated import fit_digest, load_calibration
@@ -235,6 +235,11 @@ def check_rows(folder: Path, samples: Sequence[Sample], rows: Mapping[str, Mappi
                 )
 
 
+def higher_is_better(scored: Iterable[Scored]) -> dict[str, bool]:
+    """For each metric that an answer has, whether more of it is better; error rates and rejections are to be low."""
+    return {metric: metric not in LOWER_IS_BETTER for one in scored for metric in one.scores}
+
+
 def finish(
     files: RunFiles,
     task: Task,
@@ -279,9 +284,7 @@ def finish(
             if (other := row.get("part", part)) not in counted and row["doc_id"] in old_rows:
                 killed[other] = max(killed.get(other, 0.0), row["part_s"])
                 answered, tokens = answered + 1, tokens + row["output_tokens"]
-        results.setdefault("higher_is_better", {})[key] = {
-            metric: True for metric in (scored[0].scores if scored else ())
-        }
+        results.setdefault("higher_is_better", {})[key] = higher_is_better(scored)
     tasks = dict.fromkeys(config["task"] for config in results["configs"].values())
     results["group_subtasks"] = {
         name: [key for key, config in results["configs"].items() if config["task"] == name] for name in tasks
@@ -327,4 +330,4 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return mean_values
 
 
-__all__ = ["Progress", "answer_samples", "describe", "pixel_budget", "run"]
+__all__ = ["Progress", "answer_samples", "describe", "higher_is_better", "pixel_budget", "run"]

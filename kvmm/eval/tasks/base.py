@@ -117,6 +117,9 @@ class Scored(NamedTuple):
     prediction: str
 
 
+LOWER_IS_BETTER = frozenset({"cer", "wer", "rejected"})  # metrics of an answer; all others are to be high
+
+
 class Task(ABC):
     """A benchmark. Instances hold options only and can be pickled.
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from kvmm.eval.metrics import is_refusal
+from kvmm.eval.run.evaluate import higher_is_better
 from kvmm.eval.tasks import Scored, get_task
 
 ROOT = Path(__file__).parents[3]
@@ -180,6 +181,9 @@ def test_scores_by_kind(tmp_path):
     assert result["memo_exact_match"] == result["memo_exact_match/memo"] == 1
     assert result["document_anls/letter"] == result["condition_anls/turned"] == 2 / 5
     assert task.aggregate([])["anls"] == 0
+    better = higher_is_better(scored)
+    assert [name for name, high in better.items() if not high] == ["cer", "wer"]
+    assert better["anls"] and better["memo_exact_match"]
 
 
 def test_what_cannot_be_used_is_left_out(tmp_path):
