@@ -31,6 +31,10 @@ from kvmm.models.prompting import eos_token_ids, is_per_token
 from kvmm.models.sampling import GREEDY, Sampling
 
 NO_DRAFTS = "Drafts are checked against the most likely tokens: leave temperature and logprobs out, or the drafts."
+NO_WAY_BACK = (
+    "Drafts that are wrong are taken back, which layers with a sliding window or a recurrent state cannot do: answer "
+    "without drafts."
+)
 _LONGEST = 64  # tokens of a draft; drafters have smaller bounds of their own
 _LONGEST_PAUSE = 15  # steps
 LOOKUP = "lookup"  # names PromptLookup where drafters are chosen by name
@@ -77,12 +81,22 @@ class DraftModel:
     Args:
         model: a text-only causal model.
         count: most tokens of a draft.
+
+    Raises:
+        KVMMError: the model has layers with a sliding window, which cannot forget wrong tokens.
     """
 
     model: PreTrainedModel
     count: int = 4
     _cache: DynamicCache | None = field(default=None, init=False, repr=False)
     _ids: list[int] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not _takes_tokens_back(self._new_cache()):
+            raise KVMMError(NO_WAY_BACK)
+
+    def _new_cache(self) -> DynamicCache:
+        return DynamicCache(config=self.model.config.get_text_config(decoder=True))
 
     @torch.no_grad()
     def draft(self, ids: Sequence[int], most: int) -> list[int]:
@@ -94,7 +108,7 @@ class DraftModel:
         same = next((i for i, (a, b) in enumerate(zip(ids, self._ids, strict=False)) if a != b), None)
         same = min(len(ids) - 1, len(self._ids) if same is None else same)  # the last one is read for its choice
         if self._cache is None or same == 0:
-            self._cache, same = DynamicCache(config=self.model.config.get_text_config(decoder=True)), 0
+            self._cache, same = self._new_cache(), 0
         elif surplus := self._cache.get_seq_length() - same:
             self._cache.crop(-surplus)
         draft: list[int] = []
@@ -258,11 +272,22 @@ class DraftedSteps:
 
 
 def check_drafts(drafter: Drafter | None, *, cache: Any = None, sampling: Sampling = GREEDY) -> None:
-    """Raise ``KVMMError`` where there is a drafter, and the cache has a budget or the answer is not greedy."""
-    if drafter is not None and getattr(cache, "retention", None) is not None:
+    """Raise ``KVMMError`` where there is a drafter, and the cache has a budget or layers that cannot forget wrong
+    tokens, or the answer is not greedy."""
+    if drafter is None:
+        return
+    if getattr(cache, "retention", None) is not None:
         raise KVMMError("A cache with a budget changes its pages step by step: draft without budget=.")
-    if drafter is not None and not sampling.is_plain:
+    if not _takes_tokens_back(cache):
+        raise KVMMError(NO_WAY_BACK)
+    if not sampling.is_plain:
         raise KVMMError(NO_DRAFTS)
+
+
+def _takes_tokens_back(cache: Any) -> bool:
+    """Whether all layers can be cropped, however long they are: not what slides on, nor recurrent states."""
+    layers = getattr(cache, "layers", ())
+    return not any(getattr(one, "is_sliding", False) or not getattr(one, "is_croppable", True) for one in layers)
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from kvmm.models.documents import Document, answer_tokens
 from kvmm.models.prompting import encode_question
 from kvmm.models.sampling import Sampling
 from kvmm.models.speculative import DraftModel, PromptLookup, Speculation, _Pace, drafter_of, generate_with_drafts
+from tests.tiny_models import build, inputs
 
 
 class Oracle:
@@ -123,6 +124,16 @@ def test_what_cannot_be_drafted_is_one_line(asked: Any) -> None:
     cache = KVMMCache.for_model(model, "spherical-high", budget=10**6)
     with pytest.raises(KVMMError, match="budget"):
         generate_with_drafts(model, inputs, cache, 4, PromptLookup())
+
+
+@pytest.mark.parametrize("policy", ["balanced", "dynamic"])
+def test_models_that_cannot_take_tokens_back_are_not_drafted(policy: str) -> None:
+    """A sliding window has dropped what would come back: refused before the answer, not in the midst of it."""
+    model = build("gemma3")
+    with pytest.raises(KVMMError, match="sliding window"):
+        generate_with_drafts(model, inputs("gemma3", 1), new_cache(model, policy), 4, PromptLookup())
+    with pytest.raises(KVMMError, match="sliding window"):
+        DraftModel(model)
 
 
 @pytest.mark.parametrize("policy", ["balanced", "dynamic"])
