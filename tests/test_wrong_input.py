@@ -40,6 +40,7 @@ ONE_LINE = [
     ("ask --num-sink-tokens -1 Why?", "0 or more, not -1"),
     ("ask --policy {}/bad.yaml Why?", "cannot be read as YAML"),
     ("ask --image {}/notes.png", "There is no question"),
+    ("ask nowhere.pdf", "nowhere.pdf stands where the question does: give the file with --pdf"),
     ("ask {}/notes.png", "notes.png stands where the question does: give the file with --image"),
     ("ask --quiet {}/cut.pdf Why?", "give the file with --pdf"),
     ("ask Why? {}/empty.wav", "give the file with --audio"),

@@ -65,10 +65,10 @@ class Command(TyperCommand):
 
 
 def _check_no_file(word: str) -> None:
-    """Raise ``KVMMError`` if what is to be a question is the path of a file that an option takes."""
+    """Raise ``KVMMError`` if what is to be a question is a file that an option takes, or one word like its name."""
     kind = mimetypes.guess_type(word)[0] or ""
     option = "--pdf" if kind == "application/pdf" else OPTIONS.get(kind.partition("/")[0])
-    if option and os.path.isfile(word):
+    if option and (len(word.split()) == 1 or os.path.isfile(word)):
         raise KVMMError(f"{word} stands where the question does: give the file with {option}.")
 
 
