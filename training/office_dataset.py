@@ -27,7 +27,7 @@ from training.utterances.aloud import read_aloud
 from training.utterances.free import free_memo
 from training.utterances.memos import written_memo
 
-OFFICE_SHARE = 0.7  # of pages; the others are those of `training.pages`
+OFFICE_SHARE = 0.8  # of pages; the others are those of `training.pages`
 ALOUD_SHARE, SHORT_ALOUD_SHARE = 0.34, 0.45  # of recordings, and of those up to six seconds: prose read aloud
 WRITTEN_SHARE = 0.36  # of recordings longer than six seconds: memos of `training/utterances/texts`
 FREE_SHARE = 0.5  # of the others longer than six seconds: memos of sentence patterns
