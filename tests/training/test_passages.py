@@ -33,12 +33,29 @@ N: How long does it take? | Who pays for repairs?
 
 
 def test_every_document_in_the_files_fills_and_holds_its_answers():
-    assert [fault for passage in passages() for fault in faults(passage, range(2))] == []
+    every = (*passages(), *passages(held=True))
+    assert [fault for passage in every for fault in faults(passage, range(2))] == []
 
 
 def test_the_files_hold_no_document_twice():
-    texts = [" ".join(text for _, text in passage.lines) for passage in passages()]
+    texts = [" ".join(text for _, text in passage.lines) for held in (False, True) for passage in passages(held)]
     assert len(set(texts)) == len(texts)
+
+
+def test_documents_kept_out_of_training_are_set_for_evaluation_alone():
+    titles = {held: {passage.where for passage in passages(held)} for held in (False, True)}
+    assert len(titles[True]) >= 60
+    for held in (False, True):
+        drawn = {draw(Rng(seed), held).where for seed in range(400)}
+        assert drawn <= titles[held]
+        assert len(drawn) > min(200, 0.8 * len(titles[held]))
+    texts = {held: set() for held in (False, True)}
+    for held in (False, True):
+        for seed in range(40):
+            document = Document(Rng(seed), (756, 532), held)
+            passage_page(document)
+            texts[held].update(ask.questions for ask in document.asks)
+    assert not texts[False] & texts[True]
 
 
 def test_subjects_are_drawn_by_what_they_have():

@@ -23,7 +23,7 @@ READING = ("next_word", "kind", "title", "first_line", "last_line", "line_start"
 
 def _page(r: Rng, shape: tuple[int, int] | None = None, kind: str | None = None) -> Page:
     height, width = shape or r.pick(PAGE_SHAPES)
-    return make_page(r.getrandbits(48), height, width, held_fonts=True, kind=kind)
+    return make_page(r.getrandbits(48), height, width, held=True, kind=kind)
 
 
 def pick_facts(r: Rng, pages: list[Page], n: int) -> list[tuple[Fact, int | None]]:
@@ -108,11 +108,22 @@ def office(writer: Writer, seed: int, each: int) -> None:
     r = Rng(seed)
     for kind in kinds():
         for number in range(each):
-            page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held_fonts=True, kind=kind)
+            page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held=True, kind=kind)
             path = writer.image(f"office-{kind}-{number}", page.rgb())
             for question, answer, _ in questions_about(r, [page], 4, held=True):
                 key = "absent" if answer == wordings.NOT_STATED else "stated"
                 writer.add("office", kind, [path], None, [turn(question, answer, key)])
+
+
+def unseen(writer: Writer, seed: int, count: int) -> None:
+    """Questions about pages of written-out documents that are kept out of training, as their writers worded them."""
+    r = Rng(seed)
+    for number in range(count):
+        page = make_office_page(r.getrandbits(48), *r.pick(PAGE_SHAPES), held=True, kind="passage")
+        path = writer.image(f"unseen-{number:03d}", page.rgb())
+        for question, answer, _ in questions_about(r, [page], 5, held=False):
+            key = "absent" if answer == wordings.NOT_STATED else "stated"
+            writer.add("unseen", "passage", [path], None, [turn(question, answer, key)])
 
 
 def conversations(writer: Writer, seed: int, count: int) -> None:

@@ -41,10 +41,12 @@ class Document:
     Attributes:
         r: the source of randomness.
         shape: (height, width) of the page in pixels, for kinds that fit their length to it.
+        held: whether it is for evaluation, so that texts kept out of training are set.
     """
 
     r: Rng
     shape: tuple[int, int]
+    held: bool = False
     blocks: list[Block] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
     told: set[int] = field(default_factory=set)  # sentences of `training.office.sentences` that it has
@@ -134,14 +136,14 @@ class Document:
 
     def columns(self, count: int) -> list[Document]:
         """Side-by-side columns to be filled; their parts count with this document's."""
-        inner = [Document(self.r, self.shape, asks=self.asks, told=self.told, _parts=self._parts) for _ in range(count)]
+        inner = [Document(self.r, self.shape, self.held, asks=self.asks, told=self.told, _parts=self._parts) for _ in range(count)]
         self._add("columns", 0)
         self.blocks[-1].inner = inner
         return inner
 
     def framed(self) -> Document:
         """A box to be filled."""
-        inner = Document(self.r, self.shape, asks=self.asks, told=self.told, _parts=self._parts)
+        inner = Document(self.r, self.shape, self.held, asks=self.asks, told=self.told, _parts=self._parts)
         self._add("framed", 0)
         self.blocks[-1].inner = [inner]
         return inner

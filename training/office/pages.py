@@ -70,7 +70,7 @@ def _parts(block: Block) -> set[int]:
     return set(block.parts).union(*(_parts(b) for inner in block.inner for b in inner.blocks))
 
 
-def make_office_document(seed: int, count: int, height: int, width: int, held_fonts: bool = False) -> list[Page]:
+def make_office_document(seed: int, count: int, height: int, width: int, held: bool = False) -> list[Page]:
     """``count`` pages of one document, in one typography: what does not fit a page stands on the next.
 
     A question belongs to the last page that its answer rests on.
@@ -78,9 +78,9 @@ def make_office_document(seed: int, count: int, height: int, width: int, held_fo
     r = Rng(seed)
     known = kinds()
     name = r.pick(LONG)
-    document = Document(r, (height, width))
+    document = Document(r, (height, width), held)
     known[name][0](document)
-    style, dates, money = office_style(r, width, held_fonts), Dates(r), Money(r)
+    style, dates, money = office_style(r, width, held), Dates(r), Money(r)
     letter = style.body.width("etaoin shrdlu") / 13
     rows = height / (style.body.height + style.leading)
     while document.length < 0.8 * (count - 0.4) * rows * (width - 2 * style.margin) / letter:
@@ -93,10 +93,10 @@ def make_office_document(seed: int, count: int, height: int, width: int, held_fo
     blocks, pages, drawn = document.blocks, [], set()
     shade, open_asks = _shade(r), [ask for ask in document.asks if ask.answer is not None]
     for _ in range(count):
-        page = Document(r, (height, width), blocks=list(blocks), _parts=document._parts)
+        page = Document(r, (height, width), held, blocks=list(blocks), _parts=document._parts)
         if not blocks:
             page.paragraph(prose(r, 300))
-        canvas, here, lines = set_on_canvas(page, height, width, held_fonts, style)
+        canvas, here, lines = set_on_canvas(page, height, width, held, style)
         drawn |= here
         stated = [ask for ask in open_asks if drawn.issuperset(ask.needs) and here.intersection(ask.needs)]
         open_asks = [ask for ask in open_asks if ask not in stated]
@@ -110,14 +110,14 @@ def make_office_document(seed: int, count: int, height: int, width: int, held_fo
 
 
 def make_office_page(
-    seed: int, height: int, width: int, held_fonts: bool = False, kind: str | None = None, engine: str | None = None
+    seed: int, height: int, width: int, held: bool = False, kind: str | None = None, engine: str | None = None
 ) -> Page:
     """One page of an office document.
 
     Args:
         seed: any integer.
         height, width: pixels, multiples of 28.
-        held_fonts: draw the fonts from the families kept out of training.
+        held: draw fonts and written-out documents from those kept out of training.
         kind: a name of :func:`training.office.registry.kinds`; drawn by their weights if not given.
         engine: ``canvas`` or ``pdf``; drawn, as far as installed, if not given.
     """
@@ -125,7 +125,7 @@ def make_office_page(
     known = kinds()
     if kind is None:
         kind = r.choices(list(known), [weight for _, weight in known.values()])[0]
-    document = Document(r, (height, width))
+    document = Document(r, (height, width), held)
     known[kind][0](document)
     if kind in TELLING and r.chance(0.35):
         tell(document, r.randint(1, 2), Dates(r), Money(r))
@@ -135,17 +135,17 @@ def make_office_page(
     if engine is None:
         engine = "pdf" if pdf_engine.available() and r.chance(PDF_SHARE) else "canvas"
     if engine == "pdf" and pdf_engine.can_set(document):
-        ink, chars, drawn, lines = pdf_engine.set_as_pdf(document, height, width, held_fonts)
+        ink, chars, drawn, lines = pdf_engine.set_as_pdf(document, height, width, held)
     else:
-        canvas, drawn, lines = set_on_canvas(document, height, width, held_fonts)
+        canvas, drawn, lines = set_on_canvas(document, height, width, held)
         ink, chars = canvas.ink(), canvas.chars
     if not lines:  # nothing fitted: large letters on a small page
-        return make_office_page(seed + 1, height, width, held_fonts, kind, engine)
+        return make_office_page(seed + 1, height, width, held, kind, engine)
     if kind != "passage":  # they bring unanswerable questions of their own, for words that a list cannot foresee
         document.asks += near_misses(r, document, lines)
     facts, absent = facts_of(document, drawn)
     if kind in STAMPED and r.chance(STAMP_SHARE):
-        stamped, more = stamp(r, ink, held_fonts)
+        stamped, more = stamp(r, ink, held)
         lines, facts = [*lines, *stamped], [*facts, *more]
     if r.chance(ORNAMENT_SHARE):
         ornament(r, ink)

@@ -2,7 +2,8 @@
 
     python -m training.office.passages FILE...        # what is wrong with it, how much is in it, samples with --show 2
 
-A file of ``texts/`` holds many documents. One begins with ``## kind | title`` and goes on line by line:
+A file of ``texts/`` holds many documents; those of ``texts/held/`` are kept out of training, so that answers about them
+show what a model makes of documents that it has not met. One begins with ``## kind | title`` and goes on line by line:
 
 =================== ==============================================================
 ``text``            a paragraph
@@ -242,33 +243,34 @@ def parse(source: str, where: str = "") -> list[Passage]:
 
 
 @lru_cache(None)
-def passages() -> tuple[Passage, ...]:
-    """All passages of the folder."""
-    files = sorted(FOLDER.glob("*.txt"))
+def passages(held: bool = False) -> tuple[Passage, ...]:
+    """All passages of the folder, or those kept out of training."""
+    files = sorted((FOLDER / "held" if held else FOLDER).glob("*.txt"))
     return tuple(p for file in files for p in parse(file.read_text(encoding="utf-8"), file.name))
 
 
 @lru_cache(None)
-def subjects() -> dict[str, tuple[Passage, ...]]:
+def subjects(held: bool = False) -> dict[str, tuple[Passage, ...]]:
     """Passages by subject, which is a file's name without its number."""
     found: dict[str, list[Passage]] = {}
-    for passage in passages():
+    for passage in passages(held):
         found.setdefault(passage.where.partition(".")[0].rstrip("0123456789"), []).append(passage)
     return {name: tuple(group) for name, group in found.items()}
 
 
 @lru_cache(None)
-def weights() -> dict[str, float]:
+def weights(held: bool = False) -> dict[str, float]:
     """How often a subject is drawn: by the root of what it has, so that a long file does not drown the others, and more
     often if its passages are long, which few are.
     """
-    length = {name: sum(passage.length for passage in group) / len(group) for name, group in subjects().items()}
-    return {name: len(group) ** 0.5 * (1 + length[name] / LONG) for name, group in subjects().items()}
+    groups = subjects(held)
+    length = {name: sum(passage.length for passage in group) / len(group) for name, group in groups.items()}
+    return {name: len(group) ** 0.5 * (1 + length[name] / LONG) for name, group in groups.items()}
 
 
-def draw(r: Rng) -> Passage:
-    """A passage, of a subject drawn by :func:`weights`."""
-    return r.pick(subjects()[r.choices(list(weights()), list(weights().values()))[0]])
+def draw(r: Rng, held: bool = False) -> Passage:
+    """A passage, of a subject drawn by :func:`weights`; one kept out of training if ``held``."""
+    return r.pick(subjects(held)[r.choices(list(weights(held)), list(weights(held).values()))[0]])
 
 
 def faults(passage: Passage, seeds: Sequence[int] = range(6)) -> list[str]:

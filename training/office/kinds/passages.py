@@ -14,6 +14,7 @@ from training.office.prose import prose
 from training.office.registry import kind
 from training.pages.values import Rng
 
+FOREIGN = 0.4  # of pages: asked more often, words that the page has not come to mean that it does not say
 LETTER = 92  # square pixels of a small letter with its share of the leading
 COLUMNS = ("news", "article", "newsletter", "feature", "review", "leaflet", "brochure")
 FRAMED = ("notice", "badge", "label", "ticket", "card", "voucher", "poster", "sign")
@@ -23,20 +24,20 @@ ROLES = frozenset(word[:5] for word in "sender sent signed signature sign wrote 
 _WORD = re.compile(r"[^\W\d_]{4,}")
 
 
-@kind("passage", 110.0)
+@kind("passage", 200.0)
 def passage_page(d: Document) -> None:
-    r, known = d.r, passages()
+    r, known = d.r, passages(d.held)
     if not known:
         d.paragraph(prose(r, 400))
         return
     room = d.shape[0] * d.shape[1] / LETTER
-    chosen = next((p for p in (draw(r) for _ in range(12)) if p.length < room), min(known, key=lambda p: p.length))
+    chosen = next((p for p in (draw(r, d.held) for _ in range(12)) if p.length < room), min(known, key=lambda p: p.length))
     title, lines, questions = chosen.fill(r)
     texts = set_passage(d, chosen, title, lines)
     for question in questions:
         ask(d, question, texts)
-    other = draw(r)
-    if other.kind != chosen.kind and (foreign := foreign_question(r, other.fill(r)[2], " ".join(text for text, _ in texts))):
+    other = draw(r, d.held)
+    if r.chance(FOREIGN) and other.kind != chosen.kind and (foreign := foreign_question(r, other.fill(r)[2], " ".join(text for text, _ in texts))):
         d.absent(*foreign)
 
 
