@@ -136,7 +136,10 @@ class Document:
 
     def columns(self, count: int) -> list[Document]:
         """Side-by-side columns to be filled; their parts count with this document's."""
-        inner = [Document(self.r, self.shape, self.held, asks=self.asks, told=self.told, _parts=self._parts) for _ in range(count)]
+        inner = [
+            Document(self.r, self.shape, self.held, asks=self.asks, told=self.told, _parts=self._parts)
+            for _ in range(count)
+        ]
         self._add("columns", 0)
         self.blocks[-1].inner = inner
         return inner
