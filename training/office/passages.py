@@ -32,7 +32,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from training.office.values import Dates, Money, person, town
@@ -157,7 +157,7 @@ class Passage:
     choices: dict[str, list[str]] = field(default_factory=dict, hash=False, compare=False)
     where: str = ""
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Characters of the text, blanks as they are written."""
         return len(self.title) + sum(len(text) + 12 for _, text in self.lines)

@@ -31,7 +31,8 @@ def passage_page(d: Document) -> None:
         d.paragraph(prose(r, 400))
         return
     room = d.shape[0] * d.shape[1] / LETTER
-    chosen = next((p for p in (draw(r, d.held) for _ in range(12)) if p.length < room), min(known, key=lambda p: p.length))
+    fitting = (p for p in (draw(r, d.held) for _ in range(12)) if p.length < room)
+    chosen = next(fitting, None) or min(known, key=lambda p: p.length)
     title, lines, questions = chosen.fill(r)
     texts = set_passage(d, chosen, title, lines)
     for question in questions:
