@@ -33,10 +33,10 @@ from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.analysis.drift.measure import PositionDrift
     from kvmm.analysis.drift.report import DriftReport
     from kvmm.analysis.drift.run import DriftPrompt
     from kvmm.analysis.drift.tool_calls import SchemaIntegrity
+    from kvmm.models.forced_text import PositionDrift
 
 Prefill = Annotated[int, typer.Option("--prefill", min=1, help="Tokens of the text that are packed.")]
 Forced = Annotated[int, typer.Option("--continue", min=3, help="Tokens of the text that follow them.")]

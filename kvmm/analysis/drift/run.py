@@ -13,21 +13,14 @@ import torch
 
 from kvmm.analysis.drift import answer_metrics
 from kvmm.analysis.drift.answer_metrics import REFUSALS, GeneratedAnswer
-from kvmm.analysis.drift.measure import (
-    TOP_K,
-    ForcedText,
-    PositionDrift,
-    long_context_tail,
-    packed_length,
-    standard_error,
-    summarise,
-)
+from kvmm.analysis.drift.measure import long_context_tail, packed_length, standard_error, summarise
 from kvmm.analysis.drift.report import Bits, DriftReport, PolicyReport
 from kvmm.errors import KVMMError
 from kvmm.eval.metrics import exact_match
 from kvmm.models.caches import DYNAMIC, measured_bits
 from kvmm.models.conversation import model_lock
 from kvmm.models.documents import Document, answer_tokens
+from kvmm.models.forced_text import TOP_K, ForcedText, PositionDrift
 from kvmm.policy import KVPolicy
 
 
