@@ -276,6 +276,32 @@ def test_needles_are_scored_by_containment():
     assert result["accuracy/tokens=900,depth=1.00"] == 0 and result["accuracy"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("prediction", "right"),
+    [
+        ("12345 5 digits", 1),
+        ("5 12345", 1),
+        ("12345, 12345.", 1),
+        ("The 12 345 it is", 1),
+        ("1 2 3 4 5", 1),
+        ("1-2-3-4-5", 1),
+        ("1234 5", 1),
+        ("In 2 of 3 rooms: 12345.0", 1),
+        ("12345 or 67890", 0),
+        ("67890", 0),
+        ("12,345,678", 0),
+        ("12 345 678", 0),
+        ("112345", 0),
+        ("123456", 0),
+        ("1234", 0),
+        ("", 0),
+    ],
+)
+def test_an_answer_names_the_needles_number_and_no_other_of_its_length(prediction: str, right: int):
+    sample = Sample("a", "", ("12345",))
+    assert get_task("niah").score(sample, prediction) == {"accuracy": right}
+
+
 def test_needles_in_a_given_text(tmp_path: Path):
     (tmp_path / "a.txt").write_text("Alpha one. Beta two! " * 3, encoding="utf-8")
     (tmp_path / "b.txt").write_text("gamma " * 150, encoding="utf-8")  # no sentence ends
