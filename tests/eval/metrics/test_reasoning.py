@@ -28,6 +28,31 @@ def test_boxes_are_the_last_whole_ones():
         assert r.boxed(text) == (None if recorded is None else recorded.removeprefix(r"\boxed{")[:-1])
 
 
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        (r"so $\boxed 5$.", "5"),
+        (r"so \boxed 5.", "5"),
+        (r"\boxed5", "5"),
+        (r"\[\boxed x + 1\]", "x + 1"),
+        (r"\(\boxed \frac{1}{2}\) is it", r"\frac{1}{2}"),
+        (r"it is \boxed 12 because $x = 2$", "12"),
+        (r"\boxed {7}", "7"),
+        (r"\fbox{7}", "7"),
+        (r"$\boxed{\frac{1}{2}}$", r"\frac{1}{2}"),
+        (r"\boxed{\frac{\sqrt{x^{2}}}{2}}", r"\frac{\sqrt{x^{2}}}{2}"),
+        (r"\boxed{\left\{ x : x > 1 \right.}", r"\left\{ x : x > 1 \right."),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{1} and then \boxed 2", "2"),
+        (r"\boxed", None),
+        (r"\boxed .", None),
+        (r"\boxed{\frac{1}{2}", None),
+    ],
+)
+def test_boxes_without_braces_and_with_braces_in_them(text: str, inside: str | None):
+    assert r.boxed(text) == inside
+
+
 def test_numbers_are_those_of_the_filters():
     for text, target, strict, flexible in VECTORS["gsm8k"]:
         assert r.same_number(r.strict_number(text), target) is strict, text
