@@ -12,6 +12,7 @@ import re
 MAX_ANSWER = 10_000  # characters of an expression; longer ones are no answers
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _NUMBER = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
+_WHOLE = re.compile(r"(?:[A-Za-z ]+:? )?\{?(-?\d[\d,]*(?:\.0*)?)\}?(?: [A-Za-z ]+(?:\^\{?[23]\}?)?)?")
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # those after a backslash are signs of the expression
 _DECIMAL = re.compile(r"(-?\d[\d,]*)(?:\.(\d+))?")
@@ -151,6 +152,20 @@ def last_integer(text: str) -> int | None:
     return int(digits) if 0 < len(digits) <= 30 else None
 
 
+def whole_number(text: str) -> int | None:
+    r"""The whole number that an expression is, 204.0 among them; None of any other expression.
+
+    What stands before a "=", units and words do not count: ``m + n = 73\text{ cm}``. ``\frac{3}{4}`` is no 4.
+    """
+    if len(text) > MAX_ANSWER:
+        return None
+    text = re.sub(r"\\(?:text|math)\w*\s*\{([^{}]*)\}", r" \1 ", text.rpartition("=")[2]).replace("{,}", ",")
+    text = re.sub(r"\^\{?\\circ\}?|\^\{?\s*(?:st|nd|rd|th)\b\s*\}?|\\[,;:! %$]|[$~]", " ", text)
+    text = " ".join(text.split()).rstrip(".")
+    found = _WHOLE.fullmatch(text)
+    return last_integer(found[1]) if found else None
+
+
 __all__ = [
     "boxed",
     "last_integer",
@@ -159,4 +174,5 @@ __all__ = [
     "same_number",
     "strict_number",
     "unified",
+    "whole_number",
 ]

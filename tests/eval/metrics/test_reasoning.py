@@ -69,6 +69,23 @@ def test_decimals_are_no_two_integers():
     assert [r.last_integer(text) for text in texts] == [204, 204, 33, None, 1025, 7]
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *[
+            (text, 73)
+            for text in ("73", "073", " 73. ", "73.0", r"m + n = 73", r"73\text{ cm}^2", r"73^\circ", r"\$73")
+        ],
+        *[(text, 73) for text in (r"\mathbf{73}", r"\text{Answer: } 73", "73 cm", "x=-73=73", r"73^{\mathrm{th}}")],
+        *[("1{,}025", 1025), ("1,025", 1025), ("-7", -7)],
+        *[(text, None) for text in (r"\frac{1}{73}", "1/73", "2^{73}", "73^2", r"\sqrt{73}", "73x", "72.5", "73!", "")],
+        *[(text, None) for text in ("(7, 73)", "none", "9" * 20_000, "a " * 20_000, " " * 9000 + "!")],
+    ],
+)
+def test_an_expression_that_is_a_whole_number(text: str, number: int | None):
+    assert r.whole_number(text) == number
+
+
 def test_words_of_answers_are_scored_as_hotpotqa_does():
     for prediction, answer, exact, f1 in VECTORS["hotpot"]:
         assert hotpot_exact_match(prediction, answer) is exact, prediction
@@ -92,4 +109,5 @@ def test_judgements_are_read_as_mmau_pro_does():
 
 def test_ratings_are_read_as_mmbench_video_does():
     assert [read_rating(text) for text in ("3", " 2\n", 1, "0", "4", "two", "2.5", "-1")] == [3, 2, 1, 0, *[None] * 4]
+    assert [read_rating(number) for number in (2.0, 2.5, float("nan"), float("inf"), None)] == [2, *[None] * 4]
     assert "Rating:" in rating_prompt("What?", "a", "b")

@@ -79,9 +79,10 @@ def test_aime(tmp_path: Path):
     assert [(s.doc_id, s.answers[0]) for s in loaded] == [("60", "73"), ("2024-I-2", "204"), ("float", "33")]
     assert loaded.skipped_by_kind() == {"wrong answer": 3}
     scores = [
-        task.score(loaded.samples[0], text)["accuracy"] for text in (r"\boxed{073}", "so 73.", r"73 \boxed{74}", "")
+        task.score(loaded.samples[0], text)["accuracy"]
+        for text in (r"\boxed{073}", "so 73.", r"73 \boxed{74}", "", r"\boxed{\frac{1}{73}}", r"\boxed{2^{73}}")
     ]
-    assert scores == [1, 1, 0, 0]
+    assert scores == [1, 1, 0, 0, 0, 0]
 
 
 ADD = {
