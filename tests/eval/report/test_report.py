@@ -239,6 +239,11 @@ def test_a_corpus_metric_is_compared_by_one_that_each_answer_has(rows, tmp_path)
     )
     (task,) = build_report(find_runs(folder)).runs[0].tasks
     assert (task.metric, task.paired_metric) == ("CIDEr", "ROUGE_L")
+    low = write(
+        tmp_path / "low", lines, task="coco-caption", metric="CIDEr", higher_is_better={"a": {"ROUGE_L": False}}
+    )
+    (errors,) = build_report(find_runs(low)).runs[0].tasks
+    assert errors.paired_metric is None and errors.policy("rd2").mcnemar is None  # a high error rate is not right
     assert task.policy("rd2").score == 1.25
     assert task.policy("bf16").score is None  # not a mean of something else
     assert task.policy("rd2").difference.mean == pytest.approx(-1.4 / 19)
