@@ -167,6 +167,7 @@ def test_mmau_pro(tmp_path: Path):
         "What is heard?\nA. a cat\nB. a dog\nC. rain\nAnswer with the option's letter from the given choices directly."
     )
     assert len(closed.load_audio()) == 8000 and rule.answers == () and open_ended.question == "What is heard?"
+    assert answered(task, [open_ended], ["A dog barks"]) == {"not_scored": 1}  # nothing was scored, which is not 0
     result = answered(task, loaded.samples, ["(B)", "Loud", "A dog barks"])
     assert result == {
         "accuracy": 0.5,
