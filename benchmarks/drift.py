@@ -39,12 +39,12 @@ from benchmarks.ask_policies import git_hash, machine
 from kvmm import KVMMError, policies
 from kvmm.analysis.drift import prompts as make
 from kvmm.analysis.drift import witnesses
-from kvmm.analysis.drift.measure import TOP_K
 from kvmm.analysis.drift.report import DriftReport, PolicyReport, tables
 from kvmm.analysis.drift.run import DriftPrompt, make_report, report_of, run_forced
 from kvmm.analysis.drift.tool_run import read_tools, run_tools
 from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
+from kvmm.models.forced_text import TOP_K
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--unpack", type=Path, metavar="FILE", help="a session.json, whose result files are wanted")
     parser.add_argument("--into", type=Path, default=ROOT / "benchmarks" / "results", help="where they go")
     parser.add_argument("--hash", help="with --unpack: the commit of runs that do not say theirs")
-    parser.add_argument("--note", help="with --unpack: what else is to be said of these runs")
+    parser.add_argument("--note", help="with --unpack: what else is to be said of these runs, after earlier notes")
     options = parser.parse_args(arguments)
     if options.unpack:
         unpack(options.unpack, options.into, options.hash, options.note)
@@ -262,8 +262,7 @@ def unpack(path: Path, into: Path, git_hash: str | None = None, note: str | None
         stem = _BELONGS.get(Path(name).stem, Path(name).stem)
         for run in new.get("runs", []):
             run["git_hash"] = run.get("git_hash") or git_hash
-            if note:
-                run["note"] = note
+            _add_note(run, note)
         target, gpu = into / f"{stem}.json", _gpu_of(new)
         beside = into / f"{stem}_{gpu.removeprefix('NVIDIA ').split()[0].lower()}.json"
         if not target.is_file():
@@ -288,12 +287,28 @@ def _put(target: Path, new: dict[str, Any]) -> None:
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Two files of :class:`benchmarks.report.Report` as one, with the runs that still have rows."""
+    for run in new["runs"]:  # of a session that was unpacked before, what was said then stays
+        for before in (one for one in old["runs"] if _without_note(one) == _without_note(run)):
+            later = run.pop("note", None)
+            _add_note(run, before.get("note"))
+            _add_note(run, later)
     first, names = len(old["runs"]), {row["name"] for row in new["results"]}
     rows = [row for row in old["results"] if row["name"] not in names]
     rows += [{**row, "run": row["run"] + first} for row in new["results"]]
     used = sorted({row["run"] for row in rows})
     runs = [*old["runs"], *new["runs"]]
     return {"runs": [runs[i] for i in used], "results": [{**row, "run": used.index(row["run"])} for row in rows]}
+
+
+def _add_note(run: dict[str, Any], note: str | None) -> None:
+    """Say one more thing of a run, after what is said of it already; nothing is said twice."""
+    parts = [part for text in (run.get("note"), note) if text for part in text.split("; ")]
+    if parts:
+        run["note"] = "; ".join(dict.fromkeys(parts))
+
+
+def _without_note(run: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key not in ("note", "git_hash")}
 
 
 def _read(path: Path) -> dict[str, Any]:

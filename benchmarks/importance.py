@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from benchmarks.report import Report, add_common_options, table
-from kvmm.analysis.drift.measure import ForcedText
 from kvmm.analysis.drift.prompts import read_lines, shortened
 from kvmm.calibration.choose import MEASURED, ImportanceChoice, held_out
 from kvmm.calibration.collect import Collector
@@ -35,6 +34,7 @@ from kvmm.calibration.fit import (
     read_prompts,
 )
 from kvmm.models import load_model
+from kvmm.models.forced_text import ForcedText
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -40,13 +40,13 @@ from transformers import PreTrainedModel
 
 from benchmarks.retention_variants import STABILITY, VARIANTS, Variant, base_policy
 from kvmm import KVMMError, KVPolicy
-from kvmm.analysis.drift.measure import compare_logits
 from kvmm.analysis.drift.prompts import read_lines, shortened
 from kvmm.calibration import model_fingerprint
 from kvmm.media import load_image
 from kvmm.models import load_model
 from kvmm.models.caches import DYNAMIC
 from kvmm.models.documents import Document, read_on
+from kvmm.models.forced_text import compare_logits
 from kvmm.models.positions import all_position_ids, extended_position_ids
 from kvmm.models.prompting import document_length, encode_question
 from kvmm.policy import KVSpec, spec

@@ -121,6 +121,23 @@ def test_rows_of_two_gpus_in_one_file(tmp_path: Path) -> None:
     assert "note" not in found["a"]
 
 
+def test_a_note_stands_after_earlier_ones(tmp_path: Path) -> None:
+    """Those that the session's file has, and those that it was unpacked with before; none twice."""
+    target, session = tmp_path / "serve_gpu.json", tmp_path / "session.json"
+    measured = report("NVIDIA H200", "a")
+    measured["runs"][0]["note"] = "no host times"
+    session.write_text(json.dumps({"serve_gpu.json": measured}))
+    for note in ("busy host", "busy host", "copied tree"):
+        gpu_session.unpack(session, tmp_path, "abc", note)
+    (run,) = json.loads(target.read_text())["runs"]
+    assert run["note"] == "no host times; busy host; copied tree"
+    other = report("NVIDIA H200", "a", command="two")
+    session.write_text(json.dumps({"serve_gpu.json": other}))
+    gpu_session.unpack(session, tmp_path, "abc", "idle host")
+    (run,) = json.loads(target.read_text())["runs"]
+    assert run["note"] == "idle host"  # another run's notes are its own
+
+
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         assert gpu_session.ended(gpu_session.start(["sleep", "60"], log), 0.1) is None

@@ -28,7 +28,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("attention", "cuda_graphs"),
     ("cache",),
     ("models", "samples"),
-    ("analysis", "eval", *(f"calibration.{name}" for name in ("collect", "refine", "choose", "fit"))),
+    tuple(f"calibration.{name}" for name in ("collect", "refine", "choose", "fit")),
+    ("analysis", "eval"),
     ("ui", "serve", "lmcache", "vllm", "commands", "cli", "__main__", ""),
 )
 

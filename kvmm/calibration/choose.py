@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from kvmm.analysis.drift.measure import ForcedText
 from kvmm.calibration.data import Calibration, SiteSamples, site_name
 from kvmm.calibration.file import model_fingerprint
 from kvmm.codecs.rd import RD
 from kvmm.errors import KVMMError
 from kvmm.models.documents import Document
+from kvmm.models.forced_text import ForcedText
 from kvmm.policy import KVPolicy, get_policy
 
 GRADIENT, QUERY = "gradient", "query"

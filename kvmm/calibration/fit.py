@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from kvmm.analysis.drift.measure import ForcedText
 from kvmm.calibration import Calibration, SiteSamples, model_fingerprint, site_name
 from kvmm.calibration.choose import GRADIENT, QUERY, ImportanceChoice, held_out, without_gradients
 from kvmm.calibration.collect import TEMPERATURE, Collector
@@ -22,6 +21,7 @@ from kvmm.errors import KVMMError
 from kvmm.media import load_audio, load_image, load_media
 from kvmm.models.caches import DYNAMIC
 from kvmm.models.documents import Document, answer_tokens
+from kvmm.models.forced_text import ForcedText
 from kvmm.models.prompting import encode_question
 from kvmm.policy import KVPolicy, KVSpec, spec
 

@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kvmm.analysis.drift.answer_metrics import REFUSALS
 from kvmm.commands.inputs import Given, check_modalities, check_output, quiet_transformers, sample_media
 from kvmm.commands.options import (
     Audio,
@@ -33,17 +32,17 @@ from kvmm.commands.progress import Steps
 from kvmm.errors import KVMMError
 
 if TYPE_CHECKING:
-    from kvmm.analysis.drift.measure import PositionDrift
     from kvmm.analysis.drift.report import DriftReport
     from kvmm.analysis.drift.run import DriftPrompt
     from kvmm.analysis.drift.tool_calls import SchemaIntegrity
+    from kvmm.models.forced_text import PositionDrift
 
 Prefill = Annotated[int, typer.Option("--prefill", min=1, help="Tokens of the text that are packed.")]
 Forced = Annotated[int, typer.Option("--continue", min=3, help="Tokens of the text that follow them.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=0, help="Sampled answers a prompt: 0 for none, else 2 or more.")]
 Temperature = Annotated[float, typer.Option("--temperature", min=0.01, help="Of the sampled answers.")]
 Refusals = Annotated[
-    list[str] | None, typer.Option("--refusal", help="An answer that counts as a refusal; repeatable.")
+    list[str] | None, typer.Option("--refusal", help="How an answer begins that counts as a refusal; repeatable.")
 ]
 Tools = Annotated[
     Path | None,
@@ -184,7 +183,7 @@ def measure(
             seeds=seeds,
             temperature=temperature,
             max_new_tokens=max_new_tokens,
-            refusals=tuple(refusals or REFUSALS),
+            refusals=tuple(refusals or ()),
             collected=collected,
             progress=lambda done, total: steps.say(f"Measuring {names}", done, total),
         )

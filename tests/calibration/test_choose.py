@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kvmm.analysis.drift.measure import ForcedText
 from kvmm.calibration import choose, read_calibration
 from kvmm.calibration.choose import GRADIENT, QUERY, ImportanceChoice, held_out, without_gradients
 from kvmm.calibration.collect import Collector
 from kvmm.calibration.fit import Example, calibrate, fit_codecs
 from kvmm.commands.calibrate import command
 from kvmm.models.documents import Document
+from kvmm.models.forced_text import ForcedText
 from tests.models import checkpoints
 from tests.tiny_models import build, inputs
 

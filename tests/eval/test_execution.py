@@ -58,13 +58,107 @@ def test_a_program_that_does_not_end_is_stopped():
 
 
 def test_a_program_that_sleeps_is_stopped(monkeypatch):
-    monkeypatch.setattr(execution.subprocess, "run", _impatient(execution.subprocess.run))
+    monkeypatch.setattr(execution, "WAITS", 0)
+    monkeypatch.setattr(execution, "STARTS", 5)
     assert run_program("import time\ntime.sleep(1000)") == (False, "timed out")
+    late = "def f():\n    import time\n    time.sleep(1000)"
+    assert run_program(late, "f()", "f") == (False, "timed out")
 
 
-def _impatient(run):
-    """``subprocess.run`` that waits for five seconds, whatever it is asked."""
-    return lambda *args, timeout, **kwargs: run(*args, timeout=min(timeout, 5), **kwargs)
+CHECK = "assert f(2) == 4, 'wrong'"
+FORGERIES = {
+    "it looks for what says the verdict": """
+        import os, sys
+        frame = sys._getframe()
+        while frame:
+            for value in [*frame.f_locals.values()]:
+                if isinstance(value, str):
+                    for descriptor in range(64):
+                        try:
+                            os.write(descriptor, value.encode())
+                        except OSError:
+                            pass
+            frame = frame.f_back
+        os._exit(0)
+    """,
+    "it answers before it is asked": """
+        import os
+        for descriptor in range(3, 64):
+            try:
+                os.write(descriptor, b'{"value": null}\\n' * 9 + b'passed')
+            except OSError:
+                pass
+        os._exit(0)
+    """,
+    "it is equal to everything": """
+        class Equal(int):
+            def __eq__(self, other):
+                return True
+            __hash__ = None
+        def f(x):
+            return Equal(5)
+    """,
+    "it changes the language": """
+        import builtins, sys
+        def f(x):
+            return 5
+        builtins.AssertionError = builtins.Exception = ZeroDivisionError
+        sys.settrace(lambda *_: None)
+        compile = exec = print
+        sys.modules["__main__"].run_check = lambda *_: None
+        sys.modules["__main__"].FAILED = 0
+    """,
+    "it says that nothing can be confined": "import os\nos._exit(4)",
+    "it says no message": """
+        import os, json
+        def f(x):
+            for descriptor in range(3, 64):
+                try:
+                    os.write(descriptor, b"[]\\n{}\\n")
+                except OSError:
+                    pass
+    """,
+}
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_no_program_forges_its_verdict(how: str):
+    outcome = run_program(textwrap.dedent(FORGERIES[how]), CHECK, "f")
+    assert not outcome.passed and outcome.reason.startswith("failed: ")
+
+
+def test_a_check_calls_the_program():
+    assert run_program("def f(x): return x * x", CHECK, "f") == (True, "passed")
+    assert run_program("def f(x): return x", CHECK, "f") == (False, "failed: AssertionError: wrong")
+    assert run_program("def f(x): return [][x]", CHECK, "f") == (False, "failed: IndexError: list index out of range")
+    assert run_program("def g(x): return 4", CHECK, "f") == (False, "failed: NameError: the program has no f")
+    assert (
+        run_program("def f(x): return f", CHECK, "f").reason == "failed: TypeError: builtins.function is no plain data"
+    )
+    assert run_program("def f(x):\n    while True: pass", CHECK, "f", seconds=1) == (False, "timed out")
+    assert run_program("def f(x): raise SystemExit", CHECK, "f") == (False, "failed: SystemExit: ")
+    caught = "try:\n    f(2)\n    assert False\nexcept ValueError as error:\n    assert str(error) == 'two'"
+    assert run_program("def f(x): raise ValueError('two')", caught, "f").passed
+
+
+def test_values_pass_as_they_are():
+    values = r"""[
+        None, True, -1, 2**70, -(2**200), 1.5, float("inf"), 1e-300, 1 + 2j, "a\u00e9\ud800\n", b"\x00\xff", [1, [2]],
+        [], (), (1, (2,)), {1, 2}, frozenset({(1, 2)}), {"a": [1], 2: (3,)}, range(1, 9, 2),
+        Fraction(1, 3), Decimal("1.1"),
+    ]"""
+    imports = "from fractions import Fraction\nfrom decimal import Decimal\n"
+    check = f"{imports}for one in {values}:\n    found = f(one, again=one)\n"
+    check += "    assert found == (one, one) and type(found[0]) is type(one), one\n"
+    check += "nan = f(float('nan'), again=0)[0]\nassert nan != nan"
+    outcome = run_program("def f(x, *, again): return x, again", check, "f")
+    assert outcome.passed, outcome.reason
+    source = "from collections import Counter, namedtuple\nN = namedtuple('N', 'a b')\n"
+    source += "def f(x): return [Counter('aab'), N(1, 2), (i for i in range(3)), {1: 2}.keys(), map(str, [1])][x]"
+    check = "assert f(0) == {'a': 2, 'b': 1} and f(1) == (1, 2)\n"
+    check += "assert [list(f(i)) for i in (2, 3, 4)] == [[0, 1, 2], [1], ['1']]"
+    outcome = run_program(source, check, "f")
+    assert outcome.passed, outcome.reason
 
 
 def test_nothing_can_be_written_or_removed(tmp_path: Path):

@@ -8,7 +8,6 @@ refusal flips, tier-flip rate and retrieval raggedness.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,23 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from kvmm.errors import KVMMError
-from kvmm.eval.metrics import levenshtein, normalise
-
-# how refusals begin: the embedded model's first, then what chat models say, case and punctuation aside
-REFUSALS = (
-    "It does not say.",
-    *("I cannot", "I can't", "I can not", "I am unable", "I'm unable", "I am not able", "I'm not able"),
-    *("I do not know", "I don't know", "I won't", "I will not", "As an AI", "It is not possible", "It's not possible"),
-    *("No information", "Not enough information", "There is no information", "There is not enough information"),
-    *("Cannot be determined", "It cannot be determined", "Unanswerable", "Not answerable", "Not mentioned"),
-)
-_SOFTENERS = re.compile(
-    r"^(?:(?:i am|i m|we are|we re)? ?(?:very |so )?sorry(?: but)?|unfortunately|i apologi[sz]e(?: but)?) "
-)
-_SILENCE = re.compile(
-    r"^(?:the|this|that|your) (?:\w+ ){1,3}(?:does not|doesn t|do not|don t) "
-    r"(?:say|mention|state|specify|contain|provide|give|include|show) "
-)  # the document does not mention it
+from kvmm.eval.metrics import is_refusal, levenshtein, normalise
 
 
 @dataclass(frozen=True)
@@ -230,25 +213,10 @@ def seed_sensitivity(
     )
 
 
-def is_refusal(text: str, refusals: Sequence[str] = REFUSALS) -> bool:
-    """Whether an answer starts with one of the refusals, case, punctuation and an apology aside.
-
-    With the default ones an answer that says of its document that it does not say counts too.
-    """
-
-    def words(value: str) -> str:
-        return " ".join(re.findall(r"\w+", value.lower()))
-
-    answer = words(text) + " "
-    plain = _SOFTENERS.sub("", answer)
-    starts = any(one.startswith(words(r) + " ") for r in refusals if words(r) for one in (answer, plain))
-    return starts or (refusals is REFUSALS and bool(_SILENCE.match(plain)))
-
-
 def refusal_flips(
-    full: Sequence[GeneratedAnswer], policy: Sequence[GeneratedAnswer], refusals: Sequence[str] = REFUSALS
+    full: Sequence[GeneratedAnswer], policy: Sequence[GeneratedAnswer], refusals: Sequence[str] = ()
 ) -> RefusalFlips:
-    """Questions that one side answers and the other refuses."""
+    """Questions that one side answers and the other refuses; ``refusals`` as :func:`kvmm.eval.metrics.is_refusal`."""
     pairs = [(is_refusal(f.text, refusals), is_refusal(p.text, refusals)) for f, p in _paired(full, policy)]
     to_refusal = sum(p and not f for f, p in pairs)
     from_refusal = sum(f and not p for f, p in pairs)
@@ -308,7 +276,6 @@ def pooled_flips(parts: Sequence[TierFlips]) -> TierFlips | None:
 
 
 __all__ = [
-    "REFUSALS",
     "AnswerAgreement",
     "EarlyStop",
     "GeneratedAnswer",
@@ -320,7 +287,6 @@ __all__ = [
     "TierFlips",
     "answer_agreement",
     "early_stop",
-    "is_refusal",
     "length_drift",
     "pooled_flips",
     "refusal_flips",

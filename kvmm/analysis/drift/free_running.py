@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
-from kvmm.analysis.drift.measure import compare_logits
 from kvmm.attention import PackedHandle, install_attention
 from kvmm.cache import KVMMCache
 from kvmm.errors import KVMMError
 from kvmm.modality import placeholder_ids
 from kvmm.models.caches import DYNAMIC, measured_bits
 from kvmm.models.documents import Document
+from kvmm.models.forced_text import compare_logits
 from kvmm.models.positions import all_position_ids, extended_position_ids
 from kvmm.policy import KVPolicy
 

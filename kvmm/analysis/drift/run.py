@@ -12,22 +12,15 @@ from typing import Any
 import torch
 
 from kvmm.analysis.drift import answer_metrics
-from kvmm.analysis.drift.answer_metrics import REFUSALS, GeneratedAnswer
-from kvmm.analysis.drift.measure import (
-    TOP_K,
-    ForcedText,
-    PositionDrift,
-    long_context_tail,
-    packed_length,
-    standard_error,
-    summarise,
-)
+from kvmm.analysis.drift.answer_metrics import GeneratedAnswer
+from kvmm.analysis.drift.measure import long_context_tail, packed_length, standard_error, summarise
 from kvmm.analysis.drift.report import Bits, DriftReport, PolicyReport
 from kvmm.errors import KVMMError
 from kvmm.eval.metrics import exact_match
 from kvmm.models.caches import DYNAMIC, measured_bits
 from kvmm.models.conversation import model_lock
 from kvmm.models.documents import Document, answer_tokens
+from kvmm.models.forced_text import TOP_K, ForcedText, PositionDrift
 from kvmm.policy import KVPolicy
 
 
@@ -120,7 +113,7 @@ def run_drift(
     seeds: int = 0,
     temperature: float = 1.0,
     max_new_tokens: int = 64,
-    refusals: Sequence[str] = REFUSALS,
+    refusals: Sequence[str] = (),
     top_k: int = TOP_K,
     progress: Callable[[int, int], None] | None = None,
     collected: dict[str, PositionDrift] | None = None,
@@ -137,7 +130,7 @@ def run_drift(
         seeds: sampled answers per prompt and policy, for seed sensitivity; 0 for none, else 2 or more.
         temperature: of the sampled answers.
         max_new_tokens: longest answer.
-        refusals: answers that count as refusals.
+        refusals: beginnings of answers that count as refusals instead of those of :func:`kvmm.eval.metrics.is_refusal`.
         top_k: size of the sets of most probable tokens compared.
         progress: called with (steps done, steps) after every policy on every prompt, full precision included.
         collected: takes the positions of every policy, for :mod:`kvmm.analysis.drift.witnesses`.
@@ -221,7 +214,7 @@ def run_forced(
                 cache = text.document.unpacked(policy).pack()
                 one.bits.append(measured_bits(cache))
                 one.drift.append(text.measure(policy, cache))
-        yield _policy_report(name, one, _Measurements(), prompts, 1.0, REFUSALS, top_k)
+        yield _policy_report(name, one, _Measurements(), prompts, 1.0, (), top_k)
 
 
 def _forced(prompt: DriftPrompt, greedy: torch.Tensor | None) -> torch.Tensor:

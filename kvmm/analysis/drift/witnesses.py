@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from kvmm.analysis.drift.measure import PositionDrift
 from kvmm.analysis.drift.report import DriftReport, PolicyReport
 from kvmm.analysis.drift.tool_calls import SchemaIntegrity
 from kvmm.errors import KVMMError
+from kvmm.models.forced_text import PositionDrift
 
 
 @dataclass(frozen=True)

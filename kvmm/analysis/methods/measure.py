@@ -18,11 +18,12 @@ import torch
 from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from kvmm.analysis.common.prefill import one_prompt
-from kvmm.analysis.drift.measure import ForcedText, packed_length, summarise
+from kvmm.analysis.drift.measure import packed_length, summarise
 from kvmm.errors import KVMMError
 from kvmm.models.caches import DYNAMIC, copy_cache, measured_bits
 from kvmm.models.conversation import model_lock
 from kvmm.models.documents import Document, answer_tokens
+from kvmm.models.forced_text import ForcedText
 from kvmm.models.prompting import first_tokens
 from kvmm.policy import KVPolicy, get_policy
 from kvmm.policy import policies as presets

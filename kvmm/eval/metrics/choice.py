@@ -37,11 +37,19 @@ def _words(text: str) -> set[str]:
 
 
 def choice_correct(prediction: str, answer: str, choices: Sequence[str]) -> bool:
-    """Whether a prediction names the right one of ``choices``: by its letter, or without one by its words."""
+    """Whether a prediction names the right one of ``choices``.
+
+    What is a choice word for word stands for it ("A woman" is not the letter A); else the letter counts, and without
+    one the words.
+    """
+    texts = [choice.strip().lower() for choice in choices]
+    written = prediction.strip().rstrip(".").lower()
+    if len(written) > 1 and written in texts:
+        return written == answer.strip().lower()
     letter = choice_letter(prediction, LETTERS[: len(choices)])
     if letter is None:
         return words_match(answer, prediction, choices)
-    return choices[LETTERS.index(letter)].strip().lower() == answer.strip().lower()
+    return texts[LETTERS.index(letter)] == answer.strip().lower()
 
 
 __all__ = ["LETTERS", "choice_correct", "choice_letter", "words_match"]

@@ -67,8 +67,10 @@ def rating_prompt(question: str, reference: str, prediction: str) -> str:
 def read_rating(judgement: str | float) -> int | None:
     """A rating of 0 to 3; None for anything else, which the benchmark counts as 0 in "all" and not in "valid"."""
     try:
-        rating = int(str(judgement).strip())
-    except ValueError:
+        rating = int(judgement)
+        if isinstance(judgement, float) and rating != judgement:
+            return None
+    except (TypeError, ValueError, OverflowError):
         return None
     return rating if 0 <= rating <= 3 else None
 

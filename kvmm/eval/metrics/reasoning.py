@@ -12,6 +12,9 @@ import re
 MAX_ANSWER = 10_000  # characters of an expression; longer ones are no answers
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _NUMBER = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
+_WHOLE = re.compile(r"(?:[A-Za-z ]+:? )?\{?(-?\d[\d,]*(?:\.0*)?)\}?(?: [A-Za-z ]+(?:\^\{?[23]\}?)?)?")
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # those after a backslash are signs of the expression
 _DECIMAL = re.compile(r"(-?\d[\d,]*)(?:\.(\d+))?")
 
 
@@ -38,16 +41,30 @@ def _bare_number(text: str) -> str:
 
 
 def boxed(text: str) -> str | None:
-    r"""What the last ``\boxed{...}`` holds, braces balanced; None without one or where it is cut off."""
-    at = text.rfind(r"\boxed{")
-    if at < 0:
+    r"""What the last ``\boxed`` or ``\fbox`` holds; None without one or where it is cut off.
+
+    Braces in braces are read to their own end. Without braces (``\boxed 5``) the box holds the rest of its formula, as
+    lm-evaluation-harness reads it, and outside of a formula one word.
+    """
+    box = next(reversed(list(_BOX.finditer(text))), None)
+    if box is None:
         return None
-    depth, start = 0, at + len(r"\boxed")
-    for place in range(start, len(text)):
-        depth += (text[place] == "{") - (text[place] == "}")
+    if not text.startswith("{", box.end()):
+        rest = re.split(r"\$|\\[)\]]|\n", text[box.end() :], maxsplit=1)[0]
+        words = [rest] if _in_formula(text[: box.start()]) else rest.split()[:1]
+        return next((word.strip().rstrip(".,;") for word in words), "") or None
+    depth = 0
+    for brace in _BRACE.finditer(text, box.end()):
+        depth += (brace[0] == "{") - (brace[0] == "}")
         if depth == 0:
-            return text[start + 1 : place]
+            return text[box.end() + 1 : brace.start()]
     return None
+
+
+def _in_formula(before: str) -> bool:
+    """Whether a formula is open at the end of a text."""
+    ends = ((r"\(", r"\)"), (r"\[", r"\]"))
+    return before.count("$") % 2 == 1 or any(before.rfind(start) > before.rfind(end) for start, end in ends)
 
 
 def same_expression(prediction: str | None, answer: str) -> bool:
@@ -135,6 +152,20 @@ def last_integer(text: str) -> int | None:
     return int(digits) if 0 < len(digits) <= 30 else None
 
 
+def whole_number(text: str) -> int | None:
+    r"""The whole number that an expression is, 204.0 among them; None of any other expression.
+
+    What stands before a "=", units and words do not count: ``m + n = 73\text{ cm}``. ``\frac{3}{4}`` is no 4.
+    """
+    if len(text) > MAX_ANSWER:
+        return None
+    text = re.sub(r"\\(?:text|math)\w*\s*\{([^{}]*)\}", r" \1 ", text.rpartition("=")[2]).replace("{,}", ",")
+    text = re.sub(r"\^\{?\\circ\}?|\^\{?\s*(?:st|nd|rd|th)\b\s*\}?|\\[,;:! %$]|[$~]", " ", text)
+    text = " ".join(text.split()).rstrip(".")
+    found = _WHOLE.fullmatch(text)
+    return last_integer(found[1]) if found else None
+
+
 __all__ = [
     "boxed",
     "last_integer",
@@ -143,4 +174,5 @@ __all__ = [
     "same_number",
     "strict_number",
     "unified",
+    "whole_number",
 ]

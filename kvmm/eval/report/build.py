@@ -245,12 +245,15 @@ def task_result(run: Run, task: str, failures: int = FAILURES) -> TaskResult:
 
 
 def _paired_metric(run: Run, task: str, metric: str, names: Sequence[str]) -> str | None:
-    """The headline metric, or where it is only one of all answers (CIDEr) the first that each answer has."""
+    """The headline metric, or where it is only one of all answers (CIDEr) the first that answers have and that is to be
+    high: what is right, and what is lost, is read from it.
+    """
     rows = [row for name in names for row in run.samples[task][name] if row["error"] is None]
     if any(metric in row for row in rows):
         return metric
     named = run.results.get("higher_is_better", {}).values()
-    return next((one for per_task in named for one in per_task if any(one in row for row in rows)), None)
+    high = [one for per_task in named for one, higher in per_task.items() if higher]
+    return next((one for one in high if any(one in row for row in rows)), None)
 
 
 def _scored(good: Mapping[str, Mapping[str, Row]], names: Sequence[str], key: str, metric: str) -> bool:

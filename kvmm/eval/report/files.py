@@ -11,7 +11,7 @@ from kvmm.eval.report.build import EvaluationReport
 from kvmm.eval.report.pages import html_page, markdown, picture_key
 from kvmm.eval.report.pictures import Picture, pictures_of, write_pictures
 from kvmm.eval.run.records import Run, sample_hash
-from kvmm.eval.tasks import Sample, get_task
+from kvmm.eval.tasks import Sample, recorded_task
 
 
 def write_report(folder: str | Path, report: EvaluationReport, runs: Sequence[Run]) -> tuple[Path, Path, Path]:
@@ -54,12 +54,12 @@ def load_samples(run: Run, task: str) -> dict[str, Sample]:
     """
     config = run.config(task, run.policies(task)[0])
     try:
-        named_task = get_task(task, **(config.get("task_options") or {}))
+        named_task = recorded_task(task, config.get("task_options"))
         source = config.get("dataset_path") or named_task.default_source
         if source is None or not (source in ("mini", named_task.default_source) or Path(source).expanduser().exists()):
             return {}
         samples = named_task.load(source, split=config.get("split"))
-    except (KVMMError, TypeError, ValueError, OSError):
+    except (KVMMError, TypeError, ValueError, AttributeError, OSError):
         return {}
     asked = {row["doc_id"]: row.get("doc_hash") for rows in run.samples[task].values() for row in rows}
     return {s.doc_id: s for s in samples if asked.get(s.doc_id) == sample_hash(s.question, s.answers)}

@@ -16,7 +16,7 @@ import torch
 from kvmm.calibration import model_fingerprint
 from kvmm.errors import KVMMError
 from kvmm.eval.run.records import Row, RowWriter, Run, RunFiles, count_failed, sample_hash
-from kvmm.eval.run.runner import Settings, answer_samples, make_settings, share_of
+from kvmm.eval.run.runner import SampleRunner, Settings, answer_samples, make_settings, share_of
 from kvmm.eval.tasks.base import LOWER_IS_BETTER, Sample, SampleSet, Scored, Task
 from kvmm.models.caches import policy_config, resolve_policies
 from kvmm.policy import KVPolicy
@@ -84,15 +84,16 @@ def run(
         made = make_settings(model, task, batch_size, max_new_tokens, pack_before_question)
         skipped = list(getattr(samples, "skipped", ()))
         samples = list(samples)
+        # what can be refused is, before anything is written
+        SampleRunner(model, processor, task, policies, made)
+        rows = _recorded(files, task, samples, policies, retry_failed)
         results: dict[str, Any] = {}
         if rank == 0:
             configs = _configs(model, files, task, policies, made, settings or {}, skipped)
             described = describe(model, processor, model_name, made, world)
             results = files.begin({**described, **(machine or {})}, configs)
-        wait()
-        part = files.results().get("parts", 1)
-        rows = _recorded(files, task, samples, policies, retry_failed)
         wait()  # all have read what is there before one adds to it
+        part = files.results().get("parts", 1)
         shard = share_of(samples, rank, world)
         done = {name: set(recorded) for name, recorded in rows.items()}
         total, before = len(shard) * len(policies), sum(s.doc_id in done[name] for s in shard for name in policies)
@@ -122,6 +123,7 @@ def _configs(
             "task": task.name,
             "policy": name,
             "metric": task.metric,
+            "task_options": task.option_values(),
             "dataset_path": None,
             "split": None,
             "limit": None,

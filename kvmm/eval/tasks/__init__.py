@@ -1,5 +1,6 @@
 """Benchmarks: where their questions come from and how answers are scored."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvmm.errors import KVMMError
@@ -77,4 +78,19 @@ def get_task(name: str, **options: Any) -> Task:
     return task
 
 
-__all__ = ["Sample", "SampleSet", "Scored", "Task", "get_task", "task_names"]
+def recorded_task(name: str, options: Mapping[str, Any] | None) -> Task:
+    """The task that a results file names, with what :meth:`Task.option_values` returned; None of an older file.
+
+    Options that are functions have their defaults: a file says nothing that is imported.
+
+    Raises:
+        KVMMError: there is no such task, or its options are wrong.
+        TypeError: the options are not those of the task.
+    """
+    if options is None:
+        return get_task(name)
+    values = {key: value for key, value in options.items() if not isinstance(value, str)}
+    return get_task(name.partition("@")[0], **values)
+
+
+__all__ = ["Sample", "SampleSet", "Scored", "Task", "get_task", "recorded_task", "task_names"]

@@ -7,6 +7,7 @@ read at all raises.
 
 from __future__ import annotations
 
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -145,6 +146,11 @@ class Task(ABC):
     recorded: ClassVar[tuple[str, ...]] = ()
     reads_on: ClassVar[bool] = False
 
+    def option_values(self) -> dict[str, Any]:
+        """The options of this instance by their names, as plain JSON values; functions by their dotted paths."""
+        names = inspect.signature(type(self)).parameters
+        return {name: _plain(getattr(self, name)) for name in names if hasattr(self, name)}
+
     @abstractmethod
     def load(self, source: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None) -> SampleSet:
         """The samples of a source.
@@ -168,6 +174,17 @@ class Task(ABC):
 
         The metric is left out where there are answers and none of them was scored.
         """
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value))
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def mean(values: Iterable[float]) -> float:

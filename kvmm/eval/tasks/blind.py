@@ -83,9 +83,12 @@ class Blind(Task):
         leaves these out.
         """
         means = ("anls", "exact_match", "memo_anls", "memo_exact_match", "cer", "wer")
-        result = {metric: mean(_values(scored, metric)) for metric in means}
-        result["answerable_anls"] = mean(_values([s for s in scored if not _is_unanswerable(s.sample)], "anls"))
-        result["cer_median"] = median(_values(scored, "cer") or [0.0])
+        values = {metric: _values(scored, metric) for metric in means}
+        values["answerable_anls"] = _values([s for s in scored if not _is_unanswerable(s.sample)], "anls")
+        # what no answer has is not 0: without a transcription there is no error rate
+        result = {metric: mean(found) for metric, found in values.items() if found or not scored}
+        if values["cer"] or not scored:
+            result["cer_median"] = median(values["cer"] or [0.0])
         asked = [s for s in scored if "refused" in s.scores]
         result |= refusal_scores((_is_unanswerable(s.sample), s.scores["refused"] > 0) for s in asked)
         result |= mean_by(scored, "anls", lambda sample: sample.metadata["kind"])

@@ -1,7 +1,7 @@
 """HumanEval: functions to complete, scored by their tests (Chen et al. 2021, arXiv 2107.03374).
 
 Scoring runs what the model wrote, in a process that may only compute (:mod:`kvmm.eval.execution`), and only if the
-option ``execute=yes`` asks for it.
+option ``execute=yes`` asks for it. The tests run in another one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class HumanEval(Task):
         """``pass@1``: 1 when the tests pass; nothing unless answers are executed."""
         if not self.execute:
             return {}
-        return {"pass@1": float(execution.run_program(program(sample, prediction)).passed)}
+        outcome = execution.run_program(program(sample, prediction), check(sample), sample.metadata["entry_point"])
+        return {"pass@1": float(outcome.passed)}
 
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:
         """The share of one answer each that passes, which for greedy answers is pass@1; and how many were not run.
@@ -75,24 +76,33 @@ class HumanEval(Task):
 
 
 def program(sample: Sample, prediction: str) -> str:
-    """The function, its test, and the call of the test, as the benchmark's ``check_correctness`` puts them together.
+    """The function, as the benchmark's ``check_correctness`` puts it together with its test (:func:`check`).
 
     An answer that defines the function stands for it, after the lines that come before it in the prompt; any other one
     completes the prompt, up to the first line that ends a function.
     """
     prompt, entry = sample.metadata["question"], sample.metadata["entry_point"]
     blocks = _BLOCK.findall(prediction)
-    defines = re.compile(rf"^def {entry}\b", re.MULTILINE)
+    defines = _definition(entry)
     whole = [code for code in (*blocks, prediction) if defines.search(code)]
     if whole:
         before = defines.split(prompt, maxsplit=1)[0]
-        code = f"{before}\n{whole[0]}"
-    else:
-        rest = blocks[0] if blocks else prediction
-        for end in ENDS:
-            rest = rest.split(end, 1)[0]
-        code = prompt + _indented(rest)
-    return f"{code}\n{sample.metadata['test']}\ncheck({entry})\n"
+        return f"{before}\n{whole[0]}\n"
+    rest = blocks[0] if blocks else prediction
+    for end in ENDS:
+        rest = rest.split(end, 1)[0]
+    return prompt + _indented(rest) + "\n"
+
+
+def check(sample: Sample) -> str:
+    """The test and its call, after what the prompt has before the function: some tests use the functions there."""
+    prompt, entry = sample.metadata["question"], sample.metadata["entry_point"]
+    before, *function = _definition(entry).split(prompt, maxsplit=1)
+    return f"{before if function else ''}\n{sample.metadata['test']}\ncheck({entry})\n"
+
+
+def _definition(entry: str) -> re.Pattern[str]:
+    return re.compile(rf"^def {entry}\b", re.MULTILINE)
 
 
 def _indented(code: str) -> str:
@@ -101,4 +111,4 @@ def _indented(code: str) -> str:
     return code if not first or first[0].isspace() else f"    {first}\n{rest}"
 
 
-__all__ = ["HumanEval", "program"]
+__all__ = ["HumanEval", "check", "program"]

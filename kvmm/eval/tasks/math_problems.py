@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kvmm.eval.metrics.reasoning import boxed, last_integer, same_expression
+from kvmm.eval.metrics.reasoning import boxed, last_integer, same_expression, whole_number
 from kvmm.eval.tasks.base import Sample, SampleSet, Scored, Task, mean, mean_by
 from kvmm.eval.tasks.collect import collect
 from kvmm.eval.tasks.docvqa import row_id
@@ -77,9 +77,9 @@ class AIME(MATH):
         return str(number)
 
     def score(self, sample: Sample, prediction: str) -> dict[str, float]:
-        """``accuracy``: 1 when the last box, or without one the text, ends in the number."""
+        """``accuracy``: 1 when the last box holds the number, or without one the text ends in it."""
         answer = boxed(prediction)
-        number = last_integer(prediction if answer is None else answer)
+        number = last_integer(prediction) if answer is None else whole_number(answer)
         return {"accuracy": float(str(number) == sample.answers[0]), "boxed": float(answer is not None)}
 
 

@@ -126,9 +126,10 @@ class MMAUPro(Task):
             points = {f"points/{name}": mean(scores[name] for scores in judged) for name in (*CRITERIA, "overall")}
             points["good_rate"] = mean(float(scores["overall"] >= GOOD) for scores in judged)
             points["poor_rate"] = mean(float(scores["overall"] <= POOR) for scores in judged)
+        right = [scores["accuracy"] for _, scores, _ in scored if "accuracy" in scores]
         return {
-            "accuracy": mean(scores["accuracy"] for _, scores, _ in scored if "accuracy" in scores),
-            "not_scored": float(sum("accuracy" not in scores for _, scores, _ in scored)),
+            **({"accuracy": mean(right)} if right or not scored else {}),
+            "not_scored": float(len(scored) - len(right)),
             **mean_by(scored, "accuracy", lambda sample: sample.metadata["kind"]),
             **mean_by(scored, "accuracy", lambda sample: sample.metadata["category"]),
             **points,

@@ -57,7 +57,7 @@ class MMBenchVideo(Task):
     def __init__(self, judge: Judge | None = None, frames: int = MAX_FRAMES, fps: float = FPS):
         if judge is not None and not callable(judge):
             raise KVMMError("The judge is a function of question, reference and prediction that returns 0, 1, 2 or 3.")
-        self.judge, self.sampling = judge, {"fps": fps, "max_frames": frames}
+        self.judge, self.frames, self.fps = judge, frames, fps
 
     def load(self, source: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None) -> SampleSet:
         """See :meth:`Task.load`."""
@@ -72,7 +72,7 @@ class MMBenchVideo(Task):
             question=row.text("question"),  # the benchmark asks video models with the question alone
             answers=row.answers("answer"),
             video=video,
-            sampling=self.sampling,
+            sampling={"fps": self.fps, "max_frames": self.frames},
             group=media_key(video),
             metadata={"dimensions": _dimensions(row.get("dimensions", default=[])), "type": row.get("video_type")},
         )

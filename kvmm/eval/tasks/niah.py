@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,7 @@ THINGS = (
     "boat house", "wine cellar", "silver box", "rear entrance", "music room",
 )  # fmt: skip
 SUFFIX = "\nAnswer with the number only."
+_NUMBER = re.compile(r"\d{1,3}(?:[ ,]\d{3})+(?!\d)|\d(?:[ -]\d)+(?!\d)|\d+")
 
 
 def about_tokens(text: str) -> float:
@@ -40,6 +42,19 @@ def evenly_spread(count: int) -> tuple[float, ...]:
     if not 2 <= count <= 101:
         raise KVMMError(f"A needle can stand at 2 to 101 depths, not {count}.")
     return tuple(round(place / (count - 1), 4) for place in range(count))
+
+
+def numbers_named(text: str, digits: int) -> set[str]:
+    """The numbers of so many digits in a text.
+
+    They stand in one piece, with a comma or space before each three digits, or digit by digit. Only where there is none
+    are all spaces left out ("1234 5"): elsewhere they end a number ("12345 5 digits").
+    """
+    found = {re.sub(r"\D", "", number) for number in _NUMBER.findall(text)}
+    found = {number for number in found if len(number) == digits}
+    if not found:
+        found = {number for number in re.findall(r"\d+", re.sub("[, ]", "", text)) if len(number) == digits}
+    return found
 
 
 def depths_of(text: str) -> tuple[float, ...]:
@@ -129,9 +144,9 @@ class NeedleInText(Task):
         return f"{' '.join(parts)}\n\n{question}", (), {}
 
     def score(self, sample: Sample, prediction: str) -> dict[str, float]:
-        """1 when the prediction contains the needle's number, not as a part of a longer one; spaces do not count."""
-        digits = "".join(c if c.isdigit() else " " for c in prediction.replace(",", "").replace(" ", "")).split()
-        return {"accuracy": float(sample.answers[0] in digits)}
+        """1 when the prediction names the needle's number and no other one of as many digits."""
+        answer = sample.answers[0]
+        return {"accuracy": float(numbers_named(prediction, len(answer)) == {answer})}
 
     def aggregate(self, scored: Sequence[Scored]) -> dict[str, float]:
         """The share found: of all, by length, by depth, and of each cell of length and depth."""

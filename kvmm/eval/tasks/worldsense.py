@@ -65,7 +65,7 @@ class WorldSense(Task):
     options: ClassVar[Any] = {"frames": int, "fps": float, "audio": switch}
 
     def __init__(self, frames: int = MAX_FRAMES, fps: float = FPS, audio: bool = False):
-        self.sampling, self.audio = {"fps": fps, "max_frames": frames}, audio
+        self.frames, self.fps, self.audio = frames, fps, audio
 
     def load(self, source: str | os.PathLike[str], *, split: str | None = None, limit: int | None = None) -> SampleSet:
         """See :meth:`Task.load`."""
@@ -86,7 +86,7 @@ class WorldSense(Task):
             answers=(answer,),
             audio=audio,
             video=video,
-            sampling=self.sampling,
+            sampling={"fps": self.fps, "max_frames": self.frames},
             group=media_key(video, *([] if audio is None else [audio])),
             metadata={name: row.get(name) for name in PARTS} | {"audio_class": row.texts("audio_class")},
         )

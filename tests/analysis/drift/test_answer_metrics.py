@@ -9,7 +9,6 @@ from kvmm.analysis.drift.answer_metrics import (
     GeneratedAnswer,
     answer_agreement,
     early_stop,
-    is_refusal,
     length_drift,
     pooled_flips,
     refusal_flips,
@@ -18,6 +17,7 @@ from kvmm.analysis.drift.answer_metrics import (
     similarity,
     tier_flips,
 )
+from kvmm.eval.metrics import is_refusal
 
 
 def answer(text: str, ended: bool = True, tokens: int | None = None) -> GeneratedAnswer:

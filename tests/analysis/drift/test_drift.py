@@ -10,18 +10,10 @@ import pytest
 import torch
 
 from kvmm import KVMMCache, KVMMError, get_policy
-from kvmm.analysis.drift.measure import (
-    ForcedText,
-    PositionDrift,
-    compare_logits,
-    long_context_tail,
-    measure_drift,
-    packed_length,
-    standard_error,
-    summarise,
-)
+from kvmm.analysis.drift.measure import long_context_tail, measure_drift, packed_length, standard_error, summarise
 from kvmm.models.caches import DYNAMIC
 from kvmm.models.documents import Document, answer_tokens, read_on
+from kvmm.models.forced_text import ForcedText, PositionDrift, compare_logits
 from kvmm.models.positions import all_position_ids, extended_position_ids
 from kvmm.policy import KVPolicy, KVSpec, spec
 from tests.tiny_models import FAMILIES, build, inputs

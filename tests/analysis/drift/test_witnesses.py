@@ -12,14 +12,16 @@ from transformers import AutoTokenizer
 from transformers.utils import get_json_schema
 
 from kvmm import KVMMError
-from kvmm.analysis.drift.answer_metrics import GeneratedAnswer, is_refusal, length_drift, refusal_flips
-from kvmm.analysis.drift.measure import PositionDrift, compare_logits, long_context_tail, summarise
+from kvmm.analysis.drift.answer_metrics import GeneratedAnswer, length_drift, refusal_flips
+from kvmm.analysis.drift.measure import long_context_tail, summarise
 from kvmm.analysis.drift.prompts import tool_prompts
 from kvmm.analysis.drift.report import Bits, DriftReport, PolicyReport
 from kvmm.analysis.drift.tool_calls import ToolSchemas, schema_integrity
 from kvmm.analysis.drift.tool_run import read_tools
 from kvmm.analysis.drift.witnesses import Thresholds, lines, save_verdicts, tails, verdicts, witnesses
+from kvmm.eval.metrics import is_refusal
 from kvmm.models import assets_folder
+from kvmm.models.forced_text import PositionDrift, compare_logits
 
 OFFICE = Path(__file__).resolve().parents[3] / "benchmarks" / "tools" / "office.json"
 

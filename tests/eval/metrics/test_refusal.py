@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kvmm.analysis.drift.answer_metrics import GeneratedAnswer, refusal_flips
 from kvmm.eval.metrics import is_refusal, refusal_scores, wer
 from kvmm.eval.metrics.text import spoken_words
+from kvmm.eval.tasks.base import Sample
+from kvmm.eval.tasks.blind import Blind
 
 REFUSALS = (
     "It does not say.",
@@ -18,6 +21,15 @@ REFUSALS = (
     "There is no information about the cook.",
     "N/A",
     "It isn’t shown on the page.",
+    "There is not enough information.",
+    "The text does not provide an answer.",
+    "No answer is given.",
+    "I'm sorry, but I can't help with that.",
+    "Sorry, I can't.",
+    "We are unable to determine the date",
+    "I could not find any mention of a cook",
+    "It is not possible to say",
+    "As an AI, I have no opinion.",
 )
 ANSWERS = (
     "",
@@ -30,6 +42,17 @@ ANSWERS = (
     "None of the three",
     "Do not open the brewing unit",
     "can wait until Saturday",
+    "Do not tell anybody",
+    "Please don't mention it to Tom",
+    "The price does not include breakfast",
+    "Do not give him sugar",
+    "The parcel could not be found",
+    "rang twice, no answer",
+    "I can't make it on Thursday",
+    "I will not be able to come",
+    "I cannot find my keys",
+    "It is not possible to park there",
+    "Sorry, Inc.",
 )
 
 
@@ -45,6 +68,26 @@ def test_answers_that_deny_something_are_answers(text):
 
 def test_a_long_text_that_denies_something_is_no_refusal():
     assert not is_refusal("The letter does not say why. " * 10)
+
+
+def test_a_long_text_that_begins_as_a_refusal_is_one():
+    assert is_refusal("I'm sorry, but I cannot help with that. " + "Ask somebody who knows. " * 10)
+
+
+@pytest.mark.parametrize("text", (*REFUSALS, *ANSWERS, "The letter does not say why. " * 10))
+def test_the_blind_set_and_the_witness_agree(text):
+    """Witness W4 counts an answer that became a refusal where the blind set says that the question was refused."""
+    sample = Sample("a", "Who?", ("Tom",), metadata={"kind": "prose"})
+    flips = refusal_flips([GeneratedAnswer((), "Tom", True)], [GeneratedAnswer((), text, True)])
+    assert Blind().score(sample, text)["refused"] == flips.to_refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"), [("Unfortunately, not on file", True), ("NOT ON FILE!", True), ("on file", False)]
+)
+def test_other_beginnings_count_instead(text, refused):
+    assert is_refusal(text, ["Not on file."]) is refused
+    assert not is_refusal("It does not say.", ["Not on file."]) and not is_refusal(text, [""])
 
 
 def test_precision_and_recall_of_refusals():

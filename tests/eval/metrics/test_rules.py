@@ -50,6 +50,13 @@ def test_choice_by_words():
     assert not choice_correct("D", "rain", choices)  # there are three choices only
 
 
+def test_a_whole_choice_is_no_letter():
+    choices = ["A man", "A woman", "B"]
+    assert choice_correct("A woman.", "A woman", choices) and not choice_correct("a woman", "A man", choices)
+    assert choice_correct("A", "A man", choices) and choice_correct("B", "A woman", choices)  # a letter, not the text
+    assert choice_correct("A woman sings", "A man", choices)  # lmms-eval's rule
+
+
 @pytest.mark.parametrize(
     ("rule", "values", "good", "bad"),
     [

@@ -16,7 +16,7 @@ from kvmm.eval.report.build import EvaluationReport, build_report, find_runs
 from kvmm.eval.report.files import load_samples, write_report
 from kvmm.eval.report.pages import markdown, markdown_table, summary_table, table_of
 from kvmm.eval.report.plots import LEAST_POINTS, front
-from kvmm.eval.run.records import sample_hash
+from kvmm.eval.run.records import Run, sample_hash
 from kvmm.eval.tasks import get_task
 
 BF16 = 1_048_576
@@ -174,6 +174,29 @@ def test_files_of_the_report(run_folder, tmp_path):
     assert found["runs"][0]["tasks"][0]["policies"][1]["difference"]["clusters"] == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("niah-pages@lengths=1,depths=3,repeats=1", {}),
+        ("niah-pages", {"lengths": (1,), "depths": 3, "repeats": 1, "seed": 7}),
+        ("niah", {"lengths": (90,), "depths": (0.5,), "repeats": 1}),  # with a function among its options
+    ],
+)
+def test_samples_are_asked_for_with_the_options_of_the_run(name: str, options: dict, tmp_path):
+    task = get_task(name, **options)
+    config = {"task": name, "policy": "bf16", "dataset_path": "generated", "split": None}
+    config["task_options"] = json.loads(json.dumps(task.option_values()))
+    asked = {sample.doc_id: sample for sample in task.load()}
+    lines = [{"doc_id": s.doc_id, "doc_hash": sample_hash(s.question, s.answers)} for s in asked.values()]
+    run = Run(tmp_path, "20260101", {"configs": {f"{name}_bf16": config}}, {name: {"bf16": lines}})
+    found = load_samples(run, name)
+    assert found.keys() == asked.keys() and all(found[key].images == asked[key].images for key in asked)
+    config["task_options"] = {"lengths": "many", "seed": [1]}
+    assert load_samples(run, name) != found
+    config["task_options"] = [1]
+    assert load_samples(run, name) == {}
+
+
 def test_pictures_are_of_what_was_asked(rows, tmp_path):
     (run,) = find_runs(write(tmp_path / "same", rows))
     assert list(load_samples(run, "docvqa")) == [line["doc_id"] for line in rows["rd2"]]
@@ -216,6 +239,11 @@ def test_a_corpus_metric_is_compared_by_one_that_each_answer_has(rows, tmp_path)
     )
     (task,) = build_report(find_runs(folder)).runs[0].tasks
     assert (task.metric, task.paired_metric) == ("CIDEr", "ROUGE_L")
+    low = write(
+        tmp_path / "low", lines, task="coco-caption", metric="CIDEr", higher_is_better={"a": {"ROUGE_L": False}}
+    )
+    (errors,) = build_report(find_runs(low)).runs[0].tasks
+    assert errors.paired_metric is None and errors.policy("rd2").mcnemar is None  # a high error rate is not right
     assert task.policy("rd2").score == 1.25
     assert task.policy("bf16").score is None  # not a mean of something else
     assert task.policy("rd2").difference.mean == pytest.approx(-1.4 / 19)

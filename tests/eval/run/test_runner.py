@@ -15,11 +15,13 @@ from kvmm.calibration import calibration_of
 from kvmm.errors import KVMMError
 from kvmm.eval.report.build import task_result
 from kvmm.eval.report.compare import table
+from kvmm.eval.run import runner
 from kvmm.eval.run.batching import DocumentBatch, make_prompt
 from kvmm.eval.run.evaluate import run
 from kvmm.eval.run.records import RowWriter, RunFiles, read_run
 from kvmm.eval.run.runner import Settings, answer_samples, documents, share_of, units
 from kvmm.eval.tasks import Sample, get_task
+from kvmm.eval.tasks.docvqa import DocVQA
 from kvmm.models import load_model
 from kvmm.models.caches import new_cache, resolve_policies
 from kvmm.models.documents import Document, answer_tokens, greedy_settings
@@ -274,6 +276,49 @@ def test_a_run_that_was_killed_counts_in_the_throughput(loaded, task, samples, t
     assert float(whole.results["total_evaluation_time_seconds"]) == pytest.approx(throughput["total_elapsed_time"])
     again = run(*loaded, task, samples, ("bf16", "rd2"), tmp_path, max_new_tokens=4)
     assert again.results["throughput"] == throughput  # no part counts twice
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_refusal_changes_nothing(loaded, task, samples, tmp_path, monkeypatch):
+    """A complete run stays complete, and there is no file more, whatever the next call is refused for."""
+    options = {"max_new_tokens": 2}
+    whole = run(*loaded, task, samples[:2], ("bf16",), tmp_path, **options)
+    assert whole.results["complete"] is True
+    before = contents(tmp_path)
+    changed = [replace(samples[0], question="Something else?"), samples[1]]
+    with pytest.raises(KVMMError, match="the data has changed"):
+        run(*loaded, task, changed, ("bf16",), tmp_path, **options)
+    with pytest.raises(KVMMError, match="other settings"):
+        run(*loaded, task, samples[:2], ("bf16",), tmp_path, max_new_tokens=3)
+
+    def unfit(model, policy):
+        raise KVMMError("This policy does not fit the model.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "new_cache", unfit)
+        with pytest.raises(KVMMError, match="does not fit"):
+            run(*loaded, task, samples[:2], ("bf16", "rd2"), tmp_path, **options)
+    assert contents(tmp_path) == before
+
+
+class Asked(DocVQA):
+    """A task with an option that no question shows."""
+
+    def __init__(self, frames: int = 8):
+        self.frames = frames
+
+
+def test_other_options_of_the_task_are_other_settings(loaded, samples, tmp_path):
+    whole = run(*loaded, Asked(), samples[:1], ("bf16",), tmp_path, max_new_tokens=2)
+    assert whole.config("docvqa", "bf16")["task_options"] == {"frames": 8}
+    assert run(*loaded, Asked(8), samples[:1], ("bf16",), tmp_path, max_new_tokens=2).date == whole.date
+    with pytest.raises(
+        KVMMError, match=r"other settings \(docvqa_bf16: task_options.frames is 8, not 16\): add --fresh"
+    ):
+        run(*loaded, Asked(16), samples[:1], ("bf16",), tmp_path, max_new_tokens=2)
 
 
 def test_a_stopped_run_waits_for_no_picture(loaded, task, samples, tmp_path):

@@ -181,6 +181,9 @@ def test_scores_by_kind(tmp_path):
     assert result["memo_exact_match"] == result["memo_exact_match/memo"] == 1
     assert result["document_anls/letter"] == result["condition_anls/turned"] == 2 / 5
     assert task.aggregate([])["anls"] == 0
+    transcripts = task.aggregate([scored[5], scored[7]])
+    assert not {"anls", "exact_match", "answerable_anls", "memo_anls"} & transcripts.keys()  # not one that is 0
+    assert transcripts["cer"] == 0.25 and "wer" not in task.aggregate(scored[:7])
     better = higher_is_better(scored)
     assert [name for name, high in better.items() if not high] == ["cer", "wer"]
     assert better["anls"] and better["memo_exact_match"]

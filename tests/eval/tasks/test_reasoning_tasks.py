@@ -79,9 +79,10 @@ def test_aime(tmp_path: Path):
     assert [(s.doc_id, s.answers[0]) for s in loaded] == [("60", "73"), ("2024-I-2", "204"), ("float", "33")]
     assert loaded.skipped_by_kind() == {"wrong answer": 3}
     scores = [
-        task.score(loaded.samples[0], text)["accuracy"] for text in (r"\boxed{073}", "so 73.", r"73 \boxed{74}", "")
+        task.score(loaded.samples[0], text)["accuracy"]
+        for text in (r"\boxed{073}", "so 73.", r"73 \boxed{74}", "", r"\boxed{\frac{1}{73}}", r"\boxed{2^{73}}")
     ]
-    assert scores == [1, 1, 0, 0]
+    assert scores == [1, 1, 0, 0, 0, 0]
 
 
 ADD = {
@@ -110,6 +111,46 @@ def test_humaneval_is_not_run_unless_asked(tmp_path: Path, monkeypatch):
 WHOLE = "Here:\n```python\ndef add_all(xs: List[int]) -> int:\n    return sum(xs)\n```\nIt adds."
 
 
+FORGED = """```python
+import builtins, os, sys
+def check(candidate):
+    pass
+class Anything(list):
+    def __eq__(self, other):
+        return True
+def add_all(xs):
+    return Anything()
+frame = sys._getframe()
+while frame:
+    texts = [value for value in frame.f_locals.values() if isinstance(value, str)]
+    for text in texts:
+        for descriptor in range(3, 64):
+            try:
+                os.write(descriptor, text.encode())
+            except OSError:
+                pass
+    frame = frame.f_back
+os._exit(0)
+```"""
+
+
+@pytest.mark.skipif(not execution.available(), reason="needs seccomp")
+def test_tests_use_what_the_prompt_has_before_the_function(tmp_path: Path):
+    """As those of HumanEval/32, 38 and 50 do; an answer that gives the helper another meaning changes nothing."""
+    item = {
+        **ADD,
+        "prompt": 'def twice(x):\n    return 2 * x\n\n\ndef half(x):\n    """Undo it."""\n',
+        "test": "def check(candidate):\n    assert candidate(twice(8)) == half(16) == 8\n",
+        "entry_point": "half",
+    }
+    task = get_task("humaneval@execute=yes")
+    (sample,) = task.load(lines(tmp_path / "HumanEval.jsonl", [item]))
+    assert task.score(sample, "    return x // 2\n") == {"pass@1": 1}
+    cheat = "```python\ndef twice(x):\n    return 0\ndef half(x):\n    return 8 if x in (0, 16) else 1\n```"
+    assert task.score(sample, cheat) == {"pass@1": 1}  # right for both inputs of this test
+    assert task.score(sample, cheat.replace("(0, 16)", "(0,)")) == {"pass@1": 0}
+
+
 @pytest.mark.skipif(not execution.available(), reason="needs seccomp")
 def test_humaneval_runs_what_was_written(tmp_path: Path):
     task = get_task("humaneval@execute=yes")
@@ -123,6 +164,7 @@ def test_humaneval_runs_what_was_written(tmp_path: Path):
         "I cannot.": 0,
         "": 0,
         "```python\ndef add_all(xs):\n    while True: pass": 0,
+        FORGED: 0,
     }
     for answer, passed in answers.items():
         if "while" not in answer:

@@ -167,6 +167,7 @@ def test_mmau_pro(tmp_path: Path):
         "What is heard?\nA. a cat\nB. a dog\nC. rain\nAnswer with the option's letter from the given choices directly."
     )
     assert len(closed.load_audio()) == 8000 and rule.answers == () and open_ended.question == "What is heard?"
+    assert answered(task, [open_ended], ["A dog barks"]) == {"not_scored": 1}  # nothing was scored, which is not 0
     result = answered(task, loaded.samples, ["(B)", "Loud", "A dog barks"])
     assert result == {
         "accuracy": 0.5,
@@ -274,6 +275,32 @@ def test_needles_are_scored_by_containment():
     result = answered(task, samples, [right[0], "none", right[2], right[2]])
     assert result["accuracy/tokens=300"] == 0.5 and result["accuracy/depth=0.00"] == 1
     assert result["accuracy/tokens=900,depth=1.00"] == 0 and result["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("prediction", "right"),
+    [
+        ("12345 5 digits", 1),
+        ("5 12345", 1),
+        ("12345, 12345.", 1),
+        ("The 12 345 it is", 1),
+        ("1 2 3 4 5", 1),
+        ("1-2-3-4-5", 1),
+        ("1234 5", 1),
+        ("In 2 of 3 rooms: 12345.0", 1),
+        ("12345 or 67890", 0),
+        ("67890", 0),
+        ("12,345,678", 0),
+        ("12 345 678", 0),
+        ("112345", 0),
+        ("123456", 0),
+        ("1234", 0),
+        ("", 0),
+    ],
+)
+def test_an_answer_names_the_needles_number_and_no_other_of_its_length(prediction: str, right: int):
+    sample = Sample("a", "", ("12345",))
+    assert get_task("niah").score(sample, prediction) == {"accuracy": right}
 
 
 def test_needles_in_a_given_text(tmp_path: Path):

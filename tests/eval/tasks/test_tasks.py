@@ -82,6 +82,14 @@ def test_options_in_the_name():
     again = get_task(task.name)
     assert again.name == task.name and again.load("generated").samples[1].question == samples[1].question
     plain = get_task("niah", lengths=(300, 600), depths=(0.5,), repeats=1, seed=7)
+    assert plain.option_values() == task.option_values() == {
+        **{"lengths": [300, 600], "depths": [0.5], "repeats": 1, "seed": 7},
+        "count_tokens": "kvmm.eval.tasks.niah.about_tokens",
+    }  # fmt: skip
+    for name in task_names():  # each option by its own name, in what JSON holds
+        made = get_task(name)
+        values = made.option_values()
+        assert made.options.keys() <= values.keys() and json.loads(json.dumps(values)) == values
     assert plain.name == "niah" and plain.load().samples[0].question == samples[0].question
     assert get_task("mmau-pro@judge=operator.countOf").judge is operator.countOf
     for name, message in {
