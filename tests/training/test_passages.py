@@ -59,13 +59,13 @@ def test_documents_kept_out_of_training_are_set_for_evaluation_alone():
 
 
 def test_subjects_are_drawn_by_what_they_have():
-    """By the root of their number, and up to several times as often where they are long."""
+    """By less than their number, and up to several times as often where they are long."""
     groups, (r, drawn) = subjects(), (Rng(0), Counter())
     for _ in range(30000):
         drawn[draw(r).where.partition(".")[0].rstrip("0123456789")] += 1
     assert sum(map(len, groups.values())) == len(passages())
     length = {name: sum(p.length for p in group) / len(group) for name, group in groups.items()}
-    weights = {name: len(group) ** 0.5 * (1 + length[name] / 800) for name, group in groups.items()}
+    weights = {name: len(group) ** 0.8 * (1 + length[name] / 800) for name, group in groups.items()}
     for name, weight in weights.items():
         assert drawn[name] / 30000 == pytest.approx(weight / sum(weights.values()), rel=0.35), name
 

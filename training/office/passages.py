@@ -42,6 +42,7 @@ from training.pages.values import Rng
 
 FORMS = ("bar", "column", "line", "pie")
 FOLDER = Path(__file__).with_name("texts")
+SPREAD = 0.8  # power of a subject's number of passages: below 1, passages of large subjects are drawn less often
 LONG = 800  # mean characters of a subject that is drawn twice as often as one of short passages
 WORDS = "two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty".split()
 TINY = "two three four five six seven eight nine".split()
@@ -260,12 +261,12 @@ def subjects(held: bool = False) -> dict[str, tuple[Passage, ...]]:
 
 @lru_cache(None)
 def weights(held: bool = False) -> dict[str, float]:
-    """How often a subject is drawn: by the root of what it has, so that a long file does not drown the others, and more
-    often if its passages are long, which few are.
+    """How often a subject is drawn: a little less than by what it has, so that many documents of one sort do not drown
+    the others, and more often if its passages are long, which few are.
     """
     groups = subjects(held)
     length = {name: sum(passage.length for passage in group) / len(group) for name, group in groups.items()}
-    return {name: len(group) ** 0.5 * (1 + length[name] / LONG) for name, group in groups.items()}
+    return {name: len(group) ** SPREAD * (1 + length[name] / LONG) for name, group in groups.items()}
 
 
 def draw(r: Rng, held: bool = False) -> Passage:
