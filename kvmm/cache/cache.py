@@ -106,7 +106,7 @@ class KVMMCache(ContractMixin):
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
         self.table.opens_pages = all(codec.opens_pages for i in self.packed_layers for codec in layers[i].codecs[TEXT])
         with_keys = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
-        check_attention(self.policy, config, with_keys, self.packed_layers)
+        check_attention(self.policy, config, layers, with_keys, self.packed_layers)
         shapes = configured_heads(text_config)
         for head_dim in sorted({shapes[i].key_dim for i in self.packed_layers} - {None}):
             check_head_dim(self.policy, head_dim)
