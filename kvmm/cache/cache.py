@@ -19,7 +19,7 @@ from kvmm.cache.capacity import StaticCapacity
 from kvmm.cache.contract import ContractMixin
 from kvmm.cache.file import load_cache, save_cache
 from kvmm.cache.fuse import fit_value_rotation
-from kvmm.cache.labels import label_call
+from kvmm.cache.labels import label_call, label_unannounced
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
@@ -271,8 +271,9 @@ class KVMMCache(ContractMixin):
         """Once a forward pass, before the first full-attention layer: pack what is due, note the new tokens."""
         batch, _, count, _ = key_states.shape
         codes = self.step.take_modality(self._codes)
-        if codes is None:  # the decoder was called without its top-level model: text without padding
-            codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=self.table.device(key_states))
+        if codes is None:
+            given, told_apart = self.step.take_given_modality(), self.placeholders and not self._same_codecs
+            codes = label_unannounced(batch, count, given, self.model, bool(told_apart))
         if tuple(codes.shape) != (batch, count):
             raise KVMMError(
                 f"The modality map has shape {list(codes.shape)} but the model wrote keys of {batch} sequences of "
