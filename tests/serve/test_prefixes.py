@@ -165,6 +165,16 @@ def test_prefixes_are_found_after_a_restart(filled: KVMMCache, omni: Any, tmp_pa
     assert file.exists()
 
 
+def test_a_stop_says_what_it_writes_first(filled: KVMMCache, omni: Any, tmp_path: Path, caplog: Any) -> None:
+    store = reopened(tmp_path, omni[0])
+    put(store, filled, keys())
+    store.close()
+    assert [one.getMessage() for one in caplog.records] == [f"Stopping: 1 prefix is written to {tmp_path} first."]
+    assert len(list(tmp_path.glob("*/*.kvmmcache"))) == 1
+    reopened(tmp_path, omni[0]).close()
+    assert len(caplog.records) == 1
+
+
 def test_what_has_to_go_from_memory_is_written(filled: KVMMCache, omni: Any, tmp_path: Path) -> None:
     disk = on_disk(tmp_path)
     store = PrefixStore(1, disk, lambda name: disk.load(name, omni[0]))
