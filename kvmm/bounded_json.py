@@ -23,13 +23,13 @@ def parse_json(text: str, where: str, max_characters: int = MAX_CHARACTERS) -> A
         KVMMError: the text is longer, nested deeper than 64 levels, or no JSON.
     """
     if len(text) > max_characters:
-        raise KVMMError(f"{where}: has {len(text) >> 20} MiB of JSON and may have {max_characters >> 20}.")
+        raise KVMMError(f"{where} has {len(text) >> 20} MiB of JSON and may have {max_characters >> 20}.")
     try:
         value = json.loads(text)
     except RecursionError:
         raise _too_deep(where) from None
     except ValueError as error:  # no JSON, or a number of thousands of digits
-        raise KVMMError(f"{where}: is not JSON ({one_line(error)}).") from None
+        raise KVMMError(f"{where} is not JSON ({one_line(error)}).") from None
     level = [value] if isinstance(value, (dict, list)) else []
     for _ in range(MAX_DEPTH + 1):
         if not level:
@@ -40,7 +40,7 @@ def parse_json(text: str, where: str, max_characters: int = MAX_CHARACTERS) -> A
 
 
 def _too_deep(where: str) -> KVMMError:
-    return KVMMError(f"{where}: is JSON nested deeper than {MAX_DEPTH} levels.")
+    return KVMMError(f"{where} is JSON nested deeper than {MAX_DEPTH} levels.")
 
 
 __all__ = ["MAX_CHARACTERS", "parse_json"]

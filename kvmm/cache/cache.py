@@ -19,7 +19,7 @@ from kvmm.cache.capacity import StaticCapacity
 from kvmm.cache.contract import ContractMixin
 from kvmm.cache.file import load_cache, save_cache
 from kvmm.cache.fuse import fit_value_rotation
-from kvmm.cache.labels import label_call
+from kvmm.cache.labels import label_call, label_unannounced
 from kvmm.cache.layer import KVMMLayer
 from kvmm.cache.memory import MemoryReport, measure
 from kvmm.cache.retention import RetentionController, resident_nbytes
@@ -106,7 +106,7 @@ class KVMMCache(ContractMixin):
         self.packed_layers = [i for i, layer in enumerate(layers) if isinstance(layer, KVMMLayer)]
         self.table.opens_pages = all(codec.opens_pages for i in self.packed_layers for codec in layers[i].codecs[TEXT])
         with_keys = [i for i, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
-        check_attention(self.policy, config, with_keys, self.packed_layers)
+        check_attention(self.policy, config, layers, with_keys, self.packed_layers)
         shapes = configured_heads(text_config)
         for head_dim in sorted({shapes[i].key_dim for i in self.packed_layers} - {None}):
             check_head_dim(self.policy, head_dim)
@@ -271,8 +271,9 @@ class KVMMCache(ContractMixin):
         """Once a forward pass, before the first full-attention layer: pack what is due, note the new tokens."""
         batch, _, count, _ = key_states.shape
         codes = self.step.take_modality(self._codes)
-        if codes is None:  # the decoder was called without its top-level model: text without padding
-            codes = torch.full((batch, count), TEXT, dtype=torch.int8, device=self.table.device(key_states))
+        if codes is None:
+            given, told_apart = self.step.take_given_modality(), self.placeholders and not self._same_codecs
+            codes = label_unannounced(batch, count, given, self.model, bool(told_apart))
         if tuple(codes.shape) != (batch, count):
             raise KVMMError(
                 f"The modality map has shape {list(codes.shape)} but the model wrote keys of {batch} sequences of "

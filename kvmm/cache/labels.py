@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +69,35 @@ def label_call(
     if isinstance(mask, torch.Tensor) and mask.dim() == 2 and mask.shape[1] >= count:
         codes = codes.masked_fill(mask[:, -count:].to(codes.device) == 0, PADDING)
     return codes
+
+
+def label_unannounced(
+    batch: int, count: int, explicit: torch.Tensor | None, model: nn.Module | None, told_apart: bool
+) -> torch.Tensor:
+    """The modality map of a call that the model's hook did not see, since a module inside the model was called.
+
+    Args:
+        batch, count: sequences of so many new tokens each.
+        explicit: a map given by the caller; else all tokens are text, with a warning where that may be wrong.
+        model: that the cache was made for; None: a cache without a model, which nobody expects to know more.
+        told_apart: whether the model has modalities that are stored differently.
+
+    Returns:
+        int8 ``[batch, count]``.
+
+    Raises:
+        KVMMError: for an explicit map that does not fit.
+    """
+    if explicit is not None:
+        return check_map(explicit, batch, count)
+    if count > 1 and model is not None and (told_apart or batch > 1):
+        warnings.warn(
+            f"A call went past the hook of {type(model).__name__} (a module inside it or its forward was called, or "
+            f"KVMMCache.release came before): {'media and padding count' if told_apart else 'padding counts'} as text. "
+            "Call the model itself, or cache.set_modality first.",
+            stacklevel=2,
+        )
+    return torch.full((batch, count), TEXT, dtype=torch.int8)
 
 
 def _from_types(call: dict[str, Any], count: int) -> torch.Tensor | None:

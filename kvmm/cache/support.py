@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,12 +26,15 @@ def check_options(policy: KVPolicy, max_length: Any, graph: Any, offloading: boo
         raise KVMMError(f"offloading= moves the buffers that {static} wants to stay: leave one of the two out.")
 
 
-def check_attention(policy: KVPolicy, config: Any, with_keys: Sequence[int], packed: Sequence[int]) -> None:
-    """Raise :class:`KVMMError` for a model without layers that the policy is for.
+def check_attention(
+    policy: KVPolicy, config: Any, layers: Sequence[Any], with_keys: Sequence[int], packed: Sequence[int]
+) -> None:
+    """Raise :class:`KVMMError` for a model without layers that the policy is for, and warn of those that it is not for.
 
     Args:
         policy: of the cache.
         config: of the model.
+        layers: of the cache.
         with_keys: indices of the layers with keys and values.
         packed: of those that are packed.
     """
@@ -43,6 +47,13 @@ def check_attention(policy: KVPolicy, config: Any, with_keys: Sequence[int], pac
         raise KVMMError(
             f"{type(config).__name__} has no layer of full attention alone, and only pages of those are lowered and "
             "dropped: leave budget= out."
+        )
+    both = sum(hasattr(layers[index], "update_recurrent_state") for index in with_keys)
+    if both:
+        warnings.warn(
+            f"{'All' if both == len(layers) else f'{both} of {len(layers)}'} layers of {type(config).__name__} hold "
+            "attention and a recurrent state in one. kvmm does not pack these: their keys and values stay as they are.",
+            stacklevel=2,
         )
 
 

@@ -31,6 +31,7 @@ from kvmm.kernels.quantize import (
     Pages,
     TokenGroups,
     affine_parameters,
+    code_center,
     cut_pages,
     unpack_keys,
     unpack_planes,
@@ -184,8 +185,11 @@ class AffineCodec(Codec):
         return scores_per_token(query, codes, scale, zero_point)
 
     def weighted_values(self, probabilities: torch.Tensor, packed: Packed) -> torch.Tensor:
-        codes = unpack_values(packed["codes"], self.spec.bits)
-        scale, zero_point = packed["scale"], packed["zero_point"]
+        # A zero point is the lowest value: weighted codes and weighted zero points would be two large sums that nearly
+        # cancel where values do, and float32 would round both. Around the middle code both are small.
+        codes = unpack_values(packed["codes"], self.spec.bits, centered=True)
+        scale = packed["scale"]
+        zero_point = packed["zero_point"].float() + code_center(self.spec.bits) * scale.float()
         if self.axis == "channel":
             return weighted_values_per_channel(probabilities, codes, scale, zero_point, packed.page_group)
         return weighted_values_per_token(probabilities, codes, scale, zero_point)

@@ -19,6 +19,7 @@ class TextStream:
 
     Attributes:
         text: all of the answer so far, what is held back included.
+        shown: how many characters of it were returned.
         stopped: whether a stop text came.
     """
 
@@ -26,7 +27,7 @@ class TextStream:
         self._tokenizer, self._stop = tokenizer, stop
         self._tokens: list[int] = []
         self._begin = self._end = 0  # tokens whose text is known, and from which on the next ones are decoded
-        self._shown = 0
+        self.shown = 0
         self.text = ""
         self.stopped = False
 
@@ -45,8 +46,8 @@ class TextStream:
         rest = self._decode(self._tokens[self._begin :])[len(self._decode(self._tokens[self._begin : self._end])) :]
         self._begin = self._end = len(self._tokens)
         shown = self._grow(rest) if rest and not self.stopped else ""
-        shown += self.text[self._shown :]
-        self._shown = len(self.text)
+        shown += self.text[self.shown :]
+        self.shown = len(self.text)
         return shown
 
     def _grow(self, text: str) -> str:
@@ -55,8 +56,8 @@ class TextStream:
         before = len(self.text)
         self.text, self.stopped = cut_at_stop(self.text + text, self._stop, before)
         end = len(self.text) - (0 if self.stopped else held_back(self.text, self._stop))
-        shown = self.text[self._shown : end]
-        self._shown = max(self._shown, end)
+        shown = self.text[self.shown : end]
+        self.shown = max(self.shown, end)
         return shown
 
     def _decode(self, tokens: Sequence[int]) -> str:

@@ -50,7 +50,8 @@ for _policy in (
     # same bits the other way round.
     _uniform(
         "oscar4-2",
-        "OScaR, keys of 4 bits and values of 2, groups of 128: near-lossless without calibration.",
+        "OScaR, keys of 4 bits and values of 2, groups of 128: without calibration, a language model finds 41 of 45 "
+        "numbers in long texts; full precision finds 42.",
         KVSpec(spec("oscar", 4, 128), spec("oscar", 2, 128)),
     ),
     _media(
@@ -204,8 +205,8 @@ for _policy in (
     ),
     _uniform(
         "balanced",
-        "The default, near-lossless: rd at 2 bits and outlier tokens, or oscar4-2 for a model without a calibration "
-        "file.",
+        "The default: rd at 2 bits and outlier tokens, or oscar4-2 for a model without a calibration file. Calibrated "
+        "on prose, a language model finds 6 of 45 numbers in long texts; full precision finds 42.",
         _kv("rd", 2, None, outliers=_OUTLIERS),
         uncalibrated="oscar4-2",
     ),

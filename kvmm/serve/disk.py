@@ -16,6 +16,7 @@ import re
 import secrets
 import stat
 import threading
+import time
 from pathlib import Path
 
 from kvmm.cache import KVMMCache
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 Name = tuple[str, int, str]
 METADATA = "kvmm_prefix"  # in the file: which prefix it is
 MAX_PENDING = 64  # caches that wait to be written; more are not
+UNFINISHED_SECONDS = 3600.0  # from then on nobody writes to a file that has not got its name
 _SUFFIX = ".kvmmcache"
 _FILE = re.compile(r"([0-9a-f]{32})-(\d{1,9})-([0-9a-f]{64})\.kvmmcache")
 _SECRET, SECRET_BYTES = "secret", 32
@@ -57,6 +59,7 @@ class DiskPrefixes:
                         "--cache-dir, or chmod go-w it."
                     )
             self._secret = _secret_of(folder)
+            _remove_unfinished(folder)
             self._names = {name: None for path in self._own.iterdir() if (name := _name_of(path)) is not None}
         except OSError as error:
             raise KVMMError(
@@ -160,6 +163,14 @@ class DiskPrefixes:
             if path.parent == self._own and (name := _name_of(path)) is not None:
                 with self._guard:
                     self._names.pop(name, None)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Delete what a server that was killed as it wrote left behind; what is new may be another server's at work."""
+    for path in folder.glob(f"*/.*{_SUFFIX}.*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > UNFINISHED_SECONDS:
+                path.unlink()
 
 
 def _name_of(path: Path) -> Name | None:

@@ -29,7 +29,7 @@ _BYTES = {c: byte for byte, c in bytes_to_unicode().items()}
 
 @dataclass(frozen=True)
 class Delta:
-    """New text, and the tokens' log-probabilities where they were asked for."""
+    """New text, and its tokens' log-probabilities where they were asked for."""
 
     text: str
     logprobs: Sequence[TokenLogprob] = ()
@@ -81,7 +81,7 @@ class Generation:
         self.sampler = Sampler(self.sampling)
         self._text = TextStream(self.tokenizer, self.sampling.stop)
         self._prompt_ids: list[int] | None = None
-        self._held: list[TokenLogprob] = []  # of tokens whose text is held back
+        self._held: deque[tuple[int, TokenLogprob]] = deque()  # with where in the answer the token's text begins
 
     def ids(self, device: torch.device) -> torch.Tensor:
         """int64 ``[1, T]``: the tokens of the prompt and of the answer so far."""
@@ -105,12 +105,18 @@ class Generation:
         return "length" if len(self.tokens) >= self.max_tokens else None
 
     def _tell(self, choice: Choice) -> None:
-        text = self._text.add(choice.token)
         if choice.logprob is not None:
-            self._held.append(logprob_of(self.tokenizer, choice))
+            self._held.append((len(self._text.text), logprob_of(self.tokenizer, choice)))
+        text = self._text.add(choice.token)
         if text:
-            self.tell(Delta(text, tuple(self._held)))
-            self._held.clear()
+            self.tell(Delta(text, self._logprobs_shown()))
+
+    def _logprobs_shown(self) -> tuple[TokenLogprob, ...]:
+        """Of the tokens whose text has been shown, or its beginning, since the last call; not of a stop text."""
+        shown = []
+        while self._held and self._held[0][0] < self._text.shown:
+            shown.append(self._held.popleft()[1])
+        return tuple(shown)
 
     def finish(self, reason: str) -> None:
         """Tell the rest of the text and the end."""
@@ -120,8 +126,11 @@ class Generation:
             self.confidence = self.confidence.checked(self._text.text, layer)
         if layer is not None:
             self.nearest_text = layer.nearest(self._text.text)
-        if text or self._held:
-            self.tell(Delta(text, tuple(self._held)))
+        logprobs = self._logprobs_shown()
+        if not self._text.stopped:  # tokens without text
+            logprobs += tuple(logprob for _, logprob in self._held)
+        if text or logprobs:
+            self.tell(Delta(text, logprobs))
         self.tell(Finish(reason, self.usage()))
 
     def usage(self) -> Usage:

@@ -322,7 +322,7 @@ def build_app(service: Service) -> FastAPI:
         service.authenticate(request)
         return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])  # load balancers ask with either
     async def health() -> Response:
         if not service.engine.alive:
             raise APIError(503, "The engine has ended: restart the server.", "engine_dead")
@@ -361,6 +361,7 @@ def _add_errors(app: FastAPI) -> None:
             line = f"There is no {request.method} {path} here: this server has {', '.join(_paths(app))}."
         elif error.status_code == 405:
             line = f"{path} takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method}."
+            code = "method_not_allowed"
         else:
             line, code = str(error.detail), None
         found = APIError(error.status_code, line, code)

@@ -144,10 +144,14 @@ class PrefixStore:
         return prefix
 
     def close(self) -> None:
-        """Write to disk what is in memory alone."""
+        """Write to disk what is in memory alone, which may take a while."""
         if self.disk is not None:
-            for name, prefix in self._prefixes.items():
-                self.disk.write(name, prefix.cache, wait=True)
+            left = [prefix for name, prefix in self._prefixes.items() if not self.disk.has(name)]
+            if left:
+                what = "1 prefix is" if len(left) == 1 else f"{len(left)} prefixes are"
+                logger.warning("Stopping: %s written to %s first.", what, self.disk.folder)
+            for prefix in left:
+                self.disk.write(prefix.name, prefix.cache, wait=True)
             self.disk.close()
 
 

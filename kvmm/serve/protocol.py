@@ -126,7 +126,7 @@ def parse_request(body: Any) -> ChatRequest:
         _sampling(body),
         _max_tokens(body),
         _flag(body, "stream"),
-        bool(options and options.get("include_usage")),
+        _flag(options or {}, "include_usage", "stream_options."),
     )
 
 
@@ -140,10 +140,10 @@ def _check_spelling(body: Mapping[str, Any]) -> None:
             raise bad_request(f"There is no field {name!r}: did you mean {near[0]}?", name, "unknown_parameter")
 
 
-def _flag(body: Mapping[str, Any], name: str) -> bool:
+def _flag(body: Mapping[str, Any], name: str, where: str = "") -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
-        raise bad_request(f"{name} must be true or false.", name)
+        raise bad_request(f"{where}{name} must be true or false.", f"{where}{name}")
     return bool(value)
 
 

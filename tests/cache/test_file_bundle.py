@@ -59,7 +59,7 @@ CHANGES = {
     "bundle.small: is too much, or not whole": lambda b: b.update({SMALL: b[SMALL][:-1]}),
     "bundle.small: is too much": lambda b: b.update({SMALL: deflated(bytes(1 << 24))}),
     "bundle.index: is no text": lambda b: b.update({INDEX: deflated(b"\xff\xfe")}),
-    "bundle.index: is not JSON": lambda b: b.update({INDEX: deflated(b"[")}),
+    "bundle.index is not JSON": lambda b: b.update({INDEX: deflated(b"[")}),
     "bundle.index: must be names": lambda b: b.update({INDEX: deflated(b"{}")}),
     "bundle.index: must be names, ": lambda b: b.update({INDEX: index(["x", "float", [2], 0])}),
     "bundle.index: must be names, d": lambda b: b.update({INDEX: index(["x", "int8", [-2], 0])}),

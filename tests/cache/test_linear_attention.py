@@ -5,7 +5,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DynamicCache, Lfm2Config, Lfm2ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import (
+    DynamicCache,
+    FalconH1Config,
+    FalconH1ForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
+    Zamba2Config,
+    Zamba2ForCausalLM,
+)
 
 from kvmm import KVMMCache, KVMMError
 from kvmm.cache.memory import storages
@@ -91,6 +101,27 @@ def test_a_recurrent_state_does_not_go_back(model):
         logits = model(input_ids=ids[:, -5:], past_key_values=cache).logits
         expected = model(input_ids=ids).logits[:, -5:]
     torch.testing.assert_close(logits, expected, atol=0.05, rtol=0.05)
+
+
+def falcon_h1():
+    sizes = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 16}
+    return FalconH1ForCausalLM(FalconH1Config(**_SIZES, **sizes))
+
+
+def zamba2():
+    sizes = {"mamba_d_state": 16, "n_mamba_heads": 4, "mamba_ngroups": 1, "hybrid_layer_ids": [1, 3]}
+    return Zamba2ForCausalLM(Zamba2Config(**_SIZES, **sizes, layers_block_type=["mamba", "hybrid"] * 2))
+
+
+@pytest.mark.parametrize(("make", "told"), [(falcon_h1, "All layers of FalconH1Config"), (zamba2, "2 of 4 layers")])
+def test_layers_that_are_both_stay_as_they_are(make, told):
+    torch.manual_seed(0)
+    model = make().eval()
+    with pytest.warns(UserWarning, match=told):
+        cache = KVMMCache.for_model(model, "balanced")
+    expected = generate(model, arguments(), past_key_values=dynamic(model))
+    assert torch.equal(generate(model, arguments(), past_key_values=cache), expected)
+    assert cache.memory().packed_tokens == 0
 
 
 def test_a_budget_needs_pages():

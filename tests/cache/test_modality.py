@@ -47,6 +47,28 @@ def test_inputs_embeds_need_a_map():
         model(inputs_embeds=embeds, past_key_values=cache, use_cache=True)
 
 
+def test_a_call_of_the_inner_model_is_told(recwarn):
+    """The hook is the outer model's: kvpress and others read a prompt with ``model.model``, which spares the logits."""
+    model, arguments = build("qwen2_5_vl"), inputs("qwen2_5_vl", 2)
+    arguments["mm_token_type_ids"] = modality_of_ids(arguments["input_ids"], model.config).int()
+    expected = modality_of_ids(arguments["input_ids"], model.config)
+    expected = expected.masked_fill(arguments["attention_mask"] == 0, PADDING)
+
+    def read(called, given=None):
+        cache = KVMMCache.for_model(model, "calibquant2")
+        if given is not None:
+            cache.set_modality(given)
+        with torch.no_grad():
+            called(**arguments, past_key_values=cache, use_cache=True)
+        return cache.table.modality[:, : cache.table.length], [str(one.message) for one in recwarn.list]
+
+    for found, told in (read(model), read(model.model, expected)):
+        assert torch.equal(found, expected) and not told
+    found, told = read(model.model)
+    assert bool((found == TEXT).all())
+    assert len(told) == 1 and "Qwen2_5_VLForConditionalGeneration" in told[0] and "set_modality" in told[0]
+
+
 def test_text_models_take_inputs_embeds():
     model = build("llama")
     cache = KVMMCache.for_model(model, "bf16")

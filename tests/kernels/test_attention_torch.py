@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from kvmm.codecs import build_codec
+from kvmm.codecs.base import EncodeContext
 from kvmm.kernels.attention import (
     attend,
     scores_per_channel,
@@ -10,6 +12,7 @@ from kvmm.kernels.attention import (
     weighted_values_per_channel,
     weighted_values_per_token,
 )
+from kvmm.policy import spec
 
 B, H, P, N, D = 2, 3, 5, 32, 64
 
@@ -54,6 +57,19 @@ def test_per_token(groups, rows):
     probabilities = torch.randn(B, H, rows, P * N).softmax(-1)
     mixed = weighted_values_per_token(probabilities, codes.permute(0, 1, 4, 2, 3).unsqueeze(3), scale, zero)
     torch.testing.assert_close(mixed, probabilities @ dense, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("kind", ["kivi", "calibquant"])  # scales per token, and per channel
+def test_values_that_cancel(kind, bits):
+    """Their mean is a hundredth of a zero point: sums of codes and of zero points would be rounded far above it."""
+    codec = build_codec(spec(kind, bits, None), "value")
+    values = torch.randn(1, 2, 4096, D, generator=torch.Generator().manual_seed(0))
+    packed = codec.encode(values, EncodeContext())
+    probabilities = torch.full((1, 2, 3, 4096), 1 / 4096)
+    expected = probabilities.double() @ codec.decode(packed).double()
+    found = codec.weighted_values(probabilities, packed).double()
+    assert float((found - expected).norm() / expected.norm()) < 1e-6
 
 
 @pytest.mark.parametrize("ratio", [1, 7])

@@ -7,6 +7,7 @@ from kvmm.kernels.quantize import (
     BITS,
     affine_codes,
     affine_parameters,
+    code_center,
     pack_planes,
     unpack_keys,
     unpack_planes,
@@ -39,8 +40,10 @@ def test_unpacking_for_products(bits, dim, grad):
             keys = unpack_keys(pack_planes(codes, bits, -2)[:, :, :pages], bits)
             assert torch.equal(keys, codes[:, :, :pages].float())
             turned = codes.transpose(-1, -2).contiguous()
-            values = unpack_values(pack_planes(turned, bits, -1)[:, :, :pages], bits)
-        assert torch.equal(values.permute(0, 1, 4, 2, 3, 5).flatten(4), turned[:, :, :pages].float())
+            for center in (0, code_center(bits)):
+                values = unpack_values(pack_planes(turned, bits, -1)[:, :, :pages], bits, centered=center > 0)
+                in_order = values.permute(0, 1, 4, 2, 3, 5).flatten(4)
+                assert torch.equal(in_order, turned[:, :, :pages].float() - center)
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from benchmarks.mini_report import combined_run
 from benchmarks.policy_answers import TASKS, count_answers
+from benchmarks.text_tables import NEEDLES, policies_of
 from kvmm import KVMMError, policies
+from kvmm.eval.report.depth_plot import depth_cells
 from kvmm.memory_text import bits_text
 from kvmm.policy.costs import ANSWERS_PATH, BITS_PATH, bits_of, kept_of, measured_on, plain_cost, short_cost
 
@@ -54,3 +57,13 @@ def test_an_evaluation_that_lacks_something_is_refused(run):
     del short["tasks"][0]["policies"][-1]
     with pytest.raises(KVMMError, match="other policies"):
         count_answers(short)
+
+
+def test_what_a_line_says_of_long_texts_was_measured():
+    needles = {one.policy: [round(value) for value in depth_cells(one).values()] for one in policies_of(NEEDLES)}
+    said = {name: re.search(r"(\d+) of (\d+) numbers .* finds (\d+)\.", line) for name, line in policies().items()}
+    said = {name: tuple(map(int, found.groups())) for name, found in said.items() if found}
+    assert set(said) == {"balanced", "oscar4-2"}
+    exact = sum(needles["bf16"])
+    assert said == {name: (sum(needles[name]), len(needles[name]), exact) for name in said}
+    assert not any("lossless" in line for name, line in policies().items() if name != "bf16")

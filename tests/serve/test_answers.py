@@ -83,6 +83,29 @@ def test_a_stream_has_the_text_of_the_whole_answer(server: Running) -> None:
     assert bytes(b for p in entries for b in p["bytes"]).decode() == text_of(whole)
 
 
+def test_logprobs_are_of_the_text_before_a_stop_text(server: Running) -> None:
+    def entries(choice: dict[str, Any]) -> list[dict[str, Any]]:
+        return choice["logprobs"]["content"] if choice["logprobs"] else []
+
+    body = chat("What does it say?", image("letter.png"), logprobs=True)
+    whole = server.post(body).json()["choices"][0]
+    text, tokens = whole["message"]["content"], [one["token"] for one in entries(whole)]
+    assert "".join(tokens) == text and len(tokens) > 4
+    inside = next(i for i, token in enumerate(tokens) if i and len(token) > 1)
+    cases = [
+        ("".join(tokens[2:4]), 2),  # of two tokens, the first of which waits for the second
+        (text[:1], 0),
+        ("".join(tokens[inside:])[1:], inside + 1),  # within a token, which the text has the beginning of
+        (tokens[-1] + "!", len(tokens)),  # does not come
+    ]
+    for stop, kept in cases:
+        cut = server.post({**body, "stop": stop}).json()["choices"][0]
+        assert cut["message"]["content"] == text.partition(stop)[0]
+        assert [one["token"] for one in entries(cut)] == tokens[:kept]
+        *chunks, _ = events(server.post({**body, "stop": stop, "stream": True}).text)
+        assert [one["token"] for chunk in chunks for one in entries(chunk["choices"][0])] == tokens[:kept]
+
+
 def test_sampling_parameters(server: Running) -> None:
     def text(**fields: Any) -> str:
         return text_of(server.ask("What is the first line?", noise(), **{"max_tokens": 6, **fields}))

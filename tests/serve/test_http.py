@@ -50,6 +50,8 @@ def test_nothing_without_a_right_key(locked: Running, path: str, given: str | No
 
 def test_health_needs_no_key(locked: Running) -> None:
     assert httpx.get(f"{locked.url}/health").json() == {"status": "ok"}
+    answer = httpx.head(f"{locked.url}/health")
+    assert answer.status_code == 200 and not answer.content
 
 
 def test_the_model_is_listed(locked: Running) -> None:
@@ -101,7 +103,9 @@ def test_bad_bodies_are_one_line(locked: Running, content: bytes, status: int) -
     headers = {**bearer("first-key"), "content-type": "application/json"}
     answer = httpx.post(f"{locked.url}/v1/chat/completions", content=content, headers=headers, timeout=60)
     assert answer.status_code == status, answer.text
-    assert error_of(answer)["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
+    error = error_of(answer)
+    assert error["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
+    assert "The body:" not in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,9 @@ def test_a_wrong_address_is_told_the_right_ones(
     server: Running, method: str, path: str, status: int, says: str
 ) -> None:
     answer = httpx.request(method, f"{server.url}{path}", timeout=60)
-    assert answer.status_code == status and says in error_of(answer)["message"]
+    error = error_of(answer)
+    assert answer.status_code == status and says in error["message"]
+    assert error["code"] == ("not_found" if status == 404 else "method_not_allowed")
 
 
 def test_a_page_of_another_site_cannot_ask(locked: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,28 @@ def test_prefixes_are_found_after_a_restart(filled: KVMMCache, omni: Any, tmp_pa
     assert other.find(SCOPE, keys(), 200) is None
     other.close()
     assert file.exists()
+
+
+def test_a_stop_says_what_it_writes_first(filled: KVMMCache, omni: Any, tmp_path: Path, caplog: Any) -> None:
+    store = reopened(tmp_path, omni[0])
+    put(store, filled, keys())
+    store.close()
+    assert [one.getMessage() for one in caplog.records] == [f"Stopping: 1 prefix is written to {tmp_path} first."]
+    assert len(list(tmp_path.glob("*/*.kvmmcache"))) == 1
+    reopened(tmp_path, omni[0]).close()
+    assert len(caplog.records) == 1
+
+
+def test_what_a_killed_server_left_unfinished_is_removed(tmp_path: Path) -> None:
+    own = tmp_path / "0123456789abcdef"
+    own.mkdir()
+    old, new, other = (own / name for name in (".a.kvmmcache.12.tmp", ".b.kvmmcache.13.tmp", ".notes.tmp"))
+    for path in (old, new, other):
+        path.write_bytes(b"x")
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    on_disk(tmp_path).close()
+    assert [path.exists() for path in (old, new, other)] == [False, True, True]
 
 
 def test_what_has_to_go_from_memory_is_written(filled: KVMMCache, omni: Any, tmp_path: Path) -> None:

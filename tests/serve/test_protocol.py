@@ -102,6 +102,7 @@ WRONG = [
     (body(max_completion_tokens="9"), "max_completion_tokens"),
     (body(stream="yes"), "stream"),
     (body(stream_options=[1]), "stream_options"),
+    (body(stream=True, stream_options={"include_usage": "yes"}), "stream_options.include_usage"),
     (body(n=2), "n"),
     (body(tools=[{"type": "function"}]), "tools"),
     (body(response_format={"type": "json_object"}), "response_format"),

@@ -124,3 +124,33 @@ def test_labels_of_a_pdf_are_not_broken(train_assets):
         for table, _ in pdf_engine.Setter(Rng(seed), look, 160).set_fields(document.blocks[0]):
             label = table._cellvalues[0][0]
             assert label.wrap(table._colWidths[0] - 6, 100)[1] == pytest.approx(label.style.leading)
+
+
+def test_a_row_of_a_pdf_with_a_wrapped_cell_is_one_line(train_assets):
+    pdf_engine = pytest.importorskip("training.office.pdf_engine")
+    if not pdf_engine.available():
+        pytest.skip("the packages of the second engine are not installed")
+    from training.office.document import Document
+    from training.pages.values import Rng
+
+    rows = [
+        [
+            "Chairs with adjustable arm rests and wheels for hard floors",
+            "gate four of the old harbour",
+            "3",
+            "1,240.00",
+        ],
+        ["Paper", "the room behind the stairs, second shelf from the door", "10", "45.00"],
+        ["Lamp", "room 3", "1", "9.50"],
+    ]
+    document = Document(Rng(0), (784, 532))
+    document.paragraph(
+        "Paper and what else was ordered in March, as it was delivered and where it was put, line by line."
+    )
+    (inner, _) = document.columns(2)
+    inner.line("Paper")
+    parts = document.table(["Goods", "Place", "No.", "Amount"], rows, numbers=2)
+    _, _, drawn, lines = pdf_engine.set_as_pdf(document, 784, 532, False)
+    assert drawn >= set(parts)
+    assert lines[-3:] == [" ".join(row) for row in rows] and lines[-4] == "Goods Place No. Amount"
+    assert "Paper" in lines[:-4] and len(lines) > 6  # a paragraph keeps its lines

@@ -91,10 +91,15 @@ class Look:
 
 
 class Setter:
-    """Turns blocks into flowables, each with the parts that it shows."""
+    """Turns blocks into flowables, each with the parts that it shows.
+
+    Attributes:
+        rows: the text of every row of a table so far, in the order of drawing.
+    """
 
     def __init__(self, r: Rng, look: Look, width: float) -> None:
         self.r, self.look, self.width = r, look, width
+        self.rows: list[str] = []
 
     def text(self, text: str, font: str = "", size: float = 0.0, align: str = "l", level: int = 255) -> Paragraph:
         size, font = size or self.look.size, font or self.look.body
@@ -199,6 +204,7 @@ class Setter:
         self, row: list[str], numbers: int, widths: list[float], style: list, font: str = "", level: int = 255
     ) -> Table:
         at = len(row) - numbers
+        self.rows.append(" ".join(" ".join(row).split()))
         cells = [self.text(c, font, align="r" if i >= at else "l", level=level) for i, c in enumerate(row)]
         return self.table([cells], widths, style)
 
@@ -328,7 +334,7 @@ def set_as_pdf(
 
     Returns:
         ink uint8 ``[height, width]``, the character map as of :class:`training.pages.canvas.Canvas`, the parts that are
-        on the page, and its lines in the order of drawing.
+        on the page, and its lines in the order of drawing, a row of a table as one.
     """
     r = document.r
     body, bold, hand = random_fonts(r, held)
@@ -346,7 +352,7 @@ def set_as_pdf(
     foot, share = r.randint(8, 24), type_share(r)
     state = r.getstate()
 
-    def setting(look: Look, spread: float) -> tuple[pypdfium2.PdfPage, np.ndarray, set[int]]:
+    def setting(look: Look, spread: float) -> tuple[pypdfium2.PdfPage, np.ndarray, set[int], list[str]]:
         r.setstate(state)  # the same page, but for its typography
         buffer, drawn = io.BytesIO(), set()
         canvas = Canvas(buffer, pagesize=(width, height))
@@ -361,16 +367,16 @@ def set_as_pdf(
         canvas.showPage()
         canvas.save()
         page = pypdfium2.PdfDocument(buffer.getvalue())[0]
-        return page, 255 - page.render(scale=1, grayscale=True).to_numpy()[:height, :width], drawn
+        return page, 255 - page.render(scale=1, grayscale=True).to_numpy()[:height, :width], drawn, setter.rows
 
-    page, ink, drawn = setting(look, 0.0)
+    page, ink, drawn, table_rows = setting(look, 0.0)
     rows = np.flatnonzero(ink.reshape(height, width).max(1) > 60)
     used, room = int(np.ptp(rows)) if rows.size else 0, height - margin - 8
     gap = widest_gap(document, 1.22 * look.size)
     for factor, spread in fillings(share, used, room, blocks_in(document), gap):
         filled = setting(replace(look, size=look.size * factor), spread)
         if filled[2] >= drawn and words_of(filled[0]) >= words_of(page):  # no word is broken in a narrow column
-            page, ink, drawn = filled
+            page, ink, drawn, table_rows = filled
             break
     text = page.get_textpage()
     lines = [line.strip() for line in text.get_text_range().replace("\r", "").split("\n")]
@@ -378,8 +384,32 @@ def set_as_pdf(
         np.ascontiguousarray(ink.reshape(height, width)),
         character_map(text, height, width),
         drawn,
-        [x for x in lines if x],
+        with_whole_rows([x for x in lines if x], table_rows),
     )
+
+
+def with_whole_rows(lines: list[str], rows: list[str]) -> list[str]:
+    """Lines of which each row of a table is one, also where a cell of it is wrapped.
+
+    pdfium reads such a cell to its end before the next one: its first line is one with the cells before it, its last
+    one apart from those behind it, and a word that a narrow column breaks is two.
+
+    Args:
+        lines: in the order of drawing.
+        rows: the text of rows of tables in that order; what is not on the page is passed over.
+    """
+    out, start = list(lines), 0
+    for row in rows:
+        letters = "".join(row.split())
+        for first in range(start, len(out) if letters else 0):
+            last, found = first, ""
+            while last < len(out) and len(found) < len(letters):
+                found += "".join(out[last].split())
+                last += 1
+            if found == letters:
+                out[first:last], start = [row], first + 1
+                break
+    return out
 
 
 def words_of(page: pypdfium2.PdfPage) -> set[str]:

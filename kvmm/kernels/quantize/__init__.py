@@ -19,7 +19,7 @@ from kvmm.kernels.quantize.reference import (
     uniform_codes,
     unpack_planes,
 )
-from kvmm.kernels.quantize.unpack import unpack_keys, unpack_values
+from kvmm.kernels.quantize.unpack import code_center, unpack_keys, unpack_values
 
 if TYPE_CHECKING:
     from kvmm.kernels.quantize.tiles import TilePages
@@ -37,6 +37,7 @@ __all__ = [
     "TokenGroups",
     "affine_codes",
     "affine_parameters",
+    "code_center",
     "cut_pages",
     "fit_levels",
     "pack_planes",

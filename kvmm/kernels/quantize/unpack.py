@@ -31,14 +31,16 @@ class _Plan:
     ordered: torch.Tensor | None  # values: packed words, pages of a channel side by side ``[B H, D, P, words]``
     packed: torch.Tensor | None  # values: the same memory, to be met by all shifts
     expanded: torch.Tensor  # the codes as words
-    codes: torch.Tensor  # the same memory as bytes, in the shape of ``floats``
+    codes: torch.Tensor  # the same memory as int8, in the shape of ``floats``
     floats: torch.Tensor
     result: torch.Tensor
 
-    def unpack(self, words: torch.Tensor) -> torch.Tensor:
-        """All planes of ``words``, which have a dimension for them."""
+    def unpack(self, words: torch.Tensor, center: int = 0) -> torch.Tensor:
+        """All planes of ``words``, which have a dimension for them, less ``center``."""
         torch.bitwise_right_shift(words, self.shifts, out=self.expanded)
         self.expanded.bitwise_and_(self.mask)
+        if center:
+            self.codes.sub_(center)
         self.floats.copy_(self.codes)
         return self.result
 
@@ -77,12 +79,13 @@ def unpack_keys(packed: torch.Tensor, bits: int) -> torch.Tensor:
     return plan.unpack(packed.flatten(3).view(plan.words).unsqueeze(3))
 
 
-def unpack_values(packed: torch.Tensor, bits: int) -> torch.Tensor:
+def unpack_values(packed: torch.Tensor, bits: int, *, centered: bool = False) -> torch.Tensor:
     """The codes of values for a product with probabilities.
 
     Args:
         packed: uint8 ``[B, H, P, D, N * bits / 8]``, packed along tokens.
         bits: 1, 2, 4 or 8.
+        centered: subtract :func:`code_center` from every code.
 
     Returns:
         float32 ``[B, H, D, S, P, N / S]`` for ``S = 8 / bits`` planes: token ``s * N / S + j`` of page ``p`` is
@@ -90,11 +93,17 @@ def unpack_values(packed: torch.Tensor, bits: int) -> torch.Tensor:
         the CPU it is valid until this thread unpacks again.
     """
     plan = _plan(packed, bits, False)
+    center = code_center(bits) if centered else 0
     if bits == 8:
         plan.result.squeeze(3).copy_(packed.transpose(2, 3))
-        return plan.result
+        return plan.result.sub_(center) if centered else plan.result
     plan.ordered.copy_(packed.view(plan.words).transpose(2, 3))
-    return plan.unpack(plan.packed)
+    return plan.unpack(plan.packed, center)
+
+
+def code_center(bits: int) -> int:
+    """The code in the middle of those of ``bits`` bits."""
+    return 2 ** (bits - 1)
 
 
 def _plan(packed: torch.Tensor, bits: int, keys: bool) -> _Plan:
@@ -138,4 +147,5 @@ def _make_plan(packed: torch.Tensor, bits: int, keys: bool, kept: bool) -> _Plan
     else:
         expanded = codes.view(dtype).view(batch * heads, inner[0], planes, pages * run // width)
         result = floats.view(batch, heads, inner[0], planes, pages, run)
+    codes = codes.view(torch.int8)  # of seven bits at most
     return _Plan(dtype, mask, plane_shifts(bits, 1, dtype, device), ordered, words, expanded, codes, floats, result)

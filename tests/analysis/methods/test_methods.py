@@ -191,7 +191,7 @@ def test_front():
 
 
 def test_the_embedded_model_on_a_page():
-    """What the app shows of the invoice: near-lossless presets keep the answer, one-bit min/max levels do not."""
+    """What the app shows of the invoice: two bits keep the answer, one-bit min/max levels do not."""
     model, processor = load_model()
     given = encode_question(model, processor, "What is the total?", [load_image(SAMPLES / "invoice.png")])
     found = compare_methods(model, processor, given, ["bf16", "balanced", "rd1", "calibquant1"], max_new_tokens=12)

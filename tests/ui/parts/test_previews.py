@@ -62,6 +62,9 @@ def test_a_bubble_shows_the_first_pages_and_a_click_enlarges_one(visit, screensh
         assert drawn_width(previews.nth(k).locator("img")) > 500
         box = previews.nth(k).bounding_box()
         assert 60 < box["height"] < 160 and box["width"] < 220
+    page.locator("#chat-kvmm .bubble-wrap").evaluate("wrap => { wrap.scrollTop = 0; }")
+    label = page.locator("#chat-kvmm [data-testid=block-label]").bounding_box()
+    assert previews.first.bounding_box()["y"] >= label["y"] + label["height"], "the chat's label covers a picture"
     screenshot(page, f"previews-{name}")
     previews.nth(1).click()
     large = page.locator("dialog#enlarged img")
