@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ import torch
 if not torch.cuda.is_available():
     # Triton decides as it is imported whether kernels are interpreted, and transformers may import it
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    if os.environ["TRITON_INTERPRET"] == "1" and find_spec("triton"):
+        from tests.interpreter import shorten
+
+        shorten()
 
 
 UI = Path(__file__).with_name("ui")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,39 @@ from tests.models import checkpoints
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_packing(tmp_path: Path):
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict]:
+    """``python -m benchmarks.MODULE`` in this process, without the seconds that a new one needs to import torch."""
+    monkeypatch.chdir(ROOT)
     output = tmp_path / "result.json"
-    options = ["--rounds", "1", "--policies", "rd2", "kivi2", "--output", str(output)]
-    command = [sys.executable, "-m", "benchmarks.packing", *options]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    report = json.loads(output.read_text())
+
+    def run(module: str, *options: object) -> dict:
+        monkeypatch.setattr(sys, "argv", [module, *map(str, options), "--output", str(output)])
+        threads = torch.get_num_threads()
+        try:
+            runpy.run_module(f"benchmarks.{module}", run_name="__main__", alter_sys=True)
+        finally:
+            torch.set_num_threads(threads)
+        return json.loads(output.read_text())
+
+    return run
+
+
+@pytest.fixture
+def run_smoke(run: Callable[..., dict]) -> Callable[..., dict]:
+    """One of the kernel benchmarks at toy sizes on the CPU."""
+
+    def run_smoke(module: str, *options: str) -> dict:
+        report = run(module, "--smoke", "--device", "cpu", *options)
+        assert report["runs"][-1]["smoke"] and min(report["runs"][-1]["bandwidth"].values()) > 0
+        assert not any("failed" in row for row in report["results"])
+        return report
+
+    return run_smoke
+
+
+def test_packing(run):
+    report = run("packing", "--rounds", 1, "--policies", "rd2", "kivi2", "--threads", 1)
     assert report["pages"] == 4 and report["tokens"] > 1000 and report["reading_seconds"] > 0
     assert set(report["results"]) == {"rd2", "kivi2"}
     assert all(row["seconds"] > 0 for row in report["results"].values())
@@ -40,75 +68,39 @@ def page(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_ask_policies(tmp_path: Path, page: str):
-    output = tmp_path / "result.json"
-    options = ["--rounds", "1", "--decode-tokens", "4", "--policies", "small", "--output", str(output)]
-    command = [sys.executable, "-m", "benchmarks.ask_policies", *options, "--pdf", page]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    report = json.loads(output.read_text())
-    assert report["pages"] == 1 and report["machine"]["threads"] >= 1 and report["versions"]["torch"]
+def test_ask_policies(run, page: str):
+    options = ["--rounds", 1, "--decode-tokens", 4, "--policies", "small", "--threads", 1]
+    report = run("ask_policies", *options, "--pdf", page)
+    assert report["pages"] == 1 and report["machine"]["threads"] == 1 and report["versions"]["torch"]
     small, dynamic = report["results"]["small"], report["results"]["dynamic"]
     assert dynamic["seconds_ratio"] == 1 and dynamic["memory"] is None
     assert 0 < small["prefill_seconds"] < small["seconds"] and small["decode_seconds_per_token"] > 0
     assert 0 < small["memory"]["nbytes"] < small["memory"]["nbytes_dense"]
 
 
-def test_embedded_models(tmp_path: Path):
-    output = tmp_path / "result.json"
-    command = [sys.executable, "-m", "benchmarks.embedded_models", "--smoke", "--output", str(output)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    (row,) = json.loads(output.read_text())["results"]
+def test_embedded_models(run):
+    (row,) = run("embedded_models", "--smoke", "--threads", 1)["results"]
     assert row["name"] == "tiny-omni" and 40e6 < row["stored_bytes"] < 50e6
     assert 0 < row["1_page_first_token_seconds"] < row["4_pages_first_token_seconds"]
     assert 500 < row["1_page_prompt_tokens"] < row["4_pages_prompt_tokens"] / 3
     assert row["loaded_bytes"] < row["resident_peak_bytes"]
 
 
-def test_cpu_decode(tmp_path: Path, page: str):
-    output = tmp_path / "result.json"
-    options = [
-        "--pdf",
-        page,
-        "--dtypes",
-        "float32",
-        "--policies",
-        "rd2",
-        "--steps",
-        "2",
-        "--asked",
-        "small",
-        "--rounds",
-        "1",
-    ]
-    command = [sys.executable, "-m", "benchmarks.cpu_decode", *options, "--output", str(output)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    found = json.loads(output.read_text())["results"]["float32"]
+def test_cpu_decode(run, page: str):
+    options = ["--dtypes", "float32", "--policies", "rd2", "--steps", 2, "--asked", "small", "--rounds", 1]
+    found = run("cpu_decode", *options, "--threads", 1, "--pdf", page)["results"]["float32"]
     step, question = found["steps"]["rd2"], found["questions"]["small"]
     assert step["compiled_ratio"] == step["compiled_seconds"] / step["compiled_dynamic_seconds"] > 0
     assert step["torch_ratio"] == step["torch_seconds"] / step["torch_dynamic_seconds"] > 0
     assert question["ratio"] == question["seconds"] / question["dynamic_seconds"] > 0 and question["answer"]
 
 
-def test_retention(tmp_path: Path):
+def test_retention(run):
     """At equal bytes the whole system lowers where dropping alone drops; tables read what rebuilt keys read."""
-    output = tmp_path / "result.json"
     data = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
     variants = ["A0 full system", "A2 retention only", "A2 quantisation only", "StreamingLLM"]
-    options = ["--data", str(data), "--limit", "2", "--shares", "0.3", "--dtype", "float32", "--output", str(output)]
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.retention",
-        *options,
-        "--variants",
-        *variants,
-        "--steps",
-        "2",
-        "--processes",
-        "2",
-    ]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
-    report = json.loads(output.read_text())
+    options = ["--data", data, "--limit", 2, "--shares", 0.3, "--dtype", "float32", "--steps", 2, "--processes", 2]
+    report = run("retention", *options, "--variants", *variants)
     rows = {row["variant"]: row for row in report["results"]}
     exact, full, dropping = (rows[name] for name in ("exact pages", *variants[:2]))
     assert exact["kl"] < 1e-3 and all(rows[name]["nbytes"] <= 0.3 * exact["nbytes"] + 1 for name in variants)
@@ -121,11 +113,9 @@ def test_retention(tmp_path: Path):
     assert len(report["stability"]) == 10 and all(row["flip_rate"] >= 0 for row in report["stability"])
 
 
-def test_spherical_decode(tmp_path: Path):
+def test_spherical_decode(run_smoke):
     """Direct and rebuilding reads of the same codes, each as near to the reference as it should be."""
-    report = run_smoke(
-        "spherical_decode", tmp_path / "r.json", "--shapes", "1x128k", "--codes", "spherical-high", "angles-3"
-    )
+    report = run_smoke("spherical_decode", "--shapes", "1x128k", "--codes", "spherical-high", "angles-3")
     rows = {(row["code"], row["path"]): row for row in report["results"]}
     assert len(rows) == 4 and all(row["error"] < 1e-2 and row["tokens_per_second"] > 0 for row in rows.values())
     for code in ("spherical-high", "angles-3"):
@@ -134,20 +124,17 @@ def test_spherical_decode(tmp_path: Path):
         assert direct["hbm_bytes"] < rebuilt["hbm_bytes"]
 
 
-def test_angle_plans(tmp_path: Path):
-    report = run_smoke("angle_plans", tmp_path / "r.json", "--shapes", "1x128k", "--plans", "8,5,1", "6,3,2")
+def test_angle_plans(run_smoke):
+    report = run_smoke("angle_plans", "--shapes", "1x128k", "--plans", "8,5,1", "6,3,2")
     rows = report["results"]
     assert len(rows) == 6 and all(row["error"] < 1e-2 and row["us"] > 0 < row["floor_us"] for row in rows)
 
 
-def test_policy_accuracy(tmp_path: Path):
+def test_policy_accuracy(run):
     """Two processes share the documents; scores and measured bits of every policy are written."""
-    output = tmp_path / "result.json"
     data = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
-    options = ["--data", str(data), "--limit", "8", "--jobs", "2", "--policies", "rd2", "calibquant1"]
-    command = [sys.executable, "-m", "benchmarks.policy_accuracy", *options, "--output", str(output)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
-    dynamic, rd, one_bit = json.loads(output.read_text())["results"]
+    options = ["--data", data, "--limit", 8, "--jobs", 2, "--policies", "rd2", "calibquant1"]
+    dynamic, rd, one_bit = run("policy_accuracy", *options)["results"]
     assert dynamic["policy"] == "dynamic" and dynamic["questions"] == rd["questions"] >= 6 and dynamic["kept"] == 1
     assert "media_bits" not in dynamic and one_bit["media_bits"] < rd["media_bits"] < 2.6
     assert one_bit["kept"] < 0.5 < rd["kept"]
@@ -165,23 +152,10 @@ def test_importance(tmp_path: Path):
         assert set(row["kl"]) == {"gradient", "query"} and all(0 < kl["rd1"] < 5 for kl in row["kl"].values())
 
 
-def run_smoke(module: str, output: Path, *options: str) -> dict:
-    """One of the kernel benchmarks at toy sizes on the CPU."""
-    command = [sys.executable, "-m", f"benchmarks.{module}", "--smoke", "--device", "cpu", "--output", str(output)]
-    subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True, timeout=600)
-    report = json.loads(output.read_text())
-    assert report["runs"][-1]["smoke"] and min(report["runs"][-1]["bandwidth"].values()) > 0
-    assert not any("failed" in row for row in report["results"])
-    return report
-
-
-def test_decode_attention(tmp_path: Path):
+def test_decode_attention(run_smoke):
     """Every row is measured against dense attention, and a second run adds to the file."""
-    output = tmp_path / "result.json"
-    run_smoke("decode_attention", output, "--shapes", "1x128k", "--policies", "rd2", "oscar2", "calibquant1-mean")
-    report = run_smoke(
-        "decode_attention", output, "--append", "--room", "--shapes", "32x8k", "embedded", "--policies", "rd2"
-    )
+    run_smoke("decode_attention", "--shapes", "1x128k", "--policies", "rd2", "oscar2", "calibquant1-mean")
+    report = run_smoke("decode_attention", "--append", "--room", "--shapes", "32x8k", "embedded", "--policies", "rd2")
     assert ["--room" in run["command"] for run in report["runs"]] == [False, True]
     assert [row["run"] for row in report["results"]] == [0, 0, 0, 1, 1, 1]
     for row in report["results"]:
@@ -193,17 +167,17 @@ def test_decode_attention(tmp_path: Path):
     assert one_bit < 1.2 < 2 < rd2 < oscar2  # 64 channels: a norm a token is a quarter of a bit
 
 
-def test_layer_calls(tmp_path: Path):
+def test_layer_calls(run_smoke):
     """What a call costs the host, of the default and of plain launches, measured once for all shapes."""
     options = ["--host", "--shapes", "1x128k", "64x4k-d80", "--policies", "kivi2"]
-    one, other = run_smoke("decode_attention", tmp_path / "result.json", *options)["results"]
+    one, other = run_smoke("decode_attention", *options)["results"]
     assert one["host_us"] == other["host_us"] and all(value > 0 for value in one["host_us"].values())
     assert one["host_ratio"] == one["host_us"]["replayed"] / one["host_us"]["dynamic"]
 
 
-def test_slot_attention(tmp_path: Path):
-    dtypes = ["--dtypes", "kvmm_rd2", "kvmm_oscar2", "--splits", "2"]
-    report = run_smoke("slot_attention", tmp_path / "result.json", "--shapes", "1x32k", *dtypes)
+def test_slot_attention(run_smoke):
+    dtypes = ["--dtypes", "kvmm_rd2", "kvmm_oscar2", "--splits", "2", "--runs", "1"]
+    report = run_smoke("slot_attention", "--shapes", "1x32k", *dtypes)
     assert [row["name"] for row in report["results"]] == ["1x32k kvmm_rd2", "1x32k kvmm_oscar2"]
     for row in report["results"]:
         assert row["error"] < 1e-2 and row["us"] > 0 < row["write_us"] and row["floor_us"] > 0
@@ -212,10 +186,10 @@ def test_slot_attention(tmp_path: Path):
         assert row["bytes"] < row["baseline_bytes"] / 4 and row["capacity"] > 5.5
 
 
-def test_decode_step(tmp_path: Path):
+def test_decode_step(run_smoke):
     """Caches with a graph and without step and generate; bytes are those of weights and cache."""
     modes = ["--modes", "eager", "graph", "--policies", "rd2", "--shapes", "32x4k", "--baselines", "dynamic", "static"]
-    report = run_smoke("decode_step", tmp_path / "result.json", *modes)
+    report = run_smoke("decode_step", *modes)
     weights = report["runs"][0]["model"]["weight_bytes"]
     assert [row["mode"] for row in report["results"]] == ["eager", "graph"]
     for row in report["results"]:
@@ -224,9 +198,9 @@ def test_decode_step(tmp_path: Path):
         assert row["bytes"] == weights + row["cache_bytes"]
 
 
-def test_generate(tmp_path: Path):
+def test_generate(run_smoke):
     """Both sides write as many tokens, and what a row says of their times is what it measured."""
-    report = run_smoke("generate", tmp_path / "result.json", "--policies", "balanced+file", "kivi2", "--shapes", "1x4k")
+    report = run_smoke("generate", "--policies", "balanced+file", "kivi2", "--shapes", "1x4k")
     assert [row["policy"] for row in report["results"]] == ["balanced+file", "kivi2"]
     for row in report["results"]:
         ours, theirs = row["kvmm"], row["dynamic"]
@@ -236,11 +210,10 @@ def test_generate(tmp_path: Path):
         assert row["bits_per_value"] < 16
 
 
-def test_memory_budget(tmp_path: Path):
+def test_memory_budget(run_smoke):
     """The packed cache holds more sequences than the dense one in the same bytes, and never more bytes."""
-    output = tmp_path / "result.json"
-    run_smoke("memory_budget", output, "--part", "budgets", "--budgets", "5", "10")
-    report = run_smoke("memory_budget", output, "--part", "largest", "--append")
+    run_smoke("memory_budget", "--part", "budgets", "--budgets", "5", "10")
+    report = run_smoke("memory_budget", "--part", "largest", "--append")
     *budgets, dense, rd2, rd1 = report["results"]
     assert [row["budget_bytes"] for row in budgets] == [5_000_000, 10_000_000]
     for row in budgets:
@@ -249,10 +222,10 @@ def test_memory_budget(tmp_path: Path):
     assert dense["batch"] < rd2["batch"] < rd1["batch"] and rd1["ratio"] == rd1["batch"] / dense["batch"]
 
 
-def test_calibquant_protocol(tmp_path: Path):
+def test_calibquant_protocol(run_smoke):
     """Its own method at 1 and 2 bits, in both models' shapes; text stays exact."""
     options = ["--part", "calibquant", "--budgets", "10", "--baselines", "dynamic"]
-    report = run_smoke("memory_budget", tmp_path / "result.json", *options)
+    report = run_smoke("memory_budget", *options)
     rows = report["results"]
     assert [row["model"] for row in rows] == ["internvl-8b"] * 2 + ["internvl-26b"] * 2
     assert [Path(row["policy"]).stem for row in rows] == ["paper-calibquant1", "calibquant2-authors"] * 2
@@ -262,10 +235,10 @@ def test_calibquant_protocol(tmp_path: Path):
         assert one["cache_bytes"] <= 1.001 * one["budget_bytes"]
 
 
-def test_kitty_throughput(tmp_path: Path):
+def test_kitty_throughput(run_smoke):
     """More sequences in the same memory, and tokens per second of both at their largest batches."""
     options = ["--policies", "paper-kitty", "paper-kivi2"]
-    report = run_smoke("kitty_throughput", tmp_path / "result.json", *options)
+    report = run_smoke("kitty_throughput", *options)
     dense, *rows = report["results"]
     assert dense["policy"] == "dense" and {row["policy"] for row in rows} == {"paper-kitty", "paper-kivi2"}
     for row in rows:
@@ -276,15 +249,15 @@ def test_kitty_throughput(tmp_path: Path):
         assert 0 < row["answer_seconds"] == pytest.approx(row["new_tokens"] * sum(row["ms"]) / len(row["ms"]) / 1e3)
 
 
-def test_prompt_packing(tmp_path: Path):
+def test_prompt_packing(run_smoke):
     options = ["--behind", "0", "--policies", "rd2", "calibquant1-mean"]
-    report = run_smoke("prompt_packing", tmp_path / "result.json", *options)
+    report = run_smoke("prompt_packing", *options)
     for row in report["results"]:
         assert row["share"] == row["pack_ms"] / row["prefill_ms"] and 0 < row["cache_bytes"] < row["bytes"]
         assert 0 < row["host_ms"] <= 1.01 * row["pack_ms"] and row["behind_share"] == row["behind_ms"] / row["read_ms"]
 
 
-def test_decode_profile(tmp_path: Path):
+def test_decode_profile(run, tmp_path: Path):
     """What ``ncu`` exports becomes counters in SI units and shares of samples by what the program does there."""
     raw = """
       Metric Name                                                               Metric Unit   Metric Value
@@ -302,11 +275,7 @@ def test_decode_profile(tmp_path: Path):
     lines = ['"Kernel Name","split_kernel",', '"Address","Source","# Samples","Instructions Executed"']
     lines += [f'"{i}","{code}","{samples}","{executed}"' for i, (code, samples, executed) in enumerate(program)]
     (tmp_path / "32x8k_rd2.source.csv").write_text("\n".join(lines))
-    output = tmp_path / "result.json"
-    options = ["--shapes", "32x8k", "--policies", "rd2", "--exports", str(tmp_path), "--output", str(output)]
-    command = [sys.executable, "-m", "benchmarks.decode_profile", *options]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    (row,) = json.loads(output.read_text())["results"]
+    (row,) = run("decode_profile", "--shapes", "32x8k", "--policies", "rd2", "--exports", tmp_path)["results"]
     assert row["issue_share"] == pytest.approx(0.4631)
     assert row["us"] == 57.66 and row["bandwidth"] == 3.03e12 and row["bytes_read"] == 174.64e6
     assert row["dram_share"] == 0.6435 and row["instructions"] == 22797560 and row["stalls"] == {"wait": 1.21}
@@ -326,26 +295,20 @@ def test_phases_of_a_program_without_int8_products():
         phases("\n".join([lines[0], lines[1]]))
 
 
-def test_serve(tmp_path: Path):
-    output = tmp_path / "result.json"
-    command = [sys.executable, "-m", "benchmarks.serve", "--smoke", "--output", str(output)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
-    rows = {row["name"]: row for row in json.loads(output.read_text())["results"]}
+def test_serve(run):
+    rows = {row["name"]: row for row in run("serve", "--smoke")["results"]}
     assert set(rows) == {"answers 1", "answers 2", "steps 1", "steps 2"}
     assert rows["answers 1"]["equal"] and rows["answers 2"]["equal"]
     assert rows["steps 2"]["ratio"] == rows["steps 2"]["per_second"] / rows["steps 1"]["per_second"]
 
 
-def test_speculative(tmp_path: Path):
+def test_speculative(run, tmp_path: Path):
     """Of the embedded model, and of a model without eyes with a draft model of its own layers."""
-    output = tmp_path / "result.json"
-    command = [sys.executable, "-m", "benchmarks.speculative", "--smoke", "--output", str(output)]
-    subprocess.run([*command, "--policies", "balanced"], cwd=ROOT, check=True, capture_output=True, timeout=600)
+    run("speculative", "--smoke", "--policies", "balanced")
     folder = checkpoints.save("llama", tmp_path / "llama")
     (folder / "generation_config.json").write_text("{}")  # the tiny model's suppresses tokens, in generate() alone
-    more = ["--append", "--model", str(folder), "--draft-layers", "2", "--policies", "bf16"]
-    subprocess.run([*command, *more], cwd=ROOT, check=True, capture_output=True, timeout=600)
-    report = json.loads(output.read_text())
+    more = ["--append", "--model", folder, "--draft-layers", 2, "--policies", "bf16"]
+    report = run("speculative", "--smoke", *more)
     assert {row["task"] for row in report["results"]} > {"copy", "answer", "copy table"}
     for row in report["results"]:
         assert row["equal"] and row["ratio"] == row["per_second"] / row["plain_per_second"] > 0
@@ -354,13 +317,9 @@ def test_speculative(tmp_path: Path):
     assert len(drafted) == 2 and all(row["drafted"] > 0 for row in drafted)
 
 
-def test_at_rest(tmp_path: Path):
+def test_at_rest(run):
     """A page in a file, as it is and entropy-coded."""
-    output = tmp_path / "result.json"
-    command = [sys.executable, "-m", "benchmarks.at_rest", "--smoke", "--policies", "rd2", "kivi2"]
-    command += ["--output", str(output)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
-    report = json.loads(output.read_text())
+    report = run("at_rest", "--smoke", "--policies", "rd2", "kivi2")
     coded, plain = report["results"]
     assert report["runs"][0]["document"]["pages"] == 1 and report["runs"][0]["document"]["tokens"] > 500
     assert coded["coded_ratio"] > 1.15 * coded["plain_ratio"] and coded["ratio_in_memory"] > 4

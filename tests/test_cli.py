@@ -23,6 +23,7 @@ from kvmm.models.confidence import NOT_IN_TEXT
 from kvmm.policy.costs import measured_on, plain_cost
 from kvmm.policy.presets import policy_groups
 from kvmm.samples import SAMPLES
+from tests.encoded_pages import encode_once
 from tests.media.files import scan_pdf
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +38,8 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 @pytest.fixture
 def call(monkeypatch, capsys):
     """``main()`` in this process: like ``run``, without the seconds that a new Python needs to import torch."""
+
+    encode_once(monkeypatch)
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(sys, "argv", ["kvmm", *map(str, arguments)])

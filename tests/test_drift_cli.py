@@ -16,6 +16,7 @@ from kvmm.analysis.drift.tool_run import MAX_NEW_TOKENS
 from kvmm.cli import main
 from kvmm.commands import drift
 from kvmm.errors import KVMMError
+from tests.encoded_pages import encode_once
 
 ROOT = Path(__file__).resolve().parents[1]
 INVOICE = ROOT / "assets" / "samples" / "invoice.png"
@@ -26,6 +27,8 @@ HELDOUT = ROOT / "tests" / "data" / "heldout" / "sample.jsonl"
 @pytest.fixture
 def call(monkeypatch, capsys):
     """``kvmm drift`` in this process."""
+
+    encode_once(monkeypatch)
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(sys, "argv", ["kvmm", "drift", *map(str, arguments)])

@@ -12,10 +12,10 @@ from statistics import mean, median
 
 import pytest
 
-from kvmm import load_model
 from kvmm.eval import anls, cer
 from kvmm.media import load_media
 from kvmm.models.conversation import Conversation
+from tests.encoded_pages import load_embedded
 
 SAMPLE = Path(__file__).parent / "data" / "heldout"
 # Mean ANLS over all answers of the sample.
@@ -27,7 +27,7 @@ TRANSCRIPTION_TOKENS = 900
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model()
+    return load_embedded(dtype=None)
 
 
 def conversations() -> list[dict]:

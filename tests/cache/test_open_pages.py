@@ -61,6 +61,12 @@ def forced(model, cache: KVMMCache, count: int, first: int = 0) -> KVMMCache:
     return cache
 
 
+@pytest.fixture(scope="module")
+def decoded(embedded) -> KVMMCache:
+    """A cache that 250 tokens were added to one at a time."""
+    return forced(embedded[0], KVMMCache.for_model(embedded[0], rd(), graph=False), 250)
+
+
 def codes(cache: KVMMCache) -> list[torch.Tensor]:
     """What the slots of text in use hold, decoded."""
     slots = cache.table.stores[TEXT][0] >= 0
@@ -68,10 +74,9 @@ def codes(cache: KVMMCache) -> list[torch.Tensor]:
     return [store.decode()[:, :, slots] for store in stores]
 
 
-def test_a_token_is_stored_as_in_a_whole_page(embedded):
+def test_a_token_is_stored_as_in_a_whole_page(embedded, decoded):
     """Which tokens share a page, and when they came, changes nothing that is stored."""
-    model, _ = embedded
-    found = forced(model, KVMMCache.for_model(model, rd(), graph=False), 250)
+    model, found = embedded[0], decoded
     whole = forced(model, KVMMCache.for_model(model, rd(flush_length=128), graph=False), 250)
     assert found.table.opens_pages and found.table.text_slots % 64 and not whole.table.text_slots % 128
     # The first layer's tokens do not depend on what was packed before. A product of 16 rows may be rounded otherwise
@@ -83,9 +88,8 @@ def test_a_token_is_stored_as_in_a_whole_page(embedded):
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_buffers_in_place_hold_the_same(embedded, graph):
-    model, _ = embedded
-    expected = forced(model, KVMMCache.for_model(model, rd(), graph=False), 250)
+def test_buffers_in_place_hold_the_same(embedded, decoded, graph):
+    model, expected = embedded[0], decoded
     cache = KVMMCache.for_model(model, rd(), graph=graph, max_length=600)
     forced(model, cache, 250)
     assert torch.equal(cache.table.slots(), expected.table.slots())

@@ -15,7 +15,7 @@ from kvmm.cli import main
 from kvmm.commands.eval import spread
 from kvmm.eval.run import launch
 from kvmm.eval.run.records import read_rows, read_run
-from kvmm.models import load_model
+from tests.encoded_pages import load_embedded
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEP = ("doc_id", "filtered_resps", "kv_bytes", "anls", "token_counts", "error")
@@ -23,7 +23,7 @@ KEEP = ("doc_id", "filtered_resps", "kv_bytes", "anls", "token_counts", "error")
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model(None, device="cpu", dtype="float32")
+    return load_embedded()
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import math
 import platform
 import shutil
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -235,18 +237,34 @@ def outputs_of(q8, keys, values, splits):
     return [torch.full(size, float("nan"), dtype=torch.float32, device=device) for size in sizes]
 
 
+_RUNNER = Path(__file__).with_name("warps_on_a_cpu.cpp")
+# with calls of the thread sanitizer, but not linked to its library
+_FLAGS = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-fPIC"]
+_FLAGS += ["-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]
+
+
+@cache
+def _standard_headers(compiler):
+    """What the runner includes of the standard library, compiled once for all variants; held by the folder returned."""
+    folder = tempfile.TemporaryDirectory(prefix="kvmm-headers-")
+    header = Path(folder.name, "standard.hpp")
+    lines = [line for line in _RUNNER.read_text().splitlines() if line.startswith("#include <")]
+    header.write_text("\n".join(lines) + "\n")
+    subprocess.run([compiler, *_FLAGS, "-x", "c++-header", "-o", f"{header}.gch", header], check=True)
+    return folder
+
+
 def library_of(variant, path, source=cuda._SOURCE, arguments=ARGUMENTS):
     """A kernel's source for a CPU, compiled to ``path``; it ends the process where lanes race."""
     compiler = shutil.which("g++")
     if compiler is None or platform.system() != "Linux":
         pytest.skip("needs g++ on Linux")
-    runner = Path(__file__).with_name("warps_on_a_cpu.cpp")
     folder = path.with_suffix(".headers")
     folder.mkdir(exist_ok=True)
     (folder / cuda.HEADER).write_text(header_text(variant, arguments))
-    flags = ["-O1", "-w", "-std=c++17", "-fno-strict-aliasing", "-fPIC", f'-DSOURCE="{source}"']
-    flags += ["-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]  # but not linked to its library
+    standard = Path(_standard_headers(compiler).name, "standard.hpp")
+    flags = [*_FLAGS, f'-DSOURCE="{source}"', "-include", standard, "-I", folder]
     compiled = path.with_suffix(".o")
-    subprocess.run([compiler, *flags, "-I", folder, "-c", "-o", compiled, runner], check=True)
+    subprocess.run([compiler, *flags, "-c", "-o", compiled, _RUNNER], check=True)
     subprocess.run([compiler, "-shared", "-o", path, compiled], check=True)
     return ctypes.CDLL(str(path))

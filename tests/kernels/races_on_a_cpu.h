@@ -8,7 +8,7 @@ struct Users {  // of a byte
     unsigned warp, lane_readers, lane_writers;  // lanes of the last of them since that warp met
     int changed_by;  // lane
 };
-static Users users[SHARED_SIZE];
+static Users* users;  // of every byte, while a kernel runs
 static unsigned block_rounds, warp_rounds[LANES];  // meetings
 static struct {
     size_t at;

@@ -44,7 +44,7 @@ extern Byte shared[];
 
 struct Lane {
     ucontext_t context;
-    std::vector<char> stack = std::vector<char>(1 << 16);
+    std::vector<char> stack;
     bool done;
     unsigned meetings;
 };
@@ -273,6 +273,9 @@ static void run_lane() {
 
 extern "C" void launch(const Arguments* args, int grid_x, int grid_y, int grid_z, int shared_bytes) {
     arguments = args;
+    // libraries stay loaded, so what is large goes with the call
+    users = (Users*)calloc(SHARED_SIZE, sizeof(Users));
+    for (Lane& lane : lanes) lane.stack.resize(1 << 16);
     for (int block = 0; block < grid_x * grid_y * grid_z; block++) {
         blockIdx.x = block % grid_x, blockIdx.y = block / grid_x % grid_y, blockIdx.z = block / grid_x / grid_y;
         memset(shared, 0xFF, SHARED_SIZE);
@@ -296,4 +299,6 @@ extern "C" void launch(const Arguments* args, int grid_x, int grid_y, int grid_z
         for (int i = shared_bytes; i < SHARED_SIZE; i++)
             if (shared[i] != 0xFF) fail("more shared memory is written than a block has");
     }
+    for (Lane& lane : lanes) std::vector<char>().swap(lane.stack);
+    free(users);
 }

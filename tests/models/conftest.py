@@ -2,17 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from kvmm.media import Media
-from kvmm.models import load_model
+from tests.encoded_pages import load_embedded
 
 
 @pytest.fixture(scope="session")
 def omni():
     """The embedded model and its processor, in float32 on the CPU."""
-    return load_model(device="cpu", dtype=torch.float32)
+    return load_embedded()
 
 
 def draw_page(lines: list[str], size: tuple[int, int] = (448, 420), font_size: int = 18) -> Image.Image:

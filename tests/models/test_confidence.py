@@ -10,7 +10,7 @@ import torch
 
 from kvmm import KVMMError
 from kvmm.media import load_media
-from kvmm.models import Conversation, load_model
+from kvmm.models import Conversation
 from kvmm.models.confidence import (
     FILE_NAME,
     BatchLogprobRecorder,
@@ -23,6 +23,7 @@ from kvmm.models.confidence import (
 )
 from kvmm.models.loading import default_model
 from kvmm.samples import load_samples
+from tests.encoded_pages import load_embedded
 
 MAP = ConfidenceMap(-0.5, {"first_token": 0.4, "mean_token": 0.3}, 0.7, "f" * 64)
 
@@ -99,7 +100,7 @@ def test_a_damaged_file_is_one_line(tmp_path, change, match):
 
 @pytest.fixture(scope="module")
 def embedded():
-    return load_model(None, device="cpu")
+    return load_embedded(dtype=None)
 
 
 def test_the_embedded_model_has_one_and_other_weights_none(embedded, tmp_path):

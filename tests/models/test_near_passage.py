@@ -7,10 +7,11 @@ import time
 import pytest
 
 from kvmm.media import load_image, load_media
-from kvmm.models import Conversation, load_model
+from kvmm.models import Conversation
 from kvmm.models.near_passage import MAX_ANSWER, MAX_SPANS, near_passage
 from kvmm.models.text_layer import MAX_CHARACTERS, TextLayer
 from kvmm.samples import SAMPLES
+from tests.encoded_pages import load_embedded
 from tests.media.files import scan_pdf
 
 PAGE = """Invoice INV-2026-0031 (copy)
@@ -87,7 +88,7 @@ def test_the_search_is_bounded():
 def test_the_last_progress_has_the_passage(text, nearest):
     """The model reads the picture, where the total is $364.08; also of a sampled answer, which has no confidence."""
     media = load_media(scan_pdf(load_image(SAMPLES / "invoice.png"), text))
-    talk = Conversation(*load_model(None, device="cpu"), "balanced", graph=False)
+    talk = Conversation(*load_embedded(dtype=None), "balanced", graph=False)
     *before, last = talk.ask("What is the total?", media)
     assert last.text == "$364.08" and last.nearest_text == nearest
     assert all(progress.nearest_text is None for progress in before)

@@ -33,6 +33,12 @@ def keys(cache) -> list[torch.Tensor]:
     return [layer.keys[0] for layer in cache.layers]
 
 
+@pytest.fixture(scope="module")
+def omni():
+    """The embedded model, which reads every page, however often it saw that before."""
+    return load_model(device="cpu", dtype=torch.float32)
+
+
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_pieces_give_what_one_piece_gives(family, tmp_path, monkeypatch):
     model, processor = load_model(checkpoints.save(family, tmp_path), device="cpu", dtype=torch.float32)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from kvmm.media import Media, load_image, load_media
-from kvmm.models import Conversation, load_model
+from kvmm.models import Conversation
 from kvmm.models.confidence import NOT_IN_TEXT, Confidence
 from kvmm.models.text_layer import MAX_CHARACTERS, MAX_VALUES, TextLayer, values_of
 from kvmm.samples import SAMPLES
+from tests.encoded_pages import load_embedded
 from tests.media.files import make_pdf, scan_pdf
 
 PAGE = """Invoice INV-2026-0031
@@ -104,7 +105,7 @@ def test_support_takes_no_mark_away():
 
 @pytest.fixture(scope="module")
 def embedded():
-    return load_model(None, device="cpu")
+    return load_embedded(dtype=None)
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
-from kvmm.models import load_model
+from tests.encoded_pages import load_embedded
 from tests.serve.running import Running, serving
 
 
 @pytest.fixture(scope="session")
 def omni() -> tuple[Any, Any]:
     """The embedded model and its processor, in float32 on the CPU."""
-    return load_model(device="cpu", dtype=torch.float32)
+    return load_embedded()
 
 
 @pytest.fixture(scope="module")

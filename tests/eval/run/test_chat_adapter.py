@@ -15,10 +15,10 @@ from kvmm.eval.run.chat_adapter import Decoding, answer_chats, audio_source, ima
 from kvmm.eval.run.runner import answer_samples, documents
 from kvmm.eval.tasks import get_task
 from kvmm.media import load_audio, load_image
-from kvmm.models import load_model
 from kvmm.models.caches import resolve_policies
 from kvmm.models.prompting import encode_messages, encode_question
 from kvmm.policy import get_policy
+from tests.encoded_pages import load_embedded
 from tests.media.files import mp4
 
 SAMPLES = Path(__file__).parents[3] / "assets" / "samples"
@@ -27,7 +27,7 @@ SHORT = Decoding(8)
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model(None, dtype="float32")
+    return load_embedded()
 
 
 def user(*parts) -> list[dict]:

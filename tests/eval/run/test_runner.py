@@ -22,20 +22,20 @@ from kvmm.eval.run.records import RowWriter, RunFiles, read_run
 from kvmm.eval.run.runner import Settings, answer_samples, documents, share_of, units
 from kvmm.eval.tasks import Sample, get_task
 from kvmm.eval.tasks.docvqa import DocVQA
-from kvmm.models import load_model
 from kvmm.models.caches import new_cache, resolve_policies
 from kvmm.models.documents import Document, answer_tokens, greedy_settings
 from kvmm.models.prompting import encode_question
 from kvmm.policy import get_policy
 from tests.decoding.hostile import deep_png
 from tests.decoding.processes import held, parent
+from tests.encoded_pages import load_embedded
 
 POLICIES = ("bf16", "rd2", "kivi2")
 
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model(None, dtype="float32")
+    return load_embedded()
 
 
 @pytest.fixture(scope="module")
