@@ -76,7 +76,7 @@ STEPS = (
     ),
     Step(
         "serve_gpu",
-        "serve --random qwen3-8b --dtype bfloat16 --clients 1 16 --requests 16 --alone 5 --max-tokens 96 "
+        "serve --random qwen3-8b --dtype bfloat16 --clients 1 16 --requests 48 --alone 5 --max-tokens 96 "
         "--new-tokens 96 --rounds 1 --measure answers answers_plain steps graphs",
         150,
     ),

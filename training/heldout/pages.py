@@ -23,7 +23,7 @@ READING = ("next_word", "kind", "title", "first_line", "last_line", "line_start"
 
 def _page(r: Rng, shape: tuple[int, int] | None = None, kind: str | None = None) -> Page:
     height, width = shape or r.pick(PAGE_SHAPES)
-    return make_page(r.getrandbits(48), height, width, held=True, kind=kind)
+    return make_page(r.getrandbits(48), height, width, held_fonts=True, kind=kind)
 
 
 def pick_facts(r: Rng, pages: list[Page], n: int) -> list[tuple[Fact, int | None]]:
