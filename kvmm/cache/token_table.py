@@ -86,8 +86,8 @@ class TokenTable:
         self.dense = positions if self.dense is None else torch.cat((self.dense, positions), 1)
         self.length = end
         self.clear_bias()
-        if count > 1 or bool((stored_as(modality, self.policy) > TEXT).any()):
-            self._next_check = 0  # media do not wait for a page to be full, not even one token of them
+        if count > 1:
+            self._next_check = 0
 
     # -- packing ------------------------------------------------------------------------------------------------
 
