@@ -280,6 +280,17 @@ def test_outliers_of_a_fit_are_what_its_levels_miss():
     assert float((missed * strongest[:, None]).sum(-1).abs().min()) > 6
 
 
+def test_outliers_of_a_site_that_gets_no_bits():
+    """A calibration may leave a layer's keys their means alone: what is kept is all that tells its tokens apart."""
+    found = calibration({(0, side, TEXT): samples(side) for side in ("key", "value")})
+    key, query = vectors(512), vectors(512, seed=3)[:, :, :5]
+    codec = RD(spec("rd", 0.001, outliers=1), "key", Site(0, TEXT, found))
+    assert codec.layout(DIM, codec.transform(DIM, key.device)).coded == 0
+    packed = codec.encode(key, EncodeContext(128, keys=key, exact_dtype=torch.float32))
+    expected = query @ codec.decode(packed).transpose(-1, -2)
+    torch.testing.assert_close(codec.scores(codec.transform_query(query), packed), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_outliers_are_looked_for_once(monkeypatch):
     """In keys; their values keep the same tokens, and values of other keys are looked at anew."""
     found = calibration({(0, side, TEXT): samples(side) for side in ("key", "value")})

@@ -418,7 +418,8 @@ class RD(Codec):
             steps = scale.index_select(-1, channel) * plane_weight
             scores = scores_per_channel(query.index_select(-1, channel), codes, steps, None, group).add_(scores)
         if not layout.coded and group is None:
-            scores = scores.expand(-1, -1, -1, len(packed.page_group) * packed.page_size)
+            # of their own: kept tokens' scores are written into them
+            scores = scores.expand(-1, -1, -1, len(packed.page_group) * packed.page_size).contiguous()
         scores = scores * packed["norm"].flatten(2).unsqueeze(2) if "norm" in packed.tensors else scores
         return outlier_scores(scores, asked, packed, self._kept(packed, transform)) if self.outliers else scores
 
